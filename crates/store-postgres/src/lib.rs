@@ -25,6 +25,7 @@ use pool::Pool;
 use replica::{QuerySessions, Replica};
 use search::{PooledSearch, Sessions as _};
 use session::{Connector, DatabaseSession, StatementError};
+use shards::ShardRanges;
 pub use shown::{is_database, shown};
 use state::{PostgresState, ShelfProperties};
 use terms::DatabaseTermHasher;
@@ -45,6 +46,7 @@ mod replica;
 mod retire;
 mod search;
 mod session;
+mod shards;
 mod shown;
 mod state;
 mod stats;
@@ -177,6 +179,9 @@ impl PostgresStore {
             label_values::settle(&mut session, &terms, options.listed_labels)?;
         }
         let lines = line::read(&mut session)?;
+        let is_distributed = door.layout().is_distributed();
+        let shards =
+            if is_distributed { ShardRanges::read(&mut session)? } else { ShardRanges::default() };
         let rows = session.query_once("SELECT seq, parts FROM state", &[])?;
         let (seq, version) = rows.first().map_or((0, 0), |row| (row.get(0), row.get(1)));
         let parts = Parts::read(&mut session, version)?;
@@ -187,7 +192,6 @@ impl PostgresStore {
             Ok::<_, DatabaseOpenError>(Replica::new(pool, &secret))
         });
         let replica = replica.transpose()?;
-        let is_distributed = door.layout().is_distributed();
         let pool = Pool::new(door, options.pool_max, options.statement_timeout);
         let inner = PostgresState {
             pool,
@@ -211,6 +215,7 @@ impl PostgresStore {
             room: Arc::new(Semaphore::new(search::KEPT_ALL_BYTES)),
             known: Mutex::default(),
             density: Mutex::default(),
+            shards,
             writer_process: AtomicI32::new(0),
         };
         Ok(Self { inner: Arc::new(inner), schema, writing: Mutex::default() })

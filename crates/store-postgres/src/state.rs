@@ -15,6 +15,7 @@ use crate::pool::Pool;
 use crate::replica::Replica;
 use crate::search::SqlQuery;
 use crate::search::windows::RecordDensity;
+use crate::shards::ShardRanges;
 use crate::terms::DatabaseTermHasher;
 
 /// The state that the threads of a shelf share.
@@ -34,6 +35,8 @@ pub(crate) struct PostgresState {
     pub(crate) room: Arc<Semaphore>,
     /// How densely records lie in time, as searches of distributed tables found lately.
     pub(crate) density: Mutex<Option<RecordDensity>>,
+    /// The shards of distributed tables; none if tables are not divided.
+    pub(crate) shards: ShardRanges,
     /// The id of the database's process for the connection that commits.
     pub(crate) writer_process: AtomicI32,
 }

@@ -81,7 +81,7 @@ CREATE TABLE record (
 );
 CREATE INDEX ON record (time DESC, id);
 CREATE INDEX ON record (id);
-CREATE INDEX ON record (author, kind, time DESC, id);
+CREATE INDEX ON record (place, kind, time DESC, id);
 CREATE INDEX ON record (kind, time DESC, id);
 CREATE INDEX ON record (seq);
 CREATE INDEX ON record (expires) WHERE expires IS NOT NULL;

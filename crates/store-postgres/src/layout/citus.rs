@@ -32,7 +32,7 @@ impl Layout for CitusLayout {
                     .into()
             }
             StatementForm::Slots => "SELECT r.author, r.kind, r.time, r.id FROM record r \
-                WHERE r.place = ANY($1::bytea[]) AND r.author = ANY($1) AND r.kind = ANY($2::int[])"
+                WHERE r.place = ANY($1::bytea[]) AND r.kind = ANY($2::int[]) AND r.author IS NOT NULL"
                 .into(),
             StatementForm::TermSlots => "SELECT t.term, t.kind, t.id, t.place FROM tag t \
                 WHERE t.term = ANY($1::bigint[]) AND t.kind = ANY($2::int[])"
@@ -171,20 +171,26 @@ pub(super) fn text(form: StatementForm) -> String {
 /// Returns a statement for the next rows of a window, in order. The rows have times from $1 to $2,
 /// number at most $3, and lie behind ($4, $5). The values of [`conditions`] come behind these.
 fn window(form: WindowForm) -> String {
-    let (table, conditions) = conditions(form, 5);
     let columns = if form.table == WindowTable::Tag { KEY } else { "r.time, r.id, r.body" };
     let (behind, sorted) = match form.order {
         Order::NewestFirst => ("r.time <= $4 AND (r.time < $4 OR r.id > $5)", "r.time DESC, r.id"),
         Order::OldestFirst => ("r.time >= $4 AND (r.time > $4 OR r.id > $5)", "r.time, r.id"),
     };
-    format!(
-        "SELECT {columns} FROM {table} r WHERE {conditions} AND {behind} ORDER BY {sorted} LIMIT $3"
-    )
+    let arm = |arm: usize| {
+        let (table, conditions) = conditions(form, 5, arm);
+        format!(
+            "SELECT {columns} FROM {table} r WHERE {conditions} AND {behind} ORDER BY {sorted} \
+             LIMIT $3"
+        )
+    };
+    let ValueCount::Arms(count) = form.kinds else { return arm(0) };
+    let arms: Vec<String> = (1..=count).map(|at| format!("({})", arm(at))).collect();
+    format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $3", arms.join(" UNION ALL "))
 }
 
 /// Returns a statement for at most $3 keys with times from $1 to $2, in no order.
 fn few(form: WindowForm) -> String {
-    let (table, conditions) = conditions(form, 3);
+    let (table, conditions) = conditions(form, 3, 0);
     format!("SELECT {KEY} FROM {table} r WHERE {conditions} LIMIT $3")
 }
 
@@ -193,22 +199,25 @@ const KEY: &str = "r.time, r.id, r.place";
 
 /// Returns the table of a window and its conditions, with times from $1 to $2. Their values are behind
 /// value `last`, as far as there are such: kinds, terms or authors, excluded kinds; and for records the
-/// highest number and the terms to cut by.
-fn conditions(form: WindowForm, mut last: u32) -> (&'static str, String) {
+/// highest number and the terms to cut by. Each arm of a union has its own kind.
+fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, String) {
     let mut value = || {
         last += 1;
         format!("${last}")
     };
     let mut all = vec!["r.time >= $1 AND r.time <= $2".to_owned()];
     if form.kinds != ValueCount::None {
-        all.push(same("r.kind", "int", form.kinds, &value()));
+        let kind = value();
+        all.push(match form.kinds {
+            ValueCount::Arms(_) if arm > 0 => format!("r.kind = ({kind}::int[])[{arm}]"),
+            kinds => same("r.kind", "int", kinds, &kind),
+        });
     }
     match form.table {
         WindowTable::Tag => all.push(same("r.term", "bigint", form.values, &value())),
         WindowTable::Author => {
-            let value = value();
-            all.push(same("r.place", "bytea", form.values, &value));
-            all.push(same("r.author", "bytea", form.values, &value));
+            // Few ids are an author too, and records are compared with the query in any case.
+            all.push(same("r.place", "bytea", form.values, &value()));
         }
         WindowTable::Record => {}
     }
@@ -230,6 +239,6 @@ fn same(column: &str, of: &str, count: ValueCount, value: &str) -> String {
     match count {
         ValueCount::None => "true".into(),
         ValueCount::One => format!("{column} = {value}::{of}"),
-        ValueCount::Many => format!("{column} = ANY({value}::{of}[])"),
+        ValueCount::Arms(_) | ValueCount::Many => format!("{column} = ANY({value}::{of}[])"),
     }
 }

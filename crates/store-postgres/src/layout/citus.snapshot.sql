@@ -1,11 +1,13 @@
 -- Window(WindowForm { order: NewestFirst, table: Tag, values: One, kinds: One, has_not_kinds: false })
 SELECT r.time, r.id, r.place FROM tag r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = $6::int AND r.term = $7::bigint AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
+-- Window(WindowForm { order: NewestFirst, table: Tag, values: One, kinds: Arms(2), has_not_kinds: false })
+SELECT r.time, r.id, r.place FROM ((SELECT r.time, r.id, r.place FROM tag r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ($6::int[])[1] AND r.term = $7::bigint AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3) UNION ALL (SELECT r.time, r.id, r.place FROM tag r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ($6::int[])[2] AND r.term = $7::bigint AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3)) r ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: NewestFirst, table: Tag, values: Many, kinds: None, has_not_kinds: true })
 SELECT r.time, r.id, r.place FROM tag r WHERE r.time >= $1 AND r.time <= $2 AND r.term = ANY($6::bigint[]) AND r.kind <> ALL($7::int[]) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: NewestFirst, table: Author, values: One, kinds: One, has_not_kinds: false })
-SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = $6::int AND r.place = $7::bytea AND r.author = $7::bytea AND r.seq <= $8 AND ($9::bigint[] IS NULL OR r.terms && $9) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
+SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = $6::int AND r.place = $7::bytea AND r.seq <= $8 AND ($9::bigint[] IS NULL OR r.terms && $9) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: NewestFirst, table: Author, values: Many, kinds: Many, has_not_kinds: false })
-SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ANY($6::int[]) AND r.place = ANY($7::bytea[]) AND r.author = ANY($7::bytea[]) AND r.seq <= $8 AND ($9::bigint[] IS NULL OR r.terms && $9) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
+SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ANY($6::int[]) AND r.place = ANY($7::bytea[]) AND r.seq <= $8 AND ($9::bigint[] IS NULL OR r.terms && $9) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: NewestFirst, table: Record, values: None, kinds: One, has_not_kinds: false })
 SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = $6::int AND r.seq <= $7 AND ($8::bigint[] IS NULL OR r.terms && $8) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: NewestFirst, table: Record, values: None, kinds: None, has_not_kinds: true })
@@ -13,7 +15,7 @@ SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AN
 -- Window(WindowForm { order: OldestFirst, table: Tag, values: Many, kinds: Many, has_not_kinds: false })
 SELECT r.time, r.id, r.place FROM tag r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ANY($6::int[]) AND r.term = ANY($7::bigint[]) AND r.time >= $4 AND (r.time > $4 OR r.id > $5) ORDER BY r.time, r.id LIMIT $3
 -- Few(WindowForm { order: NewestFirst, table: Author, values: Many, kinds: Many, has_not_kinds: false })
-SELECT r.time, r.id, r.place FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ANY($4::int[]) AND r.place = ANY($5::bytea[]) AND r.author = ANY($5::bytea[]) AND r.seq <= $6 AND ($7::bigint[] IS NULL OR r.terms && $7) LIMIT $3
+SELECT r.time, r.id, r.place FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ANY($4::int[]) AND r.place = ANY($5::bytea[]) AND r.seq <= $6 AND ($7::bigint[] IS NULL OR r.terms && $7) LIMIT $3
 -- Places(One)
 SELECT p.id, p.place FROM id_place p WHERE p.id = $1::bytea
 -- Places(Many)
@@ -35,7 +37,7 @@ SELECT array_position($2::bytea[], p.id)::bigint FROM id_place p WHERE p.id = AN
 -- Forbids
 SELECT f.key, f.id, f.place FROM unnest($1::bigint[]) AS v(key) CROSS JOIN LATERAL (SELECT f.key, f.id, f.place FROM forbid f WHERE f.key = v.key ORDER BY f.time DESC, f.id LIMIT 1) f
 -- Slots
-SELECT r.author, r.kind, r.time, r.id FROM record r WHERE r.place = ANY($1::bytea[]) AND r.author = ANY($1) AND r.kind = ANY($2::int[])
+SELECT r.author, r.kind, r.time, r.id FROM record r WHERE r.place = ANY($1::bytea[]) AND r.kind = ANY($2::int[]) AND r.author IS NOT NULL
 -- TermSlots
 SELECT t.term, t.kind, t.id, t.place FROM tag t WHERE t.term = ANY($1::bigint[]) AND t.kind = ANY($2::int[])
 -- DeleteListed
@@ -190,7 +192,7 @@ CREATE TABLE record (
 );
 CREATE INDEX ON record (time DESC, id);
 CREATE INDEX ON record (id);
-CREATE INDEX ON record (author, kind, time DESC, id);
+CREATE INDEX ON record (place, kind, time DESC, id);
 CREATE INDEX ON record (kind, time DESC, id);
 CREATE INDEX ON record (seq);
 CREATE INDEX ON record (expires) WHERE expires IS NOT NULL;

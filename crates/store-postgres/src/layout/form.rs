@@ -9,6 +9,8 @@ pub(crate) enum ValueCount {
     None,
     /// One.
     One,
+    /// A list of so many, each of which has its own index range of one shard.
+    Arms(usize),
     /// A list.
     Many,
 }

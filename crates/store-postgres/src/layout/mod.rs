@@ -174,6 +174,7 @@ mod tests {
         };
         vec![
             window(WindowTable::Tag, one, one, false),
+            window(WindowTable::Tag, one, ValueCount::Arms(2), false),
             window(WindowTable::Tag, many, none, true),
             window(WindowTable::Author, one, one, false),
             window(WindowTable::Author, many, many, false),

@@ -30,6 +30,10 @@ const FEW_MAX: u32 = 1_024;
 /// Rows of tags read at a time: least and most.
 const KEYS_MIN: usize = 64;
 const KEYS_MAX: usize = 1_000;
+/// Most kinds of one term or author whose index ranges are merged.
+const ARMS_MAX: usize = 10;
+/// Records above which each shard is asked for its own.
+const UNDIVIDED_MAX: usize = 24;
 /// How many of the newest records show how densely records lie in time.
 const DENSITY_RECORDS: i64 = 1_000;
 /// How long the density is taken for known.
@@ -91,7 +95,9 @@ pub(super) struct WindowWalk {
     has_read: bool,
     /// Rows found in the current window.
     found: usize,
-    density: RecordDensity,
+    /// Where records begin and end, as far as it is known.
+    oldest: i64,
+    newest: i64,
     /// The next keys whose records are not fetched yet.
     keys: VecDeque<(IndexKey, Place)>,
 }
@@ -113,7 +119,7 @@ impl Finder {
             let mut found = Vec::new();
             // All are needed to know their order.
             for page in keys.chunks_mut(FETCH_MAX) {
-                found.extend(bodies(session, page, asked.seq, None)?);
+                found.extend(bodies(inner, session, page, asked.seq, None)?);
             }
             found.retain(|(key, _)| super::plan::lies_ahead(asked, key));
             found.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
@@ -122,12 +128,12 @@ impl Finder {
             return Ok(SearchStage::Found);
         }
         let wanted = self.wanted();
-        let mut walk = WindowWalk::new(asked, density(inner, session)?);
+        let mut walk = WindowWalk::new(asked);
         let drivers = drivers(asked);
         let alone = drivers.len() == 1;
         for &set in &drivers {
             let Set::Label(at) = set else { continue };
-            walk.drive(asked, set, wanted);
+            walk.drive(asked, set);
             if asked.terms[at].as_ref().is_some_and(Vec::is_empty)
                 || !(alone && walk.is_ordered()) && walk.read_few(asked, session)?
             {
@@ -136,7 +142,12 @@ impl Finder {
         }
         if !walk.is_through() {
             let first = drivers.iter().find(|set| **set == Set::Authors).or(drivers.first());
-            walk.drive(asked, first.copied().unwrap_or(Set::Time), wanted);
+            walk.drive(asked, first.copied().unwrap_or(Set::Time));
+            let is_one = walk.form().values == ValueCount::One;
+            // A question for one shard asks no other, unless it has very many rows.
+            if !(is_one && (walk.is_ordered() || walk.read_few(asked, session)?)) {
+                walk.begin(density(inner, session)?, wanted);
+            }
         }
         self.driver = Some(walk.set);
         self.visited += walk.visited;
@@ -159,7 +170,7 @@ fn drivers(asked: &SqlQuery) -> Vec<Set> {
 }
 
 impl WindowWalk {
-    fn new(asked: &SqlQuery, density: RecordDensity) -> Self {
+    fn new(asked: &SqlQuery) -> Self {
         let query = &asked.query;
         let after = query.after.map(|at| IndexKey { time: to_db(at.time), id: at.id });
         let (mut from, mut to) = (to_db(query.from), to_db(query.to));
@@ -183,13 +194,15 @@ impl WindowWalk {
             may_be_few: true,
             has_read: false,
             found: 0,
-            density,
+            oldest: i64::MIN,
+            newest: i64::MAX,
             keys: VecDeque::new(),
         }
     }
 
     /// Sets the condition that the walk follows.
-    fn drive(&mut self, asked: &SqlQuery, set: Set, wanted: usize) {
+    fn drive(&mut self, asked: &SqlQuery, set: Set) {
+        self.may_be_few |= set != self.set;
         self.kinds = super::plan::kinds(asked);
         (self.set, self.values) = match set {
             Set::Label(at) => {
@@ -202,6 +215,10 @@ impl WindowWalk {
             _ if self.kinds.is_some() => (Set::Kinds, WindowValues::None),
             _ => (Set::Time, WindowValues::None),
         };
+    }
+
+    /// Chooses the width of the first window, for so many wanted records.
+    fn begin(&mut self, density: RecordDensity, wanted: usize) {
         let share = match (&self.values, &self.kinds) {
             (WindowValues::None, None) => SHARE_ALL,
             (WindowValues::None, Some(_)) => SHARE_KINDS,
@@ -209,11 +226,10 @@ impl WindowWalk {
         };
         // So wide are as many of the newest records.
         let records = (wanted.min(FETCH_MAX) as u64).saturating_mul(share);
-        let width = u128::from(self.density.width) * u128::from(records);
+        let width = u128::from(density.width) * u128::from(records);
         let width = width / u128::from(DENSITY_RECORDS.unsigned_abs());
-        let width = u64::try_from(width).unwrap_or(u64::MAX).max(1);
-        let is_of_one_shard = self.form().values == ValueCount::One;
-        self.width = (!is_of_one_shard || !self.is_ordered()).then_some(width);
+        self.width = Some(u64::try_from(width).unwrap_or(u64::MAX).max(1));
+        (self.oldest, self.newest) = (density.oldest, density.newest);
     }
 
     fn form(&self) -> WindowForm {
@@ -222,11 +238,17 @@ impl WindowWalk {
             WindowValues::Authors(authors) => (WindowTable::Author, ValueCount::of(Some(authors))),
             WindowValues::None => (WindowTable::Record, ValueCount::None),
         };
+        let kinds = match (values, ValueCount::of(self.kinds.as_deref()), &self.kinds) {
+            (ValueCount::One, ValueCount::Many, Some(kinds)) if kinds.len() <= ARMS_MAX => {
+                ValueCount::Arms(kinds.len())
+            }
+            (_, count, _) => count,
+        };
         WindowForm {
             order: self.order,
             table,
             values,
-            kinds: ValueCount::of(self.kinds.as_deref()),
+            kinds,
             has_not_kinds: !self.not_kinds.is_empty(),
         }
     }
@@ -235,7 +257,8 @@ impl WindowWalk {
     fn is_ordered(&self) -> bool {
         let form = self.form();
         match (form.values, form.kinds) {
-            (ValueCount::One | ValueCount::None, ValueCount::One) => true,
+            (ValueCount::One, ValueCount::Arms(_))
+            | (ValueCount::One | ValueCount::None, ValueCount::One) => true,
             (ValueCount::None, ValueCount::None) => !form.has_not_kinds,
             _ => false,
         }
@@ -251,7 +274,7 @@ impl WindowWalk {
         asked: &SqlQuery,
         session: &mut DatabaseSession,
     ) -> Result<bool, StatementError> {
-        let Some((from, to)) = self.rest else { return Ok(false) };
+        let Some((from, to)) = self.rest.filter(|_| self.may_be_few) else { return Ok(false) };
         self.may_be_few = false;
         let (few_max, form) = (i64::from(FEW_MAX), self.form());
         let single = self.single(asked);
@@ -274,6 +297,7 @@ impl WindowWalk {
     /// Returns the next records that match, of about as many rows as `reach`. `None` if none is left.
     pub(super) fn next(
         &mut self,
+        inner: &PostgresState,
         asked: &SqlQuery,
         reach: usize,
         session: &mut DatabaseSession,
@@ -281,7 +305,7 @@ impl WindowWalk {
         if !self.keys.is_empty() {
             let count = reach.clamp(1, FETCH_MAX).min(self.keys.len());
             let keys: Vec<(IndexKey, Place)> = self.keys.iter().take(count).copied().collect();
-            let mut found = bodies(session, &keys, asked.seq, asked.cut(Some(self.set)))?;
+            let mut found = bodies(inner, session, &keys, asked.seq, asked.cut(Some(self.set)))?;
             found.sort_unstable_by(|(a, _), (b, _)| compare(self.order, a, b));
             let found = matching(asked, found.iter().map(|(_, body)| &body[..]))?;
             self.keys.drain(..count);
@@ -289,7 +313,7 @@ impl WindowWalk {
         }
         // The first window had fewer than are wanted. Ordered ranges are read with a limit all the same.
         let has_begun = self.now.is_none() && self.has_read;
-        if has_begun && self.may_be_few && self.width.is_some() && self.read_few(asked, session)? {
+        if has_begun && self.width.is_some() && self.read_few(asked, session)? {
             return Ok(Some(Vec::new()));
         }
         let Some(now) = self.now.or_else(|| self.begin_window()) else { return Ok(None) };
@@ -365,7 +389,7 @@ impl WindowWalk {
     ) {
         match (form.kinds, &self.kinds) {
             (ValueCount::One, _) => values.push(&single.kind),
-            (ValueCount::Many, Some(kinds)) => values.push(kinds),
+            (ValueCount::Arms(_) | ValueCount::Many, Some(kinds)) => values.push(kinds),
             _ => {}
         }
         match (&self.values, form.values) {
@@ -391,13 +415,13 @@ impl WindowWalk {
         let Some(width) = self.width else { return Some((from, to)) };
         Some(match self.order {
             Order::NewestFirst => {
-                let edge = to.min(self.density.newest).saturating_sub_unsigned(width);
+                let edge = to.min(self.newest).saturating_sub_unsigned(width);
                 let lo = edge.clamp(from, to);
                 self.rest = (lo > from).then(|| (from, lo - 1));
                 (lo, to)
             }
             Order::OldestFirst => {
-                let edge = from.max(self.density.oldest).saturating_add_unsigned(width);
+                let edge = from.max(self.oldest).saturating_add_unsigned(width);
                 let hi = edge.clamp(from, to);
                 self.rest = (hi < to).then(|| (hi + 1, to));
                 (from, hi)
@@ -445,25 +469,38 @@ pub(crate) fn places<'a>(
 
 /// Fetches records by id and place, in no order. Only the ids of `keys` are looked at.
 pub(crate) fn bodies(
+    inner: &PostgresState,
     session: &mut DatabaseSession,
     keys: &[(IndexKey, Place)],
     seq: i64,
     cut: Option<&Vec<i64>>,
 ) -> Result<Vec<PlacedBody>, StatementError> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
-    }
-    let ids: Vec<&[u8]> = keys.iter().map(|(key, _)| &key.id[..]).collect();
-    let mut places: Vec<&[u8]> = keys.iter().map(|(_, place)| &place[..]).collect();
-    places.sort_unstable();
-    places.dedup();
-    let count = ValueCount::of(Some(&ids));
-    let values: [&(dyn ToSql + Sync); 4] = match (&places[..], &ids[..]) {
-        ([place], [id]) => [place, id, &seq, &cut],
-        _ => [&places, &ids, &seq, &cut],
+    let parts = if keys.len() > UNDIVIDED_MAX {
+        inner.shards.divide(keys, |(_, place)| place)
+    } else {
+        vec![keys.to_vec()]
     };
-    let rows = session.query(StatementForm::PlacedBodies(count), &values)?;
-    Ok(rows.iter().map(|row| (key(row), row.get::<_, &[u8]>(2).into())).collect())
+    let list = |part: &Vec<(IndexKey, Place)>| -> [Vec<Vec<u8>>; 2] {
+        let mut places: Vec<Vec<u8>> = part.iter().map(|(_, place)| place.to_vec()).collect();
+        places.sort_unstable();
+        places.dedup();
+        [places, part.iter().map(|(key, _)| key.id.to_vec()).collect()]
+    };
+    let lists: Vec<_> = parts.iter().filter(|part| !part.is_empty()).map(list).collect();
+    let values: Vec<(ValueCount, [&(dyn ToSql + Sync); 4])> = lists
+        .iter()
+        .map(|[places, ids]| match (&places[..], &ids[..]) {
+            ([place], [id]) => (ValueCount::One, [place as _, id as _, &seq as _, &cut as _]),
+            _ => (ValueCount::Many, [places as _, ids as _, &seq as _, &cut as _]),
+        })
+        .collect();
+    let calls: Vec<_> = values
+        .iter()
+        .map(|(count, values)| (StatementForm::PlacedBodies(*count), &values[..]))
+        .collect();
+    let answers = session.pipeline(&calls)?;
+    let rows = answers.iter().flatten();
+    Ok(rows.map(|row| (key(row), row.get::<_, &[u8]>(2).into())).collect())
 }
 
 /// Returns how densely records lie, as it was found lately.

@@ -1,0 +1,272 @@
+//! A cluster that loses a server: what was acknowledged is kept, no record is there in part, questions
+//! that need the lost server fail soon and others go on.
+
+use std::collections::BTreeSet;
+use std::process::{Child, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hark_archive::{CommitError, Outcome, Query, RecordHeader, Store, Write};
+use hark_networks::nostr::rules::NostrRules;
+use hark_store_postgres::{PostgresOptions, PostgresStore};
+use hark_testkit::citus::{CitusCluster, is_installed};
+use hark_testkit::postgres::{Cluster, Database};
+use hark_testkit::random::encode;
+
+/// Longest wait for an event, for slow test machines. A wait ends as soon as the event happens.
+const PATIENCE: Duration = Duration::from_mins(1);
+const AUTHORS: u8 = 40;
+
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn open(database: &Database<'_>) -> PostgresStore {
+    let options = PostgresOptions { shards: 6, ..PostgresOptions::default() };
+    PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options).expect("opens")
+}
+
+fn id(number: u32) -> [u8; 32] {
+    let mut id = [7; 32];
+    id[..4].copy_from_slice(&number.to_be_bytes());
+    id
+}
+
+fn author(number: u32) -> [u8; 32] {
+    [(number % u32::from(AUTHORS)) as u8; 32]
+}
+
+/// A record with labels in several shards.
+fn put(number: u32) -> Write {
+    let (id, author) = (id(number), Some(author(number)));
+    let time = 1_700_000_000 + u64::from(number);
+    let head = RecordHeader { id, time, author, kind: 1, expires: None };
+    let label = |n: u32| (b't', (number * 3 + n).to_be_bytes().to_vec());
+    Write::Put(encode(&head, &[label(0), label(1), label(2)]))
+}
+
+/// Returns the numbers of the records that are stored.
+fn numbers(database: &Database<'_>) -> BTreeSet<u32> {
+    let ids = database.sql("SELECT encode(id, 'hex') FROM hark_nostr.record");
+    ids.lines().map(|id| u32::from_str_radix(&id[..8], 16).expect("is a number")).collect()
+}
+
+/// Checks that each record has its labels and its place, and that there are no others.
+fn check_whole(database: &Database<'_>) {
+    let sql = |text: &str| database.sql(text);
+    let records =
+        sql("SELECT count(*), coalesce(sum(cardinality(terms)), 0) FROM hark_nostr.record");
+    let tags = sql("SELECT count(*) FROM hark_nostr.tag");
+    let places = sql("SELECT count(*) FROM hark_nostr.id_place");
+    let kept = sql("SELECT records FROM hark_nostr.state");
+    let (count, terms) = records.split_once('|').expect("two values");
+    assert_eq!((terms, count, count), (&*tags, &*places, &*kept));
+}
+
+/// Returns the port of the worker that has an author's records.
+fn worker_of(database: &Database<'_>, number: u32) -> u16 {
+    let hex = format!("{:02x}", author(number)[0]).repeat(32);
+    let text = format!(
+        "SELECT nodeport FROM pg_dist_placement p JOIN pg_dist_node n USING (groupid) WHERE shardid = \
+         get_shard_id_for_distribution_column('hark_nostr.record', '\\x{hex}'::bytea)"
+    );
+    database.sql(&text).parse().expect("a port")
+}
+
+#[test]
+fn a_worker_that_dies_is_replaced_by_its_standby_and_nothing_acknowledged_is_lost() {
+    if !is_installed("a worker that dies") {
+        return;
+    }
+    let cluster = CitusCluster::with(3, &["synchronous_commit=on"]);
+    let database = cluster.database("worker");
+    let store = open(&database);
+    let worker = &cluster.workers[0];
+    let standby = worker.replica();
+    worker.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
+    worker.sql("postgres", "SELECT pg_reload_conf()");
+    let streams = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+    wait_until("the standby follows", || worker.sql("postgres", streams) == "1");
+
+    let (acknowledged, ended) = (Mutex::new(BTreeSet::new()), AtomicBool::new(false));
+    let refused = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 0;
+            while !ended.load(Ordering::Relaxed) {
+                let batch: Vec<u32> = (number..number + 5).collect();
+                number += 5;
+                let writes: Vec<Write> = batch.iter().map(|number| put(*number)).collect();
+                match store.commit(&writes) {
+                    Ok(done) => {
+                        let stored = |one: &Outcome| matches!(one, Outcome::Stored { .. });
+                        assert!(done.outcomes.iter().all(stored), "{:?}", done.outcomes);
+                        acknowledged.lock().unwrap().extend(batch);
+                    }
+                    Err(error) => {
+                        assert!(matches!(error, CommitError::Unavailable(_)), "{error}");
+                        refused.lock().unwrap().push(Instant::now());
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                }
+            }
+        });
+        let count = || acknowledged.lock().unwrap().len();
+        wait_until("records are stored", || count() >= 300);
+        let dead = worker.port();
+        let (lost, kept): (Vec<u32>, Vec<u32>) =
+            (0..u32::from(AUTHORS)).partition(|number| worker_of(&database, *number) == dead);
+        assert!(!lost.is_empty() && !kept.is_empty());
+        worker.kill();
+        wait_until("clients get a reason", || !refused.lock().unwrap().is_empty());
+        // Questions for the authors of the dead worker fail, and others are answered.
+        let ask = |number: u32| {
+            let query = Query { authors: Some(vec![author(number)]), limit: 5, ..Query::default() };
+            let began = Instant::now();
+            let mut found = 0;
+            let asked = store.search(&query).and_then(|mut search| {
+                search.slice(u64::MAX, &mut |_| {
+                    found += 1;
+                    std::ops::ControlFlow::Continue(())
+                })
+            });
+            (asked.map(|_| found), began.elapsed())
+        };
+        let slowest = lost.iter().map(|number| {
+            let (found, took) = ask(*number);
+            assert!(found.is_err(), "of {number}");
+            took
+        });
+        let slowest = slowest.max().expect("there are some");
+        for number in kept {
+            assert_eq!(ask(number).0.expect("is answered"), 5, "of {number}");
+        }
+        let (before, began) = (count(), Instant::now());
+        standby.sql("postgres", "SELECT pg_promote()");
+        database.sql(&format!(
+            "SELECT citus_update_node(nodeid, '127.0.0.1', {}, force => true) FROM pg_dist_node \
+             WHERE nodeport = {dead}",
+            standby.port()
+        ));
+        wait_until("writes go on", || count() > before);
+        println!("errors after at most {slowest:?}, writes go on after {:?}", began.elapsed());
+        wait_until("more is stored", || count() >= before + 100);
+        ended.store(true, Ordering::Relaxed);
+    });
+    let stored = numbers(&database);
+    let acknowledged = acknowledged.into_inner().unwrap();
+    assert!(acknowledged.is_subset(&stored), "{:?}", acknowledged.difference(&stored));
+    check_whole(&database);
+    println!("{} acknowledged, {} stored", acknowledged.len(), stored.len());
+}
+
+/// Holds an advisory lock of a worker until it is dropped.
+struct HeldLock(Child);
+
+impl HeldLock {
+    fn take(worker: &Cluster, database: &str) -> Self {
+        let mut psql = worker.program("psql");
+        psql.args(["-Xq", "-d", &worker.url(database), "-c", "SELECT pg_advisory_lock(42)"]);
+        psql.args(["-c", "SELECT pg_sleep(600)"]).stdout(Stdio::null()).stderr(Stdio::null());
+        let held = Self(psql.spawn().expect("psql runs"));
+        let locks =
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 42 AND granted";
+        wait_until("the lock is held", || worker.sql(database, locks) == "1");
+        held
+    }
+
+    fn release(self, worker: &Cluster, database: &str) {
+        worker.sql(
+            database,
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = 42 \
+             AND granted",
+        );
+        drop(self);
+    }
+}
+
+impl Drop for HeldLock {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The coordinator dies while a commit is prepared on a worker: before it decided to commit, or after.
+fn dies_in_doubt(has_decided: bool) {
+    let cluster = CitusCluster::with(3, &["citus.recover_2pc_interval=1h"]);
+    let database = cluster.database("doubt");
+    let name = database.name.as_str();
+    let store = open(&database);
+    store.commit(&(0..50).map(put).collect::<Vec<_>>()).unwrap();
+    let (prepared, held) = (&cluster.workers[0], &cluster.workers[1]);
+    // On this worker, preparing to commit waits for a lock.
+    held.sql(
+        name,
+        "SET citus.enable_ddl_propagation = off;
+         CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             PERFORM pg_advisory_lock(42); PERFORM pg_advisory_unlock(42); RETURN NULL; END $$;
+         SET citus.override_table_visibility = off;
+         DO $$ DECLARE t regclass; BEGIN
+             FOR t IN SELECT oid FROM pg_class WHERE relname ~ '^record_[0-9]+$' AND relkind = 'r' LOOP
+                 EXECUTE format('CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON %s DEFERRABLE \
+         INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.wait()', t);
+             END LOOP; END $$",
+    );
+    let lock = HeldLock::take(held, name);
+    let in_doubt = |worker: &Cluster| worker.sql(name, "SELECT count(*) FROM pg_prepared_xacts");
+    let answer = std::thread::scope(|scope| {
+        let batch: Vec<Write> = (100..150).map(put).collect();
+        let store = &store;
+        let committing = scope.spawn(move || store.commit(&batch));
+        wait_until("a worker has prepared", || in_doubt(prepared) == "1");
+        if has_decided {
+            prepared.pause();
+            lock.release(held, name);
+            let seq = || database.sql("SELECT seq FROM hark_nostr.state");
+            wait_until("the coordinator has committed", || seq() == "100");
+            cluster.coordinator.kill();
+            prepared.resume();
+        } else {
+            cluster.coordinator.kill();
+            lock.release(held, name);
+        }
+        committing.join().unwrap()
+    });
+    assert!(answer.is_err(), "nobody knows how it ended");
+    cluster.coordinator.start();
+    // The coordinator settles it when it starts, or the next commit does.
+    wait_until("commits go on", || store.commit(&[put(200)]).is_ok());
+    for worker in &cluster.workers {
+        assert_eq!(in_doubt(worker), "0");
+    }
+    let stored = numbers(&database);
+    let expected = if has_decided { 101 } else { 51 };
+    assert_eq!(stored.len(), expected, "all of the batch, or nothing");
+    check_whole(&database);
+    // What clients send again is stored once.
+    let again = store.commit(&(100..150).map(put).collect::<Vec<_>>()).unwrap().outcomes;
+    let duplicates = again.iter().filter(|one| **one == Outcome::Duplicate).count();
+    assert_eq!(duplicates, if has_decided { 50 } else { 0 });
+    check_whole(&database);
+}
+
+#[test]
+fn a_batch_that_was_decided_when_the_coordinator_died_is_there_as_a_whole() {
+    if is_installed("a coordinator that dies after its decision") {
+        dies_in_doubt(true);
+    }
+}
+
+#[test]
+fn a_batch_that_was_not_decided_when_the_coordinator_died_is_absent_as_a_whole() {
+    if is_installed("a coordinator that dies before its decision") {
+        dies_in_doubt(false);
+    }
+}
