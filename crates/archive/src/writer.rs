@@ -184,13 +184,17 @@ impl Writer {
     }
 
     /// Passes to the listener, between two batches, what other processes have put
-    /// ([`Store::news`]). If the queue is full, the next batch does so.
+    /// ([`Store::news`]). If the queue is full, the next batch does so. If the store has no trouble
+    /// then, the failure of an earlier batch is over.
     pub fn deliver_news(&self) {
-        let store = Arc::clone(&self.store);
+        let (store, counters) = (Arc::clone(&self.store), Arc::clone(&self.counters));
         let waiter = self.between(Box::new(move |target| {
             loop {
                 let news = store.news();
                 if news.is_empty() {
+                    if store.trouble().is_none() {
+                        counters.set_unavailable(None);
+                    }
                     return;
                 }
                 let records = news.iter().map(|(seq, bytes)| (*seq, Record::new(bytes)));

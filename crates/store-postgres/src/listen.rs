@@ -56,6 +56,9 @@ pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str, wake: &(dyn Fn() + 
         };
         if let Err(fault) = ended {
             tracing::debug!(%fault, "not listening to other processes");
+            if let Some(inner) = inner.upgrade() {
+                *inner.away.lock() = Some(fault.to_string());
+            }
             std::thread::sleep(RETRY);
         }
     }
@@ -85,6 +88,7 @@ async fn listen(
     });
     client.batch_execute(&format!("LISTEN {schema}")).await.map_err(failed)?;
     if let Some(inner) = inner.upgrade() {
+        *inner.away.lock() = None;
         // Other processes may have deleted records before LISTEN took effect.
         inner.forget_known();
     }
@@ -116,8 +120,11 @@ async fn listen(
                 let rows = rows.map_err(failed)?;
                 let position = inner.current.now();
                 let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
+                // The writer learns that the database answers again though nothing is written.
+                let has_failed = inner.has_failed.swap(false, Ordering::Relaxed);
                 // This includes a database that is behind.
-                if there.is_some_and(|there| there != (position.line, position.seen)) {
+                if has_failed || there.is_some_and(|there| there != (position.line, position.seen))
+                {
                     wake();
                 }
             }
