@@ -11,6 +11,7 @@ use hark_archive::{Query, Record, SearchProgress};
 use tokio_postgres::types::ToSql;
 
 use crate::replica::QuerySessions;
+use crate::search::windows::id_head;
 use crate::search::{Finders, Sessions as _, SqlQuery};
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
@@ -128,8 +129,11 @@ fn whole_statement(asked: &SqlQuery, terms: &DatabaseTermHasher) -> (String, Sta
     let times = [text.value(to_db(query.from)), text.value(to_db(query.to))];
     text.condition(format!("r.time >= {} AND r.time <= {}", times[0], times[1]));
     if let Some(ids) = &query.ids {
-        let ids = text.value(lists(ids));
-        text.condition(format!("r.id = ANY({ids}::bytea[])"));
+        let heads: Vec<i64> = ids.iter().map(id_head).collect();
+        let (heads, ids) = (text.value(heads), text.value(lists(ids)));
+        text.condition(format!(
+            "r.id_head = ANY({heads}::bigint[]) AND r.id = ANY({ids}::bytea[])"
+        ));
     }
     if let Some(authors) = &query.authors {
         let authors = text.value(lists(authors));

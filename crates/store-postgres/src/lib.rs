@@ -5,7 +5,7 @@
 //! threads of a shelf share). `session` and `pool` are the connections.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicI32;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use hark_archive::effects::Rules;
@@ -25,7 +25,6 @@ use pool::Pool;
 use replica::{QuerySessions, Replica};
 use search::{PooledSearch, Sessions as _};
 use session::{Connector, DatabaseSession, StatementError};
-use shards::ShardRanges;
 pub use shown::{is_database, shown};
 use state::{PostgresState, ShelfProperties};
 use terms::DatabaseTermHasher;
@@ -46,7 +45,6 @@ mod replica;
 mod retire;
 mod search;
 mod session;
-mod shards;
 mod shown;
 mod state;
 mod stats;
@@ -180,8 +178,6 @@ impl PostgresStore {
         }
         let lines = line::read(&mut session)?;
         let is_distributed = door.layout().is_distributed();
-        let shards =
-            if is_distributed { ShardRanges::read(&mut session)? } else { ShardRanges::default() };
         let rows = session.query_once("SELECT seq, parts FROM state", &[])?;
         let (seq, version) = rows.first().map_or((0, 0), |row| (row.get(0), row.get(1)));
         let parts = Parts::read(&mut session, version)?;
@@ -215,7 +211,8 @@ impl PostgresStore {
             room: Arc::new(Semaphore::new(search::KEPT_ALL_BYTES)),
             known: Mutex::default(),
             density: Mutex::default(),
-            shards,
+            away: Mutex::default(),
+            has_failed: AtomicBool::new(false),
             writer_process: AtomicI32::new(0),
         };
         Ok(Self { inner: Arc::new(inner), schema, writing: Mutex::default() })
@@ -336,7 +333,9 @@ impl Store for PostgresStore {
     }
 
     fn commit_some(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
-        let carried = self.writing.lock().commit(&self.inner, writes)?;
+        let carried = self.writing.lock().commit(&self.inner, writes).inspect_err(|_| {
+            self.inner.has_failed.store(true, Ordering::Relaxed);
+        })?;
         let mut known = self.inner.known.lock();
         for key in &carried.deleted {
             let id = self.inner.terms.id(&key.id);
@@ -415,7 +414,7 @@ impl Store for PostgresStore {
     }
 
     fn trouble(&self) -> Option<String> {
-        self.inner.current.trouble()
+        self.inner.away.lock().clone().or_else(|| self.inner.current.trouble())
     }
 
     fn news(&self) -> Vec<NumberedRecord> {

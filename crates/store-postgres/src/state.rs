@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI32;
+use std::sync::atomic::{AtomicBool, AtomicI32};
 
 use hark_archive::Query;
 use hark_archive::effects::Rules;
@@ -15,7 +15,6 @@ use crate::pool::Pool;
 use crate::replica::Replica;
 use crate::search::SqlQuery;
 use crate::search::windows::RecordDensity;
-use crate::shards::ShardRanges;
 use crate::terms::DatabaseTermHasher;
 
 /// The state that the threads of a shelf share.
@@ -35,8 +34,10 @@ pub(crate) struct PostgresState {
     pub(crate) room: Arc<Semaphore>,
     /// How densely records lie in time, as searches of distributed tables found lately.
     pub(crate) density: Mutex<Option<RecordDensity>>,
-    /// The shards of distributed tables; none if tables are not divided.
-    pub(crate) shards: ShardRanges,
+    /// Why the database cannot be reached, while that is so.
+    pub(crate) away: Mutex<Option<String>>,
+    /// Whether the last commit failed, and it was not looked since whether the database answers.
+    pub(crate) has_failed: AtomicBool,
     /// The id of the database's process for the connection that commits.
     pub(crate) writer_process: AtomicI32,
 }

@@ -70,6 +70,8 @@ CREATE TABLE listed_label (
 -- A record is in the shard of its place: its author, or its id if it has no author.
 CREATE TABLE record (
     place bytea NOT NULL,
+    -- The first 8 bytes of the id, as a list of these is much shorter than one of ids.
+    id_head bigint NOT NULL,
     seq bigint NOT NULL,
     time bigint NOT NULL,
     expires bigint,
@@ -80,7 +82,7 @@ CREATE TABLE record (
     body bytea NOT NULL
 );
 CREATE INDEX ON record (time DESC, id);
-CREATE INDEX ON record (id);
+CREATE INDEX ON record (id_head);
 CREATE INDEX ON record (place, kind, time DESC, id);
 CREATE INDEX ON record (kind, time DESC, id);
 CREATE INDEX ON record (seq);

@@ -174,7 +174,7 @@ impl FetchedState {
             forbidding.chain(term_slots.iter().map(|row| placed(row, 2))).collect();
         keys.sort_unstable_by_key(|(key, _)| key.id);
         keys.dedup();
-        let bodies: HashMap<[u8; 32], PlacedBody> = bodies(inner, session, &keys, i64::MAX, None)?
+        let bodies: HashMap<[u8; 32], PlacedBody> = bodies(session, &keys, i64::MAX, None)?
             .into_iter()
             .map(|(key, body)| (key.id, (key, body)))
             .collect();

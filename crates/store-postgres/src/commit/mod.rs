@@ -22,6 +22,7 @@ use crate::layout::StatementForm;
 use crate::line::TimelinePosition;
 use crate::parts::Parts;
 use crate::pool::Backoff;
+use crate::search::windows::id_head;
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::time::{IndexKey, from_db, to_db};
@@ -363,8 +364,9 @@ impl<'a> RowEncoder<'a> {
         let place = record.author().map_or(&key.id[..], |author| &author[..]);
         if self.is_distributed {
             self.places.push((&key.id, place));
-            rows.row(9);
+            rows.row(10);
             rows.bytes(place);
+            rows.bigint(id_head(&key.id));
         } else {
             rows.row(8);
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::CommittedBatch;
 use crate::layout::StatementForm;
-use crate::search::windows::places;
+use crate::search::windows::{id_head, places};
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::time::IndexKey;
@@ -84,7 +84,8 @@ pub(super) fn delete(
     let mut places: Vec<&[u8]> = found.values().map(|place| &place[..]).collect();
     places.sort_unstable();
     places.dedup();
-    let gone = session.query(StatementForm::Delete, &[&places, &ids])?;
+    let heads: Vec<i64> = deleted.iter().map(|key| id_head(&key.id)).collect();
+    let gone = session.query(StatementForm::Delete, &[&places, &ids, &heads])?;
     let (mut terms, mut kinds, mut times, mut tagged) = (vec![], vec![], vec![], vec![]);
     for row in &gone {
         let (time, id, kind): (i64, &[u8], i32) = (row.get(0), row.get(1), row.get(2));

@@ -39,10 +39,10 @@ impl Layout for CitusLayout {
                 .into(),
             StatementForm::Delete | StatementForm::DeleteListed => "DELETE FROM record \
                 WHERE place = ANY($1::bytea[]) AND id = ANY($2::bytea[]) \
-                RETURNING time, id, kind, terms"
+                AND id_head = ANY($3::bigint[]) RETURNING time, id, kind, terms"
                 .into(),
             StatementForm::CopyRecords => {
-                "COPY record (place, seq, time, expires, kind, id, author, \
+                "COPY record (place, id_head, seq, time, expires, kind, id, author, \
                 terms, body) FROM STDIN BINARY"
                     .into()
             }
@@ -135,11 +135,12 @@ pub(super) fn text(form: StatementForm) -> String {
             format!("SELECT p.id, p.place FROM id_place p WHERE {id}")
         }
         StatementForm::PlacedBodies(count) => {
-            let place = same("r.place", "bytea", count, "$1");
-            let id = same("r.id", "bytea", count, "$2");
+            let place = same("r.place", "bytea", count, "$4");
+            let head = if count == ValueCount::One { ValueCount::One } else { ValueCount::Many };
+            let head = same("r.id_head", "bigint", head, "$1");
             format!(
-                "SELECT r.time, r.id, r.body FROM record r WHERE {place} AND {id} AND r.seq <= $3 \
-                 AND ($4::bigint[] IS NULL OR r.terms && $4)"
+                "SELECT r.time, r.id, r.body FROM record r WHERE {head} AND r.seq <= $2 \
+                 AND ($3::bigint[] IS NULL OR r.terms && $3) AND {place}"
             )
         }
         StatementForm::NewestTimes => "SELECT r.time FROM record r \

@@ -21,9 +21,11 @@ SELECT p.id, p.place FROM id_place p WHERE p.id = $1::bytea
 -- Places(Many)
 SELECT p.id, p.place FROM id_place p WHERE p.id = ANY($1::bytea[])
 -- PlacedBodies(One)
-SELECT r.time, r.id, r.body FROM record r WHERE r.place = $1::bytea AND r.id = $2::bytea AND r.seq <= $3 AND ($4::bigint[] IS NULL OR r.terms && $4)
+SELECT r.time, r.id, r.body FROM record r WHERE r.id_head = $1::bigint AND r.seq <= $2 AND ($3::bigint[] IS NULL OR r.terms && $3) AND r.place = $4::bytea
 -- PlacedBodies(Many)
-SELECT r.time, r.id, r.body FROM record r WHERE r.place = ANY($1::bytea[]) AND r.id = ANY($2::bytea[]) AND r.seq <= $3 AND ($4::bigint[] IS NULL OR r.terms && $4)
+SELECT r.time, r.id, r.body FROM record r WHERE r.id_head = ANY($1::bigint[]) AND r.seq <= $2 AND ($3::bigint[] IS NULL OR r.terms && $3) AND r.place = ANY($4::bytea[])
+-- PlacedBodies(None)
+SELECT r.time, r.id, r.body FROM record r WHERE r.id_head = ANY($1::bigint[]) AND r.seq <= $2 AND ($3::bigint[] IS NULL OR r.terms && $3) AND true
 -- NewestTimes
 SELECT r.time FROM record r ORDER BY r.time DESC, r.id LIMIT $1
 -- OldestTime
@@ -41,13 +43,13 @@ SELECT r.author, r.kind, r.time, r.id FROM record r WHERE r.place = ANY($1::byte
 -- TermSlots
 SELECT t.term, t.kind, t.id, t.place FROM tag t WHERE t.term = ANY($1::bigint[]) AND t.kind = ANY($2::int[])
 -- DeleteListed
-DELETE FROM record WHERE place = ANY($1::bytea[]) AND id = ANY($2::bytea[]) RETURNING time, id, kind, terms
+DELETE FROM record WHERE place = ANY($1::bytea[]) AND id = ANY($2::bytea[]) AND id_head = ANY($3::bigint[]) RETURNING time, id, kind, terms
 -- DeleteTags
 DELETE FROM tag t USING unnest($1::bigint[], $2::int[], $3::bigint[], $4::bytea[]) AS v(term, kind, time, id) WHERE t.term = v.term AND t.kind = v.kind AND t.time = v.time AND t.id = v.id
 -- DeletePlaces
 DELETE FROM id_place WHERE id = ANY($1::bytea[])
 -- CopyRecords
-COPY record (place, seq, time, expires, kind, id, author, terms, body) FROM STDIN BINARY
+COPY record (place, id_head, seq, time, expires, kind, id, author, terms, body) FROM STDIN BINARY
 -- CopyTags
 COPY tag (term, time, kind, id, place) FROM STDIN BINARY
 -- CopyPlaces
@@ -181,6 +183,8 @@ CREATE TABLE listed_label (
 -- A record is in the shard of its place: its author, or its id if it has no author.
 CREATE TABLE record (
     place bytea NOT NULL,
+    -- The first 8 bytes of the id, as a list of these is much shorter than one of ids.
+    id_head bigint NOT NULL,
     seq bigint NOT NULL,
     time bigint NOT NULL,
     expires bigint,
@@ -191,7 +195,7 @@ CREATE TABLE record (
     body bytea NOT NULL
 );
 CREATE INDEX ON record (time DESC, id);
-CREATE INDEX ON record (id);
+CREATE INDEX ON record (id_head);
 CREATE INDEX ON record (place, kind, time DESC, id);
 CREATE INDEX ON record (kind, time DESC, id);
 CREATE INDEX ON record (seq);

@@ -198,6 +198,7 @@ mod tests {
             StatementForm::Places(many),
             StatementForm::PlacedBodies(one),
             StatementForm::PlacedBodies(many),
+            StatementForm::PlacedBodies(none),
             StatementForm::NewestTimes,
             StatementForm::OldestTime,
             StatementForm::Enter,

@@ -294,7 +294,7 @@ impl Finder {
             }
             SearchStage::Windows(windows) => {
                 let before = windows.visited;
-                let rows = windows.next(inner, &self.asked, reach.min(self.page_max), session)?;
+                let rows = windows.next(&self.asked, reach.min(self.page_max), session)?;
                 let passed = windows.visited - before;
                 self.visited += passed;
                 match rows {
@@ -320,7 +320,7 @@ impl Finder {
         let count = self.reach().clamp(1, self.fetch_max).min(self.keys.len());
         let keys: Vec<IndexKey> = self.keys.iter().take(count).copied().collect();
         if session.layout().is_distributed() {
-            return self.fetch_placed(inner, &keys, session);
+            return self.fetch_placed(&keys, session);
         }
         let parts = inner.parts();
         let rows = match self.rows(&keys, &|key| parts.of_time(key.time), session) {
@@ -341,14 +341,13 @@ impl Finder {
     /// Fetches the records of the next keys, which have to be looked up first.
     fn fetch_placed(
         &mut self,
-        inner: &PostgresState,
         keys: &[IndexKey],
         session: &mut DatabaseSession,
     ) -> Result<(), StatementError> {
         let places = windows::places(session, keys.iter().map(|key| &key.id[..]))?;
         let placed = keys.iter().filter_map(|key| Some((*key, *places.get(&key.id)?)));
         let placed: Vec<_> = placed.collect();
-        let mut found = windows::bodies(inner, session, &placed, self.asked.seq, None)?;
+        let mut found = windows::bodies(session, &placed, self.asked.seq, None)?;
         found.sort_unstable_by(|(a, _), (b, _)| compare(self.asked.query.order, a, b));
         let found = matching(&self.asked, found.iter().map(|(_, body)| &body[..]))?;
         (self.fetched, self.matched) = (self.fetched + keys.len(), self.matched + found.len());

@@ -4,7 +4,7 @@
 //! which the first is to have some more records than are wanted. If it has fewer, all the rest is read
 //! at once if it is little; otherwise each window shows how wide the next one should be.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use hark_archive::Order;
@@ -32,8 +32,8 @@ const KEYS_MIN: usize = 64;
 const KEYS_MAX: usize = 1_000;
 /// Most kinds of one term or author whose index ranges are merged.
 const ARMS_MAX: usize = 10;
-/// Records above which each shard is asked for its own.
-const UNDIVIDED_MAX: usize = 24;
+/// Most places that a statement for records names, to ask their shards alone.
+const PLACES_MAX: usize = 16;
 /// How many of the newest records show how densely records lie in time.
 const DENSITY_RECORDS: i64 = 1_000;
 /// How long the density is taken for known.
@@ -119,7 +119,7 @@ impl Finder {
             let mut found = Vec::new();
             // All are needed to know their order.
             for page in keys.chunks_mut(FETCH_MAX) {
-                found.extend(bodies(inner, session, page, asked.seq, None)?);
+                found.extend(bodies(session, page, asked.seq, None)?);
             }
             found.retain(|(key, _)| super::plan::lies_ahead(asked, key));
             found.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
@@ -297,7 +297,6 @@ impl WindowWalk {
     /// Returns the next records that match, of about as many rows as `reach`. `None` if none is left.
     pub(super) fn next(
         &mut self,
-        inner: &PostgresState,
         asked: &SqlQuery,
         reach: usize,
         session: &mut DatabaseSession,
@@ -305,7 +304,7 @@ impl WindowWalk {
         if !self.keys.is_empty() {
             let count = reach.clamp(1, FETCH_MAX).min(self.keys.len());
             let keys: Vec<(IndexKey, Place)> = self.keys.iter().take(count).copied().collect();
-            let mut found = bodies(inner, session, &keys, asked.seq, asked.cut(Some(self.set)))?;
+            let mut found = bodies(session, &keys, asked.seq, asked.cut(Some(self.set)))?;
             found.sort_unstable_by(|(a, _), (b, _)| compare(self.order, a, b));
             let found = matching(asked, found.iter().map(|(_, body)| &body[..]))?;
             self.keys.drain(..count);
@@ -469,38 +468,42 @@ pub(crate) fn places<'a>(
 
 /// Fetches records by id and place, in no order. Only the ids of `keys` are looked at.
 pub(crate) fn bodies(
-    inner: &PostgresState,
     session: &mut DatabaseSession,
     keys: &[(IndexKey, Place)],
     seq: i64,
     cut: Option<&Vec<i64>>,
 ) -> Result<Vec<PlacedBody>, StatementError> {
-    let parts = if keys.len() > UNDIVIDED_MAX {
-        inner.shards.divide(keys, |(_, place)| place)
-    } else {
-        vec![keys.to_vec()]
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let heads: Vec<i64> = keys.iter().map(|(key, _)| id_head(&key.id)).collect();
+    let mut places: Vec<&[u8]> = keys.iter().map(|(_, place)| &place[..]).collect();
+    places.sort_unstable();
+    places.dedup();
+    let rows = match (&places[..], &heads[..]) {
+        ([place], [head]) => {
+            let form = StatementForm::PlacedBodies(ValueCount::One);
+            session.query(form, &[head, &seq, &cut, place])?
+        }
+        // These are not in all shards.
+        _ if places.len() <= PLACES_MAX => {
+            let form = StatementForm::PlacedBodies(ValueCount::Many);
+            session.query(form, &[&heads, &seq, &cut, &places])?
+        }
+        _ => {
+            let form = StatementForm::PlacedBodies(ValueCount::None);
+            session.query(form, &[&heads, &seq, &cut])?
+        }
     };
-    let list = |part: &Vec<(IndexKey, Place)>| -> [Vec<Vec<u8>>; 2] {
-        let mut places: Vec<Vec<u8>> = part.iter().map(|(_, place)| place.to_vec()).collect();
-        places.sort_unstable();
-        places.dedup();
-        [places, part.iter().map(|(key, _)| key.id.to_vec()).collect()]
-    };
-    let lists: Vec<_> = parts.iter().filter(|part| !part.is_empty()).map(list).collect();
-    let values: Vec<(ValueCount, [&(dyn ToSql + Sync); 4])> = lists
-        .iter()
-        .map(|[places, ids]| match (&places[..], &ids[..]) {
-            ([place], [id]) => (ValueCount::One, [place as _, id as _, &seq as _, &cut as _]),
-            _ => (ValueCount::Many, [places as _, ids as _, &seq as _, &cut as _]),
-        })
-        .collect();
-    let calls: Vec<_> = values
-        .iter()
-        .map(|(count, values)| (StatementForm::PlacedBodies(*count), &values[..]))
-        .collect();
-    let answers = session.pipeline(&calls)?;
-    let rows = answers.iter().flatten();
-    Ok(rows.map(|row| (key(row), row.get::<_, &[u8]>(2).into())).collect())
+    // Ids may begin alike.
+    let ids: HashSet<&[u8]> = keys.iter().map(|(key, _)| &key.id[..]).collect();
+    let wanted = rows.iter().filter(|row| ids.contains(row.get::<_, &[u8]>(1)));
+    Ok(wanted.map(|row| (key(row), row.get::<_, &[u8]>(2).into())).collect())
+}
+
+/// The first 8 bytes of an id, by which an index finds it.
+pub(crate) fn id_head(id: &[u8; 32]) -> i64 {
+    id.first_chunk().map_or(0, |head| i64::from_be_bytes(*head))
 }
 
 /// Returns how densely records lie, as it was found lately.
