@@ -4,6 +4,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::adopt::AdoptArgs;
+use crate::commands::cluster::ClusterArgs;
 use crate::commands::config::ConfigArgs;
 use crate::commands::copy::CopyArgs;
 use crate::commands::delete::DeleteArgs;
@@ -71,6 +72,8 @@ pub(crate) enum Command {
     Rebuild(StatsArgs),
     /// Update the tables of an archive in PostgreSQL, or show whether they are up to date
     Migrate(MigrateArgs),
+    /// Run the nodes of a Citus cluster: show, add, drain, rebalance, replace
+    Cluster(ClusterArgs),
     /// What concerns the Whisper mail server alone
     #[cfg(feature = "devp2p")]
     Whisper(WhisperArgs),
@@ -90,6 +93,7 @@ impl Command {
             Self::Adopt(_) => Some("`hark adopt` knows by its source what it brings in"),
             #[cfg(feature = "devp2p")]
             Self::Whisper(_) => Some("`hark whisper` is about one network"),
+            Self::Cluster(_) => Some("`hark cluster` is about the nodes, which have all networks"),
             Self::Config(_) => Some("`hark config` is about the settings of all networks"),
             Self::Bench(_) => Some("each of `hark bench`'s measurements is of one network"),
             _ => None,

@@ -97,6 +97,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Check(args) => commands::maintenance::check(&args, &location),
         Command::Rebuild(args) => commands::maintenance::rebuild(&args, &location),
         Command::Migrate(args) => commands::migrate::run(&args, &location),
+        Command::Cluster(args) => commands::cluster::run(&args, &location),
         #[cfg(feature = "devp2p")]
         Command::Whisper(args) => commands::whisper::run(&args, &location),
         Command::Config(_) | Command::Bench(_) => {

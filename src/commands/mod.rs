@@ -2,6 +2,7 @@
 
 pub(crate) mod adopt;
 pub(crate) mod bench;
+pub(crate) mod cluster;
 pub(crate) mod config;
 pub(crate) mod copy;
 pub(crate) mod count;

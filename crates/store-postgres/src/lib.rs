@@ -31,6 +31,7 @@ use terms::DatabaseTermHasher;
 use time::to_db;
 
 mod address;
+pub mod cluster;
 mod commit;
 mod count;
 mod explain;

@@ -23,6 +23,12 @@ use crate::layout::{Layout, StatementForm};
 /// Most statements that a session keeps prepared. Statements on single parts multiply by the parts.
 const STATEMENTS_MAX: usize = 256;
 
+/// How long a node of a cluster has to accept a connection, and how long its connection may be
+/// silent before it is probed.
+const NODE_ANSWERS: Duration = Duration::from_secs(5);
+/// After this time without an answer to a probe, a node's connection counts as lost.
+const NODE_LOST: Duration = Duration::from_mins(1);
+
 /// Why a statement failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum StatementError {
@@ -130,17 +136,46 @@ impl Connector {
         Ok(Self { address, timeout, layout, statement_times: Arc::default() })
     }
 
+    /// Creates a door to a node of a cluster, for statements that work on no schema and take at most
+    /// `limit`. A node that vanishes is noticed within a minute, even if a statement may take days.
+    pub(crate) fn to_node(mut address: DatabaseAddress, limit: Duration) -> Self {
+        let config = &mut address.config;
+        let mut options = config.get_options().unwrap_or_default().to_owned();
+        // Writing to a string does not fail.
+        let _ = write!(options, " -c statement_timeout={}", limit.as_millis());
+        config.options(options);
+        config.connect_timeout(NODE_ANSWERS);
+        config.keepalives_idle(NODE_ANSWERS);
+        config.keepalives_interval(NODE_ANSWERS);
+        config.tcp_user_timeout(NODE_LOST);
+        if config.get_application_name().is_none() {
+            config.application_name("hark");
+        }
+        let timeout = limit.saturating_add(Duration::from_secs(5));
+        Self { address, timeout, layout: &PlainLayout, statement_times: Arc::default() }
+    }
+
     /// Opens a session.
     pub(crate) fn open(&self) -> Result<DatabaseSession, StatementError> {
+        self.open_within(self.timeout)
+    }
+
+    /// Opens a session, or fails after `limit`. A suspended server accepts connections and answers
+    /// nothing.
+    pub(crate) fn open_within(&self, limit: Duration) -> Result<DatabaseSession, StatementError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| StatementError::Away(error.to_string()))?;
         let client = runtime.block_on(async {
-            let (client, connection) = self.address.connect().await?;
+            let connect = tokio::time::timeout(limit, self.address.connect());
+            let Ok(connected) = connect.await else {
+                return Err(StatementError::Away("no answer came".into()));
+            };
+            let (client, connection) = connected?;
             // The task ends with the session. The thread that waits for a result gets its errors.
             tokio::spawn(connection);
-            Ok::<_, ConnectError>(client)
+            Ok(client)
         })?;
         Ok(DatabaseSession {
             client,

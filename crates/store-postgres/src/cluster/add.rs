@@ -1,0 +1,371 @@
+//! Adds a node to a cluster, and spreads the shards over it.
+
+use super::ClusterError;
+use super::checks::{ClusterCheck, cluster_for_moves, for_moves};
+use super::coordinator::Coordinator;
+use super::facts::NodeFacts;
+use super::moves::{MOVE_MAX, MoveTotals, TransferMode};
+use super::nodes::{ClusterNode, NodeAddress, NodeRole};
+use super::rebalance::balance;
+use super::work::ClusterWork;
+use crate::session::{DatabaseSession, StatementError};
+
+/// The database that every server has.
+const MAINTENANCE: &str = "postgres";
+
+/// How a node is added.
+#[derive(Clone, Copy, Debug)]
+pub struct AddOptions {
+    /// Whether shards move to the node at once.
+    pub rebalance: bool,
+    /// How they move.
+    pub mode: TransferMode,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug)]
+pub struct AddResult {
+    /// Whether the node was in the cluster before.
+    pub was_there: bool,
+    /// What was moved.
+    pub totals: MoveTotals,
+}
+
+/// Adds a node, unless it is there, and then moves shards to it until they are spread evenly.
+///
+/// The database and the extension are made on the node if they are missing. A node that is being
+/// drained is opened for shards again.
+pub fn add(
+    coordinator: &mut Coordinator,
+    address: &NodeAddress,
+    options: AddOptions,
+    work: &mut ClusterWork<'_>,
+) -> Result<AddResult, ClusterError> {
+    coordinator.lock()?;
+    let nodes = coordinator.nodes()?;
+    let known = nodes.iter().find(|node| node.address == *address);
+    if let Some(known) = known.filter(|node| node.role != NodeRole::Worker) {
+        return Err(ClusterError::Refused(format!(
+            "{address} is in the cluster as its {}; nothing was changed",
+            known.role.name()
+        )));
+    }
+    let (session, facts) = arrive(coordinator, address, work)?;
+    let own = NodeFacts::read(&mut coordinator.another(super::coordinator::STATEMENT_MAX)?)?;
+    let mut checks = same_programs(address, &facts, &own);
+    checks.extend(for_moves(address, &facts, options.mode, 1));
+    if options.rebalance {
+        checks.extend(cluster_for_moves(coordinator, &nodes, options.mode)?);
+    }
+    work.require(checks)?;
+    let session = match session {
+        Some(session) => Some(session),
+        None => make_database(coordinator, address, work)?,
+    };
+    let session = match session {
+        Some(session) => make_extension(session, address, &facts, &own, work)?,
+        None => None,
+    };
+    if let Some(mut session) = session {
+        let checks = connections(coordinator, &mut session, address, &nodes)?;
+        work.require(checks)?;
+    } else {
+        work.note("whether the nodes reach each other is looked at once the database is there");
+    }
+    name_coordinator(coordinator, address, &nodes, work)?;
+    join(coordinator, address, known, work)?;
+    let mut totals = MoveTotals::default();
+    if options.rebalance {
+        if work.dry_run && known.is_none_or(|known| !known.may_have_shards) {
+            work.step("rebalance", "shards move until they are spread evenly", || Ok(()))?;
+        } else {
+            copy_reference_tables(coordinator, options.mode, work)?;
+            totals = balance(coordinator, options.mode, work)?;
+        }
+    }
+    Ok(AddResult { was_there: known.is_some(), totals })
+}
+
+/// Connects to the new node. Without the database there, no session is returned.
+fn arrive(
+    coordinator: &Coordinator,
+    address: &NodeAddress,
+    work: &mut ClusterWork<'_>,
+) -> Result<(Option<DatabaseSession>, NodeFacts), ClusterError> {
+    let unreachable = |fault: &StatementError| {
+        ClusterCheck::of(
+            Some(address),
+            "reachable",
+            false,
+            fault.to_string(),
+            "it must accept the coordinator's user from here: look at listen_addresses and \
+             pg_hba.conf there, and at firewalls in between",
+        )
+    };
+    let fault = match coordinator.to_node(address).open() {
+        Ok(mut session) => match NodeFacts::read(&mut session) {
+            Ok(facts) => return Ok((Some(session), facts)),
+            Err(fault) => fault,
+        },
+        Err(fault @ StatementError::Refused(_)) => {
+            // The database may be missing there.
+            let opened = coordinator.to_database(address, MAINTENANCE).open();
+            match opened.and_then(|mut session| look_for_database(coordinator, &mut session)) {
+                Ok(Some(facts)) => return Ok((None, facts)),
+                Ok(None) | Err(_) => fault,
+            }
+        }
+        Err(fault) => fault,
+    };
+    work.require(vec![unreachable(&fault)])?;
+    Err(fault.into())
+}
+
+/// Returns what the node says about itself if it does not have the database.
+fn look_for_database(
+    coordinator: &Coordinator,
+    session: &mut DatabaseSession,
+) -> Result<Option<NodeFacts>, StatementError> {
+    let there = session.query_once(
+        "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)",
+        &[&coordinator.database()],
+    )?;
+    if there.first().is_none_or(|row| row.get(0)) {
+        return Ok(None);
+    }
+    NodeFacts::read(session).map(Some)
+}
+
+/// Looks whether the node runs the same versions as the coordinator.
+fn same_programs(node: &NodeAddress, facts: &NodeFacts, own: &NodeFacts) -> Vec<ClusterCheck> {
+    let on = Some(node);
+    let found = facts.citus.as_ref().or(facts.citus_available.as_ref());
+    vec![
+        ClusterCheck::of(
+            on,
+            "version",
+            facts.major == own.major,
+            format!("PostgreSQL {}", facts.short_version()),
+            format!(
+                "the coordinator runs {}, and all nodes must run the same major version",
+                own.short_version()
+            ),
+        ),
+        ClusterCheck::of(
+            on,
+            "citus",
+            found == own.citus.as_ref(),
+            found.map_or("not installed".into(), |version| format!("Citus {version}")),
+            format!(
+                "the coordinator has {}, and all nodes must have the same version: install its \
+                 package there, or bring the database up with ALTER EXTENSION citus UPDATE",
+                own.citus.as_deref().unwrap_or("none")
+            ),
+        ),
+        ClusterCheck::of(
+            on,
+            "shared_preload_libraries",
+            facts.is_loaded,
+            if facts.is_loaded { "has citus" } else { "does not have citus" },
+            "set shared_preload_libraries = 'citus' (before other libraries) and restart the node",
+        ),
+        ClusterCheck::of(
+            on,
+            "in_recovery",
+            !facts.in_recovery,
+            if facts.in_recovery { "yes, it is a standby" } else { "no" },
+            "a standby takes a worker's place with hark cluster replace",
+        ),
+    ]
+}
+
+/// Makes the database as the coordinator has it. `None` in a dry run.
+fn make_database(
+    coordinator: &mut Coordinator,
+    address: &NodeAddress,
+    work: &mut ClusterWork<'_>,
+) -> Result<Option<DatabaseSession>, ClusterError> {
+    let rows = coordinator.query(
+        "SELECT format('CREATE DATABASE %I TEMPLATE template0 ENCODING %L LC_COLLATE %L LC_CTYPE %L', \
+                datname, pg_encoding_to_char(encoding), datcollate, datctype) \
+         FROM pg_database WHERE datname = current_database()",
+        &[],
+    )?;
+    let text: String = rows.first().map_or(String::new(), |row| row.get(0));
+    let words = format!("the database {} is made on {address}", coordinator.database());
+    work.step("database", words, || {
+        let made = coordinator.to_database(address, MAINTENANCE).open();
+        made.and_then(|mut session| session.batch(&text)).map_err(|fault| {
+            ClusterError::Refused(format!(
+                "the database could not be made on {address}: {fault}. Make it there by hand \
+                 ({text}) and run the command again"
+            ))
+        })?;
+        Ok(coordinator.to_database(address, &coordinator.database()).open()?)
+    })
+}
+
+/// Makes the extension if it is missing. `None` if it is missing in a dry run.
+fn make_extension(
+    mut session: DatabaseSession,
+    address: &NodeAddress,
+    facts: &NodeFacts,
+    own: &NodeFacts,
+    work: &mut ClusterWork<'_>,
+) -> Result<Option<DatabaseSession>, ClusterError> {
+    if facts.citus.is_some() {
+        return Ok(Some(session));
+    }
+    // The version was compared with what the server would install.
+    let version = own.citus.as_deref().unwrap_or_default();
+    let made = work.step("extension", format!("Citus {version} is made on {address}"), || {
+        session.batch("CREATE EXTENSION IF NOT EXISTS citus").map_err(|fault| {
+            ClusterError::Refused(format!(
+                "the extension could not be made on {address}: {fault}. Have a superuser say CREATE \
+                 EXTENSION citus in its database and run the command again"
+            ))
+        })
+    })?;
+    Ok(made.map(|()| session))
+}
+
+/// Looks whether the nodes reach each other, as Citus connects them, and whether the new one belongs
+/// to another cluster.
+fn connections(
+    coordinator: &mut Coordinator,
+    session: &mut DatabaseSession,
+    address: &NodeAddress,
+    nodes: &[ClusterNode],
+) -> Result<Vec<ClusterCheck>, ClusterError> {
+    let remedy = "look at listen_addresses and pg_hba.conf of the one, and at the password (.pgpass, \
+                  citus.node_conninfo) of the other";
+    let text = "SELECT citus_check_connection_to_node($1, $2)";
+    let mut checks = Vec::new();
+    let reached = coordinator.query(text, &[&address.host, &address.port()])?;
+    let reached = reached.first().is_some_and(|row| row.get(0));
+    let words =
+        if reached { "reached by the coordinator" } else { "not reached by the coordinator" };
+    checks.push(ClusterCheck::of(Some(address), "connections", reached, words, remedy));
+    let other = session.query_once(
+        "SELECT nodename, nodeport FROM pg_dist_node WHERE groupid = 0 AND noderole = 'primary'",
+        &[],
+    )?;
+    let other = other.first().map(|row| NodeAddress::of_columns(row.get(0), row.get(1)));
+    let ours = own_address(coordinator, address, nodes);
+    let is_free = other.is_none() || other == ours;
+    checks.push(ClusterCheck::of(
+        Some(address),
+        "other_cluster",
+        is_free,
+        other.map_or("none".into(), |other| format!("the coordinator of its cluster is {other}")),
+        "remove it from that cluster first; if that is this one under another name, use that name",
+    ));
+    let others = nodes.iter().filter(|node| node.role == NodeRole::Worker && node.is_active);
+    let others = others.map(|node| node.address.clone()).filter(|one| one != address);
+    for other in ours.into_iter().chain(others) {
+        let reached = session.query_once(text, &[&other.host, &other.port()])?;
+        let reached = reached.first().is_some_and(|row| row.get(0));
+        let words = if reached { "reaches" } else { "does not reach" };
+        let words = format!("{words} {other}");
+        checks.push(ClusterCheck::of(Some(address), "connections", reached, words, remedy));
+    }
+    Ok(checks)
+}
+
+/// The address by which workers know the coordinator, or will know it.
+fn own_address(
+    coordinator: &Coordinator,
+    new: &NodeAddress,
+    nodes: &[ClusterNode],
+) -> Option<NodeAddress> {
+    let known = nodes.iter().find(|node| node.role == NodeRole::Coordinator);
+    let known = known.map(|node| node.address.clone());
+    // Citus' own default, which is of no use on other machines.
+    known.filter(|at| at.host != "localhost" || new.host == at.host).or(coordinator.own_address())
+}
+
+/// Tells the cluster by which address workers reach the coordinator, if it has none.
+fn name_coordinator(
+    coordinator: &mut Coordinator,
+    address: &NodeAddress,
+    nodes: &[ClusterNode],
+    work: &mut ClusterWork<'_>,
+) -> Result<(), ClusterError> {
+    let known = nodes.iter().find(|node| node.role == NodeRole::Coordinator);
+    let Some(ours) = own_address(coordinator, address, nodes) else {
+        return Err(ClusterError::Refused(
+            "workers need the coordinator's host and port, and its URL names a folder of sockets; \
+             name them with SELECT citus_set_coordinator_host('host', port) there, and run the \
+             command again"
+                .into(),
+        ));
+    };
+    if known.is_some_and(|known| known.address == ours) {
+        return Ok(());
+    }
+    work.step("coordinator", format!("workers reach the coordinator at {ours}"), || {
+        coordinator.query("SELECT citus_set_coordinator_host($1, $2)", &[&ours.host, &ours.port()])
+    })?;
+    Ok(())
+}
+
+/// Adds the node, or opens one that is there for shards.
+fn join(
+    coordinator: &mut Coordinator,
+    address: &NodeAddress,
+    known: Option<&ClusterNode>,
+    work: &mut ClusterWork<'_>,
+) -> Result<(), ClusterError> {
+    match known {
+        None => {
+            work.step("add", format!("{address} is added to the cluster"), || {
+                coordinator
+                    .query("SELECT citus_add_node($1, $2)", &[&address.host, &address.port()])
+            })?;
+        }
+        Some(known) => {
+            work.note(format!("{address} is in the cluster already"));
+            if !known.is_active {
+                work.step("activate", format!("{address} is used again"), || {
+                    let values: [&(dyn tokio_postgres::types::ToSql + Sync); 2] =
+                        [&address.host, &address.port()];
+                    coordinator.query("SELECT citus_activate_node($1, $2)", &values)
+                })?;
+            }
+            if !known.may_have_shards {
+                work.step("open", format!("{address} gets shards again"), || {
+                    super::plan::may_have_shards(coordinator, address, true)
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies tables that every node has to nodes that do not have them.
+fn copy_reference_tables(
+    coordinator: &mut Coordinator,
+    mode: TransferMode,
+    work: &mut ClusterWork<'_>,
+) -> Result<(), ClusterError> {
+    let missing = coordinator.query(
+        "SELECT count(DISTINCT s.shardid) FROM pg_dist_partition t JOIN pg_dist_shard s USING (logicalrelid) \
+         CROSS JOIN pg_dist_node n \
+         WHERE t.partmethod = 'n' AND t.repmodel = 't' AND n.noderole = 'primary' AND n.isactive \
+           AND n.groupid > 0 AND NOT EXISTS (SELECT FROM pg_dist_placement p \
+               WHERE p.shardid = s.shardid AND p.groupid = n.groupid)",
+        &[],
+    )?;
+    let missing = missing.first().map_or(0, |row| row.get::<_, i64>(0));
+    if missing > 0 {
+        work.step("reference_tables", format!("{missing} reference tables are copied"), || {
+            let mut session = coordinator.another(MOVE_MAX)?;
+            session.query_once(
+                "SELECT replicate_reference_tables($1::text::citus.shard_transfer_mode)",
+                &[&mode.name()],
+            )?;
+            Ok(())
+        })?;
+    }
+    Ok(())
+}

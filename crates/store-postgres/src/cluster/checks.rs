@@ -1,0 +1,248 @@
+//! What is looked at before anything is changed, and how to mend what is missing.
+
+use std::collections::BTreeMap;
+
+use super::ClusterError;
+use super::coordinator::{Coordinator, each};
+use super::facts::{NodeFacts, free_bytes};
+use super::moves::TransferMode;
+use super::nodes::{ClusterNode, NodeAddress};
+use super::plan::ShardMove;
+
+/// How a requirement is met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckVerdict {
+    /// It is met.
+    Passed,
+    /// It could not be looked at, or is met with a restriction.
+    Warning,
+    /// It is not met, so nothing is changed.
+    Failed,
+}
+
+/// A requirement that was looked at.
+#[derive(Clone, Debug)]
+pub struct ClusterCheck {
+    /// The node that it is about. `None` for the whole cluster.
+    pub node: Option<NodeAddress>,
+    /// What was looked at: a setting's name, or a word for programs.
+    pub subject: &'static str,
+    /// Whether it is met.
+    pub verdict: CheckVerdict,
+    /// What was found, and how to mend it.
+    pub found: String,
+}
+
+impl ClusterCheck {
+    /// A requirement that is met.
+    pub(crate) fn passed(
+        node: Option<&NodeAddress>,
+        subject: &'static str,
+        found: impl Into<String>,
+    ) -> Self {
+        let found = found.into();
+        Self { node: node.cloned(), subject, verdict: CheckVerdict::Passed, found }
+    }
+
+    /// A requirement that is met if `met`, else fails with these words.
+    pub(crate) fn of(
+        node: Option<&NodeAddress>,
+        subject: &'static str,
+        met: bool,
+        found: impl Into<String>,
+        remedy: impl AsRef<str>,
+    ) -> Self {
+        let mut check = Self::passed(node, subject, found);
+        if !met {
+            check.verdict = CheckVerdict::Failed;
+            check.found = format!("{}; {}", check.found, remedy.as_ref());
+        }
+        check
+    }
+
+    /// A requirement that could not be looked at, or is met with a restriction.
+    pub(crate) fn warning(
+        node: Option<&NodeAddress>,
+        subject: &'static str,
+        found: impl Into<String>,
+    ) -> Self {
+        Self { verdict: CheckVerdict::Warning, ..Self::passed(node, subject, found) }
+    }
+}
+
+/// Looks at what a node needs for shards to move to it and from it. `slots` is the number of
+/// replication slots that a move takes.
+pub(crate) fn for_moves(
+    node: &NodeAddress,
+    facts: &NodeFacts,
+    mode: TransferMode,
+    slots: i64,
+) -> Vec<ClusterCheck> {
+    let on = Some(node);
+    let mut checks = vec![ClusterCheck::of(
+        on,
+        "max_prepared_transactions",
+        facts.prepared_max > 0,
+        facts.prepared_max.to_string(),
+        "without prepared transactions no commit can span two nodes: set it to at least \
+         max_connections and restart the node",
+    )];
+    if mode == TransferMode::Blocking {
+        return checks;
+    }
+    checks.push(ClusterCheck::of(
+        on,
+        "wal_level",
+        facts.wal_level == "logical",
+        &facts.wal_level,
+        "shards that are written meanwhile move by logical replication: set wal_level = logical and \
+         restart the node, or let writes wait while each shard moves (--blocking)",
+    ));
+    for (subject, (most, used)) in
+        [("max_replication_slots", facts.slots), ("max_wal_senders", facts.senders)]
+    {
+        checks.push(ClusterCheck::of(
+            on,
+            subject,
+            most - used >= slots,
+            format!("{used} of {most} in use"),
+            format!(
+                "a move takes {slots}: set it higher and restart the node, or remove what is \
+                     not used any more (pg_replication_slots, pg_stat_replication)"
+            ),
+        ));
+    }
+    checks.push(ClusterCheck::of(
+        on,
+        "max_logical_replication_workers",
+        facts.apply_workers_max >= slots,
+        facts.apply_workers_max.to_string(),
+        format!("a move takes {slots}: set it higher and restart the node"),
+    ));
+    checks
+}
+
+/// Asks all nodes that have shards, or could have them, and looks at what moves need there.
+pub(crate) fn cluster_for_moves(
+    coordinator: &mut Coordinator,
+    nodes: &[ClusterNode],
+    mode: TransferMode,
+) -> Result<Vec<ClusterCheck>, ClusterError> {
+    let mut checks = Vec::new();
+    let slots = slots_of_a_move(coordinator)?;
+    let nodes: Vec<_> = nodes.iter().filter(|node| node.is_primary()).collect();
+    let asked: Vec<_> =
+        nodes.iter().map(|node| (&node.address, coordinator.to_node(&node.address))).collect();
+    let facts = each(&asked, |(_, connector)| NodeFacts::read(&mut connector.open()?));
+    for (node, facts) in nodes.iter().zip(facts) {
+        let on = Some(&node.address);
+        match facts {
+            Some(Ok(facts)) => {
+                // The coordinator takes part in moves only if it has shards.
+                let takes_part = node.group != 0 || node.may_have_shards;
+                let needed = if takes_part { slots } else { 0 };
+                let mode = if takes_part { mode } else { TransferMode::Blocking };
+                checks.extend(for_moves(&node.address, &facts, mode, needed));
+            }
+            Some(Err(fault)) => checks.push(ClusterCheck::of(
+                on,
+                "reachable",
+                false,
+                fault.to_string(),
+                "every node must answer while shards move; if this one is lost, give its place to \
+                 its standby first (hark cluster replace)",
+            )),
+            None => checks.push(ClusterCheck::of(on, "reachable", false, "asking failed", "retry")),
+        }
+    }
+    if mode == TransferMode::Logical {
+        checks.push(tables_have_identities(coordinator)?);
+    }
+    checks.push(no_rebalancing_runs(coordinator)?);
+    Ok(checks)
+}
+
+/// Returns how many replication slots a move takes: one for each owner of distributed tables.
+fn slots_of_a_move(coordinator: &mut Coordinator) -> Result<i64, ClusterError> {
+    let rows = coordinator.query(
+        "SELECT greatest(1, count(DISTINCT c.relowner)) FROM pg_dist_partition p \
+         JOIN pg_class c ON c.oid = p.logicalrelid",
+        &[],
+    )?;
+    Ok(rows.first().map_or(1, |row| row.get(0)))
+}
+
+/// Looks for tables whose rows cannot be updated or deleted while they move by logical replication.
+fn tables_have_identities(coordinator: &mut Coordinator) -> Result<ClusterCheck, ClusterError> {
+    let rows = coordinator.query(
+        "SELECT c.oid::regclass::text FROM pg_dist_partition p \
+         JOIN pg_class c ON c.oid = p.logicalrelid \
+         WHERE p.partmethod = 'h' AND c.relkind = 'r' AND c.relreplident IN ('d', 'n') \
+           AND (c.relreplident = 'n' OR NOT EXISTS \
+                (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)) \
+         ORDER BY 1 LIMIT 20",
+        &[],
+    )?;
+    let tables: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    Ok(if tables.is_empty() {
+        ClusterCheck::passed(None, "replica_identity", "every table has one")
+    } else {
+        ClusterCheck::warning(
+            None,
+            "replica_identity",
+            format!(
+                "{} have no primary key: while one of their shards moves, UPDATE and DELETE on them \
+                 fail (inserts do not)",
+                tables.join(", ")
+            ),
+        )
+    })
+}
+
+/// Looks for a rebalancing that Citus runs in the background.
+fn no_rebalancing_runs(coordinator: &mut Coordinator) -> Result<ClusterCheck, ClusterError> {
+    let rows = coordinator.query(
+        "SELECT job_id FROM pg_dist_background_job \
+         WHERE state::text IN ('scheduled', 'running', 'cancelling') ORDER BY job_id LIMIT 1",
+        &[],
+    )?;
+    let job: Option<i64> = rows.first().map(|row| row.get(0));
+    Ok(ClusterCheck::of(
+        None,
+        "background_jobs",
+        job.is_none(),
+        job.map_or("none runs".into(), |job| format!("job {job} of Citus runs")),
+        "wait for it (SELECT citus_job_wait(job)) or stop it (SELECT citus_rebalance_stop())",
+    ))
+}
+
+/// Looks whether the file systems of the targets have space for what moves to them.
+pub(crate) fn space_for(coordinator: &Coordinator, moves: &[ShardMove]) -> Vec<ClusterCheck> {
+    let mut needed: BTreeMap<&NodeAddress, u64> = BTreeMap::new();
+    for one in moves {
+        *needed.entry(&one.to).or_default() += one.bytes;
+    }
+    let asked: Vec<_> =
+        needed.into_iter().map(|(node, bytes)| (node, bytes, coordinator.to_node(node))).collect();
+    let free = each(&asked, |(_, _, connector)| free_bytes(&mut connector.open()?));
+    let megabytes = |bytes: u64| bytes.div_ceil(1 << 20);
+    asked
+        .iter()
+        .zip(free)
+        .map(|((node, bytes, _), free)| match free {
+            Some(Ok(free)) => ClusterCheck::of(
+                Some(node),
+                "disk_space",
+                free > *bytes,
+                format!("{} MiB free, {} MiB come", megabytes(free), megabytes(*bytes)),
+                "make space there, or add another node first (hark cluster add)",
+            ),
+            Some(Err(fault)) => ClusterCheck::warning(
+                Some(node),
+                "disk_space",
+                format!("cannot be found out ({fault}); {} MiB come", megabytes(*bytes)),
+            ),
+            None => ClusterCheck::warning(Some(node), "disk_space", "cannot be found out"),
+        })
+        .collect()
+}

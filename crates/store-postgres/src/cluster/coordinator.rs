@@ -1,0 +1,200 @@
+//! How the coordinator and the other nodes are reached.
+//!
+//! Nodes are reached with the user, the password, the database and the TLS settings of the
+//! coordinator's URL, at the host and the port that the cluster knows them by.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Config, Row};
+
+use super::ClusterError;
+use super::nodes::{ClusterNode, NodeAddress};
+use crate::address::DatabaseAddress;
+use crate::session::{Connector, DatabaseSession, StatementError};
+
+/// The longest statement that only reads or changes a few rows.
+pub(crate) const STATEMENT_MAX: Duration = Duration::from_mins(2);
+/// How long a node has to accept a connection and to answer a question about itself.
+pub(crate) const NODE_ANSWERS: Duration = Duration::from_secs(5);
+/// Most nodes that are asked at the same time.
+const NODES_AT_ONCE: usize = 16;
+/// The advisory lock that work that moves shards holds on the coordinator: "hark" and "move".
+const LOCK: i64 = 0x6861_726b_6d6f_7665;
+/// How long to wait for the lock: the connection of a process that was killed may close late.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// A connection to the coordinator of a cluster.
+pub struct Coordinator {
+    address: DatabaseAddress,
+    session: DatabaseSession,
+}
+
+impl Coordinator {
+    /// Connects to the database at `url`, which must be a coordinator's.
+    pub fn open(url: &str) -> Result<Self, ClusterError> {
+        let address = DatabaseAddress::read(url)?;
+        let connector = Connector::to_node(address.clone(), STATEMENT_MAX);
+        let mut session = connector.open_within(NODE_ANSWERS)?;
+        let found = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')";
+        if !session.query_once(found, &[])?.first().is_some_and(|row| row.get(0)) {
+            return Err(ClusterError::NotCluster(format!(
+                "{} has no extension `citus`, so it is no cluster; name the coordinator of one with \
+                 --store postgres://user@host/database, or make this database one: CREATE EXTENSION \
+                 citus",
+                connector.name()
+            )));
+        }
+        // A node that does not answer delays no statement for long.
+        session
+            .batch(&format!("SET citus.node_connection_timeout TO {}", NODE_ANSWERS.as_millis()))?;
+        let mut found = Self { address, session };
+        let group = found.query("SELECT groupid FROM pg_dist_local_group", &[])?;
+        if group.first().is_some_and(|row| row.get::<_, i32>(0) != 0) {
+            let nodes = found.nodes()?;
+            let real = nodes.iter().find(|node| node.group == 0);
+            let real = real.map_or(String::new(), |node| format!(", which is {}", node.address));
+            return Err(ClusterError::NotCluster(format!(
+                "{} is a worker of its cluster; name the coordinator{real} with --store",
+                connector.name()
+            )));
+        }
+        Ok(found)
+    }
+
+    /// Executes a statement on the coordinator.
+    pub(crate) fn query(
+        &mut self,
+        text: &str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, ClusterError> {
+        Ok(self.session.query_once(text, values)?)
+    }
+
+    /// Executes statements without values on the coordinator.
+    pub(crate) fn batch(&mut self, text: &str) -> Result<(), ClusterError> {
+        Ok(self.session.batch(text)?)
+    }
+
+    /// Opens another session with the coordinator, for statements of at most `limit`.
+    pub(crate) fn another(&self, limit: Duration) -> Result<DatabaseSession, ClusterError> {
+        let connector = Connector::to_node(self.address.clone(), limit);
+        Ok(connector.open_within(NODE_ANSWERS)?)
+    }
+
+    /// The name of the database.
+    pub(crate) fn database(&self) -> String {
+        self.address.config.get_dbname().or(self.address.config.get_user()).unwrap_or("").into()
+    }
+
+    /// The first host of the coordinator's URL, if it is no directory of sockets.
+    pub(crate) fn own_address(&self) -> Option<NodeAddress> {
+        let host = self.address.hosts().next().filter(|host| !host.starts_with('/'))?;
+        let port = self.address.config.get_ports().first().copied().unwrap_or(5432);
+        Some(NodeAddress { host, port })
+    }
+
+    /// Returns how to reach a node.
+    pub(crate) fn to_node(&self, node: &NodeAddress) -> NodeConnector {
+        NodeConnector(Connector::to_node(at(&self.address, node, None), NODE_ANSWERS))
+    }
+
+    /// Returns how to reach another database of a node.
+    pub(crate) fn to_database(&self, node: &NodeAddress, database: &str) -> NodeConnector {
+        let address = at(&self.address, node, Some(database));
+        NodeConnector(Connector::to_node(address, STATEMENT_MAX))
+    }
+
+    /// Returns all nodes, the coordinator first.
+    pub fn nodes(&mut self) -> Result<Vec<ClusterNode>, ClusterError> {
+        Ok(self.query(ClusterNode::QUERY, &[])?.iter().map(ClusterNode::of_row).collect())
+    }
+
+    /// Returns the node with this address.
+    pub(crate) fn node(&mut self, address: &NodeAddress) -> Result<ClusterNode, ClusterError> {
+        let nodes = self.nodes()?;
+        let known: Vec<String> = nodes.iter().map(|node| node.address.to_string()).collect();
+        nodes.into_iter().find(|node| node.address == *address).ok_or_else(|| {
+            ClusterError::Refused(format!(
+                "{address} is no node of this cluster; its nodes are {}. Nothing was changed",
+                known.join(", ")
+            ))
+        })
+    }
+
+    /// Takes the lock that only one process that moves shards may hold. It is released with the
+    /// connection, so also when this process is killed.
+    pub(crate) fn lock(&mut self) -> Result<(), ClusterError> {
+        let until = Instant::now() + LOCK_WAIT;
+        loop {
+            let taken = self.query("SELECT pg_try_advisory_lock($1)", &[&LOCK])?;
+            if taken.first().is_some_and(|row| row.get(0)) {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(ClusterError::Refused(
+                    "another `hark cluster` changes this cluster; nothing was changed here. Run the \
+                     command again when the other is done"
+                        .into(),
+                ));
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// How a node is reached.
+#[derive(Clone)]
+pub(crate) struct NodeConnector(Connector);
+
+impl NodeConnector {
+    /// Opens a session.
+    pub(crate) fn open(&self) -> Result<DatabaseSession, StatementError> {
+        self.0.open_within(NODE_ANSWERS)
+    }
+
+    /// Opens a session, or fails after `limit`.
+    pub(crate) fn open_within(&self, limit: Duration) -> Result<DatabaseSession, StatementError> {
+        self.0.open_within(limit)
+    }
+}
+
+/// Returns the address of the database at another host, with the same user, password and TLS
+/// settings.
+fn at(from: &DatabaseAddress, node: &NodeAddress, database: Option<&str>) -> DatabaseAddress {
+    let (old, mut config) = (&from.config, Config::new());
+    config.host(&node.host).port(node.port);
+    config.ssl_mode(old.get_ssl_mode()).channel_binding(old.get_channel_binding());
+    if let Some(user) = old.get_user() {
+        config.user(user);
+    }
+    if let Some(password) = old.get_password() {
+        config.password(password);
+    }
+    if let Some(name) = database.or(old.get_dbname()) {
+        config.dbname(name);
+    }
+    if let Some(options) = old.get_options() {
+        config.options(options);
+    }
+    if let Some(name) = old.get_application_name() {
+        config.application_name(name);
+    }
+    DatabaseAddress { config, tls: from.tls.clone() }
+}
+
+/// Runs `ask` for each item, several at the same time, and returns the results in order. `None` if
+/// a thread failed.
+pub(crate) fn each<T: Sync, R: Send>(items: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<Option<R>> {
+    let ask = &ask;
+    let mut results = Vec::with_capacity(items.len());
+    for some in items.chunks(NODES_AT_ONCE) {
+        thread::scope(|scope| {
+            let threads: Vec<_> = some.iter().map(|item| scope.spawn(move || ask(item))).collect();
+            results.extend(threads.into_iter().map(|thread| thread.join().ok()));
+        });
+    }
+    results
+}

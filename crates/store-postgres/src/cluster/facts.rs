@@ -1,0 +1,78 @@
+//! What a node says about itself.
+
+use crate::session::{DatabaseSession, StatementError};
+
+/// Settings and state of a node.
+#[derive(Clone, Debug)]
+pub struct NodeFacts {
+    /// Version of PostgreSQL, as it is written: `15.4 (Debian …)`.
+    pub version: String,
+    /// Major version of PostgreSQL.
+    pub major: i32,
+    /// Version of the extension in the database. `None` if the database does not have it.
+    pub citus: Option<String>,
+    /// Version of the extension that the server would install. `None` if its files are missing.
+    pub citus_available: Option<String>,
+    /// Whether the server has loaded Citus' library.
+    pub is_loaded: bool,
+    /// Whether the node is a standby that has not been promoted.
+    pub in_recovery: bool,
+    /// `replica`, `logical` or `minimal`.
+    pub wal_level: String,
+    /// Most prepared transactions, and so most commits over several nodes at a time.
+    pub prepared_max: i64,
+    /// Most replication slots, and those that exist.
+    pub slots: (i64, i64),
+    /// Most connections of standbys and subscriptions, and those that exist.
+    pub senders: (i64, i64),
+    /// Most workers that apply what other nodes send.
+    pub apply_workers_max: i64,
+}
+
+impl NodeFacts {
+    /// Asks a node.
+    pub(crate) fn read(session: &mut DatabaseSession) -> Result<Self, StatementError> {
+        let rows = session.query_once(
+            "SELECT current_setting('server_version'), \
+                    current_setting('server_version_num')::int / 10000, \
+                    (SELECT extversion FROM pg_extension WHERE extname = 'citus'), \
+                    (SELECT default_version FROM pg_available_extensions WHERE name = 'citus'), \
+                    current_setting('citus.node_connection_timeout', true) IS NOT NULL, \
+                    pg_is_in_recovery(), \
+                    current_setting('wal_level'), \
+                    current_setting('max_prepared_transactions')::bigint, \
+                    current_setting('max_replication_slots')::bigint, \
+                    (SELECT count(*) FROM pg_replication_slots), \
+                    current_setting('max_wal_senders')::bigint, \
+                    (SELECT count(*) FROM pg_stat_replication), \
+                    current_setting('max_logical_replication_workers')::bigint",
+            &[],
+        )?;
+        let row = rows.first().ok_or_else(|| StatementError::Away("no row came".into()))?;
+        Ok(Self {
+            version: row.get(0),
+            major: row.get(1),
+            citus: row.get(2),
+            citus_available: row.get(3),
+            is_loaded: row.get(4),
+            in_recovery: row.get(5),
+            wal_level: row.get(6),
+            prepared_max: row.get(7),
+            slots: (row.get(8), row.get(9)),
+            senders: (row.get(10), row.get(11)),
+            apply_workers_max: row.get(12),
+        })
+    }
+
+    /// Version of PostgreSQL without what its packager adds.
+    pub fn short_version(&self) -> &str {
+        self.version.split_whitespace().next().unwrap_or_default()
+    }
+}
+
+/// Returns the free space of the file system that a node's data is on, in bytes, as Citus sees it.
+pub(crate) fn free_bytes(session: &mut DatabaseSession) -> Result<u64, StatementError> {
+    let rows = session
+        .query_once("SELECT available_disk_size FROM citus_local_disk_space_stats()", &[])?;
+    Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0)).max(0).unsigned_abs())
+}

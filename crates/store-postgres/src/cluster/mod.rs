@@ -1,0 +1,77 @@
+//! The nodes of a Citus cluster: how they are, and how one is added, drained or replaced.
+//!
+//! Everything is done with Citus' own functions on the coordinator, in small steps, and nothing but
+//! Citus' own tables remembers how far a piece of work is. So work that was interrupted, however, is
+//! done by running it again: it looks at what is there and does what is missing.
+//!
+//! Read `nodes` first (who belongs to a cluster), then `coordinator` (how nodes are reached), `work`
+//! (how work reports and stops), `checks` and `facts` (what is looked at before anything is changed),
+//! `plan` and `moves` (how shards move), and then each piece of work in a file of its own.
+
+use crate::address::AddressError;
+use crate::session::StatementError;
+
+pub use add::{AddOptions, AddResult, add};
+pub use checks::{CheckVerdict, ClusterCheck};
+pub use coordinator::Coordinator;
+pub use drain::{DrainResult, drain};
+pub use facts::NodeFacts;
+pub use moves::{MoveProgress, MoveState, MoveTotals, TransferMode};
+pub use nodes::{ClusterNode, NodeAddress, NodeAddressError, NodeRole};
+pub use rebalance::rebalance;
+pub use replace::{ReplaceOptions, ReplaceResult, replace};
+pub use standby::{NodeStandbys, StandbySetup, StandbyState, WalSlot, standbys};
+pub use status::{ClusterStatus, FailedJob, NodeDetails, NodeStatus, RunningMove, status};
+pub use work::{ClusterEvent, ClusterStep, ClusterWork};
+
+mod add;
+mod checks;
+mod coordinator;
+mod drain;
+mod facts;
+mod moves;
+mod nodes;
+mod plan;
+mod rebalance;
+mod replace;
+mod standby;
+mod status;
+mod work;
+
+/// Why work on a cluster was not done, or not to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The URL cannot be used.
+    #[error("the address of the database cannot be used: {0}")]
+    Address(#[from] AddressError),
+    /// The database is no coordinator of a cluster.
+    #[error("{0}")]
+    NotCluster(String),
+    /// The coordinator is unreachable.
+    #[error("the coordinator does not answer: {0}")]
+    Away(String),
+    /// The coordinator refused a statement.
+    #[error("{0}")]
+    Database(String),
+    /// Requirements are not met. Each has been reported.
+    #[error("{0} of the requirements above {are} not met; nothing was changed. Mend what is said \
+             there and run the command again", are = if *.0 == 1 { "is" } else { "are" })]
+    Requirements(usize),
+    /// What was asked for would do harm, or makes no sense.
+    #[error("{0}")]
+    Refused(String),
+    /// The caller asked to stop. What was done is complete.
+    #[error("stopped between two steps; what is done is complete. Run the command again to go on")]
+    Interrupted,
+}
+
+impl From<StatementError> for ClusterError {
+    fn from(fault: StatementError) -> Self {
+        match fault {
+            StatementError::Away(why) => Self::Away(why),
+            StatementError::Refused(_) | StatementError::Missing(_) => {
+                Self::Database(fault.to_string())
+            }
+        }
+    }
+}

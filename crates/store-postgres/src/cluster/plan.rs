@@ -1,0 +1,90 @@
+//! Which shards have to move, as Citus' rebalancer plans it.
+
+use super::ClusterError;
+use super::coordinator::Coordinator;
+use super::nodes::{ClusterNode, NodeAddress};
+
+/// Shards that move together: those of colocated tables for the same range of hashes.
+#[derive(Clone, Debug)]
+pub(crate) struct ShardMove {
+    /// The shard that stands for its group.
+    pub shard: i64,
+    /// The tables of the group.
+    pub tables: Vec<String>,
+    /// Size of all shards of the group, with their indices. 0 where it is unknown.
+    pub bytes: u64,
+    /// Where the shards are.
+    pub from: NodeAddress,
+    /// Where they go.
+    pub to: NodeAddress,
+}
+
+/// What a plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlanGoal<'a> {
+    /// To spread shards evenly.
+    Balance,
+    /// To have no shard on this node.
+    Drain(&'a NodeAddress),
+}
+
+/// Returns the moves that are still needed, in the order in which they should be made.
+pub(crate) fn plan(
+    coordinator: &mut Coordinator,
+    goal: PlanGoal<'_>,
+) -> Result<Vec<ShardMove>, ClusterError> {
+    let rows = coordinator.query(
+        "SELECT (array_agg(m.shardid ORDER BY m.at))[1], \
+                array_agg(m.table_name::text ORDER BY m.at), \
+                coalesce(sum(z.shard_size), 0)::bigint, \
+                m.sourcename, m.sourceport, m.targetname, m.targetport \
+         FROM get_rebalance_table_shards_plan(drain_only => $1) WITH ORDINALITY \
+              AS m (table_name, shardid, shard_size, sourcename, sourceport, targetname, targetport, at) \
+         JOIN pg_dist_shard s ON s.shardid = m.shardid \
+         JOIN pg_dist_partition p ON p.logicalrelid = s.logicalrelid \
+         LEFT JOIN citus_shards z ON z.shardid = m.shardid AND z.nodename = m.sourcename \
+              AND z.nodeport = m.sourceport \
+         GROUP BY p.colocationid, CASE WHEN p.colocationid = 0 THEN m.shardid END, s.shardminvalue, \
+                  m.sourcename, m.sourceport, m.targetname, m.targetport \
+         ORDER BY min(m.at)",
+        &[&matches!(goal, PlanGoal::Drain(_))],
+    )?;
+    let moves = rows.iter().map(|row| ShardMove {
+        shard: row.get(0),
+        tables: row.get(1),
+        bytes: row.get::<_, i64>(2).max(0).unsigned_abs(),
+        from: NodeAddress::of_columns(row.get(3), row.get(4)),
+        to: NodeAddress::of_columns(row.get(5), row.get(6)),
+    });
+    // Other nodes may be half drained; they are another piece of work.
+    let wanted = |one: &ShardMove| match goal {
+        PlanGoal::Balance => true,
+        PlanGoal::Drain(node) => one.from == *node,
+    };
+    Ok(moves.filter(wanted).collect())
+}
+
+/// Returns the moves that a drain of this node would need, without leaving a change behind.
+pub(crate) fn plan_of_drain(
+    coordinator: &mut Coordinator,
+    node: &ClusterNode,
+) -> Result<Vec<ShardMove>, ClusterError> {
+    coordinator.batch("BEGIN")?;
+    let planned = may_have_shards(coordinator, &node.address, false)
+        .and_then(|()| plan(coordinator, PlanGoal::Drain(&node.address)));
+    coordinator.batch("ROLLBACK")?;
+    planned
+}
+
+/// Sets whether new shards may be placed on a node.
+pub(crate) fn may_have_shards(
+    coordinator: &mut Coordinator,
+    node: &NodeAddress,
+    may: bool,
+) -> Result<(), ClusterError> {
+    coordinator.query(
+        "SELECT citus_set_node_property($1, $2, 'shouldhaveshards', $3)",
+        &[&node.host, &node.port(), &may],
+    )?;
+    Ok(())
+}

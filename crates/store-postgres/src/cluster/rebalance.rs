@@ -1,0 +1,38 @@
+//! Spreads shards evenly over the nodes.
+
+use super::ClusterError;
+use super::checks::{cluster_for_moves, space_for};
+use super::coordinator::Coordinator;
+use super::moves::{MoveTotals, TransferMode, move_all, report_planned};
+use super::plan::{PlanGoal, plan};
+use super::work::ClusterWork;
+
+/// Moves shards until they are spread evenly, as Citus' default strategy weighs them.
+///
+/// Reads and writes go on. Nothing is moved if a requirement is not met.
+pub fn rebalance(
+    coordinator: &mut Coordinator,
+    mode: TransferMode,
+    work: &mut ClusterWork<'_>,
+) -> Result<MoveTotals, ClusterError> {
+    coordinator.lock()?;
+    let nodes = coordinator.nodes()?;
+    let checks = cluster_for_moves(coordinator, &nodes, mode)?;
+    work.require(checks)?;
+    balance(coordinator, mode, work)
+}
+
+/// Moves shards until they are spread evenly. Requirements but that of space are met.
+pub(crate) fn balance(
+    coordinator: &mut Coordinator,
+    mode: TransferMode,
+    work: &mut ClusterWork<'_>,
+) -> Result<MoveTotals, ClusterError> {
+    let moves = plan(coordinator, PlanGoal::Balance)?;
+    work.require(space_for(coordinator, &moves))?;
+    if work.dry_run {
+        report_planned(&moves, work);
+        return Ok(MoveTotals::default());
+    }
+    move_all(coordinator, PlanGoal::Balance, mode, work)
+}

@@ -1,0 +1,360 @@
+//! Gives the place of a worker that is lost to its standby.
+
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::ClusterError;
+use super::checks::ClusterCheck;
+use super::coordinator::Coordinator;
+use super::facts::NodeFacts;
+use super::nodes::{ClusterNode, NodeAddress, NodeRole};
+use super::work::ClusterWork;
+use crate::session::{DatabaseSession, StatementError};
+
+/// How long the worker that is said to be lost has to accept a connection.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+/// How long a promotion may take, in seconds.
+const PROMOTION_S: i32 = 60;
+/// After this time, in milliseconds, Citus ends transactions that hold locks on the worker's shards.
+const LOCK_COOLDOWN_MS: i32 = 1_000;
+/// Most missing shards that are named.
+const NAMED_MAX: usize = 5;
+
+/// How a worker is replaced.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplaceOptions {
+    /// Whether a worker that still answers is replaced.
+    pub force: bool,
+}
+
+/// What was done.
+#[derive(Clone, Debug)]
+pub struct ReplaceResult {
+    /// Whether the standby had taken the place before.
+    pub was_done: bool,
+    /// Shards of the node.
+    pub shards: usize,
+    /// Transactions of several nodes that were completed or undone.
+    pub recovered: i32,
+    /// Time from the beginning until the standby had taken the place, in seconds.
+    pub seconds: f64,
+    /// When the last transaction that the standby has received was committed, in seconds before the
+    /// promotion. `None` if it was promoted before, or has received none.
+    pub last_commit_s: Option<f64>,
+}
+
+/// What a standby says about itself.
+struct StandbyFacts {
+    facts: NodeFacts,
+    /// Citus' number of the group that the standby was copied from. `None` without Citus.
+    group: Option<i32>,
+    system: i64,
+    last_commit_s: Option<f64>,
+    missing: Vec<String>,
+}
+
+/// Gives the place of `dead` to `standby`, which is promoted if it has not been.
+///
+/// Refuses if `dead` still accepts connections, as two nodes that both accept writes lose some of
+/// them, and if `standby` was copied from another node.
+pub fn replace(
+    coordinator: &mut Coordinator,
+    dead: &NodeAddress,
+    standby: &NodeAddress,
+    options: ReplaceOptions,
+    work: &mut ClusterWork<'_>,
+) -> Result<ReplaceResult, ClusterError> {
+    let started = Instant::now();
+    coordinator.lock()?;
+    let nodes = coordinator.nodes()?;
+    let was_done = is_done(&nodes, dead, standby)?;
+    let node = coordinator.node(if was_done { standby } else { dead })?;
+    let shards = shard_names(coordinator, &node)?;
+    let (lives, found) = ask_both(coordinator, dead, standby, &shards)?;
+    let found = found.map_err(|fault| {
+        ClusterError::Refused(format!(
+            "the standby {standby} does not answer: {fault}. Nothing was changed"
+        ))
+    })?;
+    let mut checks = vec![sign_of_life(dead, &lives, options)];
+    checks.extend(is_copy(&node, standby, &found, shards.len()));
+    if options.force && lives.is_some() {
+        checks.extend(same_system(coordinator, dead, standby, &found));
+    }
+    work.require(checks)?;
+    if was_done {
+        work.note(format!("{standby} has taken the place of {dead} already"));
+    }
+    if found.facts.in_recovery {
+        work.step("promote", format!("{standby} is promoted"), || promote(coordinator, standby))?;
+    }
+    if !was_done {
+        if nodes.iter().any(|one| one.address == *standby) {
+            work.step("forget", format!("{standby} is no standby any more"), || {
+                coordinator
+                    .query("SELECT citus_remove_node($1, $2)", &[&standby.host, &standby.port()])
+            })?;
+        }
+        work.step("update", format!("{standby} takes the place of {dead}"), || {
+            coordinator.query(
+                "SELECT citus_update_node($1, $2, $3, force => true, lock_cooldown => $4)",
+                &[&node.id, &standby.host, &standby.port(), &LOCK_COOLDOWN_MS],
+            )
+        })?;
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let recovered = work.step("recover", "transactions in doubt are ended", || {
+        let rows = coordinator.query("SELECT recover_prepared_transactions()", &[])?;
+        Ok(rows.first().map_or(0, |row| row.get(0)))
+    })?;
+    if !work.dry_run {
+        work.require(vec![takes_writes(coordinator, standby, &shards)?])?;
+    }
+    Ok(ReplaceResult {
+        was_done,
+        shards: shards.len(),
+        recovered: recovered.unwrap_or(0),
+        seconds,
+        last_commit_s: found.last_commit_s,
+    })
+}
+
+/// Returns whether the standby has the place already, and fails if the nodes are not what is meant.
+fn is_done(
+    nodes: &[ClusterNode],
+    dead: &NodeAddress,
+    standby: &NodeAddress,
+) -> Result<bool, ClusterError> {
+    let refuse =
+        |words: String| Err(ClusterError::Refused(format!("{words}. Nothing was changed")));
+    let find = |address: &NodeAddress| nodes.iter().find(|node| node.address == *address);
+    if dead == standby {
+        return refuse(format!("{dead} cannot take its own place"));
+    }
+    match (find(dead), find(standby)) {
+        (None, Some(node)) if node.role == NodeRole::Worker => Ok(true),
+        (None, _) => {
+            let known: Vec<String> = nodes.iter().map(|node| node.address.to_string()).collect();
+            refuse(format!("{dead} is no node of this cluster; its nodes are {}", known.join(", ")))
+        }
+        (Some(node), _) if node.role != NodeRole::Worker => {
+            refuse(format!("{dead} is no worker but the cluster's {}", node.role.name()))
+        }
+        (Some(node), Some(other)) if other.group != node.group => {
+            refuse(format!("{standby} is a node of this cluster, and no standby of {dead}"))
+        }
+        (Some(_), _) => Ok(false),
+    }
+}
+
+/// Asks the lost worker, from here and from the coordinator, and the standby, all at the same time.
+/// Returns how the worker was reached, and what the standby says.
+fn ask_both(
+    coordinator: &Coordinator,
+    dead: &NodeAddress,
+    standby: &NodeAddress,
+    shards: &[String],
+) -> Result<(Option<&'static str>, Result<StandbyFacts, StatementError>), ClusterError> {
+    let mut from_there = coordinator.another(super::coordinator::STATEMENT_MAX)?;
+    let standby = coordinator.to_node(standby);
+    let (here, there, found) = thread::scope(|scope| {
+        let here = scope.spawn(|| accepts(dead));
+        let there = scope.spawn(|| {
+            from_there.batch(&format!(
+                "SET citus.node_connection_timeout TO {}",
+                SIGN_OF_LIFE.as_millis()
+            ))?;
+            let rows = from_there.query_once(
+                "SELECT citus_check_connection_to_node($1, $2)",
+                &[&dead.host, &dead.port()],
+            )?;
+            Ok::<_, StatementError>(rows.first().is_some_and(|row| row.get(0)))
+        });
+        let found = standby.open().and_then(|mut session| read(&mut session, shards));
+        (here.join().unwrap_or(true), there.join(), found)
+    });
+    let there = match there {
+        Ok(there) => there?,
+        Err(_) => return Err(ClusterError::Away("asking it has failed".into())),
+    };
+    let lives = match (here, there) {
+        (_, true) => Some("answers the coordinator"),
+        (true, false) => Some("accepts connections from here"),
+        (false, false) => None,
+    };
+    Ok((lives, found))
+}
+
+/// Returns whether something accepts connections at this address. A server that is suspended does,
+/// and may write again once it is resumed.
+fn accepts(node: &NodeAddress) -> bool {
+    let addresses = (node.host.as_str(), node.port).to_socket_addrs();
+    addresses
+        .into_iter()
+        .flatten()
+        .any(|one| TcpStream::connect_timeout(&one, SIGN_OF_LIFE).is_ok())
+}
+
+fn sign_of_life(
+    dead: &NodeAddress,
+    lives: &Option<&'static str>,
+    options: ReplaceOptions,
+) -> ClusterCheck {
+    match lives {
+        None => ClusterCheck::passed(Some(dead), "lost", "it does not answer"),
+        Some(how) if options.force => ClusterCheck::warning(
+            Some(dead),
+            "lost",
+            format!("it {how}, and is replaced by --force"),
+        ),
+        Some(how) => ClusterCheck::of(
+            Some(dead),
+            "lost",
+            false,
+            format!("it {how}"),
+            "a worker that runs must not be replaced, or writes go to two nodes and some are lost. \
+             Stop it, so that it cannot come back, or give --force",
+        ),
+    }
+}
+
+fn read(session: &mut DatabaseSession, shards: &[String]) -> Result<StandbyFacts, StatementError> {
+    let facts = NodeFacts::read(session)?;
+    let rows = session.query_once(
+        "SELECT (SELECT system_identifier FROM pg_control_system()), \
+                extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8",
+        &[],
+    )?;
+    let (system, last_commit_s) =
+        rows.first().map_or((0, None), |row| (row.get(0), row.get::<_, Option<f64>>(1)));
+    let group = if facts.citus.is_some() {
+        let rows = session.query_once("SELECT groupid FROM pg_dist_local_group", &[])?;
+        rows.first().map(|row| row.get(0))
+    } else {
+        None
+    };
+    let missing = missing_shards(session, shards)?;
+    let last_commit_s = last_commit_s.filter(|_| facts.in_recovery);
+    Ok(StandbyFacts { facts, group, system, last_commit_s, missing })
+}
+
+/// Looks whether the standby is a copy of the node: of its group, with all of its shards.
+fn is_copy(
+    node: &ClusterNode,
+    standby: &NodeAddress,
+    found: &StandbyFacts,
+    shards: usize,
+) -> Vec<ClusterCheck> {
+    let on = Some(standby);
+    let missing = found.missing.len();
+    let named: Vec<&str> = found.missing.iter().take(NAMED_MAX).map(String::as_str).collect();
+    vec![
+        ClusterCheck::of(
+            on,
+            "copy_of",
+            found.group == Some(node.group),
+            match found.group {
+                Some(group) => format!("group {group}"),
+                None => "no Citus".into(),
+            },
+            format!("{} is group {}, so this is a copy of another node", node.address, node.group),
+        ),
+        ClusterCheck::of(
+            on,
+            "shards",
+            missing == 0,
+            format!("{} of {shards} are there", shards - missing.min(shards)),
+            format!(
+                "missing are {}: the standby was far behind, or is of another node. Restore what \
+                     is missing from a backup first",
+                named.join(", ")
+            ),
+        ),
+        if found.facts.in_recovery {
+            ClusterCheck::passed(on, "in_recovery", "yes, it is to be promoted")
+        } else {
+            ClusterCheck::passed(on, "in_recovery", "no, it was promoted")
+        },
+    ]
+}
+
+/// Compares the identities of a worker that still runs and of the standby.
+fn same_system(
+    coordinator: &Coordinator,
+    dead: &NodeAddress,
+    standby: &NodeAddress,
+    found: &StandbyFacts,
+) -> Option<ClusterCheck> {
+    let mut session = coordinator.to_node(dead).open_within(SIGN_OF_LIFE).ok()?;
+    let rows = session.query_once("SELECT system_identifier FROM pg_control_system()", &[]).ok()?;
+    let theirs: i64 = rows.first()?.get(0);
+    Some(ClusterCheck::of(
+        Some(standby),
+        "system_identifier",
+        theirs == found.system,
+        found.system.to_string(),
+        format!("{dead} has {theirs}, so this is a copy of another node"),
+    ))
+}
+
+fn promote(coordinator: &Coordinator, standby: &NodeAddress) -> Result<(), ClusterError> {
+    let mut session = coordinator.to_database(standby, &coordinator.database()).open()?;
+    let rows = session.query_once("SELECT pg_promote(true, $1)", &[&PROMOTION_S])?;
+    if rows.first().is_some_and(|row| row.get(0)) {
+        return Ok(());
+    }
+    Err(ClusterError::Refused(format!(
+        "{standby} was asked to take over, but still replays its log after {PROMOTION_S} s; the \
+         cluster was not changed. Look at its log, and run the command again"
+    )))
+}
+
+/// Looks whether the node is reached by the coordinator, takes writes and has all shards.
+fn takes_writes(
+    coordinator: &mut Coordinator,
+    node: &NodeAddress,
+    shards: &[String],
+) -> Result<ClusterCheck, ClusterError> {
+    let reached = coordinator
+        .query("SELECT citus_check_connection_to_node($1, $2)", &[&node.host, &node.port()])?;
+    let reached = reached.first().is_some_and(|row| row.get(0));
+    let mut session = coordinator.to_node(node).open()?;
+    let missing = missing_shards(&mut session, shards)?.len();
+    let facts = NodeFacts::read(&mut session)?;
+    Ok(ClusterCheck::of(
+        Some(node),
+        "takes_writes",
+        reached && missing == 0 && !facts.in_recovery,
+        format!("{} of {} shards are there", shards.len() - missing, shards.len()),
+        if reached {
+            "look at its log"
+        } else {
+            "the coordinator does not reach it: look at listen_addresses and pg_hba.conf there"
+        },
+    ))
+}
+
+/// Returns the names of the tables that a node has as shards.
+fn shard_names(
+    coordinator: &mut Coordinator,
+    node: &ClusterNode,
+) -> Result<Vec<String>, ClusterError> {
+    let rows = coordinator.query(
+        "SELECT shard_name(s.logicalrelid, s.shardid, skip_qualify_public => false) \
+         FROM pg_dist_placement p JOIN pg_dist_shard s USING (shardid) WHERE p.groupid = $1",
+        &[&node.group],
+    )?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+fn missing_shards(
+    session: &mut DatabaseSession,
+    shards: &[String],
+) -> Result<Vec<String>, StatementError> {
+    let rows = session.query_once(
+        "SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(name) IS NULL ORDER BY 1",
+        &[&shards],
+    )?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}

@@ -1,0 +1,209 @@
+//! How a cluster is: its nodes, what moves, and what went wrong.
+
+use std::time::Instant;
+
+use super::ClusterError;
+use super::coordinator::{Coordinator, each};
+use super::facts::NodeFacts;
+use super::nodes::{ClusterNode, NodeAddress};
+use super::plan::{PlanGoal, plan};
+use super::standby::{StandbyState, read_standbys};
+use crate::session::{DatabaseSession, StatementError};
+
+/// Most failed jobs that are shown, the newest first.
+const JOBS_MAX: i64 = 10;
+
+/// How a cluster is.
+#[derive(Clone, Debug)]
+pub struct ClusterStatus {
+    /// All nodes, the coordinator first.
+    pub nodes: Vec<NodeStatus>,
+    /// Moves of shards that are under way.
+    pub moves: Vec<RunningMove>,
+    /// Groups of shards that would have to move for an even spread, or why that is not known.
+    pub moves_needed: Result<usize, String>,
+    /// Citus' background jobs that have failed, the newest first.
+    pub failed_jobs: Vec<FailedJob>,
+}
+
+/// How a node is.
+#[derive(Clone, Debug)]
+pub struct NodeStatus {
+    /// The node, as the cluster knows it.
+    pub node: ClusterNode,
+    /// Shards on it, copies of reference tables included.
+    pub shards: u64,
+    /// Their size with their indices. `None` if the node does not answer.
+    pub bytes: Option<u64>,
+    /// What the node says about itself, or why it could not be asked.
+    pub details: Result<NodeDetails, String>,
+}
+
+/// What a node says about itself.
+#[derive(Clone, Debug)]
+pub struct NodeDetails {
+    /// Its settings and its state.
+    pub facts: NodeFacts,
+    /// Time that it took to connect and to answer, in milliseconds.
+    pub answer_ms: f64,
+    /// Its standbys. `None` if this user may not see them.
+    pub standbys: Option<Vec<StandbyState>>,
+    /// Transactions that are prepared, and the age of the oldest in seconds. Those older than a
+    /// second or two are in doubt: their coordinator has not said how they end.
+    pub prepared: u64,
+    /// Age of the oldest in seconds.
+    pub prepared_oldest_s: f64,
+}
+
+/// A move that is under way.
+#[derive(Clone, Debug)]
+pub struct RunningMove {
+    /// The coordinator's process that moves.
+    pub process: i32,
+    /// Since when, in seconds.
+    pub seconds: f64,
+    /// The tables whose shards move.
+    pub tables: Vec<String>,
+    /// Where the shards are. `None` while Citus prepares the move.
+    pub from: Option<NodeAddress>,
+    /// Where they go.
+    pub to: Option<NodeAddress>,
+    /// Their size.
+    pub bytes: u64,
+    /// Bytes that have arrived.
+    pub bytes_arrived: u64,
+    /// What Citus says about the move.
+    pub phase: String,
+}
+
+/// A background job of Citus that has failed.
+#[derive(Clone, Debug)]
+pub struct FailedJob {
+    /// Its number.
+    pub id: i64,
+    /// What it was to do.
+    pub description: String,
+    /// When it ended, as PostgreSQL writes it. Empty if that is unknown.
+    pub ended: String,
+    /// Errors of its tasks.
+    pub errors: Vec<String>,
+}
+
+/// Returns how a cluster is. Nodes that do not answer are in it with the reason.
+pub fn status(coordinator: &mut Coordinator) -> Result<ClusterStatus, ClusterError> {
+    let nodes = coordinator.nodes()?;
+    let sizes = coordinator.query(
+        "SELECT n.nodeid, count(*), sum(z.shard_size)::bigint, bool_or(z.shard_size IS NULL) \
+         FROM citus_shards z JOIN pg_dist_node n USING (nodename, nodeport) GROUP BY 1",
+        &[],
+    )?;
+    let asked: Vec<_> = nodes.iter().map(|node| coordinator.to_node(&node.address)).collect();
+    let details = each(&asked, |connector| {
+        let started = Instant::now();
+        let mut session = connector.open()?;
+        details(&mut session, started)
+    });
+    let nodes: Vec<NodeStatus> = nodes
+        .into_iter()
+        .zip(details)
+        .map(|(node, details)| {
+            let size = sizes.iter().find(|row| row.get::<_, i32>(0) == node.id);
+            let shards = size.map_or(0, |row| row.get::<_, i64>(1)).max(0).unsigned_abs();
+            let details = match details {
+                Some(details) => details.map_err(|fault: StatementError| fault.to_string()),
+                None => Err("asking it failed".into()),
+            };
+            let bytes = size.map_or(0, |row| row.get::<_, Option<i64>>(2).unwrap_or(0));
+            let is_known = size.is_none_or(|row| !row.get::<_, bool>(3)) && details.is_ok();
+            let bytes = is_known.then_some(bytes.max(0).unsigned_abs());
+            NodeStatus { node, shards, bytes, details }
+        })
+        .collect();
+    let away = nodes.iter().find(|one| one.details.is_err());
+    let moves_needed = match away {
+        Some(away) => Err(format!("{} does not answer", away.node.address)),
+        None => plan(coordinator, PlanGoal::Balance)
+            .map(|moves| moves.len())
+            .map_err(|fault| fault.to_string()),
+    };
+    let moves = running_moves(coordinator)?;
+    Ok(ClusterStatus { nodes, moves, moves_needed, failed_jobs: failed_jobs(coordinator)? })
+}
+
+fn details(session: &mut DatabaseSession, started: Instant) -> Result<NodeDetails, StatementError> {
+    let facts = NodeFacts::read(session)?;
+    let answer_ms = started.elapsed().as_secs_f64() * 1e3;
+    let prepared = session.query_once(
+        "SELECT count(*), coalesce(extract(epoch FROM now() - min(prepared)), 0)::float8 \
+         FROM pg_prepared_xacts WHERE database = current_database()",
+        &[],
+    )?;
+    let prepared = prepared.first().map_or((0, 0.0), |row| (row.get::<_, i64>(0), row.get(1)));
+    let standbys = read_standbys(session)?;
+    Ok(NodeDetails {
+        facts,
+        answer_ms,
+        standbys,
+        prepared: prepared.0.max(0).unsigned_abs(),
+        prepared_oldest_s: prepared.1,
+    })
+}
+
+/// Returns the moves that the coordinator's other sessions make.
+pub(crate) fn running_moves(
+    coordinator: &mut Coordinator,
+) -> Result<Vec<RunningMove>, ClusterError> {
+    // The brackets keep this text from finding itself in other sessions.
+    let rows = coordinator.query(
+        "SELECT a.pid, coalesce(extract(epoch FROM clock_timestamp() - a.query_start), 0)::float8, \
+                coalesce(g.tables, '{}'), g.sourcename, g.sourceport, g.targetname, g.targetport, \
+                coalesce(g.bytes, 0), coalesce(g.arrived, 0), coalesce(g.phase, '') \
+         FROM pg_stat_activity a LEFT JOIN ( \
+              SELECT sessionid, array_agg(table_name::text ORDER BY shardid) AS tables, \
+                     min(sourcename) AS sourcename, min(sourceport) AS sourceport, \
+                     min(targetname) AS targetname, min(targetport) AS targetport, \
+                     sum(source_shard_size)::bigint AS bytes, \
+                     sum(target_shard_size)::bigint AS arrived, max(status) AS phase \
+              FROM get_rebalance_progress() WHERE progress = 1 GROUP BY sessionid \
+         ) g ON g.sessionid = a.pid \
+         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.state = 'active' \
+           AND a.query ~ '(move_shard_[p]lacement|rebalance_table_[s]hards|citus_drain_[n]ode) *[(]' \
+         ORDER BY a.query_start",
+        &[],
+    )?;
+    let node =
+        |name: Option<String>, port: Option<i32>| Some(NodeAddress::of_columns(name?, port?));
+    let bytes = |value: i64| value.max(0).unsigned_abs();
+    Ok(rows
+        .iter()
+        .map(|row| RunningMove {
+            process: row.get(0),
+            seconds: row.get(1),
+            tables: row.get(2),
+            from: node(row.get(3), row.get(4)),
+            to: node(row.get(5), row.get(6)),
+            bytes: bytes(row.get(7)),
+            bytes_arrived: bytes(row.get(8)),
+            phase: row.get(9),
+        })
+        .collect())
+}
+
+fn failed_jobs(coordinator: &mut Coordinator) -> Result<Vec<FailedJob>, ClusterError> {
+    let rows = coordinator.query(
+        "SELECT j.job_id, j.description, coalesce(j.finished_at::timestamptz(0)::text, ''), \
+                coalesce(array_agg(t.message ORDER BY t.task_id) FILTER (WHERE t.message <> ''), '{}') \
+         FROM pg_dist_background_job j \
+         LEFT JOIN pg_dist_background_task t ON t.job_id = j.job_id AND t.status::text = 'error' \
+         WHERE j.state::text IN ('failed', 'failing') \
+         GROUP BY j.job_id ORDER BY j.job_id DESC LIMIT $1",
+        &[&JOBS_MAX],
+    )?;
+    let job = |row: &tokio_postgres::Row| FailedJob {
+        id: row.get(0),
+        description: row.get(1),
+        ended: row.get(2),
+        errors: row.get::<_, Vec<String>>(3).iter().map(|text| text.trim().into()).collect(),
+    };
+    Ok(rows.iter().map(job).collect())
+}

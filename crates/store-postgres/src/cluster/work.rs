@@ -1,0 +1,92 @@
+//! What all work on a cluster has in common: it reports what it checks and does, takes no step in a
+//! dry run, and stops between two steps.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use super::ClusterError;
+use super::checks::{CheckVerdict, ClusterCheck};
+use super::moves::MoveProgress;
+
+/// What is reported.
+#[derive(Clone, Debug)]
+pub enum ClusterEvent {
+    /// A requirement was looked at.
+    Check(ClusterCheck),
+    /// A step was taken, or would be taken.
+    Step(ClusterStep),
+    /// A shard is moved, was moved, or would be moved.
+    Move(MoveProgress),
+    /// Something to know while waiting.
+    Note(String),
+}
+
+/// A step of some work.
+#[derive(Clone, Debug)]
+pub struct ClusterStep {
+    /// A short name, for programs.
+    pub name: &'static str,
+    /// What is done, for people.
+    pub words: String,
+    /// Whether it was done. Unset in a dry run.
+    pub taken: bool,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+}
+
+/// How work is done.
+pub struct ClusterWork<'a> {
+    /// Whether the steps are only reported.
+    pub dry_run: bool,
+    /// Set by the caller to stop the work after the step that it is in.
+    pub stop: &'a AtomicBool,
+    /// Gets everything that is reported, in order.
+    pub report: &'a mut dyn FnMut(&ClusterEvent),
+}
+
+impl ClusterWork<'_> {
+    pub(crate) fn report(&mut self, event: &ClusterEvent) {
+        (self.report)(event);
+    }
+
+    pub(crate) fn note(&mut self, words: impl Into<String>) {
+        self.report(&ClusterEvent::Note(words.into()));
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Fails if the caller wants to stop.
+    pub(crate) fn go_on(&self) -> Result<(), ClusterError> {
+        if self.is_stopped() { Err(ClusterError::Interrupted) } else { Ok(()) }
+    }
+
+    /// Takes a step and reports it. In a dry run it is only reported, and `None` is returned.
+    pub(crate) fn step<T>(
+        &mut self,
+        name: &'static str,
+        words: impl Into<String>,
+        take: impl FnOnce() -> Result<T, ClusterError>,
+    ) -> Result<Option<T>, ClusterError> {
+        self.go_on()?;
+        let started = Instant::now();
+        let taken = if self.dry_run { None } else { Some(take()?) };
+        self.report(&ClusterEvent::Step(ClusterStep {
+            name,
+            words: words.into(),
+            taken: taken.is_some(),
+            seconds: started.elapsed().as_secs_f64(),
+        }));
+        Ok(taken)
+    }
+
+    /// Reports requirements, and fails if one is not met.
+    pub(crate) fn require(&mut self, checks: Vec<ClusterCheck>) -> Result<(), ClusterError> {
+        let failed = checks.iter().filter(|one| one.verdict == CheckVerdict::Failed).count();
+        for check in checks {
+            self.report(&ClusterEvent::Check(check));
+        }
+        if failed > 0 { Err(ClusterError::Requirements(failed)) } else { self.go_on() }
+    }
+}
