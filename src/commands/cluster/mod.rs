@@ -165,6 +165,10 @@ struct ClusterReplaceArgs {
     /// Replace the worker although it still accepts connections
     #[arg(long)]
     force: bool,
+    /// If the standby would wait for a standby of its own and has none, empty its
+    /// synchronous_standby_names
+    #[arg(long)]
+    alone: bool,
     #[command(flatten)]
     work: ClusterWorkArgs,
 }

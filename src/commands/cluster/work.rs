@@ -67,7 +67,7 @@ pub(super) fn replace(
     coordinator: &mut Coordinator,
 ) -> anyhow::Result<ExitCode> {
     run("replace", args.work, |work| {
-        let options = ReplaceOptions { force: args.force };
+        let options = ReplaceOptions { force: args.force, alone: args.alone };
         let done = cluster::replace(coordinator, &args.dead, &args.standby, options, work)?;
         let mut text = format!(
             "{} has the place of {} after {:.1} s, with {} shards; {} transactions in doubt were \

@@ -26,6 +26,8 @@ const NAMED_MAX: usize = 5;
 pub struct ReplaceOptions {
     /// Whether a worker that still answers is replaced.
     pub force: bool,
+    /// Whether the standby is told not to wait for a standby of its own, as it has none.
+    pub alone: bool,
 }
 
 /// What was done.
@@ -52,6 +54,8 @@ struct StandbyFacts {
     system: i64,
     last_commit_s: Option<f64>,
     missing: Vec<String>,
+    /// Whether writes to it would wait for a standby of its own, and it has none.
+    waits_for_none: bool,
 }
 
 /// Gives the place of `dead` to `standby`, which is promoted if it has not been.
@@ -77,14 +81,20 @@ pub fn replace(
             "the standby {standby} does not answer: {fault}. Nothing was changed"
         ))
     })?;
-    let mut checks = vec![sign_of_life(dead, &lives, options)];
+    let mut checks = vec![sign_of_life(dead, lives, options)];
     checks.extend(is_copy(&node, standby, &found, shards.len()));
+    checks.push(can_commit(standby, &found, options));
     if options.force && lives.is_some() {
         checks.extend(same_system(coordinator, dead, standby, &found));
     }
     work.require(checks)?;
     if was_done {
         work.note(format!("{standby} has taken the place of {dead} already"));
+    }
+    if found.waits_for_none {
+        work.step("alone", format!("{standby} does not wait for a standby of its own"), || {
+            let_commit(coordinator, standby)
+        })?;
     }
     if found.facts.in_recovery {
         work.step("promote", format!("{standby} is promoted"), || promote(coordinator, standby))?;
@@ -198,7 +208,7 @@ fn accepts(node: &NodeAddress) -> bool {
 
 fn sign_of_life(
     dead: &NodeAddress,
-    lives: &Option<&'static str>,
+    lives: Option<&'static str>,
     options: ReplaceOptions,
 ) -> ClusterCheck {
     match lives {
@@ -223,11 +233,14 @@ fn read(session: &mut DatabaseSession, shards: &[String]) -> Result<StandbyFacts
     let facts = NodeFacts::read(session)?;
     let rows = session.query_once(
         "SELECT (SELECT system_identifier FROM pg_control_system()), \
-                extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8",
+                extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8, \
+                current_setting('synchronous_standby_names') <> '' \
+                AND NOT EXISTS (SELECT FROM pg_stat_replication)",
         &[],
     )?;
-    let (system, last_commit_s) =
-        rows.first().map_or((0, None), |row| (row.get(0), row.get::<_, Option<f64>>(1)));
+    let (system, last_commit_s, waits_for_none) = rows
+        .first()
+        .map_or((0, None, false), |row| (row.get(0), row.get::<_, Option<f64>>(1), row.get(2)));
     let group = if facts.citus.is_some() {
         let rows = session.query_once("SELECT groupid FROM pg_dist_local_group", &[])?;
         rows.first().map(|row| row.get(0))
@@ -236,7 +249,7 @@ fn read(session: &mut DatabaseSession, shards: &[String]) -> Result<StandbyFacts
     };
     let missing = missing_shards(session, shards)?;
     let last_commit_s = last_commit_s.filter(|_| facts.in_recovery);
-    Ok(StandbyFacts { facts, group, system, last_commit_s, missing })
+    Ok(StandbyFacts { facts, group, system, last_commit_s, missing, waits_for_none })
 }
 
 /// Looks whether the standby is a copy of the node: of its group, with all of its shards.
@@ -277,6 +290,35 @@ fn is_copy(
             ClusterCheck::passed(on, "in_recovery", "no, it was promoted")
         },
     ]
+}
+
+/// Looks whether writes to the standby would wait for a standby of its own. `pg_basebackup` copies the
+/// setting from the node that is lost.
+fn can_commit(
+    standby: &NodeAddress,
+    found: &StandbyFacts,
+    options: ReplaceOptions,
+) -> ClusterCheck {
+    let words = if found.waits_for_none {
+        "names standbys, and none streams from this node"
+    } else {
+        "commits do not wait for a standby that is not there"
+    };
+    ClusterCheck::of(
+        Some(standby),
+        "synchronous_standby_names",
+        !found.waits_for_none || options.alone,
+        words,
+        "every write to it would wait for ever: give --alone to empty the setting there, or let a \
+         standby stream from it first",
+    )
+}
+
+fn let_commit(coordinator: &Coordinator, standby: &NodeAddress) -> Result<(), ClusterError> {
+    let mut session = coordinator.to_node(standby).open()?;
+    session.batch("ALTER SYSTEM SET synchronous_standby_names = ''")?;
+    session.batch("SELECT pg_reload_conf()")?;
+    Ok(())
 }
 
 /// Compares the identities of a worker that still runs and of the standby.
