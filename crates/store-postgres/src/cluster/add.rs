@@ -1,11 +1,13 @@
 //! Adds a node to a cluster, and spreads the shards over it.
 
 use super::ClusterError;
-use super::checks::{ClusterCheck, cluster_for_moves, for_moves};
-use super::coordinator::Coordinator;
+use super::checks::{cluster_for_moves, for_moves};
+use super::coordinator::{Coordinator, STATEMENT_MAX};
+use super::events::ClusterCheck;
 use super::facts::NodeFacts;
-use super::moves::{MOVE_MAX, MoveTotals, TransferMode};
+use super::moves::{MOVE_MAX, MoveTotals};
 use super::nodes::{ClusterNode, NodeAddress, NodeRole};
+use super::plan::{TransferMode, may_have_shards};
 use super::rebalance::balance;
 use super::work::ClusterWork;
 use crate::session::{DatabaseSession, StatementError};
@@ -51,7 +53,7 @@ pub fn add(
         )));
     }
     let (session, facts) = arrive(coordinator, address, work)?;
-    let own = NodeFacts::read(&mut coordinator.another(super::coordinator::STATEMENT_MAX)?)?;
+    let own = NodeFacts::read(&mut coordinator.another(STATEMENT_MAX)?)?;
     let mut checks = same_programs(address, &facts, &own);
     checks.extend(for_moves(address, &facts, options.mode, 1));
     if options.rebalance {
@@ -327,14 +329,15 @@ fn join(
             work.note(format!("{address} is in the cluster already"));
             if !known.is_active {
                 work.step("activate", format!("{address} is used again"), || {
-                    let values: [&(dyn tokio_postgres::types::ToSql + Sync); 2] =
-                        [&address.host, &address.port()];
-                    coordinator.query("SELECT citus_activate_node($1, $2)", &values)
+                    coordinator.query(
+                        "SELECT citus_activate_node($1, $2)",
+                        &[&address.host, &address.port()],
+                    )
                 })?;
             }
             if !known.may_have_shards {
                 work.step("open", format!("{address} gets shards again"), || {
-                    super::plan::may_have_shards(coordinator, address, true)
+                    may_have_shards(coordinator, address, true)
                 })?;
             }
         }

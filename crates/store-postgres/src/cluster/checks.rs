@@ -4,71 +4,10 @@ use std::collections::BTreeMap;
 
 use super::ClusterError;
 use super::coordinator::{Coordinator, each};
+use super::events::ClusterCheck;
 use super::facts::{NodeFacts, free_bytes};
-use super::moves::TransferMode;
 use super::nodes::{ClusterNode, NodeAddress};
-use super::plan::ShardMove;
-
-/// How a requirement is met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CheckVerdict {
-    /// It is met.
-    Passed,
-    /// It could not be looked at, or is met with a restriction.
-    Warning,
-    /// It is not met, so nothing is changed.
-    Failed,
-}
-
-/// A requirement that was looked at.
-#[derive(Clone, Debug)]
-pub struct ClusterCheck {
-    /// The node that it is about. `None` for the whole cluster.
-    pub node: Option<NodeAddress>,
-    /// What was looked at: a setting's name, or a word for programs.
-    pub subject: &'static str,
-    /// Whether it is met.
-    pub verdict: CheckVerdict,
-    /// What was found, and how to mend it.
-    pub found: String,
-}
-
-impl ClusterCheck {
-    /// A requirement that is met.
-    pub(crate) fn passed(
-        node: Option<&NodeAddress>,
-        subject: &'static str,
-        found: impl Into<String>,
-    ) -> Self {
-        let found = found.into();
-        Self { node: node.cloned(), subject, verdict: CheckVerdict::Passed, found }
-    }
-
-    /// A requirement that is met if `met`, else fails with these words.
-    pub(crate) fn of(
-        node: Option<&NodeAddress>,
-        subject: &'static str,
-        met: bool,
-        found: impl Into<String>,
-        remedy: impl AsRef<str>,
-    ) -> Self {
-        let mut check = Self::passed(node, subject, found);
-        if !met {
-            check.verdict = CheckVerdict::Failed;
-            check.found = format!("{}; {}", check.found, remedy.as_ref());
-        }
-        check
-    }
-
-    /// A requirement that could not be looked at, or is met with a restriction.
-    pub(crate) fn warning(
-        node: Option<&NodeAddress>,
-        subject: &'static str,
-        found: impl Into<String>,
-    ) -> Self {
-        Self { verdict: CheckVerdict::Warning, ..Self::passed(node, subject, found) }
-    }
-}
+use super::plan::{ShardMove, TransferMode};
 
 /// Looks at what a node needs for shards to move to it and from it. `slots` is the number of
 /// replication slots that a move takes.

@@ -154,11 +154,6 @@ impl NodeConnector {
     pub(crate) fn open(&self) -> Result<DatabaseSession, StatementError> {
         self.0.open_within(NODE_ANSWERS)
     }
-
-    /// Opens a session, or fails after `limit`.
-    pub(crate) fn open_within(&self, limit: Duration) -> Result<DatabaseSession, StatementError> {
-        self.0.open_within(limit)
-    }
 }
 
 /// Returns the address of the database at another host, with the same user, password and TLS

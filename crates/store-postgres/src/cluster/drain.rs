@@ -1,11 +1,12 @@
 //! Moves every shard off a node, and removes the node.
 
 use super::ClusterError;
-use super::checks::{ClusterCheck, cluster_for_moves, space_for};
+use super::checks::{cluster_for_moves, space_for};
 use super::coordinator::Coordinator;
-use super::moves::{MoveTotals, TransferMode, clean_up, move_all, report_planned};
+use super::events::ClusterCheck;
+use super::moves::{MoveTotals, clean_up, move_all, report_planned};
 use super::nodes::{ClusterNode, NodeAddress, NodeRole};
-use super::plan::{PlanGoal, may_have_shards, plan_of_drain};
+use super::plan::{PlanGoal, TransferMode, may_have_shards, plan_of_drain};
 use super::work::ClusterWork;
 
 /// What a drain did.

@@ -4,30 +4,32 @@
 //! Citus' own tables remembers how far a piece of work is. So work that was interrupted, however, is
 //! done by running it again: it looks at what is there and does what is missing.
 //!
-//! Read `nodes` first (who belongs to a cluster), then `coordinator` (how nodes are reached), `work`
-//! (how work reports and stops), `checks` and `facts` (what is looked at before anything is changed),
+//! Read `nodes` first (who belongs to a cluster), then `coordinator` (how nodes are reached), `events`
+//! and `work` (how work reports and stops), `checks` and `facts` (what is looked at before anything is changed),
 //! `plan` and `moves` (how shards move), and then each piece of work in a file of its own.
 
 use crate::address::AddressError;
 use crate::session::StatementError;
 
 pub use add::{AddOptions, AddResult, add};
-pub use checks::{CheckVerdict, ClusterCheck};
 pub use coordinator::Coordinator;
 pub use drain::{DrainResult, drain};
+pub use events::{CheckVerdict, ClusterCheck, ClusterEvent, ClusterStep, MoveProgress, MoveState};
 pub use facts::NodeFacts;
-pub use moves::{MoveProgress, MoveState, MoveTotals, TransferMode};
+pub use moves::MoveTotals;
 pub use nodes::{ClusterNode, NodeAddress, NodeAddressError, NodeRole};
+pub use plan::TransferMode;
 pub use rebalance::rebalance;
 pub use replace::{ReplaceOptions, ReplaceResult, replace};
 pub use standby::{NodeStandbys, StandbySetup, StandbyState, WalSlot, standbys};
 pub use status::{ClusterStatus, FailedJob, NodeDetails, NodeStatus, RunningMove, status};
-pub use work::{ClusterEvent, ClusterStep, ClusterWork};
+pub use work::ClusterWork;
 
 mod add;
 mod checks;
 mod coordinator;
 mod drain;
+mod events;
 mod facts;
 mod moves;
 mod nodes;
@@ -36,6 +38,7 @@ mod rebalance;
 mod replace;
 mod standby;
 mod status;
+mod successor;
 mod work;
 
 /// Why work on a cluster was not done, or not to its end.

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use super::ClusterError;
 use super::coordinator::Coordinator;
-use super::nodes::NodeAddress;
-use super::plan::{PlanGoal, ShardMove, plan};
+use super::events::{ClusterEvent, MoveProgress, MoveState};
+use super::plan::{PlanGoal, ShardMove, TransferMode, plan};
 use super::status::running_moves;
-use super::work::{ClusterEvent, ClusterWork};
+use super::work::ClusterWork;
 use crate::session::{DatabaseSession, StatementError};
 
 /// The longest move of one group of shards.
@@ -25,71 +25,6 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 const TRIES: usize = 3;
 /// Most plans in a row. A plan has something new only if tables were made during the moves before.
 const PLANS_MAX: usize = 10;
-
-/// How shards move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TransferMode {
-    /// By logical replication: reads and writes go on, and writes wait for a moment at the end.
-    Logical,
-    /// By a plain copy: writes to the shard wait until it is done.
-    Blocking,
-}
-
-impl TransferMode {
-    /// Citus' name for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Logical => "force_logical",
-            Self::Blocking => "block_writes",
-        }
-    }
-}
-
-/// How far a move is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MoveState {
-    /// It would be made.
-    Planned,
-    /// It begins.
-    Started,
-    /// It is under way.
-    Running,
-    /// It is done and committed.
-    Done,
-}
-
-/// A move, and how far all moves are.
-#[derive(Clone, Debug)]
-pub struct MoveProgress {
-    /// How far this move is.
-    pub state: MoveState,
-    /// Number of this move, from 1, and of all moves that are known to be needed.
-    pub number: usize,
-    /// Moves that are needed in all.
-    pub of: usize,
-    /// The shard that stands for the group that moves.
-    pub shard: i64,
-    /// The tables of the group.
-    pub tables: Vec<String>,
-    /// Where the shards were.
-    pub from: NodeAddress,
-    /// Where they go.
-    pub to: NodeAddress,
-    /// Bytes of the group, and those that are copied.
-    pub bytes: u64,
-    /// Bytes of this group that have arrived.
-    pub bytes_arrived: u64,
-    /// Bytes of all moves, and those that have arrived.
-    pub total_bytes: u64,
-    /// Bytes of all moves that have arrived.
-    pub total_arrived: u64,
-    /// What Citus says about the move: `Copying Data`, `Catching Up`, …
-    pub phase: String,
-    /// Time since this move began, in seconds.
-    pub seconds: f64,
-    /// Expected time until all moves are done, in seconds, once there is something to go by.
-    pub left_s: Option<u64>,
-}
 
 /// What was moved.
 #[derive(Clone, Copy, Debug, Default)]
@@ -264,43 +199,4 @@ fn watch(
             work.report(&ClusterEvent::Move(progress));
         }
     })
-}
-
-impl MoveProgress {
-    fn of(one: &ShardMove, at: usize, of: usize, total_bytes: u64, total_arrived: u64) -> Self {
-        Self {
-            state: MoveState::Started,
-            number: at + 1,
-            of,
-            shard: one.shard,
-            tables: one.tables.clone(),
-            from: one.from.clone(),
-            to: one.to.clone(),
-            bytes: one.bytes,
-            bytes_arrived: 0,
-            total_bytes,
-            total_arrived,
-            phase: String::new(),
-            seconds: 0.0,
-            left_s: None,
-        }
-    }
-
-    /// Estimates how long the rest takes: by moves, as small shards take as long as empty ones, and
-    /// by bytes. The larger of both is returned, as the estimate should not grow.
-    fn expect(&mut self, started: Instant) {
-        let spent = started.elapsed().as_secs_f64();
-        let done = if self.state == MoveState::Done { self.number } else { self.number - 1 };
-        if done == 0 && self.total_arrived == 0 {
-            return;
-        }
-        let by_moves = if done == 0 { 0.0 } else { spent * (self.of - done) as f64 / done as f64 };
-        let left = self.total_bytes.saturating_sub(self.total_arrived);
-        let by_bytes = if self.total_arrived == 0 {
-            0.0
-        } else {
-            spent * left as f64 / self.total_arrived as f64
-        };
-        self.left_s = Some(by_moves.max(by_bytes).ceil() as u64);
-    }
 }

@@ -19,6 +19,25 @@ pub(crate) struct ShardMove {
     pub to: NodeAddress,
 }
 
+/// How shards move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferMode {
+    /// By logical replication: reads and writes go on, and writes wait for a moment at the end.
+    Logical,
+    /// By a plain copy: writes to the shard wait until it is done.
+    Blocking,
+}
+
+impl TransferMode {
+    /// Citus' name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Logical => "force_logical",
+            Self::Blocking => "block_writes",
+        }
+    }
+}
+
 /// What a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlanGoal<'a> {

@@ -3,8 +3,8 @@
 use super::ClusterError;
 use super::checks::{cluster_for_moves, space_for};
 use super::coordinator::Coordinator;
-use super::moves::{MoveTotals, TransferMode, move_all, report_planned};
-use super::plan::{PlanGoal, plan};
+use super::moves::{MoveTotals, move_all, report_planned};
+use super::plan::{PlanGoal, TransferMode, plan};
 use super::work::ClusterWork;
 
 /// Moves shards until they are spread evenly, as Citus' default strategy weighs them.

@@ -5,12 +5,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::ClusterError;
-use super::checks::ClusterCheck;
-use super::coordinator::Coordinator;
+use super::coordinator::{Coordinator, STATEMENT_MAX};
+use super::events::ClusterCheck;
 use super::facts::NodeFacts;
 use super::nodes::{ClusterNode, NodeAddress, NodeRole};
+use super::successor::{
+    StandbyFacts, can_commit, is_copy, missing_shards, read, same_system, shard_names,
+};
 use super::work::ClusterWork;
-use crate::session::{DatabaseSession, StatementError};
+use crate::session::StatementError;
 
 /// How long the worker that is said to be lost has to accept a connection.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
@@ -18,8 +21,6 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 const PROMOTION_S: i32 = 60;
 /// After this time, in milliseconds, Citus ends transactions that hold locks on the worker's shards.
 const LOCK_COOLDOWN_MS: i32 = 1_000;
-/// Most missing shards that are named.
-const NAMED_MAX: usize = 5;
 
 /// How a worker is replaced.
 #[derive(Clone, Copy, Debug)]
@@ -44,18 +45,6 @@ pub struct ReplaceResult {
     /// When the last transaction that the standby has received was committed, in seconds before the
     /// promotion. `None` if it was promoted before, or has received none.
     pub last_commit_s: Option<f64>,
-}
-
-/// What a standby says about itself.
-struct StandbyFacts {
-    facts: NodeFacts,
-    /// Citus' number of the group that the standby was copied from. `None` without Citus.
-    group: Option<i32>,
-    system: i64,
-    last_commit_s: Option<f64>,
-    missing: Vec<String>,
-    /// Whether writes to it would wait for a standby of its own, and it has none.
-    waits_for_none: bool,
 }
 
 /// Gives the place of `dead` to `standby`, which is promoted if it has not been.
@@ -83,9 +72,9 @@ pub fn replace(
     })?;
     let mut checks = vec![sign_of_life(dead, lives, options)];
     checks.extend(is_copy(&node, standby, &found, shards.len()));
-    checks.push(can_commit(standby, &found, options));
+    checks.push(can_commit(standby, &found, options.alone));
     if options.force && lives.is_some() {
-        checks.extend(same_system(coordinator, dead, standby, &found));
+        checks.push(same_system(coordinator, dead, standby, &found));
     }
     work.require(checks)?;
     if was_done {
@@ -166,7 +155,7 @@ fn ask_both(
     standby: &NodeAddress,
     shards: &[String],
 ) -> Result<(Option<&'static str>, Result<StandbyFacts, StatementError>), ClusterError> {
-    let mut from_there = coordinator.another(super::coordinator::STATEMENT_MAX)?;
+    let mut from_there = coordinator.another(STATEMENT_MAX)?;
     let standby = coordinator.to_node(standby);
     let (here, there, found) = thread::scope(|scope| {
         let here = scope.spawn(|| accepts(dead));
@@ -229,115 +218,12 @@ fn sign_of_life(
     }
 }
 
-fn read(session: &mut DatabaseSession, shards: &[String]) -> Result<StandbyFacts, StatementError> {
-    let facts = NodeFacts::read(session)?;
-    let rows = session.query_once(
-        "SELECT (SELECT system_identifier FROM pg_control_system()), \
-                extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8, \
-                current_setting('synchronous_standby_names') <> '' \
-                AND NOT EXISTS (SELECT FROM pg_stat_replication)",
-        &[],
-    )?;
-    let (system, last_commit_s, waits_for_none) = rows
-        .first()
-        .map_or((0, None, false), |row| (row.get(0), row.get::<_, Option<f64>>(1), row.get(2)));
-    let group = if facts.citus.is_some() {
-        let rows = session.query_once("SELECT groupid FROM pg_dist_local_group", &[])?;
-        rows.first().map(|row| row.get(0))
-    } else {
-        None
-    };
-    let missing = missing_shards(session, shards)?;
-    let last_commit_s = last_commit_s.filter(|_| facts.in_recovery);
-    Ok(StandbyFacts { facts, group, system, last_commit_s, missing, waits_for_none })
-}
-
-/// Looks whether the standby is a copy of the node: of its group, with all of its shards.
-fn is_copy(
-    node: &ClusterNode,
-    standby: &NodeAddress,
-    found: &StandbyFacts,
-    shards: usize,
-) -> Vec<ClusterCheck> {
-    let on = Some(standby);
-    let missing = found.missing.len();
-    let named: Vec<&str> = found.missing.iter().take(NAMED_MAX).map(String::as_str).collect();
-    vec![
-        ClusterCheck::of(
-            on,
-            "copy_of",
-            found.group == Some(node.group),
-            match found.group {
-                Some(group) => format!("group {group}"),
-                None => "no Citus".into(),
-            },
-            format!("{} is group {}, so this is a copy of another node", node.address, node.group),
-        ),
-        ClusterCheck::of(
-            on,
-            "shards",
-            missing == 0,
-            format!("{} of {shards} are there", shards - missing.min(shards)),
-            format!(
-                "missing are {}: the standby was far behind, or is of another node. Restore what \
-                     is missing from a backup first",
-                named.join(", ")
-            ),
-        ),
-        if found.facts.in_recovery {
-            ClusterCheck::passed(on, "in_recovery", "yes, it is to be promoted")
-        } else {
-            ClusterCheck::passed(on, "in_recovery", "no, it was promoted")
-        },
-    ]
-}
-
-/// Looks whether writes to the standby would wait for a standby of its own. `pg_basebackup` copies the
-/// setting from the node that is lost.
-fn can_commit(
-    standby: &NodeAddress,
-    found: &StandbyFacts,
-    options: ReplaceOptions,
-) -> ClusterCheck {
-    let words = if found.waits_for_none {
-        "names standbys, and none streams from this node"
-    } else {
-        "commits do not wait for a standby that is not there"
-    };
-    ClusterCheck::of(
-        Some(standby),
-        "synchronous_standby_names",
-        !found.waits_for_none || options.alone,
-        words,
-        "every write to it would wait for ever: give --alone to empty the setting there, or let a \
-         standby stream from it first",
-    )
-}
-
+/// Empties the setting that [`can_commit`] looks at.
 fn let_commit(coordinator: &Coordinator, standby: &NodeAddress) -> Result<(), ClusterError> {
     let mut session = coordinator.to_node(standby).open()?;
     session.batch("ALTER SYSTEM SET synchronous_standby_names = ''")?;
     session.batch("SELECT pg_reload_conf()")?;
     Ok(())
-}
-
-/// Compares the identities of a worker that still runs and of the standby.
-fn same_system(
-    coordinator: &Coordinator,
-    dead: &NodeAddress,
-    standby: &NodeAddress,
-    found: &StandbyFacts,
-) -> Option<ClusterCheck> {
-    let mut session = coordinator.to_node(dead).open_within(SIGN_OF_LIFE).ok()?;
-    let rows = session.query_once("SELECT system_identifier FROM pg_control_system()", &[]).ok()?;
-    let theirs: i64 = rows.first()?.get(0);
-    Some(ClusterCheck::of(
-        Some(standby),
-        "system_identifier",
-        theirs == found.system,
-        found.system.to_string(),
-        format!("{dead} has {theirs}, so this is a copy of another node"),
-    ))
 }
 
 fn promote(coordinator: &Coordinator, standby: &NodeAddress) -> Result<(), ClusterError> {
@@ -375,28 +261,4 @@ fn takes_writes(
             "the coordinator does not reach it: look at listen_addresses and pg_hba.conf there"
         },
     ))
-}
-
-/// Returns the names of the tables that a node has as shards.
-fn shard_names(
-    coordinator: &mut Coordinator,
-    node: &ClusterNode,
-) -> Result<Vec<String>, ClusterError> {
-    let rows = coordinator.query(
-        "SELECT shard_name(s.logicalrelid, s.shardid, skip_qualify_public => false) \
-         FROM pg_dist_placement p JOIN pg_dist_shard s USING (shardid) WHERE p.groupid = $1",
-        &[&node.group],
-    )?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
-}
-
-fn missing_shards(
-    session: &mut DatabaseSession,
-    shards: &[String],
-) -> Result<Vec<String>, StatementError> {
-    let rows = session.query_once(
-        "SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(name) IS NULL ORDER BY 1",
-        &[&shards],
-    )?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
 }

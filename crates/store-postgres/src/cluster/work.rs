@@ -5,34 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::ClusterError;
-use super::checks::{CheckVerdict, ClusterCheck};
-use super::moves::MoveProgress;
-
-/// What is reported.
-#[derive(Clone, Debug)]
-pub enum ClusterEvent {
-    /// A requirement was looked at.
-    Check(ClusterCheck),
-    /// A step was taken, or would be taken.
-    Step(ClusterStep),
-    /// A shard is moved, was moved, or would be moved.
-    Move(MoveProgress),
-    /// Something to know while waiting.
-    Note(String),
-}
-
-/// A step of some work.
-#[derive(Clone, Debug)]
-pub struct ClusterStep {
-    /// A short name, for programs.
-    pub name: &'static str,
-    /// What is done, for people.
-    pub words: String,
-    /// Whether it was done. Unset in a dry run.
-    pub taken: bool,
-    /// How long it took, in seconds.
-    pub seconds: f64,
-}
+use super::events::{CheckVerdict, ClusterCheck, ClusterEvent, ClusterStep};
 
 /// How work is done.
 pub struct ClusterWork<'a> {

@@ -1,0 +1,161 @@
+//! The standby that is to take a worker's place: whether it is a copy of it, and takes writes.
+
+use super::ClusterError;
+use super::coordinator::Coordinator;
+use super::events::ClusterCheck;
+use super::facts::NodeFacts;
+use super::nodes::{ClusterNode, NodeAddress};
+use crate::session::{DatabaseSession, StatementError};
+
+/// Most missing shards that are named.
+const NAMED_MAX: usize = 5;
+
+/// What a standby says about itself.
+pub(crate) struct StandbyFacts {
+    pub facts: NodeFacts,
+    /// Citus' number of the group that the standby was copied from. `None` without Citus.
+    group: Option<i32>,
+    /// The identifier that a standby shares with its primary.
+    system: i64,
+    /// Age of the last transaction that it has replayed, in seconds. `None` once it is promoted.
+    pub last_commit_s: Option<f64>,
+    /// Shards of the worker that it does not have.
+    missing: Vec<String>,
+    /// Whether writes to it would wait for a standby of its own, and it has none.
+    pub waits_for_none: bool,
+}
+
+/// Asks a standby, and looks which of these shards it lacks.
+pub(crate) fn read(
+    session: &mut DatabaseSession,
+    shards: &[String],
+) -> Result<StandbyFacts, StatementError> {
+    let facts = NodeFacts::read(session)?;
+    let rows = session.query_once(
+        "SELECT (SELECT system_identifier FROM pg_control_system()), \
+                extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8, \
+                current_setting('synchronous_standby_names') <> '' \
+                AND NOT EXISTS (SELECT FROM pg_stat_replication)",
+        &[],
+    )?;
+    let (system, last_commit_s, waits_for_none) = rows
+        .first()
+        .map_or((0, None, false), |row| (row.get(0), row.get::<_, Option<f64>>(1), row.get(2)));
+    let group = if facts.citus.is_some() {
+        let rows = session.query_once("SELECT groupid FROM pg_dist_local_group", &[])?;
+        rows.first().map(|row| row.get(0))
+    } else {
+        None
+    };
+    let missing = missing_shards(session, shards)?;
+    let last_commit_s = last_commit_s.filter(|_| facts.in_recovery);
+    Ok(StandbyFacts { facts, group, system, last_commit_s, missing, waits_for_none })
+}
+
+/// Looks whether the standby is a copy of the node: of its group, with all of its shards.
+pub(crate) fn is_copy(
+    node: &ClusterNode,
+    standby: &NodeAddress,
+    found: &StandbyFacts,
+    shards: usize,
+) -> Vec<ClusterCheck> {
+    let on = Some(standby);
+    let missing = found.missing.len();
+    let named: Vec<&str> = found.missing.iter().take(NAMED_MAX).map(String::as_str).collect();
+    vec![
+        ClusterCheck::of(
+            on,
+            "copy_of",
+            found.group == Some(node.group),
+            match found.group {
+                Some(group) => format!("group {group}"),
+                None => "no Citus".into(),
+            },
+            format!("{} is group {}, so this is a copy of another node", node.address, node.group),
+        ),
+        ClusterCheck::of(
+            on,
+            "shards",
+            missing == 0,
+            format!("{} of {shards} are there", shards - missing.min(shards)),
+            format!(
+                "missing are {}: the standby was far behind, or is of another node. Restore what \
+                     is missing from a backup first",
+                named.join(", ")
+            ),
+        ),
+        if found.facts.in_recovery {
+            ClusterCheck::passed(on, "in_recovery", "yes, it is to be promoted")
+        } else {
+            ClusterCheck::passed(on, "in_recovery", "no, it was promoted")
+        },
+    ]
+}
+
+/// Looks whether writes to the standby would wait for a standby of its own. `pg_basebackup` copies the
+/// setting from the node that is lost.
+pub(crate) fn can_commit(standby: &NodeAddress, found: &StandbyFacts, alone: bool) -> ClusterCheck {
+    let words = if found.waits_for_none {
+        "names standbys, and none streams from this node"
+    } else {
+        "commits do not wait for a standby that is not there"
+    };
+    ClusterCheck::of(
+        Some(standby),
+        "synchronous_standby_names",
+        !found.waits_for_none || alone,
+        words,
+        "every write to it would wait for ever: give --alone to empty the setting there, or let a \
+         standby stream from it first",
+    )
+}
+
+/// Compares the identities of a worker that still accepts connections and of the standby.
+pub(crate) fn same_system(
+    coordinator: &Coordinator,
+    dead: &NodeAddress,
+    standby: &NodeAddress,
+    found: &StandbyFacts,
+) -> ClusterCheck {
+    let (on, subject) = (Some(standby), "system_identifier");
+    let asked = coordinator.to_node(dead).open().and_then(|mut session| {
+        session.query_once("SELECT system_identifier FROM pg_control_system()", &[])
+    });
+    match asked.map(|rows| rows.first().map(|row| row.get::<_, i64>(0))) {
+        Ok(theirs) => ClusterCheck::of(
+            on,
+            subject,
+            theirs == Some(found.system),
+            found.system.to_string(),
+            format!("{dead} has {}, so this is a copy of another node", theirs.unwrap_or_default()),
+        ),
+        Err(fault) => {
+            ClusterCheck::warning(on, subject, format!("{dead} was not asked for its own: {fault}"))
+        }
+    }
+}
+
+/// Returns the names of the tables that a node has as shards.
+pub(crate) fn shard_names(
+    coordinator: &mut Coordinator,
+    node: &ClusterNode,
+) -> Result<Vec<String>, ClusterError> {
+    let rows = coordinator.query(
+        "SELECT shard_name(s.logicalrelid, s.shardid, skip_qualify_public => false) \
+         FROM pg_dist_placement p JOIN pg_dist_shard s USING (shardid) WHERE p.groupid = $1",
+        &[&node.group],
+    )?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Returns the names of those tables that a node does not have.
+pub(crate) fn missing_shards(
+    session: &mut DatabaseSession,
+    shards: &[String],
+) -> Result<Vec<String>, StatementError> {
+    let rows = session.query_once(
+        "SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(name) IS NULL ORDER BY 1",
+        &[&shards],
+    )?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
