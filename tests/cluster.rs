@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use hark_testkit::citus::{self, CitusCluster};
 use hark_testkit::postgres::{Cluster, Database};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::cli::support::{Run, command, hark};
@@ -29,6 +30,9 @@ struct Nodes {
     cluster: CitusCluster,
     /// A node that belongs to no cluster.
     spare: Cluster,
+    /// Held while a node is added. Citus writes roles to it, which all databases share, and fails if
+    /// two do so at the same time.
+    adding: Mutex<()>,
 }
 
 impl Nodes {
@@ -37,8 +41,15 @@ impl Nodes {
         static SHARED: LazyLock<Nodes> = LazyLock::new(|| Nodes {
             cluster: CitusCluster::with(2, &SETTINGS),
             spare: CitusCluster::node(&SETTINGS),
+            adding: Mutex::new(()),
         });
         citus::is_installed(suite).then(|| &*SHARED)
+    }
+
+    /// Creates a database of the cluster for a test.
+    fn database(&self, test: &str) -> Database<'_> {
+        let _alone = self.adding.lock();
+        self.cluster.database(test)
     }
 
     fn coordinator(&self) -> &Cluster {

@@ -11,7 +11,7 @@ use super::{
 #[test]
 fn a_standby_takes_the_place_of_a_lost_worker() {
     let Some(nodes) = Nodes::shared("hark cluster replace and standby") else { return };
-    let database = nodes.cluster.database("lost");
+    let database = nodes.database("lost");
     let worker = CitusCluster::node(&SETTINGS);
     CitusCluster::prepare(&worker, &database.name);
     database.sql(&format!("SELECT citus_add_node('127.0.0.1', {})", worker.port()));

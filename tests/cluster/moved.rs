@@ -11,7 +11,7 @@ use super::{
 #[test]
 fn nodes_are_added_and_drained_while_rows_are_written() {
     let Some(nodes) = Nodes::shared("hark cluster add and drain") else { return };
-    let database = nodes.cluster.database("moved");
+    let database = nodes.database("moved");
     make_table(&database, 4);
     let (one, two, spare) =
         (address(nodes.worker(0)), address(nodes.worker(1)), address(&nodes.spare));
@@ -70,7 +70,9 @@ fn nodes_are_added_and_drained_while_rows_are_written() {
 
     // A node that was drained is added again, and gets its share; then it goes without logical
     // replication.
+    let alone = nodes.adding.lock();
     let back = cluster(&database, &["add", &one, "--no-rebalance"]).text();
+    drop(alone);
     assert!(back.contains("was added"), "{back}");
     assert_eq!(shards_on(&database, nodes.worker(0)), 0);
     let spread = result(&cluster(&database, &["rebalance", "--json"]));
@@ -89,7 +91,7 @@ fn nodes_are_added_and_drained_while_rows_are_written() {
 #[test]
 fn a_drain_that_is_killed_goes_on_when_it_is_run_again() {
     let Some(nodes) = Nodes::shared("hark cluster drain, killed") else { return };
-    let database = nodes.cluster.database("killed");
+    let database = nodes.database("killed");
     make_table(&database, 8);
     let one = address(nodes.worker(0));
     let writer = Writer::start(&database, 1_000_000);
@@ -139,7 +141,7 @@ fn a_drain_that_is_killed_goes_on_when_it_is_run_again() {
 #[test]
 fn a_drain_is_taken_back() {
     let Some(nodes) = Nodes::shared("hark cluster drain, taken back") else { return };
-    let database = nodes.cluster.database("back");
+    let database = nodes.database("back");
     make_table(&database, 4);
     let one = address(nodes.worker(0));
     let (mut child, mut lines) = begin(&database, &["drain", &one, "--json", "--blocking"]);

@@ -1,5 +1,7 @@
 //! Prints what work on a cluster reports: lines for people, or one JSON object a line.
 
+use std::fmt::Write as _;
+
 use hark_store_postgres::cluster::{
     CheckVerdict, ClusterCheck, ClusterEvent, ClusterStep, MoveProgress, MoveState,
 };
@@ -65,13 +67,15 @@ impl ClusterReport {
                     one.to
                 );
                 if one.state == MoveState::Done {
-                    line.push_str(&format!(" in {:.1} s", one.seconds));
+                    // Writing to a string does not fail.
+                    let _ = write!(line, " in {:.1} s", one.seconds);
                     if let Some(left) = one.left_s.filter(|_| one.number < one.of) {
-                        line.push_str(&format!(
+                        let _ = write!(
+                            line,
                             "; {} of {} are there, about {left} s left",
                             print::bytes(one.total_arrived),
                             print::bytes(one.total_bytes)
-                        ));
+                        );
                     }
                 }
                 self.line(&line);

@@ -1,9 +1,10 @@
 //! `hark cluster status`: the nodes, what is moving, and what is wrong.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use hark_store_postgres::cluster::{
-    self, ClusterStatus, Coordinator, NodeDetails, NodeStatus, RunningMove, StandbyState,
+    self, ClusterStatus, Coordinator, NodeDetails, NodeFacts, NodeStatus, RunningMove, StandbyState,
 };
 use serde_json::{Value, json};
 
@@ -117,13 +118,15 @@ fn state(one: &NodeStatus) -> String {
 fn moving(one: &RunningMove) -> String {
     let mut line = format!("moving for {:.0} s", one.seconds);
     if let (Some(from), Some(to)) = (&one.from, &one.to) {
-        line.push_str(&format!(
+        // Writing to a string does not fail.
+        let _ = write!(
+            line,
             ": {} {from} -> {to}, {} of {}, {}",
             one.tables.join(", "),
             print::bytes(one.bytes_arrived),
             print::bytes(one.bytes),
             one.phase
-        ));
+        );
     }
     line
 }
@@ -185,7 +188,7 @@ fn node_json(one: &NodeStatus, total: u64) -> Value {
         "reachable": details.is_some(),
         "trouble": one.details.as_ref().err(),
         "answer_ms": details.map(|details| details.answer_ms),
-        "postgres": facts.map(|facts| facts.short_version()),
+        "postgres": facts.map(NodeFacts::short_version),
         "citus": facts.and_then(|facts| facts.citus.as_ref()),
         "in_recovery": facts.map(|facts| facts.in_recovery),
         "wal_level": facts.map(|facts| &facts.wal_level),

@@ -1,5 +1,6 @@
 //! The commands that change a cluster: how each is run, and its last line.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -75,9 +76,11 @@ pub(super) fn replace(
             args.standby, args.dead, done.seconds, done.shards, done.recovered
         );
         if let Some(seconds) = done.last_commit_s {
-            text.push_str(&format!(
+            // Writing to a string does not fail.
+            let _ = write!(
+                text,
                 ". The last commit that it had received was {seconds:.1} s old when it was asked"
-            ));
+            );
         }
         let json = json!({
             "node": args.standby.to_string(),

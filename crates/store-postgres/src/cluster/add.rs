@@ -1,5 +1,10 @@
 //! Adds a node to a cluster, and spreads the shards over it.
 
+use std::thread;
+use std::time::Duration;
+
+use tokio_postgres::types::ToSql;
+
 use super::ClusterError;
 use super::checks::{cluster_for_moves, for_moves};
 use super::coordinator::{Coordinator, STATEMENT_MAX};
@@ -12,6 +17,9 @@ use super::rebalance::balance;
 use super::work::ClusterWork;
 use crate::session::{DatabaseSession, StatementError};
 
+/// How often a node is added that Citus refuses, and the pause before the next try.
+const TRIES: usize = 3;
+const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// The database that every server has.
 const MAINTENANCE: &str = "postgres";
 
@@ -320,10 +328,8 @@ fn join(
 ) -> Result<(), ClusterError> {
     match known {
         None => {
-            work.step("add", format!("{address} is added to the cluster"), || {
-                coordinator
-                    .query("SELECT citus_add_node($1, $2)", &[&address.host, &address.port()])
-            })?;
+            let words = format!("{address} is added to the cluster");
+            work.step("add", words, || add_node(coordinator, address))?;
         }
         Some(known) => {
             work.note(format!("{address} is in the cluster already"));
@@ -343,6 +349,21 @@ fn join(
         }
     }
     Ok(())
+}
+
+/// Adds the node, as a whole or not at all. Roles, which Citus writes to it, belong to all databases of
+/// a server, so this fails if another cluster adds the same server at the same time.
+fn add_node(coordinator: &mut Coordinator, address: &NodeAddress) -> Result<(), ClusterError> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let values: [&(dyn ToSql + Sync); 2] = [&address.host, &address.port()];
+        match coordinator.query("SELECT citus_add_node($1, $2)", &values) {
+            Ok(_) => return Ok(()),
+            Err(ClusterError::Database(_)) if tries < TRIES => thread::sleep(TRY_AGAIN),
+            Err(fault) => return Err(fault),
+        }
+    }
 }
 
 /// Copies tables that every node has to nodes that do not have them.

@@ -14,8 +14,9 @@ use super::nodes::{ClusterNode, NodeAddress};
 use crate::address::DatabaseAddress;
 use crate::session::{Connector, DatabaseSession, StatementError};
 
-/// The longest statement that only reads or changes a few rows.
-pub(crate) const STATEMENT_MAX: Duration = Duration::from_mins(2);
+/// The longest statement that moves no rows. Adding a node is the longest: it writes all of the
+/// cluster's tables to it.
+pub(crate) const STATEMENT_MAX: Duration = Duration::from_mins(15);
 /// How long a node has to accept a connection and to answer a question about itself.
 pub(crate) const NODE_ANSWERS: Duration = Duration::from_secs(5);
 /// Most nodes that are asked at the same time.
