@@ -18,7 +18,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use crate::address::{AddressError, ConnectError, DatabaseAddress, with_cause};
-use crate::layout::{Layout, StatementForm};
+use crate::layout::{Layout, PlainLayout, StatementForm};
 
 /// Most statements that a session keeps prepared. Statements on single parts multiply by the parts.
 const STATEMENTS_MAX: usize = 256;
