@@ -116,7 +116,9 @@ pub(crate) fn up(
     // One process migrates at a time, whatever the shelf. The session's end also frees the lock.
     session.batch("SELECT pg_advisory_lock(7235419860234518)")?;
     let done = apply(session, schema);
+    let settled = if session.layout().is_distributed() { settle_planning(session) } else { Ok(()) };
     session.batch("SELECT pg_advisory_unlock(7235419860234518)")?;
+    settled?;
     done
 }
 
@@ -145,6 +147,27 @@ fn apply(session: &mut DatabaseSession, schema: &str) -> Result<Vec<Migration>, 
         done.push(migration);
     }
     Ok(done)
+}
+
+/// Sets how workers plan, for the sessions of this user in this database on all nodes. Their statistics
+/// of a shard that was just filled or moved say nothing, and PostgreSQL would read whole tables.
+fn settle_planning(session: &mut DatabaseSession) -> Result<(), StatementError> {
+    let text = "SELECT coalesce(bool_or('enable_seqscan=off' = ANY(s.setconfig)), false) \
+        FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase \
+        JOIN pg_roles r ON r.oid = s.setrole \
+        WHERE d.datname = current_database() AND r.rolname = current_user";
+    if session.query_once(text, &[])?.first().is_some_and(|row| row.get(0)) {
+        return Ok(());
+    }
+    session.batch(
+        "DO $$ DECLARE setting text; BEGIN
+             FOREACH setting IN ARRAY ARRAY['enable_seqscan = off', 'jit = off',
+                 'max_parallel_workers_per_gather = 0'] LOOP
+                 EXECUTE format('ALTER ROLE %I IN DATABASE %I SET %s', current_user,
+                     current_database(), setting);
+             END LOOP;
+         END $$",
+    )
 }
 
 /// Returns a new secret for the shelf's hashes, in the form that the database stores.

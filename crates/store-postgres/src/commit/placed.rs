@@ -15,8 +15,6 @@ const TAGS_MAX: usize = 2_000;
 /// Prepares a session that is going to commit. What an earlier coordinator left in doubt on the workers
 /// is decided first, if the user may do that; the cluster does it by itself a little later.
 pub(super) fn begin(session: &mut DatabaseSession) -> Result<(), StatementError> {
-    // One connection for each worker is one prepared transaction for each.
-    session.batch("SET citus.max_adaptive_executor_pool_size = 1")?;
     let allowed =
         "SELECT has_function_privilege('pg_catalog.recover_prepared_transactions()', 'execute')";
     if session.query_once(allowed, &[])?.first().is_some_and(|row| row.get(0)) {

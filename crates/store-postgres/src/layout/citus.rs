@@ -72,6 +72,9 @@ impl Layout for CitusLayout {
             ("synchronous_commit", "on"),
             ("client_min_messages", "warning"),
             ("idle_in_transaction_session_timeout", "30s"),
+            // One connection to each worker, which is kept. Citus would open further ones for a question
+            // that takes some milliseconds, and close them after it, which costs more than they gain.
+            ("citus.max_adaptive_executor_pool_size", "1"),
         ]
     }
 

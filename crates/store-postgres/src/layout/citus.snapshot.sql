@@ -110,6 +110,8 @@ on
 warning
 -- setting idle_in_transaction_session_timeout
 30s
+-- setting citus.max_adaptive_executor_pool_size
+1
 -- migration 1 shelf
 -- One shelf of one network, over the workers of a Citus cluster. Small tables that all commits change or
 -- read stay on the coordinator; they are as in the layout for one server. Records, their labels and their
