@@ -1,6 +1,7 @@
 //! `hark bench` against a real server, with small numbers: it counts correctly, reports refusals,
 //! and writes readable files. No test measures speed.
 
+use hark_testkit::citus;
 use hark_testkit::postgres::Cluster;
 use serde_json::Value;
 
@@ -202,6 +203,10 @@ fn what_cannot_be_measured_is_said_with_what_to_do() {
         (&["store", "--url", "ws://127.0.0.1"], 2, "begins with http://"),
         (&["store", "--shape", "none"], 1, "  10 hashes"),
         (&["store", "gen", &file], 1, "exists already"),
+        (&["cases", "--case", "none"], 1, "  wide, everything, 5 at once"),
+        (&["cases", "--servers", "ws://127.0.0.1:1"], 2, "<FILE>"),
+        (&["cases", &file, "--servers", nobody[1]], 1, "is the relay running"),
+        (&["cases", "--share", "0.01"], 2, "from 0.05"),
     ] {
         let run = bench(args);
         assert_eq!(run.code, code, "{args:?}: {}", run.stderr);
@@ -266,6 +271,65 @@ fn a_relay_and_a_store_are_asked_while_they_take_events() {
         let page = std::fs::read_to_string(page).unwrap();
         assert!(page.contains("Latency, questions") && page.contains("Latency, insertions"));
     }
+}
+
+#[test]
+fn eight_cases_are_asked_of_pairs_and_of_a_growing_cluster() {
+    let place = Place::new("bench-cases");
+    let has_citus = citus::is_installed("hark bench cases on a cluster");
+    let (file, page) = (events(&place, "3000"), place.path("cases.html"));
+    let small = ["--pairs", "2", "--workers", "2", "--grow", "1", "--seconds", "0.1"];
+    let more = ["--page", "40", "--share", "0.2", "--at-once", "4", "--html", &page, "--json"];
+    let report = bench(&[&["cases", &file][..], &small, &more].concat()).json();
+    assert_eq!(report["faults"], serde_json::json!([]), "{report}");
+    let rows = report["rows"].as_array().unwrap();
+    let mut setups = vec!["1 pair", "2 pairs"];
+    let clusters = ["Citus, 2 workers", "Citus, 3 workers"];
+    setups.extend(clusters.iter().filter(|_| has_citus));
+    assert_eq!(rows.len(), 8 * setups.len(), "{report}");
+    for (row, setup) in rows.iter().zip(setups.iter().flat_map(|setup| [setup; 8])) {
+        assert!(row["name"].as_str().unwrap().starts_with(&format!("{setup}: ")), "{row}");
+        assert!(count(row, "count") > 0 && count(row, "success_percent") == 100, "{row}");
+        let times = ["min_ms", "med_ms", "p90_ms", "p95_ms"].map(|key| row[key].as_f64().unwrap());
+        // A percentile is the middle of a bucket, and the others are exact.
+        assert!(times.is_sorted_by(|a, b| *a <= b * 1.02), "{row}");
+        assert!(is_positive(row, "avg_ms") && is_positive(row, "max_ms"), "{row}");
+        assert!(is_positive(row, "events"), "{row}");
+    }
+    let named = |table: &str, name: &str| {
+        let rows = report[table].as_array().or(report[table]["rows"].as_array()).unwrap();
+        let row = rows.iter().find(|row| row["name"] == name);
+        row.unwrap_or_else(|| panic!("no {name}: {report}")).clone()
+    };
+    assert_eq!(count(&named("rows", "1 pair: wide, first page, 1 at once"), "events"), 100);
+    let costs = named("costs", "1 pair: wide, everything");
+    assert!(count(&costs, "pages") >= 1 && is_positive(&costs, "hark_cpu_ms"), "{costs}");
+    assert!(is_positive(&costs, "hark_received_kb") && costs["shards"].is_null(), "{costs}");
+    assert!(costs["hark_round_trips"].as_f64() <= costs["hark_statements"].as_f64(), "{costs}");
+    assert!(is_positive(&named("model", "wide, everything: 1 pair"), "predicted_per_s"));
+    if has_citus {
+        let costs = named("costs", "Citus, 2 workers: wide, first page");
+        // A wide question reads all of the shards at least once.
+        let shards = report["settings"]["shards"].as_f64();
+        assert!(costs["shards"].as_f64() >= shards && shards > Some(1.0), "{costs}");
+        assert!(is_positive(&costs, "workers_cpu_ms"), "{costs}");
+        let (few, many) =
+            ("narrow, everything: Citus, 2 workers", "narrow, everything: Citus, 64 workers");
+        let [few, many] = [few, many].map(|name| named("model", name));
+        assert!(few["workers_per_s"].as_f64() < many["workers_per_s"].as_f64(), "{few} {many}");
+        assert!(many["measured_per_s"].is_null(), "{many}");
+    }
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("What a question costs") && page.matches("<svg").count() == 8 + 4);
+
+    // Servers that run already are asked for the same.
+    let server = place.serve_with(&["--unlimited"]);
+    assert_eq!(bench(&["ingest", &file, "--url", &url(&server)]).code, 0);
+    let asked = ["cases", &file, "--servers", &url(&server), &url(&server), "--json"];
+    let more = ["--case", "narrow", "--seconds", "0.1", "--page", "40"];
+    let report = bench(&[&asked[..], &more].concat()).json();
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(4), "{report}");
+    assert_eq!(report["faults"], serde_json::json!([]), "{report}");
 }
 
 #[test]

@@ -612,7 +612,7 @@ pub(crate) struct WakuGenArgs {
     pub(crate) to: Option<u64>,
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("must be at least 1".into()),
         Ok(count) => Ok(count),

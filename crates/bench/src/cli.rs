@@ -6,6 +6,7 @@ use crate::args::{
     BenchQueryArgs, FanoutArgs, GenArgs, HammerArgs, IdleArgs, IngestArgs, NostreamArgs, SqlArgs,
     WakuBenchArgs,
 };
+use crate::cases::CasesArgs;
 use crate::codec::CodecArgs;
 use crate::whisper::WhisperBenchArgs;
 
@@ -42,6 +43,8 @@ pub(crate) enum Bench {
     Idle(IdleArgs),
     /// Run the same queries on nostream's tables and on Hark's, side by side in one PostgreSQL
     Sql(SqlArgs),
+    /// Ask eight cases of one server, of several pairs and of a growing Citus cluster, all started here
+    Cases(Box<CasesArgs>),
     /// Query and insert at the same time, each at a rate, and measure how long both take
     Hammer(HammerArgs),
     /// Publish to a Waku node, by REST or gossip, and query its history at the same time

@@ -27,9 +27,19 @@ type SigningJob = (Vec<UnsignedEvent>, SyncSender<anyhow::Result<Vec<u8>>>);
 type SignedBatch = Receiver<anyhow::Result<Vec<u8>>>;
 
 pub(crate) fn run(args: &GenArgs) -> anyhow::Result<ExitCode> {
-    let bytes = create(&args.out, |out| write(out, args))?;
+    let bytes = write_file(&args.out, args.events, args.seed, !args.unsigned)?;
     print_summary(&args.out, args.events, "events", bytes, args.seed);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the events of a seed to a file. Returns their bytes, and the size of the file on disk.
+pub(crate) fn write_file(
+    path: &Path,
+    events: u64,
+    seed: u64,
+    signed: bool,
+) -> anyhow::Result<(u64, u64)> {
+    create(path, |out| write(out, events, seed, signed))
 }
 
 /// Creates a file, compressed if its name ends in .zst. Returns the number of bytes that `write`
@@ -120,9 +130,8 @@ impl LineOutput {
 }
 
 /// Makes, signs and writes the events. Returns their bytes before compression.
-fn write(out: &mut LineOutput, args: &GenArgs) -> anyhow::Result<u64> {
-    let (count, signed) = (args.events, !args.unsigned);
-    let mut events = EventGenerator::new(count, args.seed)?;
+fn write(out: &mut LineOutput, count: u64, seed: u64, signed: bool) -> anyhow::Result<u64> {
+    let mut events = EventGenerator::new(count, seed)?;
     // Keys are cheap to copy, and the signing threads read them while more events are made.
     let people = events.people().to_vec();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

@@ -38,6 +38,13 @@ pub(crate) fn page(report: &BenchReport) -> String {
     for note in report.notes() {
         let _ = writeln!(out, "<p>{}</p>", escape(note));
     }
+    for section in report.sections() {
+        let _ = writeln!(out, "<h2>{}</h2>", escape(section.title));
+        table(&mut out, &section.report);
+        for note in section.report.notes() {
+            let _ = writeln!(out, "<p>{}</p>", escape(note));
+        }
+    }
     report.charts().iter().for_each(|chart| draw(&mut out, chart));
     if report.rows().len() > 1 && report.charts().is_empty() {
         for (at, column) in report.columns().iter().enumerate() {

@@ -14,11 +14,21 @@ const DOUBLINGS: usize = 42;
 pub(crate) struct Latencies {
     buckets: Vec<u64>,
     count: u64,
+    /// The sum of all times, and the shortest and the longest of them. These are exact.
+    sum: Duration,
+    least: Duration,
+    most: Duration,
 }
 
 impl Default for Latencies {
     fn default() -> Self {
-        Self { buckets: vec![0; STEPS * DOUBLINGS], count: 0 }
+        Self {
+            buckets: vec![0; STEPS * DOUBLINGS],
+            count: 0,
+            sum: Duration::ZERO,
+            least: Duration::MAX,
+            most: Duration::ZERO,
+        }
     }
 }
 
@@ -41,6 +51,9 @@ impl Latencies {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.buckets[bucket(ns)] += 1;
         self.count += 1;
+        self.sum = self.sum.saturating_add(time);
+        self.least = self.least.min(time);
+        self.most = self.most.max(time);
     }
 
     pub(crate) fn merge(&mut self, other: &Self) {
@@ -48,6 +61,24 @@ impl Latencies {
             *own += other;
         }
         self.count += other.count;
+        self.sum = self.sum.saturating_add(other.sum);
+        self.least = self.least.min(other.least);
+        self.most = self.most.max(other.most);
+    }
+
+    /// Returns the mean of all times in ms. `None` without times.
+    pub(crate) fn mean_ms(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum.as_secs_f64() * 1e3 / self.count as f64)
+    }
+
+    /// Returns the shortest time in ms. `None` without times.
+    pub(crate) fn least_ms(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.least.as_secs_f64() * 1e3)
+    }
+
+    /// Returns the longest time in ms. `None` without times.
+    pub(crate) fn most_ms(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.most.as_secs_f64() * 1e3)
     }
 
     /// Returns the time in ms that a `share` of all times does not exceed. `None` without times.
@@ -76,7 +107,7 @@ mod tests {
     #[test]
     fn percentiles_are_those_of_the_sorted_times() {
         let mut times = Latencies::default();
-        assert_eq!(times.at_ms(0.5), None);
+        assert_eq!([times.at_ms(0.5), times.mean_ms(), times.least_ms()], [None; 3]);
         for us in (1..=1_000).rev() {
             times.add(Duration::from_micros(us));
         }
@@ -85,6 +116,10 @@ mod tests {
         {
             let found = times.at_ms(share).unwrap();
             assert!((found / expected_ms - 1.0).abs() < 0.02, "{share}: {found}");
+        }
+        let exact = [times.least_ms(), times.mean_ms(), times.most_ms()].map(Option::unwrap);
+        for (found, expected_ms) in exact.into_iter().zip([0.001, 0.5005, 1.0]) {
+            assert!((found - expected_ms).abs() < 1e-9, "{exact:?}");
         }
         let mut both = times.clone();
         both.merge(&times);

@@ -5,6 +5,7 @@
 //! `report` for the results.
 
 mod args;
+mod cases;
 mod cli;
 pub mod codec;
 mod events;
@@ -22,6 +23,7 @@ mod process;
 mod query;
 mod random;
 pub mod report;
+mod requests;
 mod sample;
 mod schedule;
 mod shapes;
@@ -59,6 +61,7 @@ pub fn run(args: &BenchArgs, open: BenchOpeners<'_>) -> anyhow::Result<ExitCode>
         Bench::Fanout(args) => fanout::run(args),
         Bench::Idle(args) => idle::run(args),
         Bench::Sql(args) => sql::run(args, open.events),
+        Bench::Cases(args) => cases::run(args, open.events),
         Bench::Hammer(args) => hammer::run(args, open.events),
         Bench::Waku(args) => waku::run(args),
         Bench::Whisper(args) => whisper::run(args, open.envelopes),

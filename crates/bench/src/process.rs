@@ -71,11 +71,7 @@ impl Processes {
                 let name = task.file_name().to_string_lossy().parse().unwrap_or(0);
                 used.threads.insert(name, first_number(&stat));
             }
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // The program's name may contain blanks, so fields are counted after its bracket.
-            let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-            used.ticks +=
-                fields.skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum::<u64>();
+            used.ticks += ticks(*pid, 11);
         }
         Ok(used)
     }
@@ -110,6 +106,74 @@ impl Processes {
     }
 }
 
+/// A process and its children, such as the processes of a PostgreSQL server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProcessTree(u32);
+
+/// The CPU time that a process tree had used at some moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TreeCpuTime {
+    /// CPU time of each living process, by its id.
+    living: HashMap<u32, CpuTime>,
+    /// CPU time of the children that have ended, in ticks.
+    ended_ticks: u64,
+}
+
+impl ProcessTree {
+    pub(crate) fn new(root: u32) -> Self {
+        Self(root)
+    }
+
+    /// Returns the ids of the process and of its children.
+    pub(crate) fn ids(self) -> Vec<u32> {
+        let Self(root) = self;
+        let list = fs::read_to_string(format!("/proc/{root}/task/{root}/children"));
+        let list = list.unwrap_or_default();
+        let children = list.split_whitespace().filter_map(|id| id.parse().ok());
+        std::iter::once(root).chain(children).collect()
+    }
+
+    pub(crate) fn used(self) -> anyhow::Result<TreeCpuTime> {
+        let mut used = TreeCpuTime { ended_ticks: ticks(self.0, 13), ..Default::default() };
+        for id in self.ids() {
+            match Processes(vec![id]).used() {
+                Ok(time) => drop(used.living.insert(id, time)),
+                // A child may end meanwhile.
+                Err(error) if id == self.0 => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(used)
+    }
+}
+
+impl TreeCpuTime {
+    pub(crate) fn minus(&self, before: &Self) -> Duration {
+        let none = CpuTime::default();
+        let of_living = self.living.iter().map(|(id, time)| {
+            let before = before.living.get(id).unwrap_or(&none);
+            time.minus(before)
+        });
+        let ended = self.ended_ticks.saturating_sub(before.ended_ticks);
+        // What these children had used before was counted then.
+        let known = before.living.iter().filter(|(id, _)| !self.living.contains_key(id));
+        let known: u64 = known.map(|(_, time)| time.ticks).sum();
+        of_living.sum::<Duration>() + ticks_time(ended.saturating_sub(known))
+    }
+}
+
+/// Returns the sum of two neighbouring fields of /proc/PID/stat, counted from the one behind the
+/// program's name. The name may contain blanks.
+fn ticks(pid: u32, field: usize) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(field).take(2).filter_map(|number| number.parse::<u64>().ok()).sum()
+}
+
+fn ticks_time(ticks: u64) -> Duration {
+    TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX))
+}
+
 impl CpuTime {
     fn minus(&self, before: &Self) -> Duration {
         let ns = self.threads.iter().map(|(thread, ns)| {
@@ -118,7 +182,7 @@ impl CpuTime {
         let exact = Duration::from_nanos(ns.sum());
         // Only the coarse count includes threads that have ended.
         let ticks = self.ticks.saturating_sub(before.ticks);
-        let coarse = TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX));
+        let coarse = ticks_time(ticks);
         if coarse > exact + 3 * TICK { coarse } else { exact }
     }
 }
@@ -137,6 +201,27 @@ mod tests {
         let after = used(&[(1, 5_000), (3, 700)], 11);
         assert_eq!(after.minus(&before), Duration::from_nanos(4_700));
         assert_eq!(used(&[(1, 2_000)], 20).minus(&before), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn a_tree_counts_children_that_live_and_that_have_ended() {
+        let tree = |living: &[(u32, u64, u64)], ended_ticks| TreeCpuTime {
+            living: living
+                .iter()
+                .map(|&(id, ns, ticks)| {
+                    (id, CpuTime { threads: HashMap::from([(u64::from(id), ns)]), ticks })
+                })
+                .collect(),
+            ended_ticks,
+        };
+        let before = tree(&[(1, 1_000, 0), (2, 20_000_000, 2)], 5);
+        let after = tree(&[(1, 1_500, 0), (3, 700, 0)], 10);
+        // Three of the five ticks are new: the child that has ended had used two before.
+        assert_eq!(after.minus(&before), Duration::from_nanos(1_200) + 3 * TICK);
+        let own = ProcessTree::new(std::process::id());
+        assert_eq!(own.ids()[0], std::process::id());
+        assert!(own.used().unwrap().minus(&TreeCpuTime::default()) > Duration::ZERO);
+        assert!(ProcessTree::new(u32::MAX).used().is_err());
     }
 
     #[test]

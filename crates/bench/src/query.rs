@@ -16,6 +16,7 @@ use crate::latency::Latencies;
 use crate::people;
 use crate::random::Random;
 use crate::report::{BenchReport, Column};
+use crate::requests::{RequestFrames, created_at, request};
 use crate::sample::EventSample;
 use crate::shapes::{self, INBOX, SHAPES};
 use crate::target::{BenchTarget, Refusals, TimeSpent};
@@ -43,16 +44,6 @@ const COLUMNS: [Column; 6] = [
     Column::compared("p50_ms", "p50", "ms"),
     Column::compared("p99_ms", "p99", "ms"),
 ];
-
-/// One REQ and its CLOSE, as frames.
-#[derive(Clone)]
-struct RequestFrames {
-    req: Vec<u8>,
-    close: Vec<u8>,
-    /// How its EOSE begins.
-    eose: Vec<u8>,
-    sub: String,
-}
 
 /// The requests of a shape, for each connection.
 struct ShapeRequests {
@@ -282,14 +273,6 @@ async fn ask_until(
     Ok((connection, answers))
 }
 
-fn request(number: usize, filters: &str) -> RequestFrames {
-    let sub = format!("q{number}");
-    let (mut req, mut close) = (Vec::new(), Vec::new());
-    put_text(&mut req, &[format!("[\"REQ\",\"{sub}\",{filters}]").as_bytes()]);
-    put_text(&mut close, &[format!("[\"CLOSE\",\"{sub}\"]").as_bytes()]);
-    RequestFrames { req, close, eose: format!("[\"EOSE\",\"{sub}\"").into_bytes(), sub }
-}
-
 fn requests(filters: &[String]) -> Arc<Vec<RequestFrames>> {
     Arc::new(filters.iter().enumerate().map(|(at, filters)| request(at, filters)).collect())
 }
@@ -418,14 +401,6 @@ async fn pages(
     }
 }
 
-/// Reads the time of an event from its JSON, without parsing the rest.
-fn created_at(text: &[u8]) -> Option<u64> {
-    const NAME: &[u8] = b"\"created_at\":";
-    let at = text.windows(NAME.len()).position(|part| part == NAME)? + NAME.len();
-    let digits = text[at..].iter().take_while(|byte| byte.is_ascii_digit());
-    Some(digits.fold(0u64, |sum, digit| sum.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'))))
-}
-
 /// Returns the first, the middle and the last pages. Empty if there are too few to compare.
 fn depths(pages: &[String]) -> Vec<&[String]> {
     let part = PAGES.min(pages.len() / 4);
@@ -509,14 +484,5 @@ mod tests {
         assert_eq!((&*parts[0][0], &*parts[1][0], &*parts[2][19]), ("0", "190", "399"));
         assert_eq!(depths(&pages[..8]).iter().map(|part| part.len()).collect::<Vec<_>>(), [2; 3]);
         assert!(depths(&pages[..3]).is_empty());
-    }
-
-    #[test]
-    fn the_time_of_an_event_is_read_from_its_json() {
-        assert_eq!(
-            created_at(br#"["EVENT","a",{"created_at":1750000000,"kind":1}]"#),
-            Some(1_750_000_000)
-        );
-        assert_eq!(created_at(br#"["EVENT","a",{}]"#), None);
     }
 }

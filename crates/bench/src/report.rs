@@ -65,6 +65,18 @@ pub struct BenchReport {
     notes: Vec<String>,
     faults: Vec<String>,
     baseline: Option<Baseline>,
+    sections: Vec<ReportSection>,
+}
+
+/// A further table below a report's own, with columns of its own.
+#[derive(Clone, Debug)]
+pub struct ReportSection {
+    /// Its name in JSON.
+    pub key: &'static str,
+    /// Its title for people.
+    pub title: &'static str,
+    /// Its rows and notes. Settings, faults and charts belong to the report itself.
+    pub report: BenchReport,
 }
 
 /// Latencies in ms at evenly spaced shares of 0 to 100 %.
@@ -111,6 +123,7 @@ impl BenchReport {
             notes: Vec::new(),
             faults: Vec::new(),
             baseline: None,
+            sections: Vec::new(),
         }
     }
 
@@ -149,6 +162,17 @@ impl BenchReport {
     /// Adds a chart. A report with charts has no bars of its own for the columns.
     pub(crate) fn chart(&mut self, chart: BarChart) {
         self.charts.push(chart);
+    }
+
+    /// Adds a table below the report's own, unless it is empty.
+    pub(crate) fn section(&mut self, section: ReportSection) {
+        if !section.report.rows.is_empty() {
+            self.sections.push(section);
+        }
+    }
+
+    pub(crate) fn sections(&self) -> &[ReportSection] {
+        &self.sections
     }
 
     pub(crate) fn bench(&self) -> &str {
@@ -259,8 +283,29 @@ impl BenchReport {
 
     /// Renders the report as JSON. Later versions add keys, but never remove one.
     pub fn to_json(&self) -> Value {
-        let rows: Vec<Value> = self
-            .rows
+        let settings: Map<String, Value> =
+            self.settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let mut object = json!({
+            "bench": self.bench,
+            "hark": env!("CARGO_PKG_VERSION"),
+            "at_s": now.map_or(0, |now| now.as_secs()),
+            "settings": settings,
+            "baseline": self.baseline_name(),
+            "rows": self.json_rows(),
+            "notes": self.notes,
+            "faults": self.faults,
+        });
+        for section in &self.sections {
+            let table =
+                json!({ "rows": section.report.json_rows(), "notes": section.report.notes });
+            object[section.key] = table;
+        }
+        object
+    }
+
+    fn json_rows(&self) -> Vec<Value> {
+        self.rows
             .iter()
             .map(|row| {
                 let mut object = Map::new();
@@ -275,20 +320,7 @@ impl BenchReport {
                 }
                 object.into()
             })
-            .collect();
-        let settings: Map<String, Value> =
-            self.settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        json!({
-            "bench": self.bench,
-            "hark": env!("CARGO_PKG_VERSION"),
-            "at_s": now.map_or(0, |now| now.as_secs()),
-            "settings": settings,
-            "baseline": self.baseline_name(),
-            "rows": rows,
-            "notes": self.notes,
-            "faults": self.faults,
-        })
+            .collect()
     }
 
     /// Renders the report as text.
@@ -319,6 +351,9 @@ impl BenchReport {
         }
         for note in &self.notes {
             let _ = writeln!(out, "{note}");
+        }
+        for section in &self.sections {
+            let _ = write!(out, "\n{}\n\n{}", section.title, section.report.to_text());
         }
         out
     }

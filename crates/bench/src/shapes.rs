@@ -186,7 +186,7 @@ impl QueryShape {
     /// Draws the filters of [`PARAMETERS`] REQs, as JSON. They are the same for the same sample,
     /// and empty if the sample has nothing to draw from.
     pub(crate) fn filters(&self, sample: &EventSample) -> Vec<String> {
-        let mut draw = ParameterSampler { sample, random: Random::new(11), counted: 0, drawn: 0 };
+        let mut draw = ParameterSampler::new(sample, 11);
         (0..PARAMETERS).map_while(|_| (self.make)(&mut draw)).collect()
     }
 }
@@ -202,14 +202,14 @@ pub(crate) fn page(author: &Key, until: u64, page: usize) -> String {
 }
 
 /// Returns text as a JSON string.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut out = Vec::new();
     json::write_string(&mut out, text);
     String::from_utf8_lossy(&out).into_owned()
 }
 
 /// Draws the parameters of queries from a sample.
-struct ParameterSampler<'a> {
+pub(crate) struct ParameterSampler<'a> {
     sample: &'a EventSample,
     random: Random,
     /// The sum of the counts of all things drawn by `around`, and the number of these things.
@@ -218,6 +218,11 @@ struct ParameterSampler<'a> {
 }
 
 impl<'a> ParameterSampler<'a> {
+    /// Creates a sampler. The same seed draws the same parameters of a sample.
+    pub(crate) fn new(sample: &'a EventSample, seed: u64) -> Self {
+        Self { sample, random: Random::new(seed), counted: 0, drawn: 0 }
+    }
+
     fn ids(&mut self, count: usize) -> Option<String> {
         let mut ids = BTreeSet::new();
         // The tries are bounded, since a small sample may have too few ids.
@@ -254,13 +259,13 @@ impl<'a> ParameterSampler<'a> {
     }
 
     /// Draws one of the first `bound` things, the first ones more often.
-    fn ranked<T: Clone>(&mut self, from: &Ranked<T>, bound: usize) -> Option<T> {
+    pub(crate) fn ranked<T: Clone>(&mut self, from: &Ranked<T>, bound: usize) -> Option<T> {
         let rank = self.random.zipf(from.len().min(bound));
         from.get(rank).map(|(thing, _)| thing.clone())
     }
 
     /// Draws an author, busy ones more often, but never the busiest, whom nobody follows.
-    fn author(&mut self, bound: usize) -> Option<Key> {
+    pub(crate) fn author(&mut self, bound: usize) -> Option<Key> {
         let rank = 1 + self.random.zipf((self.sample.authors.len().checked_sub(1)?).min(bound));
         self.sample.authors.get(rank).map(|(key, _)| *key)
     }

@@ -1,0 +1,95 @@
+//! The flags and examples of `hark bench cases`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::args::{OutputArgs, at_least_one, seconds};
+use crate::websocket::Url;
+
+#[derive(Debug, Args)]
+#[command(
+    mut_arg("runs", |arg| arg.help("Measure each case N times, and take the times together")),
+    after_help = "\
+Examples:
+  hark bench cases --html cases.html             everything: minutes, 2 GB in a temporary directory
+  hark bench cases --events 20000 --seconds 1    a short one
+  hark bench cases --case wide --grow 0          four of the cases, without further workers
+  hark bench cases events.jsonl --servers ws://10.0.0.1:7777 ws://10.0.0.2:7777
+
+Starts servers of PostgreSQL and of Hark on this machine, loads the same events everywhere, and asks: one
+pair of both, three pairs in turn, and one Hark on a Citus cluster that grows worker by worker. Then each
+server of PostgreSQL gets a fixed share of a core, and the questions a second are compared with those that
+the costs predict. Everything that was started is ended and removed, also after Ctrl-C.
+
+PostgreSQL 15 or newer must be installed. Without its extension `citus` the pairs are measured alone."
+)]
+pub(crate) struct CasesArgs {
+    /// The events to load; questions are drawn from them [default: those of `hark bench gen`]
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Start nothing, but ask these servers in turn; all of them must hold the events of FILE, and
+    /// answer with --page events if asked
+    #[arg(long, value_name = "URL", num_args = 1.., requires = "file")]
+    pub(crate) servers: Vec<Url>,
+
+    /// How many events to make, if no file is given
+    #[arg(long, value_name = "N", default_value_t = 100_000, conflicts_with = "file")]
+    pub(crate) events: u64,
+
+    /// The seed of the events and of the questions
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    pub(crate) seed: u64,
+
+    /// Days that a question of the wide area covers
+    #[arg(long, value_name = "DAYS", default_value_t = 7.0, value_parser = seconds)]
+    pub(crate) days: f64,
+
+    /// Events of a page where everything is asked for
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = at_least_one)]
+    pub(crate) page: usize,
+
+    /// How long each case is measured, in seconds
+    #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+
+    /// Only cases with this in their names; may be given several times
+    #[arg(long = "case", value_name = "NAME")]
+    pub(crate) cases: Vec<String>,
+
+    /// Pairs of Hark and PostgreSQL, each with all events
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    pub(crate) pairs: usize,
+
+    /// Workers that the Citus cluster begins with
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    pub(crate) workers: usize,
+
+    /// Workers that are added to it, one by one
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) grow: usize,
+
+    /// The share of a core that each server of PostgreSQL has in the model and in its check
+    #[arg(long, value_name = "CORES", default_value_t = 0.1, value_parser = share)]
+    pub(crate) share: f64,
+
+    /// Questions at the same time while the model is checked
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = at_least_one)]
+    pub(crate) at_once: usize,
+
+    /// Do not check the model, which limits the servers' CPU
+    #[arg(long)]
+    pub(crate) unchecked: bool,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Parses a share of a core. Smaller ones are below what the system can grant in a period.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.05..=64.0).contains(&share) => Ok(share),
+        _ => Err("must be a number of cores from 0.05 to 64".into()),
+    }
+}

@@ -1,0 +1,188 @@
+//! The eight cases, and the questions that they ask.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, ensure};
+
+use crate::random::Random;
+use crate::sample::EventSample;
+use crate::shapes::{ParameterSampler, quoted};
+use crate::text::hex;
+
+/// Questions drawn for each area.
+const QUESTIONS: usize = 256;
+/// Ranks of the authors and of the hashtags that are drawn, the first ones more often.
+const AUTHORS: usize = 2_000;
+const HASHTAGS: usize = 300;
+/// Events of the first page.
+const FIRST_PAGE: usize = 100;
+const DAY_S: f64 = 86_400.0;
+
+/// How much of the archive a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum QuestionArea {
+    /// One author, or one value of a tag, in turn.
+    Narrow,
+    /// All kinds and authors of some days.
+    Wide,
+}
+
+/// How much of the answer is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnswerExtent {
+    /// The newest 100 events.
+    FirstPage,
+    /// All events, page by page.
+    Everything,
+}
+
+/// A question's area and the extent of its answer, with any number of questions at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CaseForm {
+    pub(super) area: QuestionArea,
+    pub(super) extent: AnswerExtent,
+}
+
+/// One of the eight cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Case {
+    pub(super) form: CaseForm,
+    /// Questions at the same time.
+    pub(super) at_once: usize,
+}
+
+/// All forms, in the order of the tables.
+pub(super) const FORMS: [CaseForm; 4] = [
+    CaseForm { area: QuestionArea::Narrow, extent: AnswerExtent::FirstPage },
+    CaseForm { area: QuestionArea::Narrow, extent: AnswerExtent::Everything },
+    CaseForm { area: QuestionArea::Wide, extent: AnswerExtent::FirstPage },
+    CaseForm { area: QuestionArea::Wide, extent: AnswerExtent::Everything },
+];
+
+/// Questions at the same time of each form's two cases.
+pub(super) const AT_ONCE: [usize; 2] = [1, 5];
+
+impl CaseForm {
+    pub(super) fn name(self) -> &'static str {
+        match (self.area, self.extent) {
+            (QuestionArea::Narrow, AnswerExtent::FirstPage) => "narrow, first page",
+            (QuestionArea::Narrow, AnswerExtent::Everything) => "narrow, everything",
+            (QuestionArea::Wide, AnswerExtent::FirstPage) => "wide, first page",
+            (QuestionArea::Wide, AnswerExtent::Everything) => "wide, everything",
+        }
+    }
+
+    /// The position of this form's counts in a list for all forms.
+    pub(super) fn index(self) -> usize {
+        FORMS.iter().position(|form| *form == self).unwrap_or_default()
+    }
+}
+
+impl Case {
+    /// Returns the eight cases.
+    pub(super) fn all() -> Vec<Self> {
+        let of = |form| AT_ONCE.map(|at_once| Self { form, at_once });
+        FORMS.into_iter().flat_map(of).collect()
+    }
+
+    pub(super) fn name(&self) -> String {
+        format!("{}, {} at once", self.form.name(), self.at_once)
+    }
+}
+
+/// A question without its page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CaseQuestion {
+    /// The fields of the filter, without `until` and `limit`: `"kinds":[1]`.
+    pub(super) conditions: String,
+    /// The time of the newest event that is asked for, in seconds.
+    pub(super) until: u64,
+}
+
+/// The questions of all forms, which every server is asked.
+pub(super) struct CaseQuestions {
+    narrow: Vec<CaseQuestion>,
+    wide: Vec<CaseQuestion>,
+    /// Events of a page where everything is asked for.
+    page: usize,
+}
+
+impl CaseQuestions {
+    /// Draws the questions from a sample. The same seed draws the same ones.
+    pub(super) fn draw(
+        sample: &EventSample,
+        seed: u64,
+        days: f64,
+        page: usize,
+    ) -> anyhow::Result<Self> {
+        let ends = sample.times.first().zip(sample.times.last());
+        let (&oldest, &newest) = ends.context("there are no events to ask for")?;
+        let mut draw = ParameterSampler::new(sample, seed);
+        let mut narrow = Vec::with_capacity(QUESTIONS);
+        for number in 0..QUESTIONS {
+            let conditions = if number % 2 == 0 {
+                draw.author(AUTHORS).map(|author| format!(r#""authors":["{}"]"#, hex(&author)))
+            } else {
+                draw.ranked(&sample.hashtags, HASHTAGS)
+                    .map(|tag| format!(r##""#t":[{}]"##, quoted(&tag)))
+            };
+            narrow.extend(conditions.map(|conditions| CaseQuestion { conditions, until: newest }));
+        }
+        ensure!(narrow.len() == QUESTIONS, "there are too few events to draw questions from");
+        let span = (days * DAY_S) as u64;
+        let mut random = Random::new(seed);
+        let latest = (newest - oldest).saturating_sub(span);
+        let wide = (0..QUESTIONS).map(|_| {
+            let since = oldest + random.below(latest as usize + 1) as u64;
+            CaseQuestion { conditions: format!(r#""since":{since}"#), until: since + span }
+        });
+        Ok(Self { narrow, wide: wide.collect(), page })
+    }
+
+    pub(super) fn of(&self, area: QuestionArea) -> &[CaseQuestion] {
+        match area {
+            QuestionArea::Narrow => &self.narrow,
+            QuestionArea::Wide => &self.wide,
+        }
+    }
+
+    /// Returns the most events of a page.
+    pub(super) fn page_of(&self, extent: AnswerExtent) -> usize {
+        match extent {
+            AnswerExtent::FirstPage => FIRST_PAGE,
+            AnswerExtent::Everything => self.page,
+        }
+    }
+}
+
+impl CaseQuestion {
+    /// Returns the filter of a page: at most `limit` events at or before `until`.
+    pub(super) fn filter(&self, until: u64, limit: usize) -> String {
+        let mut filter = format!("{{{}", self.conditions);
+        // Writing to a string does not fail.
+        let _ = write!(filter, r#","until":{until},"limit":{limit}}}"#);
+        filter
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_eight_cases_and_their_names_differ() {
+        let mut names: Vec<String> = Case::all().iter().map(Case::name).collect();
+        assert_eq!(names[0], "narrow, first page, 1 at once");
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 8);
+        assert_eq!(FORMS.map(CaseForm::index), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_filter_is_one_of_nip_01() {
+        let question = CaseQuestion { conditions: r#""since":5"#.into(), until: 9 };
+        let filter: serde_json::Value = serde_json::from_str(&question.filter(8, 100)).unwrap();
+        assert_eq!(filter, serde_json::json!({ "since": 5, "until": 8, "limit": 100 }));
+    }
+}

@@ -1,0 +1,210 @@
+//! `hark bench cases`: eight cases of a search service, on one server, on several pairs of Hark and
+//! PostgreSQL, and on a Citus cluster that grows. It starts all servers itself, unless it is given
+//! the addresses of others; see `setup` for what is asked, `model` for what the costs predict.
+
+mod args;
+mod case;
+mod cluster;
+mod costs;
+mod machine;
+mod model;
+mod round;
+mod setup;
+mod stages;
+mod tables;
+mod walk;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+
+use crate::report::BenchReport;
+use crate::sample::EventSample;
+use crate::shapes::choose;
+use crate::store::BenchStoreOpener;
+use crate::target::describe_machine;
+pub(crate) use args::CasesArgs;
+use case::{Case, CaseForm, CaseQuestions};
+use costs::FormCosts;
+use model::{ClusterSize, QuestionCpu};
+use round::{CaseRound, FoundEvents, RoundTotals};
+use setup::{CaseSetup, SpentCpu};
+
+pub(crate) fn run(args: &CasesArgs, open: BenchStoreOpener<'_>) -> anyhow::Result<ExitCode> {
+    let named = Case::all().into_iter().map(|case| (case.name(), case));
+    let cases = choose(named, |(name, _)| name, &args.cases)?;
+    let cases = cases.into_iter().map(|(_, case)| case).collect();
+    let mut report = BenchReport::new("cases", &tables::TIMES);
+    describe_machine(&mut report);
+    report.setting("seed", args.seed);
+    report.setting("days", args.days);
+    report.setting("page", args.page);
+    report.setting("seconds_per_case", args.seconds);
+    report.setting("runs", args.output.runs);
+    if args.servers.is_empty() {
+        stages::run(args, cases, open, &mut report)?;
+    } else if let Some(file) = &args.file {
+        let sample = EventSample::read(file)?;
+        report.setting("file", file.display().to_string());
+        let mut bench = CasesBench::new(args, cases, &sample)?;
+        bench.measure(&CaseSetup::elsewhere(&args.servers), &mut report)?;
+        bench.finish(&mut report);
+    }
+    args.output.publish(report)
+}
+
+/// A setup that was measured, and what its questions cost.
+struct MeasuredSetup {
+    name: String,
+    costs: Vec<FormCosts>,
+}
+
+/// A setup whose throughput is predicted.
+struct CheckedSetup {
+    name: String,
+    /// `None` if it is one server.
+    cluster: Option<ClusterSize>,
+    costs: Vec<(CaseForm, QuestionCpu)>,
+    /// Questions a second, of the forms that were measured.
+    measured: Vec<(CaseForm, f64)>,
+}
+
+impl CheckedSetup {
+    fn cpu_of(&self, form: CaseForm) -> Option<QuestionCpu> {
+        self.costs.iter().find(|(of, _)| *of == form).map(|(_, cpu)| *cpu)
+    }
+
+    fn measured_of(&self, form: CaseForm) -> Option<f64> {
+        self.measured.iter().find(|(of, _)| *of == form).map(|(_, per_s)| *per_s)
+    }
+}
+
+/// Measures the cases on one setup after the other.
+struct CasesBench<'a> {
+    args: &'a CasesArgs,
+    runtime: Runtime,
+    cases: Vec<Case>,
+    questions: Arc<CaseQuestions>,
+    found: FoundEvents,
+    setups: Vec<MeasuredSetup>,
+    checked: Vec<CheckedSetup>,
+}
+
+impl<'a> CasesBench<'a> {
+    fn new(args: &'a CasesArgs, cases: Vec<Case>, sample: &EventSample) -> anyhow::Result<Self> {
+        let questions = CaseQuestions::draw(sample, args.seed, args.days, args.page)?;
+        Ok(Self {
+            args,
+            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
+            cases,
+            questions: Arc::new(questions),
+            found: FoundEvents::default(),
+            setups: Vec::new(),
+            checked: Vec::new(),
+        })
+    }
+
+    /// Measures all cases on a setup and adds their rows.
+    fn measure(&mut self, setup: &CaseSetup<'_>, report: &mut BenchReport) -> anyhow::Result<()> {
+        let mut costs: Vec<FormCosts> = Vec::new();
+        for &case in &self.cases {
+            let (totals, spent, seconds) = self.runtime.block_on(self.ask(setup, case))?;
+            let name = format!("{}: {}", setup.name, case.name());
+            totals.refusals.add_to(report, &name);
+            let different = self.found.compare(case.form, &totals);
+            if different > 0 {
+                report.fault(format!(
+                    "{name}: {different} answers have not as many events as elsewhere"
+                ));
+            }
+            if totals.asked > 0 && totals.events == 0 {
+                report.fault(format!("{name}: no answer held an event"));
+            }
+            tables::add_case(report, &setup.name, case, &totals, seconds);
+            // Costs are those of the case with the most questions at once.
+            costs.retain(|of| of.form != case.form);
+            if !setup.harks.is_empty() {
+                costs.extend(FormCosts::new(case.form, &totals, &spent));
+            }
+        }
+        self.setups.push(MeasuredSetup { name: setup.name.clone(), costs });
+        Ok(())
+    }
+
+    /// Asks the questions of a case, and returns what was received, spent and how long it took.
+    async fn ask(
+        &self,
+        setup: &CaseSetup<'_>,
+        case: Case,
+    ) -> anyhow::Result<(RoundTotals, SpentCpu, f64)> {
+        let length = Duration::from_secs_f64(self.args.seconds);
+        let mut round = CaseRound::connect(&setup.urls, case, &self.questions).await?;
+        let (mut sum, mut spent, mut seconds) = (RoundTotals::default(), SpentCpu::default(), 0.0);
+        for _ in 0..self.args.output.runs.max(1) {
+            round.warm_up(length).await?;
+            let (before, start) = (setup.used()?, Instant::now());
+            sum.merge(round.ask(length).await?);
+            seconds += start.elapsed().as_secs_f64();
+            spent.add(&setup.used()?.minus(&before));
+        }
+        Ok((sum, spent, seconds))
+    }
+
+    /// Predicts the throughput of a setup from these costs, and measures it with bounds on the CPU
+    /// of its servers of PostgreSQL, if there can be any.
+    fn check(
+        &mut self,
+        setup: &CaseSetup<'_>,
+        cluster: Option<ClusterSize>,
+        costs: &[FormCosts],
+    ) -> anyhow::Result<()> {
+        let mut measured = Vec::new();
+        if setup.bound(Some(self.args.share))? {
+            let throughput = self.runtime.block_on(self.throughput(setup, costs));
+            setup.bound(None)?;
+            measured = throughput?;
+        }
+        self.predict(setup.name.clone(), cluster, costs, measured);
+        Ok(())
+    }
+
+    /// Keeps a setup for the table of the model.
+    fn predict(
+        &mut self,
+        name: String,
+        cluster: Option<ClusterSize>,
+        costs: &[FormCosts],
+        measured: Vec<(CaseForm, f64)>,
+    ) {
+        let costs = costs.iter().map(|costs| (costs.form, costs.cpu)).collect();
+        self.checked.push(CheckedSetup { name, cluster, costs, measured });
+    }
+
+    /// Measures the questions a second of each form that has costs.
+    async fn throughput(
+        &self,
+        setup: &CaseSetup<'_>,
+        costs: &[FormCosts],
+    ) -> anyhow::Result<Vec<(CaseForm, f64)>> {
+        let length = Duration::from_secs_f64(self.args.seconds);
+        let mut measured = Vec::new();
+        for costs in costs {
+            let case = Case { form: costs.form, at_once: self.args.at_once };
+            let round = CaseRound::connect(&setup.urls, case, &self.questions).await?;
+            let pages_per_s = round.pages_per_s(length).await?;
+            measured.push((costs.form, pages_per_s / costs.pages.max(1.0)));
+        }
+        Ok(measured)
+    }
+
+    /// Adds the tables and charts of all setups.
+    fn finish(self, report: &mut BenchReport) {
+        tables::add_charts(report, &self.cases, &self.setups);
+        if self.args.servers.is_empty() {
+            tables::add_costs(report, &self.setups);
+            tables::add_model(report, stages::cores(self.args), &self.checked);
+        }
+    }
+}

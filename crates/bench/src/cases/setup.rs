@@ -1,0 +1,126 @@
+//! What is asked: servers of Hark, and the servers of PostgreSQL behind them.
+
+use std::time::Duration;
+
+use super::machine::{CpuQuota, HarkProcess, PostgresProcess};
+use crate::process::{ProcessTree, TreeCpuTime};
+use crate::websocket::Url;
+
+/// What a server of a setup does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ServerDuty {
+    /// Answers questions.
+    Hark,
+    /// Answers Hark's statements: PostgreSQL by itself, or the coordinator of a cluster.
+    Database,
+    /// Has shards of a cluster.
+    Worker,
+}
+
+/// A server of PostgreSQL, and what bounds its CPU.
+pub(super) struct BoundedPostgres {
+    pub(super) process: PostgresProcess,
+    /// `None` if its CPU cannot be bounded on this machine.
+    pub(super) quota: Option<CpuQuota>,
+}
+
+/// Servers that answer together.
+pub(super) struct CaseSetup<'a> {
+    /// The name in tables.
+    pub(super) name: String,
+    /// The addresses that questions go to in turn.
+    pub(super) urls: Vec<Url>,
+    pub(super) harks: Vec<HarkProcess>,
+    pub(super) databases: Vec<&'a BoundedPostgres>,
+    pub(super) workers: Vec<&'a BoundedPostgres>,
+}
+
+/// The CPU time of each server of a setup, in the same order at each moment.
+pub(super) struct SetupCpu(Vec<(ServerDuty, TreeCpuTime)>);
+
+/// The CPU time that the servers of a setup have used meanwhile.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct SpentCpu {
+    /// CPU time of all servers of Hark.
+    pub(super) hark: Duration,
+    /// CPU time of the databases that Hark asks.
+    pub(super) database: Duration,
+    /// CPU time of all workers, and of the busiest of them.
+    pub(super) workers: Duration,
+    pub(super) busiest: Duration,
+}
+
+impl<'a> CaseSetup<'a> {
+    /// Servers that run already, of which only the addresses are known.
+    pub(super) fn elsewhere(urls: &[Url]) -> Self {
+        let count = urls.len();
+        let name = if count == 1 { "1 server".into() } else { format!("{count} servers") };
+        let none = Vec::new();
+        Self { name, urls: urls.to_vec(), harks: Vec::new(), databases: none, workers: Vec::new() }
+    }
+
+    /// Servers of Hark that were started, on these databases.
+    pub(super) fn new(
+        name: String,
+        harks: Vec<HarkProcess>,
+        databases: Vec<&'a BoundedPostgres>,
+        workers: Vec<&'a BoundedPostgres>,
+    ) -> Self {
+        let urls = harks.iter().map(|hark| hark.url().clone()).collect();
+        Self { name, urls, harks, databases, workers }
+    }
+
+    fn processes(&self) -> impl Iterator<Item = (ServerDuty, ProcessTree)> {
+        let of = |duty| move |server: &&BoundedPostgres| (duty, server.process.processes());
+        let harks = self.harks.iter().map(|hark| (ServerDuty::Hark, hark.processes()));
+        harks
+            .chain(self.databases.iter().map(of(ServerDuty::Database)))
+            .chain(self.workers.iter().map(of(ServerDuty::Worker)))
+    }
+
+    /// Returns the CPU time that each server has used so far.
+    pub(super) fn used(&self) -> anyhow::Result<SetupCpu> {
+        let used = self.processes().map(|(duty, tree)| Ok((duty, tree.used()?)));
+        Ok(SetupCpu(used.collect::<anyhow::Result<_>>()?))
+    }
+
+    /// Bounds the CPU of each server of PostgreSQL, in cores. `None` removes the bounds. Returns
+    /// whether all of them could be bounded.
+    pub(super) fn bound(&self, cores: Option<f64>) -> anyhow::Result<bool> {
+        let mut all = true;
+        for server in self.databases.iter().chain(&self.workers) {
+            match &server.quota {
+                Some(quota) => quota.set(cores)?,
+                None => all = false,
+            }
+        }
+        Ok(all && !self.databases.is_empty())
+    }
+}
+
+impl SetupCpu {
+    pub(super) fn minus(&self, before: &Self) -> SpentCpu {
+        let mut spent = SpentCpu::default();
+        for ((duty, used), (_, before)) in self.0.iter().zip(&before.0) {
+            let time = used.minus(before);
+            match duty {
+                ServerDuty::Hark => spent.hark += time,
+                ServerDuty::Database => spent.database += time,
+                ServerDuty::Worker => {
+                    spent.workers += time;
+                    spent.busiest = spent.busiest.max(time);
+                }
+            }
+        }
+        spent
+    }
+}
+
+impl SpentCpu {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.hark += other.hark;
+        self.database += other.database;
+        self.workers += other.workers;
+        self.busiest += other.busiest;
+    }
+}

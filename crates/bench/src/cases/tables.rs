@@ -1,0 +1,162 @@
+//! The tables and charts of the report.
+
+use super::case::{Case, FORMS};
+use super::costs::FormCosts;
+use super::model::{ServerCores, Throughput};
+use super::round::RoundTotals;
+use super::{CheckedSetup, MeasuredSetup};
+use crate::report::{BarChart, BenchReport, ChartBar, Column, ReportSection};
+
+/// The figures of a case: those that k6 prints, and the events of an answer.
+pub(super) const TIMES: [Column; 10] = [
+    Column::plain("count", "count", ""),
+    Column::plain("success_percent", "success", "%"),
+    Column::plain("avg_ms", "avg", "ms"),
+    Column::plain("min_ms", "min", "ms"),
+    Column::compared("med_ms", "med", "ms"),
+    Column::plain("max_ms", "max", "ms"),
+    Column::plain("p90_ms", "p(90)", "ms"),
+    Column::compared("p95_ms", "p(95)", "ms"),
+    Column::plain("per_s", "questions/s", ""),
+    Column::plain("events", "events", ""),
+];
+
+const COSTS: [Column; 11] = [
+    Column::plain("hark_cpu_ms", "Hark", "CPU ms"),
+    Column::plain("database_cpu_ms", "database", "CPU ms"),
+    Column::plain("workers_cpu_ms", "workers", "CPU ms"),
+    Column::plain("busiest_percent", "busiest", "%"),
+    Column::plain("events", "events", ""),
+    Column::plain("pages", "pages", ""),
+    Column::plain("hark_received_kb", "to Hark", "KB"),
+    Column::plain("hark_statements", "statements", ""),
+    Column::plain("hark_round_trips", "round trips", ""),
+    Column::plain("coordinator_received_kb", "from workers", "KB"),
+    Column::plain("shards", "shards", ""),
+];
+
+const MODEL: [Column; 6] = [
+    Column::plain("hark_per_s", "Hark", "/s"),
+    Column::plain("database_per_s", "database", "/s"),
+    Column::plain("workers_per_s", "workers", "/s"),
+    Column::plain("predicted_per_s", "predicted", "/s"),
+    Column::plain("measured_per_s", "measured", "/s"),
+    Column::plain("ratio", "ratio", "x"),
+];
+
+/// Adds the row of a case.
+pub(super) fn add_case(
+    report: &mut BenchReport,
+    setup: &str,
+    case: Case,
+    totals: &RoundTotals,
+    seconds: f64,
+) {
+    let times = &totals.times;
+    let answered = (totals.asked - totals.failed) as f64;
+    let figures = [
+        Some(totals.asked as f64),
+        (totals.asked > 0).then(|| answered / totals.asked as f64 * 100.0),
+        times.mean_ms(),
+        times.least_ms(),
+        times.at_ms(0.5),
+        times.most_ms(),
+        times.at_ms(0.9),
+        times.at_ms(0.95),
+        (seconds > 0.0).then(|| answered / seconds),
+        totals.each(totals.events as f64),
+    ];
+    report.row(format!("{setup}: {}", case.name()), &figures);
+}
+
+/// Adds a chart for each case: the medians of all setups.
+pub(super) fn add_charts(report: &mut BenchReport, cases: &[Case], setups: &[MeasuredSetup]) {
+    for case in cases {
+        let bar = |setup: &MeasuredSetup| {
+            let name = format!("{}: {}", setup.name, case.name());
+            let row = report.rows().iter().find(|row| row.name == name)?;
+            let value = row.figures.get(4).copied().flatten()?;
+            Some(ChartBar { name: setup.name.clone(), value, is_own: true })
+        };
+        let bars = setups.iter().filter_map(bar).collect();
+        report.chart(BarChart { name: case.name(), unit: "ms", bars });
+    }
+}
+
+/// Adds the table of what questions cost.
+pub(super) fn add_costs(report: &mut BenchReport, setups: &[MeasuredSetup]) {
+    let mut table = BenchReport::new("cases", &COSTS);
+    for setup in setups {
+        for costs in &setup.costs {
+            table.row(format!("{}: {}", setup.name, costs.form.name()), &cost_figures(costs));
+        }
+    }
+    table.note(
+        "Of one question, with 5 at once. database: PostgreSQL by itself, or the coordinator. workers: all \
+         together; busiest: the share of one of them. to Hark, from workers: all bytes of the connections. \
+         statements, round trips: between Hark and its database. shards: statements of the coordinator to \
+         its workers, one for each shard that it reads, as often as it reads it.",
+    );
+    report.section(ReportSection { key: "costs", title: "What a question costs", report: table });
+}
+
+fn cost_figures(costs: &FormCosts) -> [Option<f64>; 11] {
+    let (hark, workers) = (costs.hark_traffic, costs.worker_traffic);
+    [
+        Some(costs.cpu.hark_ms),
+        Some(costs.cpu.database_ms),
+        costs.busiest_share.map(|_| costs.cpu.workers_ms),
+        costs.busiest_share.map(|share| share * 100.0),
+        Some(costs.events),
+        Some(costs.pages),
+        hark.map(|traffic| traffic.received_bytes / 1e3),
+        hark.map(|traffic| traffic.statements),
+        hark.map(|traffic| traffic.round_trips),
+        workers.map(|traffic| traffic.received_bytes / 1e3),
+        workers.map(|traffic| traffic.statements),
+    ]
+}
+
+/// Adds the table of predicted throughput, beside what was measured, and its charts.
+pub(super) fn add_model(report: &mut BenchReport, cores: ServerCores, setups: &[CheckedSetup]) {
+    let mut table = BenchReport::new("cases", &MODEL);
+    for form in FORMS {
+        let name = format!("{}, {} cores a server", form.name(), cores.postgres);
+        let mut chart = BarChart { name, unit: "questions/s", bars: Vec::new() };
+        for setup in setups {
+            let Some(cpu) = setup.cpu_of(form) else { continue };
+            let predicted = Throughput::predict(cpu, cores, setup.cluster);
+            let measured = setup.measured_of(form);
+            let per_s = predicted.per_s();
+            table.row(
+                format!("{}: {}", form.name(), setup.name),
+                &[
+                    Some(predicted.hark_per_s),
+                    Some(predicted.database_per_s),
+                    predicted.workers_per_s,
+                    Some(per_s),
+                    measured,
+                    measured.map(|measured| measured / per_s),
+                ],
+            );
+            let mut bar = |what: &str, value, is_own| {
+                let name = format!("{}, {what}", setup.name);
+                chart.bars.push(ChartBar { name, value, is_own });
+            };
+            bar("predicted", per_s, false);
+            if let Some(measured) = measured {
+                bar("measured", measured, true);
+            }
+        }
+        report.chart(chart);
+    }
+    table.note(format!(
+        "Questions a second that each kind of server has CPU for, with {} of a core for each server of \
+         PostgreSQL and {} for each Hark; the least of them is predicted. Clusters of all sizes are predicted \
+         from the costs of the first one. measured: with these bounds of CPU, but none for Hark. ratio: measured \
+         beside predicted.",
+        cores.postgres, cores.hark
+    ));
+    let title = "How many questions a second servers answer, by their CPU";
+    report.section(ReportSection { key: "model", title, report: table });
+}

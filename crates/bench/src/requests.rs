@@ -1,0 +1,57 @@
+//! Questions to a relay as frames, and what is read of the events that come back.
+
+use crate::websocket::put_text;
+
+/// One REQ and its CLOSE, as frames.
+#[derive(Clone)]
+pub(crate) struct RequestFrames {
+    pub(crate) req: Vec<u8>,
+    pub(crate) close: Vec<u8>,
+    /// How its EOSE begins.
+    pub(crate) eose: Vec<u8>,
+    /// The subscription's id.
+    pub(crate) sub: String,
+}
+
+/// Frames a REQ of these filters, under an id that tells the number.
+pub(crate) fn request(number: usize, filters: &str) -> RequestFrames {
+    let sub = format!("q{number}");
+    let (mut req, mut close) = (Vec::new(), Vec::new());
+    put_text(&mut req, &[format!("[\"REQ\",\"{sub}\",{filters}]").as_bytes()]);
+    put_text(&mut close, &[format!("[\"CLOSE\",\"{sub}\"]").as_bytes()]);
+    RequestFrames { req, close, eose: format!("[\"EOSE\",\"{sub}\"").into_bytes(), sub }
+}
+
+/// Reads the time of an event from its JSON, without parsing the rest.
+pub(crate) fn created_at(text: &[u8]) -> Option<u64> {
+    let digits = after(text, b"\"created_at\":")?.iter().take_while(|byte| byte.is_ascii_digit());
+    Some(digits.fold(0u64, |sum, digit| sum.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'))))
+}
+
+/// Reads the id of an event from its JSON, as the hex digits that stand there.
+pub(crate) fn event_id(text: &[u8]) -> Option<[u8; 64]> {
+    after(text, b"\"id\":\"")?.first_chunk().copied()
+}
+
+/// Returns what follows the first `name`. In strings of JSON its quotes would be escaped.
+fn after<'a>(text: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    text.get(memchr::memmem::find(text, name)? + name.len()..)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_and_id_of_an_event_are_read_from_its_json() {
+        assert_eq!(
+            created_at(br#"["EVENT","a",{"created_at":1750000000,"kind":1}]"#),
+            Some(1_750_000_000)
+        );
+        assert_eq!(created_at(br#"["EVENT","a",{}]"#), None);
+        let text = format!("[\"EVENT\",\"a\",{{\"id\":\"{}\"}}]", "0a".repeat(32));
+        let id = event_id(text.as_bytes()).map(|id| id[..4].to_vec());
+        assert_eq!(id.as_deref(), Some(&b"0a0a"[..]));
+        assert_eq!(event_id(br#"["EVENT","a",{"id":"0a"}]"#), None);
+    }
+}
