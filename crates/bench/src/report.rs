@@ -11,6 +11,10 @@ use serde_json::{Map, Value, json};
 use crate::html;
 use crate::words::figure;
 
+mod parts;
+
+pub use parts::{BarChart, ChartBar, Curve, ReportSection};
+
 /// One kind of figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
@@ -66,48 +70,6 @@ pub struct BenchReport {
     faults: Vec<String>,
     baseline: Option<Baseline>,
     sections: Vec<ReportSection>,
-}
-
-/// A further table below a report's own, with columns of its own.
-#[derive(Clone, Debug)]
-pub struct ReportSection {
-    /// Its name in JSON.
-    pub key: &'static str,
-    /// Its title for people.
-    pub title: &'static str,
-    /// Its rows and notes. Settings, faults and charts belong to the report itself.
-    pub report: BenchReport,
-}
-
-/// Latencies in ms at evenly spaced shares of 0 to 100 %.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Curve {
-    /// The name of the row.
-    pub name: String,
-    /// The latencies at 0 %, 1 %, … 100 %.
-    pub points: Vec<f64>,
-}
-
-/// Figures that are drawn beside each other as bars, in the HTML page.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BarChart {
-    /// What was measured.
-    pub name: String,
-    /// The unit of the figures.
-    pub unit: &'static str,
-    /// The bars.
-    pub bars: Vec<ChartBar>,
-}
-
-/// A bar of a chart.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ChartBar {
-    /// The name of the bar.
-    pub name: String,
-    /// Its figure.
-    pub value: f64,
-    /// Whether the figure is Hark's, and not one that it is compared with.
-    pub is_own: bool,
 }
 
 impl BenchReport {

@@ -98,8 +98,8 @@ impl GrowingCluster {
     /// Returns into how many shards the events are divided.
     pub(super) fn shards(&self) -> anyhow::Result<usize> {
         let (runtime, client) = self.coordinator.process.server()?.connect(DATABASE)?;
-        let sql = "SELECT count(*) FROM pg_dist_shard \
-            WHERE logicalrelid::text IN ('nostr.record', 'record')";
+        let sql = "SELECT count(*) FROM pg_dist_shard s JOIN pg_class c \
+            ON c.oid = s.logicalrelid WHERE c.relname = 'record'";
         let row = runtime.block_on(client.query_one(sql, &[]));
         let shards: i64 = row.context("the shards could not be counted")?.get(0);
         Ok(usize::try_from(shards)?)
@@ -122,7 +122,9 @@ impl GrowingCluster {
         for (worker, counter) in self.workers.iter().zip(counters) {
             self.move_worker(counter.port(), worker.process.port())?;
         }
-        Ok(())
+        // All nodes must know each other's ports before another one is added.
+        let sync = "SELECT start_metadata_sync_to_all_nodes()".into();
+        run_sql(&self.coordinator, &["SET client_min_messages = warning".into(), sync])
     }
 
     fn move_worker(&self, from: u16, to: u16) -> anyhow::Result<()> {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::Runtime;
+
 use super::case::{Case, CaseForm, CaseQuestions, FORMS};
 use super::cluster::{DATABASE, GrowingCluster};
 use super::machine::{HarkProcess, RunDirectory, TrafficCounter, TrafficCounts, url};
@@ -68,7 +70,8 @@ impl QuestionTraffic {
 
 /// Counts what passes between the servers, with a further Hark whose connections are counted, and
 /// adds it to the costs.
-pub(super) async fn count_traffic(
+pub(super) fn count_traffic(
+    runtime: &Runtime,
     run: &RunDirectory,
     name: &str,
     database: &BoundedPostgres,
@@ -77,7 +80,7 @@ pub(super) async fn count_traffic(
     costs: &mut [FormCosts],
 ) -> anyhow::Result<()> {
     let workers = cluster.map(GrowingCluster::count_traffic).transpose()?.unwrap_or_default();
-    let counted = count(run, name, database, &workers, questions, costs).await;
+    let counted = runtime.block_on(count(run, name, database, &workers, questions, costs));
     if let Some(cluster) = cluster {
         cluster.count_no_traffic(&workers)?;
     }

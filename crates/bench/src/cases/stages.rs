@@ -175,8 +175,14 @@ fn costs_with_traffic(
 ) -> anyhow::Result<Vec<FormCosts>> {
     let setup = bench.setups.last_mut().context("no setup was measured")?;
     let name = format!("hark-counted-{}", if cluster.is_some() { "citus" } else { "pair" });
-    let counted =
-        count_traffic(starter.run, &name, database, cluster, &bench.questions, &mut setup.costs);
-    bench.runtime.block_on(counted)?;
+    count_traffic(
+        &bench.runtime,
+        starter.run,
+        &name,
+        database,
+        cluster,
+        &bench.questions,
+        &mut setup.costs,
+    )?;
     Ok(setup.costs.clone())
 }

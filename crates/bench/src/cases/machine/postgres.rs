@@ -59,13 +59,14 @@ impl InstalledPostgres {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let packaged = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
         let folders = std::env::split_paths(&path).chain(packaged.map(|of| of.path().join("bin")));
-        let whole = folders
-            .filter(|folder| ["postgres", "initdb"].iter().all(|name| folder.join(name).is_file()));
+        let whole = folders.filter(|folder| {
+            ["postgres", "initdb", "pg_basebackup"].iter().all(|name| folder.join(name).is_file())
+        });
         let newest = whole.filter_map(|folder| Some((version(&folder)?, folder))).max();
         match newest {
             Some((version, programs)) if version >= VERSION_MIN => Ok(Self { programs, version }),
             _ => bail!(
-                "PostgreSQL {VERSION_MIN} or newer is needed, with initdb: install Debian's package \
+                "PostgreSQL {VERSION_MIN} or newer is needed, with initdb and pg_basebackup: install Debian's package \
                  `postgresql`, or give --servers that run already"
             ),
         }

@@ -37,7 +37,11 @@ impl CpuQuota {
     ) -> anyhow::Result<Self> {
         let quota = Self::empty(run, name)?;
         for id in server.ids() {
-            quota.write("cgroup.procs", &id.to_string())?;
+            let moved = quota.write("cgroup.procs", &id.to_string());
+            // A child may end meanwhile.
+            if Path::new(&format!("/proc/{id}")).exists() {
+                moved?;
+            }
         }
         Ok(quota)
     }
