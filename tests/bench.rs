@@ -207,6 +207,7 @@ fn what_cannot_be_measured_is_said_with_what_to_do() {
         (&["cases", "--servers", "ws://127.0.0.1:1"], 2, "<FILE>"),
         (&["cases", &file, "--servers", nobody[1]], 1, "is the relay running"),
         (&["cases", "--share", "0.01"], 2, "from 0.05"),
+        (&["cases", "--setting", "work_mem"], 2, "name=value"),
     ] {
         let run = bench(args);
         assert_eq!(run.code, code, "{args:?}: {}", run.stderr);
@@ -278,9 +279,11 @@ fn eight_cases_are_asked_of_pairs_and_of_a_growing_cluster() {
     let place = Place::new("bench-cases");
     let has_citus = citus::is_installed("hark bench cases on a cluster");
     let (file, page) = (events(&place, "3000"), place.path("cases.html"));
-    let small = ["--pairs", "2", "--workers", "2", "--grow", "1", "--seconds", "0.1"];
-    let more = ["--page", "40", "--share", "0.2", "--at-once", "4", "--html", &page, "--json"];
-    let report = bench(&[&["cases", &file][..], &small, &more].concat()).json();
+    let small = ["--pairs", "2", "--workers", "2", "--grow", "1", "--seconds", "0.05"];
+    // A whole core limits nothing, so the check takes no longer than the rest.
+    let check = ["--share", "1", "--at-once", "2", "--setting", "work_mem=5MB"];
+    let more = ["--page", "40", "--html", &page, "--json"];
+    let report = bench(&[&["cases", &file][..], &small, &check, &more].concat()).json();
     assert_eq!(report["faults"], serde_json::json!([]), "{report}");
     let rows = report["rows"].as_array().unwrap();
     let mut setups = vec!["1 pair", "2 pairs"];
@@ -305,7 +308,7 @@ fn eight_cases_are_asked_of_pairs_and_of_a_growing_cluster() {
     let costs = named("costs", "1 pair: wide, everything");
     assert!(count(&costs, "pages") >= 1 && is_positive(&costs, "hark_cpu_ms"), "{costs}");
     assert!(is_positive(&costs, "hark_received_kb") && costs["shards"].is_null(), "{costs}");
-    assert!(costs["hark_round_trips"].as_f64() <= costs["hark_statements"].as_f64(), "{costs}");
+    assert!(costs["hark_round_trips"].as_f64() >= costs["pages"].as_f64(), "{costs}");
     assert!(is_positive(&named("model", "wide, everything: 1 pair"), "predicted_per_s"));
     if has_citus {
         let costs = named("costs", "Citus, 2 workers: wide, first page");

@@ -73,12 +73,12 @@ impl Latencies {
 
     /// Returns the shortest time in ms. `None` without times.
     pub(crate) fn least_ms(&self) -> Option<f64> {
-        (self.count > 0).then(|| self.least.as_secs_f64() * 1e3)
+        (self.count > 0).then_some(self.least.as_secs_f64() * 1e3)
     }
 
     /// Returns the longest time in ms. `None` without times.
     pub(crate) fn most_ms(&self) -> Option<f64> {
-        (self.count > 0).then(|| self.most.as_secs_f64() * 1e3)
+        (self.count > 0).then_some(self.most.as_secs_f64() * 1e3)
     }
 
     /// Returns the time in ms that a `share` of all times does not exceed. `None` without times.

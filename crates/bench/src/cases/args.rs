@@ -74,8 +74,13 @@ pub(crate) struct CasesArgs {
     #[arg(long, value_name = "CORES", default_value_t = 0.1, value_parser = share)]
     pub(crate) share: f64,
 
+    /// A setting of all servers of PostgreSQL, as name=value; those of Citus are for its nodes. May be
+    /// given several times
+    #[arg(long = "setting", value_name = "NAME=VALUE", value_parser = setting)]
+    pub(crate) settings: Vec<String>,
+
     /// Questions at the same time while the model is checked
-    #[arg(long, value_name = "N", default_value_t = 24, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = at_least_one)]
     pub(crate) at_once: usize,
 
     /// Do not check the model, which limits the servers' CPU
@@ -84,6 +89,12 @@ pub(crate) struct CasesArgs {
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+/// Parses a setting of PostgreSQL.
+fn setting(text: &str) -> Result<String, String> {
+    let is_named = text.split_once('=').is_some_and(|(name, _)| !name.is_empty());
+    if is_named { Ok(text.into()) } else { Err("must be name=value".into()) }
 }
 
 /// Parses a share of a core. Smaller ones are below what the system can grant in a period.

@@ -13,6 +13,7 @@
 
 /// The CPU that a question takes, in ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[expect(clippy::struct_field_names, reason = "units stand last in names")]
 pub(super) struct QuestionCpu {
     pub(super) hark_ms: f64,
     /// In the database that Hark asks: PostgreSQL by itself, or the coordinator.
@@ -38,6 +39,7 @@ pub(super) struct ClusterSize {
 
 /// The questions a second that the servers can answer, each by itself and all together.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(clippy::struct_field_names, reason = "units stand last in names")]
 pub(super) struct Throughput {
     pub(super) hark_per_s: f64,
     pub(super) database_per_s: f64,

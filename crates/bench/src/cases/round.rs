@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -16,6 +16,9 @@ use crate::websocket::{ConnectionKind, RelayConnection, Url};
 
 /// The length of the warm-up, which is not counted, as a share of the measured time.
 const WARM_UP: f64 = 0.15;
+/// How long servers may take to be under full load.
+const START_MAX: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What was received in a round.
 #[derive(Default)]
@@ -103,18 +106,16 @@ impl Asker {
             let connection = self.connections.get_mut(server).context("there is no server")?;
             let sent = Instant::now();
             totals.asked += 1;
-            match ask(connection, question, form.extent, limit, &progress).await? {
-                Some(size) => {
-                    totals.times.add(sent.elapsed());
-                    totals.events += size.events;
-                    totals.pages += size.pages;
-                    totals.found.insert(number, size.events);
-                }
-                None => {
-                    totals.failed += 1;
-                    // So that a refusal for too many questions does not cause more of them.
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
+            let answered = ask(connection, question, form.extent, limit, &progress).await?;
+            if let Some(size) = answered {
+                totals.times.add(sent.elapsed());
+                totals.events += size.events;
+                totals.pages += size.pages;
+                totals.found.insert(number, size.events);
+            } else {
+                totals.failed += 1;
+                // So that a refusal for too many questions does not cause more of them.
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
         Ok((self, totals))
@@ -183,21 +184,25 @@ impl<'a> CaseRound<'a> {
         Ok(sum)
     }
 
-    /// Asks for `length` and returns the pages received per second. Answers that have not ended by
-    /// then count by their pages, and are given up.
+    /// Returns the pages received per second during `length`. It begins when as many pages were
+    /// received as questions are asked at once, so that servers that are slow are under full load by
+    /// then. Answers that have not ended at the end count by their pages, and are given up.
     pub(super) async fn pages_per_s(self, length: Duration) -> anyhow::Result<f64> {
         let progress = Arc::new(AskedProgress::default());
-        let end = Instant::now() + length + length;
+        let (end, first) = (Instant::now() + START_MAX, self.askers.len());
         let mut tasks = tokio::task::JoinSet::new();
         for asker in self.askers {
             let (questions, progress) = (Arc::clone(self.questions), Arc::clone(&progress));
-            tasks.spawn(asker.run(questions, self.case.form, end, progress));
+            tasks.spawn(asker.run(questions, self.case.form, end + length + length, progress));
         }
+        let pages = || progress.pages.load(Ordering::Relaxed);
         tokio::time::sleep(length.mul_f64(WARM_UP)).await;
-        let pages = |pages: &AtomicU64| pages.load(Ordering::Relaxed);
-        let (before, start) = (pages(&progress.pages), Instant::now());
+        while pages() < first as u64 && Instant::now() < end {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        let (before, start) = (pages(), Instant::now());
         tokio::time::sleep(length).await;
-        let received = pages(&progress.pages) - before;
+        let received = pages() - before;
         // One that has ended this early has failed.
         if let Some(ended) = tasks.try_join_next() {
             ended?.with_context(|| self.case.name())?;

@@ -37,7 +37,7 @@ pub(super) fn run(
     open: BenchStoreOpener<'_>,
     report: &mut BenchReport,
 ) -> anyhow::Result<()> {
-    let installed = InstalledPostgres::find()?;
+    let installed = InstalledPostgres::find(&args.settings)?;
     let run = RunDirectory::new()?;
     let with_quotas = !args.unchecked && can_bound(&run, report);
     let starter = PostgresStarter { run: &run, installed: &installed, with_quotas };
@@ -49,6 +49,7 @@ pub(super) fn run(
     let sample = EventSample::read(file)?;
     report.setting("events", sample.events);
     report.setting("cores_per_postgresql", args.share);
+    report.setting("postgresql_settings", args.settings.join(" "));
     let mut bench = CasesBench::new(args, cases, &sample)?;
     let loader = EventLoader { open, file, events: sample.events };
     pairs(&mut bench, &starter, &loader, report)?;

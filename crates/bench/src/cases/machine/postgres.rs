@@ -45,6 +45,8 @@ const CITUS_SETTINGS: [&str; 5] = [
 pub(in crate::cases) struct InstalledPostgres {
     programs: PathBuf,
     version: u32,
+    /// Settings of all servers besides their own, each as `name=value`.
+    settings: Vec<String>,
 }
 
 /// A running server.
@@ -54,8 +56,9 @@ pub(in crate::cases) struct PostgresProcess {
 }
 
 impl InstalledPostgres {
-    /// Finds the programs of the newest version, in PATH and where Debian's packages have them.
-    pub(in crate::cases) fn find() -> anyhow::Result<Self> {
+    /// Finds the programs of the newest version, in PATH and where Debian's packages have them. All
+    /// servers get these settings, those of Citus only if they are its nodes.
+    pub(in crate::cases) fn find(settings: &[String]) -> anyhow::Result<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let packaged = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
         let folders = std::env::split_paths(&path).chain(packaged.map(|of| of.path().join("bin")));
@@ -64,7 +67,9 @@ impl InstalledPostgres {
         });
         let newest = whole.filter_map(|folder| Some((version(&folder)?, folder))).max();
         match newest {
-            Some((version, programs)) if version >= VERSION_MIN => Ok(Self { programs, version }),
+            Some((version, programs)) if version >= VERSION_MIN => {
+                Ok(Self { programs, version, settings: settings.to_vec() })
+            }
             _ => bail!(
                 "PostgreSQL {VERSION_MIN} or newer is needed, with initdb and pg_basebackup: install Debian's package \
                  `postgresql`, or give --servers that run already"
@@ -150,6 +155,10 @@ impl InstalledPostgres {
         server.arg("-D").arg(&data).args(["-c", &format!("port={port}")]);
         let further = CITUS_SETTINGS.iter().filter(|_| with_citus);
         for setting in SETTINGS.iter().chain(further) {
+            server.args(["-c", setting]);
+        }
+        let given = self.settings.iter();
+        for setting in given.filter(|setting| with_citus || !setting.starts_with("citus.")) {
             server.args(["-c", setting]);
         }
         let out = File::create(&log)?;
