@@ -67,8 +67,18 @@ struct CheckedSetup {
     /// `None` if it is one server.
     cluster: Option<ClusterSize>,
     costs: Vec<(CaseForm, QuestionCpu)>,
-    /// Questions a second, of the forms that were measured.
-    measured: Vec<(CaseForm, f64)>,
+    measured: Vec<CheckedForm>,
+}
+
+/// What a form was measured at, with the CPU of its servers of PostgreSQL bounded.
+#[derive(Clone, Copy)]
+struct CheckedForm {
+    form: CaseForm,
+    /// Questions a second.
+    per_s: f64,
+    /// The share of its CPU that the database or coordinator used, and that the busiest worker did.
+    database_used: f64,
+    busiest_used: f64,
 }
 
 impl CheckedSetup {
@@ -76,8 +86,8 @@ impl CheckedSetup {
         self.costs.iter().find(|(of, _)| *of == form).map(|(_, cpu)| *cpu)
     }
 
-    fn measured_of(&self, form: CaseForm) -> Option<f64> {
-        self.measured.iter().find(|(of, _)| *of == form).map(|(_, per_s)| *per_s)
+    fn measured_of(&self, form: CaseForm) -> Option<CheckedForm> {
+        self.measured.iter().find(|of| of.form == form).copied()
     }
 }
 
@@ -176,7 +186,7 @@ impl<'a> CasesBench<'a> {
         name: String,
         cluster: Option<ClusterSize>,
         costs: &[FormCosts],
-        measured: Vec<(CaseForm, f64)>,
+        measured: Vec<CheckedForm>,
     ) {
         let costs = costs.iter().map(|costs| (costs.form, costs.cpu)).collect();
         self.checked.push(CheckedSetup { name, cluster, costs, measured });
@@ -187,14 +197,20 @@ impl<'a> CasesBench<'a> {
         &self,
         setup: &CaseSetup<'_>,
         costs: &[FormCosts],
-    ) -> anyhow::Result<Vec<(CaseForm, f64)>> {
+    ) -> anyhow::Result<Vec<CheckedForm>> {
         let length = Duration::from_secs_f64(self.args.seconds);
         let mut measured = Vec::new();
         for costs in costs {
             let case = Case { form: costs.form, at_once: self.args.at_once };
             let round = CaseRound::connect(&setup.urls, case, &self.questions).await?;
-            let pages_per_s = round.pages_per_s(length).await?;
-            measured.push((costs.form, pages_per_s / costs.pages.max(1.0)));
+            let load = round.full_load(setup, length).await?;
+            let used = |time: Duration| time.as_secs_f64() / (load.seconds * self.args.share);
+            measured.push(CheckedForm {
+                form: costs.form,
+                per_s: load.pages_per_s / costs.pages.max(1.0),
+                database_used: used(load.spent.database),
+                busiest_used: used(load.spent.busiest),
+            });
         }
         Ok(measured)
     }

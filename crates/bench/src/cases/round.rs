@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::case::{Case, CaseForm, CaseQuestions};
+use super::setup::{CaseSetup, SpentCpu};
 use super::walk::{AskedProgress, ask};
 use crate::latency::Latencies;
 use crate::target::Refusals;
 use crate::websocket::{ConnectionKind, RelayConnection, Url};
 
 /// The length of the warm-up, which is not counted, as a share of the measured time.
-const WARM_UP: f64 = 0.15;
+const WARM_UP: f64 = 0.35;
 /// How long servers may take to be under full load.
-const START_MAX: Duration = Duration::from_secs(20);
+const START_MAX: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What was received in a round.
@@ -122,6 +123,13 @@ impl Asker {
     }
 }
 
+/// What was received and spent while as many questions were asked as servers can answer.
+pub(super) struct FullLoad {
+    pub(super) pages_per_s: f64,
+    pub(super) spent: SpentCpu,
+    pub(super) seconds: f64,
+}
+
 /// Connections to the servers of a setup, for rounds of a case.
 pub(super) struct CaseRound<'a> {
     case: Case,
@@ -184,10 +192,14 @@ impl<'a> CaseRound<'a> {
         Ok(sum)
     }
 
-    /// Returns the pages received per second during `length`. It begins when as many pages were
+    /// Measures what is received during `length`. It begins when as many pages were
     /// received as questions are asked at once, so that servers that are slow are under full load by
     /// then. Answers that have not ended at the end count by their pages, and are given up.
-    pub(super) async fn pages_per_s(self, length: Duration) -> anyhow::Result<f64> {
+    pub(super) async fn full_load(
+        self,
+        setup: &CaseSetup<'_>,
+        length: Duration,
+    ) -> anyhow::Result<FullLoad> {
         let progress = Arc::new(AskedProgress::default());
         let (end, first) = (Instant::now() + START_MAX, self.askers.len());
         let mut tasks = tokio::task::JoinSet::new();
@@ -200,13 +212,14 @@ impl<'a> CaseRound<'a> {
         while pages() < first as u64 && Instant::now() < end {
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        let (before, start) = (pages(), Instant::now());
+        let (used, before, start) = (setup.used()?, pages(), Instant::now());
         tokio::time::sleep(length).await;
-        let received = pages() - before;
+        let (received, seconds) = (pages() - before, start.elapsed().as_secs_f64());
+        let spent = setup.used()?.minus(&used);
         // One that has ended this early has failed.
         if let Some(ended) = tasks.try_join_next() {
             ended?.with_context(|| self.case.name())?;
         }
-        Ok(received as f64 / start.elapsed().as_secs_f64())
+        Ok(FullLoad { pages_per_s: received as f64 / seconds, spent, seconds })
     }
 }

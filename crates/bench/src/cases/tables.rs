@@ -35,13 +35,15 @@ const COSTS: [Column; 11] = [
     Column::plain("shards", "shards", ""),
 ];
 
-const MODEL: [Column; 6] = [
+const MODEL: [Column; 8] = [
     Column::plain("hark_per_s", "Hark", "/s"),
     Column::plain("database_per_s", "database", "/s"),
     Column::plain("workers_per_s", "workers", "/s"),
     Column::plain("predicted_per_s", "predicted", "/s"),
     Column::plain("measured_per_s", "measured", "/s"),
     Column::plain("ratio", "ratio", "x"),
+    Column::plain("database_used_percent", "database used", "%"),
+    Column::plain("busiest_used_percent", "busiest used", "%"),
 ];
 
 /// Adds the row of a case.
@@ -135,8 +137,12 @@ pub(super) fn add_model(report: &mut BenchReport, cores: ServerCores, setups: &[
                     Some(predicted.database_per_s),
                     predicted.workers_per_s,
                     Some(per_s),
-                    measured,
-                    measured.map(|measured| measured / per_s),
+                    measured.map(|measured| measured.per_s),
+                    measured.map(|measured| measured.per_s / per_s),
+                    measured.map(|measured| measured.database_used * 100.0),
+                    measured
+                        .filter(|_| setup.cluster.is_some())
+                        .map(|measured| measured.busiest_used * 100.0),
                 ],
             );
             let mut bar = |what: &str, value, is_own| {
@@ -145,7 +151,7 @@ pub(super) fn add_model(report: &mut BenchReport, cores: ServerCores, setups: &[
             };
             bar("predicted", per_s, false);
             if let Some(measured) = measured {
-                bar("measured", measured, true);
+                bar("measured", measured.per_s, true);
             }
         }
         report.chart(chart);
@@ -154,7 +160,8 @@ pub(super) fn add_model(report: &mut BenchReport, cores: ServerCores, setups: &[
         "Questions a second that each kind of server has CPU for, with {} of a core for each server of \
          PostgreSQL and {} for each Hark; the least of them is predicted. Clusters of all sizes are predicted \
          from the costs of the first one. measured: with these bounds of CPU, but none for Hark. ratio: measured \
-         beside predicted.",
+         beside predicted. database used, busiest used: how much of its CPU the database or coordinator, and the \
+         busiest worker, used meanwhile: a server that used nearly all of it was the limit.",
         cores.postgres, cores.hark
     ));
     let title = "How many questions a second servers answer, by their CPU";
