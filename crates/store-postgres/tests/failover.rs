@@ -245,7 +245,7 @@ fn a_restart_of_the_database_loses_nothing_and_delivers_nothing_twice() {
     one.put(10..12);
     for node in [&one, &two] {
         node.receives("each", 0..12);
-        assert!(node.store.trouble().is_none());
+        wait_until("the database is heard again", || node.store.trouble().is_none());
         let received = node.subscribers[0].1.lock().unwrap().len();
         assert_eq!(received, 12, "each once");
     }

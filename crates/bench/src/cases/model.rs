@@ -3,7 +3,9 @@
 //! A server's capacity is its share of CPU divided by the CPU that a question takes of it. The least
 //! capacity among the coordinator, the busiest worker and Hark bounds all of them together:
 //!
-//!     questions/s = min(H / h,  D / d,  S / (w * ceil(s / W) / s))
+//! ```text
+//! questions/s = min(H / h,  D / d,  S / (w * ceil(s / W) / s))
+//! ```
 //!
 //! with h, d, w the CPU of a question in Hark, in the database or coordinator, and in all workers
 //! together; H the cores of Hark; D and S the cores of the database and of a worker; s the shards of

@@ -5,27 +5,27 @@ SELECT r.time, r.id, r.place FROM ((SELECT r.time, r.id, r.place FROM tag r WHER
 -- Window(WindowForm { order: NewestFirst, table: Tag, values: Many, kinds: None, has_not_kinds: true })
 SELECT r.time, r.id, r.place FROM tag r WHERE r.time >= $1 AND r.time <= $2 AND r.term = ANY($6::bigint[]) AND r.kind <> ALL($7::int[]) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: NewestFirst, table: Author, values: One, kinds: One, has_not_kinds: false })
-SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = $6::int AND r.place = $7::bytea AND r.seq <= $8 AND ($9::bigint[] IS NULL OR r.terms && $9) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
+SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = $6::int AND r.place = $7::bytea AND r.seq + 0 <= $8 AND ($9::bigint[] IS NULL OR r.terms && $9) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: NewestFirst, table: Author, values: Many, kinds: Many, has_not_kinds: false })
-SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ANY($6::int[]) AND r.place = ANY($7::bytea[]) AND r.seq <= $8 AND ($9::bigint[] IS NULL OR r.terms && $9) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
+SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ANY($6::int[]) AND r.place = ANY($7::bytea[]) AND r.seq + 0 <= $8 AND ($9::bigint[] IS NULL OR r.terms && $9) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: NewestFirst, table: Record, values: None, kinds: One, has_not_kinds: false })
-SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = $6::int AND r.seq <= $7 AND ($8::bigint[] IS NULL OR r.terms && $8) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
+SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = $6::int AND r.seq + 0 <= $7 AND ($8::bigint[] IS NULL OR r.terms && $8) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: NewestFirst, table: Record, values: None, kinds: None, has_not_kinds: true })
-SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind <> ALL($6::int[]) AND r.seq <= $7 AND ($8::bigint[] IS NULL OR r.terms && $8) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
+SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind <> ALL($6::int[]) AND r.seq + 0 <= $7 AND ($8::bigint[] IS NULL OR r.terms && $8) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: OldestFirst, table: Tag, values: Many, kinds: Many, has_not_kinds: false })
 SELECT r.time, r.id, r.place FROM tag r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ANY($6::int[]) AND r.term = ANY($7::bigint[]) AND r.time >= $4 AND (r.time > $4 OR r.id > $5) ORDER BY r.time, r.id LIMIT $3
 -- Few(WindowForm { order: NewestFirst, table: Author, values: Many, kinds: Many, has_not_kinds: false })
-SELECT r.time, r.id, r.place FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ANY($4::int[]) AND r.place = ANY($5::bytea[]) AND r.seq <= $6 AND ($7::bigint[] IS NULL OR r.terms && $7) LIMIT $3
+SELECT r.time, r.id, r.place FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ANY($4::int[]) AND r.place = ANY($5::bytea[]) AND r.seq + 0 <= $6 AND ($7::bigint[] IS NULL OR r.terms && $7) LIMIT $3
 -- Places(One)
 SELECT p.id, p.place FROM id_place p WHERE p.id = $1::bytea
 -- Places(Many)
 SELECT p.id, p.place FROM id_place p WHERE p.id = ANY($1::bytea[])
 -- PlacedBodies(One)
-SELECT r.time, r.id, r.body FROM record r WHERE r.id_head = $1::bigint AND r.seq <= $2 AND ($3::bigint[] IS NULL OR r.terms && $3) AND r.place = $4::bytea
+SELECT r.time, r.id, r.body FROM record r WHERE r.id_head = $1::bigint AND r.seq + 0 <= $2 AND ($3::bigint[] IS NULL OR r.terms && $3) AND r.place = $4::bytea
 -- PlacedBodies(Many)
-SELECT r.time, r.id, r.body FROM record r WHERE r.id_head = ANY($1::bigint[]) AND r.seq <= $2 AND ($3::bigint[] IS NULL OR r.terms && $3) AND r.place = ANY($4::bytea[])
+SELECT r.time, r.id, r.body FROM record r WHERE r.id_head = ANY($1::bigint[]) AND r.seq + 0 <= $2 AND ($3::bigint[] IS NULL OR r.terms && $3) AND r.place = ANY($4::bytea[])
 -- PlacedBodies(None)
-SELECT r.time, r.id, r.body FROM record r WHERE r.id_head = ANY($1::bigint[]) AND r.seq <= $2 AND ($3::bigint[] IS NULL OR r.terms && $3) AND true
+SELECT r.time, r.id, r.body FROM record r WHERE r.id_head = ANY($1::bigint[]) AND r.seq + 0 <= $2 AND ($3::bigint[] IS NULL OR r.terms && $3) AND true
 -- NewestTimes
 SELECT r.time FROM record r ORDER BY r.time DESC, r.id LIMIT $1
 -- OldestTime
