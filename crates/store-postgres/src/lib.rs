@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 pub use address::{AddressError, ConnectError, DatabaseAddress};
 use commit::CommitterState;
+pub use distribute::{DistributeError, Distribution, distribute};
 use layout::{CitusLayout, Layout, PlainLayout, StatementForm};
 use line::CurrentPosition;
 pub use migrate::{MigrateError, Migration};
@@ -34,6 +35,7 @@ mod address;
 pub mod cluster;
 mod commit;
 mod count;
+mod distribute;
 mod explain;
 mod label_values;
 mod layout;
@@ -290,18 +292,12 @@ fn enter(
     let plain = door(url, schema, options, &PlainLayout)?;
     let mut session = plain.open()?;
     check_version(&mut session)?;
-    let text = "SELECT to_regclass($1::text) IS NOT NULL, to_regclass($2::text) IS NOT NULL, \
-        EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')";
+    let text = "SELECT to_regclass($1::text) IS NOT NULL, to_regclass($2::text) IS NOT NULL";
     let (state, places) = (format!("{schema}.state"), format!("{schema}.id_place"));
     let rows = session.query_once(text, &[&state, &places])?;
-    let there = rows.first().map(|row| (row.get(0), row.get(1), row.get(2)));
-    let is_distributed = match there {
-        Some((_, true, _)) => true,
-        Some((false, false, true)) => {
-            let workers =
-                "SELECT FROM pg_dist_node WHERE noderole = 'primary' AND groupid > 0 LIMIT 1";
-            !session.query_once(workers, &[])?.is_empty()
-        }
+    let is_distributed = match rows.first().map(|row| (row.get(0), row.get(1))) {
+        Some((_, true)) => true,
+        Some((false, false)) => distribute::has_workers(&mut session)?,
         _ => false,
     };
     if !is_distributed {

@@ -122,7 +122,11 @@ pub(crate) fn up(
     done
 }
 
-fn apply(session: &mut DatabaseSession, schema: &str) -> Result<Vec<Migration>, MigrateError> {
+/// Applies the missing migrations in their order, each in its transaction, and returns them.
+pub(crate) fn apply(
+    session: &mut DatabaseSession,
+    schema: &str,
+) -> Result<Vec<Migration>, MigrateError> {
     let missing = status(session, schema)?.into_iter().filter(|one| one.applied.is_none());
     let mut done = Vec::new();
     for migration in missing {
@@ -151,7 +155,7 @@ fn apply(session: &mut DatabaseSession, schema: &str) -> Result<Vec<Migration>, 
 
 /// Sets how workers plan, for the sessions of this user in this database on all nodes. Their statistics
 /// of a shard that was just filled or moved say nothing, and PostgreSQL would read whole tables.
-fn settle_planning(session: &mut DatabaseSession) -> Result<(), StatementError> {
+pub(crate) fn settle_planning(session: &mut DatabaseSession) -> Result<(), StatementError> {
     let text = "SELECT coalesce(bool_or('enable_seqscan=off' = ANY(s.setconfig)), false) \
         FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase \
         JOIN pg_roles r ON r.oid = s.setrole \

@@ -69,6 +69,22 @@ impl CitusCluster {
         // Nodes that are added to two databases at once change the same rows.
         let _alone = self.making.lock();
         let database = self.coordinator.database(test);
+        self.join(&database);
+        database
+    }
+
+    /// Creates a database of the coordinator alone, as it is before its server becomes one.
+    pub fn alone(&self, test: &str) -> Database<'_> {
+        self.coordinator.database(test)
+    }
+
+    /// Makes a cluster of a database of the coordinator alone.
+    pub fn unite(&self, database: &Database<'_>) {
+        let _alone = self.making.lock();
+        self.join(database);
+    }
+
+    fn join(&self, database: &Database<'_>) {
         let name = &database.name;
         database.sql("CREATE EXTENSION citus");
         let port = self.coordinator.port();
@@ -77,7 +93,6 @@ impl CitusCluster {
             Self::prepare(worker, name);
             database.sql(&format!("SELECT citus_add_node('127.0.0.1', {})", worker.port()));
         }
-        database
     }
 
     /// Creates a database on a node, ready to be added to the cluster of that database.

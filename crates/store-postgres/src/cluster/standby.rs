@@ -195,11 +195,21 @@ fn advice(node: &NodeAddress, found: &StandbySetup) -> Vec<String> {
             node.host, node.port
         ));
     }
-    if found.synchronous_names.is_empty() {
-        advice.push(
+    if found.synchronous_names.is_empty() && !streaming.is_empty() {
+        // Named, and only now: `*` would also be in the settings of a standby that is copied from here,
+        // which could not commit after its promotion.
+        let names: Vec<String> =
+            streaming.iter().map(|one| format!("\"{}\"", one.name.replace('"', "\"\""))).collect();
+        advice.push(format!(
             "so that no acknowledged write is lost with the node: ALTER SYSTEM SET \
-             synchronous_standby_names = 'ANY 1 (*)', then SELECT pg_reload_conf(). With one standby, \
-             writes wait while it is away; with two they do not"
+             synchronous_standby_names = 'ANY 1 ({})', then SELECT pg_reload_conf(). With one standby, \
+             writes wait while it is away; with two they do not",
+            names.join(", ")
+        ));
+    } else if found.synchronous_names.is_empty() {
+        advice.push(
+            "once it streams, so that no acknowledged write is lost with the node: run this again, which \
+             names what to set"
                 .into(),
         );
     } else if !streaming.is_empty() && !streaming.iter().any(|one| one.is_synchronous()) {
