@@ -279,9 +279,10 @@ fn eight_cases_are_asked_of_pairs_and_of_a_growing_cluster() {
     let place = Place::new("bench-cases");
     let has_citus = citus::is_installed("hark bench cases on a cluster");
     let (file, page) = (events(&place, "3000"), place.path("cases.html"));
-    let small = ["--pairs", "2", "--workers", "2", "--grow", "1", "--seconds", "0.05"];
+    let small = ["--pairs", "2", "--workers", "2,3", "--seconds", "0.05"];
     // A whole core limits nothing, so the check takes no longer than the rest.
-    let check = ["--share", "1", "--at-once", "2", "--setting", "work_mem=5MB"];
+    let check =
+        ["--share", "1", "--coordinator-share", "1", "--at-once", "2", "--setting", "work_mem=5MB"];
     let more = ["--page", "40", "--html", &page, "--json"];
     let report = bench(&[&["cases", &file][..], &small, &check, &more].concat()).json();
     assert_eq!(report["faults"], serde_json::json!([]), "{report}");

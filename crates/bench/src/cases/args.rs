@@ -14,13 +14,13 @@ use crate::websocket::Url;
 Examples:
   hark bench cases --html cases.html             everything: minutes, 2 GB in a temporary directory
   hark bench cases --events 20000 --seconds 1    a short one
-  hark bench cases --case wide --grow 0          four of the cases, without further workers
+  hark bench cases --case wide --workers 1,3     four of the cases, on two sizes of the cluster
   hark bench cases events.jsonl --servers ws://10.0.0.1:7777 ws://10.0.0.2:7777
 
 Starts servers of PostgreSQL and of Hark on this machine, loads the same events everywhere, and asks: one
-pair of both, three pairs in turn, and one Hark on a Citus cluster that grows worker by worker. Then each
-server of PostgreSQL gets a fixed share of a core, and the questions a second are compared with those that
-the costs predict. Everything that was started is ended and removed, also after Ctrl-C.
+pair of both, three pairs in turn, and one Hark on a Citus cluster that grows. Each time, servers of
+PostgreSQL then get a fixed share of a core, and the questions a second are compared with those that the
+costs predict. Everything that was started is ended and removed, also after Ctrl-C.
 
 PostgreSQL 15 or newer must be installed. Without its extension `citus` the pairs are measured alone."
 )]
@@ -62,17 +62,25 @@ pub(crate) struct CasesArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
     pub(crate) pairs: usize,
 
-    /// Workers that the Citus cluster begins with
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
-    pub(crate) workers: usize,
+    /// The numbers of workers that the Citus cluster is measured with, as it grows
+    #[arg(
+        long,
+        value_name = "N,N...",
+        value_delimiter = ',',
+        default_value = "1,3,4,5,6",
+        value_parser = at_least_one
+    )]
+    pub(crate) workers: Vec<usize>,
 
-    /// Workers that are added to it, one by one
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub(crate) grow: usize,
-
-    /// The share of a core that each server of PostgreSQL has in the model and in its check
+    /// The share of a core that each worker, and each PostgreSQL by itself, has in the model and in its
+    /// check
     #[arg(long, value_name = "CORES", default_value_t = 0.1, value_parser = share)]
     pub(crate) share: f64,
+
+    /// The share of a core that the coordinator has there. It does some work of each question, so with
+    /// as little as a worker it is what limits them all
+    #[arg(long, value_name = "CORES", default_value_t = 0.8, value_parser = share)]
+    pub(crate) coordinator_share: f64,
 
     /// A setting of all servers of PostgreSQL, as name=value; those of Citus are for its nodes. May be
     /// given several times

@@ -77,13 +77,19 @@ impl GrowingCluster {
         Ok(())
     }
 
-    /// Adds a worker, and moves shards to it until all workers have equally many.
-    pub(super) fn grow(&mut self, starter: &PostgresStarter<'_>) -> anyhow::Result<()> {
-        self.add_worker(starter)?;
+    /// Adds workers until there are so many, and moves shards until all have equally many.
+    pub(super) fn grow(
+        &mut self,
+        starter: &PostgresStarter<'_>,
+        workers: usize,
+    ) -> anyhow::Result<()> {
+        while self.workers.len() < workers {
+            self.add_worker(starter)?;
+        }
         let balance = "SELECT rebalance_table_shards(shard_transfer_mode => 'block_writes', \
             rebalance_strategy => 'by_shard_count')";
         run_sql(&self.coordinator, &["SET client_min_messages = warning".into(), balance.into()])
-            .context("the shards could not be spread over the new worker")?;
+            .context("the shards could not be spread over the new workers")?;
         self.settle()
     }
 

@@ -28,7 +28,7 @@ use crate::target::describe_machine;
 pub(crate) use args::CasesArgs;
 use case::{Case, CaseForm, CaseQuestions};
 use costs::FormCosts;
-use model::{ClusterSize, QuestionCpu};
+use model::{QuestionCpu, ServerCount};
 use round::{CaseRound, FoundEvents, RoundTotals};
 use setup::{CaseSetup, SpentCpu};
 
@@ -64,10 +64,13 @@ struct MeasuredSetup {
 /// A setup whose throughput is predicted.
 struct CheckedSetup {
     name: String,
-    /// `None` if it is one server.
-    cluster: Option<ClusterSize>,
-    costs: Vec<(CaseForm, QuestionCpu)>,
+    count: ServerCount,
+    /// Empty if nothing was measured with bounds.
     measured: Vec<CheckedForm>,
+    /// What questions took without bounds.
+    unbounded: Vec<(CaseForm, QuestionCpu)>,
+    /// The share of the busiest worker in what they took of all workers.
+    busiest: Vec<(CaseForm, f64)>,
 }
 
 /// What a form was measured at, with the CPU of its servers of PostgreSQL bounded.
@@ -76,14 +79,30 @@ struct CheckedForm {
     form: CaseForm,
     /// Questions a second.
     per_s: f64,
+    /// What a question took.
+    cpu: QuestionCpu,
     /// The share of its CPU that the database or coordinator used, and that the busiest worker did.
     database_used: f64,
     busiest_used: f64,
 }
 
 impl CheckedSetup {
+    /// A setup of which nothing was measured.
+    fn unmeasured(name: String, count: ServerCount) -> Self {
+        let (measured, unbounded, busiest) = (Vec::new(), Vec::new(), Vec::new());
+        Self { name, count, measured, unbounded, busiest }
+    }
+
+    /// Returns what a question took: with bounds if that was measured, as it takes more CPU on a server
+    /// that often has to pause.
     fn cpu_of(&self, form: CaseForm) -> Option<QuestionCpu> {
-        self.costs.iter().find(|(of, _)| *of == form).map(|(_, cpu)| *cpu)
+        let unbounded = self.unbounded.iter().find(|(of, _)| *of == form);
+        self.measured_of(form).map(|of| of.cpu).or_else(|| Some(unbounded?.1))
+    }
+
+    /// Returns the share of the busiest worker as it was measured. Questions are not for all shards alike.
+    fn busiest_of(&self, form: CaseForm) -> Option<f64> {
+        self.busiest.iter().find(|(of, _)| *of == form).map(|(_, share)| *share)
     }
 
     fn measured_of(&self, form: CaseForm) -> Option<CheckedForm> {
@@ -162,34 +181,25 @@ impl<'a> CasesBench<'a> {
         Ok((sum, spent, seconds))
     }
 
-    /// Predicts the throughput of a setup from these costs, and measures it with bounds on the CPU
-    /// of its servers of PostgreSQL, if there can be any.
-    fn check(
-        &mut self,
-        setup: &CaseSetup<'_>,
-        cluster: Option<ClusterSize>,
-        costs: &[FormCosts],
-    ) -> anyhow::Result<()> {
+    /// Measures the throughput of the setup that was measured last, with bounds on the CPU of its servers
+    /// of PostgreSQL, if there can be any.
+    fn check(&mut self, setup: &CaseSetup<'_>) -> anyhow::Result<()> {
+        let unbounded = self.setups.last().map_or(Vec::new(), |setup| setup.costs.clone());
         let mut measured = Vec::new();
-        if setup.bound(Some(self.args.share))? {
-            let throughput = self.runtime.block_on(self.throughput(setup, costs));
+        if setup.bound(Some(stages::cores(self.args)))? {
+            let throughput = self.runtime.block_on(self.throughput(setup, &unbounded));
             setup.bound(None)?;
             measured = throughput?;
         }
-        self.predict(setup.name.clone(), cluster, costs, measured);
+        let busiest = unbounded.iter().filter_map(|of| Some((of.form, of.busiest_share?)));
+        self.checked.push(CheckedSetup {
+            name: setup.name.clone(),
+            count: setup.count,
+            measured,
+            unbounded: unbounded.iter().map(|of| (of.form, of.cpu)).collect(),
+            busiest: busiest.collect(),
+        });
         Ok(())
-    }
-
-    /// Keeps a setup for the table of the model.
-    fn predict(
-        &mut self,
-        name: String,
-        cluster: Option<ClusterSize>,
-        costs: &[FormCosts],
-        measured: Vec<CheckedForm>,
-    ) {
-        let costs = costs.iter().map(|costs| (costs.form, costs.cpu)).collect();
-        self.checked.push(CheckedSetup { name, cluster, costs, measured });
     }
 
     /// Measures the questions a second of each form that has costs.
@@ -199,17 +209,30 @@ impl<'a> CasesBench<'a> {
         costs: &[FormCosts],
     ) -> anyhow::Result<Vec<CheckedForm>> {
         let length = Duration::from_secs_f64(self.args.seconds);
+        let cores = stages::cores(self.args);
         let mut measured = Vec::new();
         for costs in costs {
             let case = Case { form: costs.form, at_once: self.args.at_once };
-            let round = CaseRound::connect(&setup.urls, case, &self.questions).await?;
+            let mut round = CaseRound::connect(&setup.urls, case, &self.questions).await?;
+            setup.bound(None)?;
+            round.warm_up(length).await?;
+            setup.bound(Some(cores))?;
             let load = round.full_load(setup, length).await?;
-            let used = |time: Duration| time.as_secs_f64() / (load.seconds * self.args.share);
+            let per_s = load.pages_per_s / costs.pages.max(1.0);
+            let questions = per_s * load.seconds;
+            let each = |time: Duration| time.as_secs_f64() * 1e3 / questions.max(1e-9);
+            let used = |time: Duration, cores: f64| time.as_secs_f64() / (load.seconds * cores);
+            let all_databases = cores.database(setup.count) * setup.count.databases() as f64;
             measured.push(CheckedForm {
                 form: costs.form,
-                per_s: load.pages_per_s / costs.pages.max(1.0),
-                database_used: used(load.spent.database),
-                busiest_used: used(load.spent.busiest),
+                per_s,
+                cpu: QuestionCpu {
+                    hark_ms: each(load.spent.hark),
+                    database_ms: each(load.spent.database),
+                    workers_ms: each(load.spent.workers),
+                },
+                database_used: used(load.spent.database, all_databases),
+                busiest_used: used(load.spent.busiest, cores.postgres),
             });
         }
         Ok(measured)

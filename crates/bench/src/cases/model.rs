@@ -4,14 +4,16 @@
 //! capacity among the coordinator, the busiest worker and Hark bounds all of them together:
 //!
 //! ```text
-//! questions/s = min(H / h,  D / d,  S / (w * ceil(s / W) / s))
+//! questions/s = min(n * H / h,  n * D / d,  S / (w * ceil(s / W) / s))
 //! ```
 //!
 //! with h, d, w the CPU of a question in Hark, in the database or coordinator, and in all workers
-//! together; H the cores of Hark; D and S the cores of the database and of a worker; s the shards of
-//! a table and W the workers. The busiest worker has ceil(s / W) of the s shards. The costs are
-//! those of one size of the cluster: that they stay the same with more workers, as the shards do, is
-//! an assumption, which the check compares with runs.
+//! together; H the cores of Hark; D and S the cores of the database and of a worker; n the pairs, which
+//! is 1 for a cluster; s the shards of a table and W the workers. The busiest worker has ceil(s / W) of
+//! the s shards. The costs are the means of all pairs, and of all clusters, that were measured: that they
+//! are the same with any number of servers is an assumption, which the check compares with runs. Where it
+//! was measured which share the busiest worker has, as questions are not for all shards alike, that share
+//! takes the place of ceil(s / W) / s.
 
 /// The CPU that a question takes, in ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -24,12 +26,68 @@ pub(super) struct QuestionCpu {
     pub(super) workers_ms: f64,
 }
 
+impl QuestionCpu {
+    /// Returns the mean of several. `None` if there are none.
+    pub(super) fn mean(of: impl Iterator<Item = Self>) -> Option<Self> {
+        let (mut sum, mut count) = (Self::default(), 0.0);
+        for one in of {
+            sum.hark_ms += one.hark_ms;
+            sum.database_ms += one.database_ms;
+            sum.workers_ms += one.workers_ms;
+            count += 1.0;
+        }
+        (count > 0.0).then(|| Self {
+            hark_ms: sum.hark_ms / count,
+            database_ms: sum.database_ms / count,
+            workers_ms: sum.workers_ms / count,
+        })
+    }
+}
+
 /// The CPU that servers have, in cores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ServerCores {
     pub(super) hark: f64,
-    /// Of each server of PostgreSQL.
+    /// Of each worker, and of each server of PostgreSQL by itself.
     pub(super) postgres: f64,
+    pub(super) coordinator: f64,
+}
+
+/// The servers that answer together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ServerCount {
+    /// Pairs of Hark and PostgreSQL.
+    Pairs(usize),
+    /// One Hark on a cluster.
+    Cluster(ClusterSize),
+}
+
+impl ServerCount {
+    /// Returns the workers; 0 if there is no cluster.
+    pub(super) fn workers(self) -> usize {
+        match self {
+            Self::Pairs(_) => 0,
+            Self::Cluster(size) => size.workers,
+        }
+    }
+
+    /// Returns the servers that Hark connects to.
+    pub(super) fn databases(self) -> usize {
+        match self {
+            Self::Pairs(pairs) => pairs,
+            Self::Cluster(_) => 1,
+        }
+    }
+}
+
+impl ServerCores {
+    /// Returns the cores of each server that Hark connects to.
+    pub(super) fn database(self, of: ServerCount) -> f64 {
+        match of {
+            ServerCount::Pairs(_) => self.postgres,
+            ServerCount::Cluster(_) => self.coordinator,
+        }
+    }
 }
 
 /// Workers of a cluster, and the shards of each table.
@@ -58,18 +116,26 @@ impl ClusterSize {
 }
 
 impl Throughput {
-    /// Predicts the throughput of one database, or of a cluster of this size.
+    /// Predicts the throughput of these servers.
+    /// `busiest` is the share of the busiest worker, if that was measured.
     pub(super) fn predict(
         cpu: QuestionCpu,
         cores: ServerCores,
-        cluster: Option<ClusterSize>,
+        servers: ServerCount,
+        busiest: Option<f64>,
     ) -> Self {
+        let count = servers.databases() as f64;
         let per_s = |cores: f64, ms: f64| if ms > 0.0 { cores * 1e3 / ms } else { f64::INFINITY };
         Self {
-            hark_per_s: per_s(cores.hark, cpu.hark_ms),
-            database_per_s: per_s(cores.postgres, cpu.database_ms),
-            workers_per_s: cluster
-                .map(|size| per_s(cores.postgres, cpu.workers_ms * size.busiest_share())),
+            hark_per_s: count * per_s(cores.hark, cpu.hark_ms),
+            database_per_s: count * per_s(cores.database(servers), cpu.database_ms),
+            workers_per_s: match servers {
+                ServerCount::Pairs(_) => None,
+                ServerCount::Cluster(size) => {
+                    let busiest = busiest.unwrap_or_else(|| size.busiest_share());
+                    Some(per_s(cores.postgres, cpu.workers_ms * busiest))
+                }
+            },
         }
     }
 
@@ -84,24 +150,29 @@ impl Throughput {
 mod tests {
     use super::*;
 
-    const CORES: ServerCores = ServerCores { hark: 1.0, postgres: 0.1 };
+    const CORES: ServerCores = ServerCores { hark: 1.0, postgres: 0.1, coordinator: 0.2 };
 
     #[test]
     fn the_slowest_server_bounds_the_throughput() {
-        let cpu = QuestionCpu { hark_ms: 0.5, database_ms: 1.0, workers_ms: 12.0 };
+        let cpu = QuestionCpu { hark_ms: 0.5, database_ms: 2.0, workers_ms: 12.0 };
         let of = |workers| {
             let size = ClusterSize { workers, shards: 12 };
-            Throughput::predict(cpu, CORES, Some(size)).per_s()
+            Throughput::predict(cpu, CORES, ServerCount::Cluster(size), None).per_s()
         };
         // One worker has all 12 shards, of 4 workers each has 3, and no more than 12 have any.
         let expected = [(1, 100.0 / 12.0), (4, 100.0 / 3.0), (12, 100.0), (64, 100.0)];
         for (workers, expected) in expected {
             assert!((of(workers) - expected).abs() < 1e-9, "{workers}: {}", of(workers));
         }
-        let alone = Throughput::predict(QuestionCpu { workers_ms: 0.0, ..cpu }, CORES, None);
-        assert_eq!(alone.workers_per_s, None);
-        assert!((alone.per_s() - 100.0).abs() < 1e-9);
+        let pairs = |cpu, pairs| Throughput::predict(cpu, CORES, ServerCount::Pairs(pairs), None);
+        let alone = QuestionCpu { workers_ms: 0.0, ..cpu };
+        assert_eq!(pairs(alone, 1).workers_per_s, None);
+        assert!((pairs(alone, 1).per_s() - 50.0).abs() < 1e-9);
+        assert!((pairs(alone, 3).per_s() - 150.0).abs() < 1e-9);
         let slow_hark = QuestionCpu { hark_ms: 50.0, ..cpu };
-        assert!((Throughput::predict(slow_hark, CORES, None).per_s() - 20.0).abs() < 1e-9);
+        let size = ServerCount::Cluster(ClusterSize { workers: 4, shards: 12 });
+        let uneven = Throughput::predict(cpu, CORES, size, Some(0.5)).per_s();
+        assert!((uneven - 100.0 / 6.0).abs() < 1e-9, "{uneven}");
+        assert!((pairs(slow_hark, 1).per_s() - 20.0).abs() < 1e-9);
     }
 }

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use super::cluster::GrowingCluster;
 use super::machine::{CpuQuota, HarkProcess, PostgresProcess};
+use super::model::{ClusterSize, ServerCores, ServerCount};
 use crate::process::{ProcessTree, TreeCpuTime};
 use crate::websocket::Url;
+use crate::words::number;
 
 /// What a server of a setup does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +31,18 @@ pub(super) struct BoundedPostgres {
 pub(super) struct CaseSetup<'a> {
     /// The name in tables.
     pub(super) name: String,
+    pub(super) count: ServerCount,
     /// The addresses that questions go to in turn.
     pub(super) urls: Vec<Url>,
     pub(super) harks: Vec<HarkProcess>,
     pub(super) databases: Vec<&'a BoundedPostgres>,
     pub(super) workers: Vec<&'a BoundedPostgres>,
+}
+
+/// Returns the name of a cluster in tables.
+pub(super) fn cluster_name(workers: usize) -> String {
+    let plural = if workers == 1 { "" } else { "s" };
+    format!("Citus, {} worker{plural}", number(workers as u64))
 }
 
 /// The CPU time of each server of a setup, in the same order at each moment.
@@ -56,18 +66,33 @@ impl<'a> CaseSetup<'a> {
         let count = urls.len();
         let name = if count == 1 { "1 server".into() } else { format!("{count} servers") };
         let none = Vec::new();
-        Self { name, urls: urls.to_vec(), harks: Vec::new(), databases: none, workers: Vec::new() }
+        let (urls, harks, workers) = (urls.to_vec(), Vec::new(), Vec::new());
+        Self { name, count: ServerCount::Pairs(count), urls, harks, databases: none, workers }
     }
 
-    /// Servers of Hark that were started, on these databases.
-    pub(super) fn new(
-        name: String,
-        harks: Vec<HarkProcess>,
-        databases: Vec<&'a BoundedPostgres>,
-        workers: Vec<&'a BoundedPostgres>,
-    ) -> Self {
+    /// Pairs of Hark and PostgreSQL that were started.
+    pub(super) fn pairs(harks: Vec<HarkProcess>, databases: Vec<&'a BoundedPostgres>) -> Self {
+        let pairs = databases.len();
+        let name = if pairs == 1 { "1 pair".into() } else { format!("{pairs} pairs") };
         let urls = harks.iter().map(|hark| hark.url().clone()).collect();
-        Self { name, urls, harks, databases, workers }
+        let (count, workers) = (ServerCount::Pairs(pairs), Vec::new());
+        Self { name, count, urls, harks, databases, workers }
+    }
+
+    /// One Hark that was started, on a cluster of this size.
+    pub(super) fn cluster(
+        hark: HarkProcess,
+        cluster: &'a GrowingCluster,
+        size: ClusterSize,
+    ) -> Self {
+        Self {
+            name: cluster_name(size.workers),
+            count: ServerCount::Cluster(size),
+            urls: vec![hark.url().clone()],
+            harks: vec![hark],
+            databases: vec![&cluster.coordinator],
+            workers: cluster.workers.iter().collect(),
+        }
     }
 
     fn processes(&self) -> impl Iterator<Item = (ServerDuty, ProcessTree)> {
@@ -84,11 +109,15 @@ impl<'a> CaseSetup<'a> {
         Ok(SetupCpu(used.collect::<anyhow::Result<_>>()?))
     }
 
-    /// Bounds the CPU of each server of PostgreSQL, in cores. `None` removes the bounds. Returns
-    /// whether all of them could be bounded.
-    pub(super) fn bound(&self, cores: Option<f64>) -> anyhow::Result<bool> {
+    /// Bounds the CPU of each server of PostgreSQL. `None` removes the bounds. Returns whether all of
+    /// them could be bounded.
+    pub(super) fn bound(&self, cores: Option<ServerCores>) -> anyhow::Result<bool> {
+        let of_database = cores.map(|cores| cores.database(self.count));
+        let of_worker = cores.map(|cores| cores.postgres);
+        let databases = self.databases.iter().map(|server| (server, of_database));
+        let workers = self.workers.iter().map(|server| (server, of_worker));
         let mut all = true;
-        for server in self.databases.iter().chain(&self.workers) {
+        for (server, cores) in databases.chain(workers) {
             match &server.quota {
                 Some(quota) => quota.set(cores)?,
                 None => all = false,

@@ -5,29 +5,28 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::CasesBench;
 use super::args::CasesArgs;
 use super::case::Case;
 use super::cluster::{DATABASE, GrowingCluster, PostgresStarter};
-use super::costs::{FormCosts, count_traffic};
+use super::costs::count_traffic;
 use super::machine::{CpuQuota, HarkProcess, InstalledPostgres, RunDirectory};
-use super::model::{ClusterSize, ServerCores};
-use super::setup::{BoundedPostgres, CaseSetup};
+use super::model::{ClusterSize, ServerCores, ServerCount};
+use super::setup::{BoundedPostgres, CaseSetup, cluster_name};
+use super::{CasesBench, CheckedSetup};
 use crate::generate;
 use crate::lines;
 use crate::report::BenchReport;
 use crate::sample::EventSample;
 use crate::store::BenchStoreOpener;
-use crate::words::number;
 
 /// The cores of Hark in the model.
 const HARK_CORES: f64 = 1.0;
 /// Workers of the clusters that are predicted, besides those that are measured.
-const PREDICTED: [usize; 5] = [1, 3, 4, 16, 64];
+const PREDICTED: [usize; 3] = [4, 16, 64];
 
 /// The CPU that servers have in the model.
 pub(super) fn cores(args: &CasesArgs) -> ServerCores {
-    ServerCores { hark: HARK_CORES, postgres: args.share }
+    ServerCores { hark: HARK_CORES, postgres: args.share, coordinator: args.coordinator_share }
 }
 
 /// Starts, loads and measures all setups, and adds them to the report.
@@ -49,6 +48,7 @@ pub(super) fn run(
     let sample = EventSample::read(file)?;
     report.setting("events", sample.events);
     report.setting("cores_per_postgresql", args.share);
+    report.setting("cores_of_coordinator", args.coordinator_share);
     report.setting("postgresql_settings", args.settings.join(" "));
     let mut bench = CasesBench::new(args, cases, &sample)?;
     let loader = EventLoader { open, file, events: sample.events };
@@ -98,10 +98,10 @@ fn pairs(
     let hark = |number: usize, database: &BoundedPostgres| {
         HarkProcess::start(starter.run, &format!("hark-{number}"), &database.process.url(DATABASE))
     };
-    let one = CaseSetup::new("1 pair".into(), vec![hark(1, &first)?], vec![&first], Vec::new());
+    let one = CaseSetup::pairs(vec![hark(1, &first)?], vec![&first]);
     bench.measure(&one, report)?;
-    let costs = costs_with_traffic(bench, starter, &first, None)?;
-    bench.check(&one, None, &costs)?;
+    add_traffic(bench, starter, &first, None)?;
+    bench.check(&one)?;
     if bench.args.pairs < 2 {
         return Ok(());
     }
@@ -114,66 +114,57 @@ fn pairs(
     for (number, database) in (2..).zip(&others) {
         harks.push(hark(number, database)?);
     }
-    let name = format!("{} pairs", databases.len());
-    bench.measure(&CaseSetup::new(name, harks, databases, Vec::new()), report)
+    let all = CaseSetup::pairs(harks, databases);
+    bench.measure(&all, report)?;
+    bench.check(&all)
 }
 
-/// Measures one Hark on a cluster, and again after each further worker.
+/// Measures one Hark on a cluster of each size.
 fn cluster(
     bench: &mut CasesBench<'_>,
     starter: &PostgresStarter<'_>,
     loader: &EventLoader<'_>,
     report: &mut BenchReport,
 ) -> anyhow::Result<()> {
-    let first = bench.args.workers;
-    let mut cluster = GrowingCluster::start(starter, first)?;
+    let mut sizes = bench.args.workers.clone();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let mut cluster = GrowingCluster::start(starter, sizes.first().copied().unwrap_or(1))?;
     loader.load(&cluster.coordinator)?;
     cluster.settle()?;
     let shards = cluster.shards()?;
     report.setting("shards", shards);
-    let mut costs = Vec::new();
-    for workers in first..=first + bench.args.grow {
-        if workers > first {
-            cluster.grow(starter)?;
+    for (at, &workers) in sizes.iter().enumerate() {
+        if at > 0 {
+            cluster.grow(starter, workers)?;
         }
         let hark = HarkProcess::start(
             starter.run,
             &format!("hark-on-{workers}"),
             &cluster.coordinator.process.url(DATABASE),
         )?;
-        let setup = CaseSetup::new(
-            cluster_name(workers),
-            vec![hark],
-            vec![&cluster.coordinator],
-            cluster.workers.iter().collect(),
-        );
+        let setup = CaseSetup::cluster(hark, &cluster, ClusterSize { workers, shards });
         bench.measure(&setup, report)?;
-        if workers == first {
-            costs = costs_with_traffic(bench, starter, &cluster.coordinator, Some(&cluster))?;
+        if at == 0 {
+            add_traffic(bench, starter, &cluster.coordinator, Some(&cluster))?;
         }
-        bench.check(&setup, Some(ClusterSize { workers, shards }), &costs)?;
+        bench.check(&setup)?;
     }
-    let measured = first..=first + bench.args.grow;
-    for workers in PREDICTED.into_iter().filter(|workers| !measured.contains(workers)) {
-        let size = ClusterSize { workers, shards };
-        bench.predict(cluster_name(workers), Some(size), &costs, Vec::new());
+    for workers in PREDICTED.into_iter().filter(|workers| !sizes.contains(workers)) {
+        let size = ServerCount::Cluster(ClusterSize { workers, shards });
+        bench.checked.push(CheckedSetup::unmeasured(cluster_name(workers), size));
     }
-    bench.checked.sort_by_key(|setup| setup.cluster.map_or(0, |size| size.workers));
+    bench.checked.sort_by_key(|setup| setup.count.workers());
     Ok(())
 }
 
-fn cluster_name(workers: usize) -> String {
-    let plural = if workers == 1 { "" } else { "s" };
-    format!("Citus, {} worker{plural}", number(workers as u64))
-}
-
-/// Counts the traffic of the setup that was measured last, and returns its costs.
-fn costs_with_traffic(
+/// Counts the traffic of the setup that was measured last, and adds it to its costs.
+fn add_traffic(
     bench: &mut CasesBench<'_>,
     starter: &PostgresStarter<'_>,
     database: &BoundedPostgres,
     cluster: Option<&GrowingCluster>,
-) -> anyhow::Result<Vec<FormCosts>> {
+) -> anyhow::Result<()> {
     let setup = bench.setups.last_mut().context("no setup was measured")?;
     let name = format!("hark-counted-{}", if cluster.is_some() { "citus" } else { "pair" });
     count_traffic(
@@ -184,6 +175,5 @@ fn costs_with_traffic(
         cluster,
         &bench.questions,
         &mut setup.costs,
-    )?;
-    Ok(setup.costs.clone())
+    )
 }

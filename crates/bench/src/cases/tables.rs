@@ -2,7 +2,7 @@
 
 use super::case::{Case, FORMS};
 use super::costs::FormCosts;
-use super::model::{ServerCores, Throughput};
+use super::model::{QuestionCpu, ServerCores, ServerCount, Throughput};
 use super::round::RoundTotals;
 use super::{CheckedSetup, MeasuredSetup};
 use crate::report::{BarChart, BenchReport, ChartBar, Column, ReportSection};
@@ -35,13 +35,15 @@ const COSTS: [Column; 11] = [
     Column::plain("shards", "shards", ""),
 ];
 
-const MODEL: [Column; 8] = [
+const MODEL: [Column; 10] = [
     Column::plain("hark_per_s", "Hark", "/s"),
     Column::plain("database_per_s", "database", "/s"),
     Column::plain("workers_per_s", "workers", "/s"),
     Column::plain("predicted_per_s", "predicted", "/s"),
     Column::plain("measured_per_s", "measured", "/s"),
     Column::plain("ratio", "ratio", "x"),
+    Column::plain("beside_one_pair", "beside 1 pair", "x"),
+    Column::plain("beside_smallest", "beside the smallest", "x"),
     Column::plain("database_used_percent", "database used", "%"),
     Column::plain("busiest_used_percent", "busiest used", "%"),
 ];
@@ -124,10 +126,18 @@ pub(super) fn add_model(report: &mut BenchReport, cores: ServerCores, setups: &[
     let mut table = BenchReport::new("cases", &MODEL);
     for form in FORMS {
         let name = format!("{}, {} cores a server", form.name(), cores.postgres);
+        let per_s_of = |setup: Option<&CheckedSetup>| Some(setup?.measured_of(form)?.per_s);
+        let one_pair = per_s_of(setups.iter().find(|of| of.count == ServerCount::Pairs(1)));
+        let smallest = setups.iter().filter(|of| of.count.workers() > 0);
+        let smallest = per_s_of(smallest.min_by_key(|of| of.count.workers()));
         let mut chart = BarChart { name, unit: "questions/s", bars: Vec::new() };
         for setup in setups {
-            let Some(cpu) = setup.cpu_of(form) else { continue };
-            let predicted = Throughput::predict(cpu, cores, setup.cluster);
+            let of_kind =
+                |of: &&CheckedSetup| (of.count.workers() > 0) == (setup.count.workers() > 0);
+            let costs = setups.iter().filter(of_kind).filter_map(|of| of.cpu_of(form));
+            let Some(cpu) = QuestionCpu::mean(costs) else { continue };
+            let busiest = setup.busiest_of(form);
+            let predicted = Throughput::predict(cpu, cores, setup.count, busiest);
             let measured = setup.measured_of(form);
             let per_s = predicted.per_s();
             table.row(
@@ -139,9 +149,14 @@ pub(super) fn add_model(report: &mut BenchReport, cores: ServerCores, setups: &[
                     Some(per_s),
                     measured.map(|measured| measured.per_s),
                     measured.map(|measured| measured.per_s / per_s),
+                    measured.zip(one_pair).map(|(measured, one)| measured.per_s / one),
+                    measured
+                        .filter(|_| setup.count.workers() > 0)
+                        .zip(smallest)
+                        .map(|(measured, smallest)| measured.per_s / smallest),
                     measured.map(|measured| measured.database_used * 100.0),
                     measured
-                        .filter(|_| setup.cluster.is_some())
+                        .filter(|_| setup.count.workers() > 0)
                         .map(|measured| measured.busiest_used * 100.0),
                 ],
             );
@@ -157,12 +172,13 @@ pub(super) fn add_model(report: &mut BenchReport, cores: ServerCores, setups: &[
         report.chart(chart);
     }
     table.note(format!(
-        "Questions a second that each kind of server has CPU for, with {} of a core for each server of \
-         PostgreSQL and {} for each Hark; the least of them is predicted. Clusters of all sizes are predicted \
-         from the costs of the first one. measured: with these bounds of CPU, but none for Hark. ratio: measured \
-         beside predicted. database used, busiest used: how much of its CPU the database or coordinator, and the \
-         busiest worker, used meanwhile: a server that used nearly all of it was the limit.",
-        cores.postgres, cores.hark
+        "Questions a second that each kind of server has CPU for, with {} of a core for each worker and each \
+         PostgreSQL by itself, {} for the coordinator and {} for each Hark; the least of them is predicted. Pairs and \
+         clusters are predicted from the mean of the costs that they had with these bounds. measured: with these bounds of CPU, but none for Hark. ratio: measured beside \
+         predicted. beside 1 pair, beside the smallest: measured, beside what one pair and the smallest cluster \
+         answered. database used, busiest used: how much of its CPU the database or coordinator, and the busiest \
+         worker, used meanwhile: a server that used nearly all of it was the limit.",
+        cores.postgres, cores.coordinator, cores.hark
     ));
     let title = "How many questions a second servers answer, by their CPU";
     report.section(ReportSection { key: "model", title, report: table });
