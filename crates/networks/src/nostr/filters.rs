@@ -1,8 +1,11 @@
 //! Filters of NIP-01, as people type them.
 
+use std::borrow::Cow;
+
 use hark_archive::Query;
 use hark_codec::hex;
-use hark_codec::nostr::Filter;
+use hark_codec::nostr::{Filter, npub};
+use serde_json::Value;
 
 use super::query;
 use crate::{Filters, LabelValues};
@@ -12,6 +15,7 @@ pub(super) struct EventFilters;
 
 impl Filters for EventFilters {
     fn query(&self, text: &str, _: LabelValues<'_>) -> Result<Option<Query>, String> {
+        let text = with_hex_keys(text)?;
         let mut filter = Filter::default();
         filter.parse(text.as_bytes()).map_err(|error| {
             let said = error.to_string();
@@ -59,6 +63,27 @@ impl Filters for EventFilters {
     }
 }
 
+/// Returns the filter with hex keys in place of those that are written `npub1…`.
+fn with_hex_keys(text: &str) -> Result<Cow<'_, str>, String> {
+    if !text.to_ascii_lowercase().contains("\"npub1") {
+        return Ok(text.into());
+    }
+    // What is wrong elsewhere in the filter is said when it is parsed.
+    let Ok(mut filter) = serde_json::from_str::<Value>(text) else { return Ok(text.into()) };
+    for name in ["authors", "#p", "#P"] {
+        let Some(values) = filter.get_mut(name).and_then(Value::as_array_mut) else { continue };
+        for value in values {
+            let Some(typed) = value.as_str() else { continue };
+            if typed.to_ascii_lowercase().starts_with("npub1") {
+                let key = npub::decode(typed)
+                    .ok_or_else(|| format!("{typed} is no public key: a character is wrong"))?;
+                *value = String::from_utf8_lossy(&hex::encode_32(&key)).as_ref().into();
+            }
+        }
+    }
+    Ok(filter.to_string().into())
+}
+
 fn list(values: impl Iterator<Item = String>) -> String {
     values.collect::<serde_json::Value>().to_string()
 }
@@ -75,6 +100,19 @@ mod tests {
         assert_eq!(query(r#"{"kinds":[]}"#), Ok(None));
         assert!(query(r#"{"search":"x"}"#).unwrap_err().contains("full-text"));
         assert!(query("{").is_err() && query(r#"{"kinds":["a"]}"#).is_err());
+    }
+
+    #[test]
+    fn keys_are_typed_in_hex_or_as_npub() {
+        const NPUB: &str = "npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg";
+        const HEX: &str = "7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e";
+        let query = |text: &str| EventFilters.query(text, &mut |_| Ok(Vec::new()));
+        for filter in [r#"{"authors":["KEY"],"kinds":[1]}"#, r##"{"#p":["KEY"],"#t":["npub1"]}"##] {
+            let [npub, hex] = [NPUB, HEX].map(|key| query(&filter.replace("KEY", key)).unwrap());
+            assert_eq!(npub, hex, "{filter}");
+        }
+        let wrong = format!(r#"{{"authors":["{}"]}}"#, NPUB.replace("elf", "eif"));
+        assert!(query(&wrong).unwrap_err().contains("a character is wrong"));
     }
 
     #[test]

@@ -1,0 +1,99 @@
+//! Public keys as people exchange them: `npub1…`, the Bech32 form of NIP-19.
+
+use crate::record::Key;
+
+/// The characters of Bech32's data part, by value (BIP-173).
+const CHARACTERS: &[u8; 32] = b"qpzry9x8gf2tvdw0s3jn54khce6mua7l";
+/// The part before the separator `1`.
+const PREFIX: &[u8; 4] = b"npub";
+/// Characters of a key: 32 bytes, five bits in each character.
+const KEY_CHARACTERS: usize = 52;
+/// Characters of the checksum.
+const CHECKSUM_CHARACTERS: usize = 6;
+
+/// Returns the key of an `npub1…` text, in lower or in upper case. `None` if a character is not of
+/// Bech32, the length is wrong, or the checksum does not match.
+pub fn decode(text: &str) -> Option<Key> {
+    let lower = |byte: u8| byte.to_ascii_lowercase();
+    let has = |is: fn(&u8) -> bool| text.as_bytes().iter().any(is);
+    if has(u8::is_ascii_lowercase) && has(u8::is_ascii_uppercase) {
+        return None;
+    }
+    let (prefix, data) = text.as_bytes().split_at_checked(PREFIX.len() + 1)?;
+    let named = prefix.iter().map(|byte| lower(*byte)).eq(PREFIX.iter().copied().chain(*b"1"));
+    if !named || data.len() != KEY_CHARACTERS + CHECKSUM_CHARACTERS {
+        return None;
+    }
+    let mut values = [0; KEY_CHARACTERS + CHECKSUM_CHARACTERS];
+    for (value, byte) in values.iter_mut().zip(data) {
+        let at = CHARACTERS.iter().position(|known| *known == lower(*byte))?;
+        *value = u8::try_from(at).ok()?;
+    }
+    if checksum(&values) != 1 {
+        return None;
+    }
+    let mut key = [0; 32];
+    let (mut bits, mut count, mut next) = (0_u32, 0, key.iter_mut());
+    for value in values.iter().take(KEY_CHARACTERS) {
+        bits = (bits << 5 | u32::from(*value)) & 0xfff;
+        count += 5;
+        if count >= 8 {
+            count -= 8;
+            *next.next()? = (bits >> count & 0xff) as u8;
+        }
+    }
+    // 52 characters have four bits more than 32 bytes; these are zero.
+    (bits & ((1 << count) - 1) == 0).then_some(key)
+}
+
+/// Returns the remainder of prefix, data and checksum in Bech32's code. It is 1 for a valid text.
+fn checksum(values: &[u8]) -> u32 {
+    const GENERATOR: [u32; 5] = [0x3b6a_57b2, 0x2650_8e6d, 0x1ea1_19fa, 0x3d42_33dd, 0x2a14_62b3];
+    let high = PREFIX.iter().map(|byte| byte >> 5);
+    let low = PREFIX.iter().map(|byte| byte & 31);
+    let all = high.chain([0]).chain(low).chain(values.iter().copied());
+    all.fold(1, |sum: u32, value| {
+        let top = sum >> 25;
+        let shifted = (sum & 0x01ff_ffff) << 5 ^ u32::from(value);
+        GENERATOR
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| top >> bit & 1 == 1)
+            .fold(shifted, |sum, (_, generator)| sum ^ generator)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hex;
+
+    #[test]
+    fn keys_are_read_as_nip_19_writes_them_and_typing_mistakes_are_found() {
+        for (npub, key) in [
+            (
+                "npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg",
+                "7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e",
+            ),
+            (
+                "npub180cvv07tjdrrgpa0j7j7tmnyl2yr6yr7l8j4s3evf6u64th6gkwsyjh6w6",
+                "3bf0c63fcb93463407af97a5e5ee64fa883d107ef9e558472c4eb9aaaefa459d",
+            ),
+        ] {
+            assert_eq!(decode(npub), hex::decode_32(key.as_bytes()), "{npub}");
+            assert_eq!(decode(&npub.to_uppercase()), decode(npub));
+            for at in 0..npub.len() {
+                let mut wrong = npub.to_owned().into_bytes();
+                wrong[at] = if wrong[at] == b'q' { b'p' } else { b'q' };
+                assert_eq!(decode(str::from_utf8(&wrong).unwrap()), None, "character {at}");
+                assert_eq!(decode(&npub[..at]), None);
+            }
+            assert_eq!(decode(&npub.replacen('e', "E", 1)), None);
+            assert_eq!(decode(&format!("{npub}q")), None);
+        }
+        for text in ["", "npub", "npub1", "nsec1", "é", "npub1ééééééééééééééééééééééééééééé"]
+        {
+            assert_eq!(decode(text), None, "{text}");
+        }
+    }
+}
