@@ -1,5 +1,6 @@
 //! The address of a database and its TLS settings: libpq's URL, with `sslmode`, `sslrootcert`,
-//! `sslcert` and `sslkey` as in PostgreSQL's manual (libpq, "SSL Support").
+//! `sslcert` and `sslkey` as in PostgreSQL's manual (libpq, "SSL Support"). A password that it does
+//! not have comes from where libpq looks for it (`password`).
 
 use std::error::Error as _;
 use std::net::IpAddr;
@@ -21,6 +22,7 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::password;
 use crate::shown::{has_secret, is_key_value, is_torn, shown};
 
 /// Why an address is invalid.
@@ -72,6 +74,8 @@ struct TlsParameters {
     roots: Option<String>,
     certificate: Option<String>,
     key: Option<String>,
+    /// Not about TLS, but not for the driver either.
+    passfile: Option<String>,
 }
 
 impl DatabaseAddress {
@@ -86,6 +90,9 @@ impl DatabaseAddress {
         let mut config: Config = rest.parse().map_err(|error| unreadable(url, &error))?;
         if let Some(mode) = wishes.mode {
             config.ssl_mode(mode);
+        }
+        if let Some(password) = password::find(&config, wishes.passfile.as_deref()) {
+            config.password(password);
         }
         let tls = MakeRustlsConnect::new(wishes.client().map_err(AddressError)?);
         Ok(Self { config, tls })
@@ -165,6 +172,7 @@ impl TlsParameters {
                 "sslrootcert" => wishes.roots = Some(value),
                 "sslcert" => wishes.certificate = Some(value),
                 "sslkey" => wishes.key = Some(value),
+                "passfile" => wishes.passfile = Some(value),
                 _ => others.push(parameter),
             }
         }

@@ -43,6 +43,7 @@ mod line;
 mod listen;
 mod migrate;
 mod parts;
+mod password;
 mod pool;
 mod replica;
 mod retire;

@@ -1,0 +1,110 @@
+//! A password that is not in the address: from `PGPASSWORD`, or from a password file as libpq reads
+//! it (PostgreSQL's manual, "The Password File"). So it need not stand in a command line, where
+//! every user of the machine sees it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
+
+/// Modes that let others than the owner open a file.
+const OPEN_TO_OTHERS: u32 = 0o077;
+/// Port of addresses that name none.
+const PORT: u16 = 5432;
+
+/// Returns the password of an address that has none. `passfile` is the file that the address names.
+/// A file that other users can open is passed over, as libpq does.
+pub(crate) fn find(config: &Config, passfile: Option<&str>) -> Option<Vec<u8>> {
+    if config.get_password().is_some() {
+        return None;
+    }
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(password) = variable("PGPASSWORD") {
+        return Some(password.into_encoded_bytes());
+    }
+    let file = match passfile {
+        Some(named) => named.into(),
+        None => match variable("PGPASSFILE") {
+            Some(named) => PathBuf::from(named),
+            None => Path::new(&variable("HOME")?).join(".pgpass"),
+        },
+    };
+    let meta = fs::metadata(&file).ok()?;
+    if !meta.is_file() || meta.mode() & OPEN_TO_OTHERS != 0 {
+        tracing::warn!(
+            file = %file.display(),
+            "the password file is passed over: it must be a file that only its owner can open (chmod 600)"
+        );
+        return None;
+    }
+    of_lines(&fs::read_to_string(&file).ok()?, config).map(String::into_bytes)
+}
+
+/// Returns the password of the first line that matches one of the address' hosts, host by host.
+fn of_lines(text: &str, config: &Config) -> Option<String> {
+    let user = config.get_user().map(str::to_owned).or_else(|| std::env::var("USER").ok());
+    let user = user.unwrap_or_default();
+    let database = config.get_dbname().unwrap_or(&user);
+    let ports = config.get_ports();
+    config.get_hosts().iter().enumerate().find_map(|(at, host)| {
+        let port = ports.get(at).or(ports.first()).copied().unwrap_or(PORT).to_string();
+        let hosts = match host {
+            Host::Tcp(name) => vec![name.clone()],
+            Host::Unix(folder) => vec![folder.display().to_string(), "localhost".into()],
+        };
+        text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
+            let [host, line_port, line_database, line_user, password] = fields(line)?;
+            let is = |pattern: &str, value: &str| pattern == "*" || pattern == value;
+            let matches = hosts.iter().any(|named| is(&host, named))
+                && is(&line_port, &port)
+                && is(&line_database, database)
+                && is(&line_user, &user);
+            matches.then_some(password)
+        })
+    })
+}
+
+/// The fields of a line: host, port, database, user and password. A backslash takes the next
+/// character as it is, such as a colon.
+fn fields(line: &str) -> Option<[String; 5]> {
+    let mut fields: [String; 5] = Default::default();
+    let (mut at, mut letters) = (0, line.chars());
+    while let Some(letter) = letters.next() {
+        match letter {
+            // The password is the rest of the line.
+            ':' if at < 4 => at += 1,
+            '\\' => fields[at].extend(letters.next()),
+            letter => fields[at].push(letter),
+        }
+    }
+    (at == 4).then_some(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_that_matches_counts() {
+        let text = "# host:port:database:user:password\n\
+                    other:5432:hark:me:wrong\n\
+                    db:5433:hark:me:of another port\n\
+                    short:line\n\
+                    db:5432:hark:me:s:3\\:cr\\\\et\n\
+                    *:*:*:you:any\n\
+                    localhost:*:hark:*:local\n";
+        let of = |url: &str| of_lines(text, &url.parse().unwrap());
+        assert_eq!(of("postgres://me@db/hark").as_deref(), Some("s:3:cr\\et"));
+        assert_eq!(of("postgres://me@db:5433/hark").as_deref(), Some("of another port"));
+        assert_eq!(of("postgres://you@elsewhere:7/base").as_deref(), Some("any"));
+        assert_eq!(of("postgres://me@elsewhere/hark"), None);
+        assert_eq!(of("postgres://me@elsewhere,db/hark").as_deref(), Some("s:3:cr\\et"));
+        assert_eq!(
+            of("postgres://me@elsewhere:1,db:5433/hark").as_deref(),
+            Some("of another port")
+        );
+        assert_eq!(of("host=/run/postgresql user=me dbname=hark").as_deref(), Some("local"));
+    }
+}
