@@ -20,6 +20,8 @@ use crate::state::PostgresState;
 
 /// How often to check whether the store still exists, and whether a notification was missed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The longest time that the database may take for such a check.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Wait before reconnecting after a lost connection.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -71,7 +73,8 @@ async fn listen(
     wake: &(dyn Fn() + Send),
 ) -> Result<(), StatementError> {
     let failed = |error: tokio_postgres::Error| StatementError::new(&error);
-    let (client, mut connection) = door.address().connect().await?;
+    let connecting = async { Ok(door.address().connect().await?) };
+    let (client, mut connection) = in_time(connecting).await?;
     let (said, mut notices) = tokio::sync::mpsc::channel(1_024);
     let driven = tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
@@ -86,7 +89,8 @@ async fn listen(
             }
         }
     });
-    client.batch_execute(&format!("LISTEN {schema}")).await.map_err(failed)?;
+    let listening = format!("LISTEN {schema}");
+    in_time(async { client.batch_execute(&listening).await.map_err(failed) }).await?;
     if let Some(inner) = inner.upgrade() {
         *inner.away.lock() = None;
         // Other processes may have deleted records before LISTEN took effect.
@@ -104,10 +108,9 @@ async fn listen(
                     inner.forget_known();
                 }
                 if said.parts != inner.parts().version {
-                    let rows = client
-                        .query(&door.layout().text(StatementForm::Parts), &[])
-                        .await
-                        .map_err(failed)?;
+                    let parts = door.layout().text(StatementForm::Parts);
+                    let rows =
+                        in_time(async { client.query(&parts, &[]).await.map_err(failed) }).await?;
                     inner.set_parts(Parts::of(&rows, said.parts));
                 }
                 let position = inner.current.now();
@@ -116,8 +119,9 @@ async fn listen(
                 }
             }
             Err(_) => {
-                let rows = client.query("SELECT line, seq FROM state", &[]).await;
-                let rows = rows.map_err(failed)?;
+                let state = "SELECT line, seq FROM state";
+                let rows =
+                    in_time(async { client.query(state, &[]).await.map_err(failed) }).await?;
                 let position = inner.current.now();
                 let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
                 // The writer learns that the database answers again though nothing is written.
@@ -132,6 +136,14 @@ async fn listen(
     }
     driven.abort();
     Ok(())
+}
+
+/// Waits for an answer of the database, but not for ever: a machine that hangs ends no connection.
+async fn in_time<T>(
+    answer: impl Future<Output = Result<T, StatementError>>,
+) -> Result<T, StatementError> {
+    let late = |_| StatementError::Away(format!("no answer for {} s", ANSWER_MAX.as_secs()));
+    tokio::time::timeout(ANSWER_MAX, answer).await.map_err(late)?
 }
 
 /// Reads the next puts of other processes, in order.
