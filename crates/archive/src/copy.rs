@@ -57,7 +57,18 @@ impl ComparisonWalk {
 
     /// Returns the next difference. `None` at the end of both shelves.
     pub fn next_difference(&mut self) -> Result<Option<Difference>, SearchError> {
+        self.next_difference_with(|| {})
+    }
+
+    /// Returns the next difference, and calls `progress` whenever a shelf has been read further.
+    pub fn next_difference_with(
+        &mut self,
+        progress: impl Fn(),
+    ) -> Result<Option<Difference>, SearchError> {
         loop {
+            if self.source.ready.is_empty() || self.target.ready.is_empty() {
+                progress();
+            }
             self.source.fill(READY_BYTES, <[u8]>::len, |bytes| bytes.into())?;
             self.target.fill(READY_IDS, |_| 1, |_| ())?;
             let order = match (self.source.ready.front(), self.target.ready.front()) {

@@ -74,14 +74,41 @@ struct MirrorState {
     /// Signals that the queue has grown, or that it is time to end.
     grown: Condvar,
     closing: AtomicBool,
+    progress: LastProgress,
     copied: AtomicU64,
     extra: AtomicU64,
     refused: AtomicU64,
 }
 
+/// When the second store last took something, or a comparison last went on. Cheap to note.
+struct LastProgress {
+    started: Instant,
+    at_ms: AtomicU64,
+}
+
+impl LastProgress {
+    fn new() -> Self {
+        Self { started: Instant::now(), at_ms: AtomicU64::new(0) }
+    }
+
+    fn note(&self) {
+        self.at_ms.store(milliseconds(self.started.elapsed()), Ordering::Relaxed);
+    }
+
+    fn idle_ms(&self) -> u64 {
+        milliseconds(self.started.elapsed()).saturating_sub(self.at_ms.load(Ordering::Relaxed))
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 struct MirrorQueue {
     writes: VecDeque<QueuedWrite>,
     bytes: usize,
+    /// Whether a batch was taken that the second store has not answered.
+    is_writing: bool,
     /// Whether writes are missing in the queue, which only a walk finds.
     gap: bool,
     /// Since when there has been a gap that no walk has closed yet.
@@ -143,6 +170,7 @@ impl MirroredStore {
         let queue = MirrorQueue {
             writes: VecDeque::new(),
             bytes: 0,
+            is_writing: false,
             gap: true,
             behind_since: Some(Instant::now()),
             trouble: None,
@@ -155,6 +183,7 @@ impl MirroredStore {
             queue: Mutex::new(queue),
             grown: Condvar::new(),
             closing: AtomicBool::new(false),
+            progress: LastProgress::new(),
             copied: AtomicU64::new(0),
             extra: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -172,15 +201,17 @@ impl MirroredStore {
         let queue = self.shared.queue.lock();
         let since = queue.behind_since.or_else(|| Some(queue.writes.front()?.since));
         let behind = since.map_or(Duration::ZERO, |since| since.elapsed());
+        let waits = since.is_some() || queue.is_writing;
         MirrorLag {
             queued: queue.writes.len() as u64,
             queued_bytes: queue.bytes as u64,
-            behind_ms: u64::try_from(behind.as_millis()).unwrap_or(u64::MAX),
+            behind_ms: milliseconds(behind),
             in_step: queue.behind_since.is_none(),
             copied: self.shared.copied.load(Ordering::Relaxed),
             extra: self.shared.extra.load(Ordering::Relaxed),
             refused: self.shared.refused.load(Ordering::Relaxed),
             trouble: queue.trouble.clone(),
+            idle_ms: if waits { self.shared.progress.idle_ms() } else { 0 },
         }
     }
 }
@@ -280,12 +311,20 @@ impl Store for MirroredStore {
     fn stats(&self) -> StoreStats {
         StoreStats { mirror: Some(self.lag()), ..self.shared.first.stats() }
     }
+
+    fn mirror(&self) -> Option<MirrorLag> {
+        Some(self.lag())
+    }
 }
 
 impl MirrorState {
     /// Adds writes to the queue, and discards the whole queue if it becomes too large.
     fn fill(&self, fill: impl FnOnce(&mut MirrorQueue)) {
         let mut queue = self.queue.lock();
+        if queue.writes.is_empty() && !queue.is_writing && queue.behind_since.is_none() {
+            // Nothing waited until now.
+            self.progress.note();
+        }
         fill(&mut queue);
         if queue.bytes > self.options.queue_bytes_max {
             queue.give_up();
@@ -307,6 +346,7 @@ impl MirrorState {
             });
             let Err(reason) = failed else { return };
             let mut queue = self.queue.lock();
+            queue.is_writing = false;
             queue.give_up();
             if queue.trouble.as_ref() != Some(&reason) {
                 report(&format!("the mirror takes nothing and is tried again: {reason}"));
@@ -337,6 +377,8 @@ impl MirrorState {
             let writes: Vec<Write> = batch.iter().map(|queued| queued.write.clone()).collect();
             if !writes.is_empty() {
                 let done = second.commit(&writes).map_err(|error| error.to_string())?;
+                self.progress.note();
+                self.queue.lock().is_writing = false;
                 self.copied.fetch_add(writes.len() as u64, Ordering::Relaxed);
                 let fewer = no_more_its_own(&batch, &done);
                 let less = |extra: u64| Some(extra.saturating_sub(fewer));
@@ -362,6 +404,7 @@ impl MirrorState {
         let count = queue.writes.len().min(self.options.batch_writes_max);
         let batch: Vec<QueuedWrite> = queue.writes.drain(..count).collect();
         queue.bytes -= batch.iter().map(|queued| size(&queued.write)).sum::<usize>();
+        queue.is_writing = !batch.is_empty();
         Some(batch)
     }
 
@@ -384,7 +427,7 @@ impl MirrorState {
         let mut batch = Vec::new();
         let mut rested = Instant::now();
         loop {
-            let difference = walk.next_difference().map_err(failed)?;
+            let difference = walk.next_difference_with(|| self.progress.note()).map_err(failed)?;
             let ended = difference.is_none();
             match difference {
                 Some(Difference::Missing(record)) => batch.push(Write::Put(record)),
@@ -393,6 +436,7 @@ impl MirrorState {
             }
             if batch.len() >= self.options.batch_writes_max || ended && !batch.is_empty() {
                 let committed = second.commit(&batch).map_err(|error| error.to_string())?;
+                self.progress.note();
                 for outcome in committed.outcomes {
                     match outcome {
                         Outcome::Stored { .. } => copied += 1,

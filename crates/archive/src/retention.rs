@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hark_codec::record::Key;
+use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::query::{Order, Query};
@@ -285,7 +286,10 @@ fn erase(writer: &Writer, query: Query) -> Result<u64, RetentionError> {
 
 /// The thread that carries a policy out, until it is stopped or dropped.
 pub struct RetentionThread {
-    stop: Option<SyncSender<()>>,
+    /// Wakes the thread for `changed`; dropping it ends the thread.
+    wake: Option<SyncSender<()>>,
+    /// A policy that the thread has not taken yet.
+    changed: Arc<Mutex<Option<RetentionPolicy>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -294,19 +298,27 @@ impl RetentionThread {
     /// for every failure, after which the thread continues with the next round. A clock that is not
     /// trusted is reported once an hour.
     pub fn start(
-        policy: RetentionPolicy,
+        mut policy: RetentionPolicy,
         store: Arc<dyn Store>,
         writer: Arc<Writer>,
         clock: Clock,
         mut report: impl FnMut(Result<SweepResult, RetentionError>) + Send + 'static,
     ) -> std::io::Result<Self> {
-        let (stop, stopped) = sync_channel::<()>(0);
+        let (wake, woken) = sync_channel::<()>(1);
+        let changed = Arc::new(Mutex::new(None));
+        let due = Arc::clone(&changed);
         let thread = vital::spawn("hark-keeper", move || {
             let (mut pause, mut round) = (policy.every, SweepResult::default());
             let (mut believed, mut doubted) = (ClockTrust::default(), None::<Instant>);
             // A short pause between the batches of a long round leaves the writer to other writes.
             let rest = Duration::from_millis(5);
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
+            loop {
+                if woken.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {
+                    break;
+                }
+                if let Some(changed) = due.lock().take() {
+                    policy = changed;
+                }
                 let step = policy.step_by(&*store, &writer, &clock, &mut believed);
                 let swept = step.as_ref().copied().unwrap_or_default();
                 round.add(swept);
@@ -327,12 +339,21 @@ impl RetentionThread {
                 report(Ok(round));
             }
         })?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { wake: Some(wake), changed, thread: Some(thread) })
+    }
+
+    /// Replaces the policy. The thread begins a round with it after the current batch.
+    pub fn change(&self, policy: RetentionPolicy) {
+        *self.changed.lock() = Some(policy);
+        if let Some(wake) = &self.wake {
+            // Fails if the thread has been woken already, and has not looked yet.
+            let _ = wake.try_send(());
+        }
     }
 
     /// Stops the thread after the current batch and waits for its end.
     pub fn stop(&mut self) {
-        self.stop = None;
+        self.wake = None;
         if let Some(thread) = self.thread.take() {
             // The thread does not panic: see `vital`.
             let _ = thread.join();
@@ -495,6 +516,23 @@ mod tests {
             .commit(&(0..10).map(|n| record(200 + n, 200 * DAY, 1, 2, None)).collect::<Vec<_>>())
             .unwrap();
         assert!(!step(&policy, &clock).clock_doubted);
+    }
+
+    #[test]
+    fn a_changed_policy_is_carried_out_at_once() {
+        let (store, writer) = shelf(&[record(1, 10, 1, 1, None), record(2, 90, 1, 1, None)]);
+        let policy =
+            RetentionPolicy { every: Duration::from_hours(1), ..RetentionPolicy::default() };
+        let (sender, receiver) = sync_channel(16);
+        let report = move |swept: Result<SweepResult, _>| sender.try_send(swept.unwrap()).unwrap();
+        let (clock, writer) = (Clock::fake(100), Arc::new(writer));
+        let keeper =
+            RetentionThread::start(policy.clone(), Arc::clone(&store), writer, clock, report);
+        let keeper = keeper.unwrap();
+        let rule = RetentionRule { older_than_s: 50, ..RetentionRule::default() };
+        keeper.change(RetentionPolicy { rules: vec![rule], ..policy });
+        assert_eq!(receiver.recv().unwrap().aged, 1);
+        assert_eq!(left(&*store), [2]);
     }
 
     #[test]

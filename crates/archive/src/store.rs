@@ -294,6 +294,15 @@ pub struct MirrorLag {
     pub refused: u64,
     /// Why the second store takes no writes, while that is so.
     pub trouble: Option<String>,
+    /// How long nothing has moved although something waits for the second store, in milliseconds.
+    pub idle_ms: u64,
+}
+
+impl MirrorLag {
+    /// Returns how long nothing has moved although something waits for the second store.
+    pub fn idle_for(&self) -> Duration {
+        Duration::from_millis(self.idle_ms)
+    }
 }
 
 /// The position up to which a store's log is durable, for other processes that follow the log.
@@ -403,6 +412,11 @@ pub trait Store: Send + Sync {
 
     /// Returns why subscribers are not notified of all puts, while that is so.
     fn trouble(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns how far this store's mirror is behind, if it has one. Cheap.
+    fn mirror(&self) -> Option<MirrorLag> {
         None
     }
 
