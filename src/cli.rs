@@ -10,9 +10,11 @@ use crate::commands::copy::CopyArgs;
 use crate::commands::delete::DeleteArgs;
 use crate::commands::explain::ExplainArgs;
 use crate::commands::export::ExportArgs;
+use crate::commands::healthz::HealthzArgs;
 use crate::commands::import::ImportArgs;
 use crate::commands::migrate::MigrateArgs;
 use crate::commands::query::QueryArgs;
+use crate::commands::reload::ReloadArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::stats::StatsArgs;
 #[cfg(feature = "devp2p")]
@@ -77,6 +79,10 @@ pub(crate) enum Command {
     /// What concerns the Whisper mail server alone
     #[cfg(feature = "devp2p")]
     Whisper(WhisperArgs),
+    /// Have the running server read its configuration again, and print what has changed
+    Reload(ReloadArgs),
+    /// Ask a running server whether all is well; without --at, the one that the configuration names
+    Healthz(HealthzArgs),
     /// Print the default configuration with comments, or check a given one
     Config(ConfigArgs),
     /// Measure a relay, this one or any other, by its URL
@@ -94,6 +100,8 @@ impl Command {
             #[cfg(feature = "devp2p")]
             Self::Whisper(_) => Some("`hark whisper` is about one network"),
             Self::Cluster(_) => Some("`hark cluster` is about the nodes, which have all networks"),
+            Self::Reload(_) => Some("a server reads the settings of all its networks at once"),
+            Self::Healthz(_) => Some("a server's health is that of all its networks"),
             Self::Config(_) => Some("`hark config` is about the settings of all networks"),
             Self::Bench(_) => Some("each of `hark bench`'s measurements is of one network"),
             _ => None,

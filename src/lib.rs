@@ -10,9 +10,12 @@ mod config;
 mod handover;
 mod interrupt;
 mod location;
+mod log;
 mod notify;
 mod print;
 mod question;
+mod successor;
+mod watch;
 mod when;
 
 use std::process::ExitCode;
@@ -92,6 +95,8 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Count(args) => commands::count::run(&args, &location),
         Command::Delete(args) => commands::delete::run(&args, &location),
         Command::Explain(args) => commands::explain::run(&args, &location),
+        Command::Reload(args) => commands::reload::run(&args, &location),
+        Command::Healthz(args) => commands::healthz::run(&args, &location),
         Command::Stats(args) => commands::stats::run(&args, &location),
         Command::Compact(args) => commands::maintenance::compact(&args, &location),
         Command::Check(args) => commands::maintenance::check(&args, &location),

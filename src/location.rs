@@ -15,6 +15,7 @@ use hark_store_embedded::{DirectoryLock, EmbeddedOptions, EmbeddedStore, LockErr
 use hark_store_postgres::{PostgresStore, is_database, shown};
 use parking_lot::Mutex;
 
+use crate::WrongUse;
 use crate::config::{Config, NetworkSetup, ShelfConfig, setup, setups};
 
 /// Advice for errors in which the database could not be reached.
@@ -67,11 +68,12 @@ fn database(store: &str) -> anyhow::Result<Option<String>> {
     match store {
         "embedded" => Ok(None),
         url if is_database(url) => Ok(Some(url.into())),
-        other => bail!(
+        other => Err(WrongUse(format!(
             "there is no store `{}`; leave --store out for files in the data directory, or give \
              postgres://user@host/database",
             shown(other)
-        ),
+        ))
+        .into()),
     }
 }
 
@@ -332,11 +334,17 @@ impl ArchiveLocation {
     }
 
     /// Connects to the server that runs on this archive, for this shelf. `None` if no server runs
-    /// or the archive is in a database.
+    /// or the archive is in a database, which this process writes itself.
     pub(crate) fn server(&self) -> anyhow::Result<Option<ControlClient>> {
         if self.database.is_some() {
             return Ok(None);
         }
+        self.control()
+    }
+
+    /// Connects to the server whose data directory this is, wherever its archive is. `None` if no
+    /// server runs.
+    pub(crate) fn control(&self) -> anyhow::Result<Option<ControlClient>> {
         connect(&self.control_socket(), self.network.name())
     }
 }

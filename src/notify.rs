@@ -3,9 +3,15 @@
 
 use sd_notify::NotifyState;
 
-/// Reports that the server accepts connections.
-pub(crate) fn ready(url: &str) {
-    notify(&[NotifyState::Ready, NotifyState::Status(&format!("listening on {url}"))]);
+/// Reports that the server accepts connections. A process that has taken over is the service's main
+/// process from now on.
+pub(crate) fn ready(url: &str, has_taken_over: bool) {
+    let status = format!("listening on {url}");
+    let mut states = vec![NotifyState::Ready, NotifyState::Status(&status)];
+    if has_taken_over {
+        states.insert(0, NotifyState::MainPid(std::process::id()));
+    }
+    notify(&states);
 }
 
 /// Reports that the configuration is being read again. [`reloaded`] follows, whatever the result.

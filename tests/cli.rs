@@ -2,9 +2,12 @@
 
 mod beside_server;
 mod extremes;
+mod health;
 mod import;
 mod networks;
+mod owners;
 mod reload;
+mod settings;
 pub(crate) mod support;
 mod watched;
 
@@ -127,7 +130,7 @@ fn what_cannot_be_done_is_said_with_advice() {
         assert!(run.code == 1 && is_said && !run.stderr.contains("secret"), "{}", run.stderr);
     }
     let run = place.hark(&["serve", "--store", "sqlite"]);
-    assert!(run.code == 1 && run.stderr.contains("no store `sqlite`"), "{}", run.stderr);
+    assert!(run.code == 2 && run.stderr.contains("no store `sqlite`"), "{}", run.stderr);
     let run = hark(&["serve", "--data", "/dev/null/hark", "--listen", "127.0.0.1:0"]);
     assert!(
         run.code == 1 && run.stderr.contains("could not be made; name a writable one"),

@@ -9,12 +9,13 @@ pub(crate) mod count;
 pub(crate) mod delete;
 pub(crate) mod explain;
 pub(crate) mod export;
+pub(crate) mod healthz;
 pub(crate) mod import;
 pub(crate) mod maintenance;
 pub(crate) mod migrate;
 pub(crate) mod query;
 mod refusal;
-mod reload;
+pub(crate) mod reload;
 pub(crate) mod serve;
 pub(crate) mod stats;
 #[cfg(feature = "devp2p")]

@@ -1,91 +1,46 @@
-//! A running server's settings, read again when their files change or on SIGHUP. An invalid
-//! configuration changes nothing, and the log says why.
+//! `hark reload`: has the running server read its configuration again, and says what became of it.
 
-use std::time::Duration;
+use std::process::ExitCode;
 
-use anyhow::Context as _;
-use hark_server::{Settings, SettingsHandle};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use anyhow::bail;
+use clap::Args;
+use hark_server::control::ControlError;
 
-use crate::config::{self, Config, FileState};
-use crate::notify;
+use crate::location::ArchiveLocation;
+use crate::print;
 
-/// How often the files are checked. A changed file is read once it has not changed again for this
-/// long, so that no half-written file is read.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark --data /var/lib/hark reload
 
-/// Watches one configuration.
-pub(crate) struct ConfigWatch {
-    config: Config,
-    reload: SettingsHandle,
-    networks: Vec<config::ReloadCallback>,
-    hangup: Signal,
-}
+The server reads its own configuration file, the files that this names and its environment. It does
+so by itself when one of these files changes, and on SIGHUP; this command waits for the result. A
+configuration with faults changes nothing: the faults are printed, and the exit code is 1.")]
+pub(crate) struct ReloadArgs {}
 
-impl ConfigWatch {
-    /// Creates a watch. `config` is the configuration with which the server of `reload` runs;
-    /// `networks` apply changed settings to its networks. From this call on, SIGHUP does not end
-    /// the process.
-    pub(crate) fn new(
-        config: Config,
-        reload: SettingsHandle,
-        networks: Vec<config::ReloadCallback>,
-    ) -> anyhow::Result<Self> {
-        let hangup = signal(SignalKind::hangup())
-            .context("the system does not let Hark listen for signals")?;
-        Ok(Self { config, reload, networks, hangup })
+pub(crate) fn run(_: &ReloadArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    let Some(mut server) = location.control()? else {
+        bail!(
+            "no server answers on {}; name its data directory with --data",
+            location.control_socket().display()
+        )
+    };
+    let changes = match server.reload() {
+        Ok(changes) => changes,
+        Err(ControlError::Refused(why)) => {
+            bail!("the new configuration is refused, and the old one stays in force:\n  {why}")
+        }
+        Err(error) => {
+            return Err(anyhow::Error::new(error).context("the server did not say what it read"));
+        }
+    };
+    print::line("the configuration was read again, and is in force")?;
+    for change in changes.lines() {
+        print::line(&format!("  {change}"))?;
     }
-
-    /// Watches the files and SIGHUP. Never ends.
-    pub(crate) async fn run(mut self) {
-        let mut read = self.config.files.clone();
-        let mut seen = read.clone();
-        loop {
-            let asked = tokio::select! {
-                _ = self.hangup.recv() => true,
-                () = tokio::time::sleep(LOOK_EVERY) => false,
-            };
-            let now: Vec<FileState> = read.iter().map(FileState::again).collect();
-            if asked || now != read && now == seen {
-                notify::reloading();
-                // A refused configuration is not read again until its files change.
-                read = if self.read_again() { self.config.files.clone() } else { now };
-                notify::reloaded();
-                seen.clone_from(&read);
-            } else {
-                seen = now;
-            }
-        }
+    if changes.is_empty() {
+        print::line("  nothing has changed")?;
     }
-
-    /// Reads the configuration again and applies it. Returns whether the configuration is valid.
-    fn read_again(&mut self) -> bool {
-        let config = match Config::load(self.config.file.as_deref()) {
-            Ok(config) => config,
-            Err(faults) => return refused(&faults.to_string()),
-        };
-        let (limits, addresses) = (config.limits.clone(), config.addresses.clone());
-        let settings = Settings { limits, addresses };
-        if let Err(fault) = self.reload.set(settings) {
-            return refused(&fault);
-        }
-        for reload in &self.networks {
-            reload(&config);
-        }
-        tracing::info!("the configuration was read again, and is in force");
-        for (change, is_live) in config.changes(&self.config) {
-            if is_live {
-                tracing::info!("now {change}");
-            } else {
-                tracing::warn!("{change} holds after a restart");
-            }
-        }
-        self.config = config;
-        true
-    }
-}
-
-fn refused(why: &str) -> bool {
-    tracing::error!("the new configuration is refused, and the old one stays in force: {why}");
-    false
+    Ok(ExitCode::SUCCESS)
 }

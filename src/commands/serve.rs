@@ -1,6 +1,7 @@
 //! `hark serve`: opens the archive, runs the server on it, and handles signals.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -10,22 +11,22 @@ use hark_archive::clock::Clock;
 use hark_archive::mirror::{self, MirroredStore};
 use hark_archive::{Store, vital};
 use hark_server::Server;
-use hark_server::control::{Handover, Takeover};
+use hark_server::control::{ControlClient, Handover, Takeover};
 use hark_server::shelf::{self, CompactFn};
+use hark_store_embedded::disk::{RealDisk, make_dir};
 use hark_store_embedded::{EmbeddedStore, permissions};
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::prelude::*;
 
+use crate::WrongUse;
 use crate::commands::maintenance;
-use crate::commands::reload::ConfigWatch;
-use crate::config::{
-    Config, LogFormat, LogSettings, NetworkService, NetworkSetup, StoreFacts, setups,
-};
+use crate::config::{Config, LogFormat, NetworkService, NetworkSetup, StoreFacts, setups};
 use crate::handover::{ArchiveLock, LockedShelf};
 use crate::interrupt::{INTERRUPTED, Signals};
 use crate::location::{ArchiveLocation, MirrorLock};
+use crate::log::{LogFlags, ServerLog};
 use crate::notify;
 use crate::print;
+use crate::successor;
+use crate::watch::ConfigWatch;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -39,6 +40,9 @@ Examples:
 The first line on stdout, `listening on ws://...`, comes once connections are accepted. Logs go to
 stderr. SIGTERM or Ctrl-C lets the answers under way finish and closes the archive; a second one
 ends at once, which costs nothing that was acknowledged.
+
+SIGUSR2 starts the program again, from the path at which it was started and with the same flags, to
+take over from this process: so a service is upgraded once the new program is in place.
 
 With --takeover the new server gets the sockets and the archive of the one that runs, which then
 serves the connections it has to their end (at most limits.takeover_drain_s) and exits. If the new
@@ -64,7 +68,8 @@ pub(crate) struct ServeArgs {
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    start_log(args, &location.config.log)?;
+    let flags = LogFlags { level: args.log_level.clone(), format: args.log_format };
+    let log = ServerLog::start(flags, &location.config.log).map_err(WrongUse)?;
     let changed = location.config.changes(&Config::default());
     let changed: Vec<_> = changed.into_iter().map(|(change, _)| change).collect();
     tracing::info!(version = VERSION, settings = changed.join("; "), "starting");
@@ -101,7 +106,7 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
         .build()
         .context("the system does not let Hark start its threads")?;
     // Other threads wait for the server, so a panic in it must end the process.
-    let serving = serve(args, location, networks, held.clone(), taking);
+    let serving = serve(args, location, networks, held.clone(), taking, log);
     let code = vital::run("the server", || runtime.block_on(serving))?;
     drop(runtime);
     drop(mirrors);
@@ -187,21 +192,25 @@ async fn serve(
     networks: Vec<NetworkService>,
     held: Option<Arc<ArchiveLock>>,
     taking: Option<Takeover>,
+    log: ServerLog,
 ) -> anyhow::Result<ExitCode> {
     let settings = &location.config;
     let config = hark_server::ServerConfig {
         proxies: settings.proxies.clone(),
-        control: location.database.is_none().then(|| location.control_socket()),
+        control: control_socket(location)?,
         lock: held.map(|held| held as _),
         metrics: settings.metrics.clone(),
         limits: settings.limits.clone(),
         addresses: settings.addresses.clone(),
+        slow_question: settings.log.slow_question(),
+        mirror_stuck_after: settings.mirror.stuck_after(),
         unlimited: args.unlimited,
     };
     let (networks, reloads): (Vec<_>, Vec<_>) =
         networks.into_iter().map(|served| (served.network, served.reload)).unzip();
     let mut signals = Signals::new()?;
-    let server = match taking {
+    let has_taken_over = taking.is_some();
+    let mut server = match taking {
         Some(taking) => tokio::select! {
             server = Server::take_over(config, networks, taking) => {
                 server.context("the running server was not taken over, and continues")
@@ -219,8 +228,10 @@ async fn serve(
     }?;
     // The watch ends with the runtime. It starts before the server reports that it is ready, since
     // SIGHUP may be sent from then on.
-    let watch = ConfigWatch::new(settings.clone(), server.reload(), reloads)?;
+    let watch = ConfigWatch::new(settings.clone(), server.reload_handle(), reloads, log)?;
     tokio::spawn(hark_server::vital("what reads the configuration again", watch.run()));
+    // From here on SIGUSR2 does not end the process.
+    let successor_signal = successor::signal()?;
     let addresses = server.addresses();
     let metrics = server.metrics_addr().map(tracing::field::display);
     let at: Vec<_> = addresses.iter().map(|reached| reached.at.as_str()).collect();
@@ -232,7 +243,8 @@ async fn serve(
             printed?;
         }
     }
-    notify::ready(&at.join(", "));
+    notify::ready(&at.join(", "), has_taken_over);
+    tokio::spawn(successor::start_on_signal(successor_signal));
     tokio::spawn(notify::signs_of_life());
     let stop = async {
         signals.next().await;
@@ -247,6 +259,29 @@ async fn serve(
         "the server ended by itself; what was acknowledged is safe. The log above says more",
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the path of this server's control socket. `None` for a server on a database if another
+/// one has it: the lock of an archive in files sees to it that there is one server, a database's
+/// servers may share a data directory.
+fn control_socket(location: &ArchiveLocation) -> anyhow::Result<Option<PathBuf>> {
+    let path = location.control_socket();
+    if location.database.is_none() {
+        return Ok(Some(path));
+    }
+    make_dir(&RealDisk, &location.data).with_context(|| {
+        let data = location.data.display();
+        format!("the data directory {data} could not be made; name a writable one with --data")
+    })?;
+    if ControlClient::connect(&path, location.network.name()).is_ok() {
+        let path = path.display();
+        tracing::warn!(
+            "another server answers on {path}: `hark stats` and `hark reload` reach that one. Give \
+             each server a data directory of its own (--data)"
+        );
+        return Ok(None);
+    }
+    Ok(Some(path))
 }
 
 /// Mirrors `store` to a second store, if the configuration names one.
@@ -274,25 +309,4 @@ fn compaction(store: &Arc<EmbeddedStore>) -> CompactFn {
             .map(|done| maintenance::summary(&done))
             .map_err(|error| error.to_string())
     })
-}
-
-/// Starts the log on stderr, since stdout is for programs.
-fn start_log(args: &ServeArgs, log: &LogSettings) -> anyhow::Result<()> {
-    let level = args.log_level.as_ref().unwrap_or(&log.level);
-    let wanted: Targets = level
-        .parse()
-        .with_context(|| format!("--log-level {level} is neither a level nor a filter"))?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    let registry = tracing_subscriber::registry();
-    match args.log_format.unwrap_or(log.format) {
-        LogFormat::Json => {
-            registry.with(lines.json().flatten_event(true).with_filter(wanted)).init();
-        }
-        LogFormat::Text => {
-            use std::io::IsTerminal as _;
-            let colours = std::io::stderr().is_terminal();
-            registry.with(lines.with_ansi(colours).with_filter(wanted)).init();
-        }
-    }
-    Ok(())
 }

@@ -21,7 +21,7 @@ pub(crate) struct StatsArgs {
 pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let stats = location.read()?.stats();
     // If the server does not answer, its statistics are left out.
-    let server = location.server().ok().flatten();
+    let server = location.control().ok().flatten();
     let served = server.is_some();
     let live = server.and_then(|mut server| server.stats().ok());
     if args.json {
@@ -87,6 +87,16 @@ fn table(live: &Value) -> String {
         .map(|row| (row[0].as_str().unwrap_or_default(), text(&row[1]), text(&row[2])));
     rows.extend(of_door);
     rows.push(("memory", print::bytes(number("resident_bytes")), plain()));
+    let config = &live["config"];
+    if config.is_object() {
+        let read = date(config["in_force_since"].as_u64().unwrap_or_default());
+        rows.push(("configuration read", read, plain()));
+        if let Some(reason) = config["refused"].as_str() {
+            let at = date(config["read_at"].as_u64().unwrap_or_default());
+            let reason = reason.lines().next().unwrap_or_default();
+            rows.push(("  a newer one refused", at, reason.into()));
+        }
+    }
     if let Some(reason) = live["maintenance_failed"].as_str() {
         rows.push(("maintenance", "fails".into(), reason.into()));
     }

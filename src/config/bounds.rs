@@ -123,7 +123,7 @@ static RANGES: &[(&str, &[SettingRange])] = &[
             ("clock_ahead_max_s", 0, SECONDS),
         ],
     ),
-    ("mirror", &[("queue_bytes_max", 0, BYTES)]),
+    ("mirror", &[("stuck_after_s", 0, SECONDS), ("queue_bytes_max", 0, BYTES)]),
     (
         "waku",
         &[

@@ -4,11 +4,15 @@
 
 mod address;
 mod bounds;
+mod checks;
+mod keys;
+pub(crate) mod log;
 mod mail_keys;
 mod networks;
 mod nostr;
 mod policy;
 mod settings;
+mod sizes;
 mod typed;
 mod waku;
 mod whisper;
@@ -24,6 +28,7 @@ use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, ThreadCounts};
 use hark_server::{AddressLists, MetricsDoor, Proxies};
 
 use address::StoreAddress;
+pub(crate) use log::{LogFormat, LogSettings};
 pub use networks::{
     NETWORKS, NetworkService, NetworkSetup, ReloadCallback, ShelfConfig, StoreFacts,
 };
@@ -95,35 +100,20 @@ impl Default for PostgresSettings {
 pub(crate) struct MirrorSettings {
     /// The address of the second store; `None` for no mirror.
     pub(crate) store: Option<StoreAddress>,
+    pub(crate) stuck_after_s: u64,
     pub(crate) queue_bytes_max: usize,
+}
+
+impl MirrorSettings {
+    /// Time without progress after which the mirror is stuck. `None`: it never is.
+    pub(crate) fn stuck_after(&self) -> Option<Duration> {
+        (self.stuck_after_s > 0).then(|| Duration::from_secs(self.stuck_after_s))
+    }
 }
 
 /// Seconds between two rounds of retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct IntervalSeconds(u64);
-
-/// What is logged, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LogSettings {
-    pub(crate) level: String,
-    pub(crate) format: LogFormat,
-    pub(crate) slow_question_ms: Option<u64>,
-}
-
-impl LogSettings {
-    /// Queries slower than this are logged. `None` disables the log.
-    fn slow_question(&self) -> Option<Duration> {
-        self.slow_question_ms.map(Duration::from_millis)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum LogFormat {
-    /// For people.
-    Text,
-    /// One object a line, for programs.
-    Json,
-}
 
 impl Default for Config {
     fn default() -> Self {
@@ -154,22 +144,30 @@ impl Default for Config {
             retention,
             mirror: MirrorSettings {
                 store: None,
+                stuck_after_s: 60,
                 queue_bytes_max: hark_archive::mirror::MirrorOptions::default().queue_bytes_max,
             },
             waku: WakuSettings::default(),
             whisper: WhisperSettings::default(),
-            log: LogSettings {
-                level: "info".into(),
-                format: LogFormat::Text,
-                slow_question_ms: Some(1_000),
-            },
+            log: LogSettings::default(),
         }
     }
 }
 
 /// The faults of a configuration: one line for each, which names its file and line or its variable.
 #[derive(Debug)]
-pub(crate) struct Faults(Vec<String>);
+pub(crate) struct Faults {
+    lines: Vec<String>,
+    /// The files that were read or named, with their state just before.
+    pub(crate) files: Vec<FileState>,
+}
+
+impl Faults {
+    /// The faults alone.
+    pub(crate) fn list(&self) -> String {
+        self.lines.join("\n  ")
+    }
+}
 
 impl std::fmt::Display for Faults {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -177,7 +175,7 @@ impl std::fmt::Display for Faults {
             f,
             "the configuration cannot be used, and nothing was done:\n  {}\n\
              `hark config` prints every setting with its default",
-            self.0.join("\n  ")
+            self.list()
         )
     }
 }
@@ -216,11 +214,14 @@ impl Config {
         let mut files: Vec<FileState> =
             file.map(|file| FileState::new(file.into())).into_iter().collect();
         if let Some(path) = file {
-            let text = std::fs::read_to_string(path).map_err(|error| {
-                Faults(vec![format!("{} could not be read: {error}", path.display())])
-            })?;
-            typed::from_toml(path, &text)
-                .map_or_else(|new| faults.extend(new), |new| typed.extend(new));
+            match std::fs::read_to_string(path) {
+                Ok(text) => typed::from_toml(path, &text)
+                    .map_or_else(|new| faults.extend(new), |new| typed.extend(new)),
+                Err(error) => {
+                    let lines = vec![format!("{} could not be read: {error}", path.display())];
+                    return Err(Faults { lines, files });
+                }
+            }
         }
         let variables = std::env::vars_os()
             .filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
@@ -228,63 +229,31 @@ impl Config {
             .map_or_else(|new| faults.extend(new), |new| typed.extend(new));
         let mut config = Self::default();
         for typed in typed {
-            if let Err(fault) = (typed.setting.set)(&mut config, &typed.value) {
-                faults.push(format!("{}: `{}` {fault}", typed.origin, typed.setting.key));
+            let value = sizes::in_bytes(typed.setting.key, &typed.value);
+            if let Err(fault) = (typed.setting.set)(&mut config, &value) {
+                let key = typed.setting.key;
+                let or =
+                    if sizes::is_size(key) { "; a size may be \"50GB\" or \"64MiB\"" } else { "" };
+                faults.push(format!("{}: `{key}` {fault}{or}", typed.origin));
             }
         }
+        if let Some(key) = &mut config.info.pubkey
+            && let Ok(read) = keys::public_key(key)
+        {
+            *key = keys::shown(&read);
+        }
+        let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
+        files.extend(config.lists.files(folder).into_iter().map(FileState::new));
+        config.files.clone_from(&files);
         if faults.is_empty() {
-            faults.extend(config.contradictions());
-            let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
+            faults.extend(checks::faults(&config));
             config.file = file.map(Path::to_path_buf);
-            files.extend(config.lists.files(folder).into_iter().map(FileState::new));
-            config.files = files;
             match config.lists.read(folder) {
                 Ok((addresses, policy)) => (config.addresses, config.policy) = (addresses, policy),
                 Err(new) => faults.extend(new),
             }
         }
-        if faults.is_empty() { Ok(config) } else { Err(Faults(faults)) }
-    }
-
-    /// Returns the faults that parsing single settings does not find, such as contradictions.
-    fn contradictions(&self) -> Vec<String> {
-        let mut faults = bounds::faults(self);
-        // Numbers out of bounds are already reported.
-        if faults.is_empty()
-            && let Err(fault) = self.limits.check()
-        {
-            faults.push(format!("[limits] {fault}"));
-        }
-        if let Err(error) = self.log.level.parse::<tracing_subscriber::filter::Targets>() {
-            faults.push(format!("[log] `level` is neither a level nor a filter: {error}"));
-        }
-        if self.info.url.is_none() && !self.info.other_urls.is_empty() {
-            faults.push("[info] `other_urls` is set without `url`; set `url` as well".into());
-        }
-        if let Some(key) = &self.info.pubkey
-            && hark_codec::hex::decode_32(key.as_bytes()).is_none()
-        {
-            faults.push(format!("[info] `pubkey` must be 64 lowercase hex digits, but is {key:?}"));
-        }
-        if !Proxies::HEADERS.contains(&self.proxies.header.as_str()) {
-            let headers = Proxies::HEADERS.join(", ");
-            faults.push(format!("[server] `proxy_header` must be one of {headers}"));
-        }
-        #[cfg(feature = "libp2p")]
-        faults.extend(self.waku.faults());
-        let (shards, shards_max) = (self.waku.shards.len(), hark_server::waku::SHARDS_MAX);
-        if shards > shards_max {
-            faults.push(format!(
-                "[waku] `shards` has {shards} shards, at most {shards_max} are served"
-            ));
-        }
-        for protected in &self.waku.protected_shards {
-            if !self.waku.shards.contains(&protected.shard) {
-                let shard = protected.shard;
-                faults.push(format!("[waku] `protected_shards` has {shard}, `shards` does not"));
-            }
-        }
-        faults
+        if faults.is_empty() { Ok(config) } else { Err(Faults { lines: faults, files }) }
     }
 
     /// Returns `policy` with the values that are common to all shelves: its interval, its batch
@@ -439,7 +408,7 @@ mod tests {
     #[test]
     fn defaults_and_values_in_force_can_be_read_back() {
         let config = Config::default();
-        assert_eq!(config.contradictions(), [""; 0]);
+        assert_eq!(checks::faults(&config), [""; 0]);
         let uncommented: String = config
             .to_toml(false)
             .lines()
@@ -488,7 +457,7 @@ mod tests {
         let shards = |count| {
             let mut config = Config::default();
             config.waku.shards = (0..count).collect();
-            config.contradictions().concat()
+            checks::faults(&config).concat()
         };
         assert_eq!(shards(128), "");
         assert!(shards(129).contains("`shards` has 129 shards, at most 128 are served"));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hark_server::nostr::{RelayConfig, RelayService, policy};
+use hark_server::nostr::{RelayConfig, RelayService, SharedIdentity, policy};
 use hark_server::shelf;
 
 use super::Config;
@@ -23,9 +23,8 @@ pub(super) const SETUP: NetworkSetup = NetworkSetup {
 fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &StoreFacts<'_>) -> NetworkService {
     let mut relay = RelayConfig::new(at.listen.unwrap_or(config.listen));
     relay.deflate_from_bytes = config.deflate_from_bytes;
-    relay.slow_question = config.log.slow_question();
-    relay.private_kinds.clone_from(&config.private_kinds);
-    relay.info = config.info.clone();
+    let identity = SharedIdentity::new(config.info.clone(), config.private_kinds.clone());
+    relay.identity = identity.clone();
     relay.threads = config.threads;
     if at.database_is_near.is_some() && relay.threads.read == 0 {
         // Each connection to the database occupies one thread while it waits.
@@ -35,6 +34,9 @@ fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &StoreFacts<'_>) -> Ne
     let in_force = Arc::clone(&relay.policy);
     NetworkService {
         network: Box::new(RelayService { config: relay, shelf }),
-        reload: Box::new(move |config| in_force.store(Arc::new(config.policy.clone()))),
+        reload: Box::new(move |config| {
+            in_force.store(Arc::new(config.policy.clone()));
+            identity.set(config.info.clone(), config.private_kinds.clone());
+        }),
     }
 }

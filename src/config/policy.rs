@@ -1,33 +1,58 @@
 //! The policy as typed: lists whose entries stand in the setting itself or in files with one entry
 //! a line, named after an `@`.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use hark_codec::hex;
+use hark_archive::Key;
 use hark_server::AddressLists;
-use hark_server::nostr::policy::{EventPolicy, WordList};
+use hark_server::nostr::policy::{ADDRESSED_KINDS, EventPolicy, WordList};
 use hark_server::ranges;
 use ipnet::IpNet;
+
+use super::keys::public_key;
 
 /// A list as typed: entries, and `@` names of files of entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PolicyList(pub(crate) Vec<String>);
 
 /// All lists of the policy, and the proof of work that events must show.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct PolicyLists {
     pub(crate) allow_addresses: PolicyList,
     pub(crate) deny_addresses: PolicyList,
     pub(crate) allow_keys: PolicyList,
+    pub(crate) addressed_kinds: PolicyList,
+    pub(crate) open_kinds: PolicyList,
     pub(crate) deny_keys: PolicyList,
     pub(crate) allow_kinds: PolicyList,
     pub(crate) deny_kinds: PolicyList,
     pub(crate) allow_words: PolicyList,
     pub(crate) deny_words: PolicyList,
     pub(crate) pow_bits_min: u64,
+}
+
+impl Default for PolicyLists {
+    fn default() -> Self {
+        let none = PolicyList::default;
+        let addressed_kinds = ADDRESSED_KINDS.iter().map(u16::to_string).collect();
+        Self {
+            allow_addresses: none(),
+            deny_addresses: none(),
+            allow_keys: none(),
+            addressed_kinds: PolicyList(addressed_kinds),
+            open_kinds: none(),
+            deny_keys: none(),
+            allow_kinds: none(),
+            deny_kinds: none(),
+            allow_words: none(),
+            deny_words: none(),
+            pow_bits_min: 0,
+        }
+    }
 }
 
 impl PolicyLists {
@@ -37,6 +62,8 @@ impl PolicyLists {
             &self.allow_addresses,
             &self.deny_addresses,
             &self.allow_keys,
+            &self.addressed_kinds,
+            &self.open_kinds,
             &self.deny_keys,
             &self.allow_kinds,
             &self.deny_kinds,
@@ -55,8 +82,10 @@ impl PolicyLists {
             deny: reader.list("deny_addresses", &self.deny_addresses, range),
         };
         let policy = EventPolicy {
-            allow_keys: reader.list("allow_keys", &self.allow_keys, key).into_iter().collect(),
-            deny_keys: reader.list("deny_keys", &self.deny_keys, key).into_iter().collect(),
+            allow_keys: reader.keys("allow_keys", &self.allow_keys),
+            addressed_kinds: reader.list("addressed_kinds", &self.addressed_kinds, kinds),
+            open_kinds: reader.list("open_kinds", &self.open_kinds, kinds),
+            deny_keys: reader.keys("deny_keys", &self.deny_keys),
             allow_kinds: reader.list("allow_kinds", &self.allow_kinds, kinds),
             deny_kinds: reader.list("deny_kinds", &self.deny_kinds, kinds),
             allow_words: reader.words("allow_words", &self.allow_words),
@@ -79,6 +108,17 @@ impl PolicyReader<'_> {
         list: &PolicyList,
         read: impl Fn(&str) -> Result<T, String>,
     ) -> Vec<T> {
+        self.entries(name, list, entry_of, read)
+    }
+
+    /// Reads the entries of a list. `without_comment` returns the entry in a line of a file.
+    fn entries<T>(
+        &mut self,
+        name: &str,
+        list: &PolicyList,
+        without_comment: fn(&str) -> &str,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
         let mut values = Vec::new();
         for entry in &list.0 {
             let Some(file) = entry.strip_prefix('@') else {
@@ -88,8 +128,8 @@ impl PolicyReader<'_> {
             let path = self.folder.join(file);
             match fs::read_to_string(&path) {
                 Ok(text) => {
-                    for (line, entry) in (1..).zip(text.lines().map(str::trim)) {
-                        if !entry.is_empty() && !entry.starts_with('#') {
+                    for (line, entry) in (1..).zip(text.lines().map(without_comment)) {
+                        if !entry.is_empty() {
                             let origin = format!("{}:{line}", path.display());
                             self.entry(&origin, entry, &read, &mut values);
                         }
@@ -117,8 +157,15 @@ impl PolicyReader<'_> {
         }
     }
 
+    fn keys(&mut self, name: &str, list: &PolicyList) -> HashSet<Key> {
+        self.list(name, list, public_key).into_iter().collect()
+    }
+
     fn words(&mut self, name: &str, list: &PolicyList) -> WordList {
-        let words = self.list(name, list, |word| Ok(word.to_owned()));
+        let words = self.entries(name, list, words_of, |word| {
+            let is_word = !word.trim().trim_matches('*').is_empty();
+            is_word.then(|| word.to_owned()).ok_or_else(|| format!("{word:?} is no word"))
+        });
         WordList::new(&words).unwrap_or_else(|error| {
             self.faults.push(format!("[policy] `{name}`: {error}"));
             WordList::default()
@@ -130,9 +177,25 @@ fn range(text: &str) -> Result<IpNet, String> {
     ranges::read(text).map_err(|fault| format!("{text:?} {fault}"))
 }
 
-fn key(text: &str) -> Result<[u8; 32], String> {
-    hex::decode_32(text.as_bytes())
-        .ok_or_else(|| format!("{text:?} is no public key of 64 lowercase hex digits"))
+/// Returns a line of a file without its comment, which a `#` starts.
+fn entry_of(line: &str) -> &str {
+    line.split_once('#').map_or(line, |(entry, _)| entry).trim()
+}
+
+/// Returns a line of a file of words without its comment. A word may have a `#`, as hashtags do, so
+/// a comment starts with a `#` at the start of the line, or with one between spaces.
+fn words_of(line: &str) -> &str {
+    let line = line.trim();
+    if line.starts_with('#') {
+        return "";
+    }
+    let ends = |at: &usize| {
+        let (before, behind) = (&line[..*at], &line[at + 1..]);
+        let is_space = char::is_whitespace;
+        before.ends_with(is_space) && (behind.is_empty() || behind.starts_with(is_space))
+    };
+    let comment = line.match_indices('#').map(|(at, _)| at).find(ends);
+    line[..comment.unwrap_or(line.len())].trim_end()
 }
 
 fn kinds(text: &str) -> Result<RangeInclusive<u16>, String> {
@@ -140,5 +203,33 @@ fn kinds(text: &str) -> Result<RangeInclusive<u16>, String> {
     match (first.trim().parse(), last.trim().parse()) {
         (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
         _ => Err(format!("{text:?} is no kind like 1 and no range like \"20000-29999\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_may_follow_an_entry() {
+        for (line, entry) in [
+            ("", ""),
+            ("# all of it", ""),
+            (" ab12  # alice", "ab12"),
+            ("ab12 #alice", "ab12"),
+            ("ab12#", "ab12"),
+            (" 1-5 ", "1-5"),
+        ] {
+            assert_eq!(entry_of(line), entry, "{line}");
+        }
+        for (line, word) in [
+            ("#coin", ""),
+            ("*#coin* # a hashtag", "*#coin*"),
+            ("two words  # three # four", "two words"),
+            ("é #1 coin", "é #1 coin"),
+            ("coin #", "coin"),
+        ] {
+            assert_eq!(words_of(line), word, "{line}");
+        }
     }
 }

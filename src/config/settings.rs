@@ -8,17 +8,16 @@ use std::time::Duration;
 use hark_archive::Key;
 use hark_archive::limits::Rate;
 use hark_archive::retention::RetentionRule;
-use hark_codec::hex;
 use hark_codec::waku::ProtectedShard;
 use hark_networks::waku::retention::Retention;
 use hark_server::ranges;
 use hark_store_postgres::shown;
 use ipnet::IpNet;
 
-use super::Config;
 use super::address::StoreAddress;
 use super::policy::PolicyList;
 use super::typed::{TypedValue, did_you_mean};
+use super::{Config, keys};
 
 /// A `[section]` of the file.
 pub(crate) struct SettingsSection {
@@ -150,7 +149,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
     },
     SettingsSection {
         name: "privacy",
-        doc: "Kinds that are sent only to their author and recipients, once these have authenticated (NIP-42).",
+        doc: "Kinds that are sent only to their author and recipients, once these have authenticated (NIP-42). Changes of this\n# file take effect while the server runs, for subscriptions that are opened from then on.",
         settings: settings! {
             "kinds" private_kinds: "Kinds that only their author and the keys in their `p` tags receive: direct messages (NIP-04), gift wraps (NIP-59)\nand ephemeral gift wraps. []: everyone receives every kind.";
         },
@@ -173,7 +172,9 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         settings: settings! {
             "allow_addresses" lists.allow_addresses: "Only clients at these addresses and networks are served, e.g. [\"192.0.2.0/24\"].";
             "deny_addresses" lists.deny_addresses: "Clients at these addresses and networks are not served. They get HTTP status 403.";
-            "allow_keys" lists.allow_keys: "Only events of these public keys (hex) are accepted, e.g. [\"@members.txt\"].";
+            "allow_keys" lists.allow_keys: "Only events of these public keys (hex or npub1…) are accepted, e.g. [\"@members.txt\"], and those of the next two\nsettings.";
+            "addressed_kinds" lists.addressed_kinds: "Beside allow_keys, events of these kinds are accepted from any key if a `p` tag names a key of allow_keys: gift wraps,\nwhose key is made for one message, zap receipts, and requests and answers of wallets (NWC). []: none.";
+            "open_kinds" lists.open_kinds: "Beside allow_keys, events of these kinds are accepted from any key, e.g. [3, 10002].";
             "deny_keys" lists.deny_keys: "Events of these public keys are refused. As with the lists below, they get OK false `blocked:`.";
             "allow_kinds" lists.allow_kinds: "Only events of these kinds are accepted, e.g. [0, 1, \"30000-39999\"].";
             "deny_kinds" lists.deny_kinds: "Events of these kinds are refused.";
@@ -184,13 +185,13 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
     },
     SettingsSection {
         name: "info",
-        doc: "What the relay tells clients about itself (NIP-11).",
+        doc: "What the relay tells clients about itself (NIP-11). Changes of this file take effect while the server runs.",
         settings: settings! {
             "name" info.name: "The relay's name.";
             "description" info.description: "A description of the relay, of a few words or lines.";
             "url" info.url: "The relay's public address, e.g. \"wss://relay.example\". AUTH and requests to vanish name it. If it is empty, AUTH\nmay name the host of the client's own HTTP request.";
             "other_urls" info.other_urls: "Further addresses of the relay, e.g. [\"ws://….onion\"]. AUTH and requests to vanish may name these as well.";
-            "pubkey" info.pubkey: "The operator's public key, hex.";
+            "pubkey" info.pubkey: "The operator's public key, in hex or as npub1…";
             "contact" info.contact: "How to reach the operator, e.g. \"mailto:me@relay.example\".";
             "icon" info.icon: "URL of a square picture.";
             "banner" info.banner: "URL of a wide picture.";
@@ -199,14 +200,14 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
     },
     SettingsSection {
         name: "retention",
-        doc: "What is deleted after some time. Expired events are always deleted.",
+        doc: "What is deleted after some time. Expired events are always deleted. Changes of this file take effect while the\n# server runs.",
         settings: settings! {
-            "bytes_max" retention.bytes_max: "Bytes on disk above which the oldest events are deleted. 0: no bound.";
+            "bytes_max" retention.bytes_max: "Bytes on disk above which the oldest events are deleted, e.g. \"50GB\". 0: no bound.";
             "spared_kinds" retention.spared_kinds: "Kinds that neither rules nor bytes_max delete. Deletions and requests to vanish must stay: they keep the events that\nthey deleted from coming back.";
             "every_s" retention_every: "Seconds between two rounds of retention.";
             "batch_max" retention.batch_max: "The most events that one write deletes.";
             "clock_ahead_max_s" retention.clock_ahead_max_s: "Seconds that the clock may be ahead of the ten newest events. If it is further ahead, nothing is deleted by age,\nbecause a wrong clock would delete all that a rule names. 0: the clock is always trusted.";
-            "rules" retention.rules: "Events that are deleted when they are old, e.g.\n  rules = [{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]\nkinds, not_kinds and authors (hex) narrow a rule; older_than is in s, m, h, d, w or y.";
+            "rules" retention.rules: "Events that are deleted when they are old, e.g.\n  rules = [{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]\nkinds, not_kinds and authors (hex or npub1…) narrow a rule; older_than is in s, m, h, d, w or y.";
         },
     },
     SettingsSection {
@@ -214,6 +215,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         doc: "A second store that receives every event that the first one accepts, to move to it without a loss, and back.",
         settings: settings! {
             "store" mirror.store: "Address of the second store: a directory or a postgres:// URL. Empty: none. It first receives what the first store\nhas, then every write; the first store never waits for it. `hark stats` shows its progress.";
+            "stuck_after_s" mirror.stuck_after_s: "Seconds without progress after which /healthz reports that the mirror is stuck, with status 503. 0: it never does.";
             "queue_bytes_max" mirror.queue_bytes_max: "The most bytes of writes that wait for the second store. Above it they are discarded, and found again by a comparison\nof both stores.";
         },
     },
@@ -221,7 +223,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
     super::whisper::SECTION,
     SettingsSection {
         name: "log",
-        doc: "The log goes to stderr.",
+        doc: "The log goes to stderr. Changes of this file take effect while the server runs, unless a flag overrides them.",
         settings: settings! {
             "level" log.level: "error, warn, info, debug or trace; or a filter such as \"warn,hark_server=debug\".";
             "format" log.format: "text or json.";
@@ -231,20 +233,23 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
 ];
 
 /// Sections that are read again while the server runs.
-const LIVE: [&str; 3] = ["limits", "rates", "policy"];
+const LIVE: [&str; 7] = ["limits", "rates", "policy", "privacy", "info", "retention", "log"];
 /// Settings of the [`LIVE`] sections that need a restart nevertheless.
 const NOT_LIVE: [&str; 1] = ["intake_bytes_max"];
 
 /// Settings of other sections that are read again while the server runs.
-const LIVE_TOO: [(&str, &str); 8] = [
+const LIVE_TOO: [(&str, &str); 11] = [
+    ("mirror", "stuck_after_s"),
     ("waku", "protected_shards"),
     ("waku", "window_s"),
     ("waku", "queries"),
     ("waku", "query_rows_max"),
+    ("waku", "retention"),
     ("whisper", "pow_min"),
     ("whisper", "envelope_bytes_max"),
     ("whisper", "queries"),
     ("whisper", "query_rows_max"),
+    ("whisper", "retention_days"),
 ];
 
 /// Whether a change of the setting takes effect without a restart.
@@ -653,20 +658,23 @@ fn age(value: &TypedValue) -> Result<u64, String> {
     let what = "an age like \"90d\" (s, m, h, d, w, y)";
     let TypedValue::Text(text) = value else { return wanted(what, value) };
     let years = text.strip_suffix('y').and_then(|years| years.parse::<u64>().ok());
-    years
-        .and_then(|years| years.checked_mul(365 * 86_400))
-        .or_else(|| crate::when::age(text))
-        .map_or_else(|| wanted(what, value), Ok)
+    let age_s =
+        years.and_then(|years| years.checked_mul(365 * 86_400)).or_else(|| crate::when::age(text));
+    match age_s {
+        Some(0) => Err("must be above 0; `hark delete` deletes events of any age".into()),
+        Some(age_s) => Ok(age_s),
+        None => wanted(what, value),
+    }
 }
 
 fn authors(value: &TypedValue) -> Result<Vec<Key>, String> {
-    let what = "a list of public keys, 64 lowercase hex digits each";
+    let what = "a list of public keys, each in hex or as npub1…";
     let TypedValue::List(list) = value else { return wanted(what, value) };
     let key = |value: &TypedValue| match value {
-        TypedValue::Text(text) => hex::decode_32(text.as_bytes()),
-        _ => None,
+        TypedValue::Text(text) => keys::public_key(text),
+        _ => wanted(what, value),
     };
-    list.iter().map(key).collect::<Option<_>>().map_or_else(|| wanted(what, value), Ok)
+    list.iter().map(key).collect()
 }
 
 fn show_rule(rule: &RetentionRule) -> String {
@@ -678,10 +686,8 @@ fn show_rule(rule: &RetentionRule) -> String {
         parts.push(format!("not_kinds = {:?}", rule.not_kinds));
     }
     if let Some(authors) = &rule.authors {
-        let keys: Vec<String> = authors
-            .iter()
-            .map(|key| format!("\"{}\"", String::from_utf8_lossy(&hex::encode_32(key))))
-            .collect();
+        let keys: Vec<String> =
+            authors.iter().map(|key| format!("\"{}\"", keys::shown(key))).collect();
         parts.push(format!("authors = [{}]", keys.join(", ")));
     }
     parts.push(format!("older_than = \"{}s\"", rule.older_than_s));

@@ -224,7 +224,6 @@ impl WakuSettings {
             },
             message_bytes_max: self.message_bytes_max,
             settings: shared(self.settings()),
-            slow_question: config.log.slow_question(),
             store_at: at.store_location(config),
         }
     }

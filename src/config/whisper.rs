@@ -178,7 +178,6 @@ impl WhisperSettings {
             #[cfg(feature = "devp2p")]
             peers: self.listen.map(|listen| self.peers(listen, at)),
             settings: shared(self.settings()),
-            slow_question: config.log.slow_question(),
             store_at: at.store_location(config),
             database: if at.database_is_near.is_some() { "postgres" } else { "embedded" },
         }

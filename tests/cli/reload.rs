@@ -4,20 +4,27 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::support::{Place, Serving};
+use super::support::{Place, Serving, event};
 
 /// What the relay says about itself.
-fn limitation(server: &Serving) -> serde_json::Value {
+fn document(server: &Serving) -> serde_json::Value {
     let mut stream = TcpStream::connect(&server.address).unwrap();
     let request = "GET / HTTP/1.0\r\nAccept: application/nostr+json\r\nHost: h\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (_, body) = answer.split_once("\r\n\r\n").unwrap();
-    let mut document: serde_json::Value = serde_json::from_str(body).unwrap();
-    document["limitation"].take()
+    serde_json::from_str(body).unwrap()
+}
+
+fn limitation(server: &Serving) -> serde_json::Value {
+    document(server)["limitation"].take()
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
 /// Waits until a field has a value, and says how long that took.
@@ -53,8 +60,9 @@ fn a_running_server_takes_over_what_changes_in_its_files() {
     config(3, "");
     std::fs::write(Path::new(&words), "casino\n").unwrap();
     server.signal("HUP");
-    server.wait_for_log("the new configuration is refused, and the old one stays in force");
-    server.wait_for_log("limit_default (5) is above limit_max (3)");
+    server.wait_for_log(
+        "the old one stays in force: [limits] limit_default (5) is above limit_max (3)",
+    );
     assert_eq!(limitation(&server)["max_limit"], 60);
 
     // Settings that need a restart are logged, too.
@@ -74,12 +82,107 @@ fn a_running_server_takes_over_what_changes_in_its_files() {
     assert_eq!(code, 0);
 }
 
+/// A page of the server, over HTTP.
+fn get(server: &Serving, path: &str) -> String {
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: h\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The value of a metric.
+fn metric(server: &Serving, name: &str) -> u64 {
+    let page = get(server, "/metrics");
+    let line = page.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+}
+
+#[test]
+fn a_refused_configuration_is_read_again_when_a_file_that_it_names_is_mended() {
+    let place = Place::new("reload-mended");
+    let file = place.file("hark.toml", b"");
+    let mut server = place.serve_with(&["--config", &file]);
+    let started = metric(&server, "hark_config_last_reload_success_timestamp_seconds");
+    assert!(metric(&server, "hark_config_last_reload_successful") == 1 && started > 1_700_000_000);
+    // The list does not exist yet.
+    place.file("hark.toml", b"[policy]\nallow_keys = [\"@members.txt\"]\n");
+    server.wait_for_log("members.txt could not be read");
+    assert_eq!(metric(&server, "hark_config_last_reload_successful"), 0);
+    let run = place.hark(&["reload"]);
+    assert!(run.code == 1 && run.stderr.contains("members.txt could not be read"), "{run:?}");
+    server.wait_for_log("members.txt could not be read");
+    let stats = place.hark(&["stats", "--json"]).json();
+    let config = &stats["server"]["config"];
+    assert!(config["refused"].as_str().unwrap().contains("members.txt"), "{config}");
+    assert_eq!(config["in_force_since"].as_u64().unwrap(), started);
+    assert!(place.hark(&["stats"]).text().contains("a newer one refused"));
+    // It is made with a mistake, and mended. Nothing touches the configuration itself.
+    place.file("members.txt", b"nobody\n");
+    server.wait_for_log("members.txt:1: \"nobody\" is no public key");
+    let members = format!("{}  # alice\n", "ab".repeat(32));
+    place.file("members.txt", members.as_bytes());
+    server.wait_for_log("the configuration was read again, and is in force");
+    assert_eq!(metric(&server, "hark_config_last_reload_successful"), 1);
+    assert_eq!(limitation(&server)["restricted_writes"], true);
+    let run = place.hark(&["reload"]);
+    assert!(run.code == 0 && run.stdout.contains("nothing has changed"), "{run:?}");
+    // What cannot be parsed at all is read again, too.
+    place.file("hark.toml", b"[policy\n");
+    server.wait_for_log("the new configuration is refused");
+    place.file("hark.toml", b"[limits]\nlimit_default = 7\n");
+    server.wait_for_log("now limits.limit_default = 7");
+    assert_eq!(limitation(&server)["restricted_writes"], false);
+    let (code, _) = server.terminate();
+    assert_eq!(code, 0);
+    let run = place.hark(&["reload"]);
+    assert!(run.code == 1 && run.stderr.contains("no server answers"), "{run:?}");
+}
+
+#[test]
+fn info_privacy_retention_and_log_change_without_a_restart() {
+    let place = Place::new("reload-live");
+    let (old, new) = (event(1, 1_600_000_000, 7, &[], "old"), event(1, now_s(), 1, &[], "new"));
+    place.hark_fed(&["import", "--trusted"], (old + &new).as_bytes()).text();
+    let file = place.file("hark.toml", b"[retention]\nevery_s = 3600\n");
+    let mut server = place.serve_with(&["--config", &file]);
+    place.file(
+        "hark.toml",
+        b"[info]\nname = \"Owl\"\npubkey = \"npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg\"\n\
+          [privacy]\nkinds = [4]\n\
+          [retention]\nevery_s = 3600\nrules = [{ kinds = [7], older_than = \"90d\" }]\n\
+          [log]\nlevel = \"debug\"\nformat = \"json\"\nslow_question_ms = 5\n",
+    );
+    let run = place.hark(&["reload"]);
+    assert_eq!(run.code, 0, "{run:?}");
+    for said in ["now info.name = \"Owl\"", "now privacy.kinds = [4]", "now log.format = \"json\""]
+    {
+        assert!(run.stdout.contains(said), "{said}: {run:?}");
+    }
+    assert!(!run.stdout.contains("restart"), "{run:?}");
+    // The log is JSON from here on.
+    server.wait_for_log("\"message\":\"records let go\"");
+    let document = document(&server);
+    assert_eq!(document["name"], "Owl");
+    let key = "7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e";
+    assert_eq!(document["pubkey"], key);
+    let nips = document["supported_nips"].as_array().unwrap();
+    assert!(nips.contains(&4.into()) && !nips.contains(&59.into()), "{nips:?}");
+    assert!(get(&server, "/").contains("Events of kind 7"), "the page says what goes");
+    assert_eq!(place.hark(&["count", "{}"]).text().trim(), "1");
+    // Nothing is logged any more.
+    place.file("hark.toml", b"[log]\nlevel = \"off\"\n");
+    place.hark(&["reload"]).text();
+    let (code, log) = server.terminate();
+    assert!(code == 0 && !log.contains("asked to end"), "{log}");
+}
+
 #[test]
 fn lists_are_checked_entry_by_entry_with_their_place() {
     let place = Place::new("lists");
     place.file("keys.txt", format!("# friends\n{}\n\nnobody\n", "ab".repeat(32)).as_bytes());
     let text = "[policy]\nallow_keys = [\"@keys.txt\"]\ndeny_kinds = [7, \"9-3\"]\n\
-                deny_addresses = [\"192.0.2.0/24\", \"here\"]\nallow_kinds = [\"@none.txt\"]\n";
+                deny_addresses = [\"192.0.2.0/24\", \"here\"]\nallow_kinds = [\"@none.txt\"]\ndeny_words = [\"\"]\n";
     let file = place.file("hark.toml", text.as_bytes());
     let run = super::support::hark(&["config", "--check", &file]);
     assert_eq!(run.code, 2);
@@ -88,6 +191,7 @@ fn lists_are_checked_entry_by_entry_with_their_place() {
         "[policy] `deny_kinds`: \"9-3\" is no kind like 1",
         "[policy] `deny_addresses`: \"here\" is no address and no network",
         "[policy] `allow_kinds`: ",
+        "[policy] `deny_words`: \"\" is no word",
         "none.txt could not be read",
     ] {
         assert!(run.stderr.contains(said), "{said}: {}", run.stderr);

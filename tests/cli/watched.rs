@@ -1,6 +1,7 @@
 //! What a server reports to its operator (the log) and to systemd.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
@@ -31,37 +32,96 @@ fn the_log_is_for_people_or_for_programs() {
     assert!(code == 0 && text.contains(" INFO ") && text.contains("serving"), "{text}");
     let (code, text) = place.serve_with(&["--log-level", "error"]).terminate();
     assert_eq!((code, text.as_str()), (0, ""));
-    let run = place.hark(&["serve", "--log-level", "loud=1=2"]);
-    assert!(run.code == 1 && run.stderr.contains("neither a level"), "{run:?}");
+    for level in ["loud=1=2", "verbose", "warn,loud"] {
+        let run = place.hark(&["serve", "--log-level", level]);
+        assert!(run.code == 2 && run.stderr.contains("is no level"), "{run:?}");
+    }
+    let config = place.file("hark.toml", b"[log]\nlevel = \"verbose\"\n");
+    let run = place.hark(&["config", "--check", &config]);
+    assert!(
+        run.code == 2 && run.stderr.contains("[log] `level`: \"verbose\" is no level"),
+        "{run:?}"
+    );
     let run = place.hark(&["serve", "--log-format", "xml"]);
     assert!(run.code == 2 && run.stderr.contains("possible values: text, json"), "{run:?}");
+}
+
+/// Receives systemd's notifications.
+struct Notifications {
+    socket: UnixDatagram,
+    path: String,
+}
+
+impl Notifications {
+    fn new(place: &Place) -> Self {
+        let path = place.path("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+        Self { socket, path }
+    }
+
+    fn next(&self) -> String {
+        let mut bytes = [0; 500];
+        let len = self.socket.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..len].to_vec()).unwrap()
+    }
+}
+
+#[test]
+fn a_process_that_has_taken_over_becomes_the_service() {
+    let place = Place::new("successor");
+    let notifications = Notifications::new(&place);
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = free.local_addr().unwrap().to_string();
+    drop(free);
+    let mut old = command(&["--data", place.data().to_str().unwrap(), "serve"])
+        .args(["--listen", &listen])
+        .env("NOTIFY_SOCKET", &notifications.path)
+        .spawn()
+        .unwrap();
+    assert!(notifications.next().starts_with("READY=1\n"));
+    // A connection keeps the old process alive.
+    let mut client = TcpStream::connect(&listen).unwrap();
+    let request = "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                   Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    client.write_all(request.as_bytes()).unwrap();
+    let mut status = [0; 12];
+    client.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 101");
+    signal(&old, "USR2");
+    let ready = notifications.next();
+    let (main, rest) = ready.split_once('\n').unwrap();
+    assert!(rest.starts_with("READY=1\nSTATUS=listening on "), "{ready}");
+    let new = main.strip_prefix("MAINPID=").unwrap().to_owned();
+    assert_ne!(new, old.id().to_string());
+    // The same signal starts none while that one runs.
+    signal(&old, "USR2");
+    assert!(old.try_wait().unwrap().is_none());
+    drop(client);
+    assert_eq!(old.wait().unwrap().code(), Some(0));
+    assert_eq!(place.hark(&["stats", "--json"]).json()["server_running"], true);
+    let ended = std::process::Command::new("kill").args(["-TERM", &new]).status().unwrap();
+    assert!(ended.success() && notifications.next().starts_with("STOPPING=1\n"));
 }
 
 #[test]
 fn systemd_is_notified_when_it_serves_lives_and_ends() {
     let place = Place::new("systemd");
-    let path = place.path("notify");
-    let socket = UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+    let notifications = Notifications::new(&place);
     let mut child = command(&["--data", place.data().to_str().unwrap(), "serve"])
         .args(["--listen", "127.0.0.1:0"])
-        .envs([("NOTIFY_SOCKET", path.as_str()), ("WATCHDOG_USEC", "60000000")])
+        .envs([("NOTIFY_SOCKET", notifications.path.as_str()), ("WATCHDOG_USEC", "60000000")])
         .spawn()
         .unwrap();
-    let receive = || {
-        let mut bytes = [0; 500];
-        let len = socket.recv(&mut bytes).unwrap();
-        String::from_utf8(bytes[..len].to_vec()).unwrap()
-    };
-    let ready = receive();
+    let ready = notifications.next();
     assert!(ready.starts_with("READY=1\nSTATUS=listening on ws://127.0.0.1:"), "{ready}");
-    assert_eq!(receive(), "WATCHDOG=1\n");
+    assert_eq!(notifications.next(), "WATCHDOG=1\n");
     signal(&child, "HUP");
-    let reloading = receive();
+    let reloading = notifications.next();
     assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
-    assert_eq!(receive(), "READY=1\n");
+    assert_eq!(notifications.next(), "READY=1\n");
     signal(&child, "TERM");
-    assert!(receive().starts_with("STOPPING=1\n"));
+    assert!(notifications.next().starts_with("STOPPING=1\n"));
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let mut log = String::new();
     child.stderr.take().unwrap().read_to_string(&mut log).unwrap();

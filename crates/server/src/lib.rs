@@ -7,6 +7,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hark_archive::limits::Limits;
 
@@ -27,6 +28,7 @@ mod patience;
 mod permits;
 pub mod ranges;
 mod rate;
+mod reload;
 mod rest;
 mod runtime;
 mod server;
@@ -46,6 +48,7 @@ use admin::handover::TakeoverLock;
 pub use admin::http::MetricsDoor;
 pub use clients::{AddressLists, Clients};
 pub use error::ServeError;
+pub use reload::{ReloadHandle, ReloadRequest};
 pub use rest::WebAccess;
 pub use server::Server;
 pub use settings::{Settings, SettingsHandle};
@@ -75,6 +78,11 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// The addresses whose connections are accepted. Can change while the server runs.
     pub addresses: AddressLists,
+    /// Questions slower than this are logged. Can change while the server runs.
+    pub slow_question: Option<Duration>,
+    /// Time without progress after which `/healthz` reports a mirror. Can change while the server
+    /// runs.
+    pub mirror_stuck_after: Option<Duration>,
     /// No rate limits, and no bound on the connections of an address: for tests and benches.
     pub unlimited: bool,
 }

@@ -9,21 +9,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use hark_archive::retention::RetentionThread;
 use parking_lot::Mutex;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::admin::control::ControlError;
 use crate::admin::give::TakeoverSource;
 use crate::admin::handover::{Role, TakeoverLock};
 use crate::admin::http::OperatorsDoor;
+use crate::admin::reload::ReloadDesk;
 use crate::admin::served::ControlSocket;
 use crate::admin::take::Takeover;
 use crate::clients::Clients;
 use crate::door::{DoorAddress, Host, OpenNetwork, ServableNetwork};
 use crate::error::ServeError;
 use crate::listener::Listener;
+use crate::reload::{ReloadHandle, ReloadRequest, RetentionThreads};
 use crate::settings::{Settings, SettingsHandle, SharedSettings};
 use crate::shelf::MovableShelf;
 use crate::stop::{Phase, StopSignal};
@@ -41,7 +42,9 @@ pub struct Server {
     control: Option<ControlSocket>,
     role: watch::Sender<Role>,
     operators: OperatorsDoor,
-    keepers: Vec<RetentionThread>,
+    keepers: RetentionThreads,
+    desk: Arc<ReloadDesk>,
+    reload_requests: Option<mpsc::Receiver<ReloadRequest>>,
     phase: watch::Sender<Phase>,
 }
 
@@ -69,7 +72,12 @@ impl Server {
         networks: Vec<Box<dyn ServableNetwork>>,
         mut taking: Option<Takeover>,
     ) -> Result<Self, ServeError> {
-        let settings = Settings { limits: config.limits, addresses: config.addresses };
+        let settings = Settings {
+            limits: config.limits,
+            addresses: config.addresses,
+            slow_question: config.slow_question,
+            mirror_stuck_after: config.mirror_stuck_after,
+        };
         let settings = settings.in_force(config.unlimited).map_err(ServeError::Limits)?;
         admin::process::warn_if_few_files(settings.limits.connections_max);
         if config.unlimited {
@@ -90,6 +98,7 @@ impl Server {
         }
         let networks: Arc<[OpenNetwork]> = opened.into();
         let role = watch::Sender::new(Role::Serving);
+        let (desk, reload_requests) = ReloadDesk::new();
         let mut control = None;
         if let Some(path) = config.control {
             let failed = |cause| ServeError::Control { path: path.display().to_string(), cause };
@@ -110,7 +119,7 @@ impl Server {
             });
             let giving = giving.transpose().map_err(failed)?;
             let started =
-                ControlSocket::start(&path, &networks, &settings, giving).map_err(failed)?;
+                ControlSocket::start(&path, &networks, &settings, &desk, giving).map_err(failed)?;
             let control = control.insert(started);
             match (taking, movable) {
                 (Some(taking), Some((lock, shelves))) => {
@@ -124,10 +133,21 @@ impl Server {
         }
         // Not earlier: retention writes, and only now may this process write.
         let keepers = networks.iter().map(|network| network.shelf.keep());
-        let keepers = keepers.collect::<Result<_, _>>().map_err(ServeError::Thread)?;
+        let keepers: Vec<_> = keepers.collect::<Result<_, _>>().map_err(ServeError::Thread)?;
         let phase = watch::Sender::new(Phase::Open);
         let unlimited = config.unlimited;
-        Ok(Self { networks, settings, unlimited, control, role, operators, keepers, phase })
+        Ok(Self {
+            networks,
+            settings,
+            unlimited,
+            control,
+            role,
+            operators,
+            keepers: Arc::new(Mutex::new(keepers)),
+            desk,
+            reload_requests: Some(reload_requests),
+            phase,
+        })
     }
 
     /// The separate address of the metrics, if they have one.
@@ -145,11 +165,23 @@ impl Server {
         SettingsHandle { shared: Arc::clone(&self.settings), unlimited: self.unlimited }
     }
 
+    /// A handle that changes all that can change while the server runs, reports to operators, and
+    /// receives their requests. Only the first handle receives requests.
+    pub fn reload_handle(&mut self) -> ReloadHandle {
+        ReloadHandle {
+            settings: self.reload(),
+            networks: Arc::clone(&self.networks),
+            keepers: Arc::clone(&self.keepers),
+            desk: Arc::clone(&self.desk),
+            requests: self.reload_requests.take(),
+        }
+    }
+
     /// Serves until `shutdown`, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Self { networks, settings, control, role, operators, keepers, phase, .. } = self;
+        let Self { networks, settings, control, role, operators, keepers, desk, phase, .. } = self;
         let stop = StopSignal(phase.subscribe());
-        let answers = operators.operators(&networks, stop.clone());
+        let answers = operators.operators(&networks, &settings, &desk, stop.clone());
         let mut doors = JoinSet::new();
         for network in &*networks {
             let door = Arc::clone(&network.door).serve(answers.clone(), stop.clone());
@@ -164,12 +196,12 @@ impl Server {
             () = &mut shutdown => false,
             Ok(()) = async { role.wait_for(Role::is_given).await.map(drop) } => true,
         };
-        let (mut keepers, mut lost) = (Some(keepers), None);
+        let mut lost = None;
         if given {
             phase.send_replace(Phase::Given);
             // The other process does retention now. Dropping the keepers may wait for a write.
             tokio::task::spawn_blocking({
-                let keepers = keepers.take();
+                let keepers = std::mem::take(&mut *keepers.lock());
                 move || drop(keepers)
             });
             let over = Duration::from_secs(settings.load().limits.takeover_drain_s);
@@ -200,7 +232,7 @@ impl Server {
         }
         let stop = move || {
             drop(control);
-            drop(keepers);
+            drop(std::mem::take(&mut *keepers.lock()));
             for network in &*networks {
                 network.door.close();
                 network.shelf.writer().close();

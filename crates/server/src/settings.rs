@@ -1,7 +1,8 @@
-//! The settings that can change while the server runs: its limits, and the addresses whose
-//! connections it accepts. Both are swapped at once; every later read sees the new ones.
+//! The settings that can change while the server runs: its limits, the addresses whose connections
+//! it accepts, and what it reports. All are swapped at once; every later read sees the new ones.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hark_archive::limits::{Limits, RateLimits};
@@ -15,6 +16,10 @@ pub struct Settings {
     pub limits: Limits,
     /// The addresses whose connections are accepted.
     pub addresses: AddressLists,
+    /// Questions slower than this are logged. `None` disables the log.
+    pub slow_question: Option<Duration>,
+    /// Time without progress after which `/healthz` reports a mirror. `None`: it never does.
+    pub mirror_stuck_after: Option<Duration>,
 }
 
 /// The settings in force, shared by all their readers.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use arc_swap::ArcSwap;
 use hark_archive::clock::Clock;
 use hark_archive::retention::{RetentionError, RetentionPolicy, RetentionThread, SweepResult};
 use hark_archive::writer::{self, CommitListener, Writer};
@@ -69,7 +70,7 @@ pub struct Shelf {
     writer: Arc<Writer>,
     started: SystemTime,
     clock: Clock,
-    retention: RetentionPolicy,
+    retention: ArcSwap<RetentionPolicy>,
     compact: Option<CompactFn>,
     handover: Option<Arc<dyn Handover>>,
     subscribers: Arc<dyn Subscribers>,
@@ -93,7 +94,7 @@ impl Shelf {
             writer,
             started: SystemTime::now(),
             clock,
-            retention,
+            retention: ArcSwap::from_pointee(retention),
             compact,
             handover,
             subscribers,
@@ -139,8 +140,13 @@ impl Shelf {
     }
 
     /// Which records are not kept for ever.
-    pub fn retention(&self) -> &RetentionPolicy {
-        &self.retention
+    pub fn retention(&self) -> Arc<RetentionPolicy> {
+        self.retention.load_full()
+    }
+
+    /// Sets what [`Shelf::retention`] says. The thread that carries it out is told elsewhere.
+    pub(crate) fn set_retention(&self, policy: RetentionPolicy) {
+        self.retention.store(Arc::new(policy));
     }
 
     pub(crate) fn compact(&self) -> Option<&CompactFn> {
@@ -175,7 +181,7 @@ impl Shelf {
     /// Starts retention: a thread that removes expired records. The thread writes to the shelf.
     pub(crate) fn keep(&self) -> std::io::Result<RetentionThread> {
         RetentionThread::start(
-            self.retention.clone(),
+            RetentionPolicy::clone(&self.retention.load()),
             Arc::clone(&self.store),
             Arc::clone(&self.writer),
             self.clock.clone(),
@@ -186,6 +192,26 @@ impl Shelf {
     /// The reason why the shelf takes no writes or does not report every record, if so.
     pub fn trouble(&self) -> Option<String> {
         self.siblings.trouble().or_else(|| self.not_writing()).or_else(|| self.store.trouble())
+    }
+
+    /// All reasons why the shelf is not well: those of [`Shelf::trouble`], and a mirror that has made
+    /// no progress for `mirror_stuck_after`.
+    pub(crate) fn troubles(&self, mirror_stuck_after: Option<Duration>) -> Vec<String> {
+        let mut all = Vec::new();
+        let own = [self.siblings.trouble(), self.not_writing(), self.store.trouble()];
+        for reason in own.into_iter().flatten() {
+            // A write may have failed for what the store itself reports.
+            if !all.iter().any(|other: &String| other.contains(&reason)) {
+                all.push(reason);
+            }
+        }
+        let lag = self.store.mirror().zip(mirror_stuck_after);
+        if let Some((lag, _)) = lag.filter(|(lag, after)| lag.idle_for() >= *after) {
+            let reason = lag.trouble.as_deref().unwrap_or("it does not finish a write");
+            let idle_s = lag.idle_for().as_secs();
+            all.push(format!("the mirror has made no progress for {idle_s} s: {reason}"));
+        }
+        all
     }
 
     fn not_writing(&self) -> Option<String> {

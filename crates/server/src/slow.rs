@@ -13,6 +13,7 @@ use hark_networks::Network;
 use parking_lot::Mutex;
 
 use crate::metrics::{MetricLabel, SearchDriver};
+use crate::settings::SharedSettings;
 
 /// Maximum number of lines in a window of time; further questions are only counted.
 const LINES_MAX: u64 = 20;
@@ -23,12 +24,13 @@ const FILTERS_MAX: usize = 4_000;
 const ASIDE_MAX: usize = 2;
 const EXPLAINED_MAX: usize = 4;
 
-/// The threshold of slow questions, and the number of lines logged recently.
+/// The log, and the number of lines logged recently.
 pub(crate) struct SlowLog {
     network: &'static dyn Network,
-    from: Option<Duration>,
+    /// Has the time from which a question is slow.
+    settings: SharedSettings,
     window: Mutex<LogWindow>,
-    /// `None` if nothing is logged, and once the log is closed.
+    /// `None` if there is no thread, and once the log is closed.
     aside: Mutex<Option<Explainer>>,
 }
 
@@ -60,32 +62,29 @@ pub(crate) struct SearchCost {
 }
 
 impl SlowLog {
-    /// A log of questions that take at least `from`, and of how `store` explains them. `None`
-    /// disables the log.
+    /// A log of questions that are slow by the settings in force, and of how `store` explains them.
     pub(crate) fn new(
-        from: Option<Duration>,
+        settings: SharedSettings,
         store: &Arc<dyn Store>,
         network: &'static dyn Network,
     ) -> Self {
-        let aside = from.and_then(|_| {
-            let (aside, due) = sync_channel(ASIDE_MAX);
-            let store = Arc::downgrade(store);
-            let thread = std::thread::Builder::new().name("hark-slow".into());
-            match thread.spawn(move || explain_all(&store, network, &due)) {
-                Ok(thread) => Some((aside, thread)),
-                Err(error) => {
-                    tracing::warn!(%error, "slow questions are not explained: no thread");
-                    None
-                }
+        let (aside, due) = sync_channel(ASIDE_MAX);
+        let store = Arc::downgrade(store);
+        let thread = std::thread::Builder::new().name("hark-slow".into());
+        let aside = match thread.spawn(move || explain_all(&store, network, &due)) {
+            Ok(thread) => Some((aside, thread)),
+            Err(error) => {
+                tracing::warn!(%error, "slow questions are not explained: no thread");
+                None
             }
-        });
+        };
         let window = Mutex::new(LogWindow { began: Instant::now(), lines: 0 });
-        Self { network, from, window, aside: Mutex::new(aside) }
+        Self { network, settings, window, aside: Mutex::new(aside) }
     }
 
     /// Whether a question that took `time` is logged.
     pub(crate) fn is_slow(&self, time: Duration) -> bool {
-        self.from.is_some_and(|from| time >= from)
+        self.settings.load().slow_question.is_some_and(|from| time >= from)
     }
 
     /// Logs a question if it was slow.
@@ -203,7 +202,7 @@ mod tests {
     #[test]
     fn many_slow_questions_are_a_few_lines() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(KeepAll));
-        let log = SlowLog::new(Some(Duration::ZERO), &store, &Toy);
+        let log = SlowLog::new(SharedSettings::default(), &store, &Toy);
         let lines = (0..1_000).filter(|_| log.has_room()).count();
         assert_eq!(lines as u64, LINES_MAX);
     }

@@ -12,7 +12,8 @@ use hark_archive::{Id, Outcome};
 use serde_json::{Map, Value, json};
 
 use super::protocol::{
-    self, COMPACT, ControlFrame, ERASE, FAILED, OUTCOME, PROGRESS, PUT, STATS, TEXT, ids_bytes,
+    self, COMPACT, ControlFrame, ERASE, FAILED, OUTCOME, PROGRESS, PUT, RELOAD, STATS, TEXT,
+    ids_bytes,
 };
 
 /// Records that a client sends before it reads the first answer. Their answers fit into the
@@ -97,6 +98,12 @@ impl ControlClient {
     pub fn stats(&mut self) -> Result<Value, ControlError> {
         let answer = self.ask(STATS, b"", &mut |_| {})?;
         serde_json::from_str(&answer).map_err(|_| broken("stats that are no JSON"))
+    }
+
+    /// Has the server read its configuration again. Returns what has changed. Refused with the
+    /// reason if the configuration is.
+    pub fn reload(&mut self) -> Result<String, ControlError> {
+        self.ask(RELOAD, b"", &mut |_| {})
     }
 
     fn ask(

@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use ipnet::IpNet;
 
 use super::prometheus;
+use super::reload::ReloadDesk;
 use crate::clients::Clients;
 use crate::connections::Connections;
 use crate::door::{Host, OpenNetwork};
@@ -19,6 +20,7 @@ use crate::http::{self, ConnectionTimeouts};
 use crate::listener::Listener;
 use crate::metrics::CONTENT_TYPE as METRICS;
 use crate::ranges;
+use crate::settings::SharedSettings;
 use crate::stop::StopSignal;
 
 /// Maximum number of connections to the operators' own address at a time.
@@ -60,9 +62,17 @@ impl OperatorsDoor {
     }
 
     /// Creates what answers the requests, here and at other doors.
-    pub(crate) fn operators(&self, networks: &Arc<[OpenNetwork]>, stop: StopSignal) -> Operators {
+    pub(crate) fn operators(
+        &self,
+        networks: &Arc<[OpenNetwork]>,
+        settings: &SharedSettings,
+        desk: &Arc<ReloadDesk>,
+        stop: StopSignal,
+    ) -> Operators {
         Operators {
             networks: Arc::clone(networks),
+            settings: Arc::clone(settings),
+            desk: Arc::clone(desk),
             allow: self.allow.as_slice().into(),
             apart: self.listener.is_some(),
             stop,
@@ -89,6 +99,8 @@ impl OperatorsDoor {
 #[derive(Clone)]
 pub struct Operators {
     networks: Arc<[OpenNetwork]>,
+    settings: SharedSettings,
+    desk: Arc<ReloadDesk>,
     /// Addresses that may read the metrics.
     allow: Arc<[IpNet]>,
     /// The operators have an address of their own.
@@ -102,19 +114,30 @@ impl Operators {
         self.apart
     }
 
-    /// Status 200 while records are accepted and stored, else 503 with the reason.
+    /// Status 200 while records are accepted, stored and mirrored, else 503 with all reasons, a line
+    /// each. If there are several shelves, a line begins with the name of its shelf.
     pub fn health(&self) -> Response {
-        let trouble = if self.stop.is_down() {
-            Some("going down".to_owned())
-        } else {
-            self.networks.iter().find_map(|network| network.shelf.trouble())
-        };
-        match trouble {
-            None => (StatusCode::OK, "ok\n").into_response(),
-            Some(reason) => {
-                (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response()
+        let mut lines = String::new();
+        if self.stop.is_down() {
+            lines.push_str("going down\n");
+        }
+        let mirror_stuck_after = self.settings.load().mirror_stuck_after;
+        for OpenNetwork { shelf, .. } in &*self.networks {
+            for reason in shelf.troubles(mirror_stuck_after) {
+                if self.networks.len() > 1 {
+                    lines.push_str(shelf.name());
+                    lines.push_str(": ");
+                }
+                // A reason may have lines of its own, such as an error of the database.
+                lines.extend(reason.lines().flat_map(|line| [line.trim(), " "]));
+                lines.truncate(lines.trim_end().len());
+                lines.push('\n');
             }
         }
+        if lines.is_empty() {
+            return (StatusCode::OK, "ok\n").into_response();
+        }
+        (StatusCode::SERVICE_UNAVAILABLE, lines).into_response()
     }
 
     /// The page for Prometheus, or status 403 for an address that may not read it.
@@ -128,9 +151,9 @@ impl Operators {
             let text = "not through a proxy; ask this server itself\n";
             return (StatusCode::FORBIDDEN, text).into_response();
         }
-        let networks = Arc::clone(&self.networks);
+        let (networks, desk) = (Arc::clone(&self.networks), Arc::clone(&self.desk));
         // Blocking: the page reads files of the system and the state of all segments.
-        match tokio::task::spawn_blocking(move || prometheus::page(&networks)).await {
+        match tokio::task::spawn_blocking(move || prometheus::page(&networks, &desk.last())).await {
             Ok(page) => ([(CONTENT_TYPE, METRICS)], page).into_response(),
             Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         }

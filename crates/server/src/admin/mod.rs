@@ -11,6 +11,7 @@ pub(crate) mod http;
 pub(crate) mod process;
 pub(crate) mod prometheus;
 mod protocol;
+pub(crate) mod reload;
 pub(crate) mod served;
 mod socket;
 mod successor;

@@ -7,16 +7,27 @@ use hark_archive::store::MirrorLag;
 use hark_archive::store::{DatabaseStats, StoreStats};
 
 use super::process::ProcessStats;
+use super::reload::LastReload;
 use crate::door::OpenNetwork;
 use crate::metrics::MetricsPage;
 use crate::shelf::Shelf;
 
 /// Writes the page, with current values.
-pub(crate) fn page(networks: &[OpenNetwork]) -> String {
+pub(crate) fn page(networks: &[OpenNetwork], reload: &LastReload) -> String {
     let mut page = MetricsPage::default();
     let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
     page.head("hark_build_info", "gauge", "Version of this server.");
     page.line("hark_build_info", &version, 1);
+    page.gauge(
+        "hark_config_last_reload_successful",
+        "1 if the configuration that was read last is in force, 0 if it was refused.",
+        u8::from(reload.refusal.is_none()),
+    );
+    page.gauge(
+        "hark_config_last_reload_success_timestamp_seconds",
+        "When the configuration in force was read, in seconds since 1970.",
+        reload.in_force_since_s,
+    );
     for network in networks {
         network.door.metrics(&mut page);
     }
@@ -229,6 +240,11 @@ fn mirror(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
                 "hark_mirror_lag_seconds",
                 "Age of the oldest write that waits for the mirror, or since when it is not in step.",
                 |lag| lag.behind_ms as f64 / 1e3,
+            ),
+            (
+                "hark_mirror_idle_seconds",
+                "How long the mirror has made no progress although something waits for it.",
+                |lag| lag.idle_ms as f64 / 1e3,
             ),
             ("hark_mirror_queued_writes", "Writes that wait for the mirror.", |lag| {
                 lag.queued as f64

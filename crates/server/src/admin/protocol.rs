@@ -9,7 +9,7 @@
 //!  .  .  body
 //! ```
 //!
-//! Requests: PUT (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS. Every request has
+//! Requests: PUT (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD. Every request has
 //! one answer, which names the same shelf; answers come in the order of the requests. PROGRESS
 //! lines may come before the answer to a COMPACT or ERASE.
 //!
@@ -38,6 +38,8 @@ pub(super) const READY: u8 = 6;
 pub(super) const STARTED: u8 = 7;
 /// A record for subscribers that is never stored.
 pub(super) const EPHEMERAL: u8 = 8;
+/// The configuration is to be read again.
+pub(super) const RELOAD: u8 = 9;
 
 /// The answer to a PUT: an outcome.
 pub(super) const OUTCOME: u8 = 0x81;

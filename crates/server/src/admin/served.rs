@@ -21,8 +21,9 @@ use super::handover::Sibling;
 use super::process::ProcessStats;
 use super::protocol::{
     self, COMPACT, ControlFrame, EPHEMERAL, ERASE, FAILED, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS,
-    PUT, STATS, TAKEOVER, TEXT, outcome_bytes,
+    PUT, RELOAD, STATS, TAKEOVER, TEXT, outcome_bytes,
 };
+use super::reload::ReloadDesk;
 use super::socket;
 use crate::door::{Door, OpenNetwork};
 use crate::settings::SharedSettings;
@@ -55,13 +56,15 @@ impl ControlSocket {
         path: &Path,
         networks: &Arc<[OpenNetwork]>,
         settings: &SharedSettings,
+        desk: &Arc<ReloadDesk>,
         giving: Option<Arc<TakeoverSource>>,
     ) -> io::Result<Self> {
         let (bound, listener) = socket::bind_beside(path)?;
         let listener = Arc::new(listener);
         let stopping = Arc::new(AtomicBool::new(false));
         let (networks, settings) = (Arc::clone(networks), Arc::clone(settings));
-        let connection = ControlConnection { networks, settings, giving, stopping };
+        let desk = Arc::clone(desk);
+        let connection = ControlConnection { networks, settings, desk, giving, stopping };
         let streams = OpenStreams::default();
         let accepting = vital::spawn("hark-control", {
             let (listener, streams) = (Arc::clone(&listener), Arc::clone(&streams));
@@ -192,6 +195,7 @@ fn accept(listener: &UnixListener, streams: &OpenStreams, connection: &ControlCo
 struct ControlConnection {
     networks: Arc<[OpenNetwork]>,
     settings: SharedSettings,
+    desk: Arc<ReloadDesk>,
     giving: Option<Arc<TakeoverSource>>,
     stopping: Arc<AtomicBool>,
 }
@@ -302,11 +306,13 @@ impl ControlConnection {
                 }),
                 None => Err("this store has nothing to compact".into()),
             },
+            RELOAD => self.desk.ask(),
             STATS => {
                 let (more, rows) = door.stats();
                 let mut stats = stats(shelf);
                 stats.extend(more);
                 stats.insert("rows".into(), json!(rows));
+                stats.insert("config".into(), self.desk.stats());
                 Ok(Value::Object(stats).to_string())
             }
             other => {
@@ -393,6 +399,7 @@ fn mirror(lag: &MirrorLag) -> Value {
         "extra": lag.extra,
         "refused": lag.refused,
         "trouble": lag.trouble,
+        "idle_ms": lag.idle_ms,
     })
 }
 

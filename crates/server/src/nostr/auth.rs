@@ -7,30 +7,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hark_archive::limits::Limits;
-use hark_archive::{Gate, Key, LabelSet};
+use hark_archive::{Gate, Key};
 use hark_codec::crypto::sha256;
 use hark_codec::hex;
 use hark_codec::nostr::Event;
 use parking_lot::Mutex;
 
-use hark_networks::nostr::admit::{AUTH, OwnUrls, plain};
+use hark_networks::nostr::admit::{AUTH, plain};
+
+use super::identity::SharedIdentity;
 
 /// What the AUTH answers of all connections are checked against.
 pub(crate) struct AuthState {
     /// A random secret of this process. A challenge is made from the secret and a number.
     secret: [u8; 32],
     challenges: AtomicU64,
-    own: OwnUrls,
-    /// Whether the URL under which clients reach the relay is configured.
-    knows_url: bool,
-    /// What clients that have proven no key may see.
-    strangers: Arc<Gate>,
+    identity: SharedIdentity,
 }
 
 /// The client of one connection, with the keys that it has proven.
 pub(crate) struct ClientIdentity {
     challenge: [u8; 64],
-    /// The host that the client's request named. `None` if a URL is configured.
+    /// The host that the client's request named. It counts only while no URL is configured: an
+    /// attacker that relays a client's answer could name what was signed.
     host: Option<Box<str>>,
     state: Arc<AuthState>,
     /// What the proven keys (the gate's readers) may see.
@@ -39,43 +38,22 @@ pub(crate) struct ClientIdentity {
 
 impl AuthState {
     /// Fails if the system has no random bytes.
-    pub(crate) fn new(
-        own: OwnUrls,
-        knows_url: bool,
-        mut private_kinds: Vec<u32>,
-    ) -> Result<Self, getrandom::Error> {
+    pub(crate) fn new(identity: SharedIdentity) -> Result<Self, getrandom::Error> {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret)?;
-        private_kinds.sort_unstable();
-        let addressed = LabelSet { name: b'p', values: Vec::new() };
-        let strangers = Gate { kinds: private_kinds, readers: Vec::new(), addressed };
-        Ok(Self {
-            secret,
-            challenges: AtomicU64::new(0),
-            own,
-            knows_url,
-            strangers: strangers.into(),
-        })
+        Ok(Self { secret, challenges: AtomicU64::new(0), identity })
     }
 
-    /// The caller of a new connection, whose request named `host`. The name is trusted only if no
-    /// URL is configured: an attacker that relays a client's answer could name what was signed.
+    /// The caller of a new connection, whose request named `host`.
     pub(crate) fn caller(self: &Arc<Self>, host: Option<&str>) -> ClientIdentity {
         let number = self.challenges.fetch_add(1, Ordering::Relaxed).to_le_bytes();
         let challenge = sha256(&[&self.secret[..], &number].concat());
         ClientIdentity {
             challenge: hex::encode_32(&challenge),
-            host: host.filter(|_| !self.knows_url).map(|host| authority(host).into()),
+            host: host.map(|host| authority(host).into()),
             state: Arc::clone(self),
-            gate: Mutex::new(Arc::clone(&self.strangers)),
+            gate: Mutex::new(Arc::clone(&self.identity.current().strangers)),
         }
-    }
-}
-
-impl AuthState {
-    /// The private kinds, ascending.
-    pub(crate) fn private_kinds(&self) -> &[u32] {
-        &self.strangers.kinds
     }
 }
 
@@ -87,7 +65,18 @@ impl ClientIdentity {
 
     /// What the client may see now.
     pub(super) fn gate(&self) -> Arc<Gate> {
-        Arc::clone(&self.gate.lock())
+        let mut gate = self.gate.lock();
+        self.follow(&mut gate);
+        Arc::clone(&gate)
+    }
+
+    /// Gives a gate the kinds that are private now.
+    fn follow(&self, gate: &mut Arc<Gate>) {
+        let identity = self.state.identity.current();
+        if gate.kinds != identity.private_kinds() {
+            let kinds = identity.private_kinds().to_vec();
+            *gate = Gate { kinds, ..Gate::clone(gate) }.into();
+        }
     }
 
     /// Why an answer is refused, whatever its signature. None if it is acceptable.
@@ -109,18 +98,22 @@ impl ClientIdentity {
     }
 
     /// The host or URL that an answer of the client must name.
-    fn us(&self) -> &str {
-        self.host.as_deref().unwrap_or_else(|| self.state.own.first())
+    fn us(&self) -> String {
+        let identity = self.state.identity.current();
+        let host = self.host.as_deref().filter(|_| !identity.knows_url());
+        host.unwrap_or_else(|| identity.own_urls.first()).to_owned()
     }
 
     fn is_us(&self, url: &str) -> bool {
-        let named = |host: &str| authority(&plain(url)) == host;
-        self.state.own.have(url) || self.host.as_deref().is_some_and(named)
+        let identity = self.state.identity.current();
+        let host = self.host.as_deref().filter(|_| !identity.knows_url());
+        identity.own_urls.have(url) || host.is_some_and(|host| authority(&plain(url)) == host)
     }
 
     /// Adds a key that signed a valid answer. Fails with a reason if `keys_max` are proven already.
     pub(super) fn prove(&self, key: &Key, keys_max: usize) -> Result<(), String> {
         let mut gate = self.gate.lock();
+        self.follow(&mut gate);
         let Err(at) = gate.readers.binary_search(key) else { return Ok(()) };
         if gate.readers.len() >= keys_max {
             return Err(format!("restricted: more than {keys_max} keys on one connection"));
@@ -144,12 +137,13 @@ fn authority(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nostr::RelayInfo;
 
     #[test]
     fn a_name_is_taken_on_trust_only_where_none_is_configured() {
         let state_of = |url: Option<&str>| {
-            let own = OwnUrls::new(url.map(str::to_owned));
-            Arc::new(AuthState::new(own, url.is_some(), Vec::new()).unwrap())
+            let info = RelayInfo { url: url.map(str::to_owned), ..RelayInfo::default() };
+            Arc::new(AuthState::new(SharedIdentity::new(info, Vec::new())).unwrap())
         };
         let open = state_of(None).caller(Some("Here.example:443"));
         for url in ["wss://here.example/", "ws://HERE.example", "wss://here.example/path"] {
@@ -163,7 +157,8 @@ mod tests {
 
     #[test]
     fn keys_are_kept_in_order_up_to_the_bound_and_challenges_differ() {
-        let state = Arc::new(AuthState::new(OwnUrls::default(), true, vec![9, 4]).unwrap());
+        let identity = SharedIdentity::new(RelayInfo::default(), vec![9, 4]);
+        let state = Arc::new(AuthState::new(identity.clone()).unwrap());
         let caller = state.caller(None);
         assert_ne!(caller.challenge(), state.caller(None).challenge());
         for key in [[7; 32], [1; 32], [7; 32]] {
@@ -174,5 +169,10 @@ mod tests {
         assert_eq!((&gate.kinds[..], &gate.readers[..]), (&[4, 9][..], &[[1; 32], [7; 32]][..]));
         assert!(gate.addressed.values.is_sorted());
         assert!(state.caller(None).gate().readers.is_empty());
+        // Kinds that become private are so for those who are connected, too.
+        identity.set(RelayInfo::default(), vec![30, 4]);
+        let gate = caller.gate();
+        assert_eq!((&gate.kinds[..], gate.readers.len()), (&[4, 30][..], 2));
+        assert_eq!(state.caller(None).gate().kinds, [4, 30]);
     }
 }

@@ -19,11 +19,12 @@ use hark_codec::nostr::{
     ClientMessage, Event, EventArena, EventEncoder, MessageBuffers, RefusalSubject, reply,
 };
 use hark_codec::record::{Id, Key};
-use hark_networks::nostr::admit::{self, OwnUrls, PrivateLabels};
+use hark_networks::nostr::admit::{self, PrivateLabels};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth::ClientIdentity;
+use super::identity::SharedIdentity;
 use super::metrics::{RelayMetrics, Verb};
 use super::outbox::{self, Outbox, RequestKind, RequestPermit};
 use super::policy;
@@ -47,7 +48,7 @@ pub(crate) struct IntakeContext {
     pub(crate) settings: SharedSettings,
     pub(crate) policy: policy::SharedPolicy,
     pub(crate) rates: RateLimiter,
-    pub(crate) own_urls: OwnUrls,
+    pub(crate) identity: SharedIdentity,
     pub(crate) metrics: Arc<RelayMetrics>,
 }
 
@@ -269,7 +270,8 @@ impl<'a> VerifyWorker<'a> {
             }
         }
         let mut record = Vec::with_capacity(text.len() + 128);
-        let private = PrivateLabels::of(&event, &self.parts.own_urls);
+        let identity = self.parts.identity.current();
+        let private = PrivateLabels::of(&event, &identity.own_urls);
         self.encoder.encode(&event, private.labels(), &mut record);
         let purpose = if admit::is_ephemeral(&event) {
             EventPurpose::PassOn(record)

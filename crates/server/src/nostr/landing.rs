@@ -38,19 +38,20 @@ impl LandingPage {
     /// Returns the page for a visitor who reached the relay under `url`.
     pub(crate) fn page(&self, url: &str) -> String {
         let settings = self.relay.settings();
-        let info = &self.relay.info;
+        let identity = self.relay.identity.current();
+        let info = &identity.info;
         let description = if info.description.is_empty() {
             "Keeps the messages of open networks and gives any slice of the history back."
         } else {
             &info.description
         };
-        let private_kinds = self.relay.auth.private_kinds();
+        let private_kinds = identity.private_kinds();
         let nips: Vec<_> = nip11::nips(private_kinds).iter().map(u16::to_string).collect();
         let page = include_str!("landing.html")
             .replace("{name}", &escape(nip11::name(info)))
             .replace("{description}", &escape(description))
             .replace("{url}", &escape(info.url.as_deref().unwrap_or(url)))
-            .replace("{kept}", &kept(self.relay.shelf.retention(), private_kinds))
+            .replace("{kept}", &kept(&self.relay.shelf.retention(), private_kinds))
             .replace("{limits}", &bounds(&settings.limits, &self.relay.policy.load()))
             .replace("{operator}", &self.operator())
             .replace("{nips}", &nips.join(", "))
@@ -88,7 +89,8 @@ impl LandingPage {
 
     /// The operator of the relay, as far as configured.
     fn operator(&self) -> String {
-        let info = &self.relay.info;
+        let identity = self.relay.identity.current();
+        let info = &identity.info;
         let rows = [
             ("Contact", &info.contact),
             ("Public key", &info.pubkey),
@@ -179,7 +181,11 @@ fn bounds(limits: &Limits, policy: &policy::EventPolicy) -> String {
         ("Questions of an address", rate(limits.rates.questions_per_address)),
     ];
     let few = !policy.allow_keys.is_empty();
-    let who = few.then(|| ("Who may publish", "listed keys".to_owned()));
+    let who = few.then(|| {
+        let addressed =
+            if policy.addressed_kinds.is_empty() { "" } else { ", and who writes to them" };
+        ("Who may publish", format!("listed keys{addressed}"))
+    });
     let work = (policy.pow_bits_min > 0).then(|| {
         ("Work that an event must show (NIP-13)", format!("{} bits", policy.pow_bits_min))
     });

@@ -6,7 +6,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::Guard;
 use hark_archive::live::LiveIndex;
@@ -18,6 +17,7 @@ use crate::settings::{Settings, SharedSettings};
 use crate::shelf::{self, Shelf};
 use crate::slow::SlowLog;
 use crate::websocket::DeflateOptions;
+pub use identity::SharedIdentity;
 use metrics::RelayMetrics;
 use outboxes::Outboxes;
 use readers::Readers;
@@ -27,6 +27,7 @@ mod cost;
 mod count;
 mod door;
 mod hll;
+mod identity;
 mod intake;
 mod landing;
 mod listen;
@@ -68,12 +69,8 @@ pub struct RelayConfig {
     pub deflate_from_bytes: usize,
     /// What may be published. Can change while the server runs.
     pub policy: policy::SharedPolicy,
-    /// Questions slower than this are logged. `None` disables the log.
-    pub slow_question: Option<Duration>,
-    /// Kinds that only their author and their recipients get.
-    pub private_kinds: Vec<u32>,
-    /// What the relay says about itself.
-    pub info: RelayInfo,
+    /// What the relay says about itself, and its private kinds. Can change while the server runs.
+    pub identity: SharedIdentity,
     /// Numbers of threads for work that must not run on the runtime's threads.
     pub threads: ThreadCounts,
 }
@@ -85,9 +82,7 @@ impl RelayConfig {
             listen,
             deflate_from_bytes: DEFLATE_FROM_BYTES,
             policy: policy::SharedPolicy::default(),
-            slow_question: Some(Duration::from_secs(1)),
-            private_kinds: PRIVATE_KINDS.to_vec(),
-            info: RelayInfo::default(),
+            identity: SharedIdentity::default(),
             threads: ThreadCounts::default(),
         }
     }
@@ -145,7 +140,7 @@ pub(crate) struct Relay {
     pub(crate) rates: RateLimiter,
     pub(crate) metrics: Arc<RelayMetrics>,
     pub(crate) slow: SlowLog,
-    pub(crate) info: RelayInfo,
+    pub(crate) identity: SharedIdentity,
     pub(crate) connections: Arc<Connections>,
     pub(crate) outboxes: Arc<Outboxes>,
     /// Memory of questions.

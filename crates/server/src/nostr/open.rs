@@ -5,7 +5,6 @@ use std::thread::JoinHandle;
 
 use hark_archive::live::LiveIndex;
 use hark_archive::{Query, Record};
-use hark_networks::nostr::admit::OwnUrls;
 use parking_lot::Mutex;
 
 use super::intake::{Intake, IntakeContext};
@@ -69,16 +68,15 @@ impl RelayService {
         let shelf = Shelf::open(shelf, Arc::new(LiveNotifier(Arc::clone(&live))));
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = |wanted: usize| if wanted == 0 { cores } else { wanted };
-        let own_urls = OwnUrls::new(config.info.urls().chain([format!("ws://{addr}")]));
-        let knows_url = config.info.url.is_some();
-        if !knows_url && !addr.ip().is_loopback() {
+        let identity = config.identity;
+        identity.listens_on(addr);
+        if !identity.current().knows_url() && !addr.ip().is_loopback() {
             tracing::warn!(
                 "no [info] url is set: requests to vanish that name this relay are not understood, \
                  and AUTH trusts the name in the client's request"
             );
         }
-        let auth = auth::AuthState::new(own_urls.clone(), knows_url, config.private_kinds)
-            .map_err(ServeError::Random)?;
+        let auth = auth::AuthState::new(identity.clone()).map_err(ServeError::Random)?;
         let (settings, rates) =
             (Arc::clone(&host.settings), RateLimiter::new(Arc::clone(&host.settings)));
         let parts = IntakeContext {
@@ -86,7 +84,7 @@ impl RelayService {
             settings: Arc::clone(&settings),
             policy: Arc::clone(&config.policy),
             rates: rates.clone(),
-            own_urls,
+            identity: identity.clone(),
             metrics: Arc::clone(&metrics),
         };
         let (intake, mut joined) =
@@ -99,7 +97,7 @@ impl RelayService {
             outboxes,
             questions: Arc::default(),
             inbound: Arc::default(),
-            slow: SlowLog::new(config.slow_question, shelf.store(), shelf.network()),
+            slow: SlowLog::new(Arc::clone(&host.settings), shelf.store(), shelf.network()),
             shelf: Arc::clone(&shelf),
             live,
             readers,
@@ -109,7 +107,7 @@ impl RelayService {
             policy: config.policy,
             rates,
             metrics,
-            info: config.info,
+            identity,
             connections: Arc::clone(listener.connections()),
             deflate: DeflateOptions::new(config.deflate_from_bytes),
             unlimited: host.unlimited,

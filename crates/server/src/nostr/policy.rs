@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, BuildError};
 use arc_swap::ArcSwap;
+use hark_codec::hex;
 use hark_codec::nostr::Event;
 use hark_codec::record::Key;
 
@@ -18,11 +19,20 @@ pub fn shared(policy: EventPolicy) -> SharedPolicy {
     Arc::new(ArcSwap::from_pointee(policy))
 }
 
+/// Kinds that those who may publish receive from any key, unless the configuration says otherwise:
+/// gift wraps (NIP-59), zap receipts (NIP-57), and requests and answers of wallets (NIP-47). They
+/// are signed by keys that nobody can list.
+pub const ADDRESSED_KINDS: [u16; 4] = [1059, 9735, 23_194, 23_195];
+
 /// What is allowed and what is denied. A key, kind or word on both lists is denied.
 #[derive(Clone, Debug, Default)]
 pub struct EventPolicy {
-    /// Only events of these keys are accepted.
+    /// Only events of these keys are accepted, and those of the next two lists. All are if empty.
     pub allow_keys: HashSet<Key>,
+    /// Events of these kinds are accepted from any key if a `p` tag names one of `allow_keys`.
+    pub addressed_kinds: Vec<RangeInclusive<u16>>,
+    /// Events of these kinds are accepted from any key.
+    pub open_kinds: Vec<RangeInclusive<u16>>,
     /// Events of these keys are refused.
     pub deny_keys: HashSet<Key>,
     /// Only events of these kinds are accepted.
@@ -52,7 +62,13 @@ impl EventPolicy {
         if self.deny_keys.contains(key) {
             return Some("blocked: this relay does not take events of this key".into());
         }
-        if !self.allow_keys.is_empty() && !self.allow_keys.contains(key) {
+        let is_allowed = || {
+            self.allow_keys.is_empty()
+                || self.allow_keys.contains(key)
+                || on(&self.open_kinds)
+                || on(&self.addressed_kinds) && self.is_addressed(event)
+        };
+        if !is_allowed() {
             return Some("blocked: this relay takes events of certain keys only".into());
         }
         if on(&self.deny_kinds) || !self.allow_kinds.is_empty() && !on(&self.allow_kinds) {
@@ -72,6 +88,15 @@ impl EventPolicy {
             return Some("blocked: the event has none of the words that this relay is for".into());
         }
         None
+    }
+
+    /// Whether a `p` tag of the event names an allowed key.
+    fn is_addressed(&self, event: &Event<'_>) -> bool {
+        event
+            .tags()
+            .filter(|tag| tag.name() == "p")
+            .filter_map(|tag| hex::decode_32(tag.value()?.as_bytes()))
+            .any(|key| self.allow_keys.contains(&key))
     }
 
     fn work_missing(&self, event: &Event<'_>) -> Option<String> {

@@ -36,8 +36,6 @@ pub(crate) struct WebState {
     pub(crate) relay: Arc<Relay>,
     pub(crate) stop: StopSignal,
     operators: Operators,
-    /// The path of the relay's URL, without a slash at its end.
-    path: Arc<str>,
     landing: Arc<LandingPage>,
 }
 
@@ -94,8 +92,7 @@ fn account(relay: &Relay, address: Option<ClientAddress>) -> Arc<OutboxAccount> 
 impl WebState {
     pub(crate) fn new(relay: Arc<Relay>, operators: Operators, stop: StopSignal) -> Self {
         let landing = Arc::new(LandingPage::new(Arc::clone(&relay)));
-        let path = relay.info.url.as_deref().map_or("", path).into();
-        Self { relay, stop, operators, path, landing }
+        Self { relay, stop, operators, landing }
     }
 }
 
@@ -116,7 +113,7 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
     let headers = request.headers();
     // A proxy may pass the relay's own path on, or cut it off.
     let path = request.uri().path();
-    let path = if path.trim_end_matches('/') == &*web.path { "/" } else { path };
+    let path = if is_own(&web.relay, path) { "/" } else { path };
     if says(headers, UPGRADE.as_str(), "websocket") {
         // One endpoint, as paths make no difference to what is served (NIP-01).
         return if path == "/" { upgrade(web, context, request) } else { nothing() };
@@ -139,11 +136,12 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
     }
     if says(headers, ACCEPT.as_str(), "application/nostr+json") {
         let (relay, settings) = (&web.relay, web.relay.settings());
+        let identity = relay.identity.current();
         let document = nip11::document(
-            &relay.info,
+            &identity.info,
             &settings.limits,
             &relay.policy.load(),
-            relay.auth.private_kinds(),
+            identity.private_kinds(),
         );
         return cors(StatusCode::OK, "application/nostr+json", document.into());
     }
@@ -156,6 +154,12 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
 
 fn nothing() -> Response {
     (StatusCode::NOT_FOUND, "nothing is here; the relay is at /\n").into_response()
+}
+
+/// Whether a request's path is that of the relay's own URL.
+fn is_own(relay: &Relay, asked: &str) -> bool {
+    let identity = relay.identity.current();
+    asked.trim_end_matches('/') == identity.info.url.as_deref().map_or("", path)
 }
 
 /// The path of a URL, without slashes at its end.

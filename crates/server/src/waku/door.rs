@@ -106,7 +106,7 @@ impl NodeService {
         let shelf = shelf::ShelfOptions { writer, ..shelf };
         let shelf = Shelf::open(shelf, Arc::new(PollNotifier(Arc::clone(&poll))));
         let waku = Arc::new(WakuNode {
-            slow: SlowLog::new(config.slow_question, shelf.store(), shelf.network()),
+            slow: SlowLog::new(Arc::clone(&host.settings), shelf.store(), shelf.network()),
             shelf,
             poll,
             metrics: metrics::NodeMetrics::new(&config.shards),

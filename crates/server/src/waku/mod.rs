@@ -116,8 +116,6 @@ pub struct NodeConfig {
     pub message_bytes_max: usize,
     /// What can change while the node runs.
     pub settings: SharedNodeSettings,
-    /// Questions slower than this are logged. `None` disables the log.
-    pub slow_question: Option<Duration>,
     /// Where the store does its work.
     pub store_at: StoreLocation,
 }
@@ -136,7 +134,6 @@ impl Default for NodeConfig {
             forward: can_forward(1),
             message_bytes_max: admit::MessageBounds::default().message_bytes_max,
             settings: SharedNodeSettings::default(),
-            slow_question: Some(Duration::from_secs(1)),
             store_at: StoreLocation::Process,
         }
     }

@@ -73,7 +73,7 @@ impl MailService {
         let done = filling.await.map_err(ended)?;
         done.map_err(|error| ServeError::Door(error.into()))?;
         let mail = Arc::new(MailServer {
-            slow: SlowLog::new(config.slow_question, shelf.store(), shelf.network()),
+            slow: SlowLog::new(Arc::clone(&host.settings), shelf.store(), shelf.network()),
             shelf,
             topics,
             metrics: MailMetrics::default(),

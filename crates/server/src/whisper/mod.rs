@@ -101,8 +101,6 @@ pub struct MailConfig {
     pub peers: Option<peers::PeersConfig>,
     /// What can change while the mail server runs.
     pub settings: SharedMailSettings,
-    /// Requests slower than this are logged. `None` disables the log.
-    pub slow_question: Option<Duration>,
     /// Where the store does its work.
     pub store_at: StoreLocation,
     /// The name of the store in metrics: `embedded` or `postgres`.
@@ -118,7 +116,6 @@ impl Default for MailConfig {
             #[cfg(feature = "devp2p")]
             peers: None,
             settings: SharedMailSettings::default(),
-            slow_question: Some(Duration::from_secs(1)),
             store_at: StoreLocation::Process,
             database: "embedded",
         }

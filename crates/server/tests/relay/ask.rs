@@ -266,7 +266,7 @@ async fn http(relay: &Relay, head: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_port_shows_programs_and_people_what_it_is() {
-    let relay = Relay::start(|config| config.relay.info.name = "Test <relay>".into()).await;
+    let relay = Relay::start(|config| config.info(|info| info.name = "Test <relay>".into())).await;
     let answer = http(&relay, "GET / HTTP/1.1\r\nAccept: application/nostr+json").await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.contains("200 OK") && head.contains("access-control-allow-origin: *"), "{head}");
@@ -286,9 +286,10 @@ async fn the_same_port_shows_programs_and_people_what_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_relay_is_found_at_one_path_only() {
     let plain = Relay::start(|_| {}).await;
-    let moved =
-        Relay::start(|config| config.relay.info.url = Some("wss://here.example/relay/".into()))
-            .await;
+    let moved = Relay::start(|config| {
+        config.info(|info| info.url = Some("wss://here.example/relay/".into()));
+    })
+    .await;
     for (relay, path, is_there) in [
         (&plain, "/", true),
         (&plain, "/?x=1", true),

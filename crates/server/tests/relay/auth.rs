@@ -11,7 +11,8 @@ fn plain(accepted: bool, reason: &str) -> (bool, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_counts_if_kind_challenge_relay_time_id_and_signature_are_right() {
     let relay =
-        Relay::start(|config| config.relay.info.url = Some("wss://here.example".into())).await;
+        Relay::start(|config| config.info(|info| info.url = Some("wss://here.example".into())))
+            .await;
     let (mut client, other) = (relay.client().await, relay.client().await);
     let challenge = client.challenge.clone();
     let answer = |kind, at, url: &str, challenge: &str| {

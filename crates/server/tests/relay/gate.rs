@@ -2,6 +2,7 @@
 //! NIP-17, NIP-59).
 
 use hark_archive::limits::{Rate, RateLimits};
+use hark_server::nostr::{RelayInfo, SharedIdentity};
 use serde_json::{Value, json};
 
 use crate::kit::{Client, NOW_S, Relay, contents, event, note, pubkey};
@@ -197,7 +198,10 @@ async fn private_events_cost_those_nothing_who_may_not_see_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn which_kinds_are_private_is_a_setting() {
-    let relay = Relay::start(|config| config.relay.private_kinds = vec![30_078, 7]).await;
+    let relay = Relay::start(|config| {
+        config.relay.identity = SharedIdentity::new(RelayInfo::default(), vec![30_078, 7]);
+    })
+    .await;
     let mut client = full(&relay).await;
     assert_eq!(client.count(&[json!({"kinds": [1059]})]).await, 2);
     assert_eq!(client.publish(&event(1, 60, 7, &[], "mine")).await.1, "");

@@ -56,6 +56,15 @@ impl DerefMut for Config {
     }
 }
 
+impl Config {
+    /// Changes what the relay says about itself.
+    pub(crate) fn info(&mut self, change: impl FnOnce(&mut nostr::RelayInfo)) {
+        let mut info = nostr::RelayInfo::default();
+        change(&mut info);
+        self.relay.identity.set(info, nostr::PRIVATE_KINDS.to_vec());
+    }
+}
+
 impl Relay {
     pub(crate) async fn start(change: impl FnOnce(&mut Config)) -> Self {
         Self::on(Arc::new(MemoryStore::new(NostrRules)), change).await

@@ -60,7 +60,7 @@ impl Write for Log {
 async fn a_slow_question_is_logged_with_its_filters_and_plan() {
     let log = tracing_subscriber::fmt().json().flatten_event(true).with_writer(|| Log).finish();
     tracing::subscriber::set_global_default(log).unwrap();
-    let relay = Relay::start(|config| config.relay.slow_question = Some(Duration::ZERO)).await;
+    let relay = Relay::start(|config| config.slow_question = Some(Duration::ZERO)).await;
     let mut client = relay.client().await;
     assert!(client.publish(&note(7, NOW_S, "slow")).await.0);
     let filters = [json!({"kinds": [7_777], "limit": 3}), json!({"#t": ["a \"slow\" one"]})];

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use hark_codec::hex;
-use hark_server::nostr::policy::{EventPolicy, WordList};
+use hark_server::nostr::policy::{ADDRESSED_KINDS, EventPolicy, WordList};
 use hark_server::{AddressLists, Settings};
 use serde_json::{Value, json};
 
 use crate::client::keys;
-use crate::kit::{Client, NOW_S, Relay, event, http, note};
+use crate::kit::{Client, NOW_S, Relay, event, http, note, pubkey};
 
 /// An event whose nonce gives its id exactly `bits` leading zero bits, and commits to them.
 pub(crate) fn worked(
@@ -91,6 +91,38 @@ async fn denied_keys_kinds_and_words_are_blocked_with_a_reason() {
     taken(&mut client, &note(2, NOW_S, "casinos coined")).await;
     taken(&mut client, &event(2, NOW_S, 6, &[], "")).await;
     assert_eq!(client.count(&[json!({})]).await, 2);
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_are_reached_by_strangers_and_nobody_else_is() {
+    let relay = Relay::start(|config| {
+        config.policy.allow_keys.insert(*keys(1).public());
+        config.policy.addressed_kinds = ADDRESSED_KINDS.iter().map(|kind| *kind..=*kind).collect();
+        config.policy.open_kinds = vec![3..=3, 10_000..=10_002];
+        config.policy.deny_keys.insert(*keys(9).public());
+    })
+    .await;
+    let (member, stranger) = (pubkey(1), pubkey(2));
+    let blocked = "blocked: this relay takes events of certain keys only";
+    let mut client = relay.client().await;
+    for kind in ADDRESSED_KINDS {
+        // A key that is used once, as gift wraps have it.
+        let who = 3 + (kind % 5) as u8;
+        taken(&mut client, &event(who, NOW_S, kind, &[&["p", &stranger], &["p", &member]], ""))
+            .await;
+        for tags in
+            [&[&["p", stranger.as_str()][..]][..], &[&["e", &member]], &[&["p", "no key"]], &[]]
+        {
+            refused(&mut client, &event(who, NOW_S, kind, tags, ""), blocked).await;
+        }
+        refused(&mut client, &event(9, NOW_S, kind, &[&["p", &member]], ""), "blocked: ").await;
+    }
+    refused(&mut client, &event(2, NOW_S, 1, &[&["p", &member]], "hi"), blocked).await;
+    for kind in [3, 10_002] {
+        taken(&mut client, &event(2, NOW_S, kind, &[], "")).await;
+    }
+    taken(&mut client, &note(1, NOW_S, "mine")).await;
     relay.stop().await;
 }
 

@@ -58,7 +58,8 @@ async fn ok_says_what_became_of_an_event() {
 #[tokio::test(flavor = "multi_thread")]
 async fn replaced_deleted_and_vanished_events_are_refused_as_the_nips_say() {
     let relay =
-        Relay::start(|config| config.relay.info.url = Some("wss://here.example/".into())).await;
+        Relay::start(|config| config.info(|info| info.url = Some("wss://here.example/".into())))
+            .await;
     let mut client = relay.client().await;
     let old = event(1, 100, 30_023, &[&["d", "x"]], "old");
     assert_eq!(client.publish(&event(1, 200, 30_023, &[&["d", "x"]], "new")).await.1, "");

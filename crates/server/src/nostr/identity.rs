@@ -1,0 +1,96 @@
+//! What the relay says about itself, and the kinds that it keeps private. Both can change while the
+//! server runs.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::{ArcSwap, Guard};
+use hark_archive::{Gate, LabelSet};
+use hark_networks::nostr::admit::OwnUrls;
+
+use super::{PRIVATE_KINDS, RelayInfo};
+
+/// The identity in force.
+pub(crate) struct RelayIdentity {
+    /// What the relay says about itself.
+    pub(crate) info: RelayInfo,
+    /// The URLs that name this relay, and its address.
+    pub(crate) own_urls: OwnUrls,
+    /// What clients that have proven no key may see; its kinds are the private ones, ascending.
+    pub(crate) strangers: Arc<Gate>,
+}
+
+impl RelayIdentity {
+    fn new(info: RelayInfo, mut private_kinds: Vec<u32>, addr: Option<SocketAddr>) -> Self {
+        let own_urls = OwnUrls::new(info.urls().chain(addr.map(|addr| format!("ws://{addr}"))));
+        private_kinds.sort_unstable();
+        let addressed = LabelSet { name: b'p', values: Vec::new() };
+        let strangers = Gate { kinds: private_kinds, readers: Vec::new(), addressed };
+        Self { info, own_urls, strangers: strangers.into() }
+    }
+
+    /// Whether the URL under which clients reach the relay is configured.
+    pub(crate) fn knows_url(&self) -> bool {
+        self.info.url.is_some()
+    }
+
+    /// The private kinds, ascending.
+    pub(crate) fn private_kinds(&self) -> &[u32] {
+        &self.strangers.kinds
+    }
+}
+
+/// The identity of a relay, shared by its readers and by what changes it.
+#[derive(Clone)]
+pub struct SharedIdentity(Arc<IdentityCell>);
+
+struct IdentityCell {
+    current: ArcSwap<RelayIdentity>,
+    /// The address of the relay, once it is known.
+    addr: OnceLock<SocketAddr>,
+}
+
+impl Default for SharedIdentity {
+    fn default() -> Self {
+        Self::new(RelayInfo::default(), PRIVATE_KINDS.to_vec())
+    }
+}
+
+impl std::fmt::Debug for SharedIdentity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let current = self.current();
+        f.debug_tuple("SharedIdentity")
+            .field(&current.info)
+            .field(&current.private_kinds())
+            .finish()
+    }
+}
+
+impl SharedIdentity {
+    /// Creates an identity of what the relay says about itself, and the kinds that only their author
+    /// and their recipients get.
+    pub fn new(info: RelayInfo, private_kinds: Vec<u32>) -> Self {
+        let current = ArcSwap::from_pointee(RelayIdentity::new(info, private_kinds, None));
+        Self(Arc::new(IdentityCell { current, addr: OnceLock::new() }))
+    }
+
+    /// Replaces the identity. Questions of open connections see it from their next message on; open
+    /// subscriptions keep the private kinds that they were opened with.
+    pub fn set(&self, info: RelayInfo, private_kinds: Vec<u32>) {
+        let addr = self.0.addr.get().copied();
+        self.0.current.store(Arc::new(RelayIdentity::new(info, private_kinds, addr)));
+    }
+
+    /// Adds the address of the relay to the URLs that name it. Called once, when it is opened.
+    pub(crate) fn listens_on(&self, addr: SocketAddr) {
+        // Set once, before anything reads it.
+        let _ = self.0.addr.set(addr);
+        let current = self.current();
+        self.set(current.info.clone(), current.private_kinds().to_vec());
+    }
+
+    /// The identity in force.
+    pub(crate) fn current(&self) -> Guard<Arc<RelayIdentity>> {
+        self.0.current.load()
+    }
+}

@@ -1,0 +1,60 @@
+//! How the binary changes the settings of a running server.
+
+use std::sync::Arc;
+
+use hark_archive::retention::{RetentionPolicy, RetentionThread};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use crate::admin::reload::ReloadDesk;
+pub use crate::admin::reload::ReloadRequest;
+use crate::door::OpenNetwork;
+use crate::settings::{Settings, SettingsHandle};
+
+/// The retention threads of a server, in the order of its networks. Empty once another process does
+/// retention.
+pub(crate) type RetentionThreads = Arc<Mutex<Vec<RetentionThread>>>;
+
+/// Changes the settings of a running server, and reports the result to its operators.
+pub struct ReloadHandle {
+    pub(crate) settings: SettingsHandle,
+    pub(crate) networks: Arc<[OpenNetwork]>,
+    pub(crate) keepers: RetentionThreads,
+    pub(crate) desk: Arc<ReloadDesk>,
+    pub(crate) requests: Option<mpsc::Receiver<ReloadRequest>>,
+}
+
+impl ReloadHandle {
+    /// Puts `settings` in force; see [`SettingsHandle::set`].
+    pub fn set(&self, settings: Settings) -> Result<(), String> {
+        self.settings.set(settings)
+    }
+
+    /// Puts the retention of a network's shelf in force, from its next batch on.
+    pub fn set_retention(&self, network: &str, policy: &RetentionPolicy) {
+        let keepers = self.keepers.lock();
+        for (at, OpenNetwork { shelf, .. }) in self.networks.iter().enumerate() {
+            if shelf.name() == network && *shelf.retention() != *policy {
+                shelf.set_retention(policy.clone());
+                if let Some(keeper) = keepers.get(at) {
+                    keeper.change(policy.clone());
+                }
+            }
+        }
+    }
+
+    /// Reports to operators that a configuration was read, and why it was refused, if it was.
+    pub fn report(&self, refusal: Option<String>) {
+        self.desk.note(refusal);
+    }
+
+    /// Waits for the next request to read the configuration again. Waits for ever if none can come.
+    pub async fn request(&mut self) -> ReloadRequest {
+        if let Some(requests) = &mut self.requests
+            && let Some(request) = requests.recv().await
+        {
+            return request;
+        }
+        std::future::pending().await
+    }
+}

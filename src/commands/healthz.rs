@@ -1,0 +1,84 @@
+//! `hark healthz`: asks a running server for its health, as `curl` does, for containers that have
+//! no `curl`.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+
+use crate::location::ArchiveLocation;
+use crate::print;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark healthz
+  hark healthz --at 127.0.0.1:9100
+
+Prints `ok`, and exits with 0, if the server serves and all is well. Otherwise it prints the reasons,
+a line each, and exits with 1. GET /healthz says the same over HTTP.")]
+pub(crate) struct HealthzArgs {
+    /// The server's address [default: server.metrics_listen, or else server.listen]
+    #[arg(long, value_name = "ADDR:PORT")]
+    at: Option<SocketAddr>,
+    /// Seconds after which a server that does not answer is not well
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+}
+
+/// Maximum size of an answer, in bytes.
+const ANSWER_BYTES_MAX: u64 = 64 << 10;
+
+pub(crate) fn run(args: &HealthzArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    let config = &location.config;
+    let at = args.at.unwrap_or_else(|| reached(config.metrics.listen.unwrap_or(config.listen)));
+    let answer = ask(at, Duration::from_secs(args.timeout))
+        .with_context(|| format!("the server at {at} does not answer /healthz"))?;
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok());
+    let (Some(status), Some((_, body))) = (status, answer.split_once("\r\n\r\n")) else {
+        bail!("what answers at {at} is no HTTP server");
+    };
+    print::line(body.trim_end())?;
+    Ok(if status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the address at which a server that listens on `listen` is reached from its own machine.
+fn reached(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+/// Returns the whole answer to a request for `/healthz`.
+fn ask(at: SocketAddr, timeout: Duration) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&at, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_listens_everywhere_is_asked_on_this_machine() {
+        for (listen, at) in [
+            ("0.0.0.0:7777", "127.0.0.1:7777"),
+            ("[::]:1", "[::1]:1"),
+            ("192.0.2.1:80", "192.0.2.1:80"),
+        ] {
+            assert_eq!(reached(listen.parse().unwrap()), at.parse().unwrap());
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What is checked of a configuration beside its single settings: numbers out of bounds,
+//! contradictions, and addresses that lead nowhere.
+
+use hark_server::Proxies;
+use hark_store_postgres::{DatabaseAddress, is_database, shown};
+
+use super::address::StoreAddress;
+use super::{Config, bounds, keys, log};
+
+/// Returns the faults of a configuration whose settings could all be read.
+pub(super) fn faults(config: &Config) -> Vec<String> {
+    let mut faults = bounds::faults(config);
+    // Numbers out of bounds are already reported.
+    if faults.is_empty()
+        && let Err(fault) = config.limits.check()
+    {
+        faults.push(format!("[limits] {fault}"));
+    }
+    faults.extend(stores(config));
+    faults.extend(info(config));
+    if let Err(fault) = log::filter(&config.log.level) {
+        faults.push(format!("[log] `level`: {fault}"));
+    }
+    if !Proxies::HEADERS.contains(&config.proxies.header.as_str()) {
+        let headers = Proxies::HEADERS.join(", ");
+        faults.push(format!("[server] `proxy_header` must be one of {headers}"));
+    }
+    faults.extend(waku(config));
+    faults
+}
+
+/// Returns one line for each store that cannot be opened by its address.
+fn stores(config: &Config) -> impl Iterator<Item = String> {
+    let store = config.store.secret();
+    let store = (store != "embedded").then_some(("[archive] `store`", store, "`embedded`"));
+    let mirror = config.mirror.store.as_ref().map(StoreAddress::secret);
+    // A directory has any name.
+    let mirror = mirror.filter(|store| store.contains("://") || is_database(store));
+    let mirror = mirror.map(|store| ("[mirror] `store`", store, "a directory"));
+    let replica = config.postgres.read_url.as_ref().map(StoreAddress::secret);
+    let replica = replica.map(|url| ("[postgres] `read_url`", url, "empty"));
+    [store, mirror, replica].into_iter().flatten().filter_map(|(setting, address, other)| {
+        if !is_database(address) {
+            let typed = shown(address);
+            return Some(format!(
+                "{setting} must be {other} or postgres://user@host/database, but is {typed:?}"
+            ));
+        }
+        let fault = DatabaseAddress::read(address).err()?;
+        Some(format!("{setting}: {fault}"))
+    })
+}
+
+/// Returns one line for each fault in what the relay says about itself.
+fn info(config: &Config) -> Vec<String> {
+    let info = &config.info;
+    let mut faults = Vec::new();
+    let mut must_be_url = |key: &str, url: &str, schemes: &[&str]| {
+        if !is_url(url, schemes) {
+            let schemes = schemes.join(" or ");
+            faults.push(format!("[info] `{key}` must be a URL with {schemes}, but is {url:?}"));
+        }
+    };
+    for (key, url) in info
+        .url
+        .iter()
+        .map(|url| ("url", url))
+        .chain(info.other_urls.iter().map(|url| ("other_urls", url)))
+    {
+        must_be_url(key, url, &["wss://", "ws://"]);
+    }
+    let pages = [
+        ("icon", &info.icon),
+        ("banner", &info.banner),
+        ("terms_of_service", &info.terms_of_service),
+    ];
+    for (key, url) in pages {
+        if let Some(url) = url {
+            must_be_url(key, url, &["https://", "http://"]);
+        }
+    }
+    if info.url.is_none() && !info.other_urls.is_empty() {
+        faults.push("[info] `other_urls` is set without `url`; set `url` as well".into());
+    }
+    if let Some(key) = &info.pubkey
+        && let Err(fault) = keys::public_key(key)
+    {
+        faults.push(format!("[info] `pubkey`: {fault}"));
+    }
+    faults
+}
+
+/// Whether `url` has one of these schemes, then a host, and no spaces.
+fn is_url(url: &str, schemes: &[&str]) -> bool {
+    let rest = schemes.iter().find_map(|scheme| {
+        let (head, rest) = url.split_at_checked(scheme.len())?;
+        head.eq_ignore_ascii_case(scheme).then_some(rest)
+    });
+    rest.is_some_and(|rest| {
+        !rest.is_empty()
+            && !rest.starts_with(['/', ':', '?', '#'])
+            && !rest.contains(|letter: char| letter.is_whitespace() || letter.is_control())
+    })
+}
+
+/// Returns one line for each fault in what the Waku node serves.
+fn waku(config: &Config) -> Vec<String> {
+    let mut faults = Vec::new();
+    #[cfg(feature = "libp2p")]
+    faults.extend(config.waku.faults());
+    let (shards, shards_max) = (config.waku.shards.len(), hark_server::waku::SHARDS_MAX);
+    if shards > shards_max {
+        faults
+            .push(format!("[waku] `shards` has {shards} shards, at most {shards_max} are served"));
+    }
+    for protected in &config.waku.protected_shards {
+        if !config.waku.shards.contains(&protected.shard) {
+            let shard = protected.shard;
+            faults.push(format!("[waku] `protected_shards` has {shard}, `shards` does not"));
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_lead_nowhere_are_faults() {
+        let with = |change: &dyn Fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            faults(&config).join("\n")
+        };
+        assert_eq!(with(&|_| {}), "");
+        for store in ["mysql://x", "data", "", "postgres://me@h/b?sslmode=none"] {
+            let said = with(&|config| config.store = StoreAddress::new(store.into()));
+            assert!(said.starts_with("[archive] `store`"), "{store}: {said}");
+            let read = StoreAddress::new(store.into());
+            let said = with(&|config| config.postgres.read_url = Some(read.clone()));
+            assert!(said.starts_with("[postgres] `read_url`"), "{store}: {said}");
+        }
+        let secret = with(&|config| config.store = StoreAddress::new("mysql://u:s3cret@h".into()));
+        assert!(secret.contains("***") && !secret.contains("s3cret"), "{secret}");
+        let mirror = |store: &str| {
+            with(&|config| config.mirror.store = Some(StoreAddress::new(store.into())))
+        };
+        assert_eq!(mirror("some/where") + &mirror("postgres://me@host/base"), "");
+        assert!(
+            mirror("mysql://x").contains("[mirror] `store` must be a directory or postgres://")
+        );
+        for url in ["owl.example", "https://owl.example", "wss://", "wss:///path", "wss://a b"] {
+            let said = with(&|config| config.info.url = Some(url.into()));
+            assert!(said.contains("`url` must be a URL with wss:// or ws://"), "{url}: {said}");
+        }
+        for url in ["not a url", "wss://owl.example", "/icon.png", "https://"] {
+            let said = with(&|config| config.info.icon = Some(url.into()));
+            assert!(said.contains("`icon` must be a URL with https://"), "{url}: {said}");
+        }
+        let good = with(&|config| {
+            config.info.url = Some("WSS://owl.example/relay".into());
+            config.info.other_urls = vec!["ws://abc.onion".into()];
+            config.info.icon = Some("https://owl.example/i.png".into());
+        });
+        assert_eq!(good, "");
+    }
+}

@@ -1,0 +1,71 @@
+//! The settings of the log.
+
+use std::time::Duration;
+
+use tracing_subscriber::filter::Targets;
+
+/// What is logged, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LogSettings {
+    pub(crate) level: String,
+    pub(crate) format: LogFormat,
+    pub(crate) slow_question_ms: Option<u64>,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self { level: "info".into(), format: LogFormat::Text, slow_question_ms: Some(1_000) }
+    }
+}
+
+impl LogSettings {
+    /// Queries slower than this are logged. `None` disables the log.
+    pub(crate) fn slow_question(&self) -> Option<Duration> {
+        self.slow_question_ms.map(Duration::from_millis)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One object a line, for programs.
+    Json,
+}
+
+/// The words for levels.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// Reads a level, or a filter: a level and `target=level`, separated by commas. A word that is no
+/// level is an error: as the name of a target it would turn off everything else.
+pub(crate) fn filter(text: &str) -> Result<Targets, String> {
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let level = part.rsplit_once('=').map_or(part, |(_, level)| level.trim());
+        if !LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level)) {
+            return Err(format!(
+                "{level:?} is no level; there are error, warn, info, debug and trace, and filters \
+                 such as \"warn,hark_server=debug\""
+            ));
+        }
+    }
+    if text.trim().is_empty() {
+        return Err("is empty; \"off\" logs nothing".into());
+    }
+    text.parse().map_err(|error| format!("{text:?} is neither a level nor a filter: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused_and_not_taken_for_a_target() {
+        for text in ["info", "WARN", "off", "warn,hark_server=debug", "hark_archive=trace, error"] {
+            assert!(filter(text).is_ok(), "{text}");
+        }
+        for text in ["verbose", "", " ", "hark_server", "warn,loud", "a=b=c", "hark=9", "loud=1=2"]
+        {
+            assert!(filter(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `/healthz` and `hark healthz` say what is the case, without a write or a question.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use hark_testkit::postgres::Cluster;
+
+use super::support::{Place, Run, Serving, command, hark, hark_with};
+
+/// The longest wait. Nothing that a test waits for takes so long, even on a loaded machine.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// The status and the body of `/healthz`.
+fn health(server: &Serving) -> (u16, String) {
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.0\r\nHost: h\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// Waits until `/healthz` has this status, and returns its body.
+fn wait_for(server: &Serving, status: u16) -> String {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let (found, body) = health(server);
+        if found == status {
+            return body;
+        }
+        assert!(Instant::now() < until, "no status {status}, but {found} {body}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Asks by the command.
+fn asked(server: &Serving) -> Run {
+    hark(&["healthz", "--at", &server.address])
+}
+
+#[test]
+fn a_database_that_stops_and_starts_shows_without_any_traffic() {
+    let cluster = Cluster::new();
+    let database = cluster.database("health");
+    let place = Place::new("health");
+    let store = ["--store", &database.url];
+    let server = place.serve_with(&store);
+    assert_eq!(health(&server), (200, "ok\n".into()));
+    assert_eq!(asked(&server).text(), "ok\n");
+    for round in 0..2 {
+        cluster.stop();
+        let body = wait_for(&server, 503);
+        assert!(body.contains("the database is away"), "{round}: {body}");
+        let run = asked(&server);
+        assert!(run.code == 1 && run.stdout.contains("the database is away"), "{run:?}");
+        cluster.start();
+        assert_eq!(wait_for(&server, 200), "ok\n", "{round}");
+    }
+    // A database that hangs ends no connection.
+    cluster.pause();
+    let body = wait_for(&server, 503);
+    assert!(body.contains("no answer for 10 s"), "{body}");
+    cluster.resume();
+    assert_eq!(wait_for(&server, 200), "ok\n");
+    // A server on a database has statistics of its own, and reads its configuration again.
+    let stats = place.hark(&[&["stats", "--json"][..], &store].concat()).json();
+    assert_eq!(stats["server_running"], true);
+    assert_eq!(stats["server"]["config"]["refused"], serde_json::Value::Null);
+    assert!(place.hark(&["reload"]).text().contains("nothing has changed"));
+    // A second server beside it leaves the socket to the first.
+    let mut second = place.serve_with(&store);
+    second.wait_for_log("another server answers on ");
+    assert_eq!(second.terminate().0, 0);
+    assert_eq!(place.hark(&["reload"]).code, 0);
+    assert_eq!(server.terminate().0, 0);
+    assert!(!place.data().join("control.sock").exists());
+}
+
+#[test]
+fn a_mirror_that_is_stuck_shows_until_it_is_not_or_need_not() {
+    let place = Place::new("health-mirror");
+    let settings = |stuck_after_s: u32| {
+        // Nothing listens on port 1.
+        let text = format!(
+            "[mirror]\nstore = \"postgres://me@127.0.0.1:1/none\"\nstuck_after_s = {stuck_after_s}\n"
+        );
+        place.file("hark.toml", text.as_bytes())
+    };
+    let config = settings(1);
+    let server = place.serve_with(&["--config", &config]);
+    let body = wait_for(&server, 503);
+    assert!(body.starts_with("the mirror has made no progress for "), "{body}");
+    let stats = place.hark(&["stats", "--json"]).json();
+    assert!(stats["server"]["mirror"]["idle_ms"].as_u64().unwrap() >= 1_000, "{stats}");
+    // Events are stored all the same, and nothing says otherwise.
+    assert_eq!(stats["server"]["trouble"], serde_json::Value::Null);
+    settings(0);
+    place.hark(&["reload"]).text();
+    assert_eq!(health(&server), (200, "ok\n".into()));
+    assert_eq!(server.terminate().0, 0);
+}
+
+#[test]
+fn nobody_who_answers_is_not_well() {
+    let run = hark(&["healthz", "--at", "127.0.0.1:1"]);
+    assert!(run.code == 1 && run.stderr.contains("does not answer /healthz"), "{run:?}");
+    // Without an address, that of the configuration counts.
+    let variables = [("HARK_SERVER_METRICS_LISTEN", "127.0.0.1:1")];
+    let run = hark_with(&["healthz"], &variables, b"");
+    assert!(run.code == 1 && run.stderr.contains("the server at 127.0.0.1:1 "), "{run:?}");
+}
+
+#[test]
+fn a_password_comes_from_where_postgres_programs_look_for_it() {
+    let cluster = Cluster::new();
+    let database = cluster.database("password");
+    let name = &database.name;
+    database.sql(&format!(
+        "CREATE ROLE hark LOGIN PASSWORD 's3:cret'; ALTER DATABASE {name} OWNER TO hark"
+    ));
+    cluster.file(
+        "pg_hba.conf",
+        "host all hark 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n",
+    );
+    let place = Place::new("password");
+    let url = database.url.replace("postgres@", "hark@");
+    let file = place.file("pgpass", format!("127.0.0.1:*:{name}:hark:s3\\:cret\n").as_bytes());
+    let count = |variables: &[(&str, &str)], url: &str| {
+        let mut command = command(&["--store", url, "migrate", "up"]);
+        for name in ["PGPASSWORD", "PGPASSFILE"] {
+            command.env_remove(name);
+        }
+        command.env("HOME", place.path("")).envs(variables.iter().copied());
+        let output = command.output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let mode = |mode| {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    // The server reads its settings again by itself, some time after it was told to.
+    let until = Instant::now() + PATIENCE;
+    while count(&[], &url).0 {
+        assert!(Instant::now() < until, "a password is never asked for");
+    }
+    assert!(count(&[], &url).1.contains("password missing"));
+    assert!(!count(&[("PGPASSWORD", "wrong")], &url).0);
+    assert!(count(&[("PGPASSWORD", "s3:cret")], &url).0);
+    mode(0o640);
+    assert!(!count(&[("PGPASSFILE", &file)], &url).0, "others can read the file");
+    mode(0o600);
+    assert!(count(&[("PGPASSFILE", &file)], &url).0);
+    let named = format!("{url}?passfile={}", file.replace('/', "%2F"));
+    assert!(count(&[], &named).0);
+    std::fs::rename(&file, place.path(".pgpass")).unwrap();
+    assert!(count(&[], &url).0);
+}
