@@ -206,7 +206,10 @@ impl Shelf {
             }
         }
         let lag = self.store.mirror().zip(mirror_stuck_after);
-        if let Some((lag, _)) = lag.filter(|(lag, after)| lag.idle_for() >= *after) {
+        // The process before this one holds the lock of a mirror in files until it ends.
+        let stuck = lag
+            .filter(|(lag, after)| lag.idle_for() >= *after && self.siblings.alone_for() >= *after);
+        if let Some((lag, _)) = stuck {
             let reason = lag.trouble.as_deref().unwrap_or("it does not finish a write");
             let idle_s = lag.idle_for().as_secs();
             all.push(format!("the mirror has made no progress for {idle_s} s: {reason}"));

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hark_archive::Record;
 use hark_archive::store::LogPosition;
@@ -110,6 +110,8 @@ pub(crate) trait Sibling: Send + Sync {
 pub(crate) struct Siblings {
     known: RwLock<Vec<Arc<dyn Sibling>>>,
     trouble: Mutex<Option<String>>,
+    /// When the last sibling has ended, if there was one.
+    left_at: Mutex<Option<Instant>>,
 }
 
 impl Siblings {
@@ -120,6 +122,15 @@ impl Siblings {
     pub(super) fn remove(&self, sibling: &Arc<dyn Sibling>) {
         let mut known = self.known.write();
         known.retain(|known| !Arc::ptr_eq(known, sibling));
+        *self.left_at.lock() = Some(Instant::now());
+    }
+
+    /// How long there has been no sibling. Without end if there never was one.
+    pub(crate) fn alone_for(&self) -> Duration {
+        if !self.known.read().is_empty() {
+            return Duration::ZERO;
+        }
+        self.left_at.lock().map_or(Duration::MAX, |at| at.elapsed())
     }
 
     /// The reason why writes are refused, while another process has the right to write but does not
