@@ -299,3 +299,74 @@ fn real_events_come_out_as_they_went_in() {
         assert_eq!(place.hark(&["check", "--json"]).json()["faults"], serde_json::json!([]));
     }
 }
+
+#[test]
+fn records_come_in_arrays_and_messages_and_behind_a_byte_order_mark() {
+    let notes = notes(300);
+    let lines: Vec<&str> = notes.lines().collect();
+    let messages = |before: &str, behind: &str| {
+        let message = |line: &&str| [before, line, behind, "\n"].concat();
+        lines.iter().map(message).collect::<Vec<_>>().concat()
+    };
+    let pretty: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (name, text) in [
+        ("array", format!("[{}]", lines.join(","))),
+        ("pretty", serde_json::to_string_pretty(&pretty).unwrap()),
+        ("messages", messages("[\"EVENT\",\"a \\\"sub\",", "]")),
+        ("published", messages("[\"EVENT\", ", " ]")),
+        ("mark", format!("\u{feff}{notes}")),
+        ("mark-array", format!("\u{feff}[\n{}\n]\n", lines.join(",\n"))),
+    ] {
+        let place = Place::new(&format!("json-{name}"));
+        let file = place.file("events", &gzip(text.as_bytes()));
+        assert_eq!(stored(&place.hark(&["import", "--json", &file])), 300, "{name}");
+        assert_eq!(by_id(&place.hark(&["export"]).text()), by_id(&notes), "{name}");
+    }
+}
+
+#[test]
+fn what_holds_no_records_is_said_and_fails() {
+    let place = Place::new("foreign");
+    for (bytes, said) in [
+        (&b"\xfd7zXZ\0 and more"[..], "xz -dc FILE | hark import"),
+        (b"BZh91AY&SY", "bzip2 -dc FILE | hark import"),
+        (b"PK\x03\x04 and more", "unzip -p FILE"),
+        (b"\xff\xfe{\0}\0", "iconv -f UTF-16"),
+        (b"SQLite format 3\0", "SQLite"),
+        (b"one line\nand another\n", "not one line could be read"),
+        (b"[\"EOSE\",\"sub\"]\n", "not one line could be read"),
+    ] {
+        let file = place.file("foreign", bytes);
+        for run in [place.hark(&["import", &file]), place.hark_fed(&["import"], bytes)] {
+            assert!(run.code == 1 && run.stderr.contains(said), "{said}: {run:?}");
+        }
+    }
+    // Nothing to read is no failure, and neither is a file of which one line was a record.
+    for text in [String::new(), "[]".into(), "text\n".to_owned() + &notes(1)] {
+        assert_eq!(place.hark_fed(&["import"], text.as_bytes()).code, 0, "{text}");
+    }
+    assert_eq!(place.hark(&["count", "{}"]).text(), "1\n");
+}
+
+#[test]
+fn an_import_from_a_terminal_says_that_it_reads_there() {
+    let place = Place::new("terminal");
+    let hark =
+        format!("{} --data {} import", env!("CARGO_BIN_EXE_hark"), place.data().to_str().unwrap());
+    // script(1) gives the command a terminal; what it is fed are the keys that are pressed.
+    let child = std::process::Command::new("script")
+        .args(["-qefc", &hark, "/dev/null"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let Ok(mut child) = child else { return println!("passed over: there is no `script` here") };
+    let mut keys = child.stdin.take().unwrap();
+    let mut shown = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("reading from the terminal") {
+        line.clear();
+        assert!(shown.read_line(&mut line).unwrap() > 0, "it ends without a word");
+    }
+    keys.write_all(b"\x03").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}

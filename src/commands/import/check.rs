@@ -4,6 +4,7 @@
 use hark_archive::{Id, Store};
 use hark_networks::{LineReader, Network, ReadOptions};
 
+use super::json::record_of;
 use super::source::LineChunk;
 use super::tally::ImportTally;
 use crate::commands::refusal::RefusalReason;
@@ -50,7 +51,7 @@ impl<'a> CheckWorker<'a> {
             let text = line.trim_ascii();
             if !text.is_empty() {
                 done.tally.records += 1;
-                match self.reader.read(text, &is_kept, &mut self.record) {
+                match self.reader.read(record_of(text), &is_kept, &mut self.record) {
                     Ok(()) => {
                         done.records.push(self.record.as_slice().into());
                         done.lines.push(done.tally.lines);

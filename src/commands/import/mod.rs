@@ -3,10 +3,11 @@
 
 mod check;
 mod cost;
+mod json;
 mod source;
 mod tally;
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,8 +38,8 @@ Examples:
   strfry export | hark import --trusted
   hark import --json dump.jsonl.gz > report.json
 
-One event a line. Every id and signature is checked, on all cores. Compression is recognised by content,
-not by name. An import that was stopped goes on when run again: what is kept already is skipped
+One event a line, an array of events, or the messages of a relay or a client ([\"EVENT\",{...}]). Every id
+and signature is checked, on all cores. Compression by gzip and zstd is recognised by content, not by name. An import that was stopped goes on when run again: what is kept already is skipped
 before its signature is checked. Refused events are counted by reason and do not fail the import.")]
 pub(crate) struct ImportArgs {
     /// Files to read, in this order; `-` is stdin
@@ -89,6 +90,12 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
     let mut memory = PeakMemory::default();
     let mut failed = None;
     for path in &args.files {
+        if path.as_os_str() == "-" && io::stdin().is_terminal() {
+            eprintln!(
+                "hark: reading from the terminal, one record a line, until Ctrl-D; Ctrl-C stops. Files \
+                 are read by `hark import FILE`"
+            );
+        }
         let mut tally = ImportTally::default();
         let done = file(path, &options, &mut writer, &mut tally, &mut memory, &stop);
         total.add_file(path, tally);
@@ -120,6 +127,13 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
             "hark: stopped; what is counted as stored is safe. Run the import again to continue"
         );
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
+    }
+    if total.is_foreign() {
+        anyhow::bail!(
+            "not one line could be read as a record of this network ({}); nothing was stored. Is it \
+             another file, or another --network?",
+            location.network.records()
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -194,7 +208,13 @@ fn file(
     if stop.load(Ordering::Relaxed) {
         return Ok(());
     }
-    end.recv().unwrap_or_else(|_| Err(io::Error::other("the reader failed"))).with_context(|| {
+    let ended = end.recv().unwrap_or_else(|_| Err(io::Error::other("the reader failed")));
+    if let Err(error) = &ended
+        && error.kind() == io::ErrorKind::Unsupported
+    {
+        anyhow::bail!("{}: {error}; nothing of it was stored", path.display());
+    }
+    ended.with_context(|| {
         format!(
             "{} could not be read to its end; what came before is stored. Repair the file and run \
              the import again: it skips what is stored",

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::json::RecordLines;
+
 /// Least bytes of a chunk of a file. Large enough that handing a chunk over costs little, small
 /// enough that all cores finish at about the same time.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -53,7 +55,7 @@ impl LineSource {
         let read = Arc::new(AtomicU64::new(0));
         let counted = CountingReader { from: raw, read: Arc::clone(&read) };
         Ok(Self {
-            from: Box::new(DecompressedReader::new(counted)),
+            from: Box::new(RecordLines::new(DecompressedReader::new(counted))),
             read,
             size,
             live: size.is_none(),
@@ -165,8 +167,28 @@ fn decompressed(mut raw: CountingReader) -> io::Result<Box<dyn Read + Send>> {
     Ok(match magic.as_slice() {
         [0x1f, 0x8b, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(whole)),
         [0x28, 0xb5, 0x2f, 0xfd] => Box::new(zstd::stream::read::Decoder::with_buffer(whole)?),
+        other if let Some(foreign) = foreign(other) => {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, foreign));
+        }
         _ => Box::new(UnbufferedReader(whole)),
     })
+}
+
+/// Beginnings of files that hold no lines of text, what such a file is, and what makes lines of it.
+const FOREIGN: [(&[u8], &str, &str); 7] = [
+    (&[0xfd, b'7', b'z', b'X'], "compressed by xz", "xz -dc FILE | hark import"),
+    (b"BZh", "compressed by bzip2", "bzip2 -dc FILE | hark import"),
+    (&[0x04, 0x22, 0x4d, 0x18], "compressed by lz4", "lz4 -dc FILE | hark import"),
+    (b"PK\x03\x04", "a zip archive", "unzip -p FILE | hark import"),
+    (&[0xff, 0xfe], "text in UTF-16", "iconv -f UTF-16 -t UTF-8 FILE | hark import"),
+    (&[0xfe, 0xff], "text in UTF-16", "iconv -f UTF-16 -t UTF-8 FILE | hark import"),
+    (b"SQLi", "a database of SQLite", "the export of the program that wrote it"),
+];
+
+/// Says what a file is that begins with these bytes; `None` if it may hold lines.
+fn foreign(magic: &[u8]) -> Option<String> {
+    let (_, what, instead) = FOREIGN.iter().find(|(begin, ..)| magic.starts_with(begin))?;
+    Some(format!("it is {what}, which is not read; instead: {instead}"))
 }
 
 /// Returns the bytes that are available, without waiting for a full buffer.

@@ -67,6 +67,12 @@ impl ImportTally {
         }
     }
 
+    /// Whether there were lines, and none of them was a record.
+    pub(super) fn is_foreign(&self) -> bool {
+        let malformed = self.refused[RefusalReason::Malformed as usize].count;
+        self.records > 0 && malformed == self.records
+    }
+
     /// Adds the counts of the lines that follow those counted so far.
     pub(super) fn append(&mut self, behind: Self) {
         for (count, more) in self.refused.iter_mut().zip(behind.refused) {
