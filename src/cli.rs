@@ -1,9 +1,10 @@
 //! The command line as typed: the commands. The flags and examples of each command are in
 //! `commands`, beside its code; the flags that name an archive are in `location`.
 
-use clap::{Parser, Subcommand};
+use clap::{Arg, CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::adopt::AdoptArgs;
+use crate::commands::backup::BackupArgs;
 use crate::commands::cluster::ClusterArgs;
 use crate::commands::config::ConfigArgs;
 use crate::commands::copy::CopyArgs;
@@ -15,11 +16,13 @@ use crate::commands::import::ImportArgs;
 use crate::commands::migrate::MigrateArgs;
 use crate::commands::query::QueryArgs;
 use crate::commands::reload::ReloadArgs;
+use crate::commands::help::{CompletionsArgs, ManArgs};
+use crate::commands::restore::RestoreArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::stats::StatsArgs;
 #[cfg(feature = "devp2p")]
 use crate::commands::whisper::WhisperArgs;
-use crate::location::LocationArgs;
+use crate::location::{LocationArgs, networks};
 
 const AFTER: &str = "\
 On a fresh machine:
@@ -28,6 +31,7 @@ On a fresh machine:
   hark query '{\"kinds\":[1],\"limit\":5}'
 
 Exit codes: 0 done, 1 failed or faults found, 2 wrong flags, filter or configuration, 130 interrupted.
+
 Documentation: docs/operating.md";
 
 /// Keeps the messages of open messaging networks and returns any part of the history, fast.
@@ -36,7 +40,7 @@ Documentation: docs/operating.md";
 /// same files, and the server does its writes.
 #[derive(Debug, Parser)]
 #[command(name = "hark", version, after_help = AFTER, max_term_width = 100)]
-#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+#[command(arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) location: LocationArgs,
@@ -52,6 +56,10 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Export events as JSONL
     Export(ExportArgs),
+    /// Copy what is new in the archive to a backup, also while the server runs
+    Backup(BackupArgs),
+    /// Make an archive of a backup
+    Restore(RestoreArgs),
     /// Copy all events of one archive to another, while both are served
     Copy(CopyArgs),
     /// Copy the events of another relay's database into the archive, while that relay runs
@@ -87,6 +95,64 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// Measure a relay, this one or any other, by its URL
     Bench(Box<hark_bench::BenchArgs>),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// Write the manual pages to a directory
+    Man(ManArgs),
+}
+
+/// Names of the commands that take no --network, as [`Command::of_no_network`] says why.
+const OF_NO_NETWORK: [&str; 10] = [
+    "serve",
+    "adopt",
+    "backup",
+    "restore",
+    "whisper",
+    "cluster",
+    "config",
+    "bench",
+    "completions",
+    "man",
+];
+
+/// Returns the command line, with paragraphs as wide as the terminal, and without --network where
+/// it means nothing.
+pub(crate) fn command() -> clap::Command {
+    let command = Cli::command().mut_subcommands(|sub| {
+        if !OF_NO_NETWORK.contains(&sub.get_name()) {
+            return sub;
+        }
+        // It is read all the same, to say why it means nothing.
+        let hidden = Arg::new("network").long("network").value_name("NAME");
+        sub.arg(hidden.value_parser(networks()).global(true).hide(true))
+    });
+    reflowed(command)
+}
+
+/// Returns the command with the text behind its help, and behind that of its subcommands, in
+/// paragraphs of one line, which clap breaks where the terminal ends.
+fn reflowed(command: clap::Command) -> clap::Command {
+    let after = command.get_after_help().map(ToString::to_string);
+    let command = match after {
+        Some(after) => command.after_help(paragraphs(&after)),
+        None => command,
+    };
+    command.mut_subcommands(reflowed)
+}
+
+/// Joins lines that are one paragraph. Indented lines stay as they are.
+fn paragraphs(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut joins = false;
+    for line in text.lines() {
+        let is_text = !line.is_empty() && !line.starts_with(' ');
+        if !out.is_empty() {
+            out.push(if joins && is_text { ' ' } else { '\n' });
+        }
+        out.push_str(line);
+        joins = is_text;
+    }
+    out
 }
 
 impl Command {
@@ -102,7 +168,9 @@ impl Command {
             Self::Cluster(_) => Some("`hark cluster` is about the nodes, which have all networks"),
             Self::Reload(_) => Some("a server reads the settings of all its networks at once"),
             Self::Healthz(_) => Some("a server's health is that of all its networks"),
+            Self::Backup(_) | Self::Restore(_) => Some("a backup has all networks"),
             Self::Config(_) => Some("`hark config` is about the settings of all networks"),
+            Self::Completions(_) | Self::Man(_) => Some("help is the same for all networks"),
             Self::Bench(_) => Some("each of `hark bench`'s measurements is of one network"),
             _ => None,
         }

@@ -20,7 +20,7 @@ mod when;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::FromArgMatches as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use crate::config::{
@@ -48,7 +48,8 @@ impl std::error::Error for WrongUse {}
 /// Runs the command line with the given networks. The first network is the default.
 pub fn run(networks: &'static [NetworkSetup]) -> ExitCode {
     config::serve_these(networks);
-    let cli = Cli::parse();
+    let matches = cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     allow_files();
     match carry_out(cli) {
         Ok(code) => code,
@@ -78,9 +79,11 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Some(why) = cli.command.of_no_network().filter(|_| cli.location.network.is_some()) {
         return Err(WrongUse(format!("{why}; leave --network out")).into());
     }
-    // These two commands need no archive, so they run even if the configuration is invalid.
+    // These commands need no archive, so they run even if the configuration is invalid.
     match &cli.command {
         Command::Config(args) => return commands::config::run(args, &cli.location),
+        Command::Completions(args) => return commands::help::completions(args, cli::command()),
+        Command::Man(args) => return commands::help::man(args, cli::command()),
         Command::Bench(args) => return hark_bench::run(args, commands::bench::OPENERS),
         _ => {}
     }
@@ -89,6 +92,8 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => commands::serve::run(&args, &location),
         Command::Import(args) => commands::import::run(&args, &location),
         Command::Export(args) => commands::export::run(&args, &location),
+        Command::Backup(args) => commands::backup::run(&args, &location),
+        Command::Restore(args) => commands::restore::run(&args, &location),
         Command::Copy(args) => commands::copy::run(&args, &location),
         Command::Adopt(args) => commands::adopt::run(&args, &location),
         Command::Query(args) => commands::query::run(&args, &location),
@@ -105,7 +110,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Cluster(args) => commands::cluster::run(&args, &location),
         #[cfg(feature = "devp2p")]
         Command::Whisper(args) => commands::whisper::run(&args, &location),
-        Command::Config(_) | Command::Bench(_) => {
+        Command::Config(_) | Command::Bench(_) | Command::Completions(_) | Command::Man(_) => {
             unreachable!("handled above, before the configuration is loaded")
         }
     }

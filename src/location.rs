@@ -10,6 +10,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use hark_archive::{Outcome, Query, Store, Write};
 use hark_networks::Network;
 use hark_server::control::{ControlClient, ControlError, Takeover};
+use hark_store_embedded::backup::BackupCatalog;
 use hark_store_embedded::disk::{RealDisk, make_dir};
 use hark_store_embedded::{DirectoryLock, EmbeddedOptions, EmbeddedStore, LockError};
 use hark_store_postgres::{PostgresStore, is_database, shown};
@@ -29,6 +30,11 @@ const LOG_BYTES_MIN: u64 = 256 << 10;
 /// Deleted records may permanently occupy one part in this many of a bound in bytes.
 const DEAD_SHARE: u64 = 20;
 
+/// Where a restore makes the archive, and where that is once it is whole, both in the archive's
+/// directory. While one of them is there the restore is not finished.
+pub(crate) const RESTORING: &str = "restoring";
+pub(crate) const RESTORED: &str = "restored";
+
 /// Which archive, and with which settings.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct LocationArgs {
@@ -47,7 +53,7 @@ pub(crate) struct LocationArgs {
     pub(crate) config: Option<PathBuf>,
 }
 
-fn networks() -> PossibleValuesParser {
+pub(crate) fn networks() -> PossibleValuesParser {
     let named = |setup: &NetworkSetup| {
         PossibleValue::new(setup.network.name()).help(setup.network.records())
     };
@@ -169,6 +175,21 @@ impl ArchiveLocation {
         )
     }
 
+    /// Fails, with advice, if the directory holds a backup or a restore that was interrupted.
+    fn must_be_an_archive(&self) -> anyhow::Result<()> {
+        let data = self.data.display();
+        if BackupCatalog::path(&self.data).exists() {
+            bail!(
+                "{data} holds a backup, which is not written or served; restore it to another \
+                 directory: hark --data NEW restore {data}"
+            );
+        }
+        if [RESTORING, RESTORED].iter().any(|part| self.data.join(part).exists()) {
+            bail!("a restore into {data} was interrupted; run `hark restore` again to finish it");
+        }
+        Ok(())
+    }
+
     /// Fails, with advice, if the archive does not exist.
     pub(crate) fn must_exist(&self) -> anyhow::Result<()> {
         if self.exists() {
@@ -183,6 +204,9 @@ impl ArchiveLocation {
 
     /// Opens the archive for reading, whether or not a server runs on it.
     pub(crate) fn read(&self) -> anyhow::Result<Arc<dyn Store>> {
+        if self.database.is_none() {
+            self.must_be_an_archive()?;
+        }
         self.must_exist()?;
         if let Some(url) = &self.database {
             return Ok(Arc::new(self.postgres(url, false)?));
@@ -301,6 +325,7 @@ impl ArchiveLocation {
 
     /// Takes the archive's lock, which only one process can hold.
     pub(crate) fn lock(&self) -> anyhow::Result<DirectoryLock> {
+        self.must_be_an_archive()?;
         make_dir(&RealDisk, &self.data).with_context(|| {
             format!(
                 "the archive's directory {} could not be made; name a writable one with --data",

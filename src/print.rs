@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-pub(crate) use hark_server::words::{bytes, number};
+pub(crate) use hark_server::words::{bytes, count, moment, number};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Prints a line to stdout. If the reader has closed its end, this fails with an error that
@@ -12,6 +12,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     Ok(writeln!(out, "{text}")?)
+}
+
+/// Prints bytes to stdout as they are; fails as [`line`] does.
+pub(crate) fn text(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    Ok(out.write_all(bytes).and_then(|()| out.flush())?)
 }
 
 /// Whether the error means that the reader of the output has closed its end.
@@ -61,7 +67,7 @@ impl CommandProgress {
                     "{prefix} {wide_bar} {bytes}/{total_bytes}  {msg}  {eta} left"
                 }
                 (CountedUnit::Records, _) => {
-                    "{prefix} {wide_bar} {human_pos}/{human_len} {per_sec}  {msg}  {eta} left"
+                    "{prefix} {wide_bar} {human_pos}/{human_len}  {msg}  {eta} left"
                 }
             };
             if let Ok(style) = ProgressStyle::with_template(template) {

@@ -1,5 +1,6 @@
 //! The binary from a user's view: flags, files, pipes, exit codes, and messages.
 
+mod backup;
 mod beside_server;
 mod extremes;
 mod health;
@@ -37,6 +38,47 @@ fn help_teaches_and_wrong_flags_are_refused() {
         let run = hark(wrong);
         assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{wrong:?}");
         assert!(!run.stderr.is_empty());
+    }
+}
+
+#[test]
+fn shells_and_man_know_every_command() {
+    let top = hark(&["help"]).text();
+    assert!(top.contains("On a fresh machine"), "{top}");
+    assert_eq!(hark(&["help", "import"]).text(), hark(&["import", "--help"]).text());
+    assert_eq!(hark(&["help", "nonsense"]).code, 2);
+    for shell in ["bash", "zsh", "fish"] {
+        let script = hark(&["completions", shell]).text();
+        for word in ["backup", "incremental", "takeover"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+    let place = Place::new("man");
+    let dir = place.path("man1");
+    assert_eq!(hark(&["man", &dir]).code, 0);
+    let page = std::fs::read_to_string(format!("{dir}/hark-import.1")).unwrap();
+    assert!(page.contains(".TH") && page.contains("trusted"), "{page}");
+    assert!(std::path::Path::new(&format!("{dir}/hark.1")).exists());
+}
+
+#[test]
+fn help_fits_the_terminal_and_offers_network_where_it_means_something() {
+    for command in ["import", "copy", "adopt", "backup", "cluster", "bench"] {
+        let help = hark(&[command, "--help"]).text();
+        // A paragraph that is broken twice has a line of a word or two within it.
+        let lines: Vec<&str> = help.lines().collect();
+        for three in lines.windows(3) {
+            let is_text = |line: &str| !line.is_empty() && !line.starts_with(' ');
+            let is_stub = three.iter().all(|line| is_text(line)) && three[1].len() < 40;
+            assert!(!is_stub, "{command}: {three:?}");
+        }
+        assert!(lines.iter().all(|line| line.chars().count() <= 100), "{command}: {help}");
+    }
+    for (command, offered) in
+        [("serve", false), ("config", false), ("backup", false), ("query", true)]
+    {
+        let help = hark(&[command, "--help"]).text();
+        assert_eq!(help.contains("--network"), offered, "{command}: {help}");
     }
 }
 

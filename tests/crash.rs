@@ -1,6 +1,7 @@
 //! What the embedded archive keeps if the power, the disk or the process fails, and how it treats
 //! changed bytes.
 
+mod backup;
 mod beside;
 mod damage;
 mod follow;

@@ -1,5 +1,6 @@
 //! The only integration test binary: it drives all of Hark from outside.
 
+mod bad_week;
 mod bench;
 mod cli;
 mod cluster;
@@ -14,6 +15,7 @@ mod house;
 mod moving;
 mod nostr;
 mod page;
+mod proxy;
 mod public;
 mod served;
 mod stores;

@@ -59,13 +59,17 @@ pub(crate) fn check(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Res
         print::line(&json.to_string())?;
     } else {
         print::line(&format!(
-            "{} {}, {} deleted, {} segments, {} logs: {}",
+            "{} {}, {} deleted, {}, {}: {}",
             print::number(report.records),
             location.network.records(),
             print::number(report.dead),
-            report.segments,
-            report.logs,
-            if faults.is_empty() { "no faults".into() } else { format!("{} faults", faults.len()) }
+            print::count(report.segments, "segment"),
+            print::count(report.logs, "log"),
+            if faults.is_empty() {
+                "no faults".into()
+            } else {
+                print::count(faults.len() as u64, "fault")
+            }
         ))?;
         for fault in faults.iter().take(FAULTS_SHOWN) {
             print::line(&format!("  {fault}"))?;
@@ -106,10 +110,10 @@ pub(crate) fn rebuild(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::R
         json!({ "records": rebuilt.records, "segments": rebuilt.segments }).to_string()
     } else {
         format!(
-            "{} {} in {} segments, rebuilt from the log",
+            "{} {} in {}, rebuilt from the log",
             print::number(rebuilt.records),
             location.network.records(),
-            rebuilt.segments
+            print::count(rebuilt.segments, "segment")
         )
     };
     print::line(&text)?;
@@ -119,8 +123,8 @@ pub(crate) fn rebuild(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::R
 /// Returns the result of a compaction as text.
 pub(crate) fn summary(done: &hark_store_embedded::CompactionResult) -> String {
     format!(
-        "{} segments became {}, {} became {}",
-        done.segments_before,
+        "{} became {}, {} became {}",
+        print::count(done.segments_before, "segment"),
         done.segments_after,
         print::bytes(done.bytes_before),
         print::bytes(done.bytes_after)

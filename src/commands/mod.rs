@@ -1,6 +1,7 @@
 //! The commands, one file each, and code that several commands share.
 
 pub(crate) mod adopt;
+pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod cluster;
 pub(crate) mod config;
@@ -10,12 +11,14 @@ pub(crate) mod delete;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod healthz;
+pub(crate) mod help;
 pub(crate) mod import;
 pub(crate) mod maintenance;
 pub(crate) mod migrate;
 pub(crate) mod query;
 mod refusal;
 pub(crate) mod reload;
+pub(crate) mod restore;
 pub(crate) mod serve;
 pub(crate) mod stats;
 #[cfg(feature = "devp2p")]

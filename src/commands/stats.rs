@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use hark_server::control::fields;
-use hark_server::words::date;
+use hark_server::words::moment;
 use serde_json::{Value, json};
 
 use crate::location::ArchiveLocation;
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
     let second = location.network.nature().units_per_s;
     let time = |name, at: Option<u64>| match at.map(|at| at / second) {
         None => (name, "-".into(), plain()),
-        Some(at) => (name, date(at), format!("{at} seconds since 1970")),
+        Some(at) => (name, moment(at), format!("{at} seconds since 1970")),
     };
     let average = stats.bytes.checked_div(stats.records).unwrap_or(0);
     print::line(&format!(
@@ -80,7 +80,7 @@ fn table(live: &Value) -> String {
     let number = |name: &str| live[name].as_u64().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let plain = String::new;
-    let mut rows = vec![("up since", date(number("since")), text(&live["trouble"]))];
+    let mut rows = vec![("up since", moment(number("since")), text(&live["trouble"]))];
     let of_door: Vec<_> = live["rows"].as_array().into_iter().flatten().collect();
     let of_door = of_door
         .iter()

@@ -39,7 +39,25 @@ pub fn age(seconds: u64) -> String {
         units.iter().find(|(_, unit_s)| seconds >= *unit_s && seconds.is_multiple_of(*unit_s));
     let (unit, count) =
         fits.map_or(("second", seconds), |(unit, unit_s)| (*unit, seconds / unit_s));
-    format!("{} {unit}{}", number(count), if count == 1 { "" } else { "s" })
+    self::count(count, unit)
+}
+
+/// 1 and `log` as `1 log`, 1234 and `log` as `1,234 logs`. `noun` takes an s where there are many.
+pub fn count(value: u64, noun: &str) -> String {
+    format!("{} {noun}{}", number(value), if value == 1 { "" } else { "s" })
+}
+
+/// Seconds since 1970 as a date and a time (UTC), `2024-02-29 12:30:00`.
+pub fn moment(seconds: u64) -> String {
+    let time =
+        i64::try_from(seconds).ok().and_then(|at| OffsetDateTime::from_unix_timestamp(at).ok());
+    time.map_or_else(
+        || date(seconds),
+        |time| {
+            let (hour, minute, second) = time.to_hms();
+            format!("{} {hour:02}:{minute:02}:{second:02}", time.date())
+        },
+    )
 }
 
 /// Seconds since 1970 as a date (UTC), `2024-02-29`.
@@ -61,6 +79,7 @@ mod tests {
         );
         assert_eq!([bytes(1023), bytes(1536), bytes(5 << 30)], ["1023 B", "1.5 KiB", "5.0 GiB"]);
         assert_eq!([age(0), age(1), age(900)], ["0 seconds", "1 second", "15 minutes"]);
+        assert_eq!([count(1, "log"), count(0, "log")], ["1 log", "0 logs"]);
         assert_eq!([age(90 * 86_400), age(2 * 365 * 86_400)], ["90 days", "2 years"]);
     }
 
@@ -79,5 +98,7 @@ mod tests {
         }
         assert_eq!(date(253_402_300_799), "9999-12-31");
         assert_eq!([253_402_300_800, u64::MAX].map(date), ["after 9999-12-31"; 2]);
+        assert_eq!(moment(1_709_210_096), "2024-02-29 12:34:56");
+        assert_eq!(moment(u64::MAX), "after 9999-12-31");
     }
 }

@@ -4,8 +4,9 @@
 //! Read in this order: [`disk`] and [`log`] (durable bytes), [`head`] and [`segment`] (indices over
 //! them), `view` (what readers see of both), `shelf` (the one writer), `store` (the trait of the
 //! archive), `open` (start and recovery), `maintenance` (sealing, merging, rewriting), `follow`
-//! (handing over to another process), [`mod@check`], `rebuild` and `divide`.
+//! (handing over to another process), [`mod@check`], `rebuild` and `divide`, [`backup`].
 
+pub mod backup;
 mod bits;
 pub mod check;
 pub mod disk;

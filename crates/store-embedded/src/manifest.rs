@@ -107,7 +107,15 @@ impl Manifest {
     }
 
     fn text(&self) -> String {
-        let mut text = format!("hark-shelf {VERSION}\nsecret ");
+        let mut text = format!("hark-shelf {VERSION}\n");
+        self.write_lines(&mut text);
+        let sum = crc32c::crc32c(text.as_bytes());
+        format!("{text}crc32c {sum:08x}\n")
+    }
+
+    /// Adds the lines of all facts to `text`: everything but the version and the checksum.
+    pub(crate) fn write_lines(&self, text: &mut String) {
+        text.push_str("secret ");
         let mut line = |arguments: std::fmt::Arguments<'_>| {
             // Writing to a String cannot fail.
             let _ = text.write_fmt(arguments);
@@ -128,8 +136,6 @@ impl Manifest {
                 s.number, s.first_log, s.last_log, s.addresses, s.dead
             ));
         }
-        let sum = crc32c::crc32c(text.as_bytes());
-        format!("{text}crc32c {sum:08x}\n")
     }
 
     fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
@@ -146,15 +152,20 @@ impl Manifest {
         if text[at..] != format!("crc32c {sum:08x}\n") {
             return Err(damaged("checksum"));
         }
-        let mut manifest =
-            Self { secret: [0; SECRET], logs: Vec::new(), segments: Vec::new(), next_segment: 0 };
+        let mut manifest = Self::empty();
         for line in text[..at].lines().skip(1) {
             manifest.line(line).ok_or(damaged("a line"))?;
         }
         Ok(manifest)
     }
 
-    fn line(&mut self, line: &str) -> Option<()> {
+    /// A manifest without any facts, to be filled line by line.
+    pub(crate) fn empty() -> Self {
+        Self { secret: [0; SECRET], logs: Vec::new(), segments: Vec::new(), next_segment: 0 }
+    }
+
+    /// Takes in the fact of one line; `None` if the line is none.
+    pub(crate) fn line(&mut self, line: &str) -> Option<()> {
         let (name, rest) = line.split_once(' ')?;
         if name == "secret" {
             for (at, byte) in self.secret.iter_mut().enumerate() {

@@ -41,7 +41,7 @@ pub enum MigrateError {
         number: i32,
     },
     /// Some migrations are not applied.
-    #[error("{missing} migrations are not applied; run `hark migrate up --network {shelf}`")]
+    #[error("{missing} migration{} not applied; run `hark migrate up --network {shelf}`", if *missing == 1 { " is" } else { "s are" })]
     Missing {
         /// How many migrations are not applied.
         missing: usize,

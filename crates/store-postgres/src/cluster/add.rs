@@ -382,14 +382,21 @@ fn copy_reference_tables(
     )?;
     let missing = missing.first().map_or(0, |row| row.get::<_, i64>(0));
     if missing > 0 {
-        work.step("reference_tables", format!("{missing} reference tables are copied"), || {
-            let mut session = coordinator.another(MOVE_MAX)?;
-            session.query_once(
-                "SELECT replicate_reference_tables($1::text::citus.shard_transfer_mode)",
-                &[&mode.name()],
-            )?;
-            Ok(())
-        })?;
+        work.step(
+            "reference_tables",
+            format!(
+                "{missing} reference table{} copied",
+                if missing == 1 { " is" } else { "s are" }
+            ),
+            || {
+                let mut session = coordinator.another(MOVE_MAX)?;
+                session.query_once(
+                    "SELECT replicate_reference_tables($1::text::citus.shard_transfer_mode)",
+                    &[&mode.name()],
+                )?;
+                Ok(())
+            },
+        )?;
     }
     Ok(())
 }

@@ -1,0 +1,278 @@
+//! The catalog of a backup: a file of text that says what the backup is. docs/format.md draws it.
+
+use std::fmt::Write as _;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use super::BackupError;
+use crate::disk::Disk;
+use crate::manifest::{LogEntry, Manifest};
+
+/// The catalog's format.
+const VERSION: u32 = 1;
+const NAME: &str = "BACKUP";
+const ASIDE: &str = "BACKUP.new";
+
+/// A copy of the first bytes of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogCopy {
+    /// The log's number.
+    pub number: u32,
+    /// The log's generation.
+    pub generation: u32,
+    /// The log's salt. Logs of the same number and generation but another salt are others.
+    pub salt: u32,
+    /// Bytes of the log that were copied. What the file has behind them does not count.
+    pub bytes: u64,
+    /// CRC32C of these bytes.
+    pub crc: u32,
+    /// Distinguishes the file from those of earlier copies of the log.
+    pub copy: u32,
+}
+
+impl LogCopy {
+    /// The name of the file, without its directory.
+    pub(super) fn name(&self) -> String {
+        format!("{:08}-{}-{}.log", self.number, self.generation, self.copy)
+    }
+
+    /// The file's path in the backup's directory of a shelf.
+    pub fn path(&self, shelf: &Path) -> PathBuf {
+        shelf.join("log").join(self.name())
+    }
+
+    pub(super) fn is_of(&self, log: &LogEntry) -> bool {
+        (self.number, self.generation) == (log.number, log.generation)
+    }
+}
+
+/// The backup of a shelf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShelfBackup {
+    /// The shelf's directory in the archive, and in the backup.
+    pub name: String,
+    /// The shelf's manifest when its logs were copied. Its segments were not copied.
+    pub manifest: Manifest,
+    /// A copy of each log that the manifest names.
+    pub copies: Vec<LogCopy>,
+}
+
+impl ShelfBackup {
+    /// The copy of a log.
+    pub(super) fn copy_of(&self, log: &LogEntry) -> Option<&LogCopy> {
+        self.copies.iter().find(|copy| copy.is_of(log))
+    }
+}
+
+/// A small file of the archive's directory that belongs to no shelf, like a node's key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedFile {
+    /// Its name.
+    pub name: String,
+    /// Its content.
+    pub content: Vec<u8>,
+}
+
+/// What a backup is: its shelves, and which of their logs' bytes it has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackupCatalog {
+    /// When the backup was taken, in seconds since 1970; 0 before the first one is complete.
+    pub time_s: u64,
+    /// All shelves of the archive.
+    pub shelves: Vec<ShelfBackup>,
+    /// The archive's small files.
+    pub files: Vec<SavedFile>,
+}
+
+impl BackupCatalog {
+    /// The path of the catalog in a backup's directory.
+    pub fn path(dir: &Path) -> PathBuf {
+        dir.join(NAME)
+    }
+
+    /// Reads the catalog of a backup; `None` if the directory has none.
+    pub fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Self>, BackupError> {
+        let path = Self::path(dir);
+        let mut text = Vec::new();
+        let read = disk.read(&path).and_then(|mut file| file.read_to_end(&mut text));
+        match read {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(cause) => return Err(BackupError::Io { path, cause }),
+        }
+        let version = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let version = std::str::from_utf8(version).ok();
+        let version = version.and_then(|line| line.strip_prefix("hark-backup ")?.parse().ok());
+        match version {
+            Some(VERSION) => {}
+            Some(version) => return Err(BackupError::Version { path, version }),
+            None => return Err(BackupError::Catalog(path)),
+        }
+        Self::parse(&text).map(Some).ok_or(BackupError::Catalog(path))
+    }
+
+    /// Replaces the catalog of a backup by this one; on return it is durable.
+    pub(super) fn write(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+        let aside = dir.join(ASIDE);
+        let mut file = disk.create(&aside)?;
+        file.write_all(self.text().as_bytes())?;
+        file.sync()?;
+        disk.rename(&aside, &dir.join(NAME))?;
+        disk.sync_dir(dir)
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("hark-backup {VERSION}\ntime {}\n", self.time_s);
+        let add = |text: &mut String, line: std::fmt::Arguments<'_>| {
+            // Writing to a String cannot fail.
+            let _ = text.write_fmt(line);
+        };
+        for file in &self.files {
+            add(&mut text, format_args!("file {} ", file.name));
+            for byte in &file.content {
+                add(&mut text, format_args!("{byte:02x}"));
+            }
+            text.push('\n');
+        }
+        for shelf in &self.shelves {
+            add(&mut text, format_args!("shelf {}\n", shelf.name));
+            shelf.manifest.write_lines(&mut text);
+            for copy in &shelf.copies {
+                let LogCopy { number, generation, salt, bytes, crc, copy } = copy;
+                add(
+                    &mut text,
+                    format_args!("copy {number} {generation} {salt} {bytes} {crc:08x} {copy}\n"),
+                );
+            }
+        }
+        let sum = crc32c::crc32c(text.as_bytes());
+        format!("{text}crc32c {sum:08x}\n")
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let at = text.rfind("crc32c ")?;
+        let sum = crc32c::crc32c(&bytes[..at]);
+        if text[at..] != format!("crc32c {sum:08x}\n") {
+            return None;
+        }
+        let mut catalog = Self::default();
+        for line in text[..at].lines().skip(1) {
+            catalog.line(line)?;
+        }
+        // Nothing is restored that lacks a part.
+        let is_whole = |shelf: &ShelfBackup| {
+            shelf.manifest.logs.iter().all(|log| shelf.copy_of(log).is_some())
+        };
+        catalog.shelves.iter().all(is_whole).then_some(catalog)
+    }
+
+    fn line(&mut self, line: &str) -> Option<()> {
+        let (name, rest) = line.split_once(' ')?;
+        match name {
+            "time" => self.time_s = rest.parse().ok()?,
+            "file" => {
+                let (name, content) = rest.split_once(' ')?;
+                self.files.push(SavedFile { name: file_name(name)?, content: unhex(content)? });
+            }
+            "shelf" => {
+                let (name, manifest) = (file_name(rest)?, Manifest::empty());
+                self.shelves.push(ShelfBackup { name, manifest, copies: Vec::new() });
+            }
+            "copy" => {
+                let mut words = rest.split(' ');
+                let mut word = || words.next();
+                let copy = LogCopy {
+                    number: word()?.parse().ok()?,
+                    generation: word()?.parse().ok()?,
+                    salt: word()?.parse().ok()?,
+                    bytes: word()?.parse().ok()?,
+                    crc: u32::from_str_radix(word()?, 16).ok()?,
+                    copy: word()?.parse().ok()?,
+                };
+                self.shelves.last_mut()?.copies.push(copy);
+            }
+            _ => self.shelves.last_mut()?.manifest.line(line)?,
+        }
+        Some(())
+    }
+}
+
+/// A name that stays within its directory; `None` for any other.
+fn file_name(name: &str) -> Option<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let is_name = !name.is_empty() && !name.starts_with('.') && name.chars().all(is_plain);
+    is_name.then(|| name.to_owned())
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    text.len().is_multiple_of(2).then(|| text.as_bytes().chunks(2).map(pair).collect())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::SegmentEntry;
+
+    fn catalog() -> BackupCatalog {
+        let log = |number| LogEntry { number, generation: 1, purged: 3, dead_bytes: 9 };
+        let copy = |number| LogCopy {
+            number,
+            generation: 1,
+            salt: u32::MAX,
+            bytes: 1 << 33,
+            crc: 0xab,
+            copy: 2,
+        };
+        let manifest = Manifest {
+            secret: [7; 16],
+            logs: vec![log(4), log(6)],
+            segments: vec![SegmentEntry {
+                number: 1,
+                first_log: 4,
+                last_log: 4,
+                addresses: 0,
+                dead: 2,
+            }],
+            next_segment: 2,
+        };
+        let shelf = |name: &str| ShelfBackup {
+            name: name.into(),
+            manifest: manifest.clone(),
+            copies: vec![copy(4), copy(6)],
+        };
+        let files = vec![
+            SavedFile { name: "node.key".into(), content: vec![0, 255, 16] },
+            SavedFile { name: "empty".into(), content: Vec::new() },
+        ];
+        BackupCatalog { time_s: 1_700_000_000, shelves: vec![shelf("one"), shelf("two")], files }
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_every_flipped_bit_is_noticed() {
+        let catalog = catalog();
+        let text = catalog.text().into_bytes();
+        assert_eq!(BackupCatalog::parse(&text), Some(catalog));
+        for bit in 0..text.len() * 8 {
+            let mut bad = text.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(BackupCatalog::parse(&bad), None, "bit {bit}");
+        }
+        for cut in 0..text.len() {
+            assert_eq!(BackupCatalog::parse(&text[..cut]), None, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_catalog_that_lacks_a_log_or_leads_elsewhere_is_none() {
+        let mut lacking = catalog();
+        lacking.shelves[1].copies.pop();
+        assert_eq!(BackupCatalog::parse(lacking.text().as_bytes()), None);
+        for name in ["../x", "a/b", ".x", ""] {
+            let mut leading = catalog();
+            leading.files[0].name = name.into();
+            assert_eq!(BackupCatalog::parse(leading.text().as_bytes()), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Making a shelf of its backup.
+
+use std::path::Path;
+
+use super::BackupError;
+use super::catalog::ShelfBackup;
+use super::copy::pass;
+use crate::disk::{Disk, make_dir};
+use crate::log;
+use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
+use crate::rebuild::{RebuildResult, rebuild};
+
+/// Makes a shelf in `shelf`, an empty or missing directory, of its backup in `from`, and rebuilds
+/// its segments. Every byte is compared with its checksum; the backup is only read. On return the
+/// shelf is durable, but for its directory's name.
+pub fn restore(
+    backup: &ShelfBackup,
+    disk: &dyn Disk,
+    from: &Path,
+    shelf: &Path,
+    options: &EmbeddedOptions,
+    progress: OnProgress<'_>,
+) -> Result<RebuildResult, BackupError> {
+    let to = &*options.disk;
+    for dir in [&shelf.join("log"), &shelf.join("seg")] {
+        make_dir(to, dir).map_err(BackupError::io(dir))?;
+    }
+    let total = backup.manifest.logs.len() as u64;
+    for (done, log) in backup.manifest.logs.iter().enumerate() {
+        progress(JobProgress { what: "logs", done: done as u64, total });
+        // The catalog has been checked for having a copy of each log.
+        let Some(copy) = backup.copy_of(log) else { continue };
+        let source = copy.path(from);
+        let path = log::path(shelf, log.number, log.generation);
+        let mut file = to.create(&path).map_err(BackupError::io(&path))?;
+        let mut reader = disk.read(&source).map_err(BackupError::io(&source))?;
+        let mut failed = None;
+        let crc = pass(&mut *reader, copy.bytes, 0, &mut |piece| {
+            file.write_all(piece).map_err(|cause| {
+                failed = Some(cause);
+                std::io::ErrorKind::WriteZero.into()
+            })
+        });
+        if let Some(cause) = failed {
+            return Err(BackupError::Io { path, cause });
+        }
+        match crc {
+            Ok(crc) if crc == copy.crc => {}
+            Err(cause) if cause.kind() != std::io::ErrorKind::UnexpectedEof => {
+                return Err(BackupError::Io { path: source, cause });
+            }
+            _ => return Err(BackupError::Copy(source)),
+        }
+        file.sync().map_err(BackupError::io(&path))?;
+    }
+    let dir = shelf.join("log");
+    to.sync_dir(&dir).map_err(BackupError::io(&dir))?;
+    backup.manifest.write(to, shelf).map_err(BackupError::io(shelf))?;
+    Ok(rebuild(shelf, options, progress)?)
+}

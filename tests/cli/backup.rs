@@ -1,0 +1,164 @@
+//! Backups and restores, as an operator makes them.
+
+use serde_json::{Value, json};
+
+use super::support::{Place, Run, event, hark, notes};
+
+fn backup(place: &Place, to: &str, flags: &[&str]) -> Run {
+    place.hark(&[&["backup", to, "--json"], flags].concat())
+}
+
+/// Restores a backup into a new place and returns its export and the report of `check`.
+fn restored(from: &str, name: &str) -> (String, Value) {
+    let fresh = Place::new(name);
+    let run = fresh.hark(&["restore", from]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let check = fresh.hark(&["check", "--json"]).json();
+    (fresh.hark(&["export"]).text(), check["faults"].clone())
+}
+
+fn copied(run: &Run) -> u64 {
+    run.json()["shelves"][0]["bytes_copied"].as_u64().unwrap()
+}
+
+/// The restore drill: serve, fill, back up, more, back up what is new, lose everything, restore.
+#[test]
+fn an_archive_that_is_lost_comes_back_as_it_was() {
+    let place = Place::new("backup-drill");
+    let config = place.file("hark.toml", b"[archive]\nseal_records = 300\n");
+    let to = place.path("backup");
+    let server = place.serve_with(&["--config", &config]);
+    place.hark_fed(&["import"], notes(2000).as_bytes()).text();
+    let first = backup(&place, &to, &[]);
+    let all = copied(&first);
+    assert!(all > 500_000 && first.json()["shelves"][0]["logs"].as_u64() > Some(1), "{first:?}");
+    let before = place.hark(&["export"]).text();
+    assert_eq!(restored(&to, "backup-drill-first"), (before.clone(), json!([])));
+
+    // What is new is copied, and what maintenance has written anew; no more.
+    let more: String = (0..50).map(|n| event(9, 1_800_000_000 + n, 1, &[], "more")).collect();
+    place.hark_fed(&["import"], more.as_bytes()).text();
+    let again = backup(&place, &to, &["--incremental"]);
+    assert!(copied(&again) > 10_000 && copied(&again) < all / 4, "{again:?}");
+    assert_eq!(copied(&backup(&place, &to, &["--incremental"])), 0);
+    let filter = "{\"#t\":[\"bread\"]}";
+    assert_eq!(place.hark(&["delete", "--yes", filter]).text(), "500 events deleted\n");
+    place.hark(&["compact"]).text();
+    backup(&place, &to, &["--incremental", "--verify"]).json();
+    let kept = place.hark(&["export"]).text();
+    assert_eq!(server.terminate().0, 0);
+
+    std::fs::remove_dir_all(place.data()).unwrap();
+    let run = place.hark(&["restore", &to]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert_eq!(place.hark(&["check", "--json"]).json()["faults"], json!([]));
+    assert!(place.hark(&["export"]).text() == kept, "the export is another");
+    assert_eq!(kept.lines().count(), 1550);
+    // What was deleted does not come back, and the archive goes on, as does its backup.
+    assert_eq!(place.hark(&["count", filter]).text(), "0\n");
+    let server = place.serve();
+    place.hark_fed(&["import"], event(3, 5, 1, &[], "later").as_bytes()).text();
+    assert_eq!(server.terminate().0, 0);
+    let last = backup(&place, &to, &["--incremental"]);
+    assert!(copied(&last) < all / 4, "{last:?}");
+    let now = place.hark(&["export"]).text();
+    assert_eq!(restored(&to, "backup-drill-last"), (now, json!([])));
+}
+
+#[test]
+fn a_backup_that_is_killed_leaves_the_former_one() {
+    let place = Place::new("backup-killed");
+    let to = place.path("backup");
+    place.hark_fed(&["import"], notes(3000).as_bytes()).text();
+    backup(&place, &to, &[]).json();
+    let former = place.hark(&["export"]).text();
+    let more: String = (0..3000).map(|n| event(9, 1_800_000_000 + n, 1, &[], "more")).collect();
+    place.hark_fed(&["import"], more.as_bytes()).text();
+    let full = place.hark(&["export"]).text();
+    for pause_ms in [0, 5, 10, 20] {
+        let mut child = place.start(&["backup", "--incremental", &to]);
+        // A moment by chance: whatever it is in the middle of, one of both is restored.
+        std::thread::sleep(std::time::Duration::from_millis(pause_ms));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (export, faults) = restored(&to, "backup-killed-restored");
+        assert_eq!(faults, json!([]));
+        assert!(export == former || export == full, "neither of both after {pause_ms} ms");
+    }
+    backup(&place, &to, &["--incremental"]).json();
+    assert!(restored(&to, "backup-killed-restored").0 == full);
+}
+
+#[test]
+fn damage_in_a_backup_is_found_and_mended() {
+    let place = Place::new("backup-damage");
+    let to = place.path("backup");
+    place.hark_fed(&["import"], notes(500).as_bytes()).text();
+    backup(&place, &to, &[]).json();
+    let log = std::path::Path::new(&to).join("nostr/log/00000001-0-0.log");
+    let mut bytes = std::fs::read(&log).unwrap();
+    bytes[5000] ^= 1;
+    std::fs::write(&log, bytes).unwrap();
+    let fresh = Place::new("backup-damage-restored");
+    let run = fresh.hark(&["restore", &to]);
+    assert!(run.code == 1 && run.stderr.contains("is not what was written"), "{run:?}");
+    assert!(run.stderr.contains("00000001-0-0.log"), "{run:?}");
+    let mended = backup(&place, &to, &["--incremental", "--verify"]).json();
+    assert_eq!(mended["damaged"].as_array().map(Vec::len), Some(1), "{mended}");
+    // The restore that failed is begun again.
+    assert_eq!(fresh.hark(&["restore", &to]).code, 0);
+    assert!(fresh.hark(&["export"]).text() == place.hark(&["export"]).text());
+
+    // Damage in the archive does not get over what is whole in the backup.
+    let log = place.data().join("nostr/log/00000001-0.log");
+    let mut bytes = std::fs::read(&log).unwrap();
+    bytes[5000] ^= 1;
+    std::fs::write(&log, bytes).unwrap();
+    let run = backup(&place, &to, &["--incremental"]);
+    assert!(run.code == 1 && run.stderr.contains("damaged at byte"), "{run:?}");
+    assert!(run.stderr.contains("what") && run.stderr.contains("is unchanged"), "{run:?}");
+    assert_eq!(restored(&to, "backup-damage-again").0.lines().count(), 500);
+}
+
+#[test]
+fn every_shelf_and_key_is_in_a_backup_and_what_cannot_be_is_said() {
+    let place = Place::new("backup-shelves");
+    let to = place.path("backup");
+    let missing = place.hark(&["backup", &to]);
+    assert!(missing.code == 1 && missing.stderr.contains("there is no archive"), "{missing:?}");
+    place.hark_fed(&["import"], notes(3).as_bytes()).text();
+    let message = r#"{"message":{"payload":"aGFyaw==","contentTopic":"/a/1/b/proto","timestamp":1700000000000000000},"pubsubTopic":"/waku/2/rs/1/0"}"#;
+    place.hark_fed(&["import", "--network", "waku"], message.as_bytes()).text();
+    let envelope = r#"{"expiry":1700000050,"ttl":50,"topic":"0x01020304","data":"0x17","nonce":1}"#;
+    place.hark_fed(&["import", "--network", "whisper", "--trusted"], envelope.as_bytes()).text();
+    std::fs::write(place.data().join("waku.key"), "aa".repeat(32)).unwrap();
+    assert!(backup(&place, &to, &[]).json()["shelves"].as_array().map(Vec::len) == Some(3));
+
+    let fresh = Place::new("backup-shelves-restored");
+    fresh.hark(&["restore", &to]).text();
+    for network in ["nostr", "waku", "whisper"] {
+        let export = ["export", "--network", network];
+        let (kept, back) = (place.hark(&export).text(), fresh.hark(&export).text());
+        assert!(kept == back && !kept.is_empty(), "{network}");
+    }
+    assert_eq!(std::fs::read_to_string(fresh.data().join("waku.key")).unwrap(), "aa".repeat(32));
+
+    for (run, said) in [
+        (place.hark(&["backup", &to]), "--incremental brings it up to date"),
+        (fresh.hark(&["restore", &to]), "there is an archive in"),
+        (
+            place.hark(&["backup", place.data().to_str().unwrap()]),
+            "is not empty and holds no backup",
+        ),
+        (place.hark(&["restore", &place.path("nothing")]), "holds no backup"),
+        (hark(&["--data", &to, "export"]), "holds a backup"),
+        (hark(&["--data", &to, "serve", "--listen", "127.0.0.1:0"]), "holds a backup"),
+        (place.hark(&["--store", "postgres://h@127.0.0.1:1/h", "backup", &to]), "pg_basebackup"),
+    ] {
+        assert!(run.code == 1 && run.stderr.contains(said), "{said}: {run:?}");
+    }
+    let other = Place::new("backup-shelves-other");
+    other.hark_fed(&["import"], notes(3).as_bytes()).text();
+    let run = backup(&other, &to, &["--incremental"]);
+    assert!(run.code == 1 && run.stderr.contains("another archive"), "{run:?}");
+}

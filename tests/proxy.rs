@@ -1,0 +1,123 @@
+//! The server behind a real nginx, with the very configuration that docs/operating.md gives.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpSocket;
+
+use crate::cli::support::Place;
+
+/// The longest wait for nginx to start.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// nginx, killed with its value.
+struct Nginx(Child);
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // It has no children: it runs as one process.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The indented block of the document that has this line, without its indentation.
+fn block_with(line: &str) -> String {
+    let document = include_str!("../docs/operating.md");
+    let (mut blocks, mut is_code) = (vec![String::new()], false);
+    for text in document.lines() {
+        let code = text.strip_prefix("    ").or(text.is_empty().then_some(""));
+        if code.is_some() && !is_code {
+            blocks.push(String::new());
+        }
+        is_code = code.is_some();
+        if let (Some(code), Some(block)) = (code, blocks.last_mut()) {
+            block.push_str(code);
+            block.push('\n');
+        }
+    }
+    let found = blocks.into_iter().find(|block| block.lines().any(|text| text.trim() == line));
+    found.unwrap_or_else(|| panic!("docs/operating.md has no block with `{line}`"))
+}
+
+/// The document's block for a server of ours: without a certificate, on a free port.
+fn configuration(port: u16, hark: &str) -> String {
+    let block = block_with("proxy_set_header Connection $connection_upgrade;");
+    let mut listens = 0;
+    let lines = block.lines().filter_map(|line| {
+        let word = line.split_whitespace().next().unwrap_or_default();
+        match word {
+            "listen" => {
+                listens += 1;
+                (listens == 1).then(|| format!("    listen 127.0.0.1:{port};"))
+            }
+            "ssl_certificate" | "ssl_certificate_key" => None,
+            _ => Some(line.replace("127.0.0.1:7777", hark)),
+        }
+    });
+    let server = lines.collect::<Vec<_>>().join("\n");
+    format!(
+        "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr;\nevents {{}}\nhttp {{\n\
+         access_log off;\nclient_body_temp_path temp;\nproxy_temp_path temp;\nfastcgi_temp_path temp;\n\
+         uwsgi_temp_path temp;\nscgi_temp_path temp;\n{server}\n}}\n"
+    )
+}
+
+/// Sends a request from an address of this machine, and returns the head of the answer.
+fn ask(to: SocketAddr, from: [u8; 4], head: &str) -> String {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::from(from), 0).into()).unwrap();
+        let mut stream = socket.connect(to).await.unwrap();
+        let request = format!("GET / HTTP/1.1\r\nHost: relay.example.com\r\n{head}\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.windows(4).any(|four| four == b"\r\n\r\n") {
+            assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "it closes without an answer");
+        }
+        String::from_utf8_lossy(&answer).into_owned()
+    })
+}
+
+const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+
+#[test]
+fn nginx_with_the_documents_block_passes_pages_websockets_and_addresses() {
+    let place = Place::new("nginx");
+    let config = place.file(
+        "hark.toml",
+        b"[server]\ntrusted_proxies = [\"127.0.0.1\"]\n[policy]\ndeny_addresses = [\"127.0.0.2\"]\n",
+    );
+    let server = place.serve_with(&["--config", &config]);
+    let to = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    place.file("nginx.conf", configuration(to.port(), &server.address).as_bytes());
+    let program = ["/usr/sbin/nginx", "nginx"]
+        .into_iter()
+        .find(|name| Command::new(name).arg("-v").stderr(Stdio::null()).status().is_ok());
+    let program = program.expect("nginx, which scripts/test installs");
+    let folder = format!("{}/", place.path(""));
+    let nginx =
+        Command::new(program).args(["-p", &folder, "-c", "nginx.conf", "-e", "stderr"]).spawn();
+    let mut nginx = Nginx(nginx.expect("nginx starts"));
+    let until = Instant::now() + PATIENCE;
+    while std::net::TcpStream::connect(to).is_err() {
+        assert_eq!(nginx.0.try_wait().unwrap(), None, "nginx refuses the block");
+        assert!(Instant::now() < until, "nginx does not listen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+
+    let page = ask(to, [127, 0, 0, 3], "Accept: text/html\r\n");
+    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+    let upgraded = ask(to, [127, 0, 0, 3], UPGRADE);
+    assert!(upgraded.starts_with("HTTP/1.1 101"), "{upgraded}");
+    // The server knows clients by the address that nginx names, whatever they name themselves.
+    for forged in ["", "X-Forwarded-For: 127.0.0.3\r\n"] {
+        let denied = ask(to, [127, 0, 0, 2], &format!("{UPGRADE}{forged}"));
+        assert!(denied.starts_with("HTTP/1.1 403"), "{denied}");
+    }
+    assert_eq!(server.terminate().0, 0);
+}
