@@ -334,8 +334,8 @@ impl ArchiveLocation {
         })?;
         DirectoryLock::acquire(&self.data).map_err(|error| match error {
             LockError::Held { pid, .. } => anyhow::anyhow!(
-                "another process ({pid}) holds the archive in {}; stop it first, or name another \
-                 directory with --data",
+                "another process ({pid}) holds the archive in {}; stop it first, let `hark serve \
+                 --takeover` take its place, or name another directory with --data",
                 self.data.display()
             ),
             other @ LockError::Io { .. } => anyhow::Error::new(other).context(format!(

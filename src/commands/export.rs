@@ -5,11 +5,13 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use clap::Args;
 use hark_archive::{Order, Query};
 
+use crate::interrupt;
 use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress, CountedUnit};
 use crate::question::{self, MergedAnswer};
@@ -44,6 +46,17 @@ pub(crate) struct ExportArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
+/// The progress of an export to a file.
+struct ExportProgress<'a> {
+    meter: &'a mut CommandProgress,
+    /// What the network's records are called.
+    records: &'a str,
+    /// Number of records, 0 if it is not known.
+    total: u64,
+    /// Set once the export is to end early.
+    stop: &'a AtomicBool,
+}
+
 /// Records between two updates of the meter.
 const METER_EVERY: u64 = 4096;
 
@@ -67,16 +80,28 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
         out.flush()?;
         return Ok(ExitCode::SUCCESS);
     };
-    let mut meter = CommandProgress::start("export", 0, CountedUnit::Records);
+    let stop = interrupt::flag()?;
+    let is_all = args.filters.is_empty() && args.since.is_none() && args.until.is_none();
+    let total = if is_all { store.stats().records } else { 0 };
+    let mut meter = CommandProgress::start("export", total, CountedUnit::Records);
     let records = location.network.records();
-    let written = to_file(path, &mut answer, (&mut meter, records)).with_context(|| {
+    let written = to_file(
+        path,
+        &mut answer,
+        ExportProgress { meter: &mut meter, records, total, stop: &stop },
+    );
+    meter.finish();
+    if stop.load(Ordering::Relaxed) && written.is_err() {
+        eprintln!("hark: stopped; what was under {} before is unchanged", path.display());
+        return Ok(ExitCode::from(interrupt::INTERRUPTED));
+    }
+    let written = written.with_context(|| {
         format!(
             "{} could not be written; what was under this name is unchanged. Free disk space or \
              choose another file, and run the export again",
             path.display()
         )
     });
-    meter.finish();
     eprintln!("{} {records} written to {}", print::number(written?), path.display());
     Ok(ExitCode::SUCCESS)
 }
@@ -84,7 +109,7 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
 fn write(
     answer: &mut MergedAnswer<'_>,
     out: &mut dyn Write,
-    mut progress: Option<(&mut CommandProgress, &str)>,
+    mut progress: Option<ExportProgress<'_>>,
 ) -> anyhow::Result<u64> {
     let mut records = 0;
     while let Some(found) = answer.next()? {
@@ -92,9 +117,12 @@ fn write(
         out.write_all(b"\n")?;
         records += 1;
         if records % METER_EVERY == 0
-            && let Some((meter, what)) = &mut progress
+            && let Some(ExportProgress { meter, records: what, total, stop }) = &mut progress
         {
-            meter.at(records, 0, &format!("{} {what}", print::number(records)));
+            meter.at(records, *total, &format!("{} {what}", print::number(records)));
+            if stop.load(Ordering::Relaxed) {
+                anyhow::bail!("stopped");
+            }
         }
     }
     Ok(records)
@@ -104,7 +132,7 @@ fn write(
 fn to_file(
     path: &Path,
     answer: &mut MergedAnswer<'_>,
-    progress: (&mut CommandProgress, &str),
+    progress: ExportProgress<'_>,
 ) -> anyhow::Result<u64> {
     let unfinished = unfinished(path);
     let whole = (|| {

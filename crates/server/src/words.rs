@@ -32,6 +32,14 @@ pub fn bytes(value: u64) -> String {
     format!("{size:.1} {unit}")
 }
 
+/// A size that an operator has set, in the units that it was meant in: 50000000 as `50 MB`, and
+/// what is round in neither as [`bytes`] has it.
+pub fn size_set(value: u64) -> String {
+    let units = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
+    let fits = units.iter().find(|(_, unit)| value >= *unit && value.is_multiple_of(*unit));
+    fits.map_or_else(|| bytes(value), |(name, unit)| format!("{} {name}", number(value / unit)))
+}
+
 /// 5400 seconds as `90 minutes`: the largest unit that leaves no remainder.
 pub fn age(seconds: u64) -> String {
     let units = [("year", 365 * 86_400), ("day", 86_400), ("hour", 3_600), ("minute", 60)];
@@ -78,6 +86,8 @@ mod tests {
             ["0", "999", "1,000", "1,234,567"]
         );
         assert_eq!([bytes(1023), bytes(1536), bytes(5 << 30)], ["1023 B", "1.5 KiB", "5.0 GiB"]);
+        assert_eq!([size_set(50_000_000), size_set(1_500_000_000)], ["50 MB", "1,500 MB"]);
+        assert_eq!([size_set(5 << 30), size_set(128 << 10)], ["5.0 GiB", "128.0 KiB"]);
         assert_eq!([age(0), age(1), age(900)], ["0 seconds", "1 second", "15 minutes"]);
         assert_eq!([count(1, "log"), count(0, "log")], ["1 log", "0 logs"]);
         assert_eq!([age(90 * 86_400), age(2 * 365 * 86_400)], ["90 days", "2 years"]);

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use super::{Relay, nip11, policy};
-use crate::words::{age, bytes, date, number};
+use crate::words::{age, bytes, date, number, size_set};
 
 /// The script that refreshes the counts.
 pub(crate) const SCRIPT: &str = include_str!("landing.js");
@@ -109,7 +109,7 @@ impl LandingPage {
 fn kept(policy: &RetentionPolicy, private_kinds: &[u32]) -> String {
     let mut items: Vec<String> = policy.rules.iter().map(goes).collect();
     if let Some(bound) = policy.bytes_max {
-        items.push(format!("Above {} on disk the oldest go first.", bytes(bound)));
+        items.push(format!("Above {} on disk the oldest go first.", size_set(bound)));
     }
     let narrow = |rule: &RetentionRule| rule.kinds.is_some() || rule.authors.is_some();
     if items.is_empty() {
@@ -163,7 +163,7 @@ fn list(kinds: &[u32]) -> String {
 /// The bounds that clients meet, as rows.
 fn bounds(limits: &Limits, policy: &policy::EventPolicy) -> String {
     let count = |value: usize| number(value as u64);
-    let size = |value: usize| bytes(value as u64);
+    let size = |value: usize| size_set(value as u64);
     let answer = format!("{}, {} if asked", count(limits.limit_default), count(limits.limit_max));
     let past = limits.created_at_behind_s_max.map_or("any".into(), age);
     let rows = [
