@@ -291,6 +291,10 @@ impl Store for MirroredStore {
         Ok(None)
     }
 
+    fn deletes_follow(&self, follow: bool) {
+        self.shared.first.deletes_follow(follow);
+    }
+
     fn trouble(&self) -> Option<String> {
         self.shared.first.trouble()
     }

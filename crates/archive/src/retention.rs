@@ -33,6 +33,9 @@ pub struct RetentionPolicy {
     /// Bytes on disk above which the oldest records are deleted. Bytes of deleted records that are
     /// about to be freed do not count, so that a slow compaction does not cost records.
     pub bytes_max: Option<u64>,
+    /// Free bytes of the disk below which the oldest records are deleted, if the store is on a
+    /// disk. Bytes of deleted records that are about to be freed count as free.
+    pub free_bytes_min: Option<u64>,
     /// Number of records above which the oldest are deleted.
     pub records_max: Option<u64>,
     /// Kinds that neither rules nor bounds delete: those whose records forbid others to come back.
@@ -79,6 +82,7 @@ impl Default for RetentionPolicy {
         Self {
             rules: Vec::new(),
             bytes_max: None,
+            free_bytes_min: None,
             records_max: None,
             spared_kinds: vec![5, 62],
             batch_max: 256,
@@ -204,7 +208,7 @@ impl RetentionPolicy {
 
     /// Estimates how many records have to be deleted to meet the bounds.
     fn too_many(&self, store: &dyn Store) -> u64 {
-        if self.bytes_max.is_none() && self.records_max.is_none() {
+        if (self.bytes_max, self.free_bytes_min, self.records_max) == (None, None, None) {
             return 0;
         }
         let stats = store.stats();
@@ -212,12 +216,15 @@ impl RetentionPolicy {
             return 0;
         }
         let above = stats.records.saturating_sub(self.records_max.unwrap_or(u64::MAX));
-        let Some(bytes_max) = self.bytes_max else { return above };
         // Deleted records that stay on the disk count, or the bound would never be met.
-        let kept_bytes = u128::from(stats.bytes.saturating_sub(stats.reclaimable_bytes));
+        let kept_bytes = stats.bytes.saturating_sub(stats.reclaimable_bytes);
+        let excess = self.bytes_max.map_or(0, |bytes_max| kept_bytes.saturating_sub(bytes_max));
+        let lacking = self.free_bytes_min.zip(stats.free_bytes).map_or(0, |(least, free)| {
+            least.saturating_sub(free.saturating_add(stats.reclaimable_bytes))
+        });
+        let excess = u128::from(excess.max(lacking.min(kept_bytes)));
         let records = u128::from(stats.records);
-        let excess = kept_bytes.saturating_sub(u128::from(bytes_max));
-        above.max((excess * records).div_ceil(kept_bytes.max(1)) as u64)
+        above.max((excess * records).div_ceil(u128::from(kept_bytes.max(1))) as u64)
     }
 }
 
@@ -321,6 +328,9 @@ impl RetentionThread {
                 }
                 let step = policy.step_by(&*store, &writer, &clock, &mut believed);
                 let swept = step.as_ref().copied().unwrap_or_default();
+                if (swept.total() > 0) != (round.total() > 0) {
+                    store.deletes_follow(swept.total() > 0);
+                }
                 round.add(swept);
                 pause = if swept.total() > 0 { rest } else { policy.every };
                 if swept.total() == 0 && round.total() > 0 {
@@ -336,6 +346,7 @@ impl RetentionThread {
                 }
             }
             if round.total() > 0 {
+                store.deletes_follow(false);
                 report(Ok(round));
             }
         })?;

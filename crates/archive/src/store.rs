@@ -215,6 +215,8 @@ pub struct StoreStats {
     pub damaged: u64,
     /// Files that were found damaged or unreadable since the start and are not rebuilt.
     pub damaged_files: Vec<String>,
+    /// Bytes that are free in the file system that the archive is in.
+    pub free_bytes: Option<u64>,
     /// Bytes written to disk since the start.
     pub written_bytes: u64,
     /// Full heads that wait to be sealed.
@@ -410,7 +412,12 @@ pub trait Store: Send + Sync {
         Ok(None)
     }
 
-    /// Returns why subscribers are not notified of all puts, while that is so.
+    /// Notes whether more deletes follow at once. While they do, a store need not give back the
+    /// space of those it has.
+    fn deletes_follow(&self, _follow: bool) {}
+
+    /// Returns why the store takes no puts, or why subscribers are not notified of all puts, while
+    /// that is so.
     fn trouble(&self) -> Option<String> {
         None
     }

@@ -84,7 +84,7 @@ pub(crate) fn divide(
         last.last_log = last.last_log.min(first.saturating_sub(1));
     }
     let (_, sealed) = logs.split_last().unwrap_or((&0, &[]));
-    next.logs.extend(logs.iter().map(|&number| entry(number)));
+    next.logs.extend(logs.iter().map(|&number| LogEntry::new(number)));
     let terms = TermHasher::new(&next.secret, options.listed_labels);
     for &log in sealed {
         let number = next.next_segment;
@@ -95,10 +95,6 @@ pub(crate) fn divide(
     }
     next.write(disk, dir).map_err(ShelfOpenError::io(dir))?;
     Ok(next)
-}
-
-fn entry(number: u32) -> LogEntry {
-    LogEntry { number, generation: 0, purged: 0, dead_bytes: 0 }
 }
 
 /// A callback that receives frames, each with the number of its log and its offset in the log.

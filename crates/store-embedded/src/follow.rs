@@ -221,6 +221,7 @@ impl EmbeddedShelf {
                     }
                 }
                 LogFrame::Delete { id, log } => {
+                    head.log.note_deletions(1);
                     let id = (&id, self.terms.id(&id));
                     named(&view.segments, heads(), id, log, &mut dying);
                 }

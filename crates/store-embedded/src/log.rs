@@ -52,6 +52,8 @@ impl<'a> LogFrame<'a> {
     const DELETE: u8 = 3;
     /// Total size of a batch frame.
     pub const BATCH_BYTES: usize = FRAME + 4;
+    /// Total size of a deletion.
+    pub const DELETE_BYTES: u64 = FRAME as u64 + 36;
 
     fn parse(kind: u8, body: &'a [u8]) -> Option<Self> {
         match kind {
@@ -150,8 +152,10 @@ pub struct Log {
     map: Map,
     /// Bytes written.
     end: AtomicU64,
-    /// Bytes written that belong to dead records.
+    /// Bytes written that belong to dead records and to deletions.
     pub dead_bytes: AtomicU64,
+    /// Number of dead records in the file.
+    pub dead_records: AtomicU64,
 }
 
 impl Log {
@@ -173,7 +177,8 @@ impl Log {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "its header is damaged"));
         };
         let end = AtomicU64::new(len.min(map.len() as u64));
-        Ok(Self { number, generation, salt, map, end, dead_bytes: AtomicU64::new(0) })
+        let (dead_bytes, dead_records) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Self { number, generation, salt, map, end, dead_bytes, dead_records })
     }
 
     /// Makes a log without a file, from which nothing is ever read.
@@ -185,6 +190,7 @@ impl Log {
             map: Map::default(),
             end: AtomicU64::new(0),
             dead_bytes: AtomicU64::new(0),
+            dead_records: AtomicU64::new(0),
         }
     }
 
@@ -203,7 +209,30 @@ impl Log {
         self.end.store(len, Ordering::Release);
     }
 
-    /// Share of the written bytes that belongs to dead records.
+    /// Notes that the record at `offset` has died.
+    pub fn note_dead(&self, offset: u32) {
+        self.dead_bytes.fetch_add(self.frame_bytes(offset), Ordering::Relaxed);
+        self.dead_records.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that the log has got `count` deletions. They count as dead: a rewrite drops a deletion
+    /// once the record that it names is gone.
+    pub fn note_deletions(&self, count: u64) {
+        self.dead_bytes.fetch_add(count * LogFrame::DELETE_BYTES, Ordering::Relaxed);
+    }
+
+    /// Takes over how much of another log is dead.
+    pub fn copy_dead(&self, other: &Self) {
+        self.dead_bytes.store(other.dead_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.dead_records.store(other.dead_records.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Whether the log has dead records or deletions.
+    pub fn has_dead(&self) -> bool {
+        self.dead_bytes.load(Ordering::Relaxed) > 0
+    }
+
+    /// Share of the written bytes that is dead.
     pub fn dead_share(&self) -> f64 {
         self.dead_bytes.load(Ordering::Relaxed) as f64 / self.written().max(1) as f64
     }

@@ -5,23 +5,27 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hark_archive::{CommitError, vital};
 use parking_lot::MutexGuard;
 
-use crate::log::LogError;
+use crate::log::{Log, LogError};
 use crate::open::ShelfOpenError;
 use crate::options::{JobProgress, OnProgress};
-use crate::room::{self};
+use crate::reserve::RESERVE_BYTES;
+use crate::room;
 use crate::shelf::{EmbeddedShelf, FROZEN_MAX};
 use crate::store::EmbeddedStore;
 
 mod dead;
 mod due;
+mod erase;
 mod install;
 mod mend;
+mod report;
 mod rewrite;
 mod round;
 mod segments;
@@ -31,11 +35,21 @@ mod tests;
 pub(crate) use self::dead::DeadBytes;
 pub(crate) use self::due::merge_due_records;
 use self::due::{due_merge, next_to_fit};
+pub(crate) use self::erase::EraseSchedule;
+use self::report::WorkReport;
+use self::rewrite::RewriteOrder;
 use self::round::MaintenanceRound;
 pub(crate) use self::round::MaintenanceState;
 
-/// How long maintenance pauses after a failure.
+/// How long maintenance pauses after a failure, and between two looks for disk space while there is
+/// none.
 const REST: Duration = Duration::from_secs(5);
+/// While many records are being deleted, a log with a larger dead share is rewritten all the same:
+/// nearly nothing has to be copied.
+const DEAD_SHARE_ENOUGH: f64 = 0.9;
+/// By how much the archive may grow while rewrites wait for the end of many deletes: one part in
+/// this many.
+const GROWTH_SHARE: u64 = 5;
 
 /// Requests to the maintenance thread, and its last failures.
 #[derive(Debug, Default)]
@@ -46,6 +60,8 @@ pub(crate) struct MaintenanceSignal {
     pub resting: bool,
     /// Logs from this number on are not rewritten, as another process reads them.
     pub followed_from: Option<u32>,
+    /// Bytes of the archive when many deletes began, while more of them follow at once.
+    pub deletes_from_bytes: Option<u64>,
     /// Why the last round failed.
     pub failed: Option<JobFailure>,
     /// Why the oldest full head could not be sealed; `None` once sealing succeeds.
@@ -127,10 +143,17 @@ pub(crate) fn start(shelf: &Arc<EmbeddedShelf>) -> io::Result<JoinHandle<()>> {
     let shelf = Arc::clone(shelf);
     shelf.signal.lock().work = true;
     vital::spawn("hark-maintain", move || {
+        let mut done = WorkReport::default();
         loop {
+            let pause = shelf.next_look(&done);
             let mut signal = shelf.signal.lock();
+            let until = pause.map(|pause| Instant::now() + pause);
             while (!signal.work || signal.resting) && !signal.stop {
-                wait(&shelf, &mut signal, None);
+                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                if left.is_some_and(|left| left.is_zero()) && !signal.resting {
+                    break;
+                }
+                wait(&shelf, &mut signal, left.filter(|left| !left.is_zero()));
             }
             if signal.stop {
                 return;
@@ -138,6 +161,7 @@ pub(crate) fn start(shelf: &Arc<EmbeddedShelf>) -> io::Result<JoinHandle<()>> {
             signal.work = false;
             drop(signal);
             let result = shelf.maintain_all();
+            done.note(&shelf.done.lock());
             let mut signal = shelf.signal.lock();
             report(&mut signal, result.err().as_ref());
             shelf.signalled.notify_all();
@@ -240,19 +264,98 @@ impl EmbeddedShelf {
             signal.stop || signal.resting
         };
         let mut round = MaintenanceRound::new(self, &stop);
+        let erasing = if stop() { None } else { self.begin_erasing() };
+        let lacks_space = self.lacks_space();
         round.seal();
+        let active = self.view.load().active.log.clone();
+        let is_erased = erasing.as_ref().is_some_and(|round| round.logs.contains(&active.number));
+        if is_erased || (lacks_space && active.dead_share() > self.options.rewrite_dead_share) {
+            round.seal_head();
+        }
         round.merge(due_merge);
-        let spread_too_far =
-            || DeadBytes::of(&self.view.load(), &self.options).spread > self.options.dead_bytes_max;
-        round.rewrite(self.options.rewrite_dead_share, &|| true, &mut |_| {});
-        round.rewrite(0.0, &spread_too_far, &mut |_| {});
-        round.end()
+        if lacks_space {
+            round.rewrite(RewriteOrder::Worst, &|_| true, &mut |_| {});
+        }
+        let share_max = if self.puts_off_rewrites() {
+            DEAD_SHARE_ENOUGH.max(self.options.rewrite_dead_share)
+        } else {
+            self.options.rewrite_dead_share
+        };
+        round.rewrite(RewriteOrder::Oldest, &|log| log.dead_share() > share_max, &mut |_| {});
+        if !self.puts_off_rewrites() {
+            let spread = || DeadBytes::of(&self.view.load(), &self.options).spread;
+            let spread_too_far = |_: &Log| spread() > self.options.dead_bytes_max;
+            round.rewrite(RewriteOrder::Worst, &spread_too_far, &mut |_| {});
+        }
+        if let Some(mut erasing) = erasing {
+            round.erase(&mut erasing.logs);
+            self.end_erasing(erasing, round.has_failed());
+        }
+        let ended = round.end();
+        if !stop() {
+            self.look_for_space();
+        }
+        ended
+    }
+
+    /// Whether less of the disk is free than the settings want.
+    fn lacks_space(&self) -> bool {
+        let free_min = self.options.free_bytes_min;
+        // Where the disk does not say what is free, nothing is known to be lacking.
+        free_min > 0 && self.options.disk.free(&self.dir).is_ok_and(|free| free < free_min)
+    }
+
+    /// Notes whether more deletes follow at once.
+    pub(crate) fn deletes_follow(&self, follow: bool) {
+        let bytes = if follow { Some(self.bytes_on_disk()) } else { None };
+        let mut signal = self.signal.lock();
+        if follow {
+            signal.deletes_from_bytes = signal.deletes_from_bytes.or(bytes);
+            return;
+        }
+        signal.deletes_from_bytes = None;
+        drop(signal);
+        self.call_maintenance();
+    }
+
+    /// Whether logs that are partly dead are left alone for now, as more of their records are about
+    /// to be deleted: each would be rewritten many times.
+    fn puts_off_rewrites(&self) -> bool {
+        let Some(bytes) = self.signal.lock().deletes_from_bytes else { return false };
+        !self.lacks_space() && self.bytes_on_disk() <= bytes + bytes / GROWTH_SHARE
+    }
+
+    /// Bytes of the logs and segments.
+    fn bytes_on_disk(&self) -> u64 {
+        let view = self.view.load();
+        let segments = view.segments.iter().map(|segment| {
+            let logs = segment.logs.iter().flatten().map(|log| log.written()).sum::<u64>();
+            logs + segment.file.bytes() + segment.addresses.bytes()
+        });
+        segments.sum::<u64>() + view.heads().map(|head| head.log.written()).sum::<u64>()
+    }
+
+    /// Bytes of deleted records that are given back without another delete.
+    pub(crate) fn reclaimable(&self, dead: &DeadBytes) -> u64 {
+        let deletes_follow = self.signal.lock().deletes_from_bytes.is_some();
+        if deletes_follow || self.lacks_space() {
+            return dead.due + dead.spread;
+        }
+        dead.reclaimable(&self.options)
+    }
+
+    /// Time after which maintenance looks for work though nobody has called it; `None` if it need
+    /// not.
+    fn next_look(&self, done: &WorkReport) -> Option<Duration> {
+        let space = self.space.lacking().map(|_| REST);
+        let erase = self.options.erase_within.and(self.erase_wait());
+        [space, erase, done.next()].into_iter().flatten().min()
     }
 }
 
 impl EmbeddedStore {
-    /// Merges all segments into as few as possible and rewrites every log with dead records, beside
-    /// readers and the writer.
+    /// Gives back the space of all deleted records and merges all segments into as few as possible,
+    /// beside readers and the writer. The head is sealed first if it has deleted records.
     pub fn compact(&self, progress: OnProgress<'_>) -> Result<CompactionResult, MaintenanceError> {
         use hark_archive::Store;
         let shelf = &self.shelf;
@@ -261,14 +364,14 @@ impl EmbeddedStore {
         if shelf.signal.lock().resting {
             return Err(MaintenanceError::Resting);
         }
-        let never = || false;
-        let mut round = MaintenanceRound::new(shelf, &never);
-        round.seal();
-        progress(JobProgress { what: "merging segments", done: 0, total: 1 });
-        round.merge(next_to_fit);
-        progress(JobProgress { what: "merging segments", done: 1, total: 1 });
-        round.rewrite(0.0, &|| true, progress);
-        round.end()?;
+        if let Some(reserve) = &shelf.options.reserve {
+            reserve.give_up_below(RESERVE_BYTES)?;
+        }
+        shelf.space.compacting.store(true, Ordering::Relaxed);
+        let compacted = compact(shelf, progress);
+        shelf.space.compacting.store(false, Ordering::Relaxed);
+        shelf.look_for_space();
+        compacted?;
         if let Some(path) = shelf.known.lock().damaged.keys().next() {
             return Err(MaintenanceError::Damaged(path.clone()));
         }
@@ -285,4 +388,19 @@ impl EmbeddedStore {
     pub fn settle(&self) -> Result<(), MaintenanceError> {
         self.shelf.maintain_all()
     }
+}
+
+/// Carries a compaction out. The caller holds the shelf's `maintenance` lock.
+fn compact(shelf: &EmbeddedShelf, progress: OnProgress<'_>) -> Result<(), MaintenanceError> {
+    let never = || false;
+    let mut round = MaintenanceRound::new(shelf, &never);
+    round.seal_head();
+    round.seal();
+    // Rewrites come before merges: they give space back, and the segments are still small.
+    round.rewrite(RewriteOrder::Oldest, &|_| true, progress);
+    progress(JobProgress { what: "merging segments", done: 0, total: 1 });
+    round.merge(next_to_fit);
+    round.drop_dead_rows();
+    progress(JobProgress { what: "merging segments", done: 1, total: 1 });
+    round.end()
 }

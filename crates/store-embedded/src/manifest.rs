@@ -30,8 +30,24 @@ pub struct LogEntry {
     /// Deletes in logs below this number have been carried out in this file: the records that they
     /// name are not in it.
     pub purged: u32,
-    /// Bytes of dead records in the log when the manifest was written, to know when a rewrite pays.
+    /// Bytes of dead records and of deletions in the log when the manifest was written, to know
+    /// when a rewrite pays.
     pub dead_bytes: u64,
+    /// Number of dead records in the log when the manifest was written.
+    pub dead_records: u64,
+}
+
+impl LogEntry {
+    /// A log of which nothing is dead.
+    pub fn new(number: u32) -> Self {
+        Self { number, generation: 0, purged: 0, dead_bytes: 0, dead_records: 0 }
+    }
+
+    /// Notes how much of the log is dead.
+    pub fn note_dead(&mut self, log: &Log) {
+        self.dead_bytes = log.dead_bytes.load(Ordering::Relaxed);
+        self.dead_records = log.dead_records.load(Ordering::Relaxed);
+    }
 }
 
 /// A segment.
@@ -126,8 +142,8 @@ impl Manifest {
         line(format_args!("\nnext-segment {}\n", self.next_segment));
         for log in &self.logs {
             line(format_args!(
-                "log {} {} {} {}\n",
-                log.number, log.generation, log.purged, log.dead_bytes
+                "log {} {} {} {} {}\n",
+                log.number, log.generation, log.purged, log.dead_bytes, log.dead_records
             ));
         }
         for s in &self.segments {
@@ -181,7 +197,15 @@ impl Manifest {
             "log" => {
                 let (number, generation, purged) = (next()?, next()?, next()?);
                 let dead_bytes = wide()?;
-                self.logs.push(LogEntry { number, generation, purged, dead_bytes });
+                // Earlier versions did not write it.
+                let dead_records = if rest.split(' ').count() > 4 { wide()? } else { 0 };
+                self.logs.push(LogEntry {
+                    number,
+                    generation,
+                    purged,
+                    dead_bytes,
+                    dead_records,
+                });
             }
             "segment" => self.segments.push(SegmentEntry {
                 number: next()?,
@@ -206,11 +230,11 @@ impl Manifest {
         logs.chain(segments)
     }
 
-    /// Notes how many bytes of each of these logs are dead.
-    pub fn note_dead_bytes<'a>(&mut self, logs: impl Iterator<Item = &'a Arc<Log>>) {
+    /// Notes how much of each of these logs is dead.
+    pub fn note_dead<'a>(&mut self, logs: impl Iterator<Item = &'a Arc<Log>>) {
         for known in logs {
             if let Some(entry) = self.logs.iter_mut().find(|entry| entry.number == known.number) {
-                entry.dead_bytes = known.dead_bytes.load(Ordering::Relaxed);
+                entry.note_dead(known);
             }
         }
     }
@@ -230,8 +254,14 @@ mod tests {
         let manifest = Manifest {
             secret: std::array::from_fn(|i| i as u8 * 17),
             logs: vec![
-                LogEntry { number: 1, generation: 2, purged: 3, dead_bytes: 1 << 40 },
-                LogEntry { number: 2, generation: 0, purged: 0, dead_bytes: 0 },
+                LogEntry {
+                    generation: 2,
+                    purged: 3,
+                    dead_bytes: 1 << 40,
+                    dead_records: 7,
+                    ..LogEntry::new(1)
+                },
+                LogEntry::new(2),
             ],
             segments: vec![SegmentEntry {
                 number: 5,

@@ -23,6 +23,8 @@ use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
 use crate::map::unreadable;
 use crate::options::EmbeddedOptions;
 use crate::rebuild::{DeletionMap, rebuild_segment};
+use crate::reserve::START_BYTES;
+use crate::room::{self, DiskSpace};
 use crate::segment;
 use crate::segment::file::SegmentFile;
 use crate::segment::sidecar::SidecarKind;
@@ -76,6 +78,16 @@ impl ShelfOpenError {
         move |cause| Self::Io { path: path.into(), cause }
     }
 
+    /// Whether the shelf could not be opened because the disk is full.
+    pub fn is_disk_full(&self) -> bool {
+        match self {
+            Self::Io { cause, .. }
+            | Self::Log(LogError::Io { cause, .. })
+            | Self::Manifest { cause: ManifestError::Io(cause), .. } => room::is_full(cause),
+            _ => false,
+        }
+    }
+
     /// Whether a file that the manifest names is missing. If another process writes, it has
     /// replaced the manifest meanwhile.
     fn is_stale(&self) -> bool {
@@ -98,6 +110,11 @@ impl EmbeddedStore {
     ) -> Result<Self, ShelfOpenError> {
         options.disk = Arc::new(FailStopDisk::new(options.disk));
         let disk = Arc::clone(&options.disk);
+        let reserve = options.reserve.clone();
+        if let Some(reserve) = &reserve {
+            // An archive that is only now begun has no directory to ask about.
+            let _ = reserve.give_up_below(START_BYTES);
+        }
         for dir in [dir, &dir.join("log"), &dir.join("seg")] {
             make_dir(&*disk, dir).map_err(ShelfOpenError::io(dir))?;
         }
@@ -123,13 +140,19 @@ impl EmbeddedStore {
             }
         }
         let shelf = Arc::new(loaded?);
+        shelf.note_all_erasable();
+        if let Some(reserve) = reserve
+            && let Err(error) = reserve.make()
+        {
+            notes.push(format!("no space was reserved for the time when the disk is full: {error}"));
+        }
         let thread = background.then(|| maintenance::start(&shelf)).transpose();
         let thread = thread.map_err(ShelfOpenError::io(dir))?;
         if thread.is_none() {
             // The next commit that begins a new head seals the heads that a crash left unsealed.
             shelf.signal.lock().work = true;
         }
-        Ok(Self { shelf, notes, thread })
+        Ok(Self { shelf, notes, refusal: None, thread })
     }
 
     /// Opens a shelf that another process has [released](EmbeddedStore::release). Nothing is written to
@@ -144,9 +167,11 @@ impl EmbeddedStore {
         let manifest = manifest.ok_or_else(|| ShelfOpenError::Missing(dir.into()))?;
         let background = options.background;
         let shelf = Arc::new(Self::load(dir, rules, options, manifest, None)?);
+        shelf.note_all_erasable();
         shelf.signal.lock().resting = true;
         let thread = background.then(|| maintenance::start(&shelf)).transpose();
-        Ok(Self { thread: thread.map_err(ShelfOpenError::io(dir))?, shelf, notes: Vec::new() })
+        let thread = thread.map_err(ShelfOpenError::io(dir))?;
+        Ok(Self { shelf, notes: Vec::new(), refusal: None, thread })
     }
 
     /// Opens a shelf as it is now, for reading only; a server may be writing to it.
@@ -161,7 +186,7 @@ impl EmbeddedStore {
             let error = match Self::load(dir, rules, options.clone(), manifest.clone(), None) {
                 Ok(shelf) => {
                     let shelf = Arc::new(shelf);
-                    return Ok(Self { shelf, notes: Vec::new(), thread: None });
+                    return Ok(Self { shelf, notes: Vec::new(), refusal: None, thread: None });
                 }
                 Err(error) => error,
             };
@@ -171,6 +196,18 @@ impl EmbeddedStore {
             }
             manifest = now;
         }
+    }
+
+    /// Opens a shelf for reading only, because it cannot be opened for writing now. Writes are
+    /// refused with `why`, which [`Store::trouble`](hark_archive::Store::trouble) returns too.
+    pub fn open_refusing(
+        dir: &Path,
+        options: EmbeddedOptions,
+        why: String,
+    ) -> Result<Self, ShelfOpenError> {
+        let mut store = Self::open_read_only(dir, options)?;
+        store.refusal = Some(why);
+        Ok(store)
     }
 
     /// Loads the shelf: for writing if `notes` is given, which receives notes on what was repaired.
@@ -215,6 +252,9 @@ impl EmbeddedStore {
             manifest: Mutex::new(manifest.clone()),
             maintenance: Mutex::new(()),
             known: Mutex::default(),
+            erase: Mutex::default(),
+            space: DiskSpace::default(),
+            wake: Mutex::default(),
             losses: AtomicU64::new(0),
             signal: Mutex::new(MaintenanceSignal::default()),
             signalled: Condvar::new(),
@@ -287,6 +327,7 @@ impl EmbeddedShelf {
                     }
                 }
                 LogFrame::Delete { id, log } => {
+                    head.log.note_deletions(1);
                     kill(segments, heads.iter().chain([&head]), (&id, self.terms.id(&id)), log);
                 }
             })?;
@@ -394,7 +435,7 @@ fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpenErro
         }
         let manifest = Manifest {
             secret,
-            logs: vec![LogEntry { number: 1, generation: 0, purged: 0, dead_bytes: 0 }],
+            logs: vec![LogEntry::new(1)],
             segments: Vec::new(),
             next_segment: 1,
         };
@@ -470,6 +511,7 @@ pub(crate) fn open_segment(
         logs.push(known.map(|log| open_sealed(disk, dir, log)).transpose()?.map(Arc::new));
     }
     let segment = Segment::new(entry.clone(), Arc::new(file), addresses, logs, dead, terms);
+    segment.count_dead();
     if segment.is_unreadable() {
         return Err(ShelfOpenError::io(&segment::path(dir, entry.number))(unreadable()));
     }
@@ -481,6 +523,7 @@ fn open_sealed(disk: &dyn Disk, dir: &Path, entry: &LogEntry) -> Result<Log, She
     let id = (entry.number, entry.generation);
     let log = Log::open(disk, dir, id, u64::MAX, false).map_err(ShelfOpenError::io(&path))?;
     log.dead_bytes.store(entry.dead_bytes, Ordering::Relaxed);
+    log.dead_records.store(entry.dead_records, Ordering::Relaxed);
     Ok(log)
 }
 

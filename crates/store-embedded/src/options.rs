@@ -1,10 +1,12 @@
 //! Settings of an embedded shelf, and the progress of long jobs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::disk;
 use crate::head;
 use crate::log::LOG_BYTES_MAX;
+use crate::reserve::DiskReserve;
 
 /// Settings of an embedded shelf.
 #[derive(Clone)]
@@ -35,6 +37,13 @@ pub struct EmbeddedOptions {
     /// [`Store::label_values`](hark_archive::Store::label_values). Segments that list others are
     /// made again, one at a time.
     pub listed_labels: &'static [u8],
+    /// Time within which deleted records are gone from all files. `None` leaves them until their
+    /// log is rewritten for other reasons. Needs `background`.
+    pub erase_within: Option<Duration>,
+    /// Free bytes of the disk below which all space of deleted records is given back at once.
+    pub free_bytes_min: u64,
+    /// The reserve of the directory that the shelf is in. `None`: there is none.
+    pub reserve: Option<Arc<DiskReserve>>,
     /// The disk that the files are on.
     pub disk: Arc<dyn disk::Disk>,
 }
@@ -51,6 +60,9 @@ impl Default for EmbeddedOptions {
             dead_bytes_max: u64::MAX,
             background: true,
             listed_labels: &[],
+            erase_within: None,
+            free_bytes_min: 0,
+            reserve: None,
             disk: Arc::new(disk::RealDisk),
         }
     }

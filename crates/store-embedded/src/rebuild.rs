@@ -224,6 +224,7 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpen
             generation,
             purged: 0,
             dead_bytes: 0,
+            dead_records: 0,
         }));
     }
     let Some((_, sealed)) = logs.split_last() else {

@@ -22,9 +22,10 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::follow::ReleasedShelf;
 use crate::head::{Head, HeadView};
 use crate::log::{self, Log, LogFrame};
-use crate::maintenance::{MaintenanceSignal, MaintenanceState};
+use crate::maintenance::{EraseSchedule, MaintenanceSignal, MaintenanceState};
 use crate::manifest::{LogEntry, Manifest};
 use crate::options::EmbeddedOptions;
+use crate::room::{DiskSpace, is_full};
 use crate::tail::LogTail;
 use crate::term::TermHasher;
 use crate::view::{LiveRow, ShelfView};
@@ -105,6 +106,12 @@ pub(crate) struct EmbeddedShelf {
     pub maintenance: Mutex<()>,
     /// What maintenance remembers from one round to the next.
     pub known: Mutex<MaintenanceState>,
+    /// What is to be erased from the files.
+    pub erase: Mutex<EraseSchedule>,
+    /// What is known of the disk's space.
+    pub space: DiskSpace,
+    /// Wakes whoever delivers news, once the shelf can be written again.
+    pub wake: Mutex<Option<Box<dyn Fn() + Send>>>,
     /// How many times an unreadable part of a file was noticed.
     pub losses: AtomicU64,
     pub signal: Mutex<MaintenanceSignal>,
@@ -146,7 +153,7 @@ impl EmbeddedShelf {
         {
             let mut manifest = self.manifest.lock();
             let mut next = manifest.clone();
-            next.logs.push(LogEntry { number, generation: 0, purged: 0, dead_bytes: 0 });
+            next.logs.push(LogEntry::new(number));
             next.write(&*self.options.disk, &self.dir)?;
             *manifest = next;
         }
@@ -194,6 +201,10 @@ impl EmbeddedShelf {
             writing = self.writing.lock();
         }
         if let Err(error) = self.rotate(&mut writing) {
+            if is_full(&error) {
+                self.known.lock().untidy = true;
+                return Err(self.space.lacks(&format!("a new log could not be begun: {error}")));
+            }
             let reason = format!("a new log could not be begun: {error}");
             writing.stopped = Some(reason.clone());
             self.known.lock().untidy = true;
@@ -202,6 +213,17 @@ impl EmbeddedShelf {
         }
         drop(writing);
         self.after_rotation().inspect_err(note)
+    }
+
+    /// Begins a new head if the present one has dead records or deletions. The old one is left for
+    /// sealing. Does nothing in a process that does not write.
+    pub fn freeze_head(&self) -> io::Result<()> {
+        let mut writing = self.writing.lock();
+        let is_writing = writing.tail.is_some() && writing.stopped.is_none();
+        if is_writing && self.view.load().active.log.has_dead() {
+            self.rotate(&mut writing)?;
+        }
+        Ok(())
     }
 
     /// Commits writes up to the end of a step. Their records are sound and fit into one sync.
@@ -217,6 +239,7 @@ impl EmbeddedShelf {
         if writing.tail.is_none() {
             return Err(CommitError::ReadOnly);
         }
+        self.check_space(&writing, writes)?;
         self.make_room(writing)?;
         let mut writing = self.writing.lock();
         let view = self.view.load_full();
@@ -274,6 +297,7 @@ impl EmbeddedShelf {
             writing.stopped = Some(reason.clone());
             return Err(CommitError::Stopped(reason));
         }
+        view.active.log.note_deletions(writing.targets.len() as u64);
         view.active.publish();
         writing.targets.drain(..).for_each(|target| target.kill());
         Ok(())
@@ -380,12 +404,14 @@ impl EmbeddedShelf {
         if others > writing.step.left {
             // The records that hold the slot are deleted with the put, which comes last.
             let step = &erased[holders..holders + writing.step.left];
-            self.delete(writing, view, step);
+            self.delete(writing, view, step, true);
             writing.step.unfinished = true;
             return Ok(Outcome::Erased(step.len() as u64));
         }
         writing.step.left -= others;
-        self.delete(writing, view, &erased);
+        let (holders, others) = erased.split_at(holders);
+        self.delete(writing, view, holders, false);
+        self.delete(writing, view, others, true);
         let head = &view.active;
         let Some(tail) = &writing.tail else { return Ok(Outcome::Duplicate) };
         let (salt, start) = (tail.salt, tail.len as usize);
@@ -405,16 +431,30 @@ impl EmbeddedShelf {
         writing.step.unfinished = found.len() > left;
         found.truncate(left);
         writing.step.left -= found.len();
-        self.delete(writing, view, &found);
+        self.delete(writing, view, &found, true);
         Ok(found.len() as u64)
     }
 
-    /// Gathers the deletions of the records found.
-    fn delete(&self, writing: &mut LogWriterState, view: &ShelfView, found: &[Position]) {
+    /// Gathers the deletions of the records found. If `is_erased`, the records are to be gone from
+    /// all files in time; records that were only replaced need not.
+    fn delete(
+        &self,
+        writing: &mut LogWriterState,
+        view: &ShelfView,
+        found: &[Position],
+        is_erased: bool,
+    ) {
         let Some(salt) = writing.tail.as_ref().map(|tail| tail.salt) else { return };
+        let mut erase = (is_erased && !found.is_empty()).then(|| self.erase.lock());
+        if let Some(erase) = &mut erase {
+            erase.logs.insert(view.active.log.number);
+        }
         for Position { id, .. } in found {
             if let Some(target) = view.locate(id, self.terms.id(id), true) {
                 target.doom();
+                if let Some(erase) = &mut erase {
+                    erase.logs.insert(target.log());
+                }
                 writing.gather(LogFrame::Delete { id: *id, log: target.log() }, salt);
                 writing.targets.push(target);
                 writing.step.erased.push(*id);

@@ -29,6 +29,8 @@ pub struct EmbeddedStore {
     pub(crate) shelf: Arc<EmbeddedShelf>,
     /// What was found and repaired when the shelf was opened.
     pub(crate) notes: Vec<String>,
+    /// Why all writes are refused, if the shelf could only be opened for reading.
+    pub(crate) refusal: Option<String>,
     pub(crate) thread: Option<JoinHandle<()>>,
 }
 
@@ -43,7 +45,9 @@ impl Drop for EmbeddedStore {
     fn drop(&mut self) {
         self.shelf.signal.lock().stop = true;
         self.shelf.signalled.notify_all();
-        if let Some(thread) = self.thread.take() {
+        // The thread itself may be what drops the store, while it wakes somebody.
+        let own = std::thread::current().id();
+        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != own) {
             // A panic of the thread has already been printed.
             let _ = thread.join();
         }
@@ -56,6 +60,9 @@ impl Store for EmbeddedStore {
     }
 
     fn commit_some(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
+        if let Some(refusal) = &self.refusal {
+            return Err(CommitError::Unavailable(refusal.clone()));
+        }
         for (index, write) in writes.iter().enumerate() {
             if let Write::Put(bytes) = write {
                 if bytes.len() > BODY_MAX {
@@ -140,13 +147,27 @@ impl Store for EmbeddedStore {
         Ok(explain_all(&view.parts, &view.now().0, questions))
     }
 
+    fn deletes_follow(&self, follow: bool) {
+        self.shelf.deletes_follow(follow);
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.refusal.clone().or_else(|| self.shelf.space.lacking())
+    }
+
+    fn on_news(&self, wake: Box<dyn Fn() + Send>) {
+        *self.shelf.wake.lock() = Some(wake);
+    }
+
     fn stats(&self) -> StoreStats {
         let view = self.shelf.view.load_full();
         let dead = DeadBytes::of(&view, &self.shelf.options);
         let mut stats = StoreStats {
             segments: view.segments.len() as u64,
             dead_bytes: dead.all,
-            reclaimable_bytes: dead.reclaimable(&self.shelf.options),
+            reclaimable_bytes: self.shelf.reclaimable(&dead),
+            // Where the disk does not say, there is no figure.
+            free_bytes: self.shelf.options.disk.free(&self.shelf.dir).ok(),
             written_bytes: self.shelf.written_bytes.load(Ordering::Relaxed),
             heads_waiting: view.frozen.len() as u64,
             merge_due_records: merge_due_records(&view.segments, &self.shelf.options),
@@ -167,7 +188,7 @@ impl Store for EmbeddedStore {
             let dead = u64::from(head.dead_count()).min(rows);
             stats.records += rows - dead;
             stats.head_records += rows - dead;
-            stats.dead += dead;
+            stats.dead += head.log.dead_records.load(Ordering::Relaxed);
             stats.log_bytes += head.log.written();
             span(&mut stats, Source::span(&HeadView::published(head)));
         }
@@ -175,7 +196,6 @@ impl Store for EmbeddedStore {
             let rows = u64::from(segment.file.rows);
             let dead = u64::from(segment.dead.rows.count()).min(rows);
             stats.records += rows - dead;
-            stats.dead += dead;
             stats.damaged += segment.dead.damaged.load(Ordering::Relaxed);
             stats.index_bytes += segment.file.bytes() + segment.addresses.bytes();
             if segment.entry.dead > 0 {
@@ -184,6 +204,7 @@ impl Store for EmbeddedStore {
             }
             for log in segment.logs.iter().flatten() {
                 stats.log_bytes += log.written();
+                stats.dead += log.dead_records.load(Ordering::Relaxed);
             }
             let oldest = (rows > 0).then_some((segment.file.oldest, segment.file.newest));
             span(&mut stats, oldest);

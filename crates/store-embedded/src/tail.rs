@@ -31,13 +31,20 @@ impl LogTail {
         self.len
     }
 
+    /// Whether disk space for this many more bytes is reserved.
+    pub(crate) fn has_reserved(&self, bytes: u64) -> bool {
+        self.len + bytes <= self.reserved
+    }
+
     /// Appends a batch; on return it is durable.
     pub(crate) fn append(&mut self, batch: &[u8], syncs: &Histogram) -> io::Result<()> {
         let end = self.len + batch.len() as u64;
         if end > self.reserved {
-            self.reserved = end + (end / 4).clamp(AHEAD_MIN, AHEAD_MAX);
+            let ahead = end + (end / 4).clamp(AHEAD_MIN, AHEAD_MAX);
             // A disk that cannot reserve space may still have some; if not, the write fails.
-            let _ = self.file.reserve(self.len, self.reserved);
+            if self.file.reserve(self.len, ahead).is_ok() {
+                self.reserved = ahead;
+            }
         }
         self.file.write_all(batch)?;
         let started = Instant::now();

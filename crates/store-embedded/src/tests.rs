@@ -177,7 +177,7 @@ fn leave_long_log(shelf: &Shelf, end: u32, sealed: bool) {
     write(3, vec![vec![put(end), gone(5, 1)], vec![gone(50, 2), gone(51, 2), put(50)]]);
     let mut manifest =
         Manifest::read(&crate::disk::RealDisk, &shelf.0).expect("is read").expect("is there");
-    let entry = |number| LogEntry { number, generation: 0, purged: 0, dead_bytes: 0 };
+    let entry = LogEntry::new;
     manifest.logs.truncate(1);
     manifest.logs.extend([entry(2), entry(3)]);
     manifest.write(&crate::disk::RealDisk, &shelf.0).expect("is written");

@@ -199,8 +199,7 @@ impl Head {
         let (Some(chunk), Some(found)) = (self.chunk(row), self.row(row)) else { return };
         chunk.doomed.set(row % CHUNK as u32);
         if self.dead.kill(row, || chunk.dead.set(row % CHUNK as u32), || Some(found.kind)) {
-            let bytes = self.log.frame_bytes(found.offset);
-            self.log.dead_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.log.note_dead(found.offset);
         }
     }
 

@@ -1,11 +1,11 @@
-//! Bytes of deleted records.
+//! Bytes of deleted records and of deletions.
 
 use std::sync::atomic::Ordering;
 
 use crate::log::Log;
 use crate::view::ShelfView;
 
-/// Bytes of deleted records in the logs of a shelf.
+/// Bytes of deleted records and of deletions in the logs of a shelf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeadBytes {
     /// In all logs.

@@ -17,7 +17,7 @@ use crate::disk::Disk;
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::map::unreadable;
 use crate::open::open_segment;
-use crate::room::ReservingDisk;
+use crate::room::{BESIDE_COMPACTION, ReservingDisk};
 use crate::segment::sidecar::SidecarKind;
 use crate::segment::view::Segment;
 use crate::segment::{self, view};
@@ -58,6 +58,8 @@ impl EmbeddedShelf {
         needs: u64,
     ) -> io::Result<ReservingDisk> {
         let disk = Arc::clone(&self.options.disk);
+        let compacting = self.space.compacting.load(Ordering::Relaxed);
+        let beside = if compacting { BESIDE_COMPACTION } else { beside };
         let room = ReservingDisk { disk, dir: self.dir.clone(), job, beside };
         room.check(needs)?;
         Ok(room)
@@ -105,7 +107,7 @@ impl EmbeddedShelf {
         }
         // More records may have died since the logs were opened.
         for fresh in &fresh {
-            fresh.set_dead_bytes(&next.logs);
+            fresh.set_dead(&next.logs);
         }
         let fresh: Vec<_> = fresh.into_iter().map(Arc::new).collect();
         let mut segments = Vec::new();
@@ -117,6 +119,7 @@ impl EmbeddedShelf {
             };
             segments.push(self.save_dead(disk, segment, line)?);
         }
+        next.note_dead(segments.iter().flat_map(|segment| &segment.logs).flatten());
         disk.sync_dir(&self.dir.join("seg"))?;
         next.write(disk, &self.dir)?;
         for segment in &segments {

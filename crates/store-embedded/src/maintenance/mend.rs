@@ -66,7 +66,7 @@ impl EmbeddedShelf {
             let at = manifest.segments.iter().position(|s| s.number == bad.entry.number);
             let at = at.unwrap_or(manifest.segments.len());
             manifest.segments.splice(at..(at + 1).min(manifest.segments.len()), entries);
-            manifest.note_dead_bytes(bad.logs.iter().flatten());
+            manifest.note_dead(bad.logs.iter().flatten());
         })?;
         let records = made.iter().map(|(_, written)| u64::from(written.count)).sum();
         let bytes = made.iter().map(|(_, written)| written.bytes).sum();

@@ -9,7 +9,7 @@ use parking_lot::MutexGuard;
 use super::MaintenanceError;
 use super::install::JobStart;
 use crate::disk::Disk;
-use crate::log::{self, LogFrame};
+use crate::log::{self, Log, LogFrame};
 use crate::manifest::{LogEntry, Manifest};
 use crate::open::open_segment;
 use crate::room::BESIDE_OTHERS;
@@ -22,35 +22,50 @@ use crate::view::ShelfView;
 /// Bytes of frames per batch of a rewritten log.
 const BATCH_BYTES: usize = 1 << 20;
 
+/// The order in which logs are rewritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RewriteOrder {
+    /// The oldest log first. A deletion names a record in its own log or an older one, so by the
+    /// time that a log is rewritten, no older log needs its deletions any more.
+    Oldest,
+    /// The log with the largest dead share first.
+    Worst,
+}
+
+/// Returns the dead rows of a segment whose records are still in the log numbered `log`.
 pub(super) fn moved_and_dead(segment: &Segment, log: u32) -> Vec<u32> {
     segment.dead.dead.ones().filter(|&row| segment.address(row).log == log).collect()
 }
 
 impl EmbeddedShelf {
-    /// Returns the log with the largest dead share above `share`, and its segment.
-    /// `passed_segments` and `passed_logs` are skipped.
-    pub(super) fn worst_log(
+    /// Returns the next log to rewrite, and its segment: of the sealed logs that `is_due` accepts,
+    /// the one that `order` puts first. `passed_segments` and `passed_logs` are skipped.
+    pub(super) fn due_log(
         &self,
-        share: f64,
+        order: RewriteOrder,
+        is_due: &dyn Fn(&Log) -> bool,
         passed_segments: &HashSet<u32>,
         passed_logs: &HashSet<u32>,
     ) -> Option<(Arc<Segment>, u32)> {
         let view = self.view.load_full();
         let followed_from = self.signal.lock().followed_from.unwrap_or(u32::MAX);
-        let mut worst: Option<(f64, &Arc<Segment>, u32)> = None;
         let sound = |segment: &&Arc<Segment>| {
             !segment.is_unreadable() && !passed_segments.contains(&segment.entry.number)
         };
+        let mut first: Option<(&Arc<Segment>, &Arc<Log>)> = None;
         for segment in view.segments.iter().filter(sound) {
             for log in segment.logs.iter().flatten() {
-                let dead = log.dead_share();
                 let free = log.number < followed_from && !passed_logs.contains(&log.number);
-                if free && dead > share && worst.is_none_or(|(most, ..)| dead > most) {
-                    worst = Some((dead, segment, log.number));
+                let is_before = |(_, other): (_, &Arc<Log>)| match order {
+                    RewriteOrder::Oldest => log.number < other.number,
+                    RewriteOrder::Worst => log.dead_share() > other.dead_share(),
+                };
+                if free && log.has_dead() && is_due(log) && first.is_none_or(is_before) {
+                    first = Some((segment, log));
                 }
             }
         }
-        worst.map(|(_, segment, number)| (Arc::clone(segment), number))
+        first.map(|(segment, log)| (Arc::clone(segment), log.number))
     }
 
     /// Rewrites a log without its dead records, and its segment's addresses.
@@ -71,12 +86,8 @@ impl EmbeddedShelf {
             return Ok(());
         };
         let Some(active) = manifest.logs.last() else { return Ok(()) };
-        let fresh = LogEntry {
-            number,
-            generation: old.generation + 1,
-            purged: active.number,
-            dead_bytes: 0,
-        };
+        let generation = old.generation + 1;
+        let fresh = LogEntry { generation, purged: active.number, ..LogEntry::new(number) };
         let (moved, end) = self.copy_live(disk, segment, &manifest, old, &fresh)?;
         self.all_was_read(&before)?;
         let entry = &segment.entry;
@@ -123,11 +134,12 @@ impl EmbeddedShelf {
         disk.sync_dir(&self.dir.join("seg"))?;
         let dead = Some(Arc::clone(&segment.dead));
         let renewed = open_segment(disk, &self.dir, &line, &next, self.terms, dead)?;
-        renewed.keep_dead_bytes(segment, number);
+        renewed.keep_dead(segment, number);
         // Records that died while the log was copied are still in the copy.
         for row in moved_and_dead(&renewed, number) {
-            renewed.note_dead_bytes(row);
+            renewed.note_dead(row);
         }
+        next.note_dead(renewed.logs.iter().flatten());
         next.write(disk, &self.dir)?;
         renewed.dead.note_saved();
         let old = std::mem::replace(&mut *manifest, next);
@@ -152,7 +164,7 @@ impl EmbeddedShelf {
         self.note_done(&started, records, written(&renewed).unwrap_or(0), |done| {
             &mut done.rewriting
         });
-        tracing::info!(
+        tracing::debug!(
             log = number,
             bytes_before = written(segment),
             bytes = written(&renewed).unwrap_or(0),
@@ -179,7 +191,7 @@ impl EmbeddedShelf {
             ShelfView::new(segments, view.frozen.clone(), Arc::clone(&view.active))
         });
         self.remove_unnamed(&old, &new);
-        tracing::info!(segment = segment.entry.number, "nothing was left of a segment; it is gone");
+        tracing::debug!(segment = segment.entry.number, "nothing was left of a segment; it is gone");
         Ok(())
     }
 

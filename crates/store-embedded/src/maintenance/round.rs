@@ -2,13 +2,14 @@
 //! until the next round, so that it holds up no other job, and the files that it left are removed.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::rewrite::RewriteOrder;
 use super::{JobFailure, MaintenanceError};
-use crate::log::{self, LogError};
+use crate::log::{self, Log, LogError};
 use crate::open::{ShelfOpenError, orphans};
 use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::segment;
@@ -45,8 +46,10 @@ pub(crate) struct MaintenanceRound<'a> {
     /// Segments that are damaged or were replaced in this round: neither they nor their logs are
     /// touched.
     bad: HashSet<u32>,
-    /// Logs that are not rewritten.
+    /// Logs that are not rewritten, or were.
     logs: HashSet<u32>,
+    /// Logs that could not be rewritten.
+    unwritten: HashSet<u32>,
 }
 
 impl<'a> MaintenanceRound<'a> {
@@ -59,6 +62,7 @@ impl<'a> MaintenanceRound<'a> {
             unmerged: HashSet::new(),
             bad: HashSet::new(),
             logs: HashSet::new(),
+            unwritten: HashSet::new(),
         };
         if !stop() {
             shelf.tidy();
@@ -74,6 +78,11 @@ impl<'a> MaintenanceRound<'a> {
             self.shelf.tidy();
         }
         self.failed.map_or(Ok(()), Err)
+    }
+
+    /// Whether a job has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.is_some()
     }
 
     /// Seals full heads.
@@ -123,26 +132,79 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Rewrites logs with a dead share above `share`, the worst first, as long as `is_due` is true.
-    pub(crate) fn rewrite(
+    /// Rewrites the logs that `is_due` accepts, in this order, each at most once.
+    pub(super) fn rewrite(
         &mut self,
-        share: f64,
-        is_due: &dyn Fn() -> bool,
+        order: RewriteOrder,
+        is_due: &dyn Fn(&Log) -> bool,
         progress: OnProgress<'_>,
     ) {
         let total = self.shelf.manifest.lock().logs.len() as u64;
         let mut done = 0;
         while !(self.stop)()
-            && is_due()
-            && let Some((segment, log)) = self.shelf.worst_log(share, &self.bad, &self.logs)
+            && let Some((segment, log)) = self.shelf.due_log(order, is_due, &self.bad, &self.logs)
         {
+            self.logs.insert(log);
             if let Err(error) = self.shelf.rewrite(&segment, log) {
-                self.logs.insert(log);
+                self.unwritten.insert(log);
                 self.note(error);
             }
             done += 1;
             progress(JobProgress { what: "rewriting logs", done: done.min(total), total });
+            // Full heads wait in memory, and the writer waits for them.
+            self.seal();
         }
+    }
+
+    /// Begins a new head if the present one has dead records, and seals the one before.
+    pub(super) fn seal_head(&mut self) {
+        if (self.stop)() {
+            return;
+        }
+        match self.shelf.freeze_head() {
+            Ok(()) => self.seal(),
+            Err(error) => self.note(error.into()),
+        }
+    }
+
+    /// Makes the segments that have dead rows anew without them.
+    pub(super) fn drop_dead_rows(&mut self) {
+        let view = self.shelf.view.load_full();
+        for segment in &view.segments {
+            let passed = self.unmerged.contains(&segment.entry.number)
+                || self.bad.contains(&segment.entry.number);
+            if (self.stop)() {
+                return;
+            }
+            if passed || segment.dead.rows.count() == 0 {
+                continue;
+            }
+            match self.shelf.merge(std::slice::from_ref(segment)) {
+                Ok(None) => {}
+                Ok(Some(bad)) => self.mend(&bad),
+                Err(error) => self.note(error),
+            }
+        }
+    }
+
+    /// Erases what is deleted in these logs from all files. The logs that could not be rewritten
+    /// are left in `logs`.
+    pub(super) fn erase(&mut self, logs: &mut BTreeSet<u32>) {
+        let due = logs.clone();
+        self.rewrite(RewriteOrder::Oldest, &|log| due.contains(&log.number), &mut |_| {});
+        if !self.shelf.terms.listed().is_empty() {
+            // A segment has the values of listed labels, also those of dead rows.
+            self.drop_dead_rows();
+        }
+        let view = self.shelf.view.load_full();
+        let sealed = view.segments.iter().flat_map(|segment| &segment.logs).flatten();
+        let heads = view.heads().map(|head| &head.log);
+        let left: BTreeSet<u32> = sealed
+            .chain(heads)
+            .filter(|log| log.has_dead() && !self.logs.contains(&log.number))
+            .map(|log| log.number)
+            .collect();
+        logs.retain(|log| left.contains(log) || self.unwritten.contains(log));
     }
 
     /// Rebuilds a segment that is damaged or lists other labels from its logs, or gives it up.

@@ -1,7 +1,6 @@
 //! The jobs that make segments: sealing a full head, and merging segments.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::MaintenanceError;
 use super::install::JobStart;
@@ -38,12 +37,12 @@ impl EmbeddedShelf {
         self.install(&room, &[entry], &died, &|manifest, entries| {
             manifest.segments.extend(entries);
             if let Some(entry) = manifest.logs.iter_mut().find(|entry| entry.number == log) {
-                entry.dead_bytes = head.log.dead_bytes.load(Ordering::Relaxed);
+                entry.note_dead(&head.log);
             }
         })?;
         let records = u64::from(written.count);
         self.note_done(&started, records, written.bytes, |done| &mut done.sealing);
-        tracing::info!(
+        tracing::debug!(
             segment = number,
             records = head.published(),
             bytes = written.bytes,
@@ -89,11 +88,11 @@ impl EmbeddedShelf {
             let at = at.unwrap_or(0);
             manifest.segments.retain(|s| !old_numbers.contains(&s.number));
             manifest.segments.splice(at..at, entries);
-            manifest.note_dead_bytes(olds.iter().flat_map(|old| &old.logs).flatten());
+            manifest.note_dead(olds.iter().flat_map(|old| &old.logs).flatten());
         })?;
         let records = u64::from(written.count);
         self.note_done(&started, records, written.bytes, |done| &mut done.merging);
-        tracing::info!(
+        tracing::debug!(
             segment = number,
             segments = olds.len(),
             records,

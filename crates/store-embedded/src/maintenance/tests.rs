@@ -10,6 +10,7 @@ use hark_archive::{Query, RecordHeader, Store as _, Write};
 use super::due::due;
 use super::*;
 use crate::disk::{Disk, DiskFile, RealDisk};
+use crate::log::LogFrame;
 use crate::map::Map;
 use crate::options::EmbeddedOptions;
 use std::sync::Arc;
@@ -125,6 +126,8 @@ fn records_that_are_deleted_while_a_segment_is_put_in_place_are_counted() {
         stats.maintenance.sealing.records > 0 && stats.maintenance.merging.records > 0,
         "{stats:?}"
     );
-    assert_eq!(stats.dead_bytes, (200 - stats.records) * frame_bytes);
+    let deleted = 200 - stats.records;
+    assert_eq!(stats.dead, deleted);
+    assert_eq!(stats.dead_bytes, deleted * (frame_bytes + LogFrame::DELETE_BYTES));
     std::fs::remove_dir_all(&dir).unwrap();
 }

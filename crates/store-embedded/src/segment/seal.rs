@@ -55,10 +55,12 @@ pub fn bytes_max(head: &Head, values: &[Value<'_>], terms: &TermHasher) -> u64 {
     let (mut entries, mut postings, mut rows) = (0, 0, Vec::new());
     for (.., number) in head.lists() {
         head.rows_of_list(number, &mut rows);
-        entries += 1;
-        postings += rows.drain(..).len() as u64;
+        let live = rows.drain(..).filter(|&row| !head.is_dead(row)).count() as u64;
+        entries += u64::from(live > 0);
+        postings += live;
     }
-    u64::from(head.inserted()) * (8 + 12 + 1 + 8 + 12)
+    let live = u64::from(head.inserted().saturating_sub(head.dead_count()));
+    live * (8 + 12 + 1 + 8 + 12)
         + postings * 4
         + entries * (16 + spool::ENTRY_BYTES)
         + values::bytes(terms.listed(), values)

@@ -197,22 +197,44 @@ impl Segment {
         }
     }
 
-    /// Sets the dead bytes of its logs to those in these lines of a manifest.
-    pub fn set_dead_bytes(&self, lines: &[LogEntry]) {
+    /// Sets how much of its logs is dead, as in these lines of a manifest.
+    pub fn set_dead(&self, lines: &[LogEntry]) {
         for log in self.logs.iter().flatten() {
             if let Some(line) = lines.iter().find(|line| line.number == log.number) {
                 log.dead_bytes.store(line.dead_bytes, Ordering::Relaxed);
+                log.dead_records.store(line.dead_records, Ordering::Relaxed);
             }
         }
     }
 
-    /// Copies the dead bytes of the logs from `other`, except for the log numbered `except`.
-    pub fn keep_dead_bytes(&self, other: &Self, except: u32) {
+    /// Copies how much of the logs is dead from `other`, except for the log numbered `except`.
+    pub fn keep_dead(&self, other: &Self, except: u32) {
         for both in self.logs.iter().zip(&other.logs) {
             if let (Some(mine), Some(theirs)) = both
                 && mine.number != except
             {
-                mine.dead_bytes.store(theirs.dead_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+                mine.copy_dead(theirs);
+            }
+        }
+    }
+
+    /// Counts the dead records of logs that have dead bytes but no number of dead records, as
+    /// earlier versions left it.
+    pub fn count_dead(&self) {
+        let uncounted = |log: &Log| log.has_dead() && log.dead_records.load(Ordering::Relaxed) == 0;
+        if !self.logs.iter().flatten().any(|log| uncounted(log)) {
+            return;
+        }
+        let mut counts = vec![0u64; self.logs.len()];
+        for row in self.dead.dead.ones() {
+            let at = self.address(row).log.checked_sub(self.entry.first_log);
+            if let Some(count) = at.and_then(|at| counts.get_mut(at as usize)) {
+                *count += 1;
+            }
+        }
+        for (log, count) in self.logs.iter().zip(counts) {
+            if let Some(log) = log.as_ref().filter(|log| uncounted(log)) {
+                log.dead_records.store(count, Ordering::Relaxed);
             }
         }
     }
@@ -268,11 +290,11 @@ impl Segment {
     /// Marks a row as deleted for readers and the writer.
     pub fn kill(&self, row: u32) {
         if self.kill_row(row) {
-            self.note_dead_bytes(row);
+            self.note_dead(row);
         }
     }
 
-    /// Does the same as [`Segment::kill`], without counting dead bytes; false if the row was dead.
+    /// Does the same as [`Segment::kill`], without counting the record as dead; false if the row was dead.
     pub fn kill_row(&self, row: u32) -> bool {
         self.dead.doomed.set(row);
         row < self.file.rows
@@ -288,11 +310,11 @@ impl Segment {
         self.kinds.iter().find(|(_, list)| has(list)).map(|(kind, _)| *kind)
     }
 
-    /// Counts a row's frame as dead bytes of its log.
-    pub fn note_dead_bytes(&self, row: u32) {
+    /// Counts a row's record as dead in its log.
+    pub fn note_dead(&self, row: u32) {
         let address = self.address(row);
         if let Some(log) = self.log(address) {
-            log.dead_bytes.fetch_add(log.frame_bytes(address.offset), Ordering::Relaxed);
+            log.note_dead(address.offset);
         }
     }
 

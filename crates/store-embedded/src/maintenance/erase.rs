@@ -1,0 +1,114 @@
+//! Erasing: what was deleted is gone from all files within a bounded time, however large the
+//! archive is. Otherwise a log is rewritten only once a good part of it is dead.
+//!
+//! The logs with deleted records, and those with the deletions, are noted as the deletions are
+//! written. Twice within the bound a round of maintenance rewrites all of them. When the last such
+//! round began is kept in the file ERASED, so that restarts do not put off the next one.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read as _};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::shelf::EmbeddedShelf;
+
+const NAME: &str = "ERASED";
+
+/// Longest time between two looks at the clock, which may be set meanwhile.
+const LOOK_MAX: Duration = Duration::from_hours(1);
+
+/// What is to be erased, and since when.
+#[derive(Debug, Default)]
+pub(crate) struct EraseSchedule {
+    /// Numbers of the logs that have records or deletions to be erased.
+    pub logs: BTreeSet<u32>,
+    /// When the last round of erasing began; `None` until ERASED was read.
+    last: Option<SystemTime>,
+}
+
+/// A round of erasing.
+pub(super) struct EraseRound {
+    /// The logs that are still to be rewritten.
+    pub(super) logs: BTreeSet<u32>,
+    began: SystemTime,
+}
+
+impl EmbeddedShelf {
+    /// Notes that all logs with dead records are to be erased, as a start does not know which of
+    /// these records were deleted and which replaced.
+    pub(crate) fn note_all_erasable(&self) {
+        let view = self.view.load();
+        let sealed = view.segments.iter().flat_map(|segment| &segment.logs).flatten();
+        let logs = sealed.chain(view.heads().map(|head| &head.log));
+        self.erase.lock().logs.extend(logs.filter(|log| log.has_dead()).map(|log| log.number));
+    }
+
+    /// Time until the next round of erasing; `None` if nothing is erased.
+    pub(super) fn erase_wait(&self) -> Option<Duration> {
+        let every = self.options.erase_within? / 2;
+        let last = self.erase.lock().last?;
+        let left = (last + every).duration_since(SystemTime::now()).unwrap_or_default();
+        Some(left.min(LOOK_MAX))
+    }
+
+    /// Begins a round of erasing, if one is due.
+    pub(super) fn begin_erasing(&self) -> Option<EraseRound> {
+        let every = self.options.erase_within? / 2;
+        let now = SystemTime::now();
+        let known = self.erase.lock().last;
+        let last = known.unwrap_or_else(|| {
+            let read = self.read_erased();
+            if read.is_none() {
+                self.write_erased(now);
+            }
+            read.unwrap_or(now)
+        });
+        self.erase.lock().last = Some(last);
+        if (last..last + every).contains(&now) {
+            return None;
+        }
+        // The writer is held: a deletion that is noted is also carried out in memory.
+        let _writing = self.writing.lock();
+        let logs = std::mem::take(&mut self.erase.lock().logs);
+        Some(EraseRound { logs, began: now })
+    }
+
+    /// Ends a round of erasing. What is left is erased in the next round; if the round failed, that
+    /// one is due at once.
+    pub(super) fn end_erasing(&self, round: EraseRound, has_failed: bool) {
+        let mut erase = self.erase.lock();
+        erase.logs.extend(round.logs);
+        if !has_failed {
+            erase.last = Some(round.began);
+            drop(erase);
+            self.write_erased(round.began);
+        }
+    }
+
+    /// Reads when the last round began. A file that is not whole says that it was long ago.
+    fn read_erased(&self) -> Option<SystemTime> {
+        let mut text = String::new();
+        match self.options.disk.read(&self.dir.join(NAME)) {
+            Ok(mut file) => match file.read_to_string(&mut text) {
+                Ok(_) => {}
+                Err(_) => return Some(UNIX_EPOCH),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(_) => return Some(UNIX_EPOCH),
+        }
+        let seconds = text.trim().parse().unwrap_or(0);
+        Some(UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH))
+    }
+
+    fn write_erased(&self, at: SystemTime) {
+        let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let write = || {
+            let mut file = self.options.disk.create(&self.dir.join(NAME))?;
+            file.write_all(format!("{seconds}\n").as_bytes())?;
+            file.sync()
+        };
+        if let Err(error) = write() {
+            // The next start erases sooner than it would have to.
+            tracing::debug!(%error, "ERASED could not be written");
+        }
+    }
+}

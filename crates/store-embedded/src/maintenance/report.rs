@@ -1,0 +1,45 @@
+//! What maintenance has done, told in the log now and then instead of after every job.
+
+use std::time::{Duration, Instant};
+
+use hark_archive::store::MaintenanceStats;
+
+/// Least time between two lines.
+const EVERY: Duration = Duration::from_mins(1);
+
+/// The maintenance that the log has told of, and when.
+#[derive(Debug, Default)]
+pub(super) struct WorkReport {
+    told: MaintenanceStats,
+    at: Option<Instant>,
+    /// Whether something was done since.
+    has_more: bool,
+}
+
+impl WorkReport {
+    /// Tells of what was done since the last line, if that is long enough ago.
+    pub(super) fn note(&mut self, done: &MaintenanceStats) {
+        self.has_more = *done != self.told;
+        if !self.has_more || self.next().is_some_and(|left| !left.is_zero()) {
+            return;
+        }
+        tracing::info!(
+            records_sealed = done.sealing.records - self.told.sealing.records,
+            records_merged = done.merging.records - self.told.merging.records,
+            records_rewritten = done.rewriting.records - self.told.rewriting.records,
+            bytes = bytes(done) - bytes(&self.told),
+            "maintenance was done"
+        );
+        (self.told, self.at, self.has_more) = (*done, Some(Instant::now()), false);
+    }
+
+    /// Time until the next line; `None` if there is nothing to tell of.
+    pub(super) fn next(&self) -> Option<Duration> {
+        let since = self.at.map_or(EVERY, |at| at.elapsed());
+        self.has_more.then(|| EVERY.saturating_sub(since))
+    }
+}
+
+fn bytes(done: &MaintenanceStats) -> u64 {
+    done.sealing.bytes + done.merging.bytes + done.rewriting.bytes
+}
