@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -12,7 +13,9 @@ use hark_networks::Network;
 use hark_server::control::{ControlClient, ControlError, Takeover};
 use hark_store_embedded::backup::BackupCatalog;
 use hark_store_embedded::disk::{RealDisk, make_dir};
-use hark_store_embedded::{DirectoryLock, EmbeddedOptions, EmbeddedStore, LockError};
+use hark_store_embedded::{
+    DirectoryLock, DiskReserve, EmbeddedOptions, EmbeddedStore, LockError, ShelfOpenError,
+};
 use hark_store_postgres::{PostgresStore, is_database, shown};
 use parking_lot::Mutex;
 
@@ -67,6 +70,13 @@ pub(crate) struct ArchiveLocation {
     /// URL of the database; `None` if the archive is in files.
     pub(crate) database: Option<String>,
     pub(crate) config: Config,
+    /// Disk space for the time when the disk is full.
+    reserve: Arc<DiskReserve>,
+}
+
+/// Returns the reserve of an archive's directory.
+fn reserve(data: &Path) -> Arc<DiskReserve> {
+    Arc::new(DiskReserve::new(data, Arc::new(RealDisk)))
 }
 
 /// Returns the URL of a database, or `None` for `embedded`, which means files.
@@ -91,13 +101,15 @@ impl ArchiveLocation {
         let database = database(args.store.as_deref().unwrap_or(config.store.secret()))?;
         // The command line accepts only names of known networks.
         let named = args.network.as_deref().and_then(setup);
-        Ok(Self { network: named.unwrap_or(&setups()[0]).network, data, database, config })
+        let (network, reserve) = (named.unwrap_or(&setups()[0]).network, reserve(&data));
+        Ok(Self { network, data, database, config, reserve })
     }
 
     /// Returns the location of another network's shelf in the same archive.
     pub(crate) fn of(&self, network: &'static dyn Network) -> Self {
         let (data, database) = (self.data.clone(), self.database.clone());
-        Self { network, data, database, config: self.config.clone() }
+        let reserve = Arc::clone(&self.reserve);
+        Self { network, data, database, config: self.config.clone(), reserve }
     }
 
     /// The directory of the shelf.
@@ -128,6 +140,9 @@ impl ArchiveLocation {
             // Space that deleted records occupy is not available to other records.
             dead_bytes_max: bytes_max.map_or(u64::MAX, |bytes| bytes / DEAD_SHARE),
             listed_labels: self.network.nature().listed_labels,
+            erase_within: self.config.erase_within.0.map(Duration::from_secs),
+            free_bytes_min: self.shelf_config().retention.free_bytes_min.unwrap_or(0),
+            reserve: Some(Arc::clone(&self.reserve)),
             ..EmbeddedOptions::default()
         }
     }
@@ -231,13 +246,35 @@ impl ArchiveLocation {
     /// Opens the store for writing. The caller must hold the archive's lock.
     pub(crate) fn open_store(&self) -> anyhow::Result<EmbeddedStore> {
         let shelf = self.shelf();
-        EmbeddedStore::open(&shelf, self.network.rules(), self.options()).with_context(|| {
+        let opened = EmbeddedStore::open(&shelf, self.network.rules(), self.options());
+        let is_full = opened.as_ref().is_err_and(ShelfOpenError::is_disk_full);
+        opened.with_context(|| {
+            if is_full {
+                return disk_is_full(&shelf);
+            }
             format!(
                 "the archive in {} could not be opened; nothing was changed. `hark check` says what \
                  is wrong with it, `hark rebuild` rebuilds its indices",
                 shelf.display()
             )
         })
+    }
+
+    /// Opens the shelf for reading only, where it cannot be opened for writing because of `error`,
+    /// if that is that the disk is full. Writes are refused with the reason.
+    pub(crate) fn open_refusing(&self, error: anyhow::Error) -> anyhow::Result<EmbeddedStore> {
+        match error.downcast_ref::<ShelfOpenError>() {
+            Some(cause) if cause.is_disk_full() => {}
+            _ => return Err(error),
+        }
+        let shelf = self.shelf();
+        let why = format!(
+            "the disk is full, so the archive was opened for reading only; make room on the disk of \
+             {}, then start Hark again",
+            shelf.display()
+        );
+        let store = EmbeddedStore::open_refusing(&shelf, self.options(), why);
+        store.with_context(|| disk_is_full(&shelf))
     }
 
     /// Returns the location of another archive, with the settings of this one.
@@ -250,7 +287,8 @@ impl ArchiveLocation {
         let mut config = self.config.clone();
         // The replica belongs to this archive, not to the other.
         config.postgres.read_url = None;
-        Ok(Self { network: self.network, data, database, config })
+        let reserve = reserve(&data);
+        Ok(Self { network: self.network, data, database, config, reserve })
     }
 
     /// Returns a function that opens another archive's shelf as this shelf's mirror. The function
@@ -332,12 +370,19 @@ impl ArchiveLocation {
                 self.data.display()
             )
         })?;
-        DirectoryLock::acquire(&self.data).map_err(|error| match error {
+        let mut lock = DirectoryLock::acquire(&self.data);
+        if lock.as_ref().is_err_and(LockError::is_disk_full) && self.reserve.give_up()? {
+            lock = DirectoryLock::acquire(&self.data);
+        }
+        lock.map_err(|error| match error {
             LockError::Held { pid, .. } => anyhow::anyhow!(
                 "another process ({pid}) holds the archive in {}; stop it first, let `hark serve \
                  --takeover` take its place, or name another directory with --data",
                 self.data.display()
             ),
+            other @ LockError::Io { .. } if other.is_disk_full() => {
+                anyhow::Error::new(other).context(disk_is_full(&self.data))
+            }
             other @ LockError::Io { .. } => anyhow::Error::new(other).context(format!(
                 "the archive in {} could not be locked; its directory must be writable, or name \
                  another with --data",
@@ -372,6 +417,15 @@ impl ArchiveLocation {
     pub(crate) fn control(&self) -> anyhow::Result<Option<ControlClient>> {
         connect(&self.control_socket(), self.network.name())
     }
+}
+
+/// What is said when the disk is so full that nothing can be written.
+fn disk_is_full(path: &Path) -> String {
+    format!(
+        "the disk is full; nothing was changed, and the archive is whole. Make room on the disk of \
+         {}, then run this again",
+        path.display()
+    )
 }
 
 fn connect(socket: &Path, shelf: &str) -> anyhow::Result<Option<ControlClient>> {

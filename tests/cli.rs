@@ -2,7 +2,9 @@
 
 mod backup;
 mod beside_server;
+mod erased;
 mod extremes;
+mod full;
 mod health;
 mod import;
 mod networks;

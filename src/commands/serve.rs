@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use hark_archive::clock::Clock;
 use hark_archive::mirror::{self, MirroredStore};
+use hark_archive::retention::RetentionPolicy;
 use hark_archive::{Store, vital};
 use hark_server::Server;
 use hark_server::control::{ControlClient, Handover, Takeover};
@@ -162,7 +163,11 @@ fn open(
         Arc::new(store)
     } else {
         let store = if is_takeover { location.open_released() } else { location.open_store() };
-        let store = Arc::new(store?);
+        let store = Arc::new(store.or_else(|error| location.open_refusing(error))?);
+        if let Some(reason) = store.trouble() {
+            tracing::error!(shelf = location.network.name(), reason, "nothing is stored");
+            return Ok(Opened { shelf: refusing(location, store), database_is_near });
+        }
         for note in store.notes() {
             tracing::warn!(shelf = location.network.name(), "{note}");
         }
@@ -184,6 +189,20 @@ fn open(
         handover,
     };
     Ok(Opened { shelf, database_is_near })
+}
+
+/// A shelf that is open for reading only.
+fn refusing(location: &ArchiveLocation, store: Arc<EmbeddedStore>) -> shelf::ShelfOptions {
+    shelf::ShelfOptions {
+        network: location.network,
+        store,
+        writer: location.config.batch,
+        clock: Clock::System,
+        // Nothing can be deleted.
+        retention: RetentionPolicy::default(),
+        compact: None,
+        handover: None,
+    }
 }
 
 async fn serve(

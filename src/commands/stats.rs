@@ -55,6 +55,7 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
         ("on disk", print::bytes(stats.bytes), format!("{average} bytes each")),
         ("  log", print::bytes(stats.log_bytes), plain()),
         ("  indices", print::bytes(stats.index_bytes), plain()),
+        ("free on the disk", stats.free_bytes.map_or("-".into(), print::bytes), plain()),
         ("segments", print::number(stats.segments), plain()),
         ("not in a segment yet", print::number(stats.head_records), plain()),
         time("oldest", stats.oldest),

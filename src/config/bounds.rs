@@ -117,6 +117,7 @@ static RANGES: &[(&str, &[SettingRange])] = &[
         "retention",
         &[
             ("bytes_max", 0, u64::MAX),
+            ("free_bytes_min", 0, BYTES),
             ("every_s", 1, SECONDS),
             // The records that one write deletes are collected in memory first.
             ("batch_max", 1, 65_536),

@@ -64,6 +64,7 @@ pub struct Config {
     pub(crate) info: RelayInfo,
     retention: RetentionPolicy,
     retention_every: IntervalSeconds,
+    pub(crate) erase_within: EraseBound,
     pub(crate) mirror: MirrorSettings,
     pub(crate) waku: WakuSettings,
     pub(crate) whisper: WhisperSettings,
@@ -111,6 +112,10 @@ impl MirrorSettings {
     }
 }
 
+/// Seconds within which deleted records are gone from the files. `None` sets no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EraseBound(pub(crate) Option<u64>);
+
 /// Seconds between two rounds of retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct IntervalSeconds(u64);
@@ -141,6 +146,7 @@ impl Default for Config {
             private_kinds: hark_server::nostr::PRIVATE_KINDS.to_vec(),
             info: RelayInfo::default(),
             retention_every: IntervalSeconds(retention.every.as_secs()),
+            erase_within: EraseBound(Some(7 * 86_400)),
             retention,
             mirror: MirrorSettings {
                 store: None,
@@ -257,12 +263,13 @@ impl Config {
     }
 
     /// Returns `policy` with the values that are common to all shelves: its interval, its batch
-    /// size and its clock tolerance.
+    /// size, its clock tolerance and the free bytes of the disk.
     pub fn retention(&self, policy: &RetentionPolicy) -> RetentionPolicy {
         RetentionPolicy {
             every: Duration::from_secs(self.retention_every.0),
             batch_max: self.retention.batch_max,
             clock_ahead_max_s: self.retention.clock_ahead_max_s,
+            free_bytes_min: self.retention.free_bytes_min,
             ..policy.clone()
         }
     }

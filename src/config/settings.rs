@@ -203,6 +203,8 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         doc: "What is deleted after some time. Expired events are always deleted. Changes of this file take effect while the\n# server runs.",
         settings: settings! {
             "bytes_max" retention.bytes_max: "Bytes on disk above which the oldest events are deleted, e.g. \"50GB\". 0: no bound.";
+            "free_bytes_min" retention.free_bytes_min: "Free bytes of the disk below which the oldest records of every network are deleted, whoever filled the disk. Choose\nseveral times archive.log_bytes_max. 0: no bound. Archives in files only.";
+            "erase_within" erase_within: "Time within which what was deleted, has expired or has vanished is gone from the files of every network, in s, m, h, d,\nw or y. Log files with such records are written anew twice in that time. \"0s\": not before their space is needed.";
             "spared_kinds" retention.spared_kinds: "Kinds that neither rules nor bytes_max delete. Deletions and requests to vanish must stay: they keep the events that\nthey deleted from coming back.";
             "every_s" retention_every: "Seconds between two rounds of retention.";
             "batch_max" retention.batch_max: "The most events that one write deletes.";
@@ -544,6 +546,19 @@ impl SettingType for super::IntervalSeconds {
     }
 }
 
+/// An age such as "7d".
+impl SettingType for super::EraseBound {
+    fn read(value: &TypedValue) -> Result<Self, String> {
+        Ok(Self(Some(any_age(value)?).filter(|seconds| *seconds > 0)))
+    }
+
+    fn show(&self) -> String {
+        let (seconds, day) = (self.0.unwrap_or(0), 86_400);
+        let days = seconds > 0 && seconds % day == 0;
+        quoted(&if days { format!("{}d", seconds / day) } else { format!("{seconds}s") })
+    }
+}
+
 impl SettingType for super::LogFormat {
     fn read(value: &TypedValue) -> Result<Self, String> {
         match value {
@@ -655,16 +670,21 @@ fn rule(value: &TypedValue) -> Result<RetentionRule, String> {
 }
 
 fn age(value: &TypedValue) -> Result<u64, String> {
+    match any_age(value)? {
+        0 => Err("must be above 0; `hark delete` deletes events of any age".into()),
+        age_s => Ok(age_s),
+    }
+}
+
+fn any_age(value: &TypedValue) -> Result<u64, String> {
     let what = "an age like \"90d\" (s, m, h, d, w, y)";
-    let TypedValue::Text(text) = value else { return wanted(what, value) };
+    let (TypedValue::Text(text) | TypedValue::Bare(text)) = value else {
+        return wanted(what, value);
+    };
     let years = text.strip_suffix('y').and_then(|years| years.parse::<u64>().ok());
     let age_s =
         years.and_then(|years| years.checked_mul(365 * 86_400)).or_else(|| crate::when::age(text));
-    match age_s {
-        Some(0) => Err("must be above 0; `hark delete` deletes events of any age".into()),
-        Some(age_s) => Ok(age_s),
-        None => wanted(what, value),
-    }
+    age_s.map_or_else(|| wanted(what, value), Ok)
 }
 
 fn authors(value: &TypedValue) -> Result<Vec<Key>, String> {

@@ -1,13 +1,16 @@
 //! The server is killed under load: every event that got its OK is stored afterwards.
 
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hark_archive::{Id, Store as _};
 use hark_codec::crypto::KeyPair;
+use hark_codec::hex;
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::disk::scratch;
 use hark_testkit::random::Random;
+use parking_lot::Mutex;
 
 use crate::served::{Server, Socket, hark, now_s, publication, publish};
 
@@ -66,6 +69,101 @@ fn every_event_that_got_its_ok_is_there_after_kill_9() {
         drop(server);
     }
     println!("{rounds} kills, {} events acknowledged", acknowledged.len());
+    // What is left behind in the temporary directory harms nobody.
+    let _ = std::fs::remove_dir_all(&root);
+}
+
+/// The most events of a client without an OK.
+const WINDOW: usize = 100;
+
+/// Publishes notes and deletes every third of them, until the server is killed. Returns the ids of
+/// the notes that stay, and of those that are deleted, that got their OK.
+fn load_and_delete(address: &str, round: u64, now: u64) -> (Vec<Id>, Vec<Id>) {
+    let keys = KeyPair::from_secret([8; 32]).expect("a key");
+    let (mut kept, mut deleted) = (Vec::new(), Vec::new());
+    // What each event that was sent deletes, by its id.
+    let sent: Mutex<HashMap<Id, Option<Id>>> = Mutex::default();
+    let (mut numbers, mut notes) = (0u64.., VecDeque::new());
+    publish(
+        Socket::connect(address),
+        WINDOW,
+        || {
+            let n = numbers.next()?;
+            // A note has its OK before its deletion is sent, or the deletion might come first.
+            if n % 4 == 3 && notes.len() > WINDOW {
+                let target = notes.pop_front()?;
+                let target_hex = hex::encode_32(&target);
+                let target_hex = std::str::from_utf8(&target_hex).expect("hex digits");
+                let (message, id) = publication(&keys, now, 5, &[&["e", target_hex]], "");
+                sent.lock().insert(id, Some(target));
+                return Some(message);
+            }
+            let content = format!("round {round}, note {n} {}", "y".repeat((n % 200) as usize));
+            let (message, id) = publication(&keys, now - n % 1_000, 1, &[], &content);
+            sent.lock().insert(id, None);
+            notes.push_back(id);
+            Some(message)
+        },
+        |id, verdict| {
+            assert!(verdict.starts_with(b"\",true"), "{}", String::from_utf8_lossy(verdict));
+            match sent.lock()[&id] {
+                Some(target) => deleted.push(target),
+                None => kept.push(id),
+            }
+        },
+    );
+    // A deletion without an OK may have been carried out all the same.
+    let doubtful: HashSet<Id> = sent.lock().values().flatten().copied().collect();
+    kept.retain(|id| !doubtful.contains(id));
+    (kept, deleted)
+}
+
+#[test]
+fn what_was_not_deleted_is_there_after_kill_9_while_the_rest_is_erased() {
+    let root = scratch("kill-erasing");
+    let data: PathBuf = root.join("data");
+    std::fs::create_dir_all(&data).expect("is made");
+    let config = root.join("hark.toml");
+    // Files are rewritten all the time.
+    let text = "[archive]\nseal_records = 500\n[retention]\nerase_within = \"1s\"\n";
+    std::fs::write(&config, text).expect("is written");
+    let mut random = Random::new(3);
+    let (mut kept, mut deleted) = (Vec::new(), Vec::new());
+    let rounds = if super::long() { 20 } else { 4 };
+    let now = now_s();
+    for round in 0..rounds {
+        let mut server = Server::start(&data, &config);
+        let address = server.address.clone();
+        let loading = std::thread::spawn(move || load_and_delete(&address, round, now));
+        let until = Instant::now() + Duration::from_millis(1_000 + random.below(1_500) as u64);
+        let open = || {
+            EmbeddedStore::open_read_only(&data.join("nostr"), EmbeddedOptions::default())
+                .expect("opens beside the server")
+        };
+        while Instant::now() < until {
+            // A reader sees the files as they are replaced.
+            let reader = open();
+            let is_lost = |id: &&Id| !reader.knows(id).expect("answers");
+            assert_eq!(kept.iter().filter(is_lost).count(), 0, "round {round}");
+        }
+        server.kill();
+        let (stayed, gone) = loading.join().expect("the client goes on to the end");
+        assert!(!stayed.is_empty() && !gone.is_empty(), "nothing was acknowledged");
+        kept.extend(stayed);
+        deleted.extend(gone);
+
+        let server = Server::start(&data, &config);
+        let reader = open();
+        let lost = kept.iter().filter(|id| !reader.knows(id).expect("answers")).count();
+        assert_eq!(lost, 0, "of {} events with an OK, round {round}", kept.len());
+        let back = deleted.iter().filter(|id| reader.knows(id).expect("answers")).count();
+        assert_eq!(back, 0, "of {} deleted events, round {round}", deleted.len());
+        let checked = hark(&data).arg("check").output().expect("runs");
+        let said = String::from_utf8_lossy(&checked.stdout);
+        assert!(checked.status.success() && said.contains("no faults"), "{said}");
+        drop(server);
+    }
+    println!("{rounds} kills, {} events stayed, {} were deleted", kept.len(), deleted.len());
     // What is left behind in the temporary directory harms nobody.
     let _ = std::fs::remove_dir_all(&root);
 }

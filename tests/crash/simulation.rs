@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use hark_archive::effects::KeepAll;
 use hark_archive::store::memory::MemoryStore;
@@ -77,6 +78,8 @@ impl Simulation {
             segment_records_max: *random.pick(&[100, 1 << 20]),
             head_bytes_max: *random.pick(&HEAD_BYTES),
             background: false,
+            // With no time at all, every round of maintenance erases.
+            erase_within: random.once_in(2).then_some(Duration::ZERO),
             ..EmbeddedOptions::default()
         };
         Self {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hark_archive::clock::Clock;
 use hark_archive::effects::KeepAll;
-use hark_archive::retention::RetentionPolicy;
+use hark_archive::retention::{RetentionPolicy, RetentionThread};
 use hark_archive::writer::{self, Writer};
 use hark_archive::{Id, RecordHeader, Store, Write};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
@@ -70,4 +70,63 @@ fn a_bound_of_bytes_is_met_where_a_little_of_every_log_is_deleted() {
     assert!(taken <= bound * 102 / 100, "{taken} bytes for a bound of {bound}: {stats:?}");
     // No more records were deleted than necessary.
     assert!(stats.log_bytes - stats.dead_bytes > bound * 9 / 10, "{stats:?}");
+}
+
+/// Generations of the logs of a shelf: how often each was rewritten.
+fn generations(shelf: &Path) -> Vec<u32> {
+    let logs = super::files(shelf, "log").into_iter();
+    let generation = |name: &str| name.strip_suffix(".log")?.split_once('-')?.1.parse().ok();
+    logs.filter_map(|log| generation(log.file_name()?.to_str()?)).collect()
+}
+
+/// An archive had no bound, so its logs are large. Once it gets one, the logs are not rewritten again
+/// and again while their records are deleted.
+#[test]
+fn a_bound_set_on_an_archive_that_is_there_is_met_with_few_rewrites() {
+    let dir = Dir(scratch("room-late"));
+    let (records, bound) = (8_000, 8_000_000);
+    // Three logs of two thirds of the bound, and one that is being written.
+    let before = EmbeddedOptions { log_bytes_max: 5_300_000, seal_records: 100_000, ..options() };
+    let store = EmbeddedStore::open(&dir.0, Box::new(KeepAll), before).expect("opens");
+    for number in 0..records {
+        // Some records are older than those around them.
+        let time = if number % 50 == 0 { number } else { 100_000 + number };
+        store.commit(&[put(number, time)]).expect("is taken");
+    }
+    drop(store);
+    assert!(on_disk(&dir.0) > bound * 19 / 10, "{}", on_disk(&dir.0));
+    let after = EmbeddedOptions {
+        log_bytes_max: bound / 40,
+        dead_bytes_max: bound / 20,
+        background: true,
+        ..options()
+    };
+    let store = Arc::new(EmbeddedStore::open(&dir.0, Box::new(KeepAll), after).expect("opens"));
+    let shelf: Arc<dyn Store> = Arc::<EmbeddedStore>::clone(&store);
+    let writer =
+        Arc::new(Writer::start(Arc::clone(&shelf), writer::WriterOptions::default(), Box::new(())));
+    let every = std::time::Duration::from_millis(50);
+    let policy = RetentionPolicy { bytes_max: Some(bound), every, ..RetentionPolicy::default() };
+    let (rounds, ended) = std::sync::mpsc::channel();
+    let clock = Clock::fake(1_000_000);
+    let mut keeper = RetentionThread::start(policy, shelf, writer, clock, move |swept| {
+        // The test may have ended.
+        let _ = rounds.send(swept.expect("is done").total());
+    })
+    .expect("starts");
+    let mut swept = ended.recv().expect("a round");
+    store.settle().expect("settles");
+    // The next round sees what the rewrites have given back.
+    while on_disk(&dir.0) > bound * 105 / 100 {
+        swept += ended.recv_timeout(std::time::Duration::from_mins(1)).expect("a round");
+        store.settle().expect("settles");
+    }
+    keeper.stop();
+    store.settle().expect("settles");
+    let (stats, taken) = (store.stats(), on_disk(&dir.0));
+    assert!(taken <= bound * 105 / 100, "{taken} bytes for a bound of {bound}: {stats:?}");
+    assert!(taken > bound * 85 / 100, "no more was deleted than necessary: {taken}, {swept}");
+    let generations = generations(&dir.0);
+    assert!(generations.iter().all(|times| *times <= 2), "{generations:?}");
+    assert_eq!(stats.records, records - swept);
 }

@@ -29,6 +29,7 @@ mod reserve;
 mod room;
 pub mod segment;
 mod shelf;
+mod space;
 mod store;
 mod suspect;
 mod tail;

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::disk::{RealDisk, make_dir};
 use crate::permissions;
+use crate::room::is_full;
 
 /// Attempts to lock WRITER while LOCK is held, and the time between two. Another process holds
 /// WRITER at that point only if it is just ending.
@@ -66,6 +67,13 @@ pub enum LockError {
     },
 }
 
+impl LockError {
+    /// Whether the lock could not be taken because the disk is full.
+    pub fn is_disk_full(&self) -> bool {
+        matches!(self, Self::Io { cause, .. } if is_full(cause))
+    }
+}
+
 impl DirectoryLock {
     /// Locks a data directory, which is created if missing, and claims the right to write.
     pub fn acquire(data: &Path) -> Result<Self, LockError> {
@@ -88,8 +96,11 @@ impl DirectoryLock {
             }
             std::thread::sleep(RETRY);
         }
-        lock.sign().map_err(io)?;
-        Ok(lock)
+        match lock.sign() {
+            // The number is for messages only.
+            Err(error) if !is_full(&error) => Err(io(error)),
+            _ => Ok(lock),
+        }
     }
 
     /// Takes over the lock that another process has handed to this one. Both hold it until the last

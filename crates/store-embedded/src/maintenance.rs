@@ -5,7 +5,6 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,17 +13,17 @@ use parking_lot::MutexGuard;
 
 use crate::log::{Log, LogError};
 use crate::open::ShelfOpenError;
-use crate::options::{JobProgress, OnProgress};
-use crate::reserve::RESERVE_BYTES;
 use crate::room;
 use crate::shelf::{EmbeddedShelf, FROZEN_MAX};
 use crate::store::EmbeddedStore;
 
+mod compact;
 mod dead;
 mod due;
 mod erase;
 mod install;
 mod mend;
+mod pressure;
 mod report;
 mod rewrite;
 mod round;
@@ -32,9 +31,10 @@ mod segments;
 #[cfg(test)]
 mod tests;
 
+pub use self::compact::CompactionResult;
 pub(crate) use self::dead::DeadBytes;
+use self::due::due_merge;
 pub(crate) use self::due::merge_due_records;
-use self::due::{due_merge, next_to_fit};
 pub(crate) use self::erase::EraseSchedule;
 use self::report::WorkReport;
 use self::rewrite::RewriteOrder;
@@ -47,9 +47,6 @@ const REST: Duration = Duration::from_secs(5);
 /// While many records are being deleted, a log with a larger dead share is rewritten all the same:
 /// nearly nothing has to be copied.
 const DEAD_SHARE_ENOUGH: f64 = 0.9;
-/// By how much the archive may grow while rewrites wait for the end of many deletes: one part in
-/// this many.
-const GROWTH_SHARE: u64 = 5;
 
 /// Requests to the maintenance thread, and its last failures.
 #[derive(Debug, Default)]
@@ -123,19 +120,6 @@ impl MaintenanceError {
     fn may_pass(&self) -> bool {
         matches!(self, Self::Io(_) | Self::Open(ShelfOpenError::Io { .. }) | Self::Resting)
     }
-}
-
-/// What a compaction has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CompactionResult {
-    /// Segments before.
-    pub segments_before: u64,
-    /// Segments after.
-    pub segments_after: u64,
-    /// Bytes on disk before.
-    pub bytes_before: u64,
-    /// Bytes on disk after.
-    pub bytes_after: u64,
 }
 
 /// Starts the maintenance thread.
@@ -273,9 +257,6 @@ impl EmbeddedShelf {
             round.seal_head();
         }
         round.merge(due_merge);
-        if lacks_space {
-            round.rewrite(RewriteOrder::Worst, &|_| true, &mut |_| {});
-        }
         let share_max = if self.puts_off_rewrites() {
             DEAD_SHARE_ENOUGH.max(self.options.rewrite_dead_share)
         } else {
@@ -286,62 +267,17 @@ impl EmbeddedShelf {
             let spread = || DeadBytes::of(&self.view.load(), &self.options).spread;
             let spread_too_far = |_: &Log| spread() > self.options.dead_bytes_max;
             round.rewrite(RewriteOrder::Worst, &spread_too_far, &mut |_| {});
+            round.rewrite(RewriteOrder::Worst, &|_| self.lacks_space(), &mut |_| {});
         }
         if let Some(mut erasing) = erasing {
             round.erase(&mut erasing.logs);
-            self.end_erasing(erasing, round.has_failed());
+            self.end_erasing(erasing, round.has_failed() || stop());
         }
         let ended = round.end();
         if !stop() {
             self.look_for_space();
         }
         ended
-    }
-
-    /// Whether less of the disk is free than the settings want.
-    fn lacks_space(&self) -> bool {
-        let free_min = self.options.free_bytes_min;
-        // Where the disk does not say what is free, nothing is known to be lacking.
-        free_min > 0 && self.options.disk.free(&self.dir).is_ok_and(|free| free < free_min)
-    }
-
-    /// Notes whether more deletes follow at once.
-    pub(crate) fn deletes_follow(&self, follow: bool) {
-        let bytes = if follow { Some(self.bytes_on_disk()) } else { None };
-        let mut signal = self.signal.lock();
-        if follow {
-            signal.deletes_from_bytes = signal.deletes_from_bytes.or(bytes);
-            return;
-        }
-        signal.deletes_from_bytes = None;
-        drop(signal);
-        self.call_maintenance();
-    }
-
-    /// Whether logs that are partly dead are left alone for now, as more of their records are about
-    /// to be deleted: each would be rewritten many times.
-    fn puts_off_rewrites(&self) -> bool {
-        let Some(bytes) = self.signal.lock().deletes_from_bytes else { return false };
-        !self.lacks_space() && self.bytes_on_disk() <= bytes + bytes / GROWTH_SHARE
-    }
-
-    /// Bytes of the logs and segments.
-    fn bytes_on_disk(&self) -> u64 {
-        let view = self.view.load();
-        let segments = view.segments.iter().map(|segment| {
-            let logs = segment.logs.iter().flatten().map(|log| log.written()).sum::<u64>();
-            logs + segment.file.bytes() + segment.addresses.bytes()
-        });
-        segments.sum::<u64>() + view.heads().map(|head| head.log.written()).sum::<u64>()
-    }
-
-    /// Bytes of deleted records that are given back without another delete.
-    pub(crate) fn reclaimable(&self, dead: &DeadBytes) -> u64 {
-        let deletes_follow = self.signal.lock().deletes_from_bytes.is_some();
-        if deletes_follow || self.lacks_space() {
-            return dead.due + dead.spread;
-        }
-        dead.reclaimable(&self.options)
     }
 
     /// Time after which maintenance looks for work though nobody has called it; `None` if it need
@@ -354,53 +290,8 @@ impl EmbeddedShelf {
 }
 
 impl EmbeddedStore {
-    /// Gives back the space of all deleted records and merges all segments into as few as possible,
-    /// beside readers and the writer. The head is sealed first if it has deleted records.
-    pub fn compact(&self, progress: OnProgress<'_>) -> Result<CompactionResult, MaintenanceError> {
-        use hark_archive::Store;
-        let shelf = &self.shelf;
-        let before = self.stats();
-        let _one_at_a_time = shelf.maintenance.lock();
-        if shelf.signal.lock().resting {
-            return Err(MaintenanceError::Resting);
-        }
-        if let Some(reserve) = &shelf.options.reserve {
-            reserve.give_up_below(RESERVE_BYTES)?;
-        }
-        shelf.space.compacting.store(true, Ordering::Relaxed);
-        let compacted = compact(shelf, progress);
-        shelf.space.compacting.store(false, Ordering::Relaxed);
-        shelf.look_for_space();
-        compacted?;
-        if let Some(path) = shelf.known.lock().damaged.keys().next() {
-            return Err(MaintenanceError::Damaged(path.clone()));
-        }
-        let after = self.stats();
-        Ok(CompactionResult {
-            segments_before: before.segments,
-            segments_after: after.segments,
-            bytes_before: before.bytes,
-            bytes_after: after.bytes,
-        })
-    }
-
     /// Waits until all maintenance that is due is done; for tests and benches.
     pub fn settle(&self) -> Result<(), MaintenanceError> {
         self.shelf.maintain_all()
     }
-}
-
-/// Carries a compaction out. The caller holds the shelf's `maintenance` lock.
-fn compact(shelf: &EmbeddedShelf, progress: OnProgress<'_>) -> Result<(), MaintenanceError> {
-    let never = || false;
-    let mut round = MaintenanceRound::new(shelf, &never);
-    round.seal_head();
-    round.seal();
-    // Rewrites come before merges: they give space back, and the segments are still small.
-    round.rewrite(RewriteOrder::Oldest, &|_| true, progress);
-    progress(JobProgress { what: "merging segments", done: 0, total: 1 });
-    round.merge(next_to_fit);
-    round.drop_dead_rows();
-    progress(JobProgress { what: "merging segments", done: 1, total: 1 });
-    round.end()
 }

@@ -199,13 +199,7 @@ impl Manifest {
                 let dead_bytes = wide()?;
                 // Earlier versions did not write it.
                 let dead_records = if rest.split(' ').count() > 4 { wide()? } else { 0 };
-                self.logs.push(LogEntry {
-                    number,
-                    generation,
-                    purged,
-                    dead_bytes,
-                    dead_records,
-                });
+                self.logs.push(LogEntry { number, generation, purged, dead_bytes, dead_records });
             }
             "segment" => self.segments.push(SegmentEntry {
                 number: next()?,

@@ -112,7 +112,8 @@ impl EmbeddedStore {
         let disk = Arc::clone(&options.disk);
         let reserve = options.reserve.clone();
         if let Some(reserve) = &reserve {
-            // An archive that is only now begun has no directory to ask about.
+            // An archive that is only now begun has no directory to ask about. Whatever else
+            // fails, opening the shelf says what is wrong.
             let _ = reserve.give_up_below(START_BYTES);
         }
         for dir in [dir, &dir.join("log"), &dir.join("seg")] {
@@ -144,7 +145,8 @@ impl EmbeddedStore {
         if let Some(reserve) = reserve
             && let Err(error) = reserve.make()
         {
-            notes.push(format!("no space was reserved for the time when the disk is full: {error}"));
+            notes
+                .push(format!("no space was reserved for the time when the disk is full: {error}"));
         }
         let thread = background.then(|| maintenance::start(&shelf)).transpose();
         let thread = thread.map_err(ShelfOpenError::io(dir))?;

@@ -13,10 +13,10 @@ use crate::disk::Disk;
 /// bytes for each record; sealing a head of 65,536 records of which most are deleted takes one or
 /// two MiB. Twice that.
 pub const RESERVE_BYTES: u64 = 4 << 20;
-/// The reserve takes at most one part in this many of what is free when it is made.
-const SHARE: u64 = 4;
-/// A smaller reserve would be of no use.
-const RESERVE_BYTES_MIN: u64 = 256 << 10;
+/// Bytes that must be free for the reserve to be made: as many are left as it takes.
+const FREE_BYTES: u64 = 2 * RESERVE_BYTES;
+/// Bytes that are written at once.
+const CHUNK: usize = 256 << 10;
 /// Bytes that must be free for a start; below that the reserve is given up.
 pub(crate) const START_BYTES: u64 = 1 << 20;
 
@@ -43,27 +43,23 @@ impl DiskReserve {
         if self.is_there()? {
             return Ok(());
         }
-        let bytes = RESERVE_BYTES.min(self.disk.free(&self.data)? / SHARE);
-        if bytes < RESERVE_BYTES_MIN {
+        if self.disk.free(&self.data)? < FREE_BYTES {
             return Ok(());
         }
         let aside = self.data.join(ASIDE);
-        self.write(&aside, bytes).inspect_err(|_| {
+        self.write(&aside).inspect_err(|_| {
             // If this fails as well, the next attempt replaces the file.
             let _ = self.disk.remove(&aside);
         })
     }
 
-    fn write(&self, aside: &Path, bytes: u64) -> io::Result<()> {
+    fn write(&self, aside: &Path) -> io::Result<()> {
         let mut file = self.disk.create(aside)?;
         // Random, since a file system that compresses would keep nothing free for zeros.
-        let mut chunk = vec![0; RESERVE_BYTES_MIN as usize];
-        let mut left = bytes;
-        while left > 0 {
-            let some = left.min(RESERVE_BYTES_MIN);
+        let mut chunk = vec![0; CHUNK];
+        for _ in 0..RESERVE_BYTES / CHUNK as u64 {
             getrandom::fill(&mut chunk).map_err(|error| io::Error::other(error.to_string()))?;
-            file.write_all(chunk.get(..some as usize).unwrap_or(&chunk))?;
-            left -= some;
+            file.write_all(&chunk)?;
         }
         file.sync()?;
         self.disk.rename(aside, &self.data.join(NAME))?;

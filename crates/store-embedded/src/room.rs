@@ -7,14 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use hark_archive::limits::ERASE_STEP;
-use hark_archive::{CommitError, Write};
+use hark_archive::CommitError;
 use parking_lot::Mutex;
 
 use crate::disk::{Disk, DiskFile};
-use crate::log::{FRAME, LogFrame};
 use crate::map::Map;
-use crate::shelf::{EmbeddedShelf, LogWriterState};
 
 /// Bytes that stay free beside a merge, which can wait: as many as the largest sync has.
 pub(crate) const BESIDE_MERGES: u64 = 32 << 20;
@@ -44,12 +41,6 @@ pub struct NoSpace {
 /// Bytes that stay free beside the jobs of a compaction that somebody asked for, who wants space
 /// more than anything else: enough for a manifest.
 pub(crate) const BESIDE_COMPACTION: u64 = 128 << 10;
-/// Bytes that stay free beside a batch: enough for a manifest and the header of a log.
-const BESIDE_WRITES: u64 = 128 << 10;
-/// Bytes that the writer needs beside the records of a batch: for the most deletions that a step
-/// has, with those of replaced records.
-const DELETIONS: u64 = 2 * ERASE_STEP as u64 * LogFrame::DELETE_BYTES;
-
 /// What is known of the disk's space.
 #[derive(Debug, Default)]
 pub(crate) struct DiskSpace {
@@ -71,72 +62,15 @@ impl DiskSpace {
         *self.lacking.lock() = Some(words.clone());
         CommitError::Unavailable(words)
     }
-}
 
-impl EmbeddedShelf {
-    /// Returns an error unless there is space for a batch. A batch with a deletion may use what the
-    /// reserve gives back. Nothing of the batch has been written.
-    pub(crate) fn check_space(
-        &self,
-        writing: &LogWriterState,
-        writes: &[Write],
-    ) -> Result<(), CommitError> {
-        let bytes = |write: &Write| match write {
-            Write::Put(record) => (FRAME + record.len()) as u64,
-            Write::Erase(_) => 0,
-        };
-        let needs = writes.iter().map(bytes).sum::<u64>() + DELETIONS;
-        if writing.tail.as_ref().is_some_and(|tail| tail.has_reserved(needs)) {
-            return Ok(());
-        }
-        let deletes = writes.iter().any(|write| matches!(write, Write::Erase(_)));
-        // Where the disk does not say what is free, the write itself finds out.
-        let Ok(lack) = self.lack(needs, deletes) else { return Ok(()) };
-        if lack == 0 {
-            return Ok(());
-        }
-        if deletes
-            && let Some(reserve) = &self.options.reserve
-            && reserve.give_up().is_ok_and(|given_up| given_up)
-            && self.lack(needs, true).is_ok_and(|lack| lack == 0)
-        {
-            return Ok(());
-        }
-        self.call_maintenance();
-        Err(self.space.lacks(&format!(
-            "{} more must be free in {} for new records; deletions and `hark compact` give room back",
-            ByteSize(&lack),
-            self.dir.display()
-        )))
-    }
-
-    /// Bytes that must become free before a batch of `needs` bytes fits.
-    fn lack(&self, needs: u64, deletes: bool) -> io::Result<u64> {
-        let free = self.options.disk.free(&self.dir)?;
-        let reserve = self.options.reserve.as_ref().filter(|_| !deletes);
-        let kept = reserve.map_or(0, |reserve| reserve.missing());
-        Ok((needs + BESIDE_WRITES + kept).saturating_sub(free))
-    }
-
-    /// Looks whether there is space again after a batch was refused, and makes the reserve again.
-    pub(crate) fn look_for_space(&self) {
-        if let Some(reserve) = &self.options.reserve
-            && let Err(error) = reserve.make()
-        {
-            tracing::debug!(%error, "the reserve is not made again yet");
-        }
-        if self.space.lacking().is_some() && self.lack(DELETIONS, false).is_ok_and(|lack| lack == 0)
-        {
-            *self.space.lacking.lock() = None;
-            if let Some(wake) = &*self.wake.lock() {
-                wake();
-            }
-        }
+    /// Notes that there is space again.
+    pub(crate) fn suffices(&self) {
+        *self.lacking.lock() = None;
     }
 }
 
 /// A number of bytes, for people.
-struct ByteSize<'a>(&'a u64);
+pub(crate) struct ByteSize<'a>(pub &'a u64);
 
 impl fmt::Display for ByteSize<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -128,6 +128,10 @@ impl Store for EmbeddedStore {
     }
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
+        if self.refusal.is_some() {
+            // Nothing can be deleted.
+            return Ok(Vec::new());
+        }
         let (view, before) = (self.shelf.view.load_full(), self.shelf.before());
         let mut ids = Vec::new();
         for head in view.heads() {

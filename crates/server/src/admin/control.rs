@@ -151,6 +151,7 @@ pub fn fields(stats: &StoreStats) -> Map<String, Value> {
         ("records", json!(stats.records)),
         ("dead", json!(stats.dead)),
         ("dead_bytes", json!(stats.dead_bytes)),
+        ("free_bytes", json!(stats.free_bytes)),
         ("bytes", json!(stats.bytes)),
         ("log_bytes", json!(stats.log_bytes)),
         ("index_bytes", json!(stats.index_bytes)),

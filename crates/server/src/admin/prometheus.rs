@@ -42,6 +42,7 @@ pub(crate) fn page(networks: &[OpenNetwork], reload: &LastReload) -> String {
         .collect();
     written(&mut page, &shelves);
     store(&mut page, &shelves);
+    disk(&mut page, &shelves);
     database(&mut page, &shelves);
     mirror(&mut page, &shelves);
     let started_s =
@@ -174,6 +175,12 @@ fn store(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
             }),
         ],
     );
+}
+
+fn disk(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
+    let all = having(shelves, |stats| stats.free_bytes.as_ref());
+    let help = "Bytes that are free in the file system that the archive is in.";
+    lines(page, "gauge", &all, &[("hark_store_free_bytes", help, |free| *free as f64)]);
 }
 
 fn database(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {

@@ -13,8 +13,9 @@ use crate::shelf::EmbeddedShelf;
 
 const NAME: &str = "ERASED";
 
-/// Longest time between two looks at the clock, which may be set meanwhile.
+/// Longest time between two looks at the clock, which may be set meanwhile, and shortest.
 const LOOK_MAX: Duration = Duration::from_hours(1);
+const LOOK_MIN: Duration = Duration::from_millis(100);
 
 /// What is to be erased, and since when.
 #[derive(Debug, Default)]
@@ -47,7 +48,7 @@ impl EmbeddedShelf {
         let every = self.options.erase_within? / 2;
         let last = self.erase.lock().last?;
         let left = (last + every).duration_since(SystemTime::now()).unwrap_or_default();
-        Some(left.min(LOOK_MAX))
+        Some(left.clamp(LOOK_MIN, LOOK_MAX))
     }
 
     /// Begins a round of erasing, if one is due.
@@ -72,12 +73,12 @@ impl EmbeddedShelf {
         Some(EraseRound { logs, began: now })
     }
 
-    /// Ends a round of erasing. What is left is erased in the next round; if the round failed, that
-    /// one is due at once.
-    pub(super) fn end_erasing(&self, round: EraseRound, has_failed: bool) {
+    /// Ends a round of erasing. What is left is erased in the next round; if this one was cut short,
+    /// that one is due at once.
+    pub(super) fn end_erasing(&self, round: EraseRound, is_cut_short: bool) {
         let mut erase = self.erase.lock();
         erase.logs.extend(round.logs);
-        if !has_failed {
+        if !is_cut_short {
             erase.last = Some(round.began);
             drop(erase);
             self.write_erased(round.began);

@@ -59,7 +59,8 @@ impl EmbeddedShelf {
     ) -> io::Result<ReservingDisk> {
         let disk = Arc::clone(&self.options.disk);
         let compacting = self.space.compacting.load(Ordering::Relaxed);
-        let beside = if compacting { BESIDE_COMPACTION } else { beside };
+        let gives_space = compacting || self.lacks_space();
+        let beside = if gives_space { BESIDE_COMPACTION } else { beside };
         let room = ReservingDisk { disk, dir: self.dir.clone(), job, beside };
         room.check(needs)?;
         Ok(room)

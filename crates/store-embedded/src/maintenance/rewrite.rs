@@ -191,7 +191,10 @@ impl EmbeddedShelf {
             ShelfView::new(segments, view.frozen.clone(), Arc::clone(&view.active))
         });
         self.remove_unnamed(&old, &new);
-        tracing::debug!(segment = segment.entry.number, "nothing was left of a segment; it is gone");
+        tracing::debug!(
+            segment = segment.entry.number,
+            "nothing was left of a segment; it is gone"
+        );
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! The embedded store from outside, on disks that are full, that fail, and that lose files.
 
 mod damaged;
+mod erase;
 mod format;
 mod private;
 mod room;

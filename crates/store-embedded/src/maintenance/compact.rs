@@ -1,0 +1,73 @@
+//! Compaction: all space of deleted records is given back, and segments become as few as possible.
+
+use std::sync::atomic::Ordering;
+
+use hark_archive::Store as _;
+
+use super::MaintenanceError;
+use super::due::next_to_fit;
+use super::rewrite::RewriteOrder;
+use super::round::MaintenanceRound;
+use crate::options::{JobProgress, OnProgress};
+use crate::reserve::RESERVE_BYTES;
+use crate::shelf::EmbeddedShelf;
+use crate::store::EmbeddedStore;
+
+/// What a compaction has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompactionResult {
+    /// Segments before.
+    pub segments_before: u64,
+    /// Segments after.
+    pub segments_after: u64,
+    /// Bytes on disk before.
+    pub bytes_before: u64,
+    /// Bytes on disk after.
+    pub bytes_after: u64,
+}
+
+impl EmbeddedStore {
+    /// Gives back the space of all deleted records and merges all segments into as few as possible,
+    /// beside readers and the writer. The head is sealed first if it has deleted records.
+    pub fn compact(&self, progress: OnProgress<'_>) -> Result<CompactionResult, MaintenanceError> {
+        let shelf = &self.shelf;
+        let before = self.stats();
+        let _one_at_a_time = shelf.maintenance.lock();
+        if shelf.signal.lock().resting {
+            return Err(MaintenanceError::Resting);
+        }
+        if let Some(reserve) = &shelf.options.reserve {
+            reserve.give_up_below(RESERVE_BYTES)?;
+        }
+        shelf.space.compacting.store(true, Ordering::Relaxed);
+        let compacted = compact(shelf, progress);
+        shelf.space.compacting.store(false, Ordering::Relaxed);
+        shelf.look_for_space();
+        compacted?;
+        if let Some(path) = shelf.known.lock().damaged.keys().next() {
+            return Err(MaintenanceError::Damaged(path.clone()));
+        }
+        let after = self.stats();
+        Ok(CompactionResult {
+            segments_before: before.segments,
+            segments_after: after.segments,
+            bytes_before: before.bytes,
+            bytes_after: after.bytes,
+        })
+    }
+}
+
+/// Carries a compaction out. The caller holds the shelf's `maintenance` lock.
+fn compact(shelf: &EmbeddedShelf, progress: OnProgress<'_>) -> Result<(), MaintenanceError> {
+    let never = || false;
+    let mut round = MaintenanceRound::new(shelf, &never);
+    round.seal_head();
+    round.seal();
+    // Rewrites come before merges: they give space back, and the segments are still small.
+    round.rewrite(RewriteOrder::Oldest, &|_| true, progress);
+    progress(JobProgress { what: "merging segments", done: 0, total: 1 });
+    round.merge(next_to_fit);
+    round.drop_dead_rows();
+    progress(JobProgress { what: "merging segments", done: 1, total: 1 });
+    round.end()
+}

@@ -1,0 +1,175 @@
+//! What was deleted is gone from the files: after a compaction, and within the time that is set.
+
+use std::path::Path;
+use std::time::Duration;
+
+use hark_archive::{Query, Record, Store, Write};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check};
+use hark_testkit::disk::Trouble;
+use hark_testkit::random::Random;
+
+use crate::support::{Fixture, everything};
+
+/// Files of the shelf in which the ids of these records stand, each with one of them.
+fn found(shelf: &Path, ids: &[[u8; 32]]) -> Vec<String> {
+    let mut found = Vec::new();
+    for folder in ["", "log", "seg"] {
+        for entry in std::fs::read_dir(shelf.join(folder)).expect("is there") {
+            let path = entry.expect("is there").path();
+            if path.is_dir() {
+                continue;
+            }
+            let bytes = std::fs::read(&path).expect("is there");
+            let has = |id: &&[u8; 32]| bytes.windows(32).any(|some| some == *id);
+            if let Some(id) = ids.iter().find(has) {
+                found.push(format!("{}: {id:02x?}", path.display()));
+            }
+        }
+    }
+    found
+}
+
+fn ids(store: &dyn Store) -> Vec<[u8; 32]> {
+    let id = |bytes: &Vec<u8>| *Record::new(bytes).expect("a record").id();
+    everything(store).iter().map(id).collect()
+}
+
+/// Deletes the oldest `count` records, here and in the model; returns their ids.
+fn delete(fixture: &Fixture, store: &EmbeddedStore, count: usize) -> Vec<[u8; 32]> {
+    let ids: Vec<_> = ids(store).into_iter().rev().take(count).collect();
+    let query = Query { ids: Some(ids.clone()), ..Query::default() };
+    let deletes = [Write::Erase(Box::new(query))];
+    store.commit(&deletes).expect("commits");
+    fixture.model.commit(&deletes).expect("commits");
+    ids
+}
+
+/// What `check` counts as deleted is what `stats` says.
+fn figures_agree(fixture: &Fixture, store: &EmbeddedStore) {
+    let report = check(&fixture.dir(), &fixture.options(), &mut |_| {}).expect("can be checked");
+    let stats = store.stats();
+    assert_eq!((report.records, report.dead), (stats.records, stats.dead), "{stats:?}");
+}
+
+#[test]
+fn a_compaction_gives_back_what_was_deleted_in_the_head() {
+    let mut fixture = Fixture::new(11);
+    let options = EmbeddedOptions { seal_records: 100_000, ..fixture.options() };
+    let store = fixture.open(options.clone());
+    while store.stats().records < 200 {
+        fixture.write(&store, 20);
+    }
+    let deleted = delete(&fixture, &store, 100);
+    assert_eq!(found(&fixture.dir(), &deleted).len(), 1, "still in the log");
+    figures_agree(&fixture, &store);
+    let before = store.stats();
+    let done = store.compact(&mut |_| {}).expect("compacts");
+    let after = store.stats();
+    assert_eq!(after.records, before.records);
+    assert_eq!((after.dead, after.dead_bytes), (0, 0), "{after:?}");
+    assert!(done.bytes_after < done.bytes_before && after.log_bytes < before.log_bytes, "{done:?}");
+    assert_eq!(found(&fixture.dir(), &deleted), Vec::<String>::new());
+    fixture.same_as_model(&store, "compacted");
+    figures_agree(&fixture, &store);
+    let all = delete(&fixture, &store, usize::MAX);
+    store.compact(&mut |_| {}).expect("compacts");
+    let after = store.stats();
+    assert!(after.bytes < 1_000 && after.segments == 0, "nothing is left of it: {after:?}");
+    assert_eq!(found(&fixture.dir(), &all), Vec::<String>::new());
+    fixture.write(&store, 10);
+    fixture.same_as_model(&store, "emptied, and written again");
+    drop(store);
+    fixture.no_faults("emptied");
+    let store = fixture.open(options);
+    fixture.same_as_model(&store, "opened again");
+}
+
+#[test]
+fn figures_are_true_through_merges_rewrites_and_a_restart() {
+    let mut fixture = Fixture::with_all_maintenance_due(12);
+    let options = EmbeddedOptions { rewrite_dead_share: 0.5, ..fixture.options() };
+    let store = fixture.open(options.clone());
+    for _ in 0..5 {
+        fixture.write(&store, 40);
+        delete(&fixture, &store, 30);
+        store.settle().expect("settles");
+        figures_agree(&fixture, &store);
+    }
+    let before = store.stats();
+    assert!(before.dead > 0 && before.maintenance.merging.records > 0, "{before:?}");
+    drop(store);
+    let store = fixture.open(options);
+    let after = store.stats();
+    assert_eq!((after.dead, after.dead_bytes), (before.dead, before.dead_bytes));
+    store.compact(&mut |_| {}).expect("compacts");
+    let after = store.stats();
+    assert_eq!((after.dead, after.dead_bytes), (0, 0), "{after:?}");
+    figures_agree(&fixture, &store);
+}
+
+#[test]
+fn what_was_deleted_is_erased_in_time_in_heads_and_segments_and_over_restarts() {
+    let mut fixture = Fixture::with_all_maintenance_due(13);
+    // With no time at all, every round of maintenance erases.
+    let options = EmbeddedOptions {
+        erase_within: Some(Duration::ZERO),
+        rewrite_dead_share: 2.0,
+        ..fixture.options()
+    };
+    let store = fixture.open(EmbeddedOptions { erase_within: None, ..options.clone() });
+    fixture.write(&store, 10);
+    let mut deleted = delete(&fixture, &store, 60);
+    store.settle().expect("settles");
+    assert!(!found(&fixture.dir(), &deleted).is_empty(), "nothing is erased unless it is set");
+    drop(store);
+    // The next process does not know what was deleted and what replaced, and erases both.
+    let store = fixture.open(options);
+    for round in 0..4 {
+        store.settle().expect("settles");
+        assert_eq!(found(&fixture.dir(), &deleted), Vec::<String>::new(), "round {round}");
+        figures_agree(&fixture, &store);
+        fixture.same_as_model(&store, "erased");
+        fixture.write(&store, 10);
+        deleted.extend(delete(&fixture, &store, 5));
+    }
+    drop(store);
+    fixture.no_faults("erased");
+}
+
+#[test]
+fn a_compaction_that_fails_or_is_cut_off_anywhere_loses_nothing() {
+    let case = |fixture: &Fixture| {
+        let store = fixture.open(fixture.options());
+        delete(fixture, &store, 40);
+        store
+    };
+    let whole = Fixture::with_all_maintenance_due(14);
+    let store = case(&whole);
+    let before = whole.disk.operations();
+    store.compact(&mut |_| {}).expect("compacts");
+    let operations = whole.disk.operations() - before;
+    assert!(operations > 100, "{operations} operations are too few for all jobs");
+    drop((store, whole));
+    let mut random = Random::new(14);
+    for trouble in [Trouble::Full, Trouble::Once, Trouble::Power] {
+        for after in (0..operations).step_by(7) {
+            let fixture = Fixture::with_all_maintenance_due(14);
+            let store = case(&fixture);
+            let when = format!("{trouble:?} in {after} operations");
+            fixture.disk.arm(trouble, after);
+            // It may fail, or not: removing a file may be what fails.
+            let compacted = store.compact(&mut |_| {}).map_err(|error| error.to_string());
+            fixture.same_as_model(&store, &format!("{when}: {compacted:?}"));
+            let crashed = fixture.disk.crash(&mut random).expect("is made");
+            fixture.disk.calm();
+            drop(store);
+            let after = Fixture { disk: crashed, world: fixture.world, model: fixture.model };
+            let store = after.open(after.options());
+            after.same_as_model(&store, &format!("{when}, after a crash"));
+            store.compact(&mut |_| {}).expect("compacts");
+            after.same_as_model(&store, &format!("{when}, after a crash, compacted"));
+            drop(store);
+            after.no_faults(&when);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What was deleted or has vanished is gone from the files of a relay.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::support::{Place, event, field, keys, notes};
+use crate::served::{PATIENCE, Socket};
+
+/// Events of the author who vanishes, among 5,000.
+const THEIRS: u64 = 1_700;
+/// The author who vanishes.
+const AUTHOR: u8 = 77;
+
+/// All files below a directory.
+fn files(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).expect("is there") {
+        let path = entry.expect("is there").path();
+        if path.is_dir() {
+            files(&path, out);
+        } else if path.is_file() {
+            out.push(path);
+        }
+    }
+}
+
+/// How often these bytes stand in the files below a directory.
+fn found(dir: &Path, bytes: &[u8]) -> usize {
+    let mut all = Vec::new();
+    files(dir, &mut all);
+    let count = |path: &PathBuf| {
+        // Maintenance may remove the file meanwhile.
+        let held = std::fs::read(path).unwrap_or_default();
+        let first = |at: &usize| held[*at..].starts_with(bytes);
+        (0..held.len()).filter(first).count()
+    };
+    all.iter().map(count).sum()
+}
+
+/// 5,000 events, among them those of the author who vanishes.
+fn events() -> String {
+    let theirs = (0..THEIRS).map(|n| {
+        let content = format!("private words {n}");
+        event(AUTHOR, 1_700_000_000 + n, 1, &[&["t", "theirs"]], &content)
+    });
+    theirs.chain([notes(5_000 - THEIRS)]).collect()
+}
+
+fn request() -> String {
+    event(AUTHOR, 1_750_000_000, 62, &[&["relay", "ALL_RELAYS"]], "forget me")
+}
+
+/// The key of the author who vanishes stands in their request alone, once as text in the event and
+/// once as a field of the record; and their words nowhere.
+fn are_gone(data: &Path) -> bool {
+    let key = field(&request(), "pubkey");
+    let keys = keys(AUTHOR);
+    (found(data, key.as_bytes()), found(data, keys.public())) == (1, 1)
+        && found(data, b"private words") == 0
+}
+
+/// The figures of `stats` and of `check`.
+fn figures(place: &Place) -> [(Value, Value); 2] {
+    let [stats, check] = ["stats", "check"].map(|command| place.hark(&[command, "--json"]).json());
+    assert_eq!(check["faults"], json!([]));
+    [
+        (stats["records"].clone(), check["records"].clone()),
+        (stats["dead"].clone(), check["dead"].clone()),
+    ]
+}
+
+#[test]
+fn an_author_who_vanishes_is_gone_from_the_files_in_time() {
+    let place = Place::new("erased-in-time");
+    let config = place.file("hark.toml", b"[retention]\nerase_within = \"2s\"\n");
+    let report = place.hark_fed(&["import", "--json"], events().as_bytes()).json();
+    assert_eq!(report["stored"], 5_000, "{report}");
+    assert!(found(&place.data(), b"private words") > 0);
+    let serving = place.serve_with(&["--config", &config]);
+    let mut socket = Socket::connect(&serving.address);
+    socket.say(&format!("[\"EVENT\",{}]", request().trim()));
+    let answer = socket.json();
+    assert_eq!((&answer[0], &answer[2]), (&json!("OK"), &json!(true)), "{answer}");
+    let until = Instant::now() + PATIENCE;
+    while !are_gone(&place.data()) {
+        assert!(Instant::now() < until, "still there: {:?}", figures(&place));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let [(records, live), (deleted, dead)] = figures(&place);
+    assert_eq!((records, deleted), (json!(5_001 - THEIRS), json!(0)));
+    assert_eq!((live, dead), (json!(5_001 - THEIRS), json!(0)));
+    let (code, logged) = serving.terminate();
+    assert_eq!(code, 0, "{logged}");
+}
+
+#[test]
+fn an_author_who_vanishes_is_gone_from_the_files_after_a_compaction() {
+    for beside in [true, false] {
+        let place = Place::new(&format!("erased-compact-{beside}"));
+        let all = events() + &request();
+        let serving = beside.then(|| place.serve());
+        let report = place.hark_fed(&["import", "--json"], all.as_bytes()).json();
+        assert_eq!(report["stored"], 5_001, "{report}");
+        assert!(found(&place.data(), b"private words") > 0);
+        let said = place.hark(&["compact"]).text();
+        assert!(are_gone(&place.data()), "{said}");
+        assert_eq!(figures(&place)[1], (json!(0), json!(0)));
+        let report = place.hark(&["delete", "{}", "--yes", "--json"]).json();
+        assert_eq!(report["deleted"], 5_001 - THEIRS);
+        let said = place.hark(&["compact"]).text();
+        let stats = place.hark(&["stats", "--json"]).json();
+        assert!(stats["bytes"].as_u64() < Some(1_000), "{said}: {stats}");
+        assert_eq!(found(&place.data(), b"note"), 0, "{said}");
+        assert_eq!(figures(&place), [(json!(0), json!(0)), (json!(0), json!(0))]);
+        drop(serving);
+    }
+}
