@@ -12,12 +12,13 @@ use crate::commands::delete::DeleteArgs;
 use crate::commands::explain::ExplainArgs;
 use crate::commands::export::ExportArgs;
 use crate::commands::healthz::HealthzArgs;
+use crate::commands::help::{CompletionsArgs, ManArgs};
 use crate::commands::import::ImportArgs;
 use crate::commands::migrate::MigrateArgs;
 use crate::commands::query::QueryArgs;
 use crate::commands::reload::ReloadArgs;
-use crate::commands::help::{CompletionsArgs, ManArgs};
 use crate::commands::restore::RestoreArgs;
+use crate::commands::salvage::SalvageArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::stats::StatsArgs;
 #[cfg(feature = "devp2p")]
@@ -80,6 +81,8 @@ pub(crate) enum Command {
     Check(StatsArgs),
     /// Rebuild all indices from the log; the server must be stopped
     Rebuild(StatsArgs),
+    /// Bring every whole event of a damaged archive into a new one, and list what is lost
+    Salvage(SalvageArgs),
     /// Update the tables of an archive in PostgreSQL, or show whether they are up to date
     Migrate(MigrateArgs),
     /// Run the nodes of a Citus cluster: show, add, drain, rebalance, replace

@@ -7,6 +7,7 @@
 mod cli;
 mod commands;
 mod config;
+mod damage;
 mod handover;
 mod interrupt;
 mod location;
@@ -87,6 +88,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Bench(args) => return hark_bench::run(args, commands::bench::OPENERS),
         _ => {}
     }
+    let one_shelf = cli.location.network.is_some();
     let location = ArchiveLocation::new(cli.location)?;
     match cli.command {
         Command::Serve(args) => commands::serve::run(&args, &location),
@@ -106,6 +108,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Compact(args) => commands::maintenance::compact(&args, &location),
         Command::Check(args) => commands::maintenance::check(&args, &location),
         Command::Rebuild(args) => commands::maintenance::rebuild(&args, &location),
+        Command::Salvage(args) => commands::salvage::run(&args, &location, one_shelf),
         Command::Migrate(args) => commands::migrate::run(&args, &location),
         Command::Cluster(args) => commands::cluster::run(&args, &location),
         #[cfg(feature = "devp2p")]

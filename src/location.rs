@@ -112,6 +112,13 @@ impl ArchiveLocation {
         Self { network, data, database, config: self.config.clone(), reserve }
     }
 
+    /// Returns the location of an archive in files in another directory, with the settings of this
+    /// one.
+    pub(crate) fn in_directory(&self, data: &Path) -> Self {
+        let (data, reserve) = (data.to_path_buf(), reserve(data));
+        Self { network: self.network, data, database: None, config: self.config.clone(), reserve }
+    }
+
     /// The directory of the shelf.
     pub(crate) fn shelf(&self) -> PathBuf {
         self.data.join(self.network.name())
@@ -139,6 +146,7 @@ impl ArchiveLocation {
             head_bytes_max: self.config.head_bytes_max,
             // Space that deleted records occupy is not available to other records.
             dead_bytes_max: bytes_max.map_or(u64::MAX, |bytes| bytes / DEAD_SHARE),
+            scrub_within: Some(Duration::from_secs(self.config.scrub_days.saturating_mul(86_400))),
             listed_labels: self.network.nature().listed_labels,
             erase_within: self.config.erase_within.0.map(Duration::from_secs),
             free_bytes_min: self.shelf_config().retention.free_bytes_min.unwrap_or(0),
@@ -246,17 +254,19 @@ impl ArchiveLocation {
     /// Opens the store for writing. The caller must hold the archive's lock.
     pub(crate) fn open_store(&self) -> anyhow::Result<EmbeddedStore> {
         let shelf = self.shelf();
-        let opened = EmbeddedStore::open(&shelf, self.network.rules(), self.options());
-        let is_full = opened.as_ref().is_err_and(ShelfOpenError::is_disk_full);
-        opened.with_context(|| {
-            if is_full {
-                return disk_is_full(&shelf);
+        EmbeddedStore::open(&shelf, self.network.rules(), self.options()).map_err(|error| {
+            if error.is_disk_full() {
+                return anyhow::Error::new(error).context(disk_is_full(&shelf));
             }
-            format!(
-                "the archive in {} could not be opened; nothing was changed. `hark check` says what \
-                 is wrong with it, `hark rebuild` rebuilds its indices",
+            let advice = if error.is_unexplained() {
+                ". `hark check` says what is wrong with it, `hark rebuild` rebuilds its indices"
+            } else {
+                ""
+            };
+            anyhow::Error::new(error).context(format!(
+                "the archive in {} could not be opened; nothing was changed{advice}",
                 shelf.display()
-            )
+            ))
         })
     }
 

@@ -2,6 +2,7 @@
 
 mod backup;
 mod beside_server;
+mod damage;
 mod erased;
 mod extremes;
 mod full;
@@ -25,7 +26,7 @@ fn help_teaches_and_wrong_flags_are_refused() {
     }
     for command in [
         "serve", "import", "export", "query", "count", "delete", "explain", "stats", "compact",
-        "check", "rebuild", "config", "bench",
+        "check", "rebuild", "salvage", "config", "bench",
     ] {
         let help = hark(&[command, "--help"]);
         assert_eq!((help.code, help.stdout.contains("Usage: hark")), (0, true), "{command}");

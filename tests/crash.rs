@@ -6,6 +6,7 @@ mod beside;
 mod damage;
 mod follow;
 mod kill;
+mod salvage;
 mod simulation;
 
 /// Whether `scripts/test --long` runs this.

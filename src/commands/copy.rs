@@ -10,6 +10,7 @@ use hark_archive::copy::{ComparisonWalk, Difference};
 use hark_archive::{Id, Outcome, Store};
 use serde_json::json;
 
+use crate::damage;
 use crate::interrupt;
 use crate::location::{ArchiveLocation, WriterHandle};
 use crate::print::{self, CommandProgress, CountedUnit};
@@ -57,6 +58,10 @@ struct CopyTotals {
     refused: u64,
     extra: u64,
     deleted: u64,
+    /// Records of the source that could not be read.
+    damaged: u64,
+    /// Records that only the target has and that --delete left: they may be the damaged ones.
+    spared: u64,
 }
 
 pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
@@ -74,6 +79,7 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
         let target = writer.read(&to)?;
         let changed = (sum.copied, sum.deleted);
         walk(&*source, &*target, &mut writer, args.delete, &stop, &mut sum)?;
+        sum.damaged = source.stats().damaged;
         if (sum.copied, sum.deleted) == changed || stop.load(Ordering::Relaxed) {
             break;
         }
@@ -89,7 +95,12 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
         );
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
-    Ok(ExitCode::SUCCESS)
+    let effect = if sum.spared > 0 {
+        "The others were copied; nothing was deleted that may be one of them"
+    } else {
+        "The others were copied"
+    };
+    Ok(damage::tell(sum.damaged, &from, effect))
 }
 
 fn walk(
@@ -105,7 +116,7 @@ fn walk(
     let mut walk = ComparisonWalk::new(source, target)?;
     let (mut records, mut bytes) = (Vec::new(), 0);
     let mut extra: Vec<Id> = Vec::new();
-    (sum.extra, sum.refused) = (0, 0);
+    (sum.extra, sum.refused, sum.spared) = (0, 0, 0);
     let started = Instant::now();
     let walked = (|| {
         while let Some(difference) = walk.next_difference()? {
@@ -116,7 +127,11 @@ fn walk(
                 }
                 Difference::Extra(id) => {
                     sum.extra += 1;
-                    extra.extend(delete.then_some(id));
+                    // From a damaged record on, what only the target has may be that record, and
+                    // the last copy of it.
+                    let spared = delete && walk.damaged() > 0;
+                    sum.spared += u64::from(spared);
+                    extra.extend((delete && !spared).then_some(id));
                 }
             }
             if records.len() >= BATCH_RECORDS || bytes >= BATCH_BYTES {
@@ -189,6 +204,8 @@ fn report(
                 "refused": sum.refused,
                 "extra": sum.extra,
                 "deleted": sum.deleted,
+                "damaged": sum.damaged,
+                "spared": sum.spared,
                 "complete": complete,
                 "seconds": seconds,
             })
@@ -196,7 +213,11 @@ fn report(
         );
     }
     let rate = sum.copied as f64 / seconds.max(0.001);
-    let left = if args.delete { "deleted, as --delete says" } else { "left there" };
+    let left = match (args.delete, sum.spared) {
+        (true, 0) => "deleted, as --delete says".into(),
+        (true, spared) => format!("{} of them left there", print::number(spared)),
+        (false, _) => "left there".into(),
+    };
     print::line(&print::table(&[
         (
             "brought over",
@@ -209,6 +230,7 @@ fn report(
             print::number(sum.refused),
             "the target has newer versions or deletions".into(),
         ),
-        ("only the target has", print::number(sum.extra), left.into()),
+        ("only the target has", print::number(sum.extra), left),
+        ("could not be read", print::number(sum.damaged), String::new()),
     ]))
 }

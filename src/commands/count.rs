@@ -4,16 +4,17 @@ use std::process::ExitCode;
 
 use crate::commands::query::QueryArgs;
 use crate::location::ArchiveLocation;
-use crate::{print, question, when};
+use crate::{damage, print, question, when};
 
 pub(crate) fn run(args: &QueryArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let queries = question::read(location, &args.filters, when::now_s())?;
-    let count = question::count(&*location.read()?, &queries)?;
+    let store = location.read()?;
+    let count = question::count(&*store, &queries)?;
     let text = if args.json {
-        serde_json::json!({ "count": count }).to_string()
+        serde_json::json!({ "count": count, "damaged": store.stats().damaged }).to_string()
     } else {
         count.to_string()
     };
     print::line(&text)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(damage::report(&*store, location, "The count is of the others"))
 }

@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use clap::Args;
 use hark_archive::{Order, Query};
 
+use crate::damage;
 use crate::interrupt;
 use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress, CountedUnit};
@@ -57,6 +58,8 @@ struct ExportProgress<'a> {
     stop: &'a AtomicBool,
 }
 
+/// What damaged records mean for an export.
+const MISSING: &str = "The export has all others";
 /// Records between two updates of the meter.
 const METER_EVERY: u64 = 4096;
 
@@ -78,7 +81,7 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
         let mut out = BufWriter::with_capacity(256 << 10, io::stdout().lock());
         write(&mut answer, &mut out, None)?;
         out.flush()?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(damage::report(&*store, location, MISSING));
     };
     let stop = interrupt::flag()?;
     let is_all = args.filters.is_empty() && args.since.is_none() && args.until.is_none();
@@ -103,7 +106,7 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
         )
     });
     eprintln!("{} {records} written to {}", print::number(written?), path.display());
-    Ok(ExitCode::SUCCESS)
+    Ok(damage::report(&*store, location, MISSING))
 }
 
 fn write(

@@ -87,8 +87,8 @@ pub(crate) fn check(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Res
         if mendable {
             "The records are whole; `hark rebuild` rebuilds the rest, with the server stopped"
         } else {
-            "Records are damaged: restore the files from a backup, or begin a new archive from one \
-             with `hark import`"
+            "Records are damaged: restore the files from a backup, or bring all that is whole into a \
+             new archive with `hark salvage`"
         }
     );
     Ok(ExitCode::FAILURE)
@@ -103,14 +103,23 @@ pub(crate) fn rebuild(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::R
         hark_store_embedded::rebuild(&location.shelf(), &location.options(), &mut |progress| {
             meter.store(progress);
         })
-        .context("rebuilding ended early; the log is untouched. Run it again")?;
+        .map_err(|error| {
+            let again = if error.is_unexplained() { ". Run it again" } else { "" };
+            let words = format!("rebuilding ended early; the log is untouched{again}");
+            anyhow::Error::new(error).context(words)
+        })?;
     meter.finish();
     drop(lock);
     let text = if args.json {
-        json!({ "records": rebuilt.records, "segments": rebuilt.segments }).to_string()
+        let (records, segments, doubles) = (rebuilt.records, rebuilt.segments, rebuilt.doubles);
+        json!({ "records": records, "segments": segments, "doubles": doubles }).to_string()
     } else {
+        let doubles = match rebuilt.doubles {
+            0 => String::new(),
+            doubles => format!("; stored twice, and now once: {}", print::number(doubles)),
+        };
         format!(
-            "{} {} in {}, rebuilt from the log",
+            "{} {} in {}, rebuilt from the log{doubles}",
             print::number(rebuilt.records),
             location.network.records(),
             print::count(rebuilt.segments, "segment")

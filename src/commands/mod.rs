@@ -19,6 +19,7 @@ pub(crate) mod query;
 mod refusal;
 pub(crate) mod reload;
 pub(crate) mod restore;
+pub(crate) mod salvage;
 pub(crate) mod serve;
 pub(crate) mod stats;
 #[cfg(feature = "devp2p")]

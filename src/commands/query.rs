@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::damage;
 use crate::location::ArchiveLocation;
 use crate::question::{self, MergedAnswer};
 use crate::when;
@@ -36,5 +37,5 @@ pub(crate) fn run(args: &QueryArgs, location: &ArchiveLocation) -> anyhow::Resul
         out.write_all(b"\n")?;
     }
     out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(damage::report(&*store, location, "They are missing above, if they match"))
 }

@@ -19,11 +19,14 @@ pub(crate) struct StatsArgs {
 }
 
 pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    let stats = location.read()?.stats();
+    let mut stats = location.read()?.stats();
     // If the server does not answer, its statistics are left out.
     let server = location.control().ok().flatten();
     let served = server.is_some();
     let live = server.and_then(|mut server| server.stats().ok());
+    // Opening an archive reads hardly a record; the server has read many.
+    let found = live.as_ref().and_then(|live| live["damaged"].as_u64()).unwrap_or_default();
+    stats.damaged = stats.damaged.max(found);
     if args.json {
         let mut json = Value::Object(fields(&stats));
         json["data"] = json!(location.data);
@@ -77,6 +80,21 @@ fn of_server(live: &Value, of_files: &Value) -> Value {
     Value::Object(fields.map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
+/// The row on the slow check.
+fn scrub(scrub: &Value) -> Option<(&'static str, String, String)> {
+    let number = |name: &str| scrub[name].as_u64();
+    let (read, total) = (number("pass_bytes")?, number("total_bytes")?.max(1));
+    let share = format!("{:.1} %", (read as f64 / total as f64).min(1.0) * 100.0);
+    let last = match number("last_pass_s") {
+        None => "of the first pass".into(),
+        Some(age_s) => {
+            let faults = number("last_faults").unwrap_or_default();
+            format!("of this pass; the last ended {} h ago, faults: {faults}", age_s / 3_600)
+        }
+    };
+    Some(("slow check", share, last))
+}
+
 fn table(live: &Value) -> String {
     let number = |name: &str| live[name].as_u64().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -90,10 +108,10 @@ fn table(live: &Value) -> String {
     rows.push(("memory", print::bytes(number("resident_bytes")), plain()));
     let config = &live["config"];
     if config.is_object() {
-        let read = date(config["in_force_since"].as_u64().unwrap_or_default());
+        let read = moment(config["in_force_since"].as_u64().unwrap_or_default());
         rows.push(("configuration read", read, plain()));
         if let Some(reason) = config["refused"].as_str() {
-            let at = date(config["read_at"].as_u64().unwrap_or_default());
+            let at = moment(config["read_at"].as_u64().unwrap_or_default());
             let reason = reason.lines().next().unwrap_or_default();
             rows.push(("  a newer one refused", at, reason.into()));
         }
@@ -104,6 +122,7 @@ fn table(live: &Value) -> String {
     for file in live["damaged_files"].as_array().into_iter().flatten() {
         rows.push(("damaged", plain(), file.as_str().unwrap_or_default().into()));
     }
+    rows.extend(scrub(&live["scrub"]));
     let mirror = &live["mirror"];
     if mirror.is_object() {
         let number = |name: &str| mirror[name].as_u64().unwrap_or_default();

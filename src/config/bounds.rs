@@ -43,6 +43,7 @@ static RANGES: &[(&str, &[SettingRange])] = &[
             ("seal_records", 1, SEAL_RECORDS_MAX as u64),
             ("log_bytes_max", 1, LOG_BYTES_MAX),
             ("head_bytes_max", 1 << 20, BYTES),
+            ("scrub_days", 0, 3_650),
         ],
     ),
     (

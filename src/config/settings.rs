@@ -88,6 +88,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "seal_records" seal_records: "Number of events in memory at which they are sealed into a segment.";
             "log_bytes_max" log_bytes_max: "Bytes of log at which the events in memory are sealed, if that comes first.";
             "head_bytes_max" head_bytes_max: "Bytes of memory, approximately, at which the events in memory are sealed, if that comes first. Events with many tags\ntake more memory. While events come faster than segments are written, up to four times as much is in use;\nabove that, writers wait.";
+            "scrub_days" scrub_days: "Days within which a running server reads the whole archive once and compares its indices with its records, a little\nat a time (\"scrubbing\"). Damaged indices are made again, damaged records are told of. 0: it does not.";
         },
     },
     SettingsSection {

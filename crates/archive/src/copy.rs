@@ -55,6 +55,12 @@ impl ComparisonWalk {
         self.compared
     }
 
+    /// Returns how many records of the source, up to where the walk is, could not be read. The
+    /// target may have them: whatever only the target has may be such a record.
+    pub fn damaged(&self) -> u64 {
+        self.source.search.damaged()
+    }
+
     /// Returns the next difference. `None` at the end of both shelves.
     pub fn next_difference(&mut self) -> Result<Option<Difference>, SearchError> {
         self.next_difference_with(|| {})

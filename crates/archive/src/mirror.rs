@@ -295,6 +295,10 @@ impl Store for MirroredStore {
         self.shared.first.deletes_follow(follow);
     }
 
+    fn damage(&self) -> (u64, u64) {
+        self.shared.first.damage()
+    }
+
     fn trouble(&self) -> Option<String> {
         self.shared.first.trouble()
     }

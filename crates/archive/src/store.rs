@@ -179,6 +179,12 @@ pub trait Search: Send {
     /// Returns the number of rows visited so far.
     fn visited(&self) -> u64;
 
+    /// Returns how many records so far could not be read, and so were not delivered although they
+    /// may match. A record may count more than once.
+    fn damaged(&self) -> u64 {
+        0
+    }
+
     /// Returns the set that drives the search in the largest part opened so far. `None` if nothing
     /// in the opened parts can match.
     fn driver(&self) -> Option<Set>;
@@ -211,7 +217,7 @@ pub struct StoreStats {
     pub oldest: Option<u64>,
     /// Time of the newest record.
     pub newest: Option<u64>,
-    /// Records that were found damaged since the start.
+    /// Records that were found damaged since the start and are still stored, each counted once.
     pub damaged: u64,
     /// Files that were found damaged or unreadable since the start and are not rebuilt.
     pub damaged_files: Vec<String>,
@@ -229,6 +235,8 @@ pub struct StoreStats {
     pub maintenance_failed: Option<String>,
     /// Background maintenance done since the start.
     pub maintenance: MaintenanceStats,
+    /// The slow check of the whole store, if it has one.
+    pub scrub: Option<ScrubStats>,
     /// Use of the database, if the store has one.
     pub database: Option<DatabaseStats>,
     /// Lag of the mirror, a second store that receives all that this one accepts, if there is one.
@@ -244,6 +252,25 @@ pub struct MaintenanceStats {
     pub merging: JobTotals,
     /// Rewriting logs without their deleted records.
     pub rewriting: JobTotals,
+}
+
+/// The slow check of a store, which reads all of it over and over, beside its readers and its writer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubStats {
+    /// Bytes read since the start.
+    pub read_bytes: u64,
+    /// Bytes read in the current pass.
+    pub pass_bytes: u64,
+    /// Bytes of a whole pass, as the store is now.
+    pub total_bytes: u64,
+    /// Whole passes that have ended since the start.
+    pub passes: u64,
+    /// Time since the last of them ended.
+    pub last_pass_age: Option<Duration>,
+    /// Faults that it found, repaired or not: damaged segments, and damaged parts of logs.
+    pub last_faults: u64,
+    /// Damaged segments that were made again since the start, whoever found them.
+    pub repaired: u64,
 }
 
 /// The totals of one kind of maintenance.
@@ -382,7 +409,7 @@ pub trait Store: Send + Sync {
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError>;
 
     /// Counts the records that match, ignoring limit and cursor. `None` if the budget did not
-    /// suffice.
+    /// suffice, or if a record that may match could not be read; a search then says more.
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError>;
 
     /// Passes each value of a label to `each`, with the number of stored records that have it. Every
@@ -404,6 +431,12 @@ pub trait Store: Send + Sync {
 
     /// Returns the size and state of the store.
     fn stats(&self) -> StoreStats;
+
+    /// Returns the number of records, and of files, that were found damaged since the start and are not
+    /// repaired. Cheap.
+    fn damage(&self) -> (u64, u64) {
+        (0, 0)
+    }
 
     /// Drops the oldest part of the store at once, except for records of the `spared` kinds, if the
     /// store is partitioned by time and that part holds nothing newer than `to`. Returns the number

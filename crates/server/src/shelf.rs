@@ -194,8 +194,8 @@ impl Shelf {
         self.siblings.trouble().or_else(|| self.not_writing()).or_else(|| self.store.trouble())
     }
 
-    /// All reasons why the shelf is not well: those of [`Shelf::trouble`], and a mirror that has made
-    /// no progress for `mirror_stuck_after`.
+    /// All reasons why the shelf is not well: those of [`Shelf::trouble`], a mirror that has made no
+    /// progress for `mirror_stuck_after`, and damage.
     pub(crate) fn troubles(&self, mirror_stuck_after: Option<Duration>) -> Vec<String> {
         let mut all = Vec::new();
         let own = [self.siblings.trouble(), self.not_writing(), self.store.trouble()];
@@ -214,7 +214,17 @@ impl Shelf {
             let idle_s = lag.idle_for().as_secs();
             all.push(format!("the mirror has made no progress for {idle_s} s: {reason}"));
         }
+        all.extend(self.damage());
         all
+    }
+
+    /// What was found damaged in the archive, if anything was.
+    pub fn damage(&self) -> Option<String> {
+        let (damaged, files) = self.store.damage();
+        let records = self.records();
+        (damaged + files > 0).then(|| {
+            format!("damaged {records}: {damaged}, damaged files: {files}; see `hark check`")
+        })
     }
 
     fn not_writing(&self) -> Option<String> {

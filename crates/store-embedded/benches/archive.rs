@@ -6,7 +6,7 @@
 //!
 //! With a DIR that a run before has left, nothing is put, and with a QUESTION only those whose name
 //! has these words are asked, for three seconds: for a profiler. `ingest` for a QUESTION puts
-//! EVENTS without waiting for the disk, and nothing else.
+//! EVENTS without waiting for the disk, and nothing else. `scrub` runs a pass of the slow check.
 
 use std::collections::HashMap;
 use std::io;
@@ -554,6 +554,9 @@ fn main() {
     let begun = Instant::now();
     let store = Arc::new(open(&dir));
     println!("restart {:.0} ms, RssAnon {} MB", begun.elapsed().as_secs_f64() * 1e3, rss_anon_mb());
+    if only.as_deref() == Some("scrub") {
+        return scrub(&store);
+    }
 
     let mut sample = sample(&store, &events);
     questions(&store, &mut sample, only.as_deref());
@@ -562,11 +565,33 @@ fn main() {
     }
     explanations(&store, &mut sample);
     readers_beside_a_writer(&store, &mut events, &mut sample);
+    scrub(&store);
     drop(store);
     // Only what this run made is removed; a directory that was named stays.
     if std::env::args().nth(2).is_none_or(|second| second == "--bench") {
         let _ = std::fs::remove_dir_all(&dir);
     }
+}
+
+/// The slow check at full speed, and what follows for a terabyte a week, the default rate.
+fn scrub(store: &EmbeddedStore) {
+    let (cpu_before, begun) = (cpu_here(), Instant::now());
+    let read = |store: &EmbeddedStore| store.stats().scrub.map_or(0, |scrub| scrub.read_bytes);
+    let before = read(store);
+    store.scrub().expect("scrubs");
+    let bytes = (read(store) - before) as f64;
+    let (cpu, wall) = (cpu_here().saturating_sub(cpu_before), begun.elapsed());
+    let cpu_s_per_gb = cpu.as_secs_f64() / bytes * 1e9;
+    let week_s = 7.0 * 86_400.0;
+    println!(
+        "slow check: {:.0} MB in {:.2} s, {:.0} MB/s, {cpu_s_per_gb:.2} s CPU a GB; \
+         1 TB a week takes {:.2} % of a core and {:.2} MB/s",
+        bytes / 1e6,
+        wall.as_secs_f64(),
+        bytes / 1e6 / wall.as_secs_f64(),
+        cpu_s_per_gb * 1e3 / week_s * 100.0,
+        1e6 / week_s
+    );
 }
 
 fn fill(dir: &Path, events: &mut Events, count: usize) {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,12 +13,13 @@ use hark_archive::{Id, Record};
 
 use crate::disk::Disk;
 use crate::head::{Head, HeadView, ROWS_MAX};
-use crate::log::{self, Log, LogFrame};
+use crate::log::{self, Log, LogError, LogFrame};
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::map::unreadable;
 use crate::open::{ShelfOpenError, open_segment};
 use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::rebuild::DeletionMap;
+use crate::salvage::scan::{ScannedPart, scan};
 use crate::segment::values::Value;
 use crate::segment::view::{Segment, SegmentView};
 use crate::segment::{self, RecordAddress, SECTIONS};
@@ -40,7 +42,7 @@ impl fmt::Display for FileFault {
         f.write_str(if self.mendable {
             " (`hark rebuild` makes it again from the log)"
         } else {
-            " (restore it from a backup)"
+            " (restore it from a backup, or salvage the rest)"
         })
     }
 }
@@ -120,7 +122,9 @@ fn check_files(
     let entries = check.manifest.segments.clone();
     let opened: Vec<Result<Segment, ShelfOpenError>> = entries
         .iter()
-        .map(|entry| open_segment(disk, dir, entry, &check.manifest, terms, None))
+        .map(|entry| {
+            open_segment((disk, dir), entry, &check.manifest, terms, None, &Arc::default())
+        })
         .collect();
     let total = (check.manifest.logs.len() * 2 + check.manifest.segments.len()) as u64;
     let mut done = 0;
@@ -152,13 +156,18 @@ impl ShelfCheck<'_> {
     fn read_deletes(&mut self, at: usize) {
         let entry = &self.manifest.logs[at];
         let path = log::path(self.dir, entry.number, entry.generation);
-        let (number, deletes) = (entry.number, &mut self.deletes);
-        // `log` below reports what is wrong with a log.
-        let _ = log::replay(self.disk, &path, (number, entry.generation), &mut |offset, frame| {
+        let (number, generation, deletes) = (entry.number, entry.generation, &mut self.deletes);
+        let mut add = |offset, frame: LogFrame<'_>| {
             if let LogFrame::Delete { id, log } = frame {
                 deletes.add(id, log, RecordAddress { log: number, offset });
             }
-        });
+        };
+        // `log` below reports what is wrong with a log.
+        if let Err(LogError::Damaged { .. }) =
+            log::replay(self.disk, &path, (number, generation), &mut add)
+        {
+            let _ = scan_file(self.disk, &path, (number, generation), &mut add);
+        }
     }
 
     fn log(&mut self, at: usize) {
@@ -168,6 +177,7 @@ impl ShelfCheck<'_> {
         let (mut live, mut dead, mut bad) = (0, 0, 0);
         let deletes = &self.deletes;
         let id = (entry.number, entry.generation);
+        let mut lost_parts = Vec::new();
         // Records that no segment covers are found by a head, which every start makes from the log.
         let is_sealed = self.manifest.is_sealed(entry.number);
         let mut head = (!is_sealed).then(|| OpenLog::new(self.disk, self.dir, id, self.terms));
@@ -185,6 +195,19 @@ impl ShelfCheck<'_> {
                 _ => bad += 1,
             }
         });
+        if let Err(LogError::Damaged { .. }) = &end {
+            // Behind the damage there is more, which only `hark salvage` brings back.
+            (live, dead, bad) = (0, 0, 0);
+            let scanned = scan_file(self.disk, &path, id, &mut |offset, frame| {
+                if let LogFrame::Put(bytes) = frame
+                    && let Ok(record) = Record::new(bytes)
+                {
+                    let at = RecordAddress { log: entry.number, offset };
+                    *if deletes.hit(record.id(), at) { &mut dead } else { &mut live } += 1;
+                }
+            });
+            lost_parts = scanned.unwrap_or_default();
+        }
         let lost = match (head, &end) {
             (Some(Ok(head)), Ok(end)) => head.lost(end.good),
             // Reported below as a fault of the log.
@@ -196,7 +219,7 @@ impl ShelfCheck<'_> {
         self.live.insert(entry.number, live);
         match end {
             Err(error) => {
-                let mendable = matches!(error, log::LogError::TooLong { .. });
+                let mendable = matches!(error, LogError::TooLong { .. });
                 self.fault(path.clone(), error.to_string(), mendable);
             }
             Ok(end) if end.good < end.len && last => self.report.torn_bytes = end.len - end.good,
@@ -204,6 +227,14 @@ impl ShelfCheck<'_> {
                 self.fault(path.clone(), format!("damaged at byte {}", end.good), false);
             }
             Ok(_) => {}
+        }
+        // The first is named above.
+        for part in lost_parts.iter().skip(1).take(FAULTS_EACH) {
+            self.fault(path.clone(), format!("damaged at byte {}", part.start), false);
+        }
+        let more = lost_parts.len().saturating_sub(FAULTS_EACH + 1);
+        if more > 0 {
+            self.fault(path.clone(), format!("damaged in {more} more parts"), false);
         }
         if lost > 0 {
             let what = format!("{lost} of its {live} live records are not found by their ids");
@@ -438,6 +469,28 @@ impl OpenLog {
         };
         self.live.len() - self.live.iter().filter(is_found).count()
     }
+}
+
+/// Passes every whole frame of a damaged log to `each`, with its offset, and returns the parts that
+/// are no frames.
+fn scan_file(
+    disk: &dyn Disk,
+    path: &Path,
+    (number, generation): (u32, u32),
+    each: &mut dyn FnMut(u32, LogFrame<'_>),
+) -> io::Result<Vec<Range<u64>>> {
+    let bytes = disk.map_sequential(path)?;
+    let mut lost = Vec::new();
+    let Some(salt) = log::salt(&bytes, number, generation) else { return Ok(lost) };
+    scan(&bytes, salt, &mut |part| match part {
+        ScannedPart::Frame(offset, frame) => {
+            if let Ok(offset) = u32::try_from(offset) {
+                each(offset, frame);
+            }
+        }
+        ScannedPart::Lost(range) => lost.push(range),
+    });
+    Ok(lost)
 }
 
 struct FaultCount {

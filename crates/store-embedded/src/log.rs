@@ -2,11 +2,14 @@
 //! draws it.
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hark_archive::{Id, Record};
 
+use crate::damage::DamagedRecords;
 use crate::disk::Disk;
 use crate::map::{Map, unreadable};
 
@@ -47,9 +50,9 @@ pub enum LogFrame<'a> {
 }
 
 impl<'a> LogFrame<'a> {
-    const BATCH: u8 = 1;
-    const PUT: u8 = 2;
-    const DELETE: u8 = 3;
+    pub(crate) const BATCH: u8 = 1;
+    pub(crate) const PUT: u8 = 2;
+    pub(crate) const DELETE: u8 = 3;
     /// Total size of a batch frame.
     pub const BATCH_BYTES: usize = FRAME + 4;
     /// Total size of a deletion.
@@ -98,7 +101,7 @@ impl<'a> LogFrame<'a> {
 
 /// CRC32C of a frame's length, type and body, seeded with the log's salt so that nobody can hide a
 /// frame in a message.
-fn checksum(frame: &[u8], salt: u32) -> u32 {
+pub(crate) fn checksum(frame: &[u8], salt: u32) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(salt, &frame[..4]), &frame[8..])
 }
 
@@ -142,16 +145,25 @@ pub fn path(shelf: &Path, number: u32, generation: u32) -> PathBuf {
     shelf.join("log").join(format!("{number:08}-{generation}.log"))
 }
 
+/// The number and the generation of a log, from the name of its file.
+pub(crate) fn parse_name(name: &str) -> Option<(u32, u32)> {
+    let (number, generation) = name.strip_suffix(".log")?.split_once('-')?;
+    Some((number.parse().ok()?, generation.parse().ok()?))
+}
+
 /// A log file, open for reading.
 pub struct Log {
     /// The log's number; logs are ordered by number.
     pub number: u32,
     /// How many times the log was rewritten.
     pub generation: u32,
+    path: PathBuf,
     salt: u32,
     map: Map,
     /// Bytes written.
     end: AtomicU64,
+    /// The damaged records of the shelf.
+    damage: Arc<DamagedRecords>,
     /// Bytes written that belong to dead records and to deletions.
     pub dead_bytes: AtomicU64,
     /// Number of dead records in the file.
@@ -169,7 +181,8 @@ impl Log {
         grows: bool,
     ) -> io::Result<Self> {
         let room = grows.then_some(BYTES_MAX as usize);
-        let map = disk.map(&path(shelf, number, generation), room)?;
+        let path = path(shelf, number, generation);
+        let map = disk.map(&path, room)?;
         if map.len() as u64 > BYTES_MAX {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, TOO_LONG));
         }
@@ -178,7 +191,14 @@ impl Log {
         };
         let end = AtomicU64::new(len.min(map.len() as u64));
         let (dead_bytes, dead_records) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { number, generation, salt, map, end, dead_bytes, dead_records })
+        let damage = Arc::default();
+        Ok(Self { number, generation, path, salt, map, end, damage, dead_bytes, dead_records })
+    }
+
+    /// The same log, which notes its damaged records in `damage`.
+    #[must_use]
+    pub fn noting_in(self, damage: &Arc<DamagedRecords>) -> Self {
+        Self { damage: Arc::clone(damage), ..self }
     }
 
     /// Makes a log without a file, from which nothing is ever read.
@@ -186,9 +206,11 @@ impl Log {
         Self {
             number: 0,
             generation: 0,
+            path: PathBuf::new(),
             salt: 0,
             map: Map::default(),
             end: AtomicU64::new(0),
+            damage: Arc::default(),
             dead_bytes: AtomicU64::new(0),
             dead_records: AtomicU64::new(0),
         }
@@ -275,6 +297,11 @@ impl Log {
         Record::new(&bytes[FRAME..FRAME + len]).ok()
     }
 
+    /// Notes that the record at `offset` could not be read.
+    pub fn note_damaged(&self, offset: u32) {
+        self.damage.note(&self.path, self.number, offset);
+    }
+
     /// Prefetches the record at `offset` into the processor's cache.
     #[inline]
     pub fn prefetch(&self, offset: u32) {
@@ -285,6 +312,16 @@ impl Log {
     pub fn read_ahead(&self, offset: u32) {
         let at = offset as usize;
         self.map.read_ahead(at..self.bytes().len().min(at + RECORD_BYTES));
+    }
+
+    /// Has the system read a part of the log from the disk.
+    pub(crate) fn read_ahead_part(&self, part: Range<usize>) {
+        self.map.read_ahead(part);
+    }
+
+    /// The path of the file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Size of the frame at `offset`, 0 if there is none.

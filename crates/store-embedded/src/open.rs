@@ -14,6 +14,7 @@ use hark_archive::query::prepared::TermMap as _;
 use hark_archive::query::source::Source;
 use parking_lot::{Condvar, Mutex};
 
+use crate::damage::DamagedRecords;
 use crate::disk::{Disk, FailStopDisk, make_dir};
 use crate::divide::divide;
 use crate::head::{Head, HeadView, ROWS_MAX};
@@ -25,6 +26,7 @@ use crate::options::EmbeddedOptions;
 use crate::rebuild::{DeletionMap, rebuild_segment};
 use crate::reserve::START_BYTES;
 use crate::room::{self, DiskSpace};
+use crate::scrub;
 use crate::segment;
 use crate::segment::file::SegmentFile;
 use crate::segment::sidecar::SidecarKind;
@@ -58,11 +60,8 @@ pub enum ShelfOpenError {
     )]
     NoManifest(PathBuf),
     /// A log is damaged where no crash can have damaged it.
-    #[error(
-        "{0}. Nothing was changed. Records behind the damage would be lost by cutting there, so Hark \
-         does not: restore the file from a backup"
-    )]
-    Log(#[from] LogError),
+    #[error("{}", refusal(.0))]
+    Log(LogError),
     /// A file could not be read or written.
     #[error("{path}: {cause}")]
     Io {
@@ -73,7 +72,30 @@ pub enum ShelfOpenError {
     },
 }
 
+// Not `#[from]`: the error would count as the cause of its own words, and be printed twice.
+impl From<LogError> for ShelfOpenError {
+    fn from(error: LogError) -> Self {
+        Self::Log(error)
+    }
+}
+
+/// What is wrong with a log, and what helps.
+fn refusal(error: &LogError) -> String {
+    match error {
+        LogError::Damaged { .. } | LogError::Header { .. } => format!(
+            "{error}. Cutting there would lose the records behind, so Hark does not. Restore the file \
+             from a backup, or bring all that is whole into a new archive with `hark salvage`"
+        ),
+        LogError::Io { .. } | LogError::TooLong { .. } => error.to_string(),
+    }
+}
+
 impl ShelfOpenError {
+    /// Whether `hark check` and `hark rebuild` may help, and the error does not say what does.
+    pub fn is_unexplained(&self) -> bool {
+        matches!(self, Self::Io { .. })
+    }
+
     pub(crate) fn io(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
         move |cause| Self::Io { path: path.into(), cause }
     }
@@ -154,7 +176,9 @@ impl EmbeddedStore {
             // The next commit that begins a new head seals the heads that a crash left unsealed.
             shelf.signal.lock().work = true;
         }
-        Ok(Self { shelf, notes, refusal: None, thread })
+        let scrubs = if background { scrub::start(&shelf) } else { Ok(None) };
+        let scrubs = scrubs.map_err(ShelfOpenError::io(dir))?;
+        Ok(Self { shelf, notes, refusal: None, thread, scrubs })
     }
 
     /// Opens a shelf that another process has [released](EmbeddedStore::release). Nothing is written to
@@ -173,7 +197,9 @@ impl EmbeddedStore {
         shelf.signal.lock().resting = true;
         let thread = background.then(|| maintenance::start(&shelf)).transpose();
         let thread = thread.map_err(ShelfOpenError::io(dir))?;
-        Ok(Self { shelf, notes: Vec::new(), refusal: None, thread })
+        let scrubs = if background { scrub::start(&shelf) } else { Ok(None) };
+        let scrubs = scrubs.map_err(ShelfOpenError::io(dir))?;
+        Ok(Self { shelf, notes: Vec::new(), refusal: None, thread, scrubs })
     }
 
     /// Opens a shelf as it is now, for reading only; a server may be writing to it.
@@ -188,7 +214,8 @@ impl EmbeddedStore {
             let error = match Self::load(dir, rules, options.clone(), manifest.clone(), None) {
                 Ok(shelf) => {
                     let shelf = Arc::new(shelf);
-                    return Ok(Self { shelf, notes: Vec::new(), refusal: None, thread: None });
+                    let notes = Vec::new();
+                    return Ok(Self { shelf, notes, refusal: None, thread: None, scrubs: None });
                 }
                 Err(error) => error,
             };
@@ -222,11 +249,12 @@ impl EmbeddedStore {
     ) -> Result<EmbeddedShelf, ShelfOpenError> {
         let terms = TermHasher::new(&manifest.secret, options.listed_labels);
         let disk = &*options.disk;
+        let damage = Arc::default();
         let mut segments = Vec::new();
         let mut remade = false;
         for at in 0..manifest.segments.len() {
             let entry = manifest.segments[at].clone();
-            let opened = open_segment(disk, dir, &entry, &manifest, terms, None);
+            let opened = open_segment((disk, dir), &entry, &manifest, terms, None, &damage);
             let segment = match (opened, &mut notes) {
                 (Ok(segment), _) => segment,
                 (Err(error), Some(notes)) => {
@@ -235,7 +263,7 @@ impl EmbeddedStore {
                         "{error}; segment {} is made again from the log",
                         entry.number
                     ));
-                    remake(disk, dir, at, &mut manifest, terms, error)?
+                    remake((disk, dir), at, &mut manifest, terms, error, &damage)?
                 }
                 (Err(error), None) => return Err(error),
             };
@@ -257,6 +285,8 @@ impl EmbeddedStore {
             erase: Mutex::default(),
             space: DiskSpace::default(),
             wake: Mutex::default(),
+            damage,
+            scrub: Mutex::default(),
             losses: AtomicU64::new(0),
             signal: Mutex::new(MaintenanceSignal::default()),
             signalled: Condvar::new(),
@@ -276,7 +306,9 @@ impl EmbeddedStore {
         let divided = divide(dir, &shelf.options, &manifest, first)?;
         let disk = &*shelf.options.disk;
         for entry in divided.segments.iter().filter(|entry| entry.first_log >= first) {
-            segments.push(Arc::new(open_segment(disk, dir, entry, &divided, terms, None)?));
+            let files = (disk, dir);
+            let opened = open_segment(files, entry, &divided, terms, None, &shelf.damage)?;
+            segments.push(Arc::new(opened));
         }
         remove_orphans(disk, dir, &divided)?;
         if let Some(notes) = &mut notes {
@@ -482,14 +514,15 @@ pub(crate) fn orphans(
     Ok(orphans)
 }
 
-/// Opens a segment, its addresses, dead rows and logs. `dead` is given if already loaded.
+/// Opens a segment, its addresses, dead rows and logs. `dead` is given if already loaded. Records
+/// that cannot be read are noted in `damage`.
 pub(crate) fn open_segment(
-    disk: &dyn Disk,
-    dir: &Path,
+    (disk, dir): (&dyn Disk, &Path),
     entry: &SegmentEntry,
     manifest: &Manifest,
     terms: TermHasher,
     dead: Option<Arc<RowMarks>>,
+    damage: &Arc<DamagedRecords>,
 ) -> Result<Segment, ShelfOpenError> {
     let path = segment::path(dir, entry.number);
     let file = SegmentFile::open(disk, dir, entry.number).map_err(ShelfOpenError::io(&path))?;
@@ -510,7 +543,8 @@ pub(crate) fn open_segment(
     let mut logs = Vec::new();
     for number in entry.first_log..=entry.last_log {
         let known = manifest.logs.iter().find(|log| log.number == number);
-        logs.push(known.map(|log| open_sealed(disk, dir, log)).transpose()?.map(Arc::new));
+        let log = known.map(|log| open_sealed(disk, dir, log)).transpose()?;
+        logs.push(log.map(|log| Arc::new(log.noting_in(damage))));
     }
     let segment = Segment::new(entry.clone(), Arc::new(file), addresses, logs, dead, terms);
     segment.count_dead();
@@ -531,12 +565,12 @@ fn open_sealed(disk: &dyn Disk, dir: &Path, entry: &LogEntry) -> Result<Log, She
 
 /// Rebuilds a missing or damaged segment from its logs.
 fn remake(
-    disk: &dyn Disk,
-    dir: &Path,
+    (disk, dir): (&dyn Disk, &Path),
     at: usize,
     manifest: &mut Manifest,
     terms: TermHasher,
     why: ShelfOpenError,
+    damage: &Arc<DamagedRecords>,
 ) -> Result<Segment, ShelfOpenError> {
     if let ShelfOpenError::Io { path, .. } = &why
         && path.extension().is_some_and(|ending| ending == "log")
@@ -550,5 +584,5 @@ fn remake(
     let entry = SegmentEntry { number, addresses: 0, dead: 0, ..old };
     rebuild_segment(disk, dir, &entry, manifest, &deletes, &terms)?;
     manifest.segments[at] = entry.clone();
-    open_segment(disk, dir, &entry, manifest, terms, None)
+    open_segment((disk, dir), &entry, manifest, terms, None, damage)
 }

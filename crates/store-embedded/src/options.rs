@@ -33,6 +33,9 @@ pub struct EmbeddedOptions {
     /// Whether sealing, merging and rewriting run on a thread of their own. Otherwise they run
     /// inside the commit that calls for them: slower, but the same every time.
     pub background: bool,
+    /// Time within which the slow check reads the whole shelf, in the background. `None` or zero:
+    /// it reads nothing.
+    pub scrub_within: Option<Duration>,
     /// Names of labels whose values are listed in segments, for
     /// [`Store::label_values`](hark_archive::Store::label_values). Segments that list others are
     /// made again, one at a time.
@@ -59,6 +62,7 @@ impl Default for EmbeddedOptions {
             rewrite_dead_share: 0.3,
             dead_bytes_max: u64::MAX,
             background: true,
+            scrub_within: None,
             listed_labels: &[],
             erase_within: None,
             free_bytes_min: 0,

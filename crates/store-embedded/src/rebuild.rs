@@ -1,10 +1,12 @@
 //! Rebuilding segments from the logs alone.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use hark_archive::{Id, Record};
+use hark_archive::effects::KeepAll;
+use hark_archive::{CommitError, Id, Record};
 
 use crate::disk::Disk;
 use crate::divide::{divide, too_long};
@@ -14,6 +16,7 @@ use crate::open::{ShelfOpenError, remove_orphans};
 use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::segment::RecordAddress;
 use crate::segment::seal::write;
+use crate::store::EmbeddedStore;
 use crate::term::{SECRET, TermHasher};
 
 /// The last deletion of each record: (id, log it was put in) to the address of the deletion.
@@ -114,6 +117,8 @@ pub struct RebuildResult {
     pub segments: u64,
     /// Records in them.
     pub records: u64,
+    /// Records that were stored twice; one of each is left.
+    pub doubles: u64,
     /// Whether there was no usable manifest, so that a new one was made from the logs found.
     pub manifest: bool,
 }
@@ -145,8 +150,16 @@ pub fn rebuild(
     result?;
     if !rebuilt.manifest {
         remove_orphans(disk, dir, &manifest)?;
+        rebuilt.doubles = drop_doubles(dir, options)?;
     }
     Ok(rebuilt)
+}
+
+fn drop_doubles(dir: &Path, options: &EmbeddedOptions) -> Result<u64, ShelfOpenError> {
+    let alone = EmbeddedOptions { background: false, ..options.clone() };
+    let store = EmbeddedStore::open(dir, Box::new(KeepAll), alone)?;
+    let failed = |error: CommitError| ShelfOpenError::io(dir)(io::Error::other(error.to_string()));
+    store.drop_doubles().map_err(failed)
 }
 
 fn rebuild_all(
@@ -187,13 +200,8 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpen
     let io = ShelfOpenError::io(&log_dir);
     let mut found: Vec<(u32, u32, u64)> = Vec::new();
     for (name, len) in disk.list(&log_dir).map_err(&io)? {
-        let parts = name.strip_suffix(".log").and_then(|name| name.split_once('-'));
-        let Some((Ok(number), Ok(generation))) =
-            parts.map(|(number, generation)| (number.parse::<u32>(), generation.parse::<u32>()))
-        else {
-            continue;
-        };
-        found.push((number, generation, len));
+        let named = log::parse_name(&name);
+        found.extend(named.map(|(number, generation)| (number, generation, len)));
     }
     found.sort_unstable();
     // A crash may have cut short the header of a log that was about to be begun.
@@ -243,6 +251,6 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpen
         })
         .collect();
     let mut secret = [0; SECRET];
-    getrandom::fill(&mut secret).map_err(|error| io(std::io::Error::other(error.to_string())))?;
+    getrandom::fill(&mut secret).map_err(|error| io(io::Error::other(error.to_string())))?;
     Ok(Manifest { secret, logs, next_segment: segments.len() as u32 + 1, segments })
 }

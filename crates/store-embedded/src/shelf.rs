@@ -19,6 +19,7 @@ use hark_archive::{
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::damage::DamagedRecords;
 use crate::follow::ReleasedShelf;
 use crate::head::{Head, HeadView};
 use crate::log::{self, Log, LogFrame};
@@ -26,6 +27,7 @@ use crate::maintenance::{EraseSchedule, MaintenanceSignal, MaintenanceState};
 use crate::manifest::{LogEntry, Manifest};
 use crate::options::EmbeddedOptions;
 use crate::room::{DiskSpace, is_full};
+use crate::scrub::ScrubState;
 use crate::tail::LogTail;
 use crate::term::TermHasher;
 use crate::view::{LiveRow, ShelfView};
@@ -82,7 +84,7 @@ impl LogWriterState {
     }
 
     /// Adds a frame to the batch and returns its offset from the batch's start.
-    fn gather(&mut self, frame: LogFrame<'_>, salt: u32) -> usize {
+    pub(crate) fn gather(&mut self, frame: LogFrame<'_>, salt: u32) -> usize {
         if self.frames.is_empty() {
             self.frames.resize(LogFrame::BATCH_BYTES, 0);
         }
@@ -112,6 +114,10 @@ pub(crate) struct EmbeddedShelf {
     pub space: DiskSpace,
     /// Wakes whoever delivers news, once the shelf can be written again.
     pub wake: Mutex<Option<Box<dyn Fn() + Send>>>,
+    /// The state of the slow check.
+    pub scrub: Mutex<ScrubState>,
+    /// Records that could not be read.
+    pub damage: Arc<DamagedRecords>,
     /// How many times an unreadable part of a file was noticed.
     pub losses: AtomicU64,
     pub signal: Mutex<MaintenanceSignal>,
@@ -137,7 +143,8 @@ impl EmbeddedShelf {
     /// Opens, for reading, a log that is being written.
     pub fn open_growing(&self, number: u32, generation: u32, len: u64) -> io::Result<Arc<Log>> {
         let disk = &*self.options.disk;
-        Log::open(disk, &self.dir, (number, generation), len, true).map(Arc::new)
+        let log = Log::open(disk, &self.dir, (number, generation), len, true)?;
+        Ok(Arc::new(log.noting_in(&self.damage)))
     }
 
     /// Makes an empty head for a log.
@@ -291,7 +298,11 @@ impl EmbeddedShelf {
     }
 
     /// Makes the gathered batch durable, then visible to readers.
-    fn flush(&self, writing: &mut LogWriterState, view: &ShelfView) -> Result<(), CommitError> {
+    pub(crate) fn flush(
+        &self,
+        writing: &mut LogWriterState,
+        view: &ShelfView,
+    ) -> Result<(), CommitError> {
         if let Err(error) = self.append(writing, &view.active.log) {
             let reason = format!("the log could not be written: {error}");
             writing.stopped = Some(reason.clone());

@@ -32,6 +32,8 @@ pub struct EmbeddedStore {
     /// Why all writes are refused, if the shelf could only be opened for reading.
     pub(crate) refusal: Option<String>,
     pub(crate) thread: Option<JoinHandle<()>>,
+    /// The thread of the slow check.
+    pub(crate) scrubs: Option<JoinHandle<()>>,
 }
 
 impl EmbeddedStore {
@@ -45,9 +47,10 @@ impl Drop for EmbeddedStore {
     fn drop(&mut self) {
         self.shelf.signal.lock().stop = true;
         self.shelf.signalled.notify_all();
-        // The thread itself may be what drops the store, while it wakes somebody.
+        // A thread of the store may be what drops it, while it wakes somebody.
         let own = std::thread::current().id();
-        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != own) {
+        let threads = [self.thread.take(), self.scrubs.take()].into_iter().flatten();
+        for thread in threads.filter(|thread| thread.thread().id() != own) {
             // A panic of the thread has already been printed.
             let _ = thread.join();
         }
@@ -163,6 +166,11 @@ impl Store for EmbeddedStore {
         *self.shelf.wake.lock() = Some(wake);
     }
 
+    fn damage(&self) -> (u64, u64) {
+        let files = self.shelf.damaged_files(&self.shelf.view.load()).len();
+        (self.shelf.damage.count(), files as u64)
+    }
+
     fn stats(&self) -> StoreStats {
         let view = self.shelf.view.load_full();
         let dead = DeadBytes::of(&view, &self.shelf.options);
@@ -176,9 +184,11 @@ impl Store for EmbeddedStore {
             heads_waiting: view.frozen.len() as u64,
             merge_due_records: merge_due_records(&view.segments, &self.shelf.options),
             syncs: self.shelf.syncs.read(),
+            damaged: self.shelf.damage.count(),
             damaged_files: self.shelf.damaged_files(&view),
             maintenance_failed: self.shelf.signal.lock().failed.as_ref().map(|now| now.why.clone()),
             maintenance: *self.shelf.done.lock(),
+            scrub: Some(self.shelf.scrub_stats()),
             ..StoreStats::default()
         };
         let span = |stats: &mut StoreStats, span: Option<(u64, u64)>| {
@@ -200,7 +210,6 @@ impl Store for EmbeddedStore {
             let rows = u64::from(segment.file.rows);
             let dead = u64::from(segment.dead.rows.count()).min(rows);
             stats.records += rows - dead;
-            stats.damaged += segment.dead.damaged.load(Ordering::Relaxed);
             stats.index_bytes += segment.file.bytes() + segment.addresses.bytes();
             if segment.entry.dead > 0 {
                 let words = segment::view::RowMarks::words_on_disk(segment.file.rows);

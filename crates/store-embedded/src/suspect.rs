@@ -47,6 +47,10 @@ impl Search for WatchedSearch {
         self.search.visited()
     }
 
+    fn damaged(&self) -> u64 {
+        self.search.damaged()
+    }
+
     fn driver(&self) -> Option<Set> {
         self.search.driver()
     }

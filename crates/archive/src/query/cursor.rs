@@ -72,6 +72,8 @@ pub struct SourceWalk<S: Source> {
     here: Option<(u32, S::RecordLocation)>,
     time: u64,
     visited: u64,
+    /// Rows whose record could not be read.
+    damaged: u64,
     /// The number of rows of the driver.
     driver_rows: u64,
 }
@@ -139,8 +141,9 @@ struct OpenedPlan<S: Source> {
 /// a query would reveal that the record exists.
 fn shows<S: Source>(source: &S, query: &Query, row: u32) -> bool {
     let open = query.gate.is_none() && query.not_kinds.is_empty();
+    // A damaged record is visited, so that the answer does not pass for complete.
     open || (!source.is_dead(row)
-        && source.record(row).is_some_and(|record| {
+        && source.record(row).is_none_or(|record| {
             !query.not_kinds.contains(&record.kind())
                 && query.gate.as_ref().is_none_or(|gate| gate.lets_see(&record))
         }))
@@ -248,6 +251,7 @@ impl<S: Source> SourceWalk<S> {
             here: None,
             time: 0,
             visited: 0,
+            damaged: 0,
         })
     }
 
@@ -341,14 +345,15 @@ impl<S: Source> SourceWalk<S> {
         self.driver = Driver::Keys(kept.into_iter());
     }
 
-    /// Counts the remaining matches. `None` if `work` does not suffice.
+    /// Counts the remaining matches. `None` if `work` does not suffice, or if a record could not be
+    /// read.
     fn count_rest(&mut self, work: &mut u64) -> Option<u64> {
         let mut count = 0;
         loop {
             match self.advance(work) {
                 WalkStep::Found => count += 1,
                 WalkStep::Paused => return None,
-                WalkStep::End => return Some(count),
+                WalkStep::End => return (self.damaged == 0).then_some(count),
             }
         }
     }
@@ -508,6 +513,8 @@ pub trait AnyWalk: Send {
     fn id(&self) -> Option<Id>;
     /// Returns the number of rows visited so far.
     fn visited(&self) -> u64;
+    /// Returns how many of the rows visited have a record that could not be read.
+    fn damaged(&self) -> u64;
     /// Returns the number of rows of the driver, and the driver.
     fn driver(&self) -> (u64, Set);
 }
@@ -516,7 +523,10 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
     fn advance(&mut self, work: &mut u64) -> WalkStep {
         loop {
             while let Some((row, location, value)) = self.next_of_block() {
-                let Some(record) = self.source.read(row, location) else { continue };
+                let Some(record) = self.source.read(row, location) else {
+                    self.damaged += 1;
+                    continue;
+                };
                 let matches = self.query.matches_knowing(&record, self.driven_by, value as usize);
                 if matches && is_behind(&self.query, &record) {
                     self.time = record.time();
@@ -551,7 +561,10 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
             while *wanted > 0
                 && let Some((row, location, value)) = self.next_of_block()
             {
-                let Some(record) = self.source.read(row, location) else { continue };
+                let Some(record) = self.source.read(row, location) else {
+                    self.damaged += 1;
+                    continue;
+                };
                 let matches = self.query.matches_knowing(&record, self.driven_by, value as usize);
                 if !matches || !is_behind(&self.query, &record) {
                     continue;
@@ -590,13 +603,17 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
         self.visited
     }
 
+    fn damaged(&self) -> u64 {
+        self.damaged
+    }
+
     fn driver(&self) -> (u64, Set) {
         (self.driver_rows, self.driven_by)
     }
 }
 
 /// Counts the rows of `source` that match, ignoring cursor and limit. `None` if `work` does not
-/// suffice. Where the lengths of posting lists suffice, they are subtracted and no row is visited.
+/// suffice, or if a record that may match could not be read. Where the lengths of posting lists suffice, they are subtracted and no row is visited.
 pub fn count<S: Source>(
     source: &Arc<S>,
     query: &Arc<PreparedQuery>,

@@ -144,6 +144,7 @@ pub struct SnapshotSearch {
     moving: Vec<Box<dyn AnyWalk>>,
     delivered: usize,
     visited: u64,
+    damaged: u64,
     /// The largest driver of an opened part: its number of rows, and the driver.
     driver: Option<(u64, Set)>,
     seq: u64,
@@ -175,6 +176,7 @@ impl SnapshotSearch {
             moving: Vec::new(),
             delivered: 0,
             visited: 0,
+            damaged: 0,
             driver: None,
             seq,
         }
@@ -207,9 +209,10 @@ impl SnapshotSearch {
     fn settle(&mut self, work: &mut u64) -> bool {
         loop {
             while let Some(mut walk) = self.moving.pop() {
-                let before = walk.visited();
+                let (visited, damaged) = (walk.visited(), walk.damaged());
                 let step = walk.advance(work);
-                self.visited += walk.visited() - before;
+                self.visited += walk.visited() - visited;
+                self.damaged += walk.damaged() - damaged;
                 match step {
                     WalkStep::Found => self.insert(walk),
                     WalkStep::Paused => {
@@ -287,9 +290,11 @@ impl Search for SnapshotSearch {
             let other = self.ready.last().map(|other| time_key(other.time(), order));
             let unopened = self.unopened().map(|(at, _)| at);
             let bound = other.into_iter().chain(unopened).min().unwrap_or(u64::MAX);
-            let (mut wanted, before) = (self.limit - self.delivered, walk.visited());
+            let (visited, damaged) = (walk.visited(), walk.damaged());
+            let mut wanted = self.limit - self.delivered;
             let stop = walk.run(&mut work, bound, &mut wanted, sink);
-            self.visited += walk.visited() - before;
+            self.visited += walk.visited() - visited;
+            self.damaged += walk.damaged() - damaged;
             self.delivered = self.limit - wanted;
             match stop {
                 WalkEnd::AtMatch => self.insert(walk),
@@ -311,6 +316,10 @@ impl Search for SnapshotSearch {
 
     fn visited(&self) -> u64 {
         self.visited
+    }
+
+    fn damaged(&self) -> u64 {
+        self.damaged
     }
 
     fn driver(&self) -> Option<Set> {

@@ -3,8 +3,9 @@
 //! Lines of the first shelf have no label, as most servers have only one shelf. Lines of other
 //! shelves have the label `shelf`.
 
-use hark_archive::store::MirrorLag;
-use hark_archive::store::{DatabaseStats, StoreStats};
+use std::time::Duration;
+
+use hark_archive::store::{DatabaseStats, MirrorLag, ScrubStats, StoreStats};
 
 use super::process::ProcessStats;
 use super::reload::LastReload;
@@ -43,6 +44,7 @@ pub(crate) fn page(networks: &[OpenNetwork], reload: &LastReload) -> String {
     written(&mut page, &shelves);
     store(&mut page, &shelves);
     disk(&mut page, &shelves);
+    scrub(&mut page, &shelves);
     database(&mut page, &shelves);
     mirror(&mut page, &shelves);
     let started_s =
@@ -159,6 +161,11 @@ fn store(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
                 "Files that are damaged or could not be read, and are not made anew.",
                 |stats| stats.damaged_files.len() as f64,
             ),
+            (
+                "hark_store_damaged_records",
+                "Records found damaged and left out of answers.",
+                |stats| stats.damaged as f64,
+            ),
             ("hark_store_dead_share", "Share of the log that is deleted records.", |stats| {
                 stats.dead_bytes as f64 / stats.log_bytes.max(1) as f64
             }),
@@ -168,13 +175,50 @@ fn store(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
         page,
         "counter",
         &all,
+        &[("hark_store_written_bytes_total", "Bytes written to disk.", |stats| {
+            stats.written_bytes as f64
+        })],
+    );
+}
+
+fn scrub(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
+    let all: Vec<(_, &ScrubStats)> = having(shelves, |stats| stats.scrub.as_ref());
+    lines(
+        page,
+        "counter",
+        &all,
         &[
-            ("hark_store_damaged_total", "Records found damaged.", |stats| stats.damaged as f64),
-            ("hark_store_written_bytes_total", "Bytes written to disk.", |stats| {
-                stats.written_bytes as f64
+            ("hark_scrub_read_bytes_total", "Bytes that the slow check has read.", |scrub| {
+                scrub.read_bytes as f64
+            }),
+            ("hark_scrub_passes_total", "Times that it has read the whole archive.", |scrub| {
+                scrub.passes as f64
+            }),
+            ("hark_scrub_repaired_total", "Damaged segments that were made again.", |scrub| {
+                scrub.repaired as f64
             }),
         ],
     );
+    lines(
+        page,
+        "gauge",
+        &all,
+        &[
+            ("hark_scrub_pass_share", "Share of the archive read in this pass.", |scrub| {
+                (scrub.pass_bytes as f64 / scrub.total_bytes.max(1) as f64).min(1.0)
+            }),
+            ("hark_scrub_last_faults", "Faults that the last whole pass found.", |scrub| {
+                scrub.last_faults as f64
+            }),
+        ],
+    );
+    let ended = having(shelves, |stats| stats.scrub.as_ref()?.last_pass_age.as_ref());
+    let age: &[ShelfNumber<Duration>] = &[(
+        "hark_scrub_last_pass_age_seconds",
+        "Time since the last whole pass ended.",
+        Duration::as_secs_f64,
+    )];
+    lines(page, "gauge", &ended, age);
 }
 
 fn disk(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use hark_archive::store::{LogPosition, MirrorLag};
+use hark_archive::store::{LogPosition, MirrorLag, ScrubStats};
 use hark_archive::{CommitError, Id, Outcome, Query, Record, Write, vital};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -376,6 +376,7 @@ fn stats(shelf: &Shelf) -> Map<String, Value> {
     let more = [
         ("damaged_files", json!(stats.damaged_files)),
         ("maintenance_failed", json!(stats.maintenance_failed)),
+        ("scrub", json!(stats.scrub.as_ref().map(scrub))),
         ("written_bytes", json!(stats.written_bytes)),
         ("mirror", json!(stats.mirror.as_ref().map(mirror))),
         ("batches", json!(counters.batches.read().count())),
@@ -387,6 +388,18 @@ fn stats(shelf: &Shelf) -> Map<String, Value> {
     let mut fields = super::control::fields(&stats);
     fields.extend(more.map(|(name, value)| (name.to_owned(), value)));
     fields
+}
+
+fn scrub(scrub: &ScrubStats) -> Value {
+    json!({
+        "read_bytes": scrub.read_bytes,
+        "pass_bytes": scrub.pass_bytes,
+        "total_bytes": scrub.total_bytes,
+        "passes": scrub.passes,
+        "last_pass_s": scrub.last_pass_age.map(|age| age.as_secs()),
+        "last_faults": scrub.last_faults,
+        "repaired": scrub.repaired,
+    })
 }
 
 fn mirror(lag: &MirrorLag) -> Value {

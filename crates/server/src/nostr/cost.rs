@@ -135,6 +135,11 @@ impl QuestionCost {
 }
 
 impl TimedSearch {
+    /// Whether the search met a record that could not be read.
+    pub(super) fn has_met_damage(&self) -> bool {
+        self.search.damaged() > 0
+    }
+
     /// See [`Search::seq`].
     pub(super) fn seq(&self) -> u64 {
         self.search.seq()

@@ -1,4 +1,5 @@
-//! The answer to a COUNT (NIP-45): how many match any of the filters, exactly.
+//! The answer to a COUNT (NIP-45): how many match any of the filters, exactly. Where
+//! a record that may match is damaged, the count is that of the others and called approximate.
 //!
 //! The store counts the first filter if list lengths or a few rows suffice. Otherwise its matches
 //! are visited in time slices, like those of any question. A match of a further filter counts only
@@ -30,6 +31,8 @@ pub(super) struct CountJob {
     search: Option<TimedSearch>,
     cost: QuestionCost,
     count: u64,
+    /// Whether a record that may match could not be read, so that the count may be too low.
+    damaged: bool,
     hll: Option<HyperLogLog>,
     _held: (RequestPermit, BudgetShare),
 }
@@ -56,6 +59,7 @@ impl CountJob {
             at: 0,
             search: None,
             count: 0,
+            damaged: false,
             hll,
             _held: held,
         }
@@ -80,7 +84,8 @@ impl CountJob {
         let Some(query) = self.queries.get(self.at) else {
             self.relay.metrics.answered(Verb::Count, "");
             let registers = self.hll.as_ref().map(HyperLogLog::registers);
-            self.outbox.say(|out| reply::write_count(out, &self.id, self.count, false, registers));
+            self.outbox
+                .say(|out| reply::write_count(out, &self.id, self.count, self.damaged, registers));
             return Ok(SliceResult::Done);
         };
         let mut search = if let Some(search) = self.search.take() {
@@ -102,6 +107,7 @@ impl CountJob {
             }
             ControlFlow::Continue(())
         });
+        self.damaged |= search.has_met_damage();
         match progress.map_err(|error| error.to_string())?.0 {
             SearchProgress::Paused => self.search = Some(search),
             SearchProgress::Done { .. } => self.at += 1,

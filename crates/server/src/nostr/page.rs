@@ -3,7 +3,8 @@
 //! A page is built from stored bytes straight into the buffer that goes to the socket: no parse, no
 //! second copy, one item in the outbox for many events.
 //!
-//! EOSE says whether there is more (NIP-67). Where a bound of the relay ends an answer, the answer
+//! EOSE says whether there is more (NIP-67), except where a damaged record may belong to the answer:
+//! then neither is true. Where a bound of the relay ends an answer, the answer
 //! includes all events of its last second. Otherwise a client that continues from that time would
 //! miss the rest of the second, or never get past it.
 
@@ -166,6 +167,8 @@ pub(super) struct StoredAnswer {
     more: bool,
     /// Whether some query had a limit of 0, so that it is unknown whether it has records.
     unasked: bool,
+    /// Whether a record that may belong to the answer could not be read.
+    damaged: bool,
     cost: QuestionCost,
     /// How far the answers to the queries before the current one reached: a record that an earlier
     /// query sent is not sent again.
@@ -199,6 +202,7 @@ impl StoredAnswer {
             last: None,
             more: false,
             unasked: false,
+            damaged: false,
             reached: Vec::new(),
             _permit: permit,
         }
@@ -264,6 +268,7 @@ impl StoredAnswer {
             });
             let (progress, left) = progress.map_err(|error| error.to_string())?;
             work = left;
+            self.damaged |= search.has_met_damage();
             match progress {
                 _ if ended => self.end(true),
                 SearchProgress::Paused => {
@@ -281,7 +286,7 @@ impl StoredAnswer {
         let hint = match (self.more, self.unasked) {
             (true, _) => Some(EoseHint::More),
             (false, true) => None,
-            (false, false) => Some(EoseHint::Finish),
+            (false, false) => (!self.damaged).then_some(EoseHint::Finish),
         };
         page.end(|out| reply::write_eose(out, &self.sub.id, hint));
         self.put(page);

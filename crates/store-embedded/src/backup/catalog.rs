@@ -216,7 +216,8 @@ mod tests {
     use crate::manifest::SegmentEntry;
 
     fn catalog() -> BackupCatalog {
-        let log = |number| LogEntry { number, generation: 1, purged: 3, dead_bytes: 9 };
+        let log =
+            |number| LogEntry { generation: 1, purged: 3, dead_bytes: 9, ..LogEntry::new(number) };
         let copy = |number| LogCopy {
             number,
             generation: 1,

@@ -160,8 +160,12 @@ impl Head {
     #[inline]
     fn record_at(&self, offset: u32) -> Option<Record<'_>> {
         let record = self.log.record(offset, false);
-        if record.is_none() && u64::from(offset) >= self.log.written() {
-            self.missed.store(true, Ordering::Release);
+        if record.is_none() {
+            if u64::from(offset) >= self.log.written() {
+                self.missed.store(true, Ordering::Release);
+            } else {
+                self.log.note_damaged(offset);
+            }
         }
         record
     }

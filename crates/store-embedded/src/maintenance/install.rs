@@ -94,7 +94,8 @@ impl EmbeddedShelf {
         // Opening reads only the trailer and the addresses, but need not block the writer.
         let mut next = self.manifest.lock().clone();
         change(&mut next);
-        let open = |entry| open_segment(disk, &self.dir, entry, &next, self.terms, None);
+        let files = (disk, &*self.dir);
+        let open = |entry| open_segment(files, entry, &next, self.terms, None, &self.damage);
         let fresh = entries.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let _writing: MutexGuard<'_, LogWriterState> = self.writing.lock();
         let mut manifest = self.manifest.lock();

@@ -28,7 +28,7 @@ impl EmbeddedShelf {
         for row in (0..bad.file.rows).filter(|&row| !bad.dead.dead.get(row)) {
             live.entry(bad.address(row).log).or_default().push(row);
         }
-        if bad.addresses.faults() > 0 {
+        if bad.addresses.faults() > 0 || !bad.addresses.is_sound() {
             return Err(damaged());
         }
         // Together the new segments are as large as the damaged one, plus a trailer for each.
@@ -68,6 +68,8 @@ impl EmbeddedShelf {
             manifest.segments.splice(at..(at + 1).min(manifest.segments.len()), entries);
             manifest.note_dead(bad.logs.iter().flatten());
         })?;
+        // All of its records were read.
+        bad.logs.iter().flatten().for_each(|log| self.damage.forget(log.number));
         let records = made.iter().map(|(_, written)| u64::from(written.count)).sum();
         let bytes = made.iter().map(|(_, written)| written.bytes).sum();
         self.note_done(&started, records, bytes, |done| &mut done.sealing);

@@ -133,7 +133,8 @@ impl EmbeddedShelf {
         let line = line.clone();
         disk.sync_dir(&self.dir.join("seg"))?;
         let dead = Some(Arc::clone(&segment.dead));
-        let renewed = open_segment(disk, &self.dir, &line, &next, self.terms, dead)?;
+        let renewed =
+            open_segment((disk, &self.dir), &line, &next, self.terms, dead, &self.damage)?;
         renewed.keep_dead(segment, number);
         // Records that died while the log was copied are still in the copy.
         for row in moved_and_dead(&renewed, number) {
@@ -156,6 +157,7 @@ impl EmbeddedShelf {
             ShelfView::new(segments, view.frozen.clone(), Arc::clone(&view.active))
         });
         self.remove_unnamed(&old, &new);
+        self.damage.forget(number);
         let written = |segment: &Segment| {
             let log = segment.logs.iter().flatten().find(|log| log.number == number);
             log.map(|log| log.written())
@@ -191,6 +193,7 @@ impl EmbeddedShelf {
             ShelfView::new(segments, view.frozen.clone(), Arc::clone(&view.active))
         });
         self.remove_unnamed(&old, &new);
+        self.damage.forget(log);
         tracing::debug!(
             segment = segment.entry.number,
             "nothing was left of a segment; it is gone"

@@ -21,6 +21,8 @@ use crate::shelf::EmbeddedShelf;
 pub(crate) struct MaintenanceState {
     /// Damaged files that could not be rebuilt, and why. They are left alone until the next start.
     pub damaged: BTreeMap<PathBuf, String>,
+    /// Numbers of segments that the slow check found damaged. They are made again.
+    pub suspects: BTreeSet<u32>,
     /// Number of reads that found no bytes, for each file in which such reads were noticed.
     pub unreadable: BTreeMap<PathBuf, u32>,
     /// Whether there may be files that MANIFEST does not name.
@@ -107,8 +109,10 @@ impl<'a> MaintenanceRound<'a> {
     pub(crate) fn merge(&mut self, due: MergeFinder) {
         let view = self.shelf.view.load_full();
         let listed = self.shelf.terms.listed();
+        let suspects = self.shelf.known.lock().suspects.clone();
         for segment in &view.segments {
-            if segment.is_unreadable() || segment.file.listed() != listed {
+            let is_suspect = suspects.contains(&segment.entry.number);
+            if is_suspect || segment.is_unreadable() || segment.file.listed() != listed {
                 self.mend(segment);
             }
         }
@@ -219,10 +223,14 @@ impl<'a> MaintenanceRound<'a> {
                 segment = %path.display(), segments,
                 "a segment was made anew, as the network lists other labels than before"
             ),
-            Ok(segments) => tracing::warn!(
-                segment = %path.display(), segments,
-                "a damaged segment was made anew from its logs"
-            ),
+            Ok(segments) => {
+                self.shelf.known.lock().suspects.remove(&number);
+                self.shelf.note_repaired();
+                tracing::warn!(
+                    segment = %path.display(), segments,
+                    "a damaged segment was made anew from its logs"
+                );
+            }
             Err(error) if error.may_pass() => self.note(error),
             Err(error) => self.give_up(path, format!("damaged, and not made anew: {error}")),
         }
@@ -241,16 +249,8 @@ impl<'a> MaintenanceRound<'a> {
 
     /// Notes that a file is damaged for good, and logs it once.
     fn give_up(&mut self, path: PathBuf, reason: String) {
-        let mut known = self.shelf.known.lock();
-        known.untidy = true;
-        if let Entry::Vacant(entry) = known.damaged.entry(path) {
-            tracing::error!(
-                file = %entry.key().display(), reason,
-                "a file of the archive is damaged; maintenance leaves it alone, `hark check` says more"
-            );
-            entry.insert(reason);
-        }
-        drop(known);
+        self.shelf.known.lock().untidy = true;
+        self.shelf.note_damaged_file(path, reason);
         self.shelf.tidy();
     }
 
@@ -301,6 +301,17 @@ fn between(
 }
 
 impl EmbeddedShelf {
+    /// Notes that a file is damaged and is not made again, and logs it once.
+    pub(crate) fn note_damaged_file(&self, path: PathBuf, reason: String) {
+        if let Entry::Vacant(entry) = self.known.lock().damaged.entry(path) {
+            tracing::error!(
+                file = %entry.key().display(), reason,
+                "a file of the archive is damaged; maintenance leaves it alone, `hark check` says more"
+            );
+            entry.insert(reason);
+        }
+    }
+
     /// Removes the files that failed jobs have left. Files that cannot be removed now are tried
     /// again in the next round.
     fn tidy(&self) {

@@ -122,6 +122,37 @@ impl SegmentFile {
         SECTIONS.into_iter().filter(damaged).collect()
     }
 
+    /// Adds a part of a section to the checksum `sum` of the bytes before it, and returns the new
+    /// checksum with the number of bytes in the part: fewer than were asked for at the end.
+    pub fn sum_of_part(
+        &self,
+        section: SegmentSection,
+        part: Range<usize>,
+        sum: u32,
+    ) -> (u32, usize) {
+        let all = &self.sections[section as usize];
+        let start = (all.start + part.start).min(all.end);
+        let part = start..(all.start + part.end).min(all.end);
+        self.map.read_ahead(part.clone());
+        let bytes = self.map.get(part).unwrap_or_default();
+        (crc32c::crc32c_append(sum, bytes), bytes.len())
+    }
+
+    /// Whether `sum` is the checksum of a section.
+    pub fn is_sum_of(&self, section: SegmentSection, sum: u32) -> bool {
+        self.sums[section as usize] == sum
+    }
+
+    /// Whether the posting list of a term and kind has a row.
+    pub fn has_row(&self, term: u64, kind: u32, row: u32) -> bool {
+        self.term(term).filter(|&entry| self.kind(entry) == kind).any(|entry| {
+            let list = self.list(entry);
+            let before = |at| self.posting(list.start + at) < row;
+            let at = list.start + partition(list.end - list.start, before);
+            at < list.end && self.posting(at) == row
+        })
+    }
+
     /// A row's time.
     #[inline]
     pub fn time(&self, row: u32) -> u64 {

@@ -41,6 +41,11 @@ impl SidecarKind {
         (self.magic().len() + words * 8 + 4) as u64
     }
 
+    /// Number of words in a file of `bytes` bytes.
+    pub fn words_in(bytes: u64) -> usize {
+        (bytes.saturating_sub(12) / 8) as usize
+    }
+
     /// Writes a file of words and returns its size. The file is durable then, its name is not.
     pub fn write(
         self,
@@ -98,6 +103,13 @@ impl SidecarWords {
     pub fn get(&self, index: usize) -> Option<u64> {
         let end = self.0.len().checked_sub(4)?;
         self.0[..end].get(8 + index * 8..)?.first_chunk().map(|eight| u64::from_le_bytes(*eight))
+    }
+
+    /// Whether the checksum is still right.
+    pub fn is_sound(&self) -> bool {
+        let map = &self.0;
+        map.last_chunk()
+            .is_some_and(|sum| crc32c::crc32c(&map[..map.len() - 4]) == u32::from_le_bytes(*sum))
     }
 
     /// All words.

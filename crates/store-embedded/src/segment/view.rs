@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use hark_archive::query::source::Source;
 use hark_archive::{Id, Order, Query, Record};
@@ -45,8 +45,6 @@ pub struct RowMarks {
     pub rows: DeadRows,
     /// Rows whose record's checksum was verified.
     pub verified: AtomicBits,
-    /// Number of records found damaged.
-    pub damaged: AtomicU64,
     /// Number of dead rows in the `.dead` file.
     pub saved: AtomicU32,
 }
@@ -62,7 +60,6 @@ impl RowMarks {
             dead,
             rows: DeadRows::new(all),
             verified: AtomicBits::new(rows as usize),
-            damaged: AtomicU64::new(0),
             saved: AtomicU32::new(all),
         }
     }
@@ -281,8 +278,8 @@ impl Segment {
             .filter(|record| record.time() == self.file.time(row));
         if record.is_some() {
             self.dead.verified.set(row);
-        } else {
-            self.dead.damaged.fetch_add(1, Ordering::Relaxed);
+        } else if let Some(log) = log.or_else(|| self.logs.iter().flatten().next()) {
+            log.note_damaged(address.offset);
         }
         record
     }
@@ -455,13 +452,21 @@ impl Source for SegmentView {
     }
 
     fn find(&self, id: &Id, hash: u64) -> Option<u32> {
-        let mut rows = self.segment.rows_of(id, hash);
-        let first = rows.next()?;
+        let (mut dead, mut damaged) = (None, None);
         // An id that was deleted and put again has several rows, of which one may be alive.
-        if !self.is_dead(first) {
-            return Some(first);
+        for row in self.file().rows_of_id(hash) {
+            let is_dead = self.is_dead(row);
+            match self.segment.record_of_any(row) {
+                Some(record) if record.id() != id => {}
+                Some(_) if is_dead => dead = dead.or(Some(row)),
+                Some(_) => return Some(row),
+                // The hash says that it is the record of this id. Whoever reads it is told that
+                // it is damaged, not that there is none.
+                None if !is_dead => damaged = damaged.or(Some(row)),
+                None => {}
+            }
         }
-        rows.find(|&row| !self.is_dead(row)).or(Some(first))
+        damaged.or(dead)
     }
 
     fn window(&self, query: &Query) -> Range<u32> {

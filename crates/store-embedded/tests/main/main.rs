@@ -5,5 +5,6 @@ mod erase;
 mod format;
 mod private;
 mod room;
+mod scrub;
 mod support;
 mod unreadable;

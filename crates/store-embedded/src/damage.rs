@@ -1,0 +1,78 @@
+//! Records that could not be read: each is counted once, and the log tells of the first at once.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// Most records that are counted. A file that is lost as a whole has more; then the count is "at
+/// least this many".
+const COUNTED_MAX: usize = 1 << 20;
+/// Shortest time between two lines in the log, so that a lost file does not fill the disk with them.
+const LOG_EVERY: Duration = Duration::from_mins(1);
+
+/// The records of a shelf that could not be read. All logs of a shelf share one.
+#[derive(Debug, Default)]
+pub struct DamagedRecords(Mutex<DamageState>);
+
+#[derive(Debug, Default)]
+struct DamageState {
+    /// The number of the log and the offset of the frame of each.
+    known: BTreeSet<(u32, u32)>,
+    /// When the log was last told, and how many records were known then.
+    told: Option<(Instant, usize)>,
+}
+
+impl DamagedRecords {
+    /// Notes that the record at `offset` of the log numbered `log`, which is at `path`, could not be
+    /// read.
+    pub fn note(&self, path: &Path, log: u32, offset: u32) {
+        let mut state = self.0.lock();
+        if state.known.len() >= COUNTED_MAX || !state.known.insert((log, offset)) {
+            return;
+        }
+        let count = state.known.len();
+        let before = match state.told {
+            None => 0,
+            Some((at, before)) if at.elapsed() >= LOG_EVERY => before,
+            Some(_) => return,
+        };
+        state.told = Some((Instant::now(), count));
+        drop(state);
+        tracing::error!(
+            file = %path.display(),
+            byte = offset,
+            records = count,
+            new = count - before,
+            "a record of the archive is damaged and left out of every answer; `hark check` names all \
+             damage, `hark salvage` brings what is whole into a new archive"
+        );
+    }
+
+    /// Number of damaged records that are known.
+    pub fn count(&self) -> u64 {
+        self.0.lock().known.len() as u64
+    }
+
+    /// Forgets the records of a log that was replaced or removed.
+    pub fn forget(&self, log: u32) {
+        self.0.lock().known.retain(|(of, _)| *of != log);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_counts_once_until_its_log_is_replaced() {
+        let damaged = DamagedRecords::default();
+        for (log, offset) in [(1, 24), (2, 24), (1, 24), (2, u32::MAX)] {
+            damaged.note(Path::new("log"), log, offset);
+        }
+        assert_eq!(damaged.count(), 3);
+        damaged.forget(2);
+        assert_eq!(damaged.count(), 1);
+    }
+}

@@ -1,0 +1,193 @@
+//! Reading a log through damage: every whole frame, and where none is.
+
+use std::ops::Range;
+
+use hark_archive::Record;
+
+use crate::log::{BODY_MAX, FRAME, HEADER, LogFrame, frame};
+
+/// A part of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ScannedPart<'a> {
+    /// A whole frame, and its offset.
+    Frame(u64, LogFrame<'a>),
+    /// Bytes that are no whole frame.
+    Lost(Range<u64>),
+}
+
+/// Passes all parts of a log to `each`, from front to back. Frames are believed one by one, whatever
+/// became of their batch: nobody who does not know the salt can make one.
+pub(crate) fn scan(bytes: &[u8], salt: u32, each: &mut dyn FnMut(ScannedPart<'_>)) {
+    let mut at = HEADER as usize;
+    while at < bytes.len() {
+        let (part, next) = scan_part(bytes, at, salt);
+        each(part);
+        at = next;
+    }
+}
+
+/// Returns the part of a log that begins at `at`, and where the next begins.
+pub(crate) fn scan_part(bytes: &[u8], at: usize, salt: u32) -> (ScannedPart<'_>, usize) {
+    let rest = bytes.get(at..).unwrap_or_default();
+    if let Some((found, size)) = frame(rest, salt) {
+        return (ScannedPart::Frame(at as u64, found), at + size);
+    }
+    let next = (1..rest.len()).find(|&next| begins_frame(&rest[next..], salt));
+    let next = at + next.unwrap_or(rest.len()).max(1);
+    (ScannedPart::Lost(at as u64..next as u64), next)
+}
+
+/// Whether a whole frame begins here.
+fn begins_frame(bytes: &[u8], salt: u32) -> bool {
+    plausible_frame(bytes).is_some_and(|bytes| frame(bytes, salt).is_some())
+}
+
+/// Returns the bytes of what may be a frame here, as far as can be seen without a checksum: one at
+/// every byte of a damaged part would take hours.
+pub(super) fn plausible_frame(bytes: &[u8]) -> Option<&[u8]> {
+    let head = bytes.first_chunk::<FRAME>()?;
+    let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+    let body = bytes.get(FRAME..)?.get(..len)?;
+    let may_be = match head[8] {
+        LogFrame::BATCH => len == 4,
+        LogFrame::PUT => len <= BODY_MAX && Record::new(body).is_ok(),
+        LogFrame::DELETE => len == 36,
+        _ => false,
+    };
+    if may_be { bytes.get(..FRAME + len) } else { None }
+}
+
+/// Finds out which deletions of a log count. A batch at the very end of the last log that is not
+/// whole was cut short by a crash and never acknowledged, or was damaged; nobody can tell. Of it,
+/// deletions count only if the record that caused them, which follows them, is there as well.
+pub(crate) struct DeletionsOfBatch<T> {
+    /// Deletions of the current batch, of which it is not known yet whether they count.
+    waiting: Vec<T>,
+    /// Where the current batch ends.
+    end: u64,
+    /// Whether the current batch has a damaged part.
+    torn: bool,
+}
+
+impl<T> Default for DeletionsOfBatch<T> {
+    fn default() -> Self {
+        Self { waiting: Vec::new(), end: 0, torn: false }
+    }
+}
+
+impl<T> DeletionsOfBatch<T> {
+    /// Takes the next part of the log. Deletions that are known to count go to `each`.
+    pub(crate) fn next(
+        &mut self,
+        part: &ScannedPart<'_>,
+        deletion: Option<T>,
+        each: &mut dyn FnMut(T),
+    ) {
+        match part {
+            ScannedPart::Frame(at, LogFrame::Batch(bytes)) => {
+                // Another batch follows, so the one before was acknowledged.
+                self.settle(each);
+                self.end = at + LogFrame::BATCH_BYTES as u64 + u64::from(*bytes);
+                self.torn = false;
+            }
+            ScannedPart::Frame(_, LogFrame::Put(_)) => self.settle(each),
+            ScannedPart::Frame(at, LogFrame::Delete { .. }) => {
+                self.waiting.extend(deletion);
+                let end = at + (FRAME + 36) as u64;
+                if end == self.end && !self.torn {
+                    self.settle(each);
+                }
+            }
+            ScannedPart::Lost(_) => self.torn = true,
+        }
+    }
+
+    /// Ends the log. Deletions that wait are dropped if it is the last log.
+    pub(crate) fn end(mut self, is_last: bool, each: &mut dyn FnMut(T)) {
+        if !is_last {
+            self.settle(each);
+        }
+    }
+
+    fn settle(&mut self, each: &mut dyn FnMut(T)) {
+        self.waiting.drain(..).for_each(each);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_archive::RecordHeader;
+
+    use super::*;
+    use crate::log::header;
+
+    const SALT: u32 = 77;
+
+    fn record(n: u8) -> Vec<u8> {
+        let id = [n; 32];
+        let head = RecordHeader { id, time: 1, author: None, kind: 1, expires: None };
+        hark_testkit::random::encode(&head, &[]).into()
+    }
+
+    fn log(batches: &[&[LogFrame<'_>]]) -> Vec<u8> {
+        let mut out = header(1, 0, SALT).to_vec();
+        for frames in batches {
+            let mut inner = Vec::new();
+            frames.iter().for_each(|frame| frame.write(SALT, &mut inner));
+            LogFrame::Batch(inner.len() as u32).write(SALT, &mut out);
+            out.append(&mut inner);
+        }
+        out
+    }
+
+    fn scanned(bytes: &[u8]) -> (usize, u64) {
+        let (mut frames, mut lost) = (0, 0);
+        scan(bytes, SALT, &mut |part| match part {
+            ScannedPart::Frame(..) => frames += 1,
+            ScannedPart::Lost(range) => lost += range.end - range.start,
+        });
+        (frames, lost)
+    }
+
+    #[test]
+    fn a_flipped_byte_costs_the_frame_that_it_is_in_and_no_other() {
+        let records = [record(1), record(2), record(3)];
+        let [a, b, c] = records.each_ref().map(|record| LogFrame::Put(record));
+        let delete = LogFrame::Delete { id: [9; 32], log: 1 };
+        let whole = log(&[&[a, delete], &[b], &[delete, c]]);
+        assert_eq!(scanned(&whole), (8, 0));
+        for at in HEADER as usize..whole.len() {
+            let mut bad = whole.clone();
+            bad[at] ^= 0x10;
+            assert_eq!(scanned(&bad).0, 7, "byte {at}");
+        }
+        for cut in HEADER as usize..whole.len() {
+            let mut zeros = whole.clone();
+            zeros[cut..(cut + 30).min(whole.len())].fill(0);
+            assert!(scanned(&zeros).0 >= 4, "zeros from {cut}");
+        }
+    }
+
+    #[test]
+    fn deletions_of_a_torn_batch_count_with_the_record_that_follows_them() {
+        let records = [record(1), record(2)];
+        let [a, b] = records.each_ref().map(|record| LogFrame::Put(record));
+        let delete = |id| LogFrame::Delete { id: [id; 32], log: 1 };
+        let whole = log(&[&[delete(1), a], &[delete(2), a, delete(3), b]]);
+        let counted = |bytes: &[u8], is_last| {
+            let (mut batch, mut ids) = (DeletionsOfBatch::default(), Vec::new());
+            scan(bytes, SALT, &mut |part| {
+                let id = match &part {
+                    ScannedPart::Frame(_, LogFrame::Delete { id, .. }) => Some(id[0]),
+                    _ => None,
+                };
+                batch.next(&part, id, &mut |id| ids.push(id));
+            });
+            batch.end(is_last, &mut |id| ids.push(id));
+            ids
+        };
+        assert_eq!(counted(&whole, true), [1, 2, 3]);
+        let torn = &whole[..whole.len() - 3];
+        assert_eq!((counted(torn, true), counted(torn, false)), (vec![1, 2], vec![1, 2, 3]));
+    }
+}

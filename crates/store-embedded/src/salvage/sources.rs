@@ -1,0 +1,178 @@
+//! What there is to salvage: the logs, and what the segments say of their records.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+
+use hark_archive::Id;
+use hark_archive::query::prepared::TermMap as _;
+
+use super::LostPart;
+use crate::disk::Disk;
+use crate::log::{self, FRAME, LogFrame};
+use crate::manifest::{Manifest, SegmentEntry};
+use crate::segment::RecordAddress;
+use crate::segment::file::SegmentFile;
+use crate::segment::sidecar::{SidecarKind, SidecarWords};
+use crate::segment::view::RowMarks;
+use crate::term::TermHasher;
+
+/// A log file that is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LogSource {
+    pub(super) number: u32,
+    pub(super) generation: u32,
+    pub(super) path: PathBuf,
+    pub(super) bytes: u64,
+}
+
+/// Returns the logs to read, ascending, and the paths of those that are missing. Of each log one
+/// generation is read: the one that MANIFEST names, or a later one if that is gone, which a rewrite
+/// has left and which has what was alive. Earlier ones have records whose deletions may be gone.
+/// Without MANIFEST it is the latest.
+pub(super) fn logs(
+    disk: &dyn Disk,
+    dir: &Path,
+    manifest: Option<&Manifest>,
+) -> std::io::Result<(Vec<LogSource>, Vec<PathBuf>)> {
+    let log_dir = dir.join("log");
+    let mut found: BTreeMap<u32, BTreeMap<u32, u64>> = BTreeMap::new();
+    for (name, bytes) in disk.list(&log_dir)? {
+        if let Some((number, generation)) = log::parse_name(&name) {
+            found.entry(number).or_default().insert(generation, bytes);
+        }
+    }
+    let mut sources = Vec::new();
+    let mut read = |number, generation, bytes| {
+        let path = log::path(dir, number, generation);
+        sources.push(LogSource { number, generation, path, bytes });
+    };
+    let mut missing = Vec::new();
+    let named = manifest.map(|manifest| manifest.logs.as_slice()).unwrap_or_default();
+    for entry in named {
+        let known = found.get(&entry.number);
+        let mut usable = known.into_iter().flat_map(|known| known.range(entry.generation..));
+        match usable.next() {
+            Some((&generation, &bytes)) => read(entry.number, generation, bytes),
+            None => missing.push(log::path(dir, entry.number, entry.generation)),
+        }
+    }
+    // A log behind those that MANIFEST names: without a MANIFEST all, with an old one the later.
+    let last = named.last().map_or(0, |entry| entry.number);
+    for (&number, generations) in found.range(last.saturating_add(1)..) {
+        if let Some((&generation, &bytes)) = generations.last_key_value() {
+            read(number, generation, bytes);
+        }
+    }
+    Ok((sources, missing))
+}
+
+/// What the segments that MANIFEST names say of records. A segment that is damaged says nothing.
+pub(super) struct SegmentWitnesses {
+    terms: Option<TermHasher>,
+    segments: Vec<SegmentWitness>,
+}
+
+struct SegmentWitness {
+    /// Missing if the segment's file is damaged: it tells times and ids, which the others do not.
+    file: Option<SegmentFile>,
+    addresses: SidecarWords,
+    rows: u32,
+    dead: RowMarks,
+    /// The logs that the segment covers.
+    logs: RangeInclusive<u32>,
+}
+
+impl SegmentWitnesses {
+    /// Opens the segments of a shelf.
+    pub(super) fn open(disk: &dyn Disk, dir: &Path, manifest: Option<&Manifest>) -> Self {
+        let Some(manifest) = manifest else { return Self { terms: None, segments: Vec::new() } };
+        let terms = TermHasher::new(&manifest.secret, &[]);
+        let open = |entry: &SegmentEntry| SegmentWitness::open(disk, dir, entry);
+        Self { terms: Some(terms), segments: manifest.segments.iter().filter_map(open).collect() }
+    }
+
+    /// The addresses of records that are deleted, in logs that are read as MANIFEST names them.
+    pub(super) fn dead(&self, logs: &HashSet<u32>) -> HashSet<u64> {
+        let of = |witness: &SegmentWitness| -> Vec<u64> {
+            let addresses = witness.dead.dead.ones().map(|row| witness.address(row));
+            let dead = addresses.filter(|at| *at != RecordAddress::GONE && logs.contains(&at.log));
+            dead.map(RecordAddress::pack).collect()
+        };
+        self.segments.iter().flat_map(of).collect()
+    }
+
+    /// Adds to `lost`, the parts of the log numbered `number` in order, which live records they had.
+    /// `bytes` are those of the log.
+    pub(super) fn tell(&self, number: u32, bytes: &[u8], lost: &mut [LostPart]) {
+        let covers = |witness: &&SegmentWitness| witness.logs.contains(&number);
+        for witness in self.segments.iter().filter(covers) {
+            lost.iter_mut().for_each(|part| part.records = part.records.or(Some(0)));
+            for row in (0..witness.rows).filter(|&row| !witness.dead.dead.get(row)) {
+                let at = witness.address(row);
+                let offset = u64::from(at.offset);
+                let part = lost.partition_point(|part| part.bytes.end <= offset);
+                let part = lost.get_mut(part).filter(|part| part.bytes.contains(&offset));
+                if let Some(part) = part.filter(|_| at.log == number) {
+                    self.add(witness, row, id_in_frame(bytes, at.offset as usize), part);
+                }
+            }
+        }
+    }
+
+    /// Adds a row's record to a lost part. `id` is believed if its hash is the row's.
+    fn add(&self, witness: &SegmentWitness, row: u32, id: Option<Id>, part: &mut LostPart) {
+        *part.records.get_or_insert(0) += 1;
+        let Some(file) = &witness.file else { return };
+        let time = file.time(row);
+        let (oldest, newest) = part.times.unwrap_or((time, time));
+        part.times = Some((oldest.min(time), newest.max(time)));
+        let is_it = |id: &Id| {
+            let hash = self.terms.as_ref().map(|terms| terms.id(id));
+            hash.is_some_and(|hash| file.rows_of_id(hash).any(|known| known == row))
+        };
+        part.ids.extend(id.filter(is_it));
+    }
+}
+
+impl SegmentWitness {
+    fn open(disk: &dyn Disk, dir: &Path, entry: &SegmentEntry) -> Option<Self> {
+        let file = SegmentFile::open(disk, dir, entry.number).ok();
+        let file = file.filter(|file| file.damaged_sections().is_empty());
+        let path = SidecarKind::Addresses.path(dir, entry.number, entry.addresses);
+        let rows = match &file {
+            Some(file) => file.rows as usize,
+            None => SidecarKind::words_in(std::fs::metadata(path).ok()?.len()),
+        };
+        let id = (entry.number, entry.addresses);
+        let addresses = SidecarKind::Addresses.open(disk, dir, id, rows).ok()?;
+        let rows = u32::try_from(rows).ok()?;
+        let dead = if entry.dead == 0 {
+            None
+        } else {
+            let words = RowMarks::words_on_disk(rows);
+            Some(SidecarKind::Dead.open(disk, dir, (entry.number, entry.dead), words).ok()?)
+        };
+        let (dead, logs) = (RowMarks::new(rows, dead.as_ref()), entry.first_log..=entry.last_log);
+        Some(Self { file, addresses, rows, dead, logs })
+    }
+
+    fn address(&self, row: u32) -> RecordAddress {
+        RecordAddress::unpack(self.addresses.get(row as usize).unwrap_or(0))
+    }
+}
+
+/// The id that a damaged frame of a record seems to have.
+fn id_in_frame(bytes: &[u8], at: usize) -> Option<Id> {
+    bytes.get(at.checked_add(FRAME)?..)?.first_chunk().copied()
+}
+
+/// The id of a lost record, if the lost bytes look like its frame: the type, and a length that ends
+/// where they end.
+pub(super) fn likely_id(bytes: &[u8], lost: &Range<u64>) -> Option<Id> {
+    let at = usize::try_from(lost.start).ok()?;
+    let head = bytes.get(at..)?.first_chunk::<FRAME>()?;
+    let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+    let ends = lost.start + FRAME as u64 + u64::from(len) == lost.end;
+    if head[8] == LogFrame::PUT && ends { id_in_frame(bytes, at) } else { None }
+}

@@ -1,0 +1,184 @@
+//! The slow check finds what no question meets, has it made again where the log is sound, and finds
+//! nothing where nothing is wrong.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hark_archive::{Store, Write};
+use hark_store_embedded::log::{self, LogFrame};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check, rebuild};
+
+use crate::support::{Fixture, everything};
+
+/// Changes bytes of a file in place, as a failing disk does: maps of it see that.
+fn overwrite(path: &Path, at: u64, change: impl Fn(&mut [u8]), len: usize) {
+    let file = OpenOptions::new().read(true).write(true).open(path).expect("opens");
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, at).expect("is read");
+    change(&mut bytes);
+    file.write_all_at(&bytes, at).expect("is written");
+}
+
+/// The files with this ending, by name.
+fn files(fixture: &Fixture, folder: &str, ending: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(fixture.dir().join(folder)).expect("is there");
+    let paths = entries.map(|entry| entry.expect("is there").path());
+    let mut paths: Vec<_> =
+        paths.filter(|path| path.extension().is_some_and(|is| is == ending)).collect();
+    paths.sort();
+    paths
+}
+
+/// Where a section of a segment is, and its bytes (docs/format.md draws the table).
+fn section(segment: &Path, number: usize) -> (u64, usize) {
+    let bytes = std::fs::read(segment).expect("is read");
+    let entry = &bytes[bytes.len() - 252 + number * 20..];
+    let number = |at: usize| u64::from_le_bytes(*entry[at..].first_chunk().expect("8 bytes"));
+    (number(0), number(8) as usize)
+}
+
+const ID_HASHES: usize = 1;
+const POSTINGS: usize = 4;
+
+#[test]
+fn a_sound_shelf_is_read_whole_and_nothing_is_found() {
+    for seed in 0..12 {
+        let mut fixture = Fixture::with_all_maintenance_due(seed);
+        let store = fixture.open(fixture.options());
+        for step in 0..6 {
+            let scrubbed = store.scrub().expect("scrubs");
+            let faults = (scrubbed.last_faults, scrubbed.repaired);
+            assert_eq!(faults, (0, 0), "seed {seed}, step {step}");
+            assert_eq!(scrubbed.passes, step + 1);
+            fixture.write(&store, 25);
+            if step == 3 {
+                store.compact(&mut |_| {}).expect("compacts");
+            }
+        }
+        let before = store.stats().scrub.expect("is there").read_bytes;
+        let scrubbed = store.scrub().expect("scrubs");
+        let read = scrubbed.read_bytes - before;
+        let total = scrubbed.total_bytes;
+        assert!(read > total * 9 / 10 && read <= total, "{read} bytes read of {total}");
+        assert_eq!((store.stats().damaged, store.stats().damaged_files), (0, Vec::new()));
+    }
+}
+
+#[test]
+fn a_damaged_section_is_found_and_its_segment_made_again() {
+    for number in [ID_HASHES, POSTINGS] {
+        let fixture = Fixture::with_all_maintenance_due(5);
+        let options = EmbeddedOptions { merge_fan_in: 1_000, ..fixture.options() };
+        let store = fixture.open(options);
+        store.settle().expect("settles");
+        let segment = files(&fixture, "seg", "seg").remove(0);
+        let (at, len) = section(&segment, number);
+        overwrite(&segment, at, |bytes| bytes.fill(0), len.min(4096));
+        let scrubbed = store.scrub().expect("scrubs");
+        assert_eq!((scrubbed.last_faults, scrubbed.repaired), (1, 1), "section {number}");
+        fixture.same_as_model(&store, "made again");
+        let scrubbed = store.scrub().expect("scrubs");
+        assert_eq!((scrubbed.last_faults, scrubbed.repaired), (0, 1), "section {number}");
+        assert_eq!((store.stats().damaged, store.stats().damaged_files), (0, Vec::new()));
+        drop(store);
+        fixture.no_faults("made again");
+    }
+}
+
+#[test]
+fn a_damaged_frame_is_found_before_a_question_meets_it_and_only_told_of() {
+    for wanted_put in [true, false] {
+        let fixture = Fixture::with_all_maintenance_due(9);
+        let store = fixture.open(fixture.options());
+        store.settle().expect("settles");
+        drop(store);
+        // The last frame of its kind in a log that is not the last.
+        let mut logs = files(&fixture, "log", "log");
+        logs.pop();
+        let found = logs.iter().rev().find_map(|path| {
+            let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+            let (number, generation) = name.split_once('-').expect("two numbers");
+            let id = (number.parse().unwrap(), generation.parse().unwrap());
+            let mut at = None;
+            log::replay_whole(
+                &hark_store_embedded::disk::RealDisk,
+                path,
+                id,
+                &mut |offset, frame| match frame {
+                    LogFrame::Put(_) if wanted_put => at = Some(offset),
+                    LogFrame::Delete { .. } if !wanted_put => at = Some(offset),
+                    _ => {}
+                },
+            )
+            .expect("is whole");
+            at.map(|at| (path.clone(), at))
+        });
+        let (path, at) = found.expect("such a frame");
+        let store = fixture.open(fixture.options());
+        overwrite(&path, u64::from(at) + 12, |bytes| bytes[0] ^= 1, 1);
+        let records = store.stats().records;
+        let scrubbed = store.scrub().expect("scrubs");
+        assert_eq!((scrubbed.last_faults, scrubbed.repaired), (1, 0), "{path:?}");
+        let stats = store.stats();
+        assert_eq!(stats.damaged_files, [path.display().to_string()]);
+        assert_eq!(stats.records, records);
+        assert!(stats.damaged <= u64::from(wanted_put), "{stats:?}");
+        if wanted_put {
+            assert_eq!(everything(&store).len() as u64, records - stats.damaged);
+        } else {
+            fixture.same_as_model(&store, "no record is damaged");
+        }
+    }
+}
+
+#[test]
+fn the_background_thread_reads_everything_again_and_again() {
+    let fixture = Fixture::with_all_maintenance_due(2);
+    let options = EmbeddedOptions {
+        background: true,
+        scrub_within: Some(Duration::from_millis(5)),
+        ..fixture.options()
+    };
+    let store = fixture.open(options);
+    let passes = || store.stats().scrub.expect("is there").passes;
+    while passes() < 3 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let scrubbed = store.stats().scrub.expect("is there");
+    assert_eq!((scrubbed.last_faults, scrubbed.repaired), (0, 0));
+    assert!(scrubbed.last_pass_age.is_some());
+}
+
+/// Stores records again that a damaged index does not know.
+fn store_twice(fixture: &mut Fixture) -> (EmbeddedStore, u64) {
+    let store = fixture.open(EmbeddedOptions { merge_fan_in: 1_000, ..fixture.options() });
+    store.settle().expect("settles");
+    let all = everything(&store);
+    for segment in files(fixture, "seg", "seg") {
+        let (at, len) = section(&segment, ID_HASHES);
+        overwrite(&segment, at, |bytes| bytes.fill(0), len);
+    }
+    let again: Vec<Write> = all.iter().map(|bytes| Write::Put(bytes.as_slice().into())).collect();
+    store.commit(&again).expect("commits");
+    let twice = store.stats().records - all.len() as u64;
+    (store, twice)
+}
+
+#[test]
+fn a_rebuild_leaves_one_of_each_record_that_was_stored_twice() {
+    let mut fixture = Fixture::with_all_maintenance_due(6);
+    let (store, twice) = store_twice(&mut fixture);
+    assert!(twice > 20, "{twice} are there twice");
+    drop(store);
+    let rebuilt = rebuild(&fixture.dir(), &fixture.options(), &mut |_| {}).expect("is rebuilt");
+    assert_eq!(rebuilt.doubles, twice);
+    let report = check(&fixture.dir(), &fixture.options(), &mut |_| {}).expect("can be checked");
+    assert_eq!(report.faults, Vec::new());
+    let store = fixture.open(fixture.options());
+    fixture.same_as_model(&store, "rebuilt");
+    drop(store);
+    let again = rebuild(&fixture.dir(), &fixture.options(), &mut |_| {}).expect("is rebuilt");
+    assert_eq!(again.doubles, 0);
+}

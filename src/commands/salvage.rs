@@ -1,0 +1,191 @@
+//! `hark salvage`: brings every whole record of a damaged archive into a new one.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use hark_archive::Id;
+use hark_codec::hex;
+use hark_networks::Network;
+use hark_store_embedded::disk::RealDisk;
+use hark_store_embedded::{DirectoryLock, LockError, LostPart, SalvageReport};
+use serde_json::{Value, json};
+
+use crate::config::setups;
+use crate::location::ArchiveLocation;
+use crate::print::{self, CommandProgress, CountedUnit};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark salvage --from /var/lib/hark --to /mnt/new
+
+For an archive whose log is damaged, so that `hark serve` refuses it or leaves records out. Nothing in
+the damaged archive is changed, and it may lie on a disk that cannot be written. What it had deleted or
+replaced stays so, as far as its files still tell. What is lost is listed, with the ids that are known:
+other servers may have these records.")]
+pub(crate) struct SalvageArgs {
+    /// The directory of the damaged archive; no server may run on it
+    #[arg(long, value_name = "DIR")]
+    pub(crate) from: PathBuf,
+    /// The directory of the new archive, which must not exist or be empty
+    #[arg(long, value_name = "NEW")]
+    pub(crate) to: PathBuf,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Lost parts that are printed; further ones are only counted. JSON has more.
+const PARTS_SHOWN: usize = 100;
+/// Ids that are printed of one part.
+const IDS_SHOWN: usize = 20;
+
+/// Runs the command for the shelf of `location`, or for all shelves of the archive.
+pub(crate) fn run(
+    args: &SalvageArgs,
+    location: &ArchiveLocation,
+    one_shelf: bool,
+) -> anyhow::Result<ExitCode> {
+    let from = location.in_directory(&args.from);
+    let to = location.in_directory(&args.to);
+    let all = setups().iter().map(|setup| setup.network);
+    let wanted = all.filter(|network| !one_shelf || network.name() == location.network.name());
+    let shelves: Vec<&'static dyn Network> =
+        wanted.filter(|network| from.of(*network).shelf().is_dir()).collect();
+    if shelves.is_empty() {
+        bail!("there is no archive in {}; nothing was done", from.data.display());
+    }
+    must_be_new(&args.to)?;
+    let _lock = lock(&from)?;
+    let mut reports = Vec::new();
+    for network in shelves {
+        let (from, to) = (from.of(network), to.of(network));
+        let owned = to.own()?;
+        let mut meter = CommandProgress::start("salvage", 0, CountedUnit::Bytes);
+        let report = hark_store_embedded::salvage(
+            &RealDisk,
+            &from.shelf(),
+            &*owned.store,
+            &mut |progress| meter.store(progress),
+        );
+        meter.finish();
+        let report = report.with_context(|| {
+            format!(
+                "the {} in {} could not be brought over to the end; nothing was changed there. \
+                 Remove {} before you try again",
+                network.records(),
+                from.shelf().display(),
+                args.to.display()
+            )
+        })?;
+        reports.push((network, report));
+    }
+    let is_whole = reports.iter().all(|(_, report)| is_whole(report));
+    if args.json {
+        let shelves: Vec<Value> =
+            reports.iter().map(|(network, report)| to_json(network.name(), report)).collect();
+        print::line(&json!({ "shelves": shelves }).to_string())?;
+    } else {
+        for (network, report) in &reports {
+            say(*network, report)?;
+        }
+    }
+    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn must_be_new(to: &Path) -> anyhow::Result<()> {
+    let Ok(mut entries) = std::fs::read_dir(to) else { return Ok(()) };
+    if entries.next().is_some() {
+        bail!("{} is not empty; name a new directory. Nothing was done", to.display());
+    }
+    Ok(())
+}
+
+/// Locks the damaged archive, if its disk can be written; otherwise no server can run on it.
+fn lock(from: &ArchiveLocation) -> anyhow::Result<Option<DirectoryLock>> {
+    match DirectoryLock::acquire(&from.data) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(LockError::Io { .. }) => Ok(None),
+        Err(LockError::Held { pid, .. }) => bail!(
+            "another process ({pid}) holds the archive in {}; stop it first. Nothing was done",
+            from.data.display()
+        ),
+    }
+}
+
+/// Whether nothing is lost that was acknowledged, as far as the files tell.
+fn is_whole(report: &SalvageReport) -> bool {
+    report.lost.iter().all(|part| part.may_be_torn) && report.manifest.is_none()
+}
+
+fn text(id: &Id) -> String {
+    hex::encode_32(id).iter().map(|digit| char::from(*digit)).collect()
+}
+
+fn to_json(shelf: &str, report: &SalvageReport) -> Value {
+    let part = |part: &LostPart| {
+        json!({
+            "file": part.file,
+            "from": part.bytes.start,
+            "to": (part.bytes.end != u64::MAX).then_some(part.bytes.end),
+            "records": part.records,
+            "oldest": part.times.map(|(oldest, _)| oldest),
+            "newest": part.times.map(|(_, newest)| newest),
+            "ids": part.ids.iter().map(text).collect::<Vec<_>>(),
+            "likely_id": part.likely_id.as_ref().map(text),
+            "may_be_torn": part.may_be_torn,
+        })
+    };
+    json!({
+        "shelf": shelf,
+        "records": report.records,
+        "deleted": report.deleted,
+        "replaced": report.replaced,
+        "logs": report.logs,
+        "bytes": report.bytes,
+        "lost_bytes": report.lost_bytes,
+        "lost": report.lost.iter().map(part).collect::<Vec<_>>(),
+        "more_lost": report.more_lost,
+        "manifest": report.manifest,
+    })
+}
+
+fn say(network: &dyn Network, report: &SalvageReport) -> anyhow::Result<()> {
+    print::line(&format!(
+        "{}: {} {} brought over; {} had been deleted, {} are replaced by others or there twice",
+        network.name(),
+        print::number(report.records),
+        network.records(),
+        print::number(report.deleted),
+        print::number(report.replaced),
+    ))?;
+    if let Some(why) = &report.manifest {
+        print::line(&format!(
+            "  MANIFEST is of no use ({why}): records may be back whose deletion was in a damaged \
+             part"
+        ))?;
+    }
+    if report.lost.is_empty() {
+        return print::line("  nothing is lost");
+    }
+    print::line(&format!("  {} of the log are lost:", print::bytes(report.lost_bytes)))?;
+    for part in report.lost.iter().take(PARTS_SHOWN) {
+        print::line(&format!("  {part}"))?;
+        for id in part.ids.iter().take(IDS_SHOWN) {
+            print::line(&format!("    {}", text(id)))?;
+        }
+        if part.ids.len() > IDS_SHOWN {
+            print::line(&format!("    and {} more", part.ids.len() - IDS_SHOWN))?;
+        }
+        if let Some(id) = &part.likely_id {
+            print::line(&format!("    probably {}", text(id)))?;
+        }
+    }
+    let more = report.lost.len().saturating_sub(PARTS_SHOWN) as u64 + report.more_lost;
+    if more > 0 {
+        print::line(&format!("  and {} more parts", print::number(more)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! A damaged record: every command and the server say so, and give all others.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::support::{Place, Run, event, field, hark, notes};
+use crate::served::Socket;
+
+/// Imports notes into an archive of several sealed logs.
+fn archive(test: &str, count: u64) -> Place {
+    let place = Place::new(test);
+    let file = place.file("hark.toml", b"[archive]\nseal_records = 1000\n");
+    let said = place.hark_fed(&["import", "--config", &file], notes(count).as_bytes());
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    // Full heads may wait to be sealed.
+    place.hark(&["compact"]).text();
+    place
+}
+
+/// Changes a byte of the record that has this text, and returns the log's path.
+fn damage(place: &Place, text: &str) -> PathBuf {
+    let log = place.data().join("nostr").join("log").join("00000001-0.log");
+    let mut bytes = fs::read(&log).unwrap();
+    let at = bytes.windows(text.len()).position(|part| part == text.as_bytes()).unwrap();
+    bytes[at] ^= 0x20;
+    fs::write(&log, bytes).unwrap();
+    log
+}
+
+fn json_of(failed: &Run) -> serde_json::Value {
+    serde_json::from_str(&failed.stdout).unwrap()
+}
+
+/// Asserts that a command failed, told of one damaged record, and gave its result all the same.
+fn tells(run: &Run, lines: usize) {
+    assert_eq!((run.code, run.stdout.lines().count()), (1, lines), "{run:?}");
+    assert!(run.stderr.contains("events could not be read: 1."), "{}", run.stderr);
+    assert!(run.stderr.contains("hark salvage"), "{}", run.stderr);
+}
+
+#[test]
+fn commands_that_meet_a_damaged_record_give_the_others_and_fail() {
+    let place = archive("damage-commands", 3_000);
+    let whole = place.hark(&["export"]).text();
+    let lost = whole.lines().find(|line| line.contains("note 40\\t")).unwrap().to_owned();
+    let log = damage(&place, "note 40\\t");
+    let export = place.hark(&["export"]);
+    tells(&export, 2_999);
+    assert!(export.stdout.lines().all(|line| line != lost && whole.contains(line)));
+    let file = place.path("all.jsonl");
+    tells(&place.hark(&["export", "--output", &file]), 0);
+    assert_eq!(fs::read_to_string(&file).unwrap(), export.stdout);
+    tells(&place.hark(&["query", "{}"]), 2_999);
+    let (id, author) = (field(&lost, "id"), field(&lost, "pubkey"));
+    tells(&place.hark(&["query", &format!("{{\"ids\":[\"{id}\"]}}")]), 0);
+    let count = place.hark(&["count", "--json", &format!("{{\"ids\":[\"{id}\"]}}")]);
+    assert_eq!((count.code, json_of(&count)), (1, json!({ "count": 0, "damaged": 1 })));
+    // A question that does not need the record is answered as before.
+    let others = place.hark(&["count", "--json", "{\"since\":1700000500}"]);
+    assert_eq!(others.json()["damaged"], 0);
+    let check = place.hark(&["check"]);
+    assert_eq!(check.code, 1, "{check:?}");
+    assert!(check.stdout.contains(log.to_str().unwrap()), "{}", check.stdout);
+    assert!(check.stdout.starts_with("2,999 events"), "{}", check.stdout);
+    // An archive that had the record keeps it, also if everything else is to be equal.
+    let copy = Place::new("damage-copy");
+    copy.hark_fed(&["import"], whole.as_bytes()).text();
+    let (from, to) = (place.data(), copy.data());
+    let args = ["copy", "--from", from.to_str().unwrap(), "--to", to.to_str().unwrap()];
+    let copied = copy.hark(&[&args[..], &["--delete", "--json"]].concat());
+    let said = json_of(&copied);
+    assert_eq!(
+        (copied.code, &said["damaged"], &said["spared"]),
+        (1, &json!(1), &json!(1)),
+        "{said}"
+    );
+    assert!(copied.stderr.contains("nothing was deleted that may be one of them"), "{copied:?}");
+    assert_eq!(copy.hark(&["export"]).text(), whole);
+    // What is put again is there again.
+    assert_eq!(place.hark_fed(&["import", "--json"], lost.as_bytes()).json()["stored"], 1);
+    assert_eq!(
+        place
+            .hark(&[
+                "query",
+                &format!(
+                    "{{\"kinds\":[1],\"authors\":[\"{author}\"],\
+        \"since\":1700000013,\"until\":1700000013}}"
+                )
+            ])
+            .stdout
+            .trim(),
+        lost
+    );
+}
+
+#[test]
+fn a_server_that_meets_a_damaged_record_says_so_everywhere() {
+    let place = archive("damage-served", 3_000);
+    damage(&place, "note 40\\t");
+    let mut server = place.serve();
+    let mut socket = Socket::connect(&server.address);
+    let mut ask = |filter: &str| {
+        socket.say(&format!("[\"REQ\",\"s\",{filter}]"));
+        loop {
+            let message = socket.json();
+            if message[0] != "EVENT" {
+                return message;
+            }
+        }
+    };
+    let page = |path: &str| {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    assert_eq!(ask("{\"since\":1700000500,\"limit\":5000}"), json!(["EOSE", "s", ["finish"]]));
+    assert!(page("/healthz").ends_with("ok\n"));
+    assert_eq!(ask("{\"limit\":5000,\"kinds\":[1],\"until\":1700000100}"), json!(["EOSE", "s"]));
+    socket.say("[\"COUNT\",\"c\",{\"#t\":[\"nostr\",\"bread\"],\"until\":1700000100}]");
+    assert_eq!(socket.json()[2]["approximate"], json!(true));
+    let health = page("/healthz");
+    assert!(health.starts_with("HTTP/1.1 503"), "{health}");
+    assert!(health.contains("damaged events: 1, damaged files: 0; see `hark check`"), "{health}");
+    let metrics = page("/metrics");
+    assert!(metrics.contains("\nhark_store_damaged_records 1\n"), "{metrics}");
+    assert_eq!(place.hark(&["stats", "--json"]).json()["damaged"], 1);
+    server.wait_for_log("a record of the archive is damaged");
+    let (code, logged) = server.terminate();
+    assert_eq!(code, 0);
+    assert!(!logged.contains("a record of the archive is damaged"), "told twice: {logged}");
+}
+
+#[test]
+fn an_archive_that_is_refused_is_salvaged_but_for_the_damaged_records() {
+    let place = archive("damage-salvage", 2_500);
+    // Damage in the last batch of all could not be told from one that a crash cut short.
+    place.hark_fed(&["import"], event(1, 1_800_000_000, 1, &[], "the last").as_bytes()).text();
+    let whole = place.hark(&["export"]).text();
+    let line = |text: &str| whole.lines().find(|line| line.contains(text)).unwrap();
+    // One record of a segment, and one of the log that is written.
+    let logs = place.data().join("nostr").join("log");
+    damage(&place, "note 40\\t");
+    let last = logs.join("00000003-0.log");
+    let mut bytes = fs::read(&last).unwrap();
+    let text = b"note 2200\\t";
+    let at = bytes.windows(text.len()).position(|part| part == text).unwrap();
+    bytes[at] ^= 0x20;
+    fs::write(&last, bytes).unwrap();
+    for command in [&["serve"][..], &["rebuild"], &["export"], &["compact"]] {
+        let refused = place.hark(command);
+        assert_eq!(refused.code, 1, "{command:?}: {refused:?}");
+        let said = &refused.stderr;
+        let (ways, files) = (said.matches("hark salvage").count(), said.matches(".log").count());
+        assert_eq!((ways, files), (1, 1), "{command:?}: {said}");
+        assert!(!said.contains("Run it again"), "{said}");
+    }
+    let (from, to) = (place.data(), place.path("new"));
+    let args = ["salvage", "--json", "--from", from.to_str().unwrap(), "--to", &to];
+    let before = fs::read(&last).unwrap();
+    let run = place.hark(&args);
+    let said = json_of(&run);
+    let shelf = &said["shelves"][0];
+    assert_eq!((run.code, &shelf["records"], &shelf["deleted"]), (1, &json!(2_499), &json!(0)));
+    let lost = shelf["lost"].as_array().unwrap();
+    let id = |text: &str| json!(field(line(text), "id"));
+    assert_eq!((lost.len(), &lost[0]["records"]), (2, &json!(1)), "{said}");
+    assert_eq!(lost[0]["ids"], json!([id("note 40\\t")]), "{said}");
+    assert_eq!(lost[1]["likely_id"], id("note 2200\\t"), "{said}");
+    assert_eq!(fs::read(&last).unwrap(), before, "nothing of the source is changed");
+    let new = |command: &[&str]| hark(&[&["--data", &to], command].concat());
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let mut expected = lines(&whole);
+    expected.retain(|one| one != line("note 40\\t") && one != line("note 2200\\t"));
+    assert_eq!(lines(&new(&["export"]).text()), expected);
+    assert_eq!(new(&["check", "--json"]).json()["faults"], json!([]));
+    let again = place.hark(&args);
+    assert!(again.code == 1 && again.stderr.contains("is not empty"), "{again:?}");
+}
