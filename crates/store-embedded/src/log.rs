@@ -347,7 +347,7 @@ pub enum LogError {
         cause: io::Error,
     },
     /// The first bytes are not those of this log.
-    #[error("{path} is not the log it should be")]
+    #[error("the header of {path} is damaged, or that of another log")]
     Header {
         /// Which file.
         path: PathBuf,
