@@ -4,10 +4,14 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use serde_json::json;
+use hark_testkit::postgres::Cluster;
+use serde_json::{Value, json};
 
-use crate::cli::support::{Place, Run, event, notes};
+use crate::cli::full::{SmallDisk, health};
+use crate::cli::support::{Place, Run, event, hark, notes};
+use crate::served::{PATIENCE, Socket};
 
 /// The user who owns the archive when a command is run as root.
 const OTHER: u32 = 65_534;
@@ -61,8 +65,48 @@ impl Week {
 
     fn restore(&self) {
         fs::remove_dir_all(self.place.data()).unwrap();
-        let run = self.hark(&["restore", &self.backup]);
+        self.restore_into(&self.place);
+    }
+
+    fn restore_into(&self, place: &Place) {
+        let run = place.hark(&["--config", &self.config, "restore", &self.backup]);
         assert!(run.code == 0 && run.stdout.contains("has the archive of"), "{run:?}");
+    }
+
+    /// Salvages the archive, which leaves it as it is. Returns the events that were brought over.
+    fn salvaged(&self) -> String {
+        let new = self.place.path("salvaged");
+        let data = self.place.data();
+        let args = ["salvage", "--from", data.to_str().unwrap(), "--to", &new];
+        let run = self.hark(&args);
+        assert!(run.code == 1 && run.stdout.contains("of the log are lost"), "{run:?}");
+        let of_new = |args: &[&str]| hark(&[&["--data", &new], args].concat()).text();
+        assert!(of_new(&["check"]).contains("no faults"));
+        let events = of_new(&["export"]);
+        fs::remove_dir_all(&new).unwrap();
+        events
+    }
+}
+
+/// Publishes an event and returns whether it was accepted, and why not.
+fn publish(address: &str, event: &str) -> (bool, String) {
+    let mut socket = Socket::connect(address);
+    socket.say(&format!("[\"EVENT\",{}]", event.trim()));
+    let answer = socket.json();
+    assert_eq!(answer[0], "OK", "{answer}");
+    (answer[2] == true, answer[3].as_str().unwrap_or_default().to_owned())
+}
+
+/// Waits until `/healthz` has this status. Returns what it says.
+fn wait_for_health(address: &str, status: u16) -> String {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let (now, said) = health(address);
+        if now == status {
+            return said;
+        }
+        assert!(Instant::now() < until, "no status {status}, but {now}: {said}");
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -115,6 +159,94 @@ fn a_command_as_root(week: &mut Week) {
     }
 }
 
+/// A level of the log is mistyped: the server does not start, and the message has the levels.
+fn a_wrong_log_level(week: &Week) {
+    let file = week.place.file("loud.toml", b"[log]\nlevel = \"loud\"\n");
+    for args in [["--config", &file, "serve"], ["serve", "--log-level", "loud"]] {
+        let run = week.place.hark(&args);
+        assert_eq!(run.code, 2, "{run:?}");
+        assert!(run.stderr.contains("\"loud\"") || run.stderr.contains("'loud'"), "{run:?}");
+        assert!(run.stderr.contains("info") && run.stderr.contains("debug"), "{run:?}");
+    }
+}
+
+/// A list that the configuration names is missing while the server runs: the configuration in force
+/// stays, and the new one is in force as soon as the list is there.
+fn a_missing_list(week: &Week) {
+    let file = week.place.file("listed.toml", SEAL.as_bytes());
+    let mut server = week.place.serve_with(&["--config", &file]);
+    week.place
+        .file("listed.toml", format!("{SEAL}[policy]\nallow_keys = [\"@list\"]\n").as_bytes());
+    server.wait_for_log("list could not be read");
+    let run = week.place.hark(&["reload"]);
+    assert!(run.code == 1 && run.stderr.contains("list could not be read"), "{run:?}");
+    let stats = week.place.hark(&["stats"]).text();
+    assert!(stats.contains("a newer one refused"), "{stats}");
+    week.place.file("list", format!("{}\n", "ab".repeat(32)).as_bytes());
+    server.wait_for_log("the configuration was read again, and is in force");
+    let (accepted, why) = publish(&server.address, &event(9, 1_700_000_000, 1, &[], "a stranger"));
+    assert!(!accepted && why.starts_with("restricted: "), "{why}");
+    assert_eq!(server.terminate().0, 0);
+}
+
+/// The disk is full: a server starts and answers, refuses events with the reason, and takes them
+/// again once there is room.
+fn a_full_disk(week: &Week) {
+    let Some(disk) = SmallDisk::mount("bad-week-disk") else { return };
+    week.restore_into(&disk.place);
+    // Every server makes the reserve, which a start may need.
+    assert_eq!(disk.place.serve().terminate().0, 0);
+    disk.fill();
+    let server = disk.place.serve();
+    let (accepted, why) = publish(&server.address, &event(9, 1_700_000_000, 1, &[], "too much"));
+    assert!(!accepted && why.starts_with("error: ") && why.contains("the disk is full"), "{why}");
+    let said = wait_for_health(&server.address, 503);
+    assert!(said.contains("the disk is full"), "{said}");
+    assert!(disk.place.hark(&["export"]).text() == week.good, "something good is lost");
+    disk.free();
+    wait_for_health(&server.address, 200);
+    let (accepted, why) = publish(&server.address, &event(9, 1_700_000_000, 1, &[], "now"));
+    assert!(accepted, "{why}");
+    let (code, log) = server.terminate();
+    assert!(code == 0 && !log.contains("rebuild"), "{log}");
+    let after = disk.place.hark(&["export"]).text();
+    assert_eq!(after.lines().count(), week.good.lines().count() + 1);
+    assert_eq!(disk.place.hark(&["check", "--json"]).json()["faults"], json!([]));
+}
+
+/// The archive was moved to a database, which stops and starts: what is put meanwhile is refused, and
+/// nothing that was accepted is lost.
+fn a_database_that_stops(week: &Week) {
+    let cluster = Cluster::new();
+    let database = cluster.database("bad_week");
+    let data = week.place.data();
+    let copy = ["copy", "--from", data.to_str().unwrap(), "--to", &database.url];
+    let run = hark(&copy);
+    assert_eq!(run.code, 0, "{run:?}");
+    let place = Place::new("bad-week-database");
+    let server = place.serve_with(&["--store", &database.url]);
+    let before = event(9, 1_700_000_001, 1, &[], "before");
+    assert_eq!(publish(&server.address, &before), (true, String::new()));
+    cluster.stop();
+    let said = wait_for_health(&server.address, 503);
+    assert!(said.contains("the database is away"), "{said}");
+    let (accepted, why) = publish(&server.address, &event(9, 1_700_000_002, 1, &[], "away"));
+    assert!(!accepted && why.starts_with("error: "), "{why}");
+    let run = hark(&["--store", &database.url, "export"]);
+    assert!(run.code == 1 && run.stderr.contains("the database is away"), "{run:?}");
+    cluster.start();
+    wait_for_health(&server.address, 200);
+    let after = event(9, 1_700_000_003, 1, &[], "after");
+    assert_eq!(publish(&server.address, &after), (true, String::new()));
+    assert_eq!(server.terminate().0, 0);
+    let stored = hark(&["--store", &database.url, "export"]).text();
+    let ids = |events: &str| {
+        let id = |line: &str| serde_json::from_str::<Value>(line).unwrap()["id"].to_string();
+        events.lines().map(id).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(ids(&stored), ids(&[&*week.good, &before, &after].concat()));
+}
+
 /// A backup is taken of the archive as it is now.
 fn a_backup(week: &Week) {
     let run = week.hark(&["backup", "--incremental", &week.backup]);
@@ -134,25 +266,34 @@ fn a_hole_in_a_segment(week: &Week) {
     week.hark(&["rebuild"]).text();
 }
 
-/// Flipped bytes in a sealed log: `check` names the file, a backup is refused and stays whole, and
-/// the archive is restored from it.
+/// Flipped bytes in a sealed log: `check` names the file, `export` gives all other events, a backup
+/// is refused and stays whole, and the archive is restored from it.
 fn a_flip_in_a_sealed_log(week: &Week) {
     let log = &week.logs()[0];
     flip(log, fs::metadata(log).unwrap().len() as usize / 2);
     let run = week.hark(&["check"]);
     let name = log.file_name().unwrap().to_string_lossy().into_owned();
     assert!(run.code == 1 && run.stdout.contains(&name), "{run:?}");
+    let run = week.hark(&["export"]);
+    assert!(run.code == 1 && run.stderr.contains("events could not be read: 1."), "{run:?}");
+    assert_eq!(run.stdout.lines().count() + 1, week.good.lines().count(), "one is lost");
+    let salvaged = week.salvaged();
+    assert!(salvaged == run.stdout, "salvage brings back what export has");
+    let run = week.hark(&["backup", "--incremental", &week.backup]);
+    assert!(run.code == 1 && run.stderr.contains("no backup was taken"), "{run:?}");
     week.restore();
 }
 
 /// Flipped bytes in the log that is being written, before others: the server refuses to start and
-/// changes nothing, and a backup is refused too.
+/// changes nothing, `salvage` brings back all other events, and a backup is refused.
 fn a_flip_in_the_last_log(week: &Week) {
     let log = week.logs().pop().unwrap();
     flip(&log, 200);
     let before = fs::read(&log).unwrap();
     let run = week.hark(&["serve", "--listen", "127.0.0.1:0"]);
     assert!(run.code == 1 && run.stderr.contains("is damaged at byte"), "{run:?}");
+    assert_eq!(run.stderr.matches("hark salvage").count(), 1, "{run:?}");
+    assert_eq!(week.salvaged().lines().count() + 1, week.good.lines().count(), "one is lost");
     assert!(fs::read(&log).unwrap() == before, "the damaged log was changed");
     let run = week.hark(&["backup", "--incremental", &week.backup]);
     assert!(run.code == 1 && run.stderr.contains("no backup was taken"), "{run:?}");
@@ -178,7 +319,11 @@ fn an_operators_bad_week() {
     a_command_as_root(&mut week);
     week.all_is_good("a command as root");
     a_backup(&week);
-    let days: [(&str, Day); 4] = [
+    let days: [(&str, Day); 8] = [
+        ("a wrong log level", a_wrong_log_level),
+        ("a missing list", a_missing_list),
+        ("a full disk", a_full_disk),
+        ("a database that stops", a_database_that_stops),
         ("a hole in a segment", a_hole_in_a_segment),
         ("a flip in a sealed log", a_flip_in_a_sealed_log),
         ("a flip in the last log", a_flip_in_the_last_log),

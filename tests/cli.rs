@@ -5,7 +5,7 @@ mod beside_server;
 mod damage;
 mod erased;
 mod extremes;
-mod full;
+pub(crate) mod full;
 mod health;
 mod import;
 mod networks;

@@ -14,13 +14,13 @@ use super::support::{Place, Run, event};
 use crate::served::{PATIENCE, Socket};
 
 /// A file system of 24 MB at the place's data directory.
-struct SmallDisk {
-    place: Place,
+pub(crate) struct SmallDisk {
+    pub(crate) place: Place,
 }
 
 impl SmallDisk {
     /// `None`, with a line that says so, where mounting is not allowed.
-    fn mount(test: &str) -> Option<Self> {
+    pub(crate) fn mount(test: &str) -> Option<Self> {
         let place = Place::new(test);
         std::fs::create_dir_all(place.data()).expect("is made");
         let mounted = Command::new("mount")
@@ -39,7 +39,7 @@ impl SmallDisk {
     }
 
     /// Fills the disk to its last byte, as another program might.
-    fn fill(&self) {
+    pub(crate) fn fill(&self) {
         let mut file = File::create(self.filler()).expect("is made");
         let mut chunk = vec![1; 1 << 16];
         while !chunk.is_empty() {
@@ -49,7 +49,7 @@ impl SmallDisk {
         }
     }
 
-    fn free(&self) {
+    pub(crate) fn free(&self) {
         std::fs::remove_file(self.filler()).expect("is removed");
     }
 
@@ -74,7 +74,7 @@ fn events(from: u64, count: u64) -> String {
     (from..from + count).map(one).collect()
 }
 
-fn health(address: &str) -> (u16, String) {
+pub(crate) fn health(address: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("is there");
     let request = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("is sent");
