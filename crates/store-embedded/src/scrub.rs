@@ -135,9 +135,11 @@ pub(crate) fn start(shelf: &Arc<EmbeddedShelf>) -> io::Result<Option<JoinHandle<
                 return;
             }
             drop(signal);
-            let (read, _) = shelf.scrub_step();
-            let total = shelf.scrubbed_bytes(&shelf.view.load()).max(1);
-            let pause = within.mul_f64(read as f64 / total as f64).min(PAUSE_MAX);
+            let (read, has_ended) = shelf.scrub_step();
+            let total = EmbeddedShelf::scrubbed_bytes(&shelf.view.load()).max(1);
+            let share = read as f64 / total as f64;
+            // A pass over nothing takes no time.
+            let pause = if has_ended { PAUSE_MAX } else { within.mul_f64(share).min(PAUSE_MAX) };
             next = next.max(Instant::now()) + pause;
         }
     })?;
@@ -159,10 +161,22 @@ impl EmbeddedStore {
     }
 }
 
+impl ScrubState {
+    fn end_pass(&mut self) {
+        if self.is_whole {
+            self.stats.passes += 1;
+            self.stats.last_faults = self.faults;
+            self.ended = Some(Instant::now());
+        }
+        (self.place, self.is_whole, self.faults) = (None, true, 0);
+        self.stats.pass_bytes = 0;
+    }
+}
+
 impl EmbeddedShelf {
     /// The state of the slow check.
     pub(crate) fn scrub_stats(&self) -> ScrubStats {
-        let total_bytes = self.scrubbed_bytes(&self.view.load());
+        let total_bytes = Self::scrubbed_bytes(&self.view.load());
         let state = self.scrub.lock();
         let last_pass_age = state.ended.map(|ended| ended.elapsed());
         ScrubStats { total_bytes, last_pass_age, ..state.stats }
@@ -174,7 +188,7 @@ impl EmbeddedShelf {
     }
 
     /// Bytes that a pass reads.
-    fn scrubbed_bytes(&self, view: &ShelfView) -> u64 {
+    fn scrubbed_bytes(view: &ShelfView) -> u64 {
         let logs = view.segments.iter().flat_map(|segment| segment.logs.iter().flatten());
         let logs = logs.chain(view.heads().map(|head| &head.log)).map(|log| log.written());
         logs.sum::<u64>() + view.segments.iter().map(|s| s.file.bytes()).sum::<u64>()
@@ -199,7 +213,7 @@ impl EmbeddedShelf {
         let place = state.place.take();
         let from = place.as_ref().map_or(0, |place| place.log);
         let Some(target) = ScrubTarget::next(&view, from) else {
-            self.end_pass(&mut state);
+            state.end_pass();
             return (0, true);
         };
         let is_same =
@@ -225,16 +239,6 @@ impl EmbeddedShelf {
         state.stats.read_bytes += read;
         state.stats.pass_bytes += read;
         (read, false)
-    }
-
-    fn end_pass(&self, state: &mut ScrubState) {
-        if state.is_whole {
-            state.stats.passes += 1;
-            state.stats.last_faults = state.faults;
-            state.ended = Some(Instant::now());
-        }
-        (state.place, state.is_whole, state.faults) = (None, true, 0);
-        state.stats.pass_bytes = 0;
     }
 
     /// Reads a part of a section of a segment.

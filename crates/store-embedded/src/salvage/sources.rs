@@ -107,7 +107,9 @@ impl SegmentWitnesses {
     pub(super) fn tell(&self, number: u32, bytes: &[u8], lost: &mut [LostPart]) {
         let covers = |witness: &&SegmentWitness| witness.logs.contains(&number);
         for witness in self.segments.iter().filter(covers) {
-            lost.iter_mut().for_each(|part| part.records = part.records.or(Some(0)));
+            for part in lost.iter_mut() {
+                part.records = part.records.or(Some(0));
+            }
             for row in (0..witness.rows).filter(|&row| !witness.dead.dead.get(row)) {
                 let at = witness.address(row);
                 let offset = u64::from(at.offset);
