@@ -185,7 +185,7 @@ fn a_missing_list(week: &Week) {
     week.place.file("list", format!("{}\n", "ab".repeat(32)).as_bytes());
     server.wait_for_log("the configuration was read again, and is in force");
     let (accepted, why) = publish(&server.address, &event(9, 1_700_000_000, 1, &[], "a stranger"));
-    assert!(!accepted && why.starts_with("restricted: "), "{why}");
+    assert!(!accepted && why.starts_with("blocked: "), "{why}");
     assert_eq!(server.terminate().0, 0);
 }
 

@@ -13,7 +13,7 @@ use hark_archive::{Id, Record};
 
 use crate::disk::Disk;
 use crate::head::{Head, HeadView, ROWS_MAX};
-use crate::log::{self, Log, LogError, LogFrame};
+use crate::log::{self, Log, LogEnd, LogError, LogFrame};
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::map::unreadable;
 use crate::open::{ShelfOpenError, open_segment};
@@ -162,11 +162,20 @@ impl ShelfCheck<'_> {
                 deletes.add(id, log, RecordAddress { log: number, offset });
             }
         };
-        // `log` below reports what is wrong with a log.
-        if let Err(LogError::Damaged { .. }) =
-            log::replay(self.disk, &path, (number, generation), &mut add)
-        {
+        let end = log::replay(self.disk, &path, (number, generation), &mut add);
+        if self.is_damaged(at, &end) {
+            // `log` below reports what is wrong with a log.
             let _ = scan_file(self.disk, &path, (number, generation), &mut add);
+        }
+    }
+
+    /// Whether a log that was read to this end has more behind it, which only `hark salvage` brings
+    /// back.
+    fn is_damaged(&self, at: usize, end: &Result<LogEnd, LogError>) -> bool {
+        let is_last = at + 1 == self.manifest.logs.len();
+        match end {
+            Ok(end) => end.good < end.len && !is_last,
+            Err(error) => matches!(error, LogError::Damaged { .. }),
         }
     }
 
@@ -195,8 +204,7 @@ impl ShelfCheck<'_> {
                 _ => bad += 1,
             }
         });
-        if let Err(LogError::Damaged { .. }) = &end {
-            // Behind the damage there is more, which only `hark salvage` brings back.
+        if self.is_damaged(at, &end) {
             (live, dead, bad) = (0, 0, 0);
             let scanned = scan_file(self.disk, &path, id, &mut |offset, frame| {
                 if let LogFrame::Put(bytes) = frame
