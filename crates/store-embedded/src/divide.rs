@@ -90,7 +90,7 @@ pub(crate) fn divide(
         let number = next.next_segment;
         next.next_segment += 1;
         let segment = SegmentEntry { number, first_log: log, last_log: log, addresses: 0, dead: 0 };
-        rebuild_segment(disk, dir, &segment, &next, &DeletionMap::none(), &terms)?;
+        rebuild_segment(disk, dir, &segment, &mut next, &DeletionMap::none(), &terms)?;
         next.segments.push(segment);
     }
     next.write(disk, dir).map_err(ShelfOpenError::io(dir))?;

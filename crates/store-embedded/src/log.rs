@@ -1,11 +1,12 @@
 //! The log: the source of truth of a shelf. Its frames are appended and read back. docs/format.md
 //! draws it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use hark_archive::{Id, Record};
 
@@ -168,6 +169,20 @@ pub struct Log {
     pub dead_bytes: AtomicU64,
     /// Number of dead records in the file.
     pub dead_records: AtomicU64,
+    /// What is known of the log's last rewrite: nothing after a start.
+    rewritten: OnceLock<LogRewrite>,
+}
+
+/// A rewrite of a log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogRewrite {
+    /// Number of deletions that were kept, because the records that they name may still be in their
+    /// logs.
+    pub kept: u64,
+    /// Numbers of the logs that these deletions name.
+    pub kept_of: BTreeSet<u32>,
+    /// Up to where deletions were carried out: a log, which was being written then, and an offset.
+    pub purged_to: (u32, u64),
 }
 
 impl Log {
@@ -192,7 +207,19 @@ impl Log {
         let end = AtomicU64::new(len.min(map.len() as u64));
         let (dead_bytes, dead_records) = (AtomicU64::new(0), AtomicU64::new(0));
         let damage = Arc::default();
-        Ok(Self { number, generation, path, salt, map, end, damage, dead_bytes, dead_records })
+        let rewritten = OnceLock::new();
+        Ok(Self {
+            number,
+            generation,
+            path,
+            salt,
+            map,
+            end,
+            damage,
+            dead_bytes,
+            dead_records,
+            rewritten,
+        })
     }
 
     /// The same log, which notes its damaged records in `damage`.
@@ -213,6 +240,7 @@ impl Log {
             damage: Arc::default(),
             dead_bytes: AtomicU64::new(0),
             dead_records: AtomicU64::new(0),
+            rewritten: OnceLock::new(),
         }
     }
 
@@ -247,6 +275,38 @@ impl Log {
     pub fn copy_dead(&self, other: &Self) {
         self.dead_bytes.store(other.dead_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         self.dead_records.store(other.dead_records.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.copy_kept(other);
+    }
+
+    /// Takes over what another map of this log knows of its last rewrite.
+    pub fn copy_kept(&self, other: &Self) {
+        if let Some(rewritten) = other.rewritten.get() {
+            // A log that was rewritten since knows better.
+            let _ = self.rewritten.set(rewritten.clone());
+        }
+    }
+
+    /// Notes the rewrite that has made this file.
+    pub fn note_rewrite(&self, rewrite: LogRewrite) {
+        self.note_deletions(rewrite.kept);
+        // It is noted once, by who has made the file.
+        let _ = self.rewritten.set(rewrite);
+    }
+
+    /// What is known of the log's last rewrite.
+    pub fn rewritten(&self) -> Option<&LogRewrite> {
+        self.rewritten.get()
+    }
+
+    /// Whether the log keeps deletions of records in one of these logs.
+    pub fn keeps_deletions_of(&self, logs: &BTreeSet<u32>) -> bool {
+        self.rewritten().is_some_and(|rewrite| !rewrite.kept_of.is_disjoint(logs))
+    }
+
+    /// Dead bytes that a rewrite gives back: not those of deletions that the last one had to keep.
+    pub fn droppable_bytes(&self) -> u64 {
+        let kept = self.rewritten().map_or(0, |rewrite| rewrite.kept * LogFrame::DELETE_BYTES);
+        self.dead_bytes.load(Ordering::Relaxed).saturating_sub(kept)
     }
 
     /// Whether the log has dead records or deletions.
@@ -254,9 +314,9 @@ impl Log {
         self.dead_bytes.load(Ordering::Relaxed) > 0
     }
 
-    /// Share of the written bytes that is dead.
+    /// Share of the written bytes that a rewrite gives back.
     pub fn dead_share(&self) -> f64 {
-        self.dead_bytes.load(Ordering::Relaxed) as f64 / self.written().max(1) as f64
+        self.droppable_bytes() as f64 / self.written().max(1) as f64
     }
 
     /// Bytes to which the log may grow and still be read.

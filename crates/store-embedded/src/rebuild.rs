@@ -68,30 +68,39 @@ impl DeletionMap {
     }
 }
 
-/// Writes the segment that `entry` describes and returns its number of records.
+/// Writes the segment that `entry` describes, which leaves deleted records out, and notes in the
+/// manifest how much of each of its logs is dead. Returns its number of records.
 pub(crate) fn rebuild_segment(
     disk: &dyn Disk,
     dir: &Path,
     entry: &SegmentEntry,
-    manifest: &Manifest,
+    manifest: &mut Manifest,
     deletes: &DeletionMap,
     terms: &TermHasher,
 ) -> Result<u32, ShelfOpenError> {
     let mut logs = Vec::new();
     let mut addresses = Vec::new();
-    let covered = |log: &&LogEntry| (entry.first_log..=entry.last_log).contains(&log.number);
-    for covered in manifest.logs.iter().filter(covered) {
+    let covered = |log: &&mut LogEntry| (entry.first_log..=entry.last_log).contains(&log.number);
+    for covered in manifest.logs.iter_mut().filter(covered) {
         let id = (covered.number, covered.generation);
         let path = log::path(dir, id.0, id.1);
+        let (mut dead_bytes, mut dead_records) = (0, 0);
         log::replay_whole(disk, &path, id, &mut |offset, frame| {
             let at = RecordAddress { log: covered.number, offset };
-            if let LogFrame::Put(bytes) = frame
-                && let Ok(record) = Record::new(bytes)
-                && !deletes.hit(record.id(), at)
-            {
-                addresses.push((logs.len(), at));
+            match frame {
+                LogFrame::Put(bytes) => match Record::new(bytes) {
+                    Ok(record) if deletes.hit(record.id(), at) => {
+                        dead_bytes += (log::FRAME + bytes.len()) as u64;
+                        dead_records += 1;
+                    }
+                    Ok(_) => addresses.push((logs.len(), at)),
+                    Err(_) => {}
+                },
+                LogFrame::Delete { .. } => dead_bytes += LogFrame::DELETE_BYTES,
+                LogFrame::Batch(_) => {}
             }
         })?;
+        (covered.dead_bytes, covered.dead_records) = (dead_bytes, dead_records);
         let log = Log::open(disk, dir, id, u64::MAX, false).map_err(ShelfOpenError::io(&path))?;
         logs.push(Arc::new(log));
     }
@@ -227,13 +236,9 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpen
         // A log that cannot be read is accepted all the same: reading it later reports what is
         // wrong.
         let best = same.iter().rev().find(whole).or(same.last());
-        logs.extend(best.map(|&(number, generation, _)| LogEntry {
-            number,
-            generation,
-            purged: 0,
-            dead_bytes: 0,
-            dead_records: 0,
-        }));
+        logs.extend(
+            best.map(|&(number, generation, _)| LogEntry { generation, ..LogEntry::new(number) }),
+        );
     }
     let Some((_, sealed)) = logs.split_last() else {
         let cause = ManifestError::Damaged("there are no logs either");

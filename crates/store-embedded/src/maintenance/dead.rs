@@ -22,9 +22,8 @@ impl DeadBytes {
         let mut dead = Self::default();
         let is_due = |log: &Log| log.dead_share() > options.rewrite_dead_share;
         for log in view.segments.iter().flat_map(|segment| segment.logs.iter().flatten()) {
-            let bytes = log.dead_bytes.load(Ordering::Relaxed);
-            dead.all += bytes;
-            *(if is_due(log) { &mut dead.due } else { &mut dead.spread }) += bytes;
+            dead.all += log.dead_bytes.load(Ordering::Relaxed);
+            *(if is_due(log) { &mut dead.due } else { &mut dead.spread }) += log.droppable_bytes();
         }
         for head in &view.frozen {
             let bytes = head.log.dead_bytes.load(Ordering::Relaxed);

@@ -22,6 +22,11 @@ const LOOK_MIN: Duration = Duration::from_millis(100);
 pub(crate) struct EraseSchedule {
     /// Numbers of the logs that have records or deletions to be erased.
     pub logs: BTreeSet<u32>,
+    /// Whether any log may have such records: an author has vanished, whose replaced records are in
+    /// logs that nothing names.
+    pub all: bool,
+    /// Logs that the last round could not erase. They are tried again whenever maintenance runs.
+    again: BTreeSet<u32>,
     /// When the last round of erasing began; `None` until ERASED was read.
     last: Option<SystemTime>,
 }
@@ -30,24 +35,30 @@ pub(crate) struct EraseSchedule {
 pub(super) struct EraseRound {
     /// The logs that are still to be rewritten.
     pub(super) logs: BTreeSet<u32>,
-    began: SystemTime,
+    /// `None` if only what the last round left is tried again.
+    began: Option<SystemTime>,
 }
 
 impl EmbeddedShelf {
     /// Notes that all logs with dead records are to be erased, as a start does not know which of
     /// these records were deleted and which replaced.
     pub(crate) fn note_all_erasable(&self) {
+        let logs = self.logs_with_dead();
+        self.erase.lock().logs.extend(logs);
+    }
+
+    fn logs_with_dead(&self) -> BTreeSet<u32> {
         let view = self.view.load();
         let sealed = view.segments.iter().flat_map(|segment| &segment.logs).flatten();
         let logs = sealed.chain(view.heads().map(|head| &head.log));
-        self.erase.lock().logs.extend(logs.filter(|log| log.has_dead()).map(|log| log.number));
+        logs.filter(|log| log.has_dead()).map(|log| log.number).collect()
     }
 
     /// Time until the next round of erasing; `None` if nothing is erased.
     pub(super) fn erase_wait(&self) -> Option<Duration> {
         let every = self.options.erase_within? / 2;
         let last = self.erase.lock().last?;
-        let left = (last + every).duration_since(SystemTime::now()).unwrap_or_default();
+        let left = last.checked_add(every)?.duration_since(SystemTime::now()).unwrap_or_default();
         Some(left.clamp(LOOK_MIN, LOOK_MAX))
     }
 
@@ -64,24 +75,35 @@ impl EmbeddedShelf {
             read.unwrap_or(now)
         });
         self.erase.lock().last = Some(last);
-        if (last..last + every).contains(&now) {
-            return None;
+        // A bound beyond the clock's end is none.
+        if last.checked_add(every).is_none_or(|next| (last..next).contains(&now)) {
+            let logs = std::mem::take(&mut self.erase.lock().again);
+            return (!logs.is_empty()).then_some(EraseRound { logs, began: None });
         }
         // The writer is held: a deletion that is noted is also carried out in memory.
         let _writing = self.writing.lock();
-        let logs = std::mem::take(&mut self.erase.lock().logs);
-        Some(EraseRound { logs, began: now })
+        let mut erase = self.erase.lock();
+        let mut logs = std::mem::take(&mut erase.logs);
+        logs.append(&mut erase.again);
+        if std::mem::take(&mut erase.all) {
+            logs.append(&mut self.logs_with_dead());
+        }
+        Some(EraseRound { logs, began: Some(now) })
     }
 
-    /// Ends a round of erasing. What is left is erased in the next round; if this one was cut short,
-    /// that one is due at once.
+    /// Ends a round of erasing. What is left is tried again; if the round was cut short, a whole one
+    /// is due at once.
     pub(super) fn end_erasing(&self, round: EraseRound, is_cut_short: bool) {
         let mut erase = self.erase.lock();
-        erase.logs.extend(round.logs);
-        if !is_cut_short {
-            erase.last = Some(round.began);
+        if is_cut_short {
+            erase.logs.extend(round.logs);
+            return;
+        }
+        erase.again.extend(round.logs);
+        if let Some(began) = round.began {
+            erase.last = Some(began);
             drop(erase);
-            self.write_erased(round.began);
+            self.write_erased(began);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What all jobs share: checking the space that they need, installing their result in one step, and
 //! counting what they did.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::MaintenanceError;
 use crate::disk::Disk;
+use crate::log::Log;
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::map::unreadable;
 use crate::open::open_segment;
@@ -67,7 +68,7 @@ impl EmbeddedShelf {
     }
 
     /// Total bytes of the `.dead` files of all segments, which a job may have to write.
-    pub(super) fn dead_files_max(&self) -> u64 {
+    pub(crate) fn dead_files_max(&self) -> u64 {
         let view = self.view.load();
         let bytes = |segment: &Arc<Segment>| {
             SidecarKind::Dead.bytes(view::RowMarks::words_on_disk(segment.file.rows))
@@ -108,8 +109,17 @@ impl EmbeddedShelf {
             }
         }
         // More records may have died since the logs were opened.
+        let known: HashMap<u32, &Arc<Log>> = (view.segments.iter())
+            .flat_map(|segment| segment.logs.iter().flatten())
+            .map(|log| (log.number, log))
+            .collect();
         for fresh in &fresh {
             fresh.set_dead(&next.logs);
+            for log in fresh.logs.iter().flatten() {
+                if let Some(known) = known.get(&log.number) {
+                    log.copy_kept(known);
+                }
+            }
         }
         let fresh: Vec<_> = fresh.into_iter().map(Arc::new).collect();
         let mut segments = Vec::new();

@@ -1,6 +1,6 @@
 //! Rewriting a log without its deleted records.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use parking_lot::MutexGuard;
 use super::MaintenanceError;
 use super::install::JobStart;
 use crate::disk::Disk;
-use crate::log::{self, Log, LogFrame};
+use crate::log::{self, Log, LogFrame, LogRewrite};
 use crate::manifest::{LogEntry, Manifest};
 use crate::open::open_segment;
 use crate::room::BESIDE_OTHERS;
@@ -30,6 +30,15 @@ pub(super) enum RewriteOrder {
     Oldest,
     /// The log with the largest dead share first.
     Worst,
+}
+
+/// What was copied of a log.
+pub(super) struct CopiedLog {
+    /// The new offset of each record, by its old one.
+    moved: HashMap<u32, u32>,
+    rewrite: LogRewrite,
+    /// Bytes of the new file.
+    end: u64,
 }
 
 /// Returns the dead rows of a segment whose records are still in the log numbered `log`.
@@ -88,7 +97,8 @@ impl EmbeddedShelf {
         let Some(active) = manifest.logs.last() else { return Ok(()) };
         let generation = old.generation + 1;
         let fresh = LogEntry { generation, purged: active.number, ..LogEntry::new(number) };
-        let (moved, end) = self.copy_live(disk, segment, &manifest, old, &fresh)?;
+        let CopiedLog { moved, rewrite, end } =
+            self.copy_live(disk, segment, &manifest, old, &fresh)?;
         self.all_was_read(&before)?;
         let entry = &segment.entry;
         let covers = |log: &LogEntry| (entry.first_log..=entry.last_log).contains(&log.number);
@@ -139,6 +149,9 @@ impl EmbeddedShelf {
         // Records that died while the log was copied are still in the copy.
         for row in moved_and_dead(&renewed, number) {
             renewed.note_dead(row);
+        }
+        if let Some(log) = renewed.logs.iter().flatten().find(|log| log.number == number) {
+            log.note_rewrite(rewrite);
         }
         next.note_dead(renewed.logs.iter().flatten());
         next.write(disk, &self.dir)?;
@@ -201,8 +214,7 @@ impl EmbeddedShelf {
         Ok(())
     }
 
-    /// Copies the frames of a log that are still needed into its next generation. Returns the new
-    /// offset of each record by its old one, and the file's length.
+    /// Copies the frames of a log that are still needed into its next generation.
     pub(super) fn copy_live(
         &self,
         disk: &dyn Disk,
@@ -210,17 +222,32 @@ impl EmbeddedShelf {
         manifest: &Manifest,
         old: &LogEntry,
         fresh: &LogEntry,
-    ) -> Result<(std::collections::HashMap<u32, u32>, u64), MaintenanceError> {
-        let live: std::collections::HashSet<u32> = (0..segment.file.rows)
+    ) -> Result<CopiedLog, MaintenanceError> {
+        // All deletions up to here are carried out in memory.
+        let purged_to = {
+            let writing = self.writing.lock();
+            let written = writing.tail.as_ref().map_or(0, |tail| tail.len);
+            (self.view.load().active.log.number, written)
+        };
+        let live: HashSet<u32> = (0..segment.file.rows)
             .filter(|&row| !segment.dead.dead.get(row))
             .map(|row| segment.address(row))
             .filter(|address| address.log == old.number)
             .map(|address| address.offset)
             .collect();
         // A deletion is needed as long as the record that it names may still be in its log.
-        let needed = |target: u32| {
+        let view = self.view.load_full();
+        let logs = view.segments.iter().flat_map(|segment| segment.logs.iter().flatten());
+        let purged: HashMap<u32, (u32, u64)> =
+            logs.filter_map(|log| Some((log.number, log.rewritten()?.purged_to))).collect();
+        let needed = |target: u32, at: u64| {
+            let is_purged = |log: &LogEntry| {
+                // Offsets are those of the log as it was first written.
+                let before = |to: &(u32, u64)| old.generation == 0 && (old.number, at) < *to;
+                old.number < log.purged || purged.get(&target).is_some_and(before)
+            };
             target != old.number
-                && manifest.logs.iter().any(|log| log.number == target && old.number >= log.purged)
+                && manifest.logs.iter().any(|log| log.number == target && !is_purged(log))
         };
         let salt = random_u32()?;
         // The file gets its name only when it is whole: `hark rebuild` may have to choose without
@@ -229,7 +256,8 @@ impl EmbeddedShelf {
         let aside = whole.with_extension("new");
         let mut file = disk.create(&aside)?;
         file.write_all(&log::header(fresh.number, fresh.generation, salt))?;
-        let mut moved = std::collections::HashMap::new();
+        let mut moved = HashMap::new();
+        let mut rewrite = LogRewrite { purged_to, ..LogRewrite::default() };
         let mut end = log::HEADER;
         let (mut frames, mut out) = (Vec::new(), Vec::new());
         let mut failed = None;
@@ -250,7 +278,11 @@ impl EmbeddedShelf {
                     moved.insert(offset, at as u32);
                     frame.write(salt, &mut frames);
                 }
-                LogFrame::Delete { log, .. } if needed(log) => frame.write(salt, &mut frames),
+                LogFrame::Delete { log, .. } if needed(log, u64::from(offset)) => {
+                    rewrite.kept += 1;
+                    rewrite.kept_of.insert(log);
+                    frame.write(salt, &mut frames);
+                }
                 _ => {}
             }
             if frames.len() >= BATCH_BYTES && failed.is_none() {
@@ -266,6 +298,6 @@ impl EmbeddedShelf {
         file.sync()?;
         disk.rename(&aside, &whole)?;
         self.note_written(end);
-        Ok((moved, end))
+        Ok(CopiedLog { moved, rewrite, end })
     }
 }

@@ -82,11 +82,6 @@ impl<'a> MaintenanceRound<'a> {
         self.failed.map_or(Ok(()), Err)
     }
 
-    /// Whether a job has failed.
-    pub(super) fn has_failed(&self) -> bool {
-        self.failed.is_some()
-    }
-
     /// Seals full heads.
     pub(crate) fn seal(&mut self) {
         while self.seals && !(self.stop)() {
@@ -162,7 +157,7 @@ impl<'a> MaintenanceRound<'a> {
 
     /// Begins a new head if the present one has dead records, and seals the one before.
     pub(super) fn seal_head(&mut self) {
-        if (self.stop)() {
+        if (self.stop)() || !self.seals {
             return;
         }
         match self.shelf.freeze_head() {
@@ -171,44 +166,65 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Makes the segments that have dead rows anew without them.
-    pub(super) fn drop_dead_rows(&mut self) {
+    /// Makes the segments that have dead rows, and that `is_due` accepts, anew without them. Returns
+    /// those that could not be made.
+    pub(super) fn drop_dead_rows(
+        &mut self,
+        is_due: &dyn Fn(&Segment) -> bool,
+    ) -> Vec<Arc<Segment>> {
         let view = self.shelf.view.load_full();
+        let mut left = Vec::new();
         for segment in &view.segments {
+            if segment.dead.rows.count() == 0 || !is_due(segment) {
+                continue;
+            }
             let passed = self.unmerged.contains(&segment.entry.number)
                 || self.bad.contains(&segment.entry.number);
-            if (self.stop)() {
-                return;
-            }
-            if passed || segment.dead.rows.count() == 0 {
+            if passed || (self.stop)() {
+                left.push(Arc::clone(segment));
                 continue;
             }
             match self.shelf.merge(std::slice::from_ref(segment)) {
                 Ok(None) => {}
                 Ok(Some(bad)) => self.mend(&bad),
-                Err(error) => self.note(error),
+                Err(error) => {
+                    left.push(Arc::clone(segment));
+                    self.note(error);
+                }
             }
+            // Full heads wait in memory, and the writer waits for them.
+            self.seal();
         }
+        left
     }
 
-    /// Erases what is deleted in these logs from all files. The logs that could not be rewritten
-    /// are left in `logs`.
+    /// Erases what is deleted in these logs from all files: records and deletions from the logs, and
+    /// rows, which have their ids, times and values as hashes or as they are, from the segments. What
+    /// could not be erased is left in `logs`.
     pub(super) fn erase(&mut self, logs: &mut BTreeSet<u32>) {
         let due = logs.clone();
-        self.rewrite(RewriteOrder::Oldest, &|log| due.contains(&log.number), &mut |_| {});
-        if !self.shelf.terms.listed().is_empty() {
-            // A segment has the values of listed labels, also those of dead rows.
-            self.drop_dead_rows();
-        }
+        let is_due = |log: &Log| due.contains(&log.number) || log.keeps_deletions_of(&due);
+        self.rewrite(RewriteOrder::Oldest, &is_due, &mut |_| {});
+        let covers = |segment: &Segment| {
+            let entry = &segment.entry;
+            due.range(entry.first_log..=entry.last_log).next().is_some()
+        };
+        let unmade = self.drop_dead_rows(&covers);
         let view = self.shelf.view.load_full();
         let sealed = view.segments.iter().flat_map(|segment| &segment.logs).flatten();
         let heads = view.heads().map(|head| &head.log);
-        let left: BTreeSet<u32> = sealed
-            .chain(heads)
-            .filter(|log| log.has_dead() && !self.logs.contains(&log.number))
-            .map(|log| log.number)
-            .collect();
-        logs.retain(|log| left.contains(log) || self.unwritten.contains(log));
+        logs.retain(|log| self.unwritten.contains(log));
+        for log in sealed.chain(heads) {
+            let is_passed = due.contains(&log.number) && !self.logs.contains(&log.number);
+            // A log may have been rewritten before the one whose deletions it has.
+            if (is_passed && log.has_dead()) || log.keeps_deletions_of(&due) {
+                logs.insert(log.number);
+            }
+        }
+        for segment in unmade {
+            let entry = &segment.entry;
+            logs.extend(due.range(entry.first_log..=entry.last_log));
+        }
     }
 
     /// Rebuilds a segment that is damaged or lists other labels from its logs, or gives it up.
