@@ -21,7 +21,9 @@ use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::query::{Order, Query};
-use crate::store::{CommitError, Outcome, SearchError, SearchProgress, Store, Write};
+use crate::store::{
+    CommitError, DiskUse, Outcome, SearchError, SearchProgress, Store, StoreStats, Write,
+};
 use crate::vital;
 use crate::writer::Writer;
 
@@ -54,7 +56,7 @@ pub struct RetentionPolicy {
 /// The number of newest records that all have to confirm the clock: single records with a time far
 /// ahead are found everywhere. If there are fewer records in all, one is enough.
 const WITNESSES: usize = 10;
-/// Time between two reports that the clock is not trusted.
+/// Time between two reports that the clock is not trusted, or that a bound cannot be met.
 const DOUBTS_EVERY: Duration = Duration::from_hours(1);
 
 /// A rule that deletes records when they are old.
@@ -105,6 +107,12 @@ pub enum RetentionError {
          if it is right, raise retention.clock_ahead_max_s or set it to 0"
     )]
     Clock,
+    /// Deleting cannot make the disk as free as it should be.
+    #[error(
+        "retention.free_bytes_min lacks more than half of what the archive takes, so nothing is \
+         deleted for it: free the disk of other files, or lower it"
+    )]
+    Space,
     /// A delete failed.
     #[error(transparent)]
     Commit(#[from] Arc<CommitError>),
@@ -121,6 +129,8 @@ pub struct SweepResult {
     pub crowded: u64,
     /// Whether deletes by age wait because the clock is not confirmed.
     pub clock_doubted: bool,
+    /// Whether nothing is deleted for the disk's free bytes, as far too many are lacking.
+    pub space_unmet: bool,
 }
 
 impl SweepResult {
@@ -161,7 +171,8 @@ impl RetentionPolicy {
         } else {
             swept.clock_doubted = true;
         }
-        let crowded = self.too_many(store);
+        let (crowded, space_unmet) = self.too_many(store);
+        swept.space_unmet = space_unmet;
         if crowded > 0 {
             let count = crowded.min(self.batch_max as u64) as usize;
             let spared = self.spared_kinds.clone();
@@ -206,25 +217,48 @@ impl RetentionPolicy {
         Ok(())
     }
 
-    /// Estimates how many records have to be deleted to meet the bounds.
-    fn too_many(&self, store: &dyn Store) -> u64 {
+    /// Whether a step was as large as it may be, so that more follows at once. A busy archive at its
+    /// bound has always something to delete, but little.
+    fn has_more(&self, swept: SweepResult) -> bool {
+        swept.expired.max(swept.aged).max(swept.crowded) >= self.batch_max as u64
+    }
+
+    /// Estimates how many records have to be deleted to meet the bounds, and returns whether that of
+    /// free bytes is out of reach.
+    fn too_many(&self, store: &dyn Store) -> (u64, bool) {
         if (self.bytes_max, self.free_bytes_min, self.records_max) == (None, None, None) {
-            return 0;
+            return (0, false);
         }
         let stats = store.stats();
         if stats.records == 0 {
-            return 0;
+            return (0, false);
         }
         let above = stats.records.saturating_sub(self.records_max.unwrap_or(u64::MAX));
         // Deleted records that stay on the disk count, or the bound would never be met.
         let kept_bytes = stats.bytes.saturating_sub(stats.reclaimable_bytes);
         let excess = self.bytes_max.map_or(0, |bytes_max| kept_bytes.saturating_sub(bytes_max));
-        let lacking = self.free_bytes_min.zip(stats.free_bytes).map_or(0, |(least, free)| {
-            least.saturating_sub(free.saturating_add(stats.reclaimable_bytes))
-        });
-        let excess = u128::from(excess.max(lacking.min(kept_bytes)));
+        let (lacking, unmet) = self.lacking(&stats, kept_bytes);
+        let excess = u128::from(excess.max(lacking));
         let records = u128::from(stats.records);
-        above.max((excess * records).div_ceil(u128::from(kept_bytes.max(1))) as u64)
+        (above.max((excess * records).div_ceil(u128::from(kept_bytes.max(1))) as u64), unmet)
+    }
+
+    /// Returns the bytes that a store which keeps `kept_bytes` has to free for the disk: its part of
+    /// what is lacking. If more than half of what all stores on the disk keep is lacking, none of
+    /// them frees anything, and this is true: others fill the disk, or the bound is a mistake.
+    fn lacking(&self, stats: &StoreStats, kept_bytes: u64) -> (u64, bool) {
+        let Some((least, free)) = self.free_bytes_min.zip(stats.free_bytes) else {
+            return (0, false);
+        };
+        let DiskUse { kept, reclaimable } = stats
+            .disk
+            .unwrap_or(DiskUse { kept: kept_bytes, reclaimable: stats.reclaimable_bytes });
+        let lacking = least.saturating_sub(free.saturating_add(reclaimable));
+        if lacking > kept / 2 {
+            return (0, true);
+        }
+        let part = u128::from(lacking) * u128::from(kept_bytes);
+        (part.div_ceil(u128::from(kept.max(1))) as u64, false)
     }
 }
 
@@ -317,6 +351,7 @@ impl RetentionThread {
         let thread = vital::spawn("hark-keeper", move || {
             let (mut pause, mut round) = (policy.every, SweepResult::default());
             let (mut believed, mut doubted) = (ClockTrust::default(), None::<Instant>);
+            let (mut deletes_follow, mut unmet) = (false, None::<Instant>);
             // A short pause between the batches of a long round leaves the writer to other writes.
             let rest = Duration::from_millis(5);
             loop {
@@ -328,8 +363,9 @@ impl RetentionThread {
                 }
                 let step = policy.step_by(&*store, &writer, &clock, &mut believed);
                 let swept = step.as_ref().copied().unwrap_or_default();
-                if (swept.total() > 0) != (round.total() > 0) {
-                    store.deletes_follow(swept.total() > 0);
+                if policy.has_more(swept) != deletes_follow {
+                    deletes_follow = !deletes_follow;
+                    store.deletes_follow(deletes_follow);
                 }
                 round.add(swept);
                 pause = if swept.total() > 0 { rest } else { policy.every };
@@ -339,14 +375,21 @@ impl RetentionThread {
                 if let Err(error) = step {
                     report(Err(error));
                 }
+                unmet = unmet.filter(|_| swept.space_unmet);
+                if swept.space_unmet && unmet.is_none_or(|at| at.elapsed() >= DOUBTS_EVERY) {
+                    unmet = Some(Instant::now());
+                    report(Err(RetentionError::Space));
+                }
                 doubted = doubted.filter(|_| swept.clock_doubted);
                 if swept.clock_doubted && doubted.is_none_or(|at| at.elapsed() >= DOUBTS_EVERY) {
                     doubted = Some(Instant::now());
                     report(Err(RetentionError::Clock));
                 }
             }
-            if round.total() > 0 {
+            if deletes_follow {
                 store.deletes_follow(false);
+            }
+            if round.total() > 0 {
                 report(Ok(round));
             }
         })?;

@@ -190,6 +190,15 @@ pub trait Search: Send {
     fn driver(&self) -> Option<Set>;
 }
 
+/// What several stores take of a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskUse {
+    /// Bytes on disk that no rewrite would free.
+    pub kept: u64,
+    /// Bytes of deleted records that are freed without another delete.
+    pub reclaimable: u64,
+}
+
 /// The size and state of a store, for people and metrics. Zero where a store has no such figure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
@@ -223,6 +232,8 @@ pub struct StoreStats {
     pub damaged_files: Vec<String>,
     /// Bytes that are free in the file system that the archive is in.
     pub free_bytes: Option<u64>,
+    /// What this store and the others on the same disk take of it; `None` if that is not known.
+    pub disk: Option<DiskUse>,
     /// Bytes written to disk since the start.
     pub written_bytes: u64,
     /// Full heads that wait to be sealed.

@@ -148,6 +148,15 @@ fn check_files(
     check.report
 }
 
+/// Whether a log that was read to this end may have more behind it, which only `hark salvage` brings
+/// back.
+fn has_more(end: &Result<LogEnd, LogError>, is_last: bool) -> bool {
+    match end {
+        Ok(end) => end.good < end.len && !is_last,
+        Err(error) => matches!(error, LogError::Damaged { .. }),
+    }
+}
+
 impl ShelfCheck<'_> {
     fn fault(&mut self, file: PathBuf, what: impl Into<String>, mendable: bool) {
         self.report.faults.push(FileFault { file, what: what.into(), mendable });
@@ -156,6 +165,7 @@ impl ShelfCheck<'_> {
     fn read_deletes(&mut self, at: usize) {
         let entry = &self.manifest.logs[at];
         let path = log::path(self.dir, entry.number, entry.generation);
+        let is_last = at + 1 == self.manifest.logs.len();
         let (number, generation, deletes) = (entry.number, entry.generation, &mut self.deletes);
         let mut add = |offset, frame: LogFrame<'_>| {
             if let LogFrame::Delete { id, log } = frame {
@@ -163,19 +173,9 @@ impl ShelfCheck<'_> {
             }
         };
         let end = log::replay(self.disk, &path, (number, generation), &mut add);
-        if self.is_damaged(at, &end) {
+        if has_more(&end, is_last) {
             // `log` below reports what is wrong with a log.
             let _ = scan_file(self.disk, &path, (number, generation), &mut add);
-        }
-    }
-
-    /// Whether a log that was read to this end has more behind it, which only `hark salvage` brings
-    /// back.
-    fn is_damaged(&self, at: usize, end: &Result<LogEnd, LogError>) -> bool {
-        let is_last = at + 1 == self.manifest.logs.len();
-        match end {
-            Ok(end) => end.good < end.len && !is_last,
-            Err(error) => matches!(error, LogError::Damaged { .. }),
         }
     }
 
@@ -204,7 +204,7 @@ impl ShelfCheck<'_> {
                 _ => bad += 1,
             }
         });
-        if self.is_damaged(at, &end) {
+        if has_more(&end, last) {
             (live, dead, bad) = (0, 0, 0);
             let scanned = scan_file(self.disk, &path, id, &mut |offset, frame| {
                 if let LogFrame::Put(bytes) = frame

@@ -150,7 +150,9 @@ pub(crate) fn start(shelf: &Arc<EmbeddedShelf>) -> io::Result<JoinHandle<()>> {
             report(&mut signal, result.err().as_ref());
             shelf.signalled.notify_all();
             if signal.failed.is_some() && !signal.stop {
-                wait(&shelf, &mut signal, Some(REST));
+                // Calls do not end the rest: on a full disk there is one for each refused batch.
+                let until = Instant::now() + REST;
+                while !signal.stop && !shelf.signalled.wait_until(&mut signal, until).timed_out() {}
                 signal.work = true;
             }
         }
@@ -253,7 +255,10 @@ impl EmbeddedShelf {
         round.seal();
         let active = self.view.load().active.log.clone();
         let is_erased = erasing.as_ref().is_some_and(|round| round.logs.contains(&active.number));
-        if is_erased || (lacks_space && active.dead_share() > self.options.rewrite_dead_share) {
+        // Many small logs would take more space than they give back.
+        let gives_back = active.written() >= (self.options.log_bytes_max / 16).max(1 << 20)
+            && active.dead_share() > self.options.rewrite_dead_share;
+        if is_erased || (lacks_space && gives_back && !self.puts_off_rewrites()) {
             round.seal_head();
         }
         round.merge(due_merge);
@@ -267,11 +272,12 @@ impl EmbeddedShelf {
             let spread = || DeadBytes::of(&self.view.load(), &self.options).spread;
             let spread_too_far = |_: &Log| spread() > self.options.dead_bytes_max;
             round.rewrite(RewriteOrder::Worst, &spread_too_far, &mut |_| {});
-            round.rewrite(RewriteOrder::Worst, &|_| self.lacks_space(), &mut |_| {});
+            let helps = |log: &Log| log.droppable_bytes() > 0 && self.lacks_space();
+            round.rewrite(RewriteOrder::Worst, &helps, &mut |_| {});
         }
         if let Some(mut erasing) = erasing {
             round.erase(&mut erasing.logs);
-            self.end_erasing(erasing, round.has_failed() || stop());
+            self.end_erasing(erasing, stop());
         }
         let ended = round.end();
         if !stop() {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use hark_archive::Record;
+use hark_archive::Store as _;
 use hark_archive::effects::Rules;
 use hark_archive::meter::Histogram;
 use hark_archive::query::prepared::TermMap as _;
@@ -178,7 +179,10 @@ impl EmbeddedStore {
         }
         let scrubs = if background { scrub::start(&shelf) } else { Ok(None) };
         let scrubs = scrubs.map_err(ShelfOpenError::io(dir))?;
-        Ok(Self { shelf, notes, refusal: None, thread, scrubs })
+        let store = Self { shelf, notes, refusal: None, thread, scrubs };
+        // The shelves of a directory know of each other from the start.
+        store.stats();
+        Ok(store)
     }
 
     /// Opens a shelf that another process has [released](EmbeddedStore::release). Nothing is written to

@@ -139,7 +139,11 @@ pub(crate) fn start(shelf: &Arc<EmbeddedShelf>) -> io::Result<Option<JoinHandle<
             let total = EmbeddedShelf::scrubbed_bytes(&shelf.view.load()).max(1);
             let share = read as f64 / total as f64;
             // A pass over nothing takes no time.
-            let pause = if has_ended { PAUSE_MAX } else { within.mul_f64(share).min(PAUSE_MAX) };
+            let pause = if has_ended {
+                PAUSE_MAX.min(within)
+            } else {
+                within.mul_f64(share).min(PAUSE_MAX)
+            };
             next = next.max(Instant::now()) + pause;
         }
     })?;

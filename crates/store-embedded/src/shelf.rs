@@ -157,6 +157,8 @@ impl EmbeddedShelf {
         let view = self.view.load_full();
         let number = view.active.log.number + 1;
         let tail = self.new_log(number)?;
+        let log = self.open_growing(number, 0, tail.len)?;
+        // From here on the new log is the last one: nothing that follows may fail.
         {
             let mut manifest = self.manifest.lock();
             let mut next = manifest.clone();
@@ -164,7 +166,6 @@ impl EmbeddedShelf {
             next.write(&*self.options.disk, &self.dir)?;
             *manifest = next;
         }
-        let log = self.open_growing(number, 0, tail.len)?;
         if let Some(old) = writing.tail.replace(tail) {
             old.finish();
         }
@@ -210,6 +211,7 @@ impl EmbeddedShelf {
         if let Err(error) = self.rotate(&mut writing) {
             if is_full(&error) {
                 self.known.lock().untidy = true;
+                self.call_maintenance();
                 return Err(self.space.lacks(&format!("a new log could not be begun: {error}")));
             }
             let reason = format!("a new log could not be begun: {error}");
@@ -223,14 +225,20 @@ impl EmbeddedShelf {
     }
 
     /// Begins a new head if the present one has dead records or deletions. The old one is left for
-    /// sealing. Does nothing in a process that does not write.
+    /// sealing. Does nothing while too many heads wait for that, or in a process that does not
+    /// write.
     pub fn freeze_head(&self) -> io::Result<()> {
         let mut writing = self.writing.lock();
         let is_writing = writing.tail.is_some() && writing.stopped.is_none();
-        if is_writing && self.view.load().active.log.has_dead() {
-            self.rotate(&mut writing)?;
+        let may_wait = self.view.load().frozen.len() < FROZEN_MAX;
+        if !is_writing || !may_wait || !self.view.load().active.log.has_dead() {
+            return Ok(());
         }
-        Ok(())
+        self.rotate(&mut writing).inspect_err(|error| {
+            if !is_full(error) {
+                writing.stopped = Some(format!("a new log could not be begun: {error}"));
+            }
+        })
     }
 
     /// Commits writes up to the end of a step. Their records are sound and fit into one sync.
@@ -249,6 +257,7 @@ impl EmbeddedShelf {
         self.check_space(&writing, writes)?;
         self.make_room(writing)?;
         let mut writing = self.writing.lock();
+        self.reserve_space(&mut writing, writes)?;
         let view = self.view.load_full();
         if let Some(trouble) = view.trouble() {
             // Maintenance rebuilds an unreadable segment.
@@ -407,6 +416,9 @@ impl EmbeddedShelf {
         }
         let holders = erased.len();
         for query in &effects.erases {
+            if query.ids.is_none() && query.kinds.is_none() && query.labels.is_empty() {
+                self.erase.lock().all = true;
+            }
             // One record more than may be deleted shows that this step cannot delete all.
             let more = (writing.step.left + 1).saturating_sub(erased.len() - holders);
             erased.extend(self.find(writing, view, query, query.limit.min(more))?);

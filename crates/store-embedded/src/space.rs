@@ -4,9 +4,11 @@
 use std::io;
 
 use hark_archive::limits::ERASE_STEP;
+use hark_archive::store::{DiskUse, StoreStats};
 use hark_archive::{CommitError, Write};
 
 use crate::log::{FRAME, LogFrame};
+use crate::reserve::ShelfSpace;
 use crate::room::ByteSize;
 use crate::shelf::{EmbeddedShelf, LogWriterState};
 
@@ -16,7 +18,31 @@ const BESIDE_WRITES: u64 = 128 << 10;
 /// has, with those of replaced records.
 const DELETIONS: u64 = 2 * ERASE_STEP as u64 * LogFrame::DELETE_BYTES;
 
+/// The most bytes that a batch takes: its records, a deletion for each that replaces one, and those
+/// of a step.
+fn needs(writes: &[Write]) -> u64 {
+    let bytes = |write: &Write| match write {
+        Write::Put(record) => (FRAME + record.len()) as u64 + LogFrame::DELETE_BYTES,
+        Write::Erase(_) => 0,
+    };
+    writes.iter().map(bytes).sum::<u64>() + DELETIONS
+}
+
 impl EmbeddedShelf {
+    /// Reserves the space of a batch, as others may take what was free a moment ago. Where the disk
+    /// is full nothing of the batch has been written.
+    pub(crate) fn reserve_space(
+        &self,
+        writing: &mut LogWriterState,
+        writes: &[Write],
+    ) -> Result<(), CommitError> {
+        let Some(tail) = &mut writing.tail else { return Ok(()) };
+        tail.reserve_for(needs(writes)).map_err(|error| {
+            self.call_maintenance();
+            self.space.lacks(&format!("a batch does not fit: {error}"))
+        })
+    }
+
     /// Returns an error unless there is space for a batch. A batch with a deletion may use what the
     /// reserve gives back. Nothing of the batch has been written.
     pub(crate) fn check_space(
@@ -24,11 +50,7 @@ impl EmbeddedShelf {
         writing: &LogWriterState,
         writes: &[Write],
     ) -> Result<(), CommitError> {
-        let bytes = |write: &Write| match write {
-            Write::Put(record) => (FRAME + record.len()) as u64,
-            Write::Erase(_) => 0,
-        };
-        let needs = writes.iter().map(bytes).sum::<u64>() + DELETIONS;
+        let needs = needs(writes);
         if writing.tail.as_ref().is_some_and(|tail| tail.has_reserved(needs)) {
             return Ok(());
         }
@@ -56,9 +78,21 @@ impl EmbeddedShelf {
     /// Bytes that must become free before a batch of `needs` bytes fits.
     fn lack(&self, needs: u64, deletes: bool) -> io::Result<u64> {
         let free = self.options.disk.free(&self.dir)?;
-        let reserve = self.options.reserve.as_ref().filter(|_| !deletes);
-        let kept = reserve.map_or(0, |reserve| reserve.missing());
+        let missing = self.options.reserve.as_ref().map_or(0, |reserve| reserve.missing());
+        // What deletions leave is for the compaction after them.
+        let kept = if deletes { missing / 2 } else { missing };
         Ok((needs + BESIDE_WRITES + kept).saturating_sub(free))
+    }
+
+    /// Notes what the shelf takes, and returns what all shelves of the directory take.
+    pub(crate) fn note_space(&self, stats: &StoreStats) -> Option<DiskUse> {
+        let reclaimable = stats.reclaimable_bytes;
+        let usage = DiskUse { kept: stats.bytes.saturating_sub(reclaimable), reclaimable };
+        let view = self.view.load();
+        let addresses = view.segments.iter().map(|segment| segment.addresses.bytes()).max();
+        let sidecars = addresses.unwrap_or_default() + self.dead_files_max();
+        let space = ShelfSpace { usage, sidecars };
+        Some(self.options.reserve.as_ref()?.note(&self.dir, space))
     }
 
     /// Looks whether there is space again after a batch was refused, and makes the reserve again.

@@ -223,6 +223,7 @@ impl Store for EmbeddedStore {
             span(&mut stats, oldest);
         }
         stats.bytes = stats.log_bytes + stats.index_bytes;
+        stats.disk = self.shelf.note_space(&stats);
         stats
     }
 }

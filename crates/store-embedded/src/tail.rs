@@ -6,6 +6,7 @@ use std::time::Instant;
 use hark_archive::meter::Histogram;
 
 use crate::disk::DiskFile;
+use crate::room::is_full;
 
 /// Bytes of disk space reserved behind the log: a quarter of its length, within these bounds.
 const AHEAD_MIN: u64 = 64 << 10;
@@ -36,16 +37,31 @@ impl LogTail {
         self.len + bytes <= self.reserved
     }
 
+    /// Reserves disk space for this many more bytes, and some ahead. An error says that the disk is
+    /// full. A disk that cannot reserve space may still have some.
+    pub(crate) fn reserve_for(&mut self, bytes: u64) -> io::Result<()> {
+        let end = self.len + bytes;
+        if end <= self.reserved {
+            return Ok(());
+        }
+        let ahead = end + (end / 4).clamp(AHEAD_MIN, AHEAD_MAX).max(bytes);
+        for end in [ahead, end] {
+            match self.file.reserve(self.len, end) {
+                Ok(()) => {
+                    self.reserved = end;
+                    return Ok(());
+                }
+                Err(error) if !is_full(&error) => return Ok(()),
+                Err(_) => {}
+            }
+        }
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
     /// Appends a batch; on return it is durable.
     pub(crate) fn append(&mut self, batch: &[u8], syncs: &Histogram) -> io::Result<()> {
         let end = self.len + batch.len() as u64;
-        if end > self.reserved {
-            let ahead = end + (end / 4).clamp(AHEAD_MIN, AHEAD_MAX);
-            // A disk that cannot reserve space may still have some; if not, the write fails.
-            if self.file.reserve(self.len, ahead).is_ok() {
-                self.reserved = ahead;
-            }
-        }
+        self.reserve_for(batch.len() as u64)?;
         self.file.write_all(batch)?;
         let started = Instant::now();
         self.file.sync()?;

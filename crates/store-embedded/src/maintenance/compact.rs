@@ -9,7 +9,6 @@ use super::due::next_to_fit;
 use super::rewrite::RewriteOrder;
 use super::round::MaintenanceRound;
 use crate::options::{JobProgress, OnProgress};
-use crate::reserve::RESERVE_BYTES;
 use crate::shelf::EmbeddedShelf;
 use crate::store::EmbeddedStore;
 
@@ -37,7 +36,7 @@ impl EmbeddedStore {
             return Err(MaintenanceError::Resting);
         }
         if let Some(reserve) = &shelf.options.reserve {
-            reserve.give_up_below(RESERVE_BYTES)?;
+            reserve.give_up_below(reserve.bytes())?;
         }
         shelf.space.compacting.store(true, Ordering::Relaxed);
         let compacted = compact(shelf, progress);
@@ -61,13 +60,13 @@ impl EmbeddedStore {
 fn compact(shelf: &EmbeddedShelf, progress: OnProgress<'_>) -> Result<(), MaintenanceError> {
     let never = || false;
     let mut round = MaintenanceRound::new(shelf, &never);
-    round.seal_head();
     round.seal();
+    round.seal_head();
     // Rewrites come before merges: they give space back, and the segments are still small.
     round.rewrite(RewriteOrder::Oldest, &|_| true, progress);
     progress(JobProgress { what: "merging segments", done: 0, total: 1 });
     round.merge(next_to_fit);
-    round.drop_dead_rows();
+    round.drop_dead_rows(&|_| true);
     progress(JobProgress { what: "merging segments", done: 1, total: 1 });
     round.end()
 }
