@@ -47,6 +47,15 @@ fn events() -> String {
     theirs.chain([notes(5_000 - THEIRS)]).collect()
 }
 
+/// Notes of others, among them a profile of the author who vanishes, and a newer one.
+fn profiles() -> String {
+    let profile = |n: u64| event(AUTHOR, 1_710_000_000 + n, 0, &[], &format!("private words {n}"));
+    let others = |from: u64| -> String {
+        (from..from + 300).map(|n| event(9, 1_720_000_000 + n, 1, &[], "others")).collect()
+    };
+    [profile(1), others(0), profile(2), others(300)].concat()
+}
+
 fn request() -> String {
     event(AUTHOR, 1_750_000_000, 62, &[&["relay", "ALL_RELAYS"]], "forget me")
 }
@@ -73,11 +82,15 @@ fn figures(place: &Place) -> [(Value, Value); 2] {
 #[test]
 fn an_author_who_vanishes_is_gone_from_the_files_in_time() {
     let place = Place::new("erased-in-time");
-    let config = place.file("hark.toml", b"[retention]\nerase_within = \"2s\"\n");
+    let text = "[retention]\nerase_within = \"2s\"\n[archive]\nseal_records = 256\n";
+    let config = place.file("hark.toml", text.as_bytes());
     let report = place.hark_fed(&["import", "--json"], events().as_bytes()).json();
     assert_eq!(report["stored"], 5_000, "{report}");
     assert!(found(&place.data(), b"private words") > 0);
     let serving = place.serve_with(&["--config", &config]);
+    // The log with the first profile has nothing else of theirs.
+    let report = place.hark_fed(&["import", "--json"], profiles().as_bytes()).json();
+    assert_eq!(report["stored"], 602, "{report}");
     let mut socket = Socket::connect(&serving.address);
     socket.say(&format!("[\"EVENT\",{}]", request().trim()));
     let answer = socket.json();
@@ -88,8 +101,8 @@ fn an_author_who_vanishes_is_gone_from_the_files_in_time() {
         std::thread::sleep(Duration::from_millis(100));
     }
     let [(records, live), (deleted, dead)] = figures(&place);
-    assert_eq!((records, deleted), (json!(5_001 - THEIRS), json!(0)));
-    assert_eq!((live, dead), (json!(5_001 - THEIRS), json!(0)));
+    assert_eq!((records, deleted), (json!(5_601 - THEIRS), json!(0)));
+    assert_eq!((live, dead), (json!(5_601 - THEIRS), json!(0)));
     let (code, logged) = serving.terminate();
     assert_eq!(code, 0, "{logged}");
 }

@@ -457,6 +457,24 @@ mod tests {
     }
 
     #[test]
+    fn each_store_gives_its_part_of_what_the_disk_lacks_or_none() {
+        let policy = RetentionPolicy { free_bytes_min: Some(1_000), ..RetentionPolicy::default() };
+        let stats = |free: u64, kept: u64, reclaimable: u64| StoreStats {
+            free_bytes: Some(free),
+            disk: Some(DiskUse { kept, reclaimable }),
+            ..StoreStats::default()
+        };
+        // The store has 100 of the 800 bytes that all stores keep.
+        assert_eq!(policy.lacking(&stats(1_000, 800, 0), 100), (0, false));
+        assert_eq!(policy.lacking(&stats(840, 800, 0), 100), (20, false));
+        assert_eq!(policy.lacking(&stats(840, 800, 159), 100), (1, false));
+        assert_eq!(policy.lacking(&stats(600, 800, 0), 800), (400, false));
+        assert_eq!(policy.lacking(&stats(599, 800, 0), 100), (0, true));
+        assert_eq!(policy.lacking(&stats(0, 0, 0), 0), (0, true));
+        assert_eq!(policy.lacking(&StoreStats::default(), 100), (0, false));
+    }
+
+    #[test]
     fn what_has_expired_goes_and_no_more() {
         let (store, writer) = shelf(&[
             record(1, 10, 1, 1, Some(100)),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use hark_archive::{Query, Record, Store, Write};
-use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check, rebuild};
 use hark_testkit::disk::Trouble;
 use hark_testkit::random::Random;
 
@@ -114,6 +114,27 @@ fn figures_are_true_through_merges_rewrites_and_a_restart() {
     assert_eq!(after.dead, 0, "{after:?}");
     assert!(after.dead_bytes < 30 * 45, "{after:?}");
     figures_agree(&fixture, &store);
+}
+
+#[test]
+fn what_was_deleted_before_a_rebuild_is_erased_after_it() {
+    for without_manifest in [false, true] {
+        let fixture = Fixture::with_all_maintenance_due(14);
+        let store = fixture.open(fixture.options());
+        store.settle().expect("settles");
+        let deleted = delete(&fixture, &store, 60);
+        drop(store);
+        assert!(!found(&fixture.dir(), &deleted).is_empty());
+        if without_manifest {
+            std::fs::remove_file(fixture.dir().join("MANIFEST")).expect("is removed");
+        }
+        rebuild(&fixture.dir(), &fixture.options(), &mut |_| {}).expect("is rebuilt");
+        let store = fixture.open(fixture.options());
+        figures_agree(&fixture, &store);
+        store.compact(&mut |_| {}).expect("compacts");
+        assert_eq!(found(&fixture.dir(), &deleted), Vec::<String>::new(), "{without_manifest}");
+        fixture.same_as_model(&store, "rebuilt");
+    }
 }
 
 #[test]
