@@ -8,6 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
+use hark_archive::retention::RetentionPolicy;
+use hark_archive::store::SpaceBounds;
 use hark_archive::{Outcome, Query, Store, Write};
 use hark_networks::Network;
 use hark_server::control::{ControlClient, ControlError, Takeover};
@@ -137,19 +139,16 @@ impl ArchiveLocation {
 
     /// The options with which the embedded store is opened.
     pub(crate) fn options(&self) -> EmbeddedOptions {
-        let bytes_max = self.shelf_config().retention.bytes_max;
-        // Disk space is freed one whole log at a time, so the archive may exceed its bound by one.
-        let share = bytes_max.map_or(u64::MAX, |bytes| (bytes / LOGS_MIN).max(LOG_BYTES_MIN));
+        let bounds = space_bounds(&self.config, &self.shelf_config().retention);
         EmbeddedOptions {
             seal_records: self.config.seal_records,
-            log_bytes_max: self.config.log_bytes_max.min(share),
+            log_bytes_max: bounds.log_bytes_max,
             head_bytes_max: self.config.head_bytes_max,
-            // Space that deleted records occupy is not available to other records.
-            dead_bytes_max: bytes_max.map_or(u64::MAX, |bytes| bytes / DEAD_SHARE),
+            dead_bytes_max: bounds.dead_bytes_max,
             scrub_within: Some(Duration::from_secs(self.config.scrub_days.saturating_mul(86_400))),
             listed_labels: self.network.nature().listed_labels,
-            erase_within: self.config.erase_within.0.map(Duration::from_secs),
-            free_bytes_min: self.shelf_config().retention.free_bytes_min.unwrap_or(0),
+            erase_within: bounds.erase_within,
+            free_bytes_min: bounds.free_bytes_min,
             reserve: Some(Arc::clone(&self.reserve)),
             ..EmbeddedOptions::default()
         }
@@ -426,6 +425,20 @@ impl ArchiveLocation {
     /// server runs.
     pub(crate) fn control(&self) -> anyhow::Result<Option<ControlClient>> {
         connect(&self.control_socket(), self.network.name())
+    }
+}
+
+/// Returns the bounds of the files of a shelf in which `retention` is in force.
+pub(crate) fn space_bounds(config: &Config, retention: &RetentionPolicy) -> SpaceBounds {
+    let bytes_max = retention.bytes_max;
+    // Disk space is freed one whole log at a time, so the archive may exceed its bound by one.
+    let share = bytes_max.map_or(u64::MAX, |bytes| (bytes / LOGS_MIN).max(LOG_BYTES_MIN));
+    SpaceBounds {
+        log_bytes_max: config.log_bytes_max.min(share),
+        // Space that deleted records occupy is not available to other records.
+        dead_bytes_max: bytes_max.map_or(u64::MAX, |bytes| bytes / DEAD_SHARE),
+        free_bytes_min: retention.free_bytes_min.unwrap_or(0),
+        erase_within: config.erase_within.0.map(Duration::from_secs),
     }
 }
 

@@ -8,6 +8,7 @@ use hark_server::{ReloadHandle, Settings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{self, Config, FileState, setups};
+use crate::location::space_bounds;
 use crate::log::ServerLog;
 use crate::notify;
 
@@ -90,7 +91,9 @@ impl ConfigWatch {
             .map_err(|reason| RefusedConfig { reason, files: None }.logged())?;
         self.log.change(&config.log);
         for setup in setups() {
-            self.server.set_retention(setup.network.name(), &(setup.shelf)(&config).retention);
+            let retention = (setup.shelf)(&config).retention;
+            let space = space_bounds(&config, &retention);
+            self.server.set_retention(setup.network.name(), &retention, &space);
         }
         for reload in &self.networks {
             reload(&config);

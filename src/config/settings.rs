@@ -86,7 +86,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "batch_wait_ms" batch.batch_wait: "Milliseconds that a batch waits for further events after its first one. 0: it does not wait; batches then grow\nwith the load.";
             "queue_writes_max" batch.queue_max: "The most events that wait for the writer. Above it, senders wait.";
             "seal_records" seal_records: "Number of events in memory at which they are sealed into a segment.";
-            "log_bytes_max" log_bytes_max: "Bytes of log at which the events in memory are sealed, if that comes first.";
+            "log_bytes_max" log_bytes_max: "Bytes of log at which the events in memory are sealed, if that comes first. A change takes effect while the server\nruns.";
             "head_bytes_max" head_bytes_max: "Bytes of memory, approximately, at which the events in memory are sealed, if that comes first. Events with many tags\ntake more memory. While events come faster than segments are written, up to four times as much is in use;\nabove that, writers wait.";
             "scrub_days" scrub_days: "Days within which a running server reads the whole archive once and compares its indices with its records, a little\nat a time (\"scrubbing\"). Damaged indices are made again, damaged records are told of. 0: it does not.";
         },
@@ -241,7 +241,8 @@ const LIVE: [&str; 7] = ["limits", "rates", "policy", "privacy", "info", "retent
 const NOT_LIVE: [&str; 1] = ["intake_bytes_max"];
 
 /// Settings of other sections that are read again while the server runs.
-const LIVE_TOO: [(&str, &str); 11] = [
+const LIVE_TOO: [(&str, &str); 12] = [
+    ("archive", "log_bytes_max"),
     ("mirror", "stuck_after_s"),
     ("waku", "protected_shards"),
     ("waku", "window_s"),

@@ -108,6 +108,26 @@ fn an_author_who_vanishes_is_gone_from_the_files_in_time() {
 }
 
 #[test]
+fn an_author_who_vanished_is_gone_in_time_once_a_reload_sets_one() {
+    let place = Place::new("erased-reload");
+    let config = place.file("hark.toml", b"[retention]\nerase_within = \"0s\"\n");
+    let all = events() + &request();
+    let report = place.hark_fed(&["import", "--json"], all.as_bytes()).json();
+    assert_eq!(report["stored"], 5_001, "{report}");
+    let mut serving = place.serve_with(&["--config", &config]);
+    assert!(!are_gone(&place.data()), "nothing is erased unless it is set");
+    place.file("hark.toml", b"[retention]\nerase_within = \"2s\"\n");
+    serving.wait_for_log("now retention.erase_within = \"2s\"");
+    let until = Instant::now() + PATIENCE;
+    while !are_gone(&place.data()) {
+        assert!(Instant::now() < until, "still there: {:?}", figures(&place));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(figures(&place)[1], (json!(0), json!(0)));
+    assert_eq!(serving.terminate().0, 0);
+}
+
+#[test]
 fn an_author_who_vanishes_is_gone_from_the_files_after_a_compaction() {
     for beside in [true, false] {
         let place = Place::new(&format!("erased-compact-{beside}"));

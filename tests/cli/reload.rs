@@ -178,6 +178,40 @@ fn info_privacy_retention_and_log_change_without_a_restart() {
 }
 
 #[test]
+fn the_retention_of_each_network_changes_without_a_restart() {
+    let place = Place::new("reload-networks");
+    let message = r#"{"message":{"payload":"AAAA","contentTopic":"/a/1/b/proto","timestamp":1600000000000000000},"pubsubTopic":"/waku/2/rs/1/0"}"#;
+    let envelope = r#"{"expiry":1554076850,"ttl":50,"topic":"0x5c6c9b56","data":"0x01","nonce":1}"#;
+    for (network, line) in [("waku", message), ("whisper", envelope)] {
+        place.hark_fed(&["import", "--network", network], line.as_bytes()).text();
+    }
+    let config = |retention: &str, days: u32| {
+        let text = format!(
+            "[retention]\nevery_s = 3600\nclock_ahead_max_s = 0\n\
+             [waku]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = []\nretention = \"{retention}\"\n\
+             [whisper]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = \"\"\nretention_days = {days}\n"
+        );
+        place.file("hark.toml", text.as_bytes())
+    };
+    let server = place.serve_with(&["--config", &config("", 0)]);
+    let count = |network: &str| place.hark(&["count", "--network", network, "{}"]).text();
+    assert_eq!(["waku", "whisper"].map(count), ["1\n", "1\n"]);
+    config("time:60", 1);
+    let run = place.hark(&["reload"]);
+    for said in ["now waku.retention = \"time:60\"", "now whisper.retention_days = 1"] {
+        assert!(run.stdout.contains(said), "{said}: {run:?}");
+    }
+    for network in ["waku", "whisper"] {
+        let asked = Instant::now();
+        while count(network) != "0\n" {
+            assert!(asked.elapsed() < Duration::from_mins(1), "{network} keeps it");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    assert_eq!(server.terminate().0, 0);
+}
+
+#[test]
 fn lists_are_checked_entry_by_entry_with_their_place() {
     let place = Place::new("lists");
     place.file("keys.txt", format!("# friends\n{}\n\nnobody\n", "ab".repeat(32)).as_bytes());

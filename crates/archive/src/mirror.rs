@@ -13,8 +13,8 @@
 //! in the second store by the same rules.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,8 @@ use crate::copy::{ComparisonWalk, Difference};
 use crate::query::Query;
 use crate::query::explain::Explanation;
 use crate::store::{
-    CommitError, CommitResult, MirrorLag, NumberedRecord, Outcome, Search, SearchError, Store,
-    StoreStats, Write, commit_whole,
+    CommitError, CommitResult, MirrorLag, NumberedRecord, Outcome, Search, SearchError,
+    SpaceBounds, Store, StoreStats, Write, commit_whole,
 };
 use crate::vital;
 
@@ -71,6 +71,7 @@ struct MirrorState {
     /// Held from a commit until its writes are queued, so that a walk begins between two commits.
     order: Mutex<()>,
     queue: Mutex<MirrorQueue>,
+    second: Mutex<SecondStore>,
     /// Signals that the queue has grown, or that it is time to end.
     grown: Condvar,
     closing: AtomicBool,
@@ -102,6 +103,31 @@ impl LastProgress {
 
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The second store while it is open, and the bounds that were set since the start: the second store
+/// is opened with those of the start, as often as need be.
+#[derive(Default)]
+struct SecondStore {
+    store: Option<Weak<dyn Store>>,
+    bounds: Option<SpaceBounds>,
+}
+
+impl SecondStore {
+    /// Notes that the second store was opened.
+    fn opened(&mut self, store: &Arc<dyn Store>) {
+        if let Some(bounds) = &self.bounds {
+            store.set_space(bounds);
+        }
+        self.store = Some(Arc::downgrade(store));
+    }
+
+    fn set_space(&mut self, bounds: &SpaceBounds) {
+        self.bounds = Some(*bounds);
+        if let Some(store) = self.store.as_ref().and_then(Weak::upgrade) {
+            store.set_space(bounds);
+        }
+    }
 }
 
 struct MirrorQueue {
@@ -181,6 +207,7 @@ impl MirroredStore {
             options,
             order: Mutex::new(()),
             queue: Mutex::new(queue),
+            second: Mutex::default(),
             grown: Condvar::new(),
             closing: AtomicBool::new(false),
             progress: LastProgress::new(),
@@ -295,6 +322,11 @@ impl Store for MirroredStore {
         self.shared.first.deletes_follow(follow);
     }
 
+    fn set_space(&self, bounds: &SpaceBounds) {
+        self.shared.first.set_space(bounds);
+        self.shared.second.lock().set_space(bounds);
+    }
+
     fn damage(&self) -> (u64, u64) {
         self.shared.first.damage()
     }
@@ -350,6 +382,7 @@ impl MirrorState {
         while !self.is_closing() {
             let failed = open().and_then(|second| {
                 wait = self.options.retry;
+                self.second.lock().opened(&second);
                 self.follow(&*second, report)
             });
             let Err(reason) = failed else { return };
@@ -551,6 +584,14 @@ mod tests {
     struct Flaky {
         store: MemoryStore,
         fails: AtomicBool,
+        bounds: Mutex<Option<SpaceBounds>>,
+    }
+
+    impl Flaky {
+        fn new(fails: bool) -> Arc<Self> {
+            let (store, fails) = (MemoryStore::new(KeepAll), AtomicBool::new(fails));
+            Arc::new(Self { store, fails, bounds: Mutex::default() })
+        }
     }
 
     impl Store for Flaky {
@@ -591,6 +632,10 @@ mod tests {
 
         fn stats(&self) -> StoreStats {
             self.store.stats()
+        }
+
+        fn set_space(&self, bounds: &SpaceBounds) {
+            *self.bounds.lock() = Some(*bounds);
         }
     }
 
@@ -634,8 +679,7 @@ mod tests {
     fn the_mirror_ends_the_same_though_it_fails_and_the_queue_overflows() {
         let first: Arc<dyn Store> = Arc::new(MemoryStore::new(KeepAll));
         first.commit(&(0..500).map(put).collect::<Vec<_>>()).unwrap();
-        let second =
-            Arc::new(Flaky { store: MemoryStore::new(KeepAll), fails: AtomicBool::new(true) });
+        let second = Flaky::new(true);
         // A record that only the mirror has: counted and kept.
         second.store.commit(&[put(1_000_000)]).unwrap();
         let open: StoreOpener = {
@@ -672,5 +716,41 @@ mod tests {
         let Write::Put(own) = put(1_000_000) else { unreachable!() };
         expected.extend(own.first_chunk::<32>());
         assert_eq!(ids(&*second), expected);
+    }
+
+    #[test]
+    fn bounds_of_files_reach_both_stores_also_one_that_is_opened_later() {
+        let (first, second) = (Flaky::new(false), Flaky::new(false));
+        let (allow, allowed) = std::sync::mpsc::channel::<()>();
+        let open: StoreOpener = {
+            let second = Arc::clone(&second);
+            Box::new(move || {
+                allowed.recv().map_err(|_| "it ends".to_owned())?;
+                Ok(Arc::clone(&second) as Arc<dyn Store>)
+            })
+        };
+        let options = MirrorOptions::default();
+        let mirrored = MirroredStore::start(
+            Arc::clone(&first) as Arc<dyn Store>,
+            open,
+            options,
+            Box::new(|_| {}),
+        );
+        let bounds = |free_bytes_min| SpaceBounds {
+            log_bytes_max: 1,
+            dead_bytes_max: 2,
+            free_bytes_min,
+            erase_within: None,
+        };
+        mirrored.set_space(&bounds(3));
+        assert_eq!((*first.bounds.lock(), *second.bounds.lock()), (Some(bounds(3)), None));
+        allow.send(()).unwrap();
+        wait_until(&mirrored, |lag| lag.in_step);
+        assert_eq!(*second.bounds.lock(), Some(bounds(3)));
+        mirrored.set_space(&bounds(4));
+        assert_eq!(
+            (*first.bounds.lock(), *second.bounds.lock()),
+            (Some(bounds(4)), Some(bounds(4)))
+        );
     }
 }

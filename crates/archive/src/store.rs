@@ -345,6 +345,21 @@ impl MirrorLag {
     }
 }
 
+/// Bounds of the files of a store, and of what was deleted in them. They can change while the store is
+/// open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceBounds {
+    /// Bytes of a log at which its records are sealed.
+    pub log_bytes_max: u64,
+    /// Bytes of deleted records that may stay for ever, because they are spread thinly.
+    pub dead_bytes_max: u64,
+    /// Free bytes of the disk below which all space of deleted records is given back at once.
+    pub free_bytes_min: u64,
+    /// Time within which deleted records are gone from all files. `None`: not before their space is
+    /// needed.
+    pub erase_within: Option<Duration>,
+}
+
 /// The position up to which a store's log is durable, for other processes that follow the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogPosition {
@@ -459,6 +474,9 @@ pub trait Store: Send + Sync {
     /// Notes whether more deletes follow at once. While they do, a store need not give back the
     /// space of those it has.
     fn deletes_follow(&self, _follow: bool) {}
+
+    /// Puts other bounds of its files in force, if the store has files.
+    fn set_space(&self, _bounds: &SpaceBounds) {}
 
     /// Returns why the store takes no puts, or why subscribers are not notified of all puts, while
     /// that is so.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hark_archive::retention::{RetentionPolicy, RetentionThread};
+use hark_archive::store::SpaceBounds;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
@@ -30,11 +31,16 @@ impl ReloadHandle {
         self.settings.set(settings)
     }
 
-    /// Puts the retention of a network's shelf in force, from its next batch on.
-    pub fn set_retention(&self, network: &str, policy: &RetentionPolicy) {
+    /// Puts the retention of a network's shelf in force, from its next batch on, and the bounds of
+    /// its files.
+    pub fn set_retention(&self, network: &str, policy: &RetentionPolicy, space: &SpaceBounds) {
         let keepers = self.keepers.lock();
         for (at, OpenNetwork { shelf, .. }) in self.networks.iter().enumerate() {
-            if shelf.name() == network && *shelf.retention() != *policy {
+            if shelf.name() != network {
+                continue;
+            }
+            shelf.store().set_space(space);
+            if *shelf.retention() != *policy {
                 shelf.set_retention(policy.clone());
                 if let Some(keeper) = keepers.get(at) {
                     keeper.change(policy.clone());

@@ -157,8 +157,9 @@ impl NewLogs<'_> {
         let head_bytes = bytes_of_record(record);
         let is_full = |fresh: &NewLog| {
             let log_bytes = fresh.end + fresh.frames.len() as u64;
-            let rows = fresh.rows;
-            rows > 0 && self.options.is_full(rows, fresh.head_bytes + head_bytes, log_bytes)
+            let (rows, head_bytes) = (fresh.rows, fresh.head_bytes + head_bytes);
+            let log_bytes_max = self.options.log_bytes_max;
+            rows > 0 && self.options.is_full(rows, head_bytes, log_bytes, log_bytes_max)
         };
         if self.fresh.as_ref().is_some_and(is_full) {
             self.end_log()?;

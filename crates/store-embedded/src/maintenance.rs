@@ -270,7 +270,7 @@ impl EmbeddedShelf {
         round.rewrite(RewriteOrder::Oldest, &|log| log.dead_share() > share_max, &mut |_| {});
         if !self.puts_off_rewrites() {
             let spread = || DeadBytes::of(&self.view.load(), &self.options).spread;
-            let spread_too_far = |_: &Log| spread() > self.options.dead_bytes_max;
+            let spread_too_far = |_: &Log| spread() > self.bounds.load().dead_bytes_max;
             round.rewrite(RewriteOrder::Worst, &spread_too_far, &mut |_| {});
             let helps = |log: &Log| log.droppable_bytes() > 0 && self.lacks_space();
             round.rewrite(RewriteOrder::Worst, &helps, &mut |_| {});
@@ -290,7 +290,7 @@ impl EmbeddedShelf {
     /// not.
     fn next_look(&self, done: &WorkReport) -> Option<Duration> {
         let space = self.space.lacking().map(|_| REST);
-        let erase = self.options.erase_within.and(self.erase_wait());
+        let erase = self.erase_wait();
         [space, erase, done.next()].into_iter().flatten().min()
     }
 }

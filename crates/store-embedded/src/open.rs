@@ -297,6 +297,7 @@ impl EmbeddedStore {
             written_bytes: AtomicU64::new(0),
             syncs: Histogram::default(),
             done: Mutex::default(),
+            bounds: ArcSwap::from_pointee(options.space_bounds()),
             options,
         };
         if remade {

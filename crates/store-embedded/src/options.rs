@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hark_archive::store::SpaceBounds;
+
 use crate::disk;
 use crate::head;
 use crate::log::LOG_BYTES_MAX;
 use crate::reserve::DiskReserve;
 
-/// Settings of an embedded shelf.
+/// Settings of an embedded shelf. Those of [`SpaceBounds`] can change while it is open, by
+/// [`Store::set_space`](hark_archive::Store::set_space).
 #[derive(Clone)]
 pub struct EmbeddedOptions {
     /// Records at which the head is sealed into a segment, at most [`SEAL_RECORDS_MAX`]; larger
@@ -92,10 +95,27 @@ impl EmbeddedOptions {
         self.rows_max().min(fit.try_into().unwrap_or(u32::MAX))
     }
 
-    /// Whether a head of `rows` rows, `bytes` of memory and a log of `log_bytes` is to be sealed.
-    pub(crate) fn is_full(&self, rows: u32, bytes: u64, log_bytes: u64) -> bool {
+    /// The bounds that can change while the shelf is open.
+    pub(crate) fn space_bounds(&self) -> SpaceBounds {
+        SpaceBounds {
+            log_bytes_max: self.log_bytes_max,
+            dead_bytes_max: self.dead_bytes_max,
+            free_bytes_min: self.free_bytes_min,
+            erase_within: self.erase_within,
+        }
+    }
+
+    /// Whether a head of `rows` rows, `bytes` of memory and a log of `log_bytes`, which may have
+    /// `log_bytes_max`, is to be sealed.
+    pub(crate) fn is_full(
+        &self,
+        rows: u32,
+        bytes: u64,
+        log_bytes: u64,
+        log_bytes_max: u64,
+    ) -> bool {
         rows >= self.rows_max()
-            || log_bytes >= self.log_bytes_max.min(LOG_BYTES_MAX)
+            || log_bytes >= log_bytes_max.min(LOG_BYTES_MAX)
             || bytes >= self.head_bytes_max
     }
 

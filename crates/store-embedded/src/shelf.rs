@@ -12,7 +12,7 @@ use hark_archive::limits::ERASE_STEP;
 use hark_archive::meter::Histogram;
 use hark_archive::query::merge::{AnySource, SnapshotSearch};
 use hark_archive::query::prepared::{PreparedQuery, TermMap as _};
-use hark_archive::store::MaintenanceStats;
+use hark_archive::store::{MaintenanceStats, SpaceBounds};
 use hark_archive::{
     CommitError, CommitResult, Id, Order, Outcome, Position, Query, Record, Search, SearchError,
     Write,
@@ -98,6 +98,8 @@ impl LogWriterState {
 pub(crate) struct EmbeddedShelf {
     pub dir: PathBuf,
     pub options: EmbeddedOptions,
+    /// The bounds in force, at first those of `options`.
+    pub bounds: ArcSwap<SpaceBounds>,
     pub rules: Box<dyn Rules>,
     pub terms: TermHasher,
     pub view: ArcSwap<ShelfView>,
@@ -200,7 +202,8 @@ impl EmbeddedShelf {
             }
         };
         let (head, log_bytes) = (&view.active, writing.tail.as_ref().map_or(0, |tail| tail.len));
-        if !self.options.is_full(head.inserted(), head.bytes(), log_bytes) {
+        let log_bytes_max = self.bounds.load().log_bytes_max;
+        if !self.options.is_full(head.inserted(), head.bytes(), log_bytes, log_bytes_max) {
             return Ok(());
         }
         if self.must_seal_first() {

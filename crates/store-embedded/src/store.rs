@@ -8,7 +8,7 @@ use hark_archive::query::explain::Explanation;
 use hark_archive::query::merge::{SnapshotSearch, count_all, explain_all};
 use hark_archive::query::prepared::{PreparedQuery, TermMap as _};
 use hark_archive::query::source::Source;
-use hark_archive::store::{StoreStats, commit_whole};
+use hark_archive::store::{SpaceBounds, StoreStats, commit_whole};
 use hark_archive::{
     CommitError, CommitResult, Id, Query, Record, Search, SearchError, Store, Write,
 };
@@ -156,6 +156,10 @@ impl Store for EmbeddedStore {
 
     fn deletes_follow(&self, follow: bool) {
         self.shelf.deletes_follow(follow);
+    }
+
+    fn set_space(&self, bounds: &SpaceBounds) {
+        self.shelf.set_space(bounds);
     }
 
     fn trouble(&self) -> Option<String> {

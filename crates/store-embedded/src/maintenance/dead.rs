@@ -34,8 +34,9 @@ impl DeadBytes {
         dead
     }
 
-    /// Dead bytes that rewrites give back without another delete.
-    pub(crate) fn reclaimable(&self, options: &crate::options::EmbeddedOptions) -> u64 {
-        self.due + self.spread.saturating_sub(options.dead_bytes_max)
+    /// Dead bytes that rewrites give back without another delete, if `dead_bytes_max` may stay
+    /// spread.
+    pub(crate) fn reclaimable(&self, dead_bytes_max: u64) -> u64 {
+        self.due + self.spread.saturating_sub(dead_bytes_max)
     }
 }

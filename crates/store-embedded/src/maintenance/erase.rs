@@ -56,7 +56,7 @@ impl EmbeddedShelf {
 
     /// Time until the next round of erasing; `None` if nothing is erased.
     pub(super) fn erase_wait(&self) -> Option<Duration> {
-        let every = self.options.erase_within? / 2;
+        let every = self.bounds.load().erase_within? / 2;
         let last = self.erase.lock().last?;
         let left = last.checked_add(every)?.duration_since(SystemTime::now()).unwrap_or_default();
         Some(left.clamp(LOOK_MIN, LOOK_MAX))
@@ -64,7 +64,7 @@ impl EmbeddedShelf {
 
     /// Begins a round of erasing, if one is due.
     pub(super) fn begin_erasing(&self) -> Option<EraseRound> {
-        let every = self.options.erase_within? / 2;
+        let every = self.bounds.load().erase_within? / 2;
         let now = SystemTime::now();
         let known = self.erase.lock().last;
         let last = known.unwrap_or_else(|| {

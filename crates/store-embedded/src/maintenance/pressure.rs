@@ -1,5 +1,9 @@
 //! What maintenance makes of the space on the disk, and of many deletes at once.
 
+use std::sync::Arc;
+
+use hark_archive::store::SpaceBounds;
+
 use super::DeadBytes;
 use crate::shelf::EmbeddedShelf;
 
@@ -10,7 +14,7 @@ const GROWTH_SHARE: u64 = 5;
 impl EmbeddedShelf {
     /// Whether less of the disk is free than the settings want.
     pub(super) fn lacks_space(&self) -> bool {
-        let free_min = self.options.free_bytes_min;
+        let free_min = self.bounds.load().free_bytes_min;
         // Where the disk does not say what is free, nothing is known to be lacking.
         free_min > 0 && self.options.disk.free(&self.dir).is_ok_and(|free| free < free_min)
     }
@@ -51,6 +55,14 @@ impl EmbeddedShelf {
         if deletes_follow || self.lacks_space() {
             return dead.due + dead.spread;
         }
-        dead.reclaimable(&self.options)
+        dead.reclaimable(self.bounds.load().dead_bytes_max)
+    }
+
+    /// Puts other bounds of the space in force, and has maintenance look at once what they call for.
+    pub(crate) fn set_space(&self, bounds: &SpaceBounds) {
+        if **self.bounds.load() != *bounds {
+            self.bounds.store(Arc::new(*bounds));
+            self.call_maintenance();
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use hark_archive::store::SpaceBounds;
 use hark_archive::{Query, Record, Store, Write};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check, rebuild};
 use hark_testkit::disk::Trouble;
@@ -164,6 +165,53 @@ fn what_was_deleted_is_erased_in_time_in_heads_and_segments_and_over_restarts() 
     }
     drop(store);
     fixture.no_faults("erased");
+}
+
+#[test]
+fn bounds_that_change_while_the_shelf_is_open_hold_from_the_next_round_on() {
+    let mut fixture = Fixture::with_all_maintenance_due(15);
+    // No log is ever dead enough to be rewritten for its own sake.
+    let options = EmbeddedOptions { rewrite_dead_share: 2.0, ..fixture.options() };
+    let bounds = SpaceBounds {
+        log_bytes_max: options.log_bytes_max,
+        dead_bytes_max: u64::MAX,
+        free_bytes_min: 0,
+        erase_within: None,
+    };
+    let store = fixture.open(options.clone());
+    fixture.write(&store, 10);
+    let deleted = delete(&fixture, &store, 10);
+    store.settle().expect("settles");
+    assert!(!found(&fixture.dir(), &deleted).is_empty(), "nothing is erased unless it is set");
+    store.set_space(&SpaceBounds { erase_within: Some(Duration::ZERO), ..bounds });
+    store.settle().expect("settles");
+    assert_eq!(found(&fixture.dir(), &deleted), Vec::<String>::new());
+    drop(store);
+    for changed in [
+        SpaceBounds { free_bytes_min: u64::MAX, ..bounds },
+        SpaceBounds { dead_bytes_max: 0, ..bounds },
+    ] {
+        let store = fixture.open(options.clone());
+        delete(&fixture, &store, 10);
+        store.settle().expect("settles");
+        let before = store.stats();
+        assert!(before.dead_bytes > 0 && before.reclaimable_bytes == 0, "{before:?}");
+        store.set_space(&changed);
+        assert!(store.stats().reclaimable_bytes > 0, "{changed:?}");
+        store.settle().expect("settles");
+        let after = store.stats();
+        assert!(after.dead_bytes < before.dead_bytes && after.reclaimable_bytes == 0, "{after:?}");
+        figures_agree(&fixture, &store);
+        fixture.same_as_model(&store, "other bounds");
+    }
+    let store = fixture.open(options);
+    let segments = |store: &EmbeddedStore| store.stats().maintenance.sealing.records;
+    let before = segments(&store);
+    store.set_space(&SpaceBounds { log_bytes_max: 1, ..bounds });
+    fixture.write(&store, 5);
+    fixture.write(&store, 5);
+    store.settle().expect("settles");
+    assert!(segments(&store) > before, "a log of a byte is full: {:?}", store.stats());
 }
 
 #[test]
