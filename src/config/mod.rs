@@ -447,7 +447,17 @@ mod tests {
                 "[server]\nevent_bytes_max = 1",
                 "hark.toml:2: unknown setting `event_bytes_max` in [server]; [limits] has one",
             ),
-            ("listen = 1", "hark.toml:1: unknown section [listen]"),
+            ("name = \"x\"", "hark.toml:1: `name` belongs in a section: [info] has one"),
+            (
+                "listen = 1",
+                "hark.toml:1: `listen` belongs in a section: [server], [waku] and [whisper] have one",
+            ),
+            ("nmae = 1", "hark.toml:1: unknown section [nmae]"),
+            ("[name]\nof = 1", "hark.toml:1: unknown section [name]; [info] has a setting `name`"),
+            (
+                "[limits]\nlisten = 1",
+                "unknown setting `listen` in [limits]; [server], [waku] and [whisper] have one",
+            ),
             ("server = 1", "hark.toml:1: `server` is a section"),
             (
                 "[limits]\nlimit_max = -1",

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use super::settings::{SECTIONS, Setting};
+use super::settings::{SECTIONS, Setting, SettingsSection};
 
 /// Where a value was typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,8 +92,8 @@ pub(crate) fn from_toml(path: &Path, text: &str) -> Result<Vec<TypedSetting>, Ve
     for (section, body) in document.get_ref() {
         let (name, origin) = (section.get_ref().as_ref(), at(section.span().start));
         if !SECTIONS.iter().any(|section| section.name == name) {
-            let known = SECTIONS.iter().map(|section| section.name);
-            faults.push(format!("{origin}: unknown section [{name}]{}", did_you_mean(name, known)));
+            let fault = unknown_section(name, matches!(body.get_ref(), DeValue::Table(_)));
+            faults.push(format!("{origin}: {fault}"));
             continue;
         }
         let DeValue::Table(body) = body.get_ref() else {
@@ -148,14 +148,38 @@ pub(crate) fn from_environment(
     if faults.is_empty() { Ok(typed) } else { Err(faults) }
 }
 
+/// Says what is wrong with a name before all sections, or with the name of a section.
+fn unknown_section(name: &str, is_section: bool) -> String {
+    match sections_with(name) {
+        Some((named, have)) if is_section => {
+            format!("unknown section [{name}]; {named} {have} a setting `{name}`")
+        }
+        Some((named, have)) => format!("`{name}` belongs in a section: {named} {have} one"),
+        None => {
+            let known = SECTIONS.iter().map(|section| section.name);
+            format!("unknown section [{name}]{}", did_you_mean(name, known))
+        }
+    }
+}
+
+/// Returns the sections that have this setting, and "has" or "have" for them. `None` if there are
+/// none.
+fn sections_with(key: &str) -> Option<(String, &'static str)> {
+    let has = |section: &&SettingsSection| section.settings.iter().any(|known| known.key == key);
+    let sections = SECTIONS.iter().filter(has).map(|section| format!("[{}]", section.name));
+    let mut sections: Vec<String> = sections.collect();
+    let last = sections.pop()?;
+    if sections.is_empty() {
+        return Some((last, "has"));
+    }
+    Some((format!("{} and {last}", sections.join(", ")), "have"))
+}
+
 fn find(section: &str, key: &str) -> Result<&'static Setting, String> {
     let settings =
         SECTIONS.iter().filter(|known| known.name == section).flat_map(|known| known.settings);
     settings.clone().find(|setting| setting.key == key).ok_or_else(|| {
-        let elsewhere = SECTIONS
-            .iter()
-            .find(|other| other.settings.iter().any(|setting| setting.key == key))
-            .map(|other| format!("; [{}] has one", other.name));
+        let elsewhere = sections_with(key).map(|(named, have)| format!("; {named} {have} one"));
         let hint = elsewhere.unwrap_or_else(|| did_you_mean(key, settings.map(|known| known.key)));
         format!("unknown setting `{key}` in [{section}]{hint}")
     })
