@@ -57,7 +57,10 @@ pub fn run(networks: &'static [NetworkSetup]) -> ExitCode {
         // The reader of the output has closed its end.
         Err(error) if print::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("hark: {error:#}");
+            // Whoever reads the log of a server reads nothing else.
+            if !log::failure(&error) {
+                eprintln!("hark: {error:#}");
+            }
             let wrong_use = error.chain().any(|cause| {
                 cause.is::<config::Faults>()
                     || cause.is::<question::FilterFault>()
@@ -89,7 +92,11 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         _ => {}
     }
     let one_shelf = cli.location.network.is_some();
-    let location = ArchiveLocation::new(cli.location)?;
+    let location = ArchiveLocation::new(cli.location).inspect_err(|_| {
+        if let Command::Serve(args) = &cli.command {
+            args.log_faults();
+        }
+    })?;
     match cli.command {
         Command::Serve(args) => commands::serve::run(&args, &location),
         Command::Import(args) => commands::import::run(&args, &location),

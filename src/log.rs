@@ -2,13 +2,15 @@
 //! while the server runs.
 
 use std::io::IsTerminal as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::reload;
 
 use crate::config::log::filter;
-use crate::config::{LogFormat, LogSettings};
+use crate::config::{Faults, LogFormat, LogSettings};
 
 /// Flags that override the settings of the log.
 #[derive(Clone, Debug, Default)]
@@ -53,6 +55,26 @@ impl ServerLog {
     }
 }
 
+/// Whether this process has a log whose level lets errors of the binary through.
+static TAKES_ERRORS: AtomicBool = AtomicBool::new(false);
+
+/// Logs why a command failed: one event for each fault of a configuration, else a single one. False if
+/// nothing was logged, because no log has started or its level is too high.
+pub(crate) fn failure(error: &anyhow::Error) -> bool {
+    if !TAKES_ERRORS.load(Ordering::Relaxed) {
+        return false;
+    }
+    match error.downcast_ref::<Faults>() {
+        Some(faults) => {
+            for fault in faults.lines() {
+                tracing::error!("the configuration cannot be used, and nothing was done: {fault}");
+            }
+        }
+        None => tracing::error!("{error:#}"),
+    }
+    true
+}
+
 /// Returns what is written as text, and what as JSON.
 fn filters(flags: &LogFlags, settings: &LogSettings) -> Result<[Targets; 2], String> {
     let wanted = match &flags.level {
@@ -60,6 +82,7 @@ fn filters(flags: &LogFlags, settings: &LogSettings) -> Result<[Targets; 2], Str
         // Checked with the configuration.
         None => filter(&settings.level)?,
     };
+    TAKES_ERRORS.store(wanted.would_enable(module_path!(), &Level::ERROR), Ordering::Relaxed);
     Ok(match flags.format.unwrap_or(settings.format) {
         LogFormat::Text => [wanted, Targets::new()],
         LogFormat::Json => [Targets::new(), wanted],

@@ -78,7 +78,9 @@ impl ConfigWatch {
     /// Reads the configuration again and applies it. Returns what has changed, a line each.
     fn read_again(&mut self) -> Result<String, RefusedConfig> {
         let config = Config::load(self.config.file.as_deref()).map_err(|faults| {
-            RefusedConfig { reason: faults.list(), files: Some(faults.files) }.logged()
+            let reason = faults.list();
+            let refused = RefusedConfig { reason, files: Some(faults.files.clone()) };
+            refused.logged(faults.lines())
         })?;
         let settings = Settings {
             limits: config.limits.clone(),
@@ -86,9 +88,10 @@ impl ConfigWatch {
             slow_question: config.log.slow_question(),
             mirror_stuck_after: config.mirror.stuck_after(),
         };
-        self.server
-            .set(settings)
-            .map_err(|reason| RefusedConfig { reason, files: None }.logged())?;
+        self.server.set(settings).map_err(|reason| {
+            let faults = [reason.clone()];
+            RefusedConfig { reason, files: None }.logged(&faults)
+        })?;
         self.log.change(&config.log);
         for setup in setups() {
             let retention = (setup.shelf)(&config).retention;
@@ -123,9 +126,13 @@ struct RefusedConfig {
 }
 
 impl RefusedConfig {
-    fn logged(self) -> Self {
-        let why = &self.reason;
-        tracing::error!("the new configuration is refused, and the old one stays in force: {why}");
+    /// Logs each fault as an event of its own.
+    fn logged(self, faults: &[String]) -> Self {
+        for fault in faults {
+            tracing::error!(
+                "the new configuration is refused, and the old one stays in force: {fault}"
+            );
+        }
         self
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod full;
 mod health;
 mod import;
 mod networks;
+mod logged;
 mod owners;
 mod reload;
 mod settings;

@@ -19,7 +19,9 @@ use hark_store_embedded::{EmbeddedStore, permissions};
 
 use crate::WrongUse;
 use crate::commands::maintenance;
-use crate::config::{Config, LogFormat, NetworkService, NetworkSetup, StoreFacts, setups};
+use crate::config::{
+    Config, LogFormat, LogSettings, NetworkService, NetworkSetup, StoreFacts, setups,
+};
 use crate::handover::{ArchiveLock, LockedShelf};
 use crate::interrupt::{INTERRUPTED, Signals};
 use crate::location::{ArchiveLocation, MirrorLock};
@@ -66,11 +68,25 @@ pub(crate) struct ServeArgs {
     pub(crate) unlimited: bool,
 }
 
+impl ServeArgs {
+    fn log_flags(&self) -> LogFlags {
+        LogFlags { level: self.log_level.clone(), format: self.log_format }
+    }
+
+    /// Starts the log for the faults of a configuration that cannot be used, if a flag says that the
+    /// log is JSON: what reads it takes no other lines.
+    pub(crate) fn log_faults(&self) {
+        if self.log_format == Some(LogFormat::Json) {
+            // If the level is wrong as well, the faults are printed instead.
+            let _ = ServerLog::start(self.log_flags(), &LogSettings::default());
+        }
+    }
+}
+
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    let flags = LogFlags { level: args.log_level.clone(), format: args.log_format };
-    let log = ServerLog::start(flags, &location.config.log).map_err(WrongUse)?;
+    let log = ServerLog::start(args.log_flags(), &location.config.log).map_err(WrongUse)?;
     let changed = location.config.changes(&Config::default());
     let changed: Vec<_> = changed.into_iter().map(|(change, _)| change).collect();
     tracing::info!(version = VERSION, settings = changed.join("; "), "starting");

@@ -171,7 +171,12 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// The faults alone.
+    /// The faults, each in a line.
+    pub(crate) fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    /// The faults alone, as one text.
     pub(crate) fn list(&self) -> String {
         self.lines.join("\n  ")
     }

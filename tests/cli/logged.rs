@@ -1,0 +1,64 @@
+//! What a server logs as JSON: one event a line, whatever goes wrong.
+
+use serde_json::Value;
+
+use super::support::{Place, Run};
+
+/// Reads each line of a log as an event. Returns the messages of errors.
+fn errors(log: &str) -> Vec<String> {
+    let events = log.lines().map(|line| {
+        serde_json::from_str(line).unwrap_or_else(|_| panic!("{line:?} is no event: {log}"))
+    });
+    let errors = events.filter(|event: &Value| event["level"] == "ERROR");
+    errors.map(|event| event["message"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_server_that_cannot_start_logs_why_and_says_it_once() {
+    let place = Place::new("logged-start");
+    let server = place.serve();
+    let serve =
+        |flags: &[&str]| place.hark(&[&["serve", "--listen", "127.0.0.1:0"], flags].concat());
+    let run = serve(&["--log-format", "json"]);
+    let said = errors(&run.stderr);
+    assert_eq!((run.code, said.len()), (1, 1), "{}", run.stderr);
+    assert!(said[0].contains("holds the archive"), "{said:?}");
+    let Run { code, stderr, .. } = serve(&[]);
+    assert_eq!((code, stderr.matches("holds the archive").count()), (1, 1), "{stderr}");
+    // Where the log takes nothing, the reason is printed.
+    let Run { code, stderr, .. } = serve(&["--log-level", "off"]);
+    assert!(code == 1 && stderr.starts_with("hark: another process"), "{stderr}");
+    assert_eq!(server.terminate().0, 0);
+}
+
+#[test]
+fn each_fault_of_a_configuration_is_an_event() {
+    let place = Place::new("logged-faults");
+    let wrong = b"[limits]\nlistn = 1\n[info]\nnaem = \"x\"\n";
+    let names_one = |said: &[String]| {
+        let names = |part: &str| said.iter().filter(|words| words.contains(part)).count();
+        assert_eq!((said.len(), names("`listn`"), names("`naem`")), (2, 1, 1), "{said:?}");
+    };
+    let file = place.file("hark.toml", wrong);
+    let run = place.hark(&["serve", "--log-format", "json", "--config", &file]);
+    names_one(&errors(&run.stderr));
+    assert_eq!(run.code, 2);
+    // While the server runs.
+    place.file("hark.toml", b"");
+    let server = place.serve_with(&["--config", &file, "--log-format", "json"]);
+    place.file("hark.toml", wrong);
+    let run = place.hark(&["reload"]);
+    assert!(
+        run.code == 1 && run.stderr.contains("listn") && run.stderr.contains("naem"),
+        "{run:?}"
+    );
+    let (code, log) = server.terminate();
+    assert_eq!(code, 0, "{log}");
+    let said = errors(&log);
+    // The watch may have read the file before the command asked for it.
+    let (first, again) = said.split_at(2);
+    for said in [first].into_iter().chain((!again.is_empty()).then_some(again)) {
+        names_one(said);
+        assert!(said[0].contains("the old one stays in force"), "{said:?}");
+    }
+}
