@@ -12,6 +12,13 @@ pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Listens for signals on a thread of its own. The returned flag is set by the first signal.
 pub(crate) fn flag() -> anyhow::Result<Arc<AtomicBool>> {
+    flag_leaving("")
+}
+
+/// The same for a command that leaves something behind if it ends at once: `left` says what, in a
+/// sentence that begins with a space.
+pub(crate) fn flag_leaving(left: &str) -> anyhow::Result<Arc<AtomicBool>> {
+    let words = format!("hark: asked a second time to stop, so it stopped at once.{left}");
     let flag = Arc::new(AtomicBool::new(false));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -25,6 +32,7 @@ pub(crate) fn flag() -> anyhow::Result<Arc<AtomicBool>> {
                 signals.next().await;
                 flag.store(true, Ordering::Relaxed);
                 signals.next().await;
+                eprintln!("{words}");
                 std::process::exit(INTERRUPTED.into());
             });
         }

@@ -3,6 +3,7 @@
 mod backup;
 mod beside_server;
 mod damage;
+mod ends;
 mod erased;
 mod extremes;
 pub(crate) mod full;

@@ -83,7 +83,11 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
         out.flush()?;
         return Ok(damage::report(&*store, location, MISSING));
     };
-    let stop = interrupt::flag()?;
+    let stop = interrupt::flag_leaving(&format!(
+        " {} holds a part of the export; the next one to {} replaces it",
+        unfinished(path).display(),
+        path.display()
+    ))?;
     let is_all = args.filters.is_empty() && args.since.is_none() && args.until.is_none();
     let total = if is_all { store.stats().records } else { 0 };
     let mut meter = CommandProgress::start("export", total, CountedUnit::Records);

@@ -287,6 +287,9 @@ async fn serve(
         notify::stopping();
         tokio::spawn(async move {
             signals.next().await;
+            tracing::warn!(
+                "asked a second time to end, so this ends at once; what was acknowledged is safe"
+            );
             std::process::exit(INTERRUPTED.into());
         });
     };

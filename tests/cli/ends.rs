@@ -1,0 +1,59 @@
+//! A second signal ends a command and a server at once, and says so.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use super::support::{Place, event, notes, signal};
+use crate::served::Socket;
+
+/// Interrupts a command until it has ended: signals that come together may count as one.
+fn interrupt_until_it_ends(child: &mut Child) {
+    while child.try_wait().unwrap().is_none() {
+        signal(child, "INT");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn an_export_that_is_interrupted_twice_names_what_it_leaves() {
+    let place = Place::new("interrupted-twice");
+    place.hark_fed(&["import"], notes(3_000).as_bytes()).text();
+    let (output, unfinished) = (place.path("out.jsonl"), place.path("out.jsonl.unfinished"));
+    // Nobody reads from the pipe, so the export waits for ever.
+    assert!(Command::new("mkfifo").arg(&unfinished).status().unwrap().success());
+    let mut child = place.start(&["export", "--output", &output]);
+    let reader = File::open(&unfinished).unwrap();
+    interrupt_until_it_ends(&mut child);
+    let run = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(130), "{said}");
+    assert!(said.contains("asked a second time to stop"), "{said}");
+    assert!(said.contains(&format!("{unfinished} holds a part of the export")), "{said}");
+    drop(reader);
+    // The next export leaves nothing of the first.
+    std::fs::remove_file(&unfinished).unwrap();
+    place.file("out.jsonl.unfinished", b"a part");
+    place.hark(&["export", "--output", &output]).text();
+    assert_eq!(std::fs::read_to_string(&output).unwrap().lines().count(), 3_000);
+    assert!(!Path::new(&unfinished).exists());
+}
+
+#[test]
+fn a_server_that_is_asked_twice_to_end_says_that_it_ends_at_once() {
+    let place = Place::new("ended-twice");
+    let events = (0..300).map(|n| event(1, 1_700_000_000 + n, 1, &[], &"x".repeat(100_000)));
+    place.hark_fed(&["import", "--trusted"], events.collect::<String>().as_bytes()).text();
+    let file = place.file("hark.toml", b"[limits]\ndrain_timeout_ms = 600000\n");
+    let mut server = place.serve_with(&["--config", &file]);
+    // A client that does not read what it has asked for.
+    let mut socket = Socket::connect(&server.address);
+    socket.say("[\"REQ\",\"a\",{\"limit\":300}]");
+    assert!(socket.receive().is_some());
+    server.signal("TERM");
+    server.wait_for_log("asked to end");
+    server.signal("TERM");
+    server.wait_for_log("asked a second time to end");
+    assert_eq!(server.child.wait().unwrap().code(), Some(130));
+}
