@@ -1,7 +1,7 @@
 //! The page for people, in a real browser: Chromium, driven over its DevTools protocol.
 
-use std::io::{BufRead as _, BufReader};
-use std::net::TcpStream;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -191,6 +191,9 @@ fn the_page_reads_well_on_a_phone_and_its_counts_stay_fresh() {
     }
 
     assert_eq!(browser.ask("document.getElementById('events').textContent"), "0");
+    // Whoever reads the page is no client.
+    assert_eq!(browser.ask("document.getElementById('connections').textContent"), "0");
+    assert_eq!(browser.ask("document.images.length"), json!(0));
     let note = event(1, 1_700_000_000, 1, &[], "counted");
     let (mut client, _) = connect(&address).expect("the relay answers");
     client.send(Message::text(format!("[\"EVENT\",{}]", note.trim()))).expect("sent");
@@ -202,6 +205,7 @@ fn the_page_reads_well_on_a_phone_and_its_counts_stay_fresh() {
     };
     assert!(ok.contains("true"), "{ok}");
     browser.wait("document.getElementById('events').textContent", &json!("1"));
+    assert_eq!(browser.ask("document.getElementById('connections').textContent"), "1");
     assert_eq!(browser.ask("document.getElementById('oldest').textContent"), "2023-11-14");
 
     let mut papers = Vec::new();
@@ -234,5 +238,65 @@ fn the_page_reads_well_on_a_phone_and_its_counts_stay_fresh() {
     let sizes =
         of("Network.loadingFinished").filter_map(|e| e["params"]["encodedDataLength"].as_u64());
     assert!(sizes.clone().max().is_some_and(|largest| (1..20_000).contains(&largest)));
+    assert_eq!(server.terminate().0, 0);
+}
+
+/// A picture of 2 by 1 pixels.
+const PICTURE: &str = "<svg xmlns='http://www.w3.org/2000/svg' width='2' height='1'/>";
+
+/// Answers each request to an address of this machine with [`PICTURE`]. Returns the address.
+fn serve_pictures() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("an address");
+    let address = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("is accepted");
+            let mut line = String::new();
+            let mut lines = BufReader::new(stream.try_clone().expect("is cloned"));
+            while lines.read_line(&mut line).is_ok_and(|bytes| bytes > 2) {
+                line.clear();
+            }
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: image/svg+xml\r\nContent-Length: {}\r\n\
+                 Connection: close\r\n\r\n{PICTURE}",
+                PICTURE.len()
+            );
+            // The browser may have gone.
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    address
+}
+
+#[test]
+fn the_page_shows_the_pictures_of_the_relay_and_asks_nobody_else() {
+    let (icons, banners) = (serve_pictures(), serve_pictures());
+    let place = Place::new("page-pictures");
+    let config = format!(
+        "[info]\nicon = \"http://{icons}/icon.svg\"\nbanner = \"http://{banners}/b.svg?w=9\"\n"
+    );
+    let config = place.file("hark.toml", config.as_bytes());
+    let server = place.serve_with(&["--config", &config]);
+    let url = format!("http://{}/", server.address);
+    let mut browser = Browser::start("page-pictures");
+    for width in [320, 1280] {
+        browser.open(&url, width);
+        let sizes = "[...document.images].map(i => [i.className, i.naturalWidth])";
+        browser.wait(sizes, &json!([["banner", 2], ["icon", 2]]));
+        assert_eq!(browser.ask(BEYOND), json!([]), "{width}");
+    }
+    let of = |method| browser.events.iter().filter(move |event| event["method"] == method);
+    let asked = of("Network.requestWillBeSent").map(|event| &event["params"]["request"]["url"]);
+    let pictures = [format!("http://{icons}/icon.svg"), format!("http://{banners}/b.svg?w=9")];
+    for asked in asked.filter_map(Value::as_str) {
+        let is_known = asked.starts_with(&url) || asked.starts_with("data:");
+        assert!(is_known || pictures.iter().any(|known| known == asked), "it asks {asked}");
+    }
+    // Another picture of the same page is not loaded.
+    let other = serve_pictures();
+    let insert =
+        format!("document.body.append(Object.assign(new Image(), {{src: 'http://{other}/'}}))");
+    browser.ask(&insert);
+    browser.wait("document.images[2].complete && document.images[2].naturalWidth", &json!(0));
     assert_eq!(server.terminate().0, 0);
 }

@@ -194,8 +194,8 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "other_urls" info.other_urls: "Further addresses of the relay, e.g. [\"ws://….onion\"]. AUTH and requests to vanish may name these as well.";
             "pubkey" info.pubkey: "The operator's public key, in hex or as npub1…";
             "contact" info.contact: "How to reach the operator, e.g. \"mailto:me@relay.example\".";
-            "icon" info.icon: "URL of a square picture.";
-            "banner" info.banner: "URL of a wide picture.";
+            "icon" info.icon: "URL of a square picture. The page shows it, and its visitors load it from there.";
+            "banner" info.banner: "URL of a wide picture, which the page shows as well.";
             "terms_of_service" info.terms_of_service: "URL of the terms of service.";
         },
     },

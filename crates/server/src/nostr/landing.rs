@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::http::HeaderValue;
 use hark_archive::limits::{Limits, Rate};
 use hark_archive::retention::{RetentionPolicy, RetentionRule};
 use parking_lot::Mutex;
@@ -14,15 +15,19 @@ use crate::words::{age, bytes, date, number, size_set};
 
 /// The script that refreshes the counts.
 pub(crate) const SCRIPT: &str = include_str!("landing.js");
-/// The Content-Security-Policy: nothing is loaded from other hosts, and only [`SCRIPT`] runs.
-pub(crate) const SECURITY: &str = "default-src 'none'; script-src 'self'; connect-src 'self'; \
-     style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
 
 /// How old counts may be: many visitors cost no more than one.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Names of counts, and their values as text.
 type LandingCounts = Vec<(&'static str, String)>;
+
+/// The page as it is sent.
+pub(crate) struct LandingHtml {
+    pub(crate) text: String,
+    /// Its Content-Security-Policy.
+    pub(crate) security: HeaderValue,
+}
 
 /// The source of the page, with its cached counts.
 pub(crate) struct LandingPage {
@@ -36,7 +41,7 @@ impl LandingPage {
     }
 
     /// Returns the page for a visitor who reached the relay under `url`.
-    pub(crate) fn page(&self, url: &str) -> String {
+    pub(crate) fn page(&self, url: &str) -> LandingHtml {
         let settings = self.relay.settings();
         let identity = self.relay.identity.current();
         let info = &identity.info;
@@ -47,7 +52,14 @@ impl LandingPage {
         };
         let private_kinds = identity.private_kinds();
         let nips: Vec<_> = nip11::nips(private_kinds).iter().map(u16::to_string).collect();
+        let banner = info.banner.as_deref().and_then(Picture::new);
+        let icon = info.icon.as_deref().and_then(Picture::new);
+        let shown = |class, picture: Option<&Picture<'_>>| {
+            picture.map_or_else(String::new, |picture| image(class, picture.url))
+        };
         let page = include_str!("landing.html")
+            .replace("{banner}", &shown("banner", banner.as_ref()))
+            .replace("{icon}", &shown("icon", icon.as_ref()))
             .replace("{name}", &escape(nip11::name(info)))
             .replace("{description}", &escape(description))
             .replace("{url}", &escape(info.url.as_deref().unwrap_or(url)))
@@ -59,7 +71,8 @@ impl LandingPage {
         let fill = |page: String, (name, text): &(&str, String)| {
             page.replace(&format!("{{{name}}}"), &escape(text))
         };
-        self.counts().iter().fold(page, fill)
+        let text = self.counts().iter().fold(page, fill);
+        LandingHtml { text, security: security(&[banner, icon]) }
     }
 
     /// The counts as a JSON object: the text of each, by the id of the element that shows it.
@@ -79,7 +92,7 @@ impl LandingPage {
             ("events", number(stats.records)),
             ("oldest", stats.oldest.filter(|_| stats.records > 0).map_or("-".into(), date)),
             ("bytes", bytes(stats.bytes)),
-            ("connections", number(self.relay.metrics.connections_open.get())),
+            ("connections", number(self.relay.metrics.websockets_open.get())),
             ("subscriptions", number(self.relay.live.len() as u64)),
             ("since", date(self.relay.shelf.since_s())),
         ]);
@@ -103,6 +116,44 @@ impl LandingPage {
         }
         format!("<section>\n<h2>Who runs it</h2>\n<ul>\n{shown}</ul>\n</section>\n")
     }
+}
+
+/// A picture of the operator's that the page may show.
+struct Picture<'a> {
+    url: &'a str,
+    /// Scheme, host and port of `url`.
+    origin: &'a str,
+}
+
+impl<'a> Picture<'a> {
+    /// Returns the picture at `url`. `None` if a Content-Security-Policy cannot name its origin, as
+    /// with a user name before the host, or with letters in the host that are not ASCII.
+    fn new(url: &'a str) -> Option<Self> {
+        let (scheme, rest) = url.split_once("://")?;
+        let is_web = ["https", "http"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+        let host = rest.split(['/', '?', '#']).next()?;
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:".contains(&byte);
+        let is_named = is_web && !host.is_empty() && host.bytes().all(is_plain);
+        is_named.then(|| Self { url, origin: &url[..scheme.len() + "://".len() + host.len()] })
+    }
+}
+
+/// The Content-Security-Policy of a page with these pictures: nothing else is loaded from other hosts,
+/// and only [`SCRIPT`] runs.
+fn security(pictures: &[Option<Picture<'_>>]) -> HeaderValue {
+    let origins = pictures.iter().flatten().map(|picture| format!(" {}", picture.origin));
+    let policy = format!(
+        "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; \
+         img-src data:{}; base-uri 'none'; form-action 'none'",
+        origins.collect::<String>()
+    );
+    // It does not fail: origins are plain ASCII.
+    HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
+}
+
+/// A picture in a line of its own. It has no words, as the relay's name stands beside it.
+fn image(class: &str, url: &str) -> String {
+    format!("<img class=\"{class}\" src=\"{}\" alt=\"\">\n", escape(url))
 }
 
 /// What is kept and what is removed, as list items.
@@ -280,6 +331,39 @@ mod tests {
         ] {
             assert!(said.contains(row), "{row}: {said}");
         }
+    }
+
+    #[test]
+    fn pictures_are_loaded_from_their_own_hosts_and_from_no_others() {
+        let images = |urls: &[&str]| {
+            let pictures: Vec<_> = urls.iter().map(|url| Picture::new(url)).collect();
+            let policy = security(&pictures).to_str().unwrap().to_owned();
+            let (_, rest) = policy.split_once("img-src ").unwrap();
+            rest.split_once(';').unwrap().0.to_owned()
+        };
+        assert_eq!(images(&[]), "data:");
+        assert_eq!(images(&["https://a.example/i.png"]), "data: https://a.example");
+        assert_eq!(
+            images(&["HTTP://a.example:8080?i=1#x", "https://b-2.example"]),
+            "data: HTTP://a.example:8080 https://b-2.example"
+        );
+        for url in [
+            "https://a.example;script-src *//i",
+            "https://*.example/i",
+            "https://me@a.example/i",
+            "https://a.example'/i",
+            "https://\u{e4}.example/i",
+            "https:///i",
+            "data:image/png;base64,AA",
+            "/icon.png",
+        ] {
+            assert_eq!(images(&[url]), "data:", "{url}");
+        }
+        let shown = image("icon", "https://a.example/\"onload=\"x");
+        assert_eq!(
+            shown,
+            "<img class=\"icon\" src=\"https://a.example/&quot;onload=&quot;x\" alt=\"\">\n"
+        );
     }
 
     #[test]

@@ -131,8 +131,10 @@ impl EventsByKind {
 pub struct RelayMetrics {
     /// Connections that were made.
     pub connections: Counter,
-    /// Connections that are open.
+    /// Connections that are open, whatever they ask for.
     pub connections_open: Counter,
+    /// Of these, the WebSockets.
+    pub websockets_open: Counter,
     /// Connections that were refused at once.
     pub turned_away: ByLabel<ConnectionRefusal>,
     /// WebSockets that ended.

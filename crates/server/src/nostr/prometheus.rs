@@ -42,6 +42,7 @@ fn said(page: &mut MetricsPage, relay: &Relay) {
 fn connections(page: &mut MetricsPage, relay: &Relay) {
     let metrics = &relay.metrics;
     page.gauge("hark_connections", "Connections open now.", metrics.connections_open.get());
+    page.gauge("hark_websockets", "Of these, WebSockets.", metrics.websockets_open.get());
     page.counter("hark_connections_total", "Connections made.", &metrics.connections);
     page.counters(
         "hark_connections_refused_total",

@@ -11,11 +11,11 @@ use axum::http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST,
     REFERRER_POLICY, UPGRADE, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 
-use super::landing::{self, LandingPage};
+use super::landing::{self, LandingHtml, LandingPage};
 use super::outboxes::OutboxAccount;
 use super::session;
 use super::{Relay, nip11};
@@ -83,6 +83,22 @@ impl Drop for CountedConnection {
     }
 }
 
+/// An open WebSocket, counted.
+struct CountedWebSocket(Arc<Relay>);
+
+impl CountedWebSocket {
+    fn new(relay: &Arc<Relay>) -> Self {
+        relay.metrics.websockets_open.add(1);
+        Self(Arc::clone(relay))
+    }
+}
+
+impl Drop for CountedWebSocket {
+    fn drop(&mut self) {
+        self.0.metrics.websockets_open.sub(1);
+    }
+}
+
 /// Opens an account for a connection. `address` is ignored where rate limits are off.
 fn account(relay: &Relay, address: Option<ClientAddress>) -> Arc<OutboxAccount> {
     let address = address.filter(|_| !relay.unlimited);
@@ -145,9 +161,8 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
         );
         return cors(StatusCode::OK, "application/nostr+json", document.into());
     }
-    let page = web.landing.page(&address(headers));
-    let mut answer = plain("text/html; charset=utf-8", page);
-    let security = HeaderValue::from_static(landing::SECURITY);
+    let LandingHtml { text, security } = web.landing.page(&address(headers));
+    let mut answer = plain("text/html; charset=utf-8", text);
     answer.headers_mut().insert(CONTENT_SECURITY_POLICY, security);
     answer
 }
@@ -271,6 +286,7 @@ fn upgrade(web: WebState, context: ConnectionContext, request: Request) -> Respo
     };
     tokio::spawn(async move {
         if let Some(socket) = handshake.finish().await {
+            let _counted = CountedWebSocket::new(&web.relay);
             session::run(socket, caller, rated, account, web.relay, web.stop).await;
         }
         drop((permit, context));
