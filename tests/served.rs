@@ -42,6 +42,19 @@ pub(crate) fn hark(data: &Path) -> Command {
     command
 }
 
+/// Changes a bit of the stored record that has these bytes. No other record of the shelf may have them.
+pub(crate) fn damage(shelf: &Path, bytes: &[u8]) {
+    for entry in std::fs::read_dir(shelf.join("log")).expect("is there") {
+        let path = entry.expect("is there").path();
+        let mut log = std::fs::read(&path).expect("is there");
+        if let Some(at) = log.windows(bytes.len()).position(|part| part == bytes) {
+            log[at] ^= 0x20;
+            return std::fs::write(&path, log).expect("is written");
+        }
+    }
+    panic!("no record has these bytes");
+}
+
 impl Server {
     pub(crate) fn start(data: &Path, config: &Path) -> Self {
         Self::begin(data, config, &[])

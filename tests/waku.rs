@@ -13,6 +13,7 @@ use crate::served::{PATIENCE, hark};
 
 mod bench;
 mod clients;
+mod damage;
 mod door;
 mod history;
 mod metrics;

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::served::{PATIENCE, hark, now_s};
 
+mod damage;
 mod history;
 mod rest;
 mod shelf;

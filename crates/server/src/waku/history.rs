@@ -21,6 +21,10 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Maximum size of a request id, in bytes, as it is sent back.
 const REQUEST_ID_MAX: usize = 256;
 
+/// The description of a page that lacks a damaged message. The protocol has no status for it: any but
+/// 200 would have clients drop the messages that the page has.
+const DAMAGED: &str = "OK, but a message that may belong here is damaged and left out";
+
 /// Why a request has no page.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
@@ -84,9 +88,16 @@ pub struct HistoryPage {
     pub rows: u64,
     /// The set that drove the search.
     pub driver: Option<Set>,
+    /// Whether a damaged message may belong to the page, which lacks it.
+    pub damaged: bool,
 }
 
 impl HistoryPage {
+    /// What the answer says beside its status, 200. Clients show it to people or ignore it.
+    pub fn description(&self) -> &'static str {
+        if self.damaged { DAMAGED } else { "OK" }
+    }
+
     /// Bytes of the page's answer, at most: in JSON, base64 takes four bytes for three.
     pub fn answer_bytes(&self) -> usize {
         self.bytes / 3 * 4 + 400 * (self.records.len() + 1)
@@ -136,6 +147,7 @@ pub fn page(
         bytes,
         rows: rows_max - question.rows_left,
         driver: question.driver,
+        damaged: question.damaged,
     })
 }
 
@@ -181,7 +193,7 @@ pub fn answer(request: &[u8], page: Result<&HistoryPage, &HistoryError>) -> Vec<
         store::put_message(&mut out, record.hash(), request.include_data.then_some(data));
     }
     let id = request.request_id;
-    store::put_answer(&mut out, id, Status::Success, "OK", page.cursor.as_ref());
+    store::put_answer(&mut out, id, Status::Success, page.description(), page.cursor.as_ref());
     out
 }
 
@@ -213,6 +225,7 @@ struct HistoryQuery {
     limit: usize,
     rows_left: u64,
     driver: Option<Set>,
+    damaged: bool,
 }
 
 impl HistoryQuery {
@@ -250,7 +263,7 @@ impl HistoryQuery {
             (query.from, query.ids) = (query.to, Some(Vec::new()));
         }
         query.normalise();
-        Ok(Self { query, after: None, limit, rows_left: rows_max, driver: None })
+        Ok(Self { query, after: None, limit, rows_left: rows_max, driver: None, damaged: false })
     }
 
     /// Passes the records that match `query` to `sink`. Returns whether more match.
@@ -273,6 +286,7 @@ impl HistoryQuery {
                 SearchProgress::Done { more } => {
                     self.rows_left = self.rows_left.saturating_sub(search.visited());
                     self.driver = search.driver();
+                    self.damaged |= search.damaged() > 0;
                     return Ok(more);
                 }
             }

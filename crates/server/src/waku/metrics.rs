@@ -195,6 +195,8 @@ pub struct NodeMetrics {
     last_query_ns: AtomicU64,
     /// Messages sent in answers.
     pub sent: Counter,
+    /// Answers that lack a damaged message.
+    pub damaged: Counter,
     /// Peers that are connected.
     pub peers: Counter,
     /// See [`CatchUpMethod`].
@@ -218,6 +220,7 @@ impl NodeMetrics {
             query: Histogram::default(),
             last_query_ns: AtomicU64::default(),
             sent: Counter::default(),
+            damaged: Counter::default(),
             peers: Counter::default(),
             caught_up: ByLabel::default(),
             sync: SyncMetrics {

@@ -370,6 +370,7 @@ impl WakuNode {
         let room = Arc::clone(&self.answers).try_acquire_many_owned(bytes);
         let room = room.map_err(|_| HistoryError::Busy)?;
         self.metrics.sent.add(page.records.len() as u64);
+        self.metrics.damaged.add(page.damaged.into());
         Ok(PageWithPermit { page, room })
     }
 

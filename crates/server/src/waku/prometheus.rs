@@ -90,6 +90,11 @@ fn questions(page: &mut MetricsPage, metrics: &NodeMetrics) {
         &metrics.queries,
     );
     page.counter("waku_store_messages_told_total", "Messages sent in answers.", &metrics.sent);
+    page.counter(
+        "waku_store_damaged_answers_total",
+        "Answers that lack a message because it is damaged.",
+        &metrics.damaged,
+    );
 }
 
 /// Writes what is exchanged with other stores. nwaku's names of these metrics have no prefix.

@@ -146,6 +146,8 @@ pub struct EnvelopePage {
     pub rows: u64,
     /// The set that drove the search.
     pub driver: Option<Set>,
+    /// Whether a damaged envelope may belong to the page, which lacks it.
+    pub damaged: bool,
 }
 
 impl EnvelopePage {
@@ -212,6 +214,7 @@ pub fn page(
     }
     page.rows = search.visited();
     page.driver = search.driver();
+    page.damaged = search.damaged() > 0;
     Ok(page)
 }
 

@@ -87,4 +87,6 @@ pub struct MailMetrics {
     pub sent: ByLabel<MailSource>,
     /// Bytes of these envelopes.
     pub sent_bytes: ByLabel<MailSource>,
+    /// Pages that lack a damaged envelope.
+    pub damaged: ByLabel<MailSource>,
 }

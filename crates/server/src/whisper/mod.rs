@@ -318,6 +318,7 @@ impl MailServer {
         let page = page?;
         self.metrics.sent.of(from).add(page.len() as u64);
         self.metrics.sent_bytes.of(from).add(page.rlp().len() as u64);
+        self.metrics.damaged.of(from).add(page.damaged.into());
         Ok(PermittedEnvelopes { page, room })
     }
 

@@ -69,6 +69,12 @@ pub(crate) fn write(page: &mut MetricsPage, mail: &MailServer) {
         "source",
         &metrics.sent_bytes,
     );
+    page.counters(
+        "hark_whisper_damaged_pages_total",
+        "Pages of answers that lack an envelope because it is damaged.",
+        "source",
+        &metrics.damaged,
+    );
     page.gauge(
         "hark_whisper_topics",
         "Topics known, for questions by bloom filter.",

@@ -348,3 +348,16 @@ fn what_cannot_be_answered_is_refused_in_the_protocols_terms() {
     );
     assert_eq!(StoreResponse::parse(&out).unwrap().status_code, Some(400));
 }
+
+#[test]
+fn a_page_that_lacks_a_damaged_message_says_so_with_the_status_of_success() {
+    let mut request = Vec::new();
+    let asked = StoreRequest { request_id: "a", forward: true, ..StoreRequest::default() };
+    asked.write(std::iter::empty(), std::iter::empty(), &mut request);
+    for (damaged, said) in [(false, "OK"), (true, DAMAGED)] {
+        let page = HistoryPage { damaged, ..HistoryPage::default() };
+        let answer = answer(&request, Ok(&page));
+        let parsed = StoreResponse::parse(&answer).unwrap();
+        assert_eq!((parsed.status_code, parsed.status_desc), (Some(200), Some(said)));
+    }
+}

@@ -7,6 +7,7 @@ use hark_codec::waku::store::Status;
 use hark_codec::waku::{MessageRecord, StoreRequest, StoreResponse};
 use hark_networks::waku::json::{put_element, put_hash, put_kept, read_hash};
 use percent_encoding::percent_decode_str;
+use serde_json::Value;
 
 use crate::rest::RestAnswer;
 use crate::waku::history::{HistoryError, HistoryPage};
@@ -79,7 +80,8 @@ pub(super) fn from_peer(answer: Result<Vec<u8>, NoPeerAnswer>) -> RestAnswer {
         code @ 400 => return failed(code, &format!("BAD_REQUEST: {said}")),
         code => return failed(code, said),
     }
-    let mut out = HEAD.to_vec();
+    let mut out = Vec::new();
+    begin(&mut out, if said.is_empty() { "OK" } else { said });
     for (at, one) in answer.messages().enumerate() {
         let Ok(hash) = <Id>::try_from(one.message_hash) else { continue };
         if at > 0 {
@@ -170,8 +172,12 @@ impl StoreParameters {
     }
 }
 
-/// The beginning of an answer.
-const HEAD: &[u8] = br#"{"requestId":"","statusCode":200,"statusDesc":"OK","messages":["#;
+/// Writes the beginning of an answer with messages.
+fn begin(out: &mut Vec<u8>, description: &str) {
+    out.extend_from_slice(br#"{"requestId":"","statusCode":200,"statusDesc":"#);
+    out.extend_from_slice(Value::from(description).to_string().as_bytes());
+    out.extend_from_slice(br#","messages":["#);
+}
 
 /// Writes the end of an answer.
 fn end(out: &mut Vec<u8>, cursor: Option<&Id>) {
@@ -186,7 +192,7 @@ fn end(out: &mut Vec<u8>, cursor: Option<&Id>) {
 /// Writes a page as nwaku does.
 pub(super) fn json(page: &HistoryPage, include_data: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(page.answer_bytes());
-    out.extend_from_slice(HEAD);
+    begin(&mut out, page.description());
     let records = page.records.iter().filter_map(|bytes| Record::new(bytes).ok());
     for (at, record) in records.map(MessageRecord::new).enumerate() {
         if at > 0 {
@@ -205,7 +211,7 @@ mod tests {
     use hark_archive::{Store as _, Write};
     use hark_codec::hex;
     use hark_codec::waku::{Message, MessageEncoder};
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::waku::history::{PositionCache, page_of};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::http::header::ACCEPT;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use hark_archive::{Order, Query};
 use hark_codec::crypto::keccak256;
@@ -20,6 +20,9 @@ use crate::rest::RestAnswer;
 use crate::whisper::MailServer;
 use crate::whisper::history::{EnvelopeQuestion, MailError};
 use crate::whisper::metrics::{MailSource, RequestFate};
+
+/// The header of an answer whose first page lacks a damaged envelope.
+const DAMAGED: HeaderName = HeaderName::from_static("hark-damaged");
 
 /// Answers a request.
 pub(super) async fn history(State(rest): MailState, request: Request) -> Response {
@@ -61,7 +64,12 @@ pub(super) async fn history(State(rest): MailState, request: Request) -> Respons
         Err(error) => return fail(&rest.mail, &error),
     };
     let content_type = if format == AnswerFormat::Json { JSON } else { RLP };
-    streamed(content_type, Body::from_stream(answer.with_first(first)))
+    let is_damaged = answer.has_met_damage();
+    let mut response = streamed(content_type, Body::from_stream(answer.with_first(first)));
+    if is_damaged {
+        response.headers_mut().insert(DAMAGED, HeaderValue::from_static("true"));
+    }
+    response
 }
 
 fn refuse(mail: &MailServer, words: String) -> Response {

@@ -7,7 +7,9 @@
 //! | n > 0 | an envelope |
 //! | 0 | the end: what follows is the [`Completion`] of 8/WAKU-MAIL, up to the end of the body |
 //!
-//! As JSON it is `{"envelopes": [...], "cursor": "0x..."}`, each envelope as in exports.
+//! As JSON it is `{"envelopes": [...], "damaged": true, "cursor": "0x..."}`, each envelope as in exports.
+//! `damaged` is there only if an envelope that may belong to the answer is damaged, and left out. RLP
+//! has no place for that.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -43,6 +45,8 @@ pub(super) struct HistoryStream {
     page_bytes: PageBytes,
     /// Position of the last envelope.
     last: Option<HistoryCursor>,
+    /// Whether a page so far lacks a damaged envelope.
+    damaged: bool,
     began: bool,
     ended: bool,
 }
@@ -70,7 +74,22 @@ impl HistoryStream {
         format: AnswerFormat,
     ) -> Self {
         let page_bytes = PageBytes::default();
-        Self { mail, question, request, format, page_bytes, last: None, began: false, ended: false }
+        Self {
+            mail,
+            question,
+            request,
+            format,
+            page_bytes,
+            last: None,
+            damaged: false,
+            began: false,
+            ended: false,
+        }
+    }
+
+    /// Whether a page that was made so far lacks a damaged envelope.
+    pub(super) fn has_met_damage(&self) -> bool {
+        self.damaged
     }
 
     /// Makes the next part of the answer. `None` after the last one.
@@ -121,6 +140,7 @@ impl HistoryStream {
             }
         }
         self.last = page.last.or(self.last);
+        self.damaged |= page.damaged;
         self.question.advance(&page);
         let more = page.more;
         if !more || self.question.query.limit == 0 {
@@ -134,6 +154,9 @@ impl HistoryStream {
                 }
                 AnswerFormat::Json => {
                     bytes.push(b']');
+                    if self.damaged {
+                        bytes.extend_from_slice(b",\"damaged\":true");
+                    }
                     if let Some(cursor) = cursor {
                         bytes.extend_from_slice(b",\"cursor\":");
                         digits::put(&mut bytes, &cursor.bytes());

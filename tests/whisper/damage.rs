@@ -1,0 +1,51 @@
+//! Answers that lack an envelope because it is damaged on the disk.
+
+use serde_json::json;
+
+use super::{JSON, MailNode, RLP, ask, envelope, wait_for};
+use crate::served;
+
+#[test]
+fn an_answer_that_lacks_a_damaged_envelope_has_the_others_and_says_so() {
+    let sealed = [("HARK_ARCHIVE_SEAL_RECORDS", "10")];
+    let mut node = MailNode::start("damage", &sealed);
+    let some = (0..30_u8).map(|at| {
+        let data = if at == 10 { b"damaged".to_vec() } else { vec![at; 50] };
+        envelope([1, 2, 3, at % 2], 60 - u32::from(at), &data)
+    });
+    node.publish(&some.collect::<Vec<_>>());
+    // A full head is left to maintenance by the next write.
+    for at in 0..10 {
+        node.publish(&[envelope([5; 4], 0, &[200 + at])]);
+    }
+    wait_for("full heads are sealed", || {
+        let page = ask(&node.relay, "GET /metrics", &[], b"").text();
+        page.lines().any(|line| line == "hark_store_heads_waiting{shelf=\"whisper\"} 0")
+    });
+    node.stop();
+    // What was written last is left alone: damage there could not be told from a crash.
+    served::damage(&node.data.join("whisper"), b"damaged");
+    let node = MailNode::on(std::mem::take(&mut node.data), &[], &sealed);
+    let headers = [JSON, ("Accept", "application/json")];
+    let query = |request: &str| {
+        let answer = node.ask("POST /whisper/messages", &headers, request.as_bytes());
+        let says = answer.head.contains("\r\nhark-damaged: true");
+        let json = answer.json();
+        (says, json["damaged"].clone(), json["envelopes"].as_array().map(Vec::len))
+    };
+    assert_eq!(query("{\"limit\":5}"), (false, json!(null), Some(5)), "it is not reached");
+    assert_eq!(query("{}"), (true, json!(true), Some(39)));
+    let metrics = ask(&node.relay, "GET /metrics", &[], b"").text();
+    for line in [
+        "hark_whisper_damaged_pages_total{source=\"rest\"} 1",
+        "hark_store_damaged_records{shelf=\"whisper\"} 1",
+    ] {
+        assert!(metrics.lines().any(|known| known == line), "{line}: {metrics}");
+    }
+    // The other form has no place for it but the head.
+    let rlp = node.ask("POST /whisper/messages", &[JSON, ("Accept", RLP.1)], b"{}");
+    assert!(rlp.status == 200 && rlp.head.contains("\r\nhark-damaged: true"), "{}", rlp.head);
+    let health = ask(&node.relay, "GET /healthz", &[], b"");
+    assert!(health.text().contains("damaged envelopes: 1"), "{}", health.text());
+    assert!(node.log().contains("a record of the archive is damaged"), "{}", node.log());
+}
