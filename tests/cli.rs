@@ -9,8 +9,8 @@ mod extremes;
 pub(crate) mod full;
 mod health;
 mod import;
-mod networks;
 mod logged;
+mod networks;
 mod owners;
 mod reload;
 mod settings;
@@ -95,6 +95,9 @@ fn the_default_configuration_is_printed_checked_and_read() {
     let file = place.file("hark.toml", default.stdout.as_bytes());
     assert_eq!(hark(&["config", "--check", &file]).code, 0);
     let shown = hark(&["config", "--show"]).stdout;
+    // Gift wraps, zap receipts, and what wallets ask and answer.
+    let addressed = "addressed_kinds = [\"1059\", \"9735\", \"23194\", \"23195\"]";
+    assert!(shown.contains(addressed), "{shown}");
     let file = place.file("shown.toml", shown.as_bytes());
     assert_eq!(hark(&["config", "--show", "--config", &file]).stdout, shown);
 }

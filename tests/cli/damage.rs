@@ -4,11 +4,12 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use super::support::{Place, Run, event, field, hark, notes};
-use crate::served::Socket;
+use crate::served::{PATIENCE, Socket};
 
 /// Imports notes into an archive of several sealed logs.
 fn archive(test: &str, count: u64) -> Place {
@@ -29,6 +30,16 @@ fn damage(place: &Place, text: &str) -> PathBuf {
     bytes[at] ^= 0x20;
     fs::write(&log, bytes).unwrap();
     log
+}
+
+/// An answer of a server over HTTP, with its head.
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
 }
 
 fn json_of(failed: &Run) -> serde_json::Value {
@@ -112,14 +123,7 @@ fn a_server_that_meets_a_damaged_record_says_so_everywhere() {
             }
         }
     };
-    let page = |path: &str| {
-        let mut stream = TcpStream::connect(&server.address).unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        text
-    };
+    let page = |path: &str| get(&server.address, path);
     assert_eq!(ask("{\"since\":1700000500,\"limit\":5000}"), json!(["EOSE", "s", ["finish"]]));
     assert!(page("/healthz").ends_with("ok\n"));
     assert_eq!(ask("{\"limit\":5000,\"kinds\":[1],\"until\":1700000100}"), json!(["EOSE", "s"]));
@@ -135,6 +139,52 @@ fn a_server_that_meets_a_damaged_record_says_so_everywhere() {
     let (code, logged) = server.terminate();
     assert_eq!(code, 0);
     assert!(!logged.contains("a record of the archive is damaged"), "told twice: {logged}");
+}
+
+/// The value of a metric of the page.
+fn metric(page: &str, name: &str) -> f64 {
+    let line = page.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("no {name}: {page}")).parse().unwrap()
+}
+
+#[test]
+fn the_slow_check_runs_as_it_is_set_and_metrics_and_stats_tell_of_it() {
+    let place = archive("damage-slow-check", 3_000);
+    for (days, runs) in [(1, true), (0, false)] {
+        let text = format!("[archive]\nscrub_days = {days}\n");
+        let file = place.file("hark.toml", text.as_bytes());
+        let server = place.serve_with(&["--config", &file]);
+        let until = Instant::now() + PATIENCE;
+        // The first part is read at once.
+        let page = loop {
+            let page = get(&server.address, "/metrics");
+            if !runs || metric(&page, "hark_scrub_read_bytes_total") > 0.0 {
+                break page;
+            }
+            assert!(Instant::now() < until, "{page}");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        let stats = place.hark(&["stats", "--json"]).json();
+        let scrub = &stats["server"]["scrub"];
+        let free = metric(&page, "hark_store_free_bytes");
+        assert!(free > 0.0 && stats["free_bytes"].as_u64() > Some(0), "{free} {stats}");
+        for (name, figure) in [
+            ("hark_scrub_passes_total", "passes"),
+            ("hark_scrub_repaired_total", "repaired"),
+            ("hark_scrub_last_faults", "last_faults"),
+        ] {
+            assert_eq!((metric(&page, name), &scrub[figure]), (0.0, &json!(0)), "{name}");
+        }
+        let share = metric(&page, "hark_scrub_pass_share");
+        assert_eq!((share > 0.0, share < 1.0), (runs, true), "{share}");
+        assert_eq!(scrub["read_bytes"].as_u64() > Some(0), runs, "{scrub}");
+        assert!(scrub["total_bytes"].as_u64() > scrub["pass_bytes"].as_u64(), "{scrub}");
+        // No pass has ended.
+        assert_eq!(scrub["last_pass_s"], json!(null));
+        assert!(!page.contains("hark_scrub_last_pass_age_seconds "), "{page}");
+        assert!(place.hark(&["stats"]).text().contains("slow check"));
+        assert_eq!(server.terminate().0, 0);
+    }
 }
 
 #[test]
