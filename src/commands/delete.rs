@@ -67,8 +67,9 @@ fn dry_run(
         print::line(&serde_json::json!({ "matching": matching, "deleted": 0 }).to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let records = location.network.records();
-    print::line(&format!("{} {records} match; nothing was deleted", print::number(matching)))?;
+    let matches = if matching == 1 { "matches" } else { "match" };
+    let count = print::count(matching, location.network.record());
+    print::line(&format!("{count} {matches}; nothing was deleted"))?;
     for event in shown {
         let text = String::from_utf8_lossy(&event);
         let start: String = text.chars().take(SHOWN_CHARS).collect();
@@ -128,8 +129,7 @@ fn delete(
         serde_json::json!({ "matching": total, "deleted": deleted }).to_string()
     } else {
         let more = if stopped { "; stopped before the end, run it again to continue" } else { "" };
-        let records = location.network.records();
-        format!("{} {records} deleted{more}", print::number(deleted))
+        format!("{} deleted{more}", print::count(deleted, location.network.record()))
     };
     print::line(&text)?;
     Ok(if stopped { ExitCode::from(interrupt::INTERRUPTED) } else { ExitCode::SUCCESS })

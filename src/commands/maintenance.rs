@@ -59,9 +59,8 @@ pub(crate) fn check(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Res
         print::line(&json.to_string())?;
     } else {
         print::line(&format!(
-            "{} {}, {} deleted, {}, {}: {}",
-            print::number(report.records),
-            location.network.records(),
+            "{}, {} deleted, {}, {}: {}",
+            print::count(report.records, location.network.record()),
             print::number(report.dead),
             print::count(report.segments, "segment"),
             print::count(report.logs, "log"),
@@ -119,9 +118,8 @@ pub(crate) fn rebuild(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::R
             doubles => format!("; stored twice, and now once: {}", print::number(doubles)),
         };
         format!(
-            "{} {} in {}, rebuilt from the log{doubles}",
-            print::number(rebuilt.records),
-            location.network.records(),
+            "{} in {}, rebuilt from the log{doubles}",
+            print::count(rebuilt.records, location.network.record()),
             print::count(rebuilt.segments, "segment")
         )
     };

@@ -113,7 +113,7 @@ fn distribute(
         print::line(&line.to_string())?;
     } else {
         let records = records.map_or(String::new(), |records| {
-            format!(": {} {} in {seconds:.1} s", print::number(records), location.network.records())
+            format!(": {} in {seconds:.1} s", print::count(records, location.network.record()))
         });
         print::line(&format!("{state}{records}"))?;
     }

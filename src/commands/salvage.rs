@@ -156,8 +156,7 @@ fn say(network: &dyn Network, report: &SalvageReport) -> anyhow::Result<()> {
     print::line(&format!(
         "{}: {} {} brought over; {} had been deleted, {} are replaced by others or there twice",
         network.name(),
-        print::number(report.records),
-        network.records(),
+        print::count(report.records, network.record()),
         print::number(report.deleted),
         print::number(report.replaced),
     ))?;
@@ -185,7 +184,7 @@ fn say(network: &dyn Network, report: &SalvageReport) -> anyhow::Result<()> {
     }
     let more = report.lost.len().saturating_sub(PARTS_SHOWN) as u64 + report.more_lost;
     if more > 0 {
-        print::line(&format!("  and {} more parts", print::number(more)))?;
+        print::line(&format!("  and {}", print::count(more, "more part")))?;
     }
     Ok(())
 }

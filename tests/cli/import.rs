@@ -263,6 +263,30 @@ fn a_delete_says_first_what_it_would_do() {
     assert_eq!(place.hark(&["check", "--json"]).json()["faults"], serde_json::json!([]));
 }
 
+#[test]
+fn one_record_is_not_called_several() {
+    let place = Place::new("singular");
+    let file = place.path("one.jsonl");
+    let imported = place.hark_fed(&["import"], notes(1).as_bytes()).text();
+    let exported = place.hark(&["export", "--output", &file]).stderr;
+    let explained = place.hark(&["explain", "--run", "{}"]).text();
+    let (data, new) = (place.data(), place.path("new"));
+    let salvage = ["salvage", "--from", data.to_str().unwrap(), "--to", &new];
+    let said = [
+        (imported, "1 event read and checked in"),
+        (exported, "1 event written to"),
+        (explained, "run: 1 event, 1 row visited"),
+        (place.hark(&["check"]).text(), "1 event, 0 deleted, 0 segments, 1 log: no faults"),
+        (place.hark(&salvage).text(), "nostr: 1 event brought over; had been deleted: 0"),
+        (place.hark(&["delete", "{}"]).text(), "1 event matches; nothing was deleted"),
+        (place.hark(&["delete", "{}", "--yes"]).text(), "1 event deleted\n"),
+        (place.hark(&["delete", "{}"]).text(), "0 events match; nothing was deleted"),
+    ];
+    for (text, said) in said {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+}
+
 /// Real events, if the file exists: every event with a valid id and signature is stored, and
 /// exported as it was imported.
 #[test]

@@ -512,8 +512,8 @@ impl MirrorState {
         queue.behind_since = None;
         drop(queue);
         report(&format!(
-            "the mirror is in step: {} records compared in {} s, {copied} brought over, {refused} \
-             refused by it, {extra} that only it has",
+            "the mirror is in step: compared: {} in {} s, brought over: {copied}, refused by it: \
+             {refused}, only it has: {extra}",
             walk.compared(),
             started.elapsed().as_secs()
         ));

@@ -18,6 +18,10 @@ pub trait Network: Send + Sync {
     fn name(&self) -> &'static str;
     /// What the network's records are called in messages to people, such as `events`.
     fn records(&self) -> &'static str;
+    /// What one of them is called, such as `event`: their name without its s.
+    fn record(&self) -> &'static str {
+        self.records().strip_suffix('s').unwrap_or(self.records())
+    }
     /// The properties of the network's records that a store may rely on.
     fn nature(&self) -> RecordProperties;
     /// The rules for what a record does to the records before it.
@@ -121,6 +125,7 @@ mod tests {
     fn examples_of_filters_are_filters_and_are_written_as_they_were_typed() {
         let networks: [&dyn Network; 3] = [&nostr::Nostr, &waku::Waku, &whisper::Whisper];
         for network in networks {
+            assert_eq!(network.records(), format!("{}s", network.record()));
             let filters = network.filters();
             let query = filters.query(filters.example(), &mut |_| Ok(Vec::new())).unwrap().unwrap();
             assert_eq!(filters.text(&query), filters.example());

@@ -315,9 +315,8 @@ impl ImportWriter<'_> {
         self.memory.look();
         let rate = self.tally.records as f64 / self.started.elapsed().as_secs_f64().max(0.001);
         let words = format!(
-            "{} {}, {}/s",
-            print::number(self.tally.records),
-            self.network.records(),
+            "{}, {}/s",
+            print::count(self.tally.records, self.network.record()),
             print::number(rate as u64)
         );
         self.meter.at(checked.read_to, self.size, &words);

@@ -106,9 +106,8 @@ impl ImportTally {
         let rate = self.records as f64 / spent.as_secs_f64().max(0.001);
         let how = if trusted { "read, ids and signatures NOT checked" } else { "read and checked" };
         let head = format!(
-            "{} {} {how} in {:.1} s, {} a second",
-            print::number(self.records),
-            network.records(),
+            "{} {how} in {:.1} s, {} a second",
+            print::count(self.records, network.record()),
             spent.as_secs_f64(),
             print::number(rate as u64)
         );

@@ -34,16 +34,17 @@ pub struct Explanation {
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "plan: {}, about {} rows to visit", self.plan, self.estimate)?;
+        let rows = |count: u64| format!("{count} row{}", if count == 1 { "" } else { "s" });
+        writeln!(f, "plan: {}, about {} to visit", self.plan, rows(self.estimate))?;
         for step in &self.steps {
-            write!(f, "  {} ({} rows): {}", step.source, step.rows, step.driver)?;
+            write!(f, "  {} ({}): {}", step.source, rows(step.rows), step.driver)?;
             if !step.intersect.is_empty() {
                 write!(f, ", cut with {}", step.intersect.join(" and "))?;
             }
             if !step.residual.is_empty() {
                 write!(f, ", checked: {}", step.residual.join(", "))?;
             }
-            writeln!(f, ", about {} rows", step.estimate)?;
+            writeln!(f, ", about {}", rows(step.estimate))?;
         }
         for line in &self.details {
             writeln!(f, "{line}")?;

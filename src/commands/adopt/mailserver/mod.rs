@@ -81,8 +81,8 @@ pub(super) fn run(
     hark_store_embedded::permissions::create_dir(&location.data)?;
     let mut progress = MailProgress::open(location, &source.name())?;
     if !progress.key.is_empty() {
-        let envelopes = print::number(progress.envelopes);
-        eprintln!("hark: continuing an earlier run, after {envelopes} envelopes");
+        let envelopes = print::count(progress.envelopes, "envelope");
+        eprintln!("hark: continuing an earlier run, after {envelopes}");
     }
     if let Some(days) = location.config.whisper.retention_days {
         eprintln!(
@@ -175,8 +175,8 @@ impl MailAdoption<'_> {
                 progress.envelopes += batch.rows;
                 progress.save()?;
                 let rate = (progress.envelopes - before) as f64 / self.pace.seconds().max(0.001);
-                let envelopes = print::number(progress.envelopes);
-                let words = format!("{envelopes} envelopes, {}/s", print::number(rate as u64));
+                let envelopes = print::count(progress.envelopes, "envelope");
+                let words = format!("{envelopes}, {}/s", print::number(rate as u64));
                 meter.at(batch.done, total.max(batch.done), &words);
                 self.pace.wait(batch.rows);
             }

@@ -138,7 +138,7 @@ pub(super) fn run(
             bring(writer, adoption, &missing, &mut swept)?;
         }
         let done = source.done();
-        meter.at(done, total.max(done), &format!("{} keys", print::number(swept.rows)));
+        meter.at(done, total.max(done), &print::count(swept.rows, "key"));
     }
     meter.finish();
     let (damaged, first_damage) = source.damage();

@@ -104,8 +104,8 @@ pub(crate) fn run(
     let transaction = source.transaction()?;
     progress.since = progress.since.filter(|since| *since <= transaction).or(Some(transaction));
     if progress.at > RowCursor::default() {
-        let events = print::number(progress.events);
-        eprintln!("hark: continuing an earlier run, after {events} events");
+        let events = print::count(progress.events, "event");
+        eprintln!("hark: continuing an earlier run, after {events}");
     }
     if !args.verify_signatures {
         eprintln!(
@@ -206,8 +206,8 @@ impl Adoption<'_> {
                 progress.save()?;
                 let rate = (progress.events - before) as f64 / self.pace.seconds().max(0.001);
                 let words = format!(
-                    "{} events, {}/s",
-                    print::number(progress.events),
+                    "{}, {}/s",
+                    print::count(progress.events, "event"),
                     print::number(rate as u64)
                 );
                 meter.at(progress.events, total.max(progress.events), &words);
@@ -227,9 +227,9 @@ impl Adoption<'_> {
         progress: &mut NostreamProgress,
     ) -> anyhow::Result<()> {
         eprintln!(
-            "hark: {} events were brought over; new events follow until Ctrl-C. Stop nostream \
-             before Ctrl-C, and nothing is missing",
-            print::number(progress.events)
+            "hark: brought over: {}; new events follow until Ctrl-C. Stop nostream before Ctrl-C, and \
+             nothing is missing",
+            print::count(progress.events, "event")
         );
         let mut late = LateScan::new(progress.since.unwrap_or_default());
         let mut from = behind(progress.at);
