@@ -113,15 +113,26 @@ fn what_stays_behind_is_told_by_its_reason() {
     update(&forged, "event_signature = decode(repeat('11', 64), 'hex')");
     let newer = event(1, 1_700_000_008, 0, &[], "new profile");
     place.hark_fed(&["import"], newer.as_bytes()).text();
-    let done = adopt(&place, &database, &["--verify-signatures"]);
+    let told = |flags: &[&str], faulty: u64| {
+        let args = ["adopt", "nostream", &database.url, "--json"];
+        let run = place.hark(&[&args[..], flags].concat());
+        let said = format!("not those that their ids name: {faulty}. They were not brought over");
+        assert!(run.code == 1 && run.stderr.contains(&said), "{run:?}");
+        serde_json::from_str::<Value>(&run.stdout).unwrap()
+    };
+    let done = told(&["--verify-signatures"], 2);
     let reasons = &done["ids"]["reasons"];
     for reason in ["deleted_there", "bad_id", "bad_signature", "ephemeral", "expired", "superseded"]
     {
         assert_eq!(reasons[reason], 1, "{reason}: {done}");
     }
-    assert_eq!((&done["stored"], &done["ids"]["clean"]), (&0.into(), &json!(true)));
+    assert_eq!((&done["stored"], &done["ids"]["clean"]), (&0.into(), &json!(false)));
+    assert_eq!(done["ids"]["faulty"], 2, "{done}");
     // Without the check of signatures, the forged event is stored, as the archive lacks it.
-    assert_eq!(adopt(&place, &database, &[])["ids"]["late"], 1);
+    assert_eq!(told(&[], 1)["ids"]["late"], 1);
+    update(&changed, "event_content = 'changed'");
+    let clean = adopt(&place, &database, &[]);
+    assert_eq!((&clean["ids"]["late"], &clean["ids"]["clean"]), (&1.into(), &json!(true)));
 
     let empty = Cluster::shared().database("adoptempty");
     let run = place.hark(&["adopt", "nostream", &empty.url]);

@@ -81,6 +81,11 @@ impl AdoptTally {
         print::line(&print::table(&rows))
     }
 
+    /// Returns the number of refusals for this reason.
+    pub(super) fn count(&self, reason: RefusalReason) -> u64 {
+        self.refused[reason as usize].0
+    }
+
     /// Returns the number of all refusals.
     pub(super) fn refusals(&self) -> u64 {
         self.refused.iter().map(|(count, _)| count).sum()

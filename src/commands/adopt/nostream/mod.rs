@@ -145,7 +145,17 @@ pub(crate) fn run(
             Ok(ExitCode::from(interrupt::INTERRUPTED))
         }
         Some(swept) if swept.is_clean() => Ok(ExitCode::SUCCESS),
-        Some(_) => Ok(ExitCode::FAILURE),
+        Some(swept) => {
+            if swept.faulty() > 0 {
+                eprintln!(
+                    "hark: rows of the source that are no events, or not those that their ids name: \
+                     {}. They were not brought over; the report has the first of each kind, and \
+                     other relays may have the events",
+                    print::number(swept.faulty())
+                );
+            }
+            Ok(ExitCode::FAILURE)
+        }
     }
 }
 

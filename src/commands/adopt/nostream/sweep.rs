@@ -19,6 +19,9 @@ use crate::when;
 /// Ids read together, and ids looked up together.
 const READ: i64 = 20_000;
 const LOOK_UP: usize = 500;
+/// The reasons that say that the source is damaged.
+const FAULTY: [RefusalReason; 3] =
+    [RefusalReason::Malformed, RefusalReason::BadId, RefusalReason::BadSignature];
 
 /// The result of the comparison.
 #[derive(Debug)]
@@ -51,9 +54,16 @@ impl SweepTotals {
         }
     }
 
-    /// Whether every id is in the archive or was refused for a reason, and no event differs.
+    /// The number of the source's rows that are no events, or not those that their ids name.
+    pub(super) fn faulty(&self) -> u64 {
+        FAULTY.iter().map(|reason| self.why.count(*reason)).sum()
+    }
+
+    /// Whether every id is in the archive or was refused for a reason that the relay could have had
+    /// itself, and no event differs.
     pub(super) fn is_clean(&self) -> bool {
-        self.ids == self.here + self.late + self.refused && self.different.is_empty()
+        let missing = self.ids != self.here + self.late + self.refused;
+        !missing && self.different.is_empty() && self.faulty() == 0
     }
 
     pub(super) fn to_json(&self) -> Value {
@@ -64,6 +74,7 @@ impl SweepTotals {
             "late": self.late,
             "refused": self.refused,
             "reasons": self.why.to_json(),
+            "faulty": self.faulty(),
             "sampled": self.sampled,
             "different": self.different,
             "clean": self.is_clean(),
