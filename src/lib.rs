@@ -13,6 +13,7 @@ mod interrupt;
 mod location;
 mod log;
 mod notify;
+mod owner;
 mod print;
 mod question;
 mod successor;

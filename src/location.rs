@@ -1,6 +1,7 @@
 //! Where the archive is and how a command opens it. A command reads beside a running server. It
 //! writes while it holds the archive's lock, or sends its writes to the running server.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +22,8 @@ use hark_store_embedded::{
 use hark_store_postgres::{PostgresStore, is_database, shown};
 use parking_lot::Mutex;
 
-use crate::WrongUse;
 use crate::config::{Config, NetworkSetup, ShelfConfig, setup, setups};
+use crate::{WrongUse, owner};
 
 /// Advice for errors in which the database could not be reached.
 pub(crate) const LOOK_AT_DATABASE: &str =
@@ -217,6 +218,10 @@ impl ArchiveLocation {
         if self.exists() {
             return Ok(());
         }
+        let looked = std::fs::metadata(self.shelf());
+        if looked.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+            bail!("{}", owner::denied(&self.shelf()));
+        }
         bail!(
             "there is no archive in {}; name the directory of one (--data), or begin one with \
              `hark serve` or `hark import`",
@@ -234,12 +239,13 @@ impl ArchiveLocation {
             return Ok(Arc::new(self.postgres(url, false)?));
         }
         let shelf = self.shelf();
-        let store = EmbeddedStore::open_read_only(&shelf, self.options()).with_context(|| {
-            format!(
-                "the archive in {} could not be opened for reading; nothing was changed. \
-                 `hark check` says what is wrong with it",
-                shelf.display()
-            )
+        let store = EmbeddedStore::open_read_only(&shelf, self.options()).map_err(|error| {
+            self.not_opened(error, |shelf| {
+                format!(
+                    "the archive in {shelf} could not be opened for reading; nothing was changed. \
+                     `hark check` says what is wrong with it"
+                )
+            })
         })?;
         Ok(Arc::new(store))
     }
@@ -254,19 +260,33 @@ impl ArchiveLocation {
     pub(crate) fn open_store(&self) -> anyhow::Result<EmbeddedStore> {
         let shelf = self.shelf();
         EmbeddedStore::open(&shelf, self.network.rules(), self.options()).map_err(|error| {
-            if error.is_disk_full() {
-                return anyhow::Error::new(error).context(disk_is_full(&shelf));
-            }
             let advice = if error.is_unexplained() {
                 ". `hark check` says what is wrong with it, `hark rebuild` rebuilds its indices"
             } else {
                 ""
             };
-            anyhow::Error::new(error).context(format!(
-                "the archive in {} could not be opened; nothing was changed{advice}",
-                shelf.display()
-            ))
+            self.not_opened(error, |shelf| {
+                format!("the archive in {shelf} could not be opened; nothing was changed{advice}")
+            })
         })
+    }
+
+    /// Says why the shelf could not be opened: in the `words` for faults of the archive, unless the
+    /// disk is full or the files are another user's.
+    pub(crate) fn not_opened(
+        &self,
+        error: ShelfOpenError,
+        words: impl Fn(std::path::Display<'_>) -> String,
+    ) -> anyhow::Error {
+        let shelf = self.shelf();
+        let words = if error.is_disk_full() {
+            disk_is_full(&shelf)
+        } else if error.is_denied() {
+            owner::denied(&shelf)
+        } else {
+            words(shelf.display())
+        };
+        anyhow::Error::new(error).context(words)
     }
 
     /// Opens the shelf for reading only, where it cannot be opened for writing because of `error`,
@@ -361,12 +381,13 @@ impl ArchiveLocation {
     pub(crate) fn open_released(&self) -> anyhow::Result<EmbeddedStore> {
         let shelf = self.shelf();
         let store = EmbeddedStore::open_released(&shelf, self.network.rules(), self.options());
-        store.with_context(|| {
-            format!(
-                "the archive in {} could not be opened beside the running server, which continues. \
-                 `hark check` says what is wrong with the archive",
-                shelf.display()
-            )
+        store.map_err(|error| {
+            self.not_opened(error, |shelf| {
+                format!(
+                    "the archive in {shelf} could not be opened beside the running server, which \
+                     continues. `hark check` says what is wrong with the archive"
+                )
+            })
         })
     }
 
@@ -391,6 +412,9 @@ impl ArchiveLocation {
             ),
             other @ LockError::Io { .. } if other.is_disk_full() => {
                 anyhow::Error::new(other).context(disk_is_full(&self.data))
+            }
+            other @ LockError::Io { .. } if other.is_denied() => {
+                anyhow::Error::new(other).context(owner::denied(&self.data))
             }
             other @ LockError::Io { .. } => anyhow::Error::new(other).context(format!(
                 "the archive in {} could not be locked; its directory must be writable, or name \
@@ -455,6 +479,9 @@ fn connect(socket: &Path, shelf: &str) -> anyhow::Result<Option<ControlClient>> 
     match ControlClient::connect(socket, shelf) {
         Ok(client) => Ok(Some(client)),
         Err(ControlError::Absent) => Ok(None),
+        Err(ControlError::Broken(error)) if error.kind() == ErrorKind::PermissionDenied => {
+            Err(anyhow::Error::new(error).context(owner::denied(socket)))
+        }
         Err(error) => Err(anyhow::Error::new(error).context(format!(
             "a server runs on this archive, but does not answer on {}; nothing was written. Try \
              again, or stop the server first",

@@ -13,6 +13,7 @@ use serde_json::json;
 use crate::damage;
 use crate::interrupt;
 use crate::location::{ArchiveLocation, WriterHandle};
+use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
 
 #[derive(Debug, Args)]
@@ -71,7 +72,15 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
     }
     from.must_exist()?;
     let stop = interrupt::flag()?;
+    // A database has no owner whom a new directory could belong to.
+    let makes = from.database.is_none() && !to.exists();
+    if makes {
+        owner::make_dir_like(&to.data, &from.shelf())?;
+    }
     let mut writer = to.write()?;
+    if makes {
+        owner::tell(&to.data, Some(&from.shelf()));
+    }
     let started = Instant::now();
     let mut sum = CopyTotals::default();
     for more in 0..=WALKS_MORE {

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::commands::stats::StatsArgs;
 use crate::location::{ArchiveLocation, WriterHandle};
+use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
 
 /// Most faults that are printed; further faults are only counted.
@@ -45,7 +46,11 @@ pub(crate) fn check(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Res
         hark_store_embedded::check(&location.shelf(), &location.options(), &mut |progress| {
             meter.store(progress);
         })
-        .context("the archive could not be checked to its end; nothing was changed")?;
+        .map_err(|error| {
+            location.not_opened(error, |_| {
+                "the archive could not be checked to its end; nothing was changed".into()
+            })
+        })?;
     meter.finish();
     let faults: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
     if args.json {
@@ -98,15 +103,28 @@ pub(crate) fn rebuild(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::R
     location.must_exist()?;
     let lock = location.lock()?;
     let mut meter = CommandProgress::start("rebuild", 0, CountedUnit::Records);
-    let rebuilt =
-        hark_store_embedded::rebuild(&location.shelf(), &location.options(), &mut |progress| {
+    let rebuilt = hark_store_embedded::rebuild(
+        &location.shelf(),
+        &location.options(),
+        &mut |progress| {
             meter.store(progress);
-        })
-        .map_err(|error| {
+        },
+    )
+    .map_err(|error| {
+        let words = if error.is_disk_full() {
+            format!(
+                "the disk is full, so not all indices could be made; the log is untouched. Make \
+                     room on the disk of {}, then run the command again",
+                location.shelf().display()
+            )
+        } else if error.is_denied() {
+            owner::denied(&location.shelf())
+        } else {
             let again = if error.is_unexplained() { ". Run it again" } else { "" };
-            let words = format!("rebuilding ended early; the log is untouched{again}");
-            anyhow::Error::new(error).context(words)
-        })?;
+            format!("rebuilding ended early; the log is untouched{again}")
+        };
+        anyhow::Error::new(error).context(words)
+    })?;
     meter.finish();
     drop(lock);
     let text = if args.json {

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::config::setups;
 use crate::location::ArchiveLocation;
+use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
 
 #[derive(Debug, Args)]
@@ -59,6 +60,7 @@ pub(crate) fn run(
     }
     must_be_new(&args.to)?;
     let _lock = lock(&from)?;
+    owner::make_dir_like(&args.to, &args.from)?;
     let mut reports = Vec::new();
     for network in shelves {
         let (from, to) = (from.of(network), to.of(network));
@@ -82,6 +84,7 @@ pub(crate) fn run(
         })?;
         reports.push((network, report));
     }
+    owner::tell(&args.to, Some(&args.from));
     let is_whole = reports.iter().all(|(_, report)| is_whole(report));
     if args.json {
         let shelves: Vec<Value> =
@@ -154,7 +157,7 @@ fn to_json(shelf: &str, report: &SalvageReport) -> Value {
 
 fn say(network: &dyn Network, report: &SalvageReport) -> anyhow::Result<()> {
     print::line(&format!(
-        "{}: {} {} brought over; {} had been deleted, {} are replaced by others or there twice",
+        "{}: {} brought over; had been deleted: {}, replaced by others or there twice: {}",
         network.name(),
         print::count(report.records, network.record()),
         print::number(report.deleted),

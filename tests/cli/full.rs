@@ -159,6 +159,7 @@ fn without_any_space_a_server_reads_and_says_why_it_does_not_write() {
     disk.fill();
     says_full(&place.hark(&["delete", "{\"kinds\":[7]}", "--yes"]));
     says_full(&place.hark(&["compact"]));
+    says_full(&place.hark(&["rebuild"]));
 
     let serving = place.serve();
     let (status, why) = health(&serving.address);

@@ -1,11 +1,12 @@
 //! Commands that root runs on the archive of another user's service leave the service its files.
 
+use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
-use super::support::{Place, command, field, notes, signal};
+use super::support::{Place, Run, command, field, hark, notes, signal};
 
 /// The user and the group of the service: `nobody` and `nogroup`.
 const OTHER: u32 = 65_534;
@@ -60,4 +61,97 @@ fn what_root_does_locks_no_service_out() {
     assert!(found.is_empty(), "{found:?}");
     serve_as_other(&place);
     assert_eq!(place.hark(&["count", "{}"]).text().trim(), "299");
+}
+
+/// Runs a command on the archive as the other user.
+fn as_other(place: &Place, args: &[&str]) -> Run {
+    let data = place.data();
+    let mut command = command(&["--data", data.to_str().unwrap()]);
+    let output = command.args(args).uid(OTHER).gid(OTHER).output().unwrap();
+    Run {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+#[test]
+fn who_may_not_open_an_archive_is_told_whose_it_is() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("passed over: only root can run commands as another user");
+    }
+    let place = Place::new("owners-denied");
+    place.hark_fed(&["import", "--trusted"], notes(30).as_bytes()).text();
+    let serve = ["serve", "--listen", "127.0.0.1:0"];
+    let to = place.path("backup");
+    std::fs::create_dir(&to).unwrap();
+    chown(&to, Some(OTHER), Some(OTHER)).unwrap();
+    // First the folder of the archive is closed, then that of the shelf.
+    for mode in [0o700, 0o755] {
+        std::fs::set_permissions(place.data(), Permissions::from_mode(mode)).unwrap();
+        for args in [
+            &["count", "{}"][..],
+            &["import", "-"],
+            &["delete", "{}", "--yes"],
+            &["check"],
+            &["rebuild"],
+            &["backup", &to],
+            &serve,
+        ] {
+            let run = as_other(&place, args);
+            assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{args:?} {mode:o}: {run:?}");
+            for said in ["belongs to root (0)", "(65534) may not open it", "sudo -u 'root' hark"] {
+                assert!(run.stderr.contains(said), "{args:?} {mode:o} {said}: {run:?}");
+            }
+            for wrong in ["hark check", "hark rebuild", "no archive", "damage"] {
+                assert!(!run.stderr.contains(wrong), "{args:?} {mode:o} {wrong}: {run:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_root_makes_of_a_services_archive_is_the_services() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("passed over: only root can give files away");
+    }
+    let place = Place::new("owners-made");
+    let data = place.data();
+    std::fs::create_dir(&data).unwrap();
+    chown(&data, Some(OTHER), Some(OTHER)).unwrap();
+    place.hark_fed(&["import", "--trusted"], notes(300).as_bytes()).text();
+    let backup = place.path("backup");
+    std::fs::create_dir(&backup).unwrap();
+    chown(&backup, Some(OTHER), Some(OTHER)).unwrap();
+    place.hark(&["backup", &backup]).text();
+    let from = data.to_str().unwrap();
+    for (name, command) in [
+        ("salvaged", &["salvage", "--from", from, "--to", "NEW"][..]),
+        ("copied", &["copy", "--from", from, "--to", "NEW"]),
+        ("restored", &["--data", "NEW", "restore", &backup]),
+    ] {
+        // Its parent belongs to root, and so does one that is there already.
+        for is_there in [false, true] {
+            let new = Place::new(&format!("owners-{name}"));
+            if is_there {
+                std::fs::create_dir(new.data()).unwrap();
+            }
+            let path = new.data().to_str().unwrap().to_owned();
+            let args: Vec<&str> =
+                command.iter().map(|arg| if *arg == "NEW" { &path } else { *arg }).collect();
+            let run = hark(&args);
+            assert_eq!(run.code, 0, "{run:?}");
+            if is_there {
+                let said = format!("if the server runs as that user: chown -R nobody: {path}");
+                assert!(run.stderr.contains(&said), "{name}: {run:?}");
+                continue;
+            }
+            let mut found = Vec::new();
+            of_others(new.data().parent().unwrap(), &mut found);
+            assert!(found.is_empty(), "{name}: {found:?}");
+            assert!(run.stderr.contains("belongs to nobody (65534)"), "{name}: {run:?}");
+            serve_as_other(&new);
+            assert_eq!(new.hark(&["count", "{}"]).text().trim(), "300", "{name}");
+        }
+    }
 }

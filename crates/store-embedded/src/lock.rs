@@ -72,6 +72,11 @@ impl LockError {
     pub fn is_disk_full(&self) -> bool {
         matches!(self, Self::Io { cause, .. } if is_full(cause))
     }
+
+    /// Whether the lock could not be taken because this process's user may not do so.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied)
+    }
 }
 
 impl DirectoryLock {

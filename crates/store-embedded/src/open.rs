@@ -103,11 +103,20 @@ impl ShelfOpenError {
 
     /// Whether the shelf could not be opened because the disk is full.
     pub fn is_disk_full(&self) -> bool {
+        self.io_cause().is_some_and(room::is_full)
+    }
+
+    /// Whether the shelf could not be opened because this process's user may not open its files.
+    pub fn is_denied(&self) -> bool {
+        self.io_cause().is_some_and(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
+    }
+
+    fn io_cause(&self) -> Option<&io::Error> {
         match self {
             Self::Io { cause, .. }
             | Self::Log(LogError::Io { cause, .. })
-            | Self::Manifest { cause: ManifestError::Io(cause), .. } => room::is_full(cause),
-            _ => false,
+            | Self::Manifest { cause: ManifestError::Io(cause), .. } => Some(cause),
+            _ => None,
         }
     }
 

@@ -1,8 +1,8 @@
 //! Files and folders that only their owner can open, since an archive may hold private messages.
 //! Those made by root belong to the owner of the folder they are in, so that a command run as root
-//! does not lock a service out of its archive.
+//! does not lock a service out of its archive; [`create_dir_like`] makes folders for another owner.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -24,11 +24,23 @@ pub fn open_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 
 /// Creates a folder and the missing folders above it.
 pub fn create_dir(path: &Path) -> io::Result<()> {
+    create_dirs(path, &give)
+}
+
+/// Creates a folder and the missing folders above it. If root does so, they belong to the owner of
+/// `model`, unless that is root as well.
+pub fn create_dir_like(path: &Path, model: &Path) -> io::Result<()> {
+    let model = fs::metadata(model)?;
+    create_dirs(path, &|path| if model.uid() == 0 { give(path) } else { give_to(path, &model) })
+}
+
+/// Creates folders, and passes each to `give` once it is there.
+fn create_dirs(path: &Path, give: &dyn Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
     }
     if let Some(parent) = path.parent() {
-        create_dir(parent)?;
+        create_dirs(parent, give)?;
     }
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => give(path),
@@ -55,11 +67,15 @@ fn give(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let parent = fs::metadata(parent.unwrap_or(Path::new(".")))?;
-    if parent.uid() == 0 {
+    give_to(path, &fs::metadata(parent.unwrap_or(Path::new(".")))?)
+}
+
+/// Gives a file or folder that root has made to the owner of another one.
+fn give_to(path: &Path, model: &Metadata) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() || model.uid() == 0 {
         return Ok(());
     }
-    std::os::unix::fs::lchown(path, Some(parent.uid()), Some(parent.gid()))
+    std::os::unix::fs::lchown(path, Some(model.uid()), Some(model.gid()))
 }
 
 #[cfg(test)]
@@ -109,6 +125,15 @@ mod tests {
         for made in ["log", "log/file"] {
             assert_eq!(fs::metadata(root.join(made)).unwrap().uid(), 65_534, "{made}");
         }
+        let other = scratch("owner-like");
+        create_dir(&other).unwrap();
+        create_dir_like(&other.join("a/b"), &root.join("log")).unwrap();
+        create_dir_like(&other, &root).unwrap();
+        create_dir_like(&other.join("c"), &other).unwrap();
+        for (made, owner) in [("", 0), ("a", 65_534), ("a/b", 65_534), ("c", 0)] {
+            assert_eq!(fs::metadata(other.join(made)).unwrap().uid(), owner, "{made}");
+        }
+        fs::remove_dir_all(other).unwrap();
         fs::remove_dir_all(root).unwrap();
     }
 }

@@ -1,0 +1,94 @@
+//! Whose an archive's files are: what is said to a user who may not open them, and to whom those
+//! that root makes belong.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use hark_store_embedded::permissions;
+use rustix::process::geteuid;
+
+/// The list of this machine's users, in which names of owners are looked up.
+const USERS: &str = "/etc/passwd";
+
+/// Says that this user may not open what is at `path`, whose it is, and what helps.
+pub(crate) fn denied(path: &Path) -> String {
+    let us = geteuid().as_raw();
+    let owner = path.ancestors().find_map(|path| Some((path, fs::metadata(path).ok()?.uid())));
+    match owner {
+        Some((path, owner)) if owner != us => {
+            let name = name(owner).unwrap_or_else(|| format!("#{owner}"));
+            format!(
+                "{} belongs to {}, and {} may not open it. Run the command as that user: sudo -u \
+                 '{name}' hark ... Nothing was changed",
+                path.display(),
+                user(owner),
+                user(us)
+            )
+        }
+        _ => format!(
+            "{} may not open {}: `ls -ld` shows what its permissions and those of the folders above \
+             it allow. Nothing was changed",
+            user(us),
+            path.display()
+        ),
+    }
+}
+
+/// Makes the directory of an archive that is made of `source`, a file or a folder, if there is none.
+/// If root does so, the directory belongs to the owner of `source`, and so does all that is made in
+/// it.
+pub(crate) fn make_dir_like(dir: &Path, source: &Path) -> anyhow::Result<()> {
+    permissions::create_dir_like(dir, source).with_context(|| {
+        format!("the directory {} could not be made; name another one", dir.display())
+    })
+}
+
+/// Says to root whose the archive in `dir` is that it has made of `source`, a file or a folder.
+pub(crate) fn tell(dir: &Path, source: Option<&Path>) {
+    if !geteuid().is_root() {
+        return;
+    }
+    let owner = |path: &Path| fs::metadata(path).map_or(0, |about| about.uid());
+    let dir_shown = dir.display();
+    match (owner(dir), source.map_or(0, owner)) {
+        (0, 0) => eprintln!(
+            "hark: {dir_shown} belongs to root; if the server runs as another user, give it to that \
+             user: chown -R USER: {dir_shown}"
+        ),
+        (0, source) => eprintln!(
+            "hark: {dir_shown} belongs to root, and what it was made of to {}; if the server runs as \
+             that user: chown -R {}: {dir_shown}",
+            user(source),
+            name(source).unwrap_or_else(|| source.to_string())
+        ),
+        (owner, _) => eprintln!("hark: {dir_shown} belongs to {}", user(owner)),
+    }
+}
+
+/// A user for people: `hark (999)`, or `the user 999` if it has no name here.
+fn user(id: u32) -> String {
+    name(id).map_or_else(|| format!("the user {id}"), |name| format!("{name} ({id})"))
+}
+
+/// The name of a user, if this machine's list has it.
+fn name(id: u32) -> Option<String> {
+    let users = fs::read_to_string(USERS).ok()?;
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(id)).then(|| name.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_have_names_and_numbers() {
+        assert_eq!(user(0), "root (0)");
+        assert_eq!(user(4_000_000_001), "the user 4000000001");
+    }
+}
