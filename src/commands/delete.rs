@@ -7,8 +7,9 @@ use anyhow::bail;
 use clap::Args;
 use hark_archive::{Id, Query};
 
+use crate::damage;
 use crate::interrupt;
-use crate::location::{ArchiveLocation, WriterHandle};
+use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress, CountedUnit};
 use crate::question::{self, MergedAnswer};
 
@@ -37,6 +38,9 @@ const BATCH_IDS: usize = 500;
 const SHOWN: u64 = 5;
 /// Characters of an event that are shown.
 const SHOWN_CHARS: usize = 160;
+/// What damaged records mean for what is shown, and for what is deleted.
+const NOT_MATCHED: &str = "They are not counted, whether or not they match";
+const NOT_DELETED: &str = "They were not deleted, whether or not they match";
 
 pub(crate) fn run(args: &DeleteArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     // At time 0 nothing has expired, so that stored records can be deleted even after they expire.
@@ -63,9 +67,11 @@ fn dry_run(
             shown.push(found.json);
         }
     }
+    let damaged = store.stats().damaged;
     if args.json {
-        print::line(&serde_json::json!({ "matching": matching, "deleted": 0 }).to_string())?;
-        return Ok(ExitCode::SUCCESS);
+        let json = serde_json::json!({ "matching": matching, "deleted": 0, "damaged": damaged });
+        print::line(&json.to_string())?;
+        return Ok(damage::tell(damaged, location, NOT_MATCHED));
     }
     let matches = if matching == 1 { "matches" } else { "match" };
     let count = print::count(matching, location.network.record());
@@ -82,7 +88,7 @@ fn dry_run(
     if matching > 0 {
         print::line("to delete them, run it again with --yes")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(damage::tell(damaged, location, NOT_MATCHED))
 }
 
 fn delete(
@@ -93,18 +99,9 @@ fn delete(
     let stop = interrupt::flag()?;
     let mut writer = location.write()?;
     // The ids come from one snapshot, so records that arrive later are not deleted.
-    let (mut answer, total) = {
-        let own;
-        let store: &dyn hark_archive::Store = match &writer {
-            WriterHandle::Own(owned) => &*owned.store,
-            WriterHandle::Database(store) => &**store,
-            WriterHandle::Server(_) => {
-                own = location.read()?;
-                &*own
-            }
-        };
-        (MergedAnswer::new(store, queries)?, question::count(store, queries)?)
-    };
+    let store = writer.read(location)?;
+    let mut answer = MergedAnswer::new(&*store, queries)?;
+    let total = question::count(&*store, queries)?;
     let mut meter = CommandProgress::start("delete", total, CountedUnit::Records);
     let mut ids: Vec<Id> = Vec::with_capacity(BATCH_IDS);
     let (mut seen, mut deleted) = (0, 0);
@@ -125,12 +122,14 @@ fn delete(
         }
     }
     meter.finish();
+    let damaged = store.stats().damaged;
     let text = if args.json {
-        serde_json::json!({ "matching": total, "deleted": deleted }).to_string()
+        serde_json::json!({ "matching": total, "deleted": deleted, "damaged": damaged }).to_string()
     } else {
         let more = if stopped { "; stopped before the end, run it again to continue" } else { "" };
         format!("{} deleted{more}", print::count(deleted, location.network.record()))
     };
     print::line(&text)?;
-    Ok(if stopped { ExitCode::from(interrupt::INTERRUPTED) } else { ExitCode::SUCCESS })
+    let told = damage::tell(damaged, location, NOT_DELETED);
+    Ok(if stopped { ExitCode::from(interrupt::INTERRUPTED) } else { told })
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::location::ArchiveLocation;
 use crate::question::{self, MergedAnswer};
-use crate::{print, when};
+use crate::{damage, print, when};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -34,6 +34,8 @@ struct RunResult {
     events: u64,
     visited: u64,
     took_us: u64,
+    /// Records that could not be read, by this run or an earlier one of the command.
+    damaged: u64,
 }
 
 pub(crate) fn run(args: &ExplainArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
@@ -59,15 +61,18 @@ pub(crate) fn run(args: &ExplainArgs, location: &ArchiveLocation) -> anyhow::Res
         print::line(&format!("{text}\n{}", explanation.to_string().trim_end()))?;
         if let Some(ran) = ran {
             print::line(&format!(
-                "run: {} events, {} rows visited ({:.2} times the estimate) in {:.3} ms",
-                print::number(ran.events),
-                print::number(ran.visited),
+                "run: {}, {} visited ({:.2} times the estimate) in {:.3} ms",
+                print::count(ran.events, location.network.record()),
+                print::count(ran.visited, "row"),
                 ran.visited as f64 / explanation.estimate.max(1) as f64,
                 ran.took_us as f64 / 1000.0,
             ))?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    if !args.run {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(damage::report(&*store, location, "The run was of the others"))
 }
 
 fn ask(store: &dyn Store, queries: &[hark_archive::Query]) -> anyhow::Result<RunResult> {
@@ -78,7 +83,8 @@ fn ask(store: &dyn Store, queries: &[hark_archive::Query]) -> anyhow::Result<Run
         events += 1;
     }
     let took_us = started.elapsed().as_micros() as u64;
-    Ok(RunResult { events, visited: answer.visited(), took_us })
+    let damaged = store.stats().damaged;
+    Ok(RunResult { events, visited: answer.visited(), took_us, damaged })
 }
 
 fn to_json(filter: &str, explanation: &Explanation, ran: Option<&RunResult>) -> serde_json::Value {
@@ -96,8 +102,14 @@ fn to_json(filter: &str, explanation: &Explanation, ran: Option<&RunResult>) -> 
             })
         })
         .collect();
-    let ran = ran
-        .map(|ran| json!({ "events": ran.events, "visited": ran.visited, "took_us": ran.took_us }));
+    let ran = ran.map(|ran| {
+        json!({
+            "events": ran.events,
+            "visited": ran.visited,
+            "took_us": ran.took_us,
+            "damaged": ran.damaged,
+        })
+    });
     json!({
         "filter": filter,
         "plan": explanation.plan,

@@ -70,6 +70,15 @@ fn commands_that_meet_a_damaged_record_give_the_others_and_fail() {
     tells(&place.hark(&["query", &format!("{{\"ids\":[\"{id}\"]}}")]), 0);
     let count = place.hark(&["count", "--json", &format!("{{\"ids\":[\"{id}\"]}}")]);
     assert_eq!((count.code, json_of(&count)), (1, json!({ "count": 0, "damaged": 1 })));
+    let explained = place.hark(&["explain", "--run", "--json", "{}"]);
+    tells(&explained, 1);
+    assert_eq!(json_of(&explained)["run"]["damaged"], 1);
+    assert_eq!(place.hark(&["explain", "{}"]).code, 0, "nothing is read");
+    let dry = place.hark(&["delete", "--json", "{}"]);
+    tells(&dry, 1);
+    assert_eq!(json_of(&dry), json!({ "matching": 2_999, "deleted": 0, "damaged": 1 }));
+    let one = format!("{{\"ids\":[\"{id}\"]}}");
+    tells(&place.hark(&["delete", &one]), 1);
     // A question that does not need the record is answered as before.
     let others = place.hark(&["count", "--json", "{\"since\":1700000500}"]);
     assert_eq!(others.json()["damaged"], 0);
@@ -91,6 +100,12 @@ fn commands_that_meet_a_damaged_record_give_the_others_and_fail() {
     );
     assert!(copied.stderr.contains("nothing was deleted that may be one of them"), "{copied:?}");
     assert_eq!(copy.hark(&["export"]).text(), whole);
+    // A deletion changes nothing about it.
+    let deleted = place.hark(&["delete", "--yes", &one]);
+    tells(&deleted, 1);
+    assert_eq!(deleted.stdout, "0 events deleted\n");
+    assert!(deleted.stderr.contains("They were not deleted"), "{}", deleted.stderr);
+    tells(&place.hark(&["export"]), 2_999);
     // What is put again is there again.
     assert_eq!(place.hark_fed(&["import", "--json"], lost.as_bytes()).json()["stored"], 1);
     assert_eq!(

@@ -45,7 +45,10 @@ fn messages_are_queried_counted_explained_copied_and_deleted_by_filters_of_their
     let (from, to) = (place.data(), place.path("copy"));
     let from = from.to_str().expect("a path");
     assert_eq!(hark(&["copy", "--json", "--from", from, "--to", &to]).json()["copied"], 30);
-    assert_eq!(hark(&["delete", "--json", filter]).json(), json!({ "matching": 10, "deleted": 0 }));
+    assert_eq!(
+        hark(&["delete", "--json", filter]).json(),
+        json!({ "matching": 10, "deleted": 0, "damaged": 0 })
+    );
     let deleted = hark(&["delete", "--json", "--yes", filter]).json();
     assert_eq!((&deleted["deleted"], count("{}")), (&json!(10), Some(20)));
     let there = hark_with(&["--data", &to, "count", "--json", "--network", "waku", "{}"], &[], b"");
