@@ -1,4 +1,5 @@
-//! `hark backup`: copies what is new in the archive to a directory, beside a running server.
+//! `hark backup`: copies the archive to a directory, of which what is new suffices the next time, or
+//! to one file, beside a running server.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,12 +8,16 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use hark_store_embedded::DirectoryLock;
-use hark_store_embedded::backup::{BackupCatalog, BackupResult, BackupTask, back_up};
+use hark_store_embedded::backup::{
+    BackupCatalog, BackupError, BackupResult, BackupSource, BackupTask, back_up,
+};
 use hark_store_embedded::disk::RealDisk;
 use serde_json::json;
 
+use crate::commands::backup_file::{self, BackupForm};
 use crate::config::setups;
 use crate::location::ArchiveLocation;
+use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
 use crate::when;
 
@@ -22,16 +27,20 @@ Examples:
   hark backup /mnt/backup/hark
   hark backup --incremental /mnt/backup/hark
   hark backup --incremental --verify /mnt/backup/hark
+  hark backup /mnt/backup/monday.hark
+  hark backup - | zstd | ssh elsewhere 'cat > monday.hark.zst'
   hark --data /var/lib/hark restore /mnt/backup/hark
 
 All networks, as they are at one moment, also while the server runs: it waits for nothing. Every record that
 is copied is compared with its checksum. A backup that is interrupted leaves the former one as it was; run
-it again to continue. Keep several directories to have several moments. `hark export --output FILE` writes
-one network into one file.")]
+it again to continue. Only a directory can be brought up to date (--incremental); a file is written whole.
+
+A name that ends in .hark is a file, and so is - (stdout). One that ends in / or has no ending is a
+directory. What is there already stays what it is.")]
 pub(crate) struct BackupArgs {
-    /// The backup's directory; it is made if it does not exist
-    #[arg(value_name = "DIR")]
-    pub(crate) dir: PathBuf,
+    /// The backup: a directory, a file NAME.hark, or - for stdout; it is made if it does not exist
+    #[arg(value_name = "DIR|FILE")]
+    pub(crate) to: PathBuf,
     /// Bring the backup that is there up to date: copy only what is new
     #[arg(long)]
     pub(crate) incremental: bool,
@@ -55,33 +64,52 @@ pub(crate) fn run(args: &BackupArgs, location: &ArchiveLocation) -> anyhow::Resu
     if !shelves.iter().any(|shelf| data.join(shelf).is_dir()) {
         location.must_exist()?;
     }
-    must_be_free(args)?;
-    let _lock = DirectoryLock::acquire(&args.dir).with_context(|| {
-        format!("{} cannot be written, or another backup writes it", args.dir.display())
-    })?;
-    let task = BackupTask {
-        data,
-        shelves: &shelves,
-        from: Arc::new(RealDisk),
-        dir: &args.dir,
-        to: Arc::new(RealDisk),
-        verify: args.verify,
-        now_s: when::now_s(),
-    };
+    let from =
+        BackupSource { data, shelves: &shelves, disk: Arc::new(RealDisk), now_s: when::now_s() };
+    let form = BackupForm::to_write(&args.to)?;
+    if form != BackupForm::Directory && (args.incremental || args.verify) {
+        bail!(
+            "{} is one file, which is written whole each time: --incremental and --verify are for \
+             a directory, such as {}/",
+            args.to.display(),
+            args.to.with_extension("").display()
+        );
+    }
     let mut meter = CommandProgress::start("backup", 0, CountedUnit::Bytes);
-    let done = back_up(&task, &mut |done, total| meter.at(done, total, ""));
+    let progress = &mut |done, total| meter.at(done, total, "");
+    let done = match form {
+        BackupForm::Directory => to_directory(args, from, progress),
+        BackupForm::File => backup_file::write(&from, &args.to, progress),
+        BackupForm::Stream => backup_file::print(&from, progress),
+    };
     meter.finish();
-    let done = done.with_context(|| {
-        format!("no backup was taken; what {} held before is unchanged", args.dir.display())
+    let done = done.map_err(|error| match error.downcast_ref() {
+        Some(BackupError::Shelf(cause)) if cause.is_denied() => error.context(owner::denied(data)),
+        _ => error,
     })?;
-    report(args, &done)?;
+    report(args, form, &done)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn to_directory(
+    args: &BackupArgs,
+    from: BackupSource<'_>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> anyhow::Result<BackupResult> {
+    must_be_free(args)?;
+    let _lock = DirectoryLock::acquire(&args.to).with_context(|| {
+        format!("{} cannot be written, or another backup writes it", args.to.display())
+    })?;
+    let task = BackupTask { from, dir: &args.to, to: Arc::new(RealDisk), verify: args.verify };
+    back_up(&task, progress).with_context(|| {
+        format!("no backup was taken; what {} held before is unchanged", args.to.display())
+    })
 }
 
 /// Fails unless the directory is missing, empty, or holds a backup that may be continued.
 fn must_be_free(args: &BackupArgs) -> anyhow::Result<()> {
-    let dir = args.dir.display();
-    match BackupCatalog::read(&RealDisk, &args.dir)? {
+    let dir = args.to.display();
+    match BackupCatalog::read(&RealDisk, &args.to)? {
         // A first backup that was interrupted.
         Some(found) if found.time_s == 0 => Ok(()),
         Some(found) if !args.incremental => bail!(
@@ -89,7 +117,7 @@ fn must_be_free(args: &BackupArgs) -> anyhow::Result<()> {
             print::moment(found.time_s)
         ),
         Some(_) => Ok(()),
-        None if is_empty(&args.dir)? => Ok(()),
+        None if is_empty(&args.to)? => Ok(()),
         None => {
             bail!("{dir} is not empty and holds no backup; name an empty directory or a new one")
         }
@@ -112,23 +140,34 @@ fn is_empty(dir: &Path) -> anyhow::Result<bool> {
     }
 }
 
-fn report(args: &BackupArgs, done: &BackupResult) -> anyhow::Result<()> {
-    if args.json {
-        let shelves = done.shelves.iter().map(|shelf| {
-            json!({
-                "network": shelf.name,
-                "logs": shelf.logs,
-                "bytes": shelf.bytes,
-                "logs_copied": shelf.logs_copied,
-                "bytes_copied": shelf.bytes_copied,
-            })
-        });
-        let shelves: Vec<_> = shelves.collect();
-        return print::line(&json!({ "shelves": shelves, "damaged": done.damaged }).to_string());
-    }
-    for path in &done.damaged {
+fn report(args: &BackupArgs, form: BackupForm, done: &BackupResult) -> anyhow::Result<()> {
+    for path in done.damaged.iter().filter(|_| !args.json) {
         eprintln!("hark: {} was damaged; it is replaced", path.display());
     }
+    let text = if args.json { to_json(done) } else { to_text(done) };
+    if form == BackupForm::Stream {
+        // The backup itself is on stdout.
+        eprintln!("{text}");
+        return Ok(());
+    }
+    print::line(&text)
+}
+
+fn to_json(done: &BackupResult) -> String {
+    let shelves = done.shelves.iter().map(|shelf| {
+        json!({
+            "network": shelf.name,
+            "logs": shelf.logs,
+            "bytes": shelf.bytes,
+            "logs_copied": shelf.logs_copied,
+            "bytes_copied": shelf.bytes_copied,
+        })
+    });
+    let shelves: Vec<_> = shelves.collect();
+    json!({ "shelves": shelves, "damaged": done.damaged }).to_string()
+}
+
+fn to_text(done: &BackupResult) -> String {
     let rows: Vec<_> = done
         .shelves
         .iter()
@@ -142,5 +181,5 @@ fn report(args: &BackupArgs, done: &BackupResult) -> anyhow::Result<()> {
             (shelf.name.as_str(), print::bytes(shelf.bytes_copied), copied)
         })
         .collect();
-    print::line(&print::table(&rows))
+    print::table(&rows)
 }

@@ -170,7 +170,8 @@ fn to_file(
     whole
 }
 
-fn unfinished(path: &Path) -> PathBuf {
+/// The name under which a file is written before it is whole.
+pub(super) fn unfinished(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".unfinished");
     name.into()

@@ -2,6 +2,7 @@
 
 pub(crate) mod adopt;
 pub(crate) mod backup;
+mod backup_file;
 pub(crate) mod bench;
 pub(crate) mod cluster;
 pub(crate) mod config;

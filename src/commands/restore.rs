@@ -13,28 +13,32 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use hark_store_embedded::DirectoryLock;
-use hark_store_embedded::backup::{BackupCatalog, restore};
+use hark_store_embedded::backup::{BackupCatalog, restore, restore_unpacked};
 use hark_store_embedded::disk::{Disk as _, RealDisk};
 use hark_store_embedded::permissions;
 use serde_json::json;
 
-use crate::config::setup;
+use crate::commands::backup_file::{self, BackupForm};
+use crate::config::{setup, setups};
 use crate::location::{ArchiveLocation, RESTORED, RESTORING};
+use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   hark --data /var/lib/hark restore /mnt/backup/hark
+  hark --data /var/lib/hark restore /mnt/backup/monday.hark
+  zstd -dc monday.hark.zst | hark --data /var/lib/hark restore -
   hark --data /var/lib/hark check
 
 The archive's directory must have no archive. All networks are restored, and the keys by which peers know
 the node. Every byte is compared with its checksum, and the backup is only read. If it is interrupted, run it
-again.")]
+again. What root restores into a new directory belongs to the owner of the backup.")]
 pub(crate) struct RestoreArgs {
-    /// The backup's directory
-    #[arg(value_name = "DIR")]
-    pub(crate) dir: PathBuf,
+    /// The backup: the directory or the file that `hark backup` has written, or - for stdin
+    #[arg(value_name = "DIR|FILE")]
+    pub(crate) from: PathBuf,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -42,33 +46,32 @@ pub(crate) struct RestoreArgs {
 
 pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     location.must_be_files("restore")?;
-    let (data, dir) = (&location.data, args.dir.display());
-    let catalog = BackupCatalog::read(&RealDisk, &args.dir)?;
-    let catalog = catalog.with_context(|| {
-        format!("{dir} holds no backup; name a directory that `hark backup` has written")
-    })?;
-    if catalog.time_s == 0 {
-        bail!("the backup in {dir} was never finished; nothing was restored");
+    let data = &location.data;
+    let form = BackupForm::to_read(&args.from)?;
+    let catalog = match form {
+        BackupForm::Directory => Some(read_catalog(&args.from)?),
+        // It is at the end of the file.
+        BackupForm::File | BackupForm::Stream => None,
+    };
+    let source = match form {
+        BackupForm::Directory => Some(BackupCatalog::path(&args.from)),
+        BackupForm::File => Some(args.from.clone()),
+        BackupForm::Stream => None,
+    };
+    if let Some(source) = &source {
+        owner::make_dir_like(data, source)?;
     }
     let _lock = DirectoryLock::acquire(data)
         .with_context(|| format!("{} cannot be restored into", data.display()))?;
     let (restoring, restored) = (data.join(RESTORING), data.join(RESTORED));
+    let mut time = catalog.as_ref().map(|catalog| catalog.time_s);
     if !restored.exists() {
-        for shelf in &catalog.shelves {
-            if data.join(&shelf.name).exists() {
-                bail!(
-                    "there is an archive in {} already ({}); move it away, or name another \
-                     directory with --data",
-                    data.display(),
-                    shelf.name
-                );
-            }
-        }
+        must_be_without_archive(data)?;
         if restoring.exists() {
             fs::remove_dir_all(&restoring)
                 .with_context(|| format!("{} could not be removed", restoring.display()))?;
         }
-        make(args, location, &catalog, &restoring)?;
+        time = Some(make(args, location, catalog, &restoring)?);
         fs::rename(&restoring, &restored)
             .and_then(|()| RealDisk.sync_dir(data))
             .with_context(|| format!("{} could not be renamed", restoring.display()))?;
@@ -76,42 +79,83 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
     move_all(&restored, data).with_context(|| {
         format!("{} could not be moved to its place; run the command again", restored.display())
     })?;
-    let taken = print::moment(catalog.time_s);
+    owner::tell(data, source.as_deref());
     if args.json {
-        let shelves: Vec<_> = catalog.shelves.iter().map(|shelf| &shelf.name).collect();
-        print::line(&json!({ "shelves": shelves, "time": catalog.time_s }).to_string())?;
-    } else {
-        print::line(&format!("{} has the archive of {taken}", data.display()))?;
+        let names = setups().iter().map(|setup| setup.network.name());
+        let shelves: Vec<_> = names.filter(|name| data.join(name).is_dir()).collect();
+        return print::line(&json!({ "shelves": shelves, "time": time }).to_string())
+            .map(|()| ExitCode::SUCCESS);
     }
+    let of = match time {
+        Some(time) => format!("of {}", print::moment(time)),
+        None => "whose restore was interrupted".into(),
+    };
+    print::line(&format!("{} has the archive {of}", data.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes all shelves and small files in `restoring`, durably.
+/// Reads the catalog of a backup in a directory.
+fn read_catalog(dir: &Path) -> anyhow::Result<BackupCatalog> {
+    let catalog = BackupCatalog::read(&RealDisk, dir)?.with_context(|| {
+        format!(
+            "{} holds no backup; name a directory that `hark backup` has written",
+            dir.display()
+        )
+    })?;
+    if catalog.time_s == 0 {
+        bail!("the backup in {} was never finished; nothing was restored", dir.display());
+    }
+    Ok(catalog)
+}
+
+fn must_be_without_archive(data: &Path) -> anyhow::Result<()> {
+    let mut names = setups().iter().map(|setup| setup.network.name());
+    if let Some(shelf) = names.find(|name| data.join(name).exists()) {
+        bail!(
+            "there is an archive in {} already ({shelf}); move it away, or name another directory \
+             with --data",
+            data.display()
+        );
+    }
+    Ok(())
+}
+
+/// Makes all shelves and small files in `restoring`, durably, and returns when the backup was
+/// taken. Without a `catalog`, the backup is one file.
 fn make(
     args: &RestoreArgs,
     location: &ArchiveLocation,
-    catalog: &BackupCatalog,
+    catalog: Option<BackupCatalog>,
     restoring: &Path,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<u64> {
+    let nothing = || {
+        format!(
+            "nothing was restored into {}; an older backup may be whole",
+            location.data.display()
+        )
+    };
     permissions::create_dir(restoring)
         .with_context(|| format!("{} could not be made", restoring.display()))?;
+    let is_file = catalog.is_none();
+    let catalog = match catalog {
+        Some(catalog) => catalog,
+        None => backup_file::unpack(&args.from, restoring).with_context(nothing)?,
+    };
     for backup in &catalog.shelves {
         let Some(known) = setup(&backup.name) else {
             bail!("the backup has a network that this Hark does not know: {}", backup.name);
         };
         let options = location.of(known.network).options();
-        let (from, to) = (args.dir.join(&backup.name), restoring.join(&backup.name));
+        let (from, to) = (args.from.join(&backup.name), restoring.join(&backup.name));
         let mut meter = CommandProgress::start(&backup.name, 0, CountedUnit::Records);
-        let done = restore(backup, &RealDisk, &from, &to, &options, &mut |progress| {
-            meter.store(progress);
-        });
+        let progress = &mut |progress| meter.store(progress);
+        let done = if is_file {
+            restore_unpacked(backup, &to, &options, progress)
+        } else {
+            restore(backup, &RealDisk, &from, &to, &options, progress)
+        };
         meter.finish();
-        let done = done.with_context(|| {
-            format!(
-                "nothing was restored into {}; an older backup may be whole",
-                location.data.display()
-            )
-        })?;
+        let done = done.with_context(nothing)?;
         if !args.json {
             let logs = print::count(backup.copies.len() as u64, "log");
             let segments = print::count(done.segments, "segment");
@@ -129,7 +173,8 @@ fn make(
     }
     RealDisk
         .sync_dir(restoring)
-        .with_context(|| format!("{} could not be synced", restoring.display()))
+        .with_context(|| format!("{} could not be synced", restoring.display()))?;
+    Ok(catalog.time_s)
 }
 
 /// Moves the content of `restored` into `data`, and removes `restored`.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::support::{Place, Run, event, hark, notes};
+use super::support::{Place, Run, command, event, hark, notes};
 
 fn backup(place: &Place, to: &str, flags: &[&str]) -> Run {
     place.hark(&[&["backup", to, "--json"], flags].concat())
@@ -161,4 +161,79 @@ fn every_shelf_and_key_is_in_a_backup_and_what_cannot_be_is_said() {
     other.hark_fed(&["import"], notes(3).as_bytes()).text();
     let run = backup(&other, &to, &["--incremental"]);
     assert!(run.code == 1 && run.stderr.contains("another archive"), "{run:?}");
+}
+
+#[test]
+fn a_backup_in_one_file_is_made_beside_a_server_and_restored() {
+    let place = Place::new("backup-file");
+    let config = place.file("hark.toml", b"[archive]\nseal_records = 300\n");
+    let server = place.serve_with(&["--config", &config]);
+    place.hark_fed(&["import"], notes(2000).as_bytes()).text();
+    std::fs::write(place.data().join("waku.key"), "aa".repeat(32)).unwrap();
+    let file = place.path("monday.hark");
+    let done = backup(&place, &file, &[]).json();
+    assert!(done["shelves"][0]["logs"].as_u64() > Some(1), "{done}");
+    let before = place.hark(&["export"]).text();
+    assert_eq!(restored(&file, "backup-file-restored"), (before.clone(), json!([])));
+    // One that is there is replaced, as is what an interrupted one has left.
+    std::fs::write(place.path("monday.hark.unfinished"), "half").unwrap();
+    place.hark_fed(&["import"], event(9, 5, 1, &[], "more").as_bytes()).text();
+    backup(&place, &file, &[]).json();
+    assert!(!std::path::Path::new(&place.path("monday.hark.unfinished")).exists());
+    let (now, faults) = restored(&file, "backup-file-restored");
+    assert_eq!((now.lines().count(), faults), (2001, json!([])));
+    let fresh = Place::new("backup-file-key");
+    let run = fresh.hark(&["restore", &file, "--json"]).json();
+    assert!(run["shelves"] == json!(["nostr"]) && run["time"].as_u64() > Some(0), "{run}");
+    assert_eq!(std::fs::read_to_string(fresh.data().join("waku.key")).unwrap(), "aa".repeat(32));
+
+    // By pipes.
+    let data = place.data();
+    let output = command(&["--data", data.to_str().unwrap(), "backup", "-"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("copied now"), "{said}");
+    let piped = Place::new("backup-file-piped");
+    assert_eq!(piped.hark_fed(&["restore", "-"], &output.stdout).code, 0);
+    assert!(piped.hark(&["export"]).text() == place.hark(&["export"]).text());
+    let cut = Place::new("backup-file-cut");
+    let run = cut.hark_fed(&["restore", "-"], &output.stdout[..output.stdout.len() - 1]);
+    assert!(run.code == 1 && run.stderr.contains("or cut short"), "{run:?}");
+    let count = cut.hark(&["count", "{}"]);
+    assert!(count.code == 1 && count.stderr.contains("was interrupted"), "{count:?}");
+    assert_eq!(cut.hark(&["restore", &file]).code, 0, "it is begun again");
+    assert_eq!(server.terminate().0, 0);
+}
+
+#[test]
+fn what_a_backup_in_one_file_cannot_be_is_said() {
+    let place = Place::new("backup-file-wrong");
+    place.hark_fed(&["import"], notes(30).as_bytes()).text();
+    let (file, other) = (place.path("it.hark"), place.file("other.hark", b"a letter"));
+    place.hark(&["backup", &file]).text();
+    let bytes = std::fs::read(&file).unwrap();
+    let at = bytes.len() / 2;
+    let damaged = [&bytes[..at], &[bytes[at] ^ 1], &bytes[at + 1..]].concat();
+    let damaged = place.file("damaged.hark", &damaged);
+    let fresh = Place::new("backup-file-wrong-restored");
+    for (run, said) in [
+        (place.hark(&["backup", &file, "--incremental"]), "is written whole each time"),
+        (place.hark(&["backup", &file, "--verify"]), "is written whole each time"),
+        (place.hark(&["backup", "-", "--incremental"]), "is written whole each time"),
+        (place.hark(&["backup", &other]), "is there and is no backup"),
+        (place.hark(&["backup", &place.path("2024.01.01")]), "a directory or a file?"),
+        (place.hark(&["backup", &place.path("none/it.hark")]), "is unchanged"),
+        (fresh.hark(&["restore", &other]), "is no backup"),
+        (fresh.hark(&["restore", &damaged]), "is damaged from byte"),
+        (fresh.hark(&["restore", &place.path("none.hark")]), "holds no backup"),
+        (place.hark(&["restore", &file]), "there is an archive in"),
+    ] {
+        assert!(run.code == 1 && run.stderr.contains(said), "{said}: {run:?}");
+    }
+    assert_eq!(std::fs::read(&other).unwrap(), b"a letter");
+    // A reader that leaves has no backup, and is told so.
+    let mut child = place.start(&["backup", "-"]);
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("of no use"), "{said}");
 }

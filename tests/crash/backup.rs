@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hark_archive::{Id, Query, Store, Write};
-use hark_store_embedded::backup::{BackupCatalog, BackupError, BackupTask, back_up, restore};
-use hark_store_embedded::disk::RealDisk;
+use hark_store_embedded::backup::{
+    BackupCatalog, BackupError, BackupSource, BackupTask, back_up, pack, restore, restore_unpacked,
+    unpack,
+};
+use hark_store_embedded::disk::{Disk, DiskFile, RealDisk};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::contract::rules;
 use hark_testkit::disk::{FaultyDisk, Trouble, scratch};
@@ -39,16 +42,13 @@ fn records(store: &dyn Store) -> Records {
     all
 }
 
+fn source(data: &Path) -> BackupSource<'_> {
+    BackupSource { data, shelves: &["shelf", "none"], disk: Arc::new(RealDisk), now_s: 1 }
+}
+
 fn take(data: &Path, disk: &FaultyDisk) -> Result<(), BackupError> {
-    let task = BackupTask {
-        data,
-        shelves: &["shelf", "none"],
-        from: Arc::new(RealDisk),
-        dir: disk.root(),
-        to: Arc::new(disk.clone()),
-        verify: false,
-        now_s: 1,
-    };
+    let from = source(data);
+    let task = BackupTask { from, dir: disk.root(), to: Arc::new(disk.clone()), verify: false };
     back_up(&task, &mut |_, _| {}).map(drop)
 }
 
@@ -115,5 +115,147 @@ fn run(seed: u64) {
 fn a_backup_on_a_failing_disk_is_the_former_one_or_the_new_one() {
     for seed in 0..if long() { 2_000 } else { 60 } {
         run(seed);
+    }
+}
+
+/// Packs an archive into one file on a disk, as `hark backup FILE` does.
+fn pack_to(data: &Path, disk: &FaultyDisk) -> Result<(), BackupError> {
+    let (aside, path) = (disk.root().join("aside"), disk.root().join("packed"));
+    let io = |cause| BackupError::Io { path: path.clone(), cause };
+    let mut file = disk.create(&aside).map_err(io)?;
+    pack(&source(data), (&mut *file, &aside), &mut |_, _| {})?;
+    disk.rename(&aside, &path).and_then(|()| disk.sync_dir(disk.root())).map_err(io)
+}
+
+/// Returns what a restore of these bytes of a file gives.
+fn unpacked(bytes: &[u8], options: &EmbeddedOptions) -> Result<Records, BackupError> {
+    let folder = Folder(scratch("unpacked"));
+    let to = (&RealDisk as &dyn Disk, &*folder.0);
+    let catalog = unpack(&mut &bytes[..], Path::new("packed"), to, &mut |_| {})?;
+    assert_eq!((catalog.time_s, catalog.shelves.len()), (1, 1));
+    let shelf = folder.0.join("shelf");
+    restore_unpacked(&catalog.shelves[0], &shelf, options, &mut |_| {})?;
+    let report = hark_store_embedded::check(&shelf, options, &mut |_| {}).expect("is read");
+    assert!(report.faults.is_empty(), "{:?}", report.faults);
+    let store = EmbeddedStore::open_read_only(&shelf, options.clone()).expect("opens");
+    Ok(records(&store))
+}
+
+/// A file in memory.
+struct MemoryFile<'a>(&'a mut Vec<u8>);
+
+impl DiskFile for MemoryFile<'_> {
+    fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn reserve(&mut self, _: u64, _: u64) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An archive of some logs, which is open, and the options that it was made with.
+fn archive(folder: &Path, random: &mut Random) -> (EmbeddedStore, World, EmbeddedOptions) {
+    let options = EmbeddedOptions {
+        seal_records: 40,
+        log_bytes_max: 12_000,
+        background: false,
+        ..EmbeddedOptions::default()
+    };
+    let mut world = World::new(random.bits(), Flavour::Nostr);
+    let shelf = folder.join("shelf");
+    let store = EmbeddedStore::open(&shelf, rules(Flavour::Nostr), options.clone()).expect("opens");
+    for _ in 0..4 {
+        let batch: Vec<_> = (0..40).map(|_| Write::Put(world.record())).collect();
+        store.commit(&batch).expect("commits");
+    }
+    (store, world, options)
+}
+
+#[test]
+fn a_backup_in_one_file_is_whole_or_refused() {
+    let mut random = Random::new(7);
+    let folder = Folder(scratch("packed"));
+    let (store, _, options) = archive(&folder.0, &mut random);
+    let disk = FaultyDisk::new(1).expect("a directory for the disk");
+    pack_to(&folder.0, &disk).expect("is written");
+    let bytes = std::fs::read(disk.root().join("packed")).expect("is there");
+    assert_eq!(unpacked(&bytes, &options).expect("is whole"), records(&store));
+    let is_refused = |bytes: &[u8], what: &str| {
+        let found = unpacked(bytes, &options);
+        assert!(found.is_err(), "{what}: it was restored all the same");
+    };
+    // Every byte of the beginning and of the end, and some of those between.
+    let edges = (0..400).chain(bytes.len() - 1_200..bytes.len());
+    let between = (0..if long() { 5_000 } else { 300 }).map(|_| random.below(bytes.len()));
+    for at in edges.chain(between.collect::<Vec<_>>()) {
+        let mut bad = bytes.clone();
+        bad[at] ^= 1 << random.below(8);
+        is_refused(&bad, &format!("byte {at} of {}", bytes.len()));
+    }
+    for _ in 0..100 {
+        let end = random.below(bytes.len());
+        is_refused(&bytes[..end], &format!("cut at {end}"));
+    }
+    is_refused(&bytes[..bytes.len() - 1], "the last byte is missing");
+    is_refused(&[&bytes[..], b"\n"].concat(), "a byte more");
+    is_refused(b"", "nothing");
+}
+
+#[test]
+fn a_backup_in_one_file_holds_one_moment_of_an_archive_that_changes() {
+    let mut random = Random::new(8);
+    let folder = Folder(scratch("packed-meanwhile"));
+    let (store, mut world, options) = archive(&folder.0, &mut random);
+    let (mut known, mut file) = (vec![records(&store)], Vec::new());
+    let mut steps = 0;
+    let done =
+        pack(&source(&folder.0), (&mut MemoryFile(&mut file), Path::new("x")), &mut |_, _| {
+            // While the logs are copied, they are rewritten and new ones come.
+            steps += 1;
+            if steps % 3 == 1 && steps < 20 {
+                let batch: Vec<_> = (0..60).map(|_| Write::Put(world.record())).collect();
+                store.commit(&batch).expect("commits");
+                store.compact(&mut |_| {}).expect("compacts");
+                known.push(records(&store));
+            }
+        });
+    done.expect("is written");
+    assert!(known.len() > 2, "{}", known.len());
+    let found = unpacked(&file, &options).expect("is whole");
+    assert!(known.contains(&found), "no moment of the archive was like this");
+}
+
+#[test]
+fn a_backup_in_one_file_on_a_failing_disk_is_the_former_one_or_the_new_one() {
+    for seed in 0..if long() { 1_000 } else { 40 } {
+        let mut random = Random::new(seed);
+        let folder = Folder(scratch("packed-failing"));
+        let (store, mut world, options) = archive(&folder.0, &mut random);
+        let mut disk = FaultyDisk::new(random.bits()).expect("a directory for the disk");
+        let mut former: Option<Records> = None;
+        for _ in 0..3 {
+            let batch: Vec<_> = (0..30).map(|_| Write::Put(world.record())).collect();
+            store.commit(&batch).expect("commits");
+            let now = records(&store);
+            let trouble = *random.pick(&[Trouble::Once, Trouble::Full, Trouble::Power]);
+            disk.arm(trouble, random.below(60) as u64);
+            let taken = pack_to(&folder.0, &disk);
+            disk.calm();
+            disk = disk.crash(&mut random).expect("a directory for the disk");
+            let context = format!("seed {seed}, {trouble:?}: {taken:?}");
+            let there = std::fs::read(disk.root().join("packed")).ok().map(|bytes| {
+                unpacked(&bytes, &options).unwrap_or_else(|error| panic!("{context}: {error}"))
+            });
+            let is_new = there.as_ref() == Some(&now);
+            assert!(is_new || taken.is_err(), "{context}: not what was backed up");
+            assert!(is_new || there == former, "{context}: neither the former nor the new one");
+            former = there;
+        }
     }
 }

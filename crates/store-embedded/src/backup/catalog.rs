@@ -31,7 +31,7 @@ pub struct LogCopy {
 }
 
 impl LogCopy {
-    /// The name of the file, without its directory.
+    /// The name of the copy's file, without its directory.
     pub(super) fn name(&self) -> String {
         format!("{:08}-{}-{}.log", self.number, self.generation, self.copy)
     }
@@ -100,6 +100,11 @@ impl BackupCatalog {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(cause) => return Err(BackupError::Io { path, cause }),
         }
+        Self::of_text(&text, path).map(Some)
+    }
+
+    /// Reads a catalog of its text; `path` is where that is from.
+    pub(super) fn of_text(text: &[u8], path: PathBuf) -> Result<Self, BackupError> {
         let version = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
         let version = std::str::from_utf8(version).ok();
         let version = version.and_then(|line| line.strip_prefix("hark-backup ")?.parse().ok());
@@ -108,7 +113,7 @@ impl BackupCatalog {
             Some(version) => return Err(BackupError::Version { path, version }),
             None => return Err(BackupError::Catalog(path)),
         }
-        Self::parse(&text).map(Some).ok_or(BackupError::Catalog(path))
+        Self::parse(text).ok_or(BackupError::Catalog(path))
     }
 
     /// Replaces the catalog of a backup by this one; on return it is durable.
@@ -121,7 +126,7 @@ impl BackupCatalog {
         disk.sync_dir(dir)
     }
 
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let mut text = format!("hark-backup {VERSION}\ntime {}\n", self.time_s);
         let add = |text: &mut String, line: std::fmt::Arguments<'_>| {
             // Writing to a String cannot fail.
@@ -199,7 +204,7 @@ impl BackupCatalog {
 }
 
 /// A name that stays within its directory; `None` for any other.
-fn file_name(name: &str) -> Option<String> {
+pub(super) fn file_name(name: &str) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let is_name = !name.is_empty() && !name.starts_with('.') && name.chars().all(is_plain);
     is_name.then(|| name.to_owned())

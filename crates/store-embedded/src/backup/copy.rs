@@ -32,14 +32,14 @@ pub(super) fn pass(
 }
 
 /// A log that is being read from the front, to be copied.
-pub(super) struct LogSource {
+pub(super) struct CopiedLog {
     pub(super) from: Box<dyn Read + Send>,
     pub(super) path: PathBuf,
     /// Bytes of whole batches.
     pub(super) bytes: u64,
 }
 
-impl LogSource {
+impl CopiedLog {
     /// Reads the bytes that a copy has; returns whether they are the same.
     pub(super) fn begins_with(&mut self, copy: &LogCopy) -> Result<bool, BackupError> {
         if copy.bytes > self.bytes {
@@ -49,8 +49,8 @@ impl LogSource {
         Ok(crc.map_err(BackupError::io(&self.path))? == copy.crc)
     }
 
-    /// Writes the bytes from `copied` on to a file, which is durable on return. Returns the CRC32C
-    /// of all bytes; `crc` is that of the first ones.
+    /// Writes the bytes from `copied` on to a file, which the caller syncs. Returns the CRC32C of
+    /// all bytes; `crc` is that of the first ones. `progress` gets the bytes of each piece.
     pub(super) fn write_rest(
         &mut self,
         (copied, crc): (u64, u32),
@@ -68,7 +68,7 @@ impl LogSource {
         match (crc, failed) {
             (_, Some(cause)) => Err(BackupError::Io { path: path.into(), cause }),
             (Err(cause), None) => Err(BackupError::Io { path: self.path.clone(), cause }),
-            (Ok(crc), None) => to.sync().map(|()| crc).map_err(BackupError::io(path)),
+            (Ok(crc), None) => Ok(crc),
         }
     }
 }

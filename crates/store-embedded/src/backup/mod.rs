@@ -11,11 +11,16 @@
 //! it was at some moment after that MANIFEST was written. If maintenance removes a log before it is
 //! copied, MANIFEST has been replaced, and the copying begins again with the new one; what was
 //! copied by then counts.
+//!
+//! [`pack`] writes the same into one file instead, which has one moment and is never changed.
 
 mod catalog;
 mod copy;
+mod pack;
 mod restore;
+mod shelf;
 mod take;
+mod unpack;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,8 +30,11 @@ use crate::open::ShelfOpenError;
 
 pub use catalog::{BackupCatalog, LogCopy, SavedFile, ShelfBackup};
 pub use copy::damaged_copies;
-pub use restore::restore;
-pub use take::{BackupResult, BackupTask, SavedShelf, back_up};
+pub use pack::pack;
+pub use restore::{restore, restore_unpacked};
+pub use shelf::{BackupSource, SavedShelf};
+pub use take::{BackupResult, BackupTask, back_up};
+pub use unpack::unpack;
 
 /// Why a backup was not taken, or could not be restored.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +56,7 @@ pub enum BackupError {
     /// The catalog is damaged, or no catalog.
     #[error("{0} is damaged: this backup cannot be used")]
     Catalog(PathBuf),
-    /// The catalog is of a later format.
+    /// The catalog, or the file, is of a later format.
     #[error("{path} has format {version}, which this Hark does not know: use a newer Hark")]
     Version {
         /// The catalog.
@@ -66,6 +74,17 @@ pub enum BackupError {
         backup: PathBuf,
         /// The shelf that differs.
         shelf: String,
+    },
+    /// A file is no backup.
+    #[error("{0} is no backup: name what `hark backup` has written")]
+    Foreign(PathBuf),
+    /// A backup of one file is not what was written.
+    #[error("{path} is damaged from byte {offset} on, or cut short: it is not what was written")]
+    Packed {
+        /// The file.
+        path: PathBuf,
+        /// The beginning of the part that is damaged.
+        offset: u64,
     },
     /// A copy in the backup is not what was written.
     #[error("{0} is not what was written: its checksum or its length is another")]

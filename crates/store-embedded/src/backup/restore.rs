@@ -22,9 +22,8 @@ pub fn restore(
     progress: OnProgress<'_>,
 ) -> Result<RebuildResult, BackupError> {
     let to = &*options.disk;
-    for dir in [&shelf.join("log"), &shelf.join("seg")] {
-        make_dir(to, dir).map_err(BackupError::io(dir))?;
-    }
+    let dir = shelf.join("log");
+    make_dir(to, &dir).map_err(BackupError::io(&dir))?;
     let total = backup.manifest.logs.len() as u64;
     for (done, log) in backup.manifest.logs.iter().enumerate() {
         progress(JobProgress { what: "logs", done: done as u64, total });
@@ -53,6 +52,20 @@ pub fn restore(
         }
         file.sync().map_err(BackupError::io(&path))?;
     }
+    restore_unpacked(backup, shelf, options, progress)
+}
+
+/// Makes a shelf in `shelf`, where its logs are already, and rebuilds its segments. On return the
+/// shelf is durable, but for its directory's name.
+pub fn restore_unpacked(
+    backup: &ShelfBackup,
+    shelf: &Path,
+    options: &EmbeddedOptions,
+    progress: OnProgress<'_>,
+) -> Result<RebuildResult, BackupError> {
+    let to = &*options.disk;
+    let segments = shelf.join("seg");
+    make_dir(to, &segments).map_err(BackupError::io(&segments))?;
     let dir = shelf.join("log");
     to.sync_dir(&dir).map_err(BackupError::io(&dir))?;
     backup.manifest.write(to, shelf).map_err(BackupError::io(shelf))?;

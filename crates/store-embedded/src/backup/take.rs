@@ -1,4 +1,4 @@
-//! Taking a backup, or bringing one up to date.
+//! Taking a backup in a directory, or bringing one up to date.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read as _;
@@ -7,11 +7,10 @@ use std::sync::Arc;
 
 use super::BackupError;
 use super::catalog::{BackupCatalog, LogCopy, SavedFile, ShelfBackup};
-use super::copy::{LogSource, damaged_copies};
+use super::copy::{CopiedLog, damaged_copies};
+use super::shelf::{BackupSource, CopyTarget, KnownCopy, SavedShelf, ShelfCopying};
 use crate::disk::{Disk, make_dir};
-use crate::log::{self, LogError};
-use crate::manifest::{LogEntry, Manifest};
-use crate::open::{ShelfOpenError, read_manifest};
+use crate::open::read_manifest;
 
 /// Most bytes of a file that belongs to no shelf; larger ones are left out.
 const FILE_BYTES_MAX: u64 = 4096;
@@ -19,37 +18,16 @@ const FILE_BYTES_MAX: u64 = 4096;
 /// nodes, and up to when a node has missed nothing.
 const FILE_ENDINGS: [&str; 2] = ["key", "online"];
 
-/// What is to be backed up, and where to.
+/// What is to be backed up, and to which directory.
 pub struct BackupTask<'a> {
-    /// The archive's directory.
-    pub data: &'a Path,
-    /// The names of the shelves that the archive may have.
-    pub shelves: &'a [&'a str],
-    /// The archive's disk.
-    pub from: Arc<dyn Disk>,
+    /// The archive.
+    pub from: BackupSource<'a>,
     /// The backup's directory. The caller holds its lock.
     pub dir: &'a Path,
     /// The backup's disk.
     pub to: Arc<dyn Disk>,
     /// Whether the copies of the former backup are read and those that are damaged made again.
     pub verify: bool,
-    /// The time, in seconds since 1970.
-    pub now_s: u64,
-}
-
-/// What a backup has copied of a shelf.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SavedShelf {
-    /// The shelf.
-    pub name: String,
-    /// Logs of the shelf, and their bytes.
-    pub logs: u64,
-    /// Bytes of these logs.
-    pub bytes: u64,
-    /// Logs of which something was copied now.
-    pub logs_copied: u64,
-    /// Bytes copied now.
-    pub bytes_copied: u64,
 }
 
 /// What a backup has done.
@@ -68,7 +46,7 @@ pub fn back_up(
     task: &BackupTask<'_>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<BackupResult, BackupError> {
-    let (to, dir) = (&*task.to, task.dir);
+    let (from, to, dir) = (&task.from, &*task.to, task.dir);
     let former = if let Some(former) = BackupCatalog::read(to, dir)? {
         former
     } else {
@@ -89,19 +67,21 @@ pub fn back_up(
     }
     // Small files first: the time up to which a node has missed nothing must not be later than what
     // its shelf has.
-    let files = small_files(task)?;
-    let mut catalog = BackupCatalog { time_s: task.now_s, shelves: Vec::new(), files };
-    for name in task.shelves {
-        let shelf = task.data.join(name);
-        if read_manifest(&*task.from, &shelf)?.is_none() {
+    let files = small_files(from)?;
+    let mut catalog = BackupCatalog { time_s: from.now_s, shelves: Vec::new(), files };
+    for name in from.shelves {
+        if read_manifest(&*from.disk, &from.data.join(name))?.is_none() {
             continue;
         }
         let former = former.shelves.iter().find(|known| known.name == *name);
-        let mut copying = ShelfCopying::new(task, name, former, &result.damaged)?;
-        let backup = copying.run(progress).inspect_err(|_| copying.tidy(former))?;
-        let mut saved = SavedShelf { name: (*name).into(), ..copying.saved };
-        saved.logs = backup.copies.len() as u64;
-        saved.bytes = backup.copies.iter().map(|copy| copy.bytes).sum();
+        let mut target = DirectoryTarget { to, into: dir.join(name) };
+        let known = target.known(former, &result.damaged)?;
+        let mut copying = ShelfCopying::new(from, name, known, &mut target);
+        if let Some(former) = former {
+            copying.expect(former.manifest.secret, dir);
+        }
+        let copied = copying.run(progress);
+        let (backup, saved) = copied.inspect_err(|_| target.tidy(former))?;
         result.shelves.push(saved);
         catalog.shelves.push(backup);
     }
@@ -116,14 +96,15 @@ pub fn back_up(
     Ok(result)
 }
 
-fn small_files(task: &BackupTask<'_>) -> Result<Vec<SavedFile>, BackupError> {
+/// Reads the archive's files that belong to no shelf.
+pub(super) fn small_files(from: &BackupSource<'_>) -> Result<Vec<SavedFile>, BackupError> {
     let mut files = Vec::new();
-    for (name, len) in task.from.list(task.data).map_err(BackupError::io(task.data))? {
-        let path = task.data.join(&name);
+    for (name, len) in from.disk.list(from.data).map_err(BackupError::io(from.data))? {
+        let path = from.data.join(&name);
         let ending = path.extension().and_then(|ending| ending.to_str());
         if len <= FILE_BYTES_MAX && ending.is_some_and(|ending| FILE_ENDINGS.contains(&ending)) {
             let mut content = Vec::new();
-            let read = task.from.read(&path).and_then(|mut file| file.read_to_end(&mut content));
+            let read = from.disk.read(&path).and_then(|mut file| file.read_to_end(&mut content));
             read.map_err(BackupError::io(&path))?;
             files.push(SavedFile { name, content });
         }
@@ -144,87 +125,32 @@ fn remove_unnamed(disk: &dyn Disk, shelf: &Path, named: &[&[LogCopy]]) -> Result
     Ok(())
 }
 
-/// A copy on hand.
-#[derive(Clone)]
-struct KnownCopy {
-    copy: LogCopy,
-    /// Whether the log was no longer written when it was copied, so that the copy has all of it.
-    is_all: bool,
-}
-
-/// The copying of one shelf.
-struct ShelfCopying<'a> {
-    from: &'a dyn Disk,
+/// A shelf's directory in a backup.
+struct DirectoryTarget<'a> {
     to: &'a dyn Disk,
-    name: &'a str,
-    /// The shelf in the archive, and in the backup.
-    shelf: PathBuf,
     into: PathBuf,
-    /// Copies that the former catalog names, and those made now.
-    known: Vec<KnownCopy>,
-    secret: Option<[u8; crate::term::SECRET]>,
-    backup: &'a Path,
-    saved: SavedShelf,
 }
 
-impl<'a> ShelfCopying<'a> {
-    fn new(
-        task: &'a BackupTask<'_>,
-        name: &'a str,
+impl DirectoryTarget<'_> {
+    /// Returns the copies of the former backup, and makes the directory.
+    fn known(
+        &self,
         former: Option<&ShelfBackup>,
         damaged: &[PathBuf],
-    ) -> Result<Self, BackupError> {
-        let (to, into) = (&*task.to, task.dir.join(name));
-        let dir = into.join("log");
-        make_dir(to, &dir).map_err(BackupError::io(&dir))?;
+    ) -> Result<Vec<KnownCopy>, BackupError> {
+        let dir = self.into.join("log");
+        make_dir(self.to, &dir).map_err(BackupError::io(&dir))?;
         let lengths: BTreeMap<String, u64> =
-            to.list(&dir).map_err(BackupError::io(&dir))?.into_iter().collect();
+            self.to.list(&dir).map_err(BackupError::io(&dir))?.into_iter().collect();
         let last = former.and_then(|former| former.manifest.logs.last()).map(|log| log.number);
-        let known = former.into_iter().flat_map(|former| &former.copies);
-        let known = known.map(|copy| {
+        let known = former.into_iter().flat_map(|former| &former.copies).map(|copy| {
             let is_there = lengths.get(&copy.name()).is_some_and(|len| *len >= copy.bytes)
-                && !damaged.contains(&copy.path(&into));
+                && !damaged.contains(&copy.path(&self.into));
             // A copy that is not there is kept in mind with no bytes: its name is in use.
             let copy = if is_there { copy.clone() } else { LogCopy { bytes: 0, ..copy.clone() } };
             KnownCopy { is_all: last != Some(copy.number), copy }
         });
-        Ok(Self {
-            from: &*task.from,
-            to,
-            name,
-            shelf: task.data.join(name),
-            known: known.collect(),
-            into,
-            secret: former.map(|former| former.manifest.secret),
-            backup: task.dir,
-            saved: SavedShelf::default(),
-        })
-    }
-
-    /// Copies the logs that MANIFEST names, beginning again whenever maintenance has replaced it.
-    fn run(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<ShelfBackup, BackupError> {
-        loop {
-            let missing = || ShelfOpenError::Missing(self.shelf.clone());
-            let manifest = read_manifest(self.from, &self.shelf)?.ok_or_else(missing)?;
-            if self.secret.is_some_and(|secret| secret != manifest.secret) {
-                let (backup, shelf) = (self.backup.into(), self.name.into());
-                return Err(BackupError::OtherArchive { backup, shelf });
-            }
-            match self.logs(&manifest, progress) {
-                Ok(copies) => {
-                    let dir = self.into.join("log");
-                    self.to.sync_dir(&dir).map_err(BackupError::io(&dir))?;
-                    return Ok(ShelfBackup { name: self.name.into(), manifest, copies });
-                }
-                Err(error) if error.is_stale() => {
-                    let now = read_manifest(self.from, &self.shelf)?;
-                    if now.as_ref() == Some(&manifest) {
-                        return Err(error);
-                    }
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        Ok(known.collect())
     }
 
     /// Removes what this backup has made, after a failure. What cannot be removed is removed by the
@@ -233,99 +159,19 @@ impl<'a> ShelfCopying<'a> {
         let named = former.map_or(&[][..], |former| &former.copies);
         let _ = remove_unnamed(self.to, &self.into, &[named]);
     }
+}
 
-    fn logs(
-        &mut self,
-        manifest: &Manifest,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Vec<LogCopy>, BackupError> {
-        let dir = self.shelf.join("log");
-        let lengths = self.from.list(&dir).map_err(BackupError::io(&dir))?;
-        let lengths: BTreeMap<String, u64> = lengths.into_iter().collect();
-        let length = |log: &LogEntry| {
-            let path = log::path(&self.shelf, log.number, log.generation);
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            lengths.get(&name).copied().unwrap_or_default()
-        };
-        let total = manifest.logs.iter().map(length).sum();
-        let lengths: Vec<u64> = manifest.logs.iter().map(length).collect();
-        let last = manifest.logs.last().map(|log| log.number);
-        let (mut copies, mut done) = (Vec::new(), 0);
-        for (log, len) in manifest.logs.iter().zip(lengths) {
-            let is_last = last == Some(log.number);
-            let copy = self.log(log, len, is_last, &mut |bytes| progress(done + bytes, total))?;
-            copies.push(copy);
-            done += len;
-            progress(done, total);
-        }
-        Ok(copies)
+impl CopyTarget for DirectoryTarget<'_> {
+    fn can_extend(&self) -> bool {
+        true
     }
 
-    /// Copies what is new of a log of `len` bytes.
-    fn log(
+    fn write(
         &mut self,
-        log: &LogEntry,
-        len: u64,
-        is_last: bool,
+        copy: &LogCopy,
+        source: &mut CopiedLog,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<LogCopy, BackupError> {
-        let path = log::path(&self.shelf, log.number, log.generation);
-        let io = BackupError::io(&path);
-        let salt = self.salt(log, &path)?;
-        let same = |known: &&KnownCopy| known.copy.is_of(log);
-        let is_of_this = |known: &&KnownCopy| known.copy.salt == salt && known.copy.bytes > 0;
-        let known = self.known.iter().rev().find(same).filter(is_of_this).cloned();
-        if let Some(known) = &known
-            && known.is_all
-            && !is_last
-            && known.copy.bytes == len
-        {
-            return Ok(known.copy.clone());
-        }
-        // Reads all frames: what is damaged is not copied over what is whole.
-        let id = (log.number, log.generation);
-        let replay = if is_last { log::replay } else { log::replay_whole };
-        let end = replay(self.from, &path, id, &mut |_, _| {})?;
-        // What looks like a torn end was whole when it was copied.
-        if known.as_ref().is_some_and(|known| (end.good + 1..=end.len).contains(&known.copy.bytes))
-        {
-            return Err(LogError::Damaged { path: path.clone(), offset: end.good }.into());
-        }
-        let open = || -> Result<LogSource, BackupError> {
-            let from = self.from.read(&path).map_err(&io)?;
-            Ok(LogSource { from, path: path.clone(), bytes: end.good })
-        };
-        let mut source = open()?;
-        let (copy, bytes_before) = match known {
-            Some(KnownCopy { copy, .. }) if source.begins_with(&copy)? => {
-                let bytes = copy.bytes;
-                (copy, bytes)
-            }
-            _ => {
-                source = open()?;
-                let used = self.known.iter().filter(same).map(|known| known.copy.copy + 1).max();
-                let copy = used.unwrap_or_default();
-                let (number, generation) = id;
-                (LogCopy { number, generation, salt, bytes: 0, crc: 0, copy }, 0)
-            }
-        };
-        let copy = self.extend(copy, &mut source, progress)?;
-        self.saved.logs_copied += u64::from(copy.bytes > bytes_before);
-        self.saved.bytes_copied += copy.bytes - bytes_before;
-        self.known.push(KnownCopy { copy: copy.clone(), is_all: !is_last });
-        Ok(copy)
-    }
-
-    /// Appends to a copy what the source has behind it.
-    fn extend(
-        &self,
-        copy: LogCopy,
-        source: &mut LogSource,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<LogCopy, BackupError> {
-        if copy.bytes == source.bytes {
-            return Ok(copy);
-        }
+    ) -> Result<u32, BackupError> {
         let path = copy.path(&self.into);
         let file = if copy.bytes == 0 {
             self.to.create(&path)
@@ -333,20 +179,13 @@ impl<'a> ShelfCopying<'a> {
             self.to.append(&path, copy.bytes, copy.bytes)
         };
         let mut file = file.map_err(BackupError::io(&path))?;
-        let mut written = 0;
-        let crc = source.write_rest((copy.bytes, copy.crc), (&mut *file, &path), &mut |bytes| {
-            written += bytes;
-            progress(written);
-        })?;
-        Ok(LogCopy { bytes: source.bytes, crc, ..copy })
+        let crc = source.write_rest((copy.bytes, copy.crc), (&mut *file, &path), progress)?;
+        file.sync().map_err(BackupError::io(&path))?;
+        Ok(crc)
     }
 
-    fn salt(&self, log: &LogEntry, path: &Path) -> Result<u32, BackupError> {
-        let mut header = Vec::new();
-        let read = self.from.read(path);
-        read.and_then(|file| file.take(log::HEADER).read_to_end(&mut header))
-            .map_err(BackupError::io(path))?;
-        let salt = log::salt(&header, log.number, log.generation);
-        salt.ok_or_else(|| LogError::Header { path: path.into() }.into())
+    fn end_shelf(&mut self) -> Result<(), BackupError> {
+        let dir = self.into.join("log");
+        self.to.sync_dir(&dir).map_err(BackupError::io(&dir))
     }
 }

@@ -1,0 +1,110 @@
+//! Writing a backup into one file, from front to back. docs/format.md draws it.
+//!
+//! Copies of logs come first, each behind a line that says of which log. Whatever happens to the
+//! archive meanwhile, they stay in the file; the catalog at its end says which of them count.
+
+use std::io;
+use std::path::Path;
+
+use super::BackupError;
+use super::catalog::{BackupCatalog, LogCopy};
+use super::copy::CopiedLog;
+use super::shelf::{BackupSource, CopyTarget, ShelfCopying};
+use super::take::{BackupResult, small_files};
+use crate::disk::DiskFile;
+use crate::open::read_manifest;
+
+/// The format of the file.
+pub(super) const VERSION: u32 = 1;
+/// The beginnings of the file's first line, of the lines before a copy and before the catalog, and
+/// of the last line.
+pub(super) const HEAD: &str = "hark-backup-file ";
+pub(super) const COPY: &str = "copy ";
+pub(super) const CATALOG: &str = "catalog ";
+pub(super) const SUM: &str = "crc32c ";
+
+/// Copies an archive into a file, which `path` names in errors. On return the file is durable.
+/// `progress` gets the bytes done so far, and of how many.
+pub fn pack(
+    from: &BackupSource<'_>,
+    (to, path): (&mut dyn DiskFile, &Path),
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<BackupResult, BackupError> {
+    let io = BackupError::io(path);
+    let mut to = SummedFile { to, crc: 0 };
+    to.write_all(format!("{HEAD}{VERSION}\n").as_bytes()).map_err(&io)?;
+    let mut result = BackupResult::default();
+    // Small files first, as in a directory.
+    let files = small_files(from)?;
+    let mut catalog = BackupCatalog { time_s: from.now_s, shelves: Vec::new(), files };
+    for shelf in from.shelves {
+        if read_manifest(&*from.disk, &from.data.join(shelf))?.is_none() {
+            continue;
+        }
+        let mut target = FileTarget { to: &mut to, path, shelf };
+        let (backup, saved) =
+            ShelfCopying::new(from, shelf, Vec::new(), &mut target).run(progress)?;
+        result.shelves.push(saved);
+        catalog.shelves.push(backup);
+    }
+    let catalog = catalog.text();
+    let mut end = || {
+        to.write_all(format!("{CATALOG}{}\n{catalog}", catalog.len()).as_bytes())?;
+        let sum = to.crc;
+        to.write_all(format!("{SUM}{sum:08x}\n").as_bytes())?;
+        to.sync()
+    };
+    end().map_err(&io)?;
+    Ok(result)
+}
+
+/// A shelf's part of the file.
+struct FileTarget<'a, 'b> {
+    to: &'a mut SummedFile<'b>,
+    path: &'a Path,
+    shelf: &'a str,
+}
+
+impl CopyTarget for FileTarget<'_, '_> {
+    fn can_extend(&self) -> bool {
+        false
+    }
+
+    fn write(
+        &mut self,
+        copy: &LogCopy,
+        source: &mut CopiedLog,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<u32, BackupError> {
+        let LogCopy { number, generation, salt, copy: nth, .. } = copy;
+        let (shelf, bytes) = (self.shelf, source.bytes);
+        let line = format!("{COPY}{shelf} {number} {generation} {salt} {bytes} {nth}\n");
+        self.to.write_all(line.as_bytes()).map_err(BackupError::io(self.path))?;
+        source.write_rest((0, 0), (self.to, self.path), progress)
+    }
+
+    fn end_shelf(&mut self) -> Result<(), BackupError> {
+        Ok(())
+    }
+}
+
+/// A file, and the CRC32C of all that was written to it.
+struct SummedFile<'a> {
+    to: &'a mut dyn DiskFile,
+    crc: u32,
+}
+
+impl DiskFile for SummedFile<'_> {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        self.to.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.to.sync()
+    }
+
+    fn reserve(&mut self, len: u64, end: u64) -> io::Result<()> {
+        self.to.reserve(len, end)
+    }
+}

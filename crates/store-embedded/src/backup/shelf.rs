@@ -1,0 +1,245 @@
+//! The copying of one shelf's logs, beside whoever writes them.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::BackupError;
+use super::catalog::{LogCopy, ShelfBackup};
+use super::copy::CopiedLog;
+use crate::disk::Disk;
+use crate::log::{self, LogError};
+use crate::manifest::{LogEntry, Manifest};
+use crate::open::{ShelfOpenError, read_manifest};
+
+/// What is to be backed up.
+pub struct BackupSource<'a> {
+    /// The archive's directory.
+    pub data: &'a Path,
+    /// The names of the shelves that the archive may have.
+    pub shelves: &'a [&'a str],
+    /// The archive's disk.
+    pub disk: Arc<dyn Disk>,
+    /// The time, in seconds since 1970.
+    pub now_s: u64,
+}
+
+/// What a backup has copied of a shelf.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SavedShelf {
+    /// The shelf.
+    pub name: String,
+    /// Logs of the shelf, and their bytes.
+    pub logs: u64,
+    /// Bytes of these logs.
+    pub bytes: u64,
+    /// Logs of which something was copied now.
+    pub logs_copied: u64,
+    /// Bytes copied now.
+    pub bytes_copied: u64,
+}
+
+/// A copy on hand.
+#[derive(Clone)]
+pub(super) struct KnownCopy {
+    pub(super) copy: LogCopy,
+    /// Whether the log was no longer written when it was copied, so that the copy has all of it.
+    pub(super) is_all: bool,
+}
+
+/// Where the copies of a shelf are written to.
+pub(super) trait CopyTarget {
+    /// Whether a copy can be continued where it ends. If not, a longer one is another copy.
+    fn can_extend(&self) -> bool;
+
+    /// Writes what the source has behind the copy's bytes, and returns the CRC32C of all of it.
+    /// `progress` gets the bytes written so far.
+    fn write(
+        &mut self,
+        copy: &LogCopy,
+        source: &mut CopiedLog,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<u32, BackupError>;
+
+    /// Called once all logs of the shelf are copied.
+    fn end_shelf(&mut self) -> Result<(), BackupError>;
+}
+
+/// The copying of one shelf.
+pub(super) struct ShelfCopying<'a> {
+    from: &'a dyn Disk,
+    name: &'a str,
+    /// The shelf in the archive.
+    shelf: PathBuf,
+    /// Copies that the former catalog names, and those made now.
+    known: Vec<KnownCopy>,
+    /// The secret of the shelf that the backup is of, and the backup's directory.
+    expected: Option<([u8; crate::term::SECRET], &'a Path)>,
+    target: &'a mut dyn CopyTarget,
+    saved: SavedShelf,
+}
+
+impl<'a> ShelfCopying<'a> {
+    /// Prepares the copying of the shelf `name`, of which the target has the `known` copies.
+    pub(super) fn new(
+        from: &'a BackupSource<'_>,
+        name: &'a str,
+        known: Vec<KnownCopy>,
+        target: &'a mut dyn CopyTarget,
+    ) -> Self {
+        let (shelf, from) = (from.data.join(name), &*from.disk);
+        let saved = SavedShelf { name: name.into(), ..SavedShelf::default() };
+        Self { from, name, shelf, known, expected: None, target, saved }
+    }
+
+    /// Has the copying fail if the shelf has another secret than the one in the backup at `dir`.
+    pub(super) fn expect(&mut self, secret: [u8; crate::term::SECRET], dir: &'a Path) {
+        self.expected = Some((secret, dir));
+    }
+
+    /// Copies the logs that MANIFEST names, beginning again whenever maintenance has replaced it.
+    pub(super) fn run(
+        mut self,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(ShelfBackup, SavedShelf), BackupError> {
+        loop {
+            let missing = || ShelfOpenError::Missing(self.shelf.clone());
+            let manifest = read_manifest(self.from, &self.shelf)?.ok_or_else(missing)?;
+            if let Some((secret, backup)) = self.expected
+                && secret != manifest.secret
+            {
+                let (backup, shelf) = (backup.into(), self.name.into());
+                return Err(BackupError::OtherArchive { backup, shelf });
+            }
+            match self.logs(&manifest, progress) {
+                Ok(copies) => {
+                    self.target.end_shelf()?;
+                    self.saved.logs = copies.len() as u64;
+                    self.saved.bytes = copies.iter().map(|copy| copy.bytes).sum();
+                    let backup = ShelfBackup { name: self.name.into(), manifest, copies };
+                    return Ok((backup, self.saved));
+                }
+                Err(error) if error.is_stale() => {
+                    let now = read_manifest(self.from, &self.shelf)?;
+                    if now.as_ref() == Some(&manifest) {
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn logs(
+        &mut self,
+        manifest: &Manifest,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Vec<LogCopy>, BackupError> {
+        let dir = self.shelf.join("log");
+        let lengths = self.from.list(&dir).map_err(BackupError::io(&dir))?;
+        let lengths: BTreeMap<String, u64> = lengths.into_iter().collect();
+        let length = |log: &LogEntry| {
+            let path = log::path(&self.shelf, log.number, log.generation);
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            lengths.get(&name).copied().unwrap_or_default()
+        };
+        let total = manifest.logs.iter().map(length).sum();
+        let lengths: Vec<u64> = manifest.logs.iter().map(length).collect();
+        let last = manifest.logs.last().map(|log| log.number);
+        let (mut copies, mut done) = (Vec::new(), 0);
+        for (log, len) in manifest.logs.iter().zip(lengths) {
+            let is_last = last == Some(log.number);
+            let copy = self.log(log, len, is_last, &mut |bytes| progress(done + bytes, total))?;
+            copies.push(copy);
+            done += len;
+            progress(done, total);
+        }
+        Ok(copies)
+    }
+
+    /// Copies what is new of a log of `len` bytes.
+    fn log(
+        &mut self,
+        log: &LogEntry,
+        len: u64,
+        is_last: bool,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<LogCopy, BackupError> {
+        let path = log::path(&self.shelf, log.number, log.generation);
+        let io = BackupError::io(&path);
+        let salt = self.salt(log, &path)?;
+        let same = |known: &&KnownCopy| known.copy.is_of(log);
+        let is_of_this = |known: &&KnownCopy| known.copy.salt == salt && known.copy.bytes > 0;
+        let known = self.known.iter().rev().find(same).filter(is_of_this).cloned();
+        if let Some(known) = &known
+            && known.is_all
+            && !is_last
+            && known.copy.bytes == len
+        {
+            return Ok(known.copy.clone());
+        }
+        // Reads all frames: what is damaged is not copied over what is whole.
+        let id = (log.number, log.generation);
+        let replay = if is_last { log::replay } else { log::replay_whole };
+        let end = replay(self.from, &path, id, &mut |_, _| {})?;
+        // What looks like a torn end was whole when it was copied.
+        if known.as_ref().is_some_and(|known| (end.good + 1..=end.len).contains(&known.copy.bytes))
+        {
+            return Err(LogError::Damaged { path: path.clone(), offset: end.good }.into());
+        }
+        let open = || -> Result<CopiedLog, BackupError> {
+            let from = self.from.read(&path).map_err(&io)?;
+            Ok(CopiedLog { from, path: path.clone(), bytes: end.good })
+        };
+        let mut source = open()?;
+        let (copy, bytes_before) = match known {
+            Some(KnownCopy { copy, .. })
+                if (self.target.can_extend() || copy.bytes == source.bytes)
+                    && source.begins_with(&copy)? =>
+            {
+                let bytes = copy.bytes;
+                (copy, bytes)
+            }
+            _ => {
+                source = open()?;
+                let used = self.known.iter().filter(same).map(|known| known.copy.copy + 1).max();
+                let copy = used.unwrap_or_default();
+                let (number, generation) = id;
+                (LogCopy { number, generation, salt, bytes: 0, crc: 0, copy }, 0)
+            }
+        };
+        let copy = self.extend(copy, &mut source, progress)?;
+        self.saved.logs_copied += u64::from(copy.bytes > bytes_before);
+        self.saved.bytes_copied += copy.bytes - bytes_before;
+        self.known.push(KnownCopy { copy: copy.clone(), is_all: !is_last });
+        Ok(copy)
+    }
+
+    /// Adds to a copy what the source has behind it.
+    fn extend(
+        &mut self,
+        copy: LogCopy,
+        source: &mut CopiedLog,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<LogCopy, BackupError> {
+        if copy.bytes == source.bytes {
+            return Ok(copy);
+        }
+        let mut written = 0;
+        let crc = self.target.write(&copy, source, &mut |bytes| {
+            written += bytes;
+            progress(written);
+        })?;
+        Ok(LogCopy { bytes: source.bytes, crc, ..copy })
+    }
+
+    fn salt(&self, log: &LogEntry, path: &Path) -> Result<u32, BackupError> {
+        let mut header = Vec::new();
+        let read = self.from.read(path);
+        read.and_then(|file| file.take(log::HEADER).read_to_end(&mut header))
+            .map_err(BackupError::io(path))?;
+        let salt = log::salt(&header, log.number, log.generation);
+        salt.ok_or_else(|| LogError::Header { path: path.into() }.into())
+    }
+}

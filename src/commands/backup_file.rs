@@ -1,0 +1,208 @@
+//! Backups that are one file, or come and go by a pipe, and how a name is told to be one.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, IsTerminal as _, Read, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use hark_store_embedded::backup::{self, BackupCatalog, BackupResult, BackupSource};
+use hark_store_embedded::disk::{Disk as _, DiskFile, RealDisk};
+use hark_store_embedded::permissions;
+
+use super::export::unfinished;
+use crate::print::{CommandProgress, CountedUnit};
+
+/// The ending of the names of backups that are one file.
+const ENDING: &str = "hark";
+/// How a backup that is one file begins.
+const BEGINNING: &[u8] = b"hark-backup-file ";
+/// The name of stdin and stdout, on the command line and in messages.
+const STREAM: &str = "-";
+const STDIN: &str = "stdin";
+const STDOUT: &str = "stdout";
+
+/// What a backup is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BackupForm {
+    /// A directory, which can be brought up to date.
+    Directory,
+    /// One file.
+    File,
+    /// Stdin or stdout.
+    Stream,
+}
+
+impl BackupForm {
+    /// Returns what is written under a name: what is there already, or what the name says.
+    pub(super) fn to_write(path: &Path) -> anyhow::Result<Self> {
+        if path.as_os_str() == STREAM {
+            return Ok(Self::Stream);
+        }
+        let is_named_dir = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        let ending = path.extension().map(|ending| ending == ENDING);
+        match fs::metadata(path) {
+            Ok(about) if about.is_dir() => Ok(Self::Directory),
+            Ok(about) if about.is_file() => Ok(Self::File),
+            Ok(_) => bail!("{} is neither a file nor a directory", path.display()),
+            Err(_) if is_named_dir => Ok(Self::Directory),
+            Err(_) => match ending {
+                None => Ok(Self::Directory),
+                Some(true) => Ok(Self::File),
+                Some(false) => bail!(
+                    "is {0} to be a directory or a file? {0}/ is a directory, and {0}.{ENDING} a \
+                     file. No backup was taken",
+                    path.display()
+                ),
+            },
+        }
+    }
+
+    /// Returns what is read under a name.
+    pub(super) fn to_read(path: &Path) -> anyhow::Result<Self> {
+        if path.as_os_str() == STREAM {
+            return Ok(Self::Stream);
+        }
+        match fs::metadata(path) {
+            Ok(about) if !about.is_dir() => Ok(Self::File),
+            Ok(_) => Ok(Self::Directory),
+            // Its catalog is missing, which says more.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::Directory),
+            Err(error) => {
+                Err(error).with_context(|| format!("{} could not be read", path.display()))
+            }
+        }
+    }
+}
+
+/// Writes a backup beside `path`, and renames it to `path` once it is whole and durable.
+pub(super) fn write(
+    from: &BackupSource<'_>,
+    path: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> anyhow::Result<BackupResult> {
+    must_be_ours(path)?;
+    let aside = unfinished(path);
+    let context =
+        || format!("no backup was taken; what was under {} before is unchanged", path.display());
+    let mut file = create(&aside, path).with_context(context)?;
+    let whole = (|| {
+        let done = backup::pack(from, (&mut file, &aside), progress)?;
+        RealDisk.rename(&aside, path)?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        RealDisk.sync_dir(dir.unwrap_or(Path::new(".")))?;
+        anyhow::Ok(done)
+    })();
+    if whole.is_err() {
+        // Only the first failure is reported. The name of a leftover file shows what the file is.
+        let _ = fs::remove_file(&aside);
+    }
+    whole.with_context(context)
+}
+
+/// Makes the empty file `aside`, of which this process alone makes the backup `path`.
+fn create(aside: &Path, path: &Path) -> anyhow::Result<File> {
+    let other = || format!("another process writes {}, or has just done so", path.display());
+    let file = permissions::open_file(
+        aside,
+        OpenOptions::new().read(true).write(true).create(true).truncate(false),
+    )?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => bail!(other()),
+        Err(TryLockError::Error(error)) => return Err(error.into()),
+    }
+    // The process that had it locked may have renamed it.
+    if fs::metadata(aside).map(|about| about.ino()).ok() != Some(file.metadata()?.ino()) {
+        bail!(other());
+    }
+    file.set_len(0)?;
+    Ok(file)
+}
+
+/// Fails if there is something at `path` that is no backup.
+fn must_be_ours(path: &Path) -> anyhow::Result<()> {
+    let mut beginning = Vec::new();
+    match File::open(path) {
+        Ok(file) => file.take(BEGINNING.len() as u64).read_to_end(&mut beginning)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => {
+            return Err(error).with_context(|| format!("{} could not be read", path.display()));
+        }
+    };
+    if beginning.is_empty() || beginning == BEGINNING {
+        return Ok(());
+    }
+    bail!("{} is there and is no backup; name another file. No backup was taken", path.display())
+}
+
+/// Writes a backup to stdout.
+pub(super) fn print(
+    from: &BackupSource<'_>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> anyhow::Result<BackupResult> {
+    if io::stdout().is_terminal() {
+        bail!("a backup is not for a terminal: send stdout to a file or to another program");
+    }
+    backup::pack(from, (&mut StdoutFile, Path::new(STDOUT)), progress)
+        .context("the backup on stdout is not whole, and of no use")
+}
+
+/// Reads a backup of one file, or stdin, into a directory.
+pub(super) fn unpack(path: &Path, into: &Path) -> anyhow::Result<BackupCatalog> {
+    let (mut from, path, bytes): (Box<dyn Read>, PathBuf, u64) = if path.as_os_str() == STREAM {
+        (Box::new(io::stdin()), STDIN.into(), 0)
+    } else {
+        let file =
+            File::open(path).with_context(|| format!("{} could not be opened", path.display()))?;
+        let bytes = file.metadata().map_or(0, |about| about.len());
+        (Box::new(file), path.into(), bytes)
+    };
+    let mut meter = CommandProgress::start("restore", bytes, CountedUnit::Bytes);
+    let mut read = 0;
+    let catalog = backup::unpack(&mut *from, &path, (&RealDisk, into), &mut |piece| {
+        read += piece;
+        meter.at(read, bytes, "");
+    });
+    meter.finish();
+    Ok(catalog?)
+}
+
+/// Stdout as a file that is written from front to back.
+struct StdoutFile;
+
+impl DiskFile for StdoutFile {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        io::stdout().lock().write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        io::stdout().lock().flush()
+    }
+
+    fn reserve(&mut self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_what_is_made_under_it() {
+        for (name, form) in [
+            ("/no/such/backup", Some(BackupForm::Directory)),
+            ("/no/such/backup/", Some(BackupForm::Directory)),
+            ("/no/such/monday.hark/", Some(BackupForm::Directory)),
+            ("/no/such/monday.hark", Some(BackupForm::File)),
+            ("-", Some(BackupForm::Stream)),
+            ("/", Some(BackupForm::Directory)),
+            ("/no/such/2024.01.01", None),
+            ("/no/such/monday.tar", None),
+            ("/dev/null", None),
+        ] {
+            assert_eq!(BackupForm::to_write(Path::new(name)).ok(), form, "{name}");
+        }
+    }
+}
