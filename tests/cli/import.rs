@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::support::{Place, Run, event, field, notes, signal};
 
@@ -333,11 +333,19 @@ fn records_come_in_arrays_and_messages_and_behind_a_byte_order_mark() {
         lines.iter().map(message).collect::<Vec<_>>().concat()
     };
     let pretty: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let each = |value: &Value| serde_json::to_string_pretty(value).unwrap() + "\n";
+    let wrapped = json!({ "relay": "wss://a", "result": { "events": &pretty, "more": false } });
+    let page = |lines: &[&str]| format!("{{\"events\":[{}],\"next\":\"[{{\"}}\n", lines.join(","));
     for (name, text) in [
         ("array", format!("[{}]", lines.join(","))),
         ("pretty", serde_json::to_string_pretty(&pretty).unwrap()),
         ("messages", messages("[\"EVENT\",\"a \\\"sub\",", "]")),
         ("published", messages("[\"EVENT\", ", " ]")),
+        ("message-array", format!("[{}]", messages("[\"EVENT\",", "],").trim_end_matches(",\n"))),
+        ("objects", pretty.iter().map(each).collect()),
+        ("wrapped", wrapped.to_string()),
+        ("wrapped-pretty", each(&wrapped)),
+        ("pages", lines.chunks(70).map(page).collect()),
         ("mark", format!("\u{feff}{notes}")),
         ("mark-array", format!("\u{feff}[\n{}\n]\n", lines.join(",\n"))),
     ] {
@@ -346,6 +354,103 @@ fn records_come_in_arrays_and_messages_and_behind_a_byte_order_mark() {
         assert_eq!(stored(&place.hark(&["import", "--json", &file])), 300, "{name}");
         assert_eq!(by_id(&place.hark(&["export"]).text()), by_id(&notes), "{name}");
     }
+}
+
+#[test]
+fn a_refusal_names_the_line_whatever_the_form() {
+    let lines = notes(5);
+    let lines: Vec<&str> = lines.lines().collect();
+    let pretty: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut pretty = serde_json::to_string_pretty(&json!({ "events": pretty })).unwrap();
+    let id = field(lines[3], "id");
+    pretty = pretty.replace(&id, &id.replace(|_| true, "0"));
+    // The object begins a line or more before its id.
+    let begin = pretty[..pretty.find("\"00000000").unwrap()].rfind("    {").unwrap();
+    let expected = pretty[..begin].matches('\n').count() as u64 + 1;
+    let bad = lines[3].replace("note", "Note");
+    let one_line = format!("[{},{bad}]", lines[..3].join(","));
+    let several = format!("[{},\n\n{bad}]\n", lines[..3].join(",\n"));
+    let place = Place::new("refusal-line");
+    for (text, line, total) in [
+        (pretty.as_str(), expected, pretty.matches('\n').count() as u64 + 1),
+        (&one_line, 1, 1),
+        (&several, 5, 5),
+    ] {
+        let report = place.hark_fed(&["import", "--json"], text.as_bytes()).json();
+        assert_eq!(report["first"]["bad_id"]["line"], line, "{text}: {report}");
+        assert_eq!(report["lines"], total, "{text}: {report}");
+    }
+    // A line that is cut short takes no other with it.
+    let cut = format!("{}\n{}\n{}\n", &lines[0][..lines[0].len() - 40], lines[1], lines[2]);
+    let fresh = Place::new("refusal-cut");
+    let report = fresh.hark_fed(&["import", "--json"], cut.as_bytes()).json();
+    assert_eq!((&report["stored"], &report["refused"]["malformed"]), (&2.into(), &1.into()));
+    assert_eq!(report["first"]["malformed"]["line"], 1, "{report}");
+}
+
+#[test]
+fn records_of_every_network_come_in_every_form() {
+    let message = |n: u64| {
+        json!({
+            "message": {
+                "payload": "aGFyaw==", "contentTopic": "/a/1/b/proto",
+                "timestamp": 1_700_000_000_000_000_000_u64 + n,
+            },
+            "pubsubTopic": "/waku/2/rs/1/0",
+        })
+    };
+    let envelope = |n: u64| json!({ "expiry": 1_700_000_050, "ttl": 50, "topic": "0x01020304", "data": "0x17", "nonce": n });
+    for network in ["waku", "whisper"] {
+        let make: &dyn Fn(u64) -> Value = if network == "waku" { &message } else { &envelope };
+        let place = Place::new(&format!("forms-{network}"));
+        let source: Vec<String> = (0..9).map(|n| make(n).to_string() + "\n").collect();
+        let import = ["import", "--network", network, "--json"];
+        assert_eq!(stored(&place.hark_fed(&import, source.concat().as_bytes())), 9, "{network}");
+        let export = place.hark(&["export", "--network", network]).text();
+        // The lines of an export have the hash as well.
+        let records: Vec<Value> =
+            export.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let page = |key: &str, records: &[Value]| {
+            json!({
+                "requestId": "r", "statusCode": 200, "statusDesc": "OK", key: records,
+                "paginationCursor": "0xab",
+            })
+        };
+        let key = if network == "waku" { "messages" } else { "envelopes" };
+        let pages = records.chunks(4).map(|records| page(key, records).to_string() + "\n");
+        let pretty = |value: &Value| serde_json::to_string_pretty(value).unwrap() + "\n";
+        for (name, text) in [
+            ("bare", source.concat()),
+            ("lines", export.clone()),
+            ("array", serde_json::to_string(&records).unwrap()),
+            ("pretty-array", pretty(&json!(records))),
+            ("objects", records.iter().map(pretty).collect()),
+            ("page", page(key, &records).to_string()),
+            ("pretty-page", pretty(&page(key, &records))),
+            ("pages", pages.collect()),
+        ] {
+            let fresh = Place::new(&format!("forms-{network}-{name}"));
+            assert_eq!(stored(&fresh.hark_fed(&import, text.as_bytes())), 9, "{network} {name}");
+            assert_eq!(fresh.hark(&["export", "--network", network]).text(), export, "{name}");
+        }
+    }
+}
+
+#[test]
+fn an_export_to_a_pipe_shows_on_a_terminal_how_far_it_is() {
+    let place = Place::new("export-meter");
+    place.hark_fed(&["import", "--trusted"], notes(9_000).as_bytes()).text();
+    let file = place.path("out.jsonl");
+    let (hark, data) = (env!("CARGO_BIN_EXE_hark"), place.data());
+    // Notes 10 to 19 of 30 have one of three times; about two thirds of all.
+    let command =
+        format!("{hark} --data {} export --since 1700001000 > {file}", data.to_str().unwrap());
+    let run = std::process::Command::new("script").args(["-qefc", &command, "/dev/null"]).output();
+    let Ok(run) = run else { return println!("passed over: there is no `script` here") };
+    let shown = String::from_utf8_lossy(&run.stdout);
+    let count = std::fs::read_to_string(&file).unwrap().lines().count();
+    assert!(run.status.success() && count == 6_000, "{count} {shown}");
+    assert!(shown.contains("4,096/6,000"), "{shown}");
 }
 
 #[test]

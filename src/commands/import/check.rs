@@ -4,7 +4,7 @@
 use hark_archive::{Id, Store};
 use hark_networks::{LineReader, Network, ReadOptions};
 
-use super::json::record_of;
+use super::json::{RECORD_END, is_end, record_of};
 use super::source::LineChunk;
 use super::tally::ImportTally;
 use crate::commands::refusal::RefusalReason;
@@ -47,8 +47,8 @@ impl<'a> CheckWorker<'a> {
         let store = self.options.store;
         let is_kept = |id: &Id| store.is_some_and(|store| store.knows(id).unwrap_or(false));
         let mut done = CheckedChunk { read_to: chunk.read_to, ..CheckedChunk::default() };
-        for line in chunk.bytes.split_inclusive(|&byte| byte == b'\n') {
-            let text = line.trim_ascii();
+        for line in chunk.bytes.split_inclusive(|&byte| is_end(byte)) {
+            let text = line.strip_suffix(&[RECORD_END]).unwrap_or(line).trim_ascii();
             if !text.is_empty() {
                 done.tally.records += 1;
                 match self.reader.read(record_of(text), &is_kept, &mut self.record) {
@@ -62,12 +62,12 @@ impl<'a> CheckWorker<'a> {
                     }
                 }
             }
-            done.tally.lines += 1;
+            // Behind a record that ends within a line, the line goes on.
+            done.tally.lines += u64::from(!line.ends_with(&[RECORD_END]));
         }
         if chunk.overlong {
             done.tally.records += 1;
             done.tally.refuse(RefusalReason::TooLarge, done.tally.lines, "");
-            done.tally.lines += 1;
         }
         done
     }

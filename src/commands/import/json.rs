@@ -1,5 +1,5 @@
-//! Forms of JSON other than one record a line: an array of records, records in the messages that
-//! clients and servers exchange, and a byte order mark before all of it.
+//! Forms of JSON other than one record a line: arrays of records, objects with such arrays in them,
+//! records over several lines, and a byte order mark before all of it.
 
 use std::io::{self, Read};
 
@@ -7,48 +7,129 @@ use std::io::{self, Read};
 const READ_BYTES: usize = 128 << 10;
 /// The mark that some programs put before text in UTF-8.
 const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
+/// Ends a record where its source has no line break, as in RFC 7464. JSON cannot contain it.
+pub(super) const RECORD_END: u8 = 0x1e;
+/// Most bytes of an object before the first object in an array in it. Behind so many bytes, an
+/// object is a record.
+const HELD_BYTES_MAX: usize = 64 << 10;
+
+/// Whether a record, or the part of a line without one, ends with this byte.
+pub(super) fn is_end(byte: u8) -> bool {
+    byte == b'\n' || byte == RECORD_END
+}
 
 /// Where the reader is in its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// Before the first byte that is not white space.
-    Start,
-    /// Behind a first `[`: of an array of records, or of a message.
+    /// Between records.
+    Between,
+    /// In a string between records.
+    String { escaped: bool },
+    /// Behind a `[` between records: of an array of records, or of a message.
     Opened,
-    /// One record a line.
-    Lines,
-    /// In an array of records, outside of them.
-    Array,
-    /// In a record of an array, in so many braces and brackets.
-    Record { depth: u32, in_string: bool, escaped: bool },
+    /// In text that is no record, which ends with the line, and in an array with a comma as well.
+    Text,
+    /// In a record.
+    Record(RecordState),
 }
 
-/// Reads text as lines: those of an array of records are its records, without line breaks in them.
+/// Where the reader is in a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RecordState {
+    /// Braces and brackets around the record.
+    base: usize,
+    /// Where the record begins in the lines that were not given out, if it is an object that may
+    /// turn out to be one with an array of records.
+    held: Option<usize>,
+    in_string: bool,
+    escaped: bool,
+    /// Line breaks so far; they follow the record.
+    breaks: usize,
+    /// The last byte that was not white space.
+    last: u8,
+    /// Whether the byte before was a line break.
+    at_start: bool,
+}
+
+/// The braces and brackets that are open, outermost first.
+#[derive(Clone, Copy, Debug, Default)]
+struct OpenBrackets {
+    depth: usize,
+    /// A bit for each of the outermost 64: whether it is a bracket.
+    arrays: u64,
+}
+
+impl OpenBrackets {
+    fn open(&mut self, byte: u8) {
+        if let Some(bit) = Self::bit(self.depth) {
+            self.arrays = if byte == b'[' { self.arrays | bit } else { self.arrays & !bit };
+        }
+        self.depth += 1;
+    }
+
+    fn close(&mut self) {
+        self.depth = self.depth.saturating_sub(1);
+    }
+
+    /// Whether the innermost one is a bracket.
+    fn is_array(&self) -> bool {
+        let bit = self.depth.checked_sub(1).and_then(Self::bit);
+        bit.is_some_and(|bit| self.arrays & bit != 0)
+    }
+
+    fn bit(level: usize) -> Option<u64> {
+        (level < 64).then(|| 1 << level)
+    }
+}
+
+/// Reads text as records without line breaks in them. Each ends with a line break or with
+/// [`RECORD_END`], and has as many line breaks before it as in the source, so that lines can be
+/// counted. Records are the objects and messages that are in no other object or array, the objects
+/// in arrays, wherever these are, and the messages in arrays. Whatever is around them is left out.
+/// What is no JSON ends with its line.
 pub(super) struct RecordLines<R> {
     from: R,
     form: Form,
+    open: OpenBrackets,
     /// Bytes of the mark that have been met at the very start; `None` behind the start.
     mark: Option<usize>,
     input: Vec<u8>,
     lines: Vec<u8>,
     /// Bytes of `lines` that were given out.
     given: usize,
+    ended: bool,
 }
 
 impl<R: Read> RecordLines<R> {
     pub(super) fn new(from: R) -> Self {
-        let (input, lines) = (vec![0; READ_BYTES], Vec::new());
-        Self { from, form: Form::Start, mark: Some(0), input, lines, given: 0 }
+        Self {
+            from,
+            form: Form::Between,
+            open: OpenBrackets::default(),
+            mark: Some(0),
+            input: vec![0; READ_BYTES],
+            lines: Vec::new(),
+            given: 0,
+            ended: false,
+        }
     }
 
     fn take(&mut self, bytes: usize) {
         let input = std::mem::take(&mut self.input);
-        for (at, &byte) in input[..bytes].iter().enumerate() {
-            if self.form == Form::Lines {
-                self.lines.extend_from_slice(&input[at..bytes]);
-                break;
+        let mut rest = &input[..bytes];
+        while let Some((&byte, behind)) = rest.split_first() {
+            // Strings are most of a record.
+            if let Form::Record(RecordState { in_string: true, escaped: false, .. }) = self.form {
+                let plain = |byte: &u8| !matches!(byte, b'"' | b'\\' | b'\n');
+                let end = rest.iter().position(|byte| !plain(byte)).unwrap_or(rest.len());
+                if end > 0 {
+                    self.lines.extend_from_slice(&rest[..end]);
+                    rest = &rest[end..];
+                    continue;
+                }
             }
             self.byte(byte);
+            rest = behind;
         }
         self.input = input;
     }
@@ -60,93 +141,202 @@ impl<R: Read> RecordLines<R> {
                 return;
             }
             self.end_mark();
-            if self.form == Form::Lines {
-                return self.lines.push(byte);
-            }
         }
         match self.form {
-            Form::Start => match byte {
-                b'[' => self.form = Form::Opened,
-                b' ' | b'\t' | b'\r' | b'\n' => self.lines.push(byte),
-                _ => self.be_lines(&[byte]),
-            },
+            Form::Between => self.between(byte),
+            Form::String { escaped } => {
+                self.form = match byte {
+                    b'"' if !escaped => Form::Between,
+                    _ => Form::String { escaped: byte == b'\\' && !escaped },
+                };
+                if byte == b'\n' {
+                    self.lines.push(byte);
+                }
+            }
             Form::Opened => match byte {
-                b'"' => self.be_lines(b"[\""),
-                b' ' | b'\t' | b'\r' | b'\n' => {}
+                b'"' => {
+                    self.begin(b'[', false);
+                    self.byte(byte);
+                }
+                b' ' | b'\t' | b'\r' | b'\n' => self.skip(byte),
                 _ => {
-                    self.form = Form::Array;
+                    self.open.open(b'[');
+                    self.form = Form::Between;
                     self.byte(byte);
                 }
             },
-            Form::Lines => self.lines.push(byte),
-            // A bracket here ends the array, or begins one that follows it.
-            Form::Array => match byte {
-                b',' | b'[' | b']' | b' ' | b'\t' | b'\r' | b'\n' => {}
-                b'{' => {
+            Form::Text => match byte {
+                b'\n' => {
                     self.lines.push(byte);
-                    self.form = Form::Record { depth: 1, in_string: false, escaped: false };
+                    self.form = Form::Between;
                 }
-                _ => self.be_lines(&[byte]),
+                b',' | b']' if self.open.depth > 0 => {
+                    self.lines.push(RECORD_END);
+                    self.form = Form::Between;
+                    self.byte(byte);
+                }
+                _ => self.lines.push(byte),
             },
-            Form::Record { depth, in_string, escaped } => {
-                self.in_record(byte, depth, in_string, escaped);
-            }
+            Form::Record(state) => self.in_record(byte, state),
         }
     }
 
-    fn in_record(&mut self, byte: u8, depth: u32, in_string: bool, escaped: bool) {
-        let is_break = matches!(byte, b'\n' | b'\r');
-        self.lines.push(if is_break { b' ' } else { byte });
-        self.form = match byte {
-            _ if in_string => Form::Record {
-                depth,
-                in_string: escaped || byte != b'"',
-                escaped: !escaped && byte == b'\\',
-            },
-            b'"' => Form::Record { depth, in_string: true, escaped: false },
-            b'{' | b'[' => Form::Record { depth: depth.saturating_add(1), in_string, escaped },
-            b'}' | b']' if depth == 1 => {
-                self.lines.push(b'\n');
-                Form::Array
-            }
-            b'}' | b']' => Form::Record { depth: depth - 1, in_string, escaped },
-            _ => self.form,
-        };
+    /// Leaves a byte out. It stays noticed that there is one, as lines are counted.
+    fn skip(&mut self, byte: u8) {
+        let space = if byte == b'\n' { byte } else { b' ' };
+        if space == b'\n' || self.lines.last() != Some(&b' ') {
+            self.lines.push(space);
+        }
     }
 
-    fn be_lines(&mut self, bytes: &[u8]) {
-        self.form = Form::Lines;
-        self.lines.extend_from_slice(bytes);
+    fn between(&mut self, byte: u8) {
+        let is_outermost = self.open.depth == 0;
+        match byte {
+            b'{' if is_outermost || self.open.is_array() => self.begin(byte, true),
+            b'[' if is_outermost || self.open.is_array() => self.form = Form::Opened,
+            b' ' | b'\t' | b'\r' | b'\n' | b',' | RECORD_END => self.skip(byte),
+            b'{' | b'[' => self.open.open(byte),
+            b'}' | b']' if !is_outermost => {
+                self.open.close();
+                self.skip(byte);
+            }
+            // Not a part of an object around records.
+            _ if is_outermost || (self.open.depth == 1 && self.open.is_array()) => {
+                self.form = Form::Text;
+                self.lines.push(byte);
+            }
+            b'"' => self.form = Form::String { escaped: false },
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, byte: u8, is_object: bool) {
+        let held = is_object.then_some(self.lines.len());
+        let base = self.open.depth;
+        self.open.open(byte);
+        self.lines.push(byte);
+        self.form = Form::Record(RecordState {
+            base,
+            held,
+            in_string: false,
+            escaped: false,
+            breaks: 0,
+            last: byte,
+            at_start: false,
+        });
+    }
+
+    fn in_record(&mut self, byte: u8, mut state: RecordState) {
+        // Neither has JSON: the record was cut short, and another one follows.
+        let is_cut = match byte {
+            b'\n' => state.in_string,
+            b'{' | b'[' if state.at_start => match state.last {
+                b':' => self.open.is_array(),
+                b',' | b'[' => !self.open.is_array(),
+                _ => true,
+            },
+            _ => false,
+        };
+        if is_cut {
+            self.open.depth = state.base;
+            self.end_record(state);
+            return self.byte(byte);
+        }
+        if byte == b'{'
+            && !state.in_string
+            && self.open.is_array()
+            && let Some(held) = state.held
+        {
+            self.lines.truncate(held);
+            self.lines.extend(std::iter::repeat_n(b'\n', state.breaks));
+            self.form = Form::Between;
+            return self.byte(byte);
+        }
+        self.lines.push(if matches!(byte, b'\n' | b'\r') { b' ' } else { byte });
+        state.at_start = byte == b'\n';
+        state.breaks += usize::from(byte == b'\n');
+        if !byte.is_ascii_whitespace() {
+            state.last = byte;
+        }
+        if state.held.is_some_and(|held| self.lines.len() - held > HELD_BYTES_MAX) {
+            state.held = None;
+        }
+        match byte {
+            _ if state.in_string => {
+                state.in_string = state.escaped || byte != b'"';
+                state.escaped = !state.escaped && byte == b'\\';
+            }
+            b'"' => state.in_string = true,
+            b'{' | b'[' => self.open.open(byte),
+            b'}' | b']' => {
+                self.open.close();
+                if self.open.depth == state.base {
+                    return self.end_record(state);
+                }
+            }
+            _ => {}
+        }
+        self.form = Form::Record(state);
+    }
+
+    fn end_record(&mut self, state: RecordState) {
+        self.lines.push(RECORD_END);
+        self.lines.extend(std::iter::repeat_n(b'\n', state.breaks));
+        self.form = Form::Between;
     }
 
     /// Ends the look for the mark. What began like it, but is none, is text.
     fn end_mark(&mut self) {
         let met = self.mark.take().unwrap_or_default();
         if met > 0 && met < BYTE_ORDER_MARK.len() {
-            self.be_lines(&BYTE_ORDER_MARK[..met]);
+            self.form = Form::Text;
+            self.lines.extend_from_slice(&BYTE_ORDER_MARK[..met]);
         }
+    }
+
+    /// Gives out what the source has begun and not ended.
+    fn end(&mut self) {
+        self.end_mark();
+        match self.form {
+            Form::Opened => self.lines.push(b'['),
+            Form::Record(state) => self.end_record(state),
+            _ => {}
+        }
+        self.ended = true;
+    }
+
+    /// Bytes of `lines` that may be given out.
+    fn ready(&self) -> usize {
+        match self.form {
+            Form::Record(RecordState { held: Some(held), .. }) => held,
+            _ => self.lines.len(),
+        }
+    }
+
+    /// Forgets what was given out.
+    fn forget(&mut self) {
+        self.lines.drain(..self.given);
+        if let Form::Record(RecordState { held: Some(held), .. }) = &mut self.form {
+            *held -= self.given;
+        }
+        self.given = 0;
     }
 }
 
 impl<R: Read> Read for RecordLines<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        while self.given == self.lines.len() {
-            self.lines.clear();
-            self.given = 0;
+        while self.given == self.ready() {
+            self.forget();
+            if self.ended {
+                return Ok(0);
+            }
             let got = self.from.read(&mut self.input)?;
             if got == 0 {
-                self.end_mark();
-                if self.form == Form::Opened {
-                    self.be_lines(b"[");
-                }
-                if self.lines.is_empty() {
-                    return Ok(0);
-                }
-                break;
+                self.end();
             }
             self.take(got);
         }
-        let ready = &self.lines[self.given..];
+        let ready = &self.lines[self.given..self.ready()];
         let size = ready.len().min(into.len());
         into[..size].copy_from_slice(&ready[..size]);
         self.given += size;
@@ -188,30 +378,114 @@ mod tests {
         }
     }
 
-    #[test]
-    fn records_of_an_array_are_lines_and_lines_stay_as_they_are() {
-        for (text, lines) in [
-            ("", ""),
-            ("\u{feff}", ""),
-            ("\u{feff}{\"a\":1}\n{}", "{\"a\":1}\n{}"),
-            ("\n  {\"a\":[1]}\n[2]\n", "\n  {\"a\":[1]}\n[2]\n"),
-            ("[]", ""),
-            ("[", "["),
-            ("[{\"a\":1},{\"b\":\"x]},{\\\"\"}]", "{\"a\":1}\n{\"b\":\"x]},{\\\"\"}\n"),
-            ("\u{feff}\n[\n  {\n \"a\": [[1]]\n},\r\n{}\n]\n", "\n{  \"a\": [[1]] }\n{}\n"),
-            ("[{}][{}]", "{}\n{}\n"),
-            ("[{},7]", "{}\n7]"),
-            ("[ \"EVENT\",{}]\n[]\n", "[\"EVENT\",{}]\n[]\n"),
-            ("\u{fe}x", "\u{fe}x"),
-            ("text", "text"),
-            ("[{\"a\"", "{\"a\""),
-        ] {
-            for drip in [1, 2, 1000] {
-                let mut got = Vec::new();
-                RecordLines::new(Drip(text.as_bytes(), drip)).read_to_end(&mut got).unwrap();
-                assert_eq!(String::from_utf8(got).unwrap(), lines, "{text:?} by {drip}");
-            }
+    /// Returns what is read of a text, whatever the pieces, and how many line breaks that has.
+    fn read(text: &str) -> (String, usize) {
+        let mut all = Vec::new();
+        for drip in [1, 2, 7, 1 << 20] {
+            let mut got = Vec::new();
+            RecordLines::new(Drip(text.as_bytes(), drip)).read_to_end(&mut got).unwrap();
+            all.push(String::from_utf8(got).unwrap());
         }
+        assert!(all.iter().all(|got| *got == all[0]), "{text:?}: {all:?}");
+        let breaks = all[0].matches('\n').count();
+        (all.remove(0), breaks)
+    }
+
+    /// Asserts that a text has these records, each on the line of its first byte, counted from 0.
+    fn assert_records(text: &str, expected: &[(usize, &str)]) {
+        let (got, breaks) = read(text);
+        assert_eq!(breaks, text.matches('\n').count(), "{text:?}: {got:?}");
+        let (mut line, mut found) = (0, Vec::new());
+        for part in got.split_inclusive(|c: char| u8::try_from(c).is_ok_and(is_end)) {
+            let record = part.trim_matches(|c: char| c.is_whitespace() || c == '\u{1e}');
+            if !record.is_empty() {
+                found.push((line, record.to_owned()));
+            }
+            line += usize::from(part.ends_with('\n'));
+        }
+        let found: Vec<_> = found.iter().map(|(line, record)| (*line, record.as_str())).collect();
+        assert_eq!(found, expected, "{text:?}: {got:?}");
+    }
+
+    #[test]
+    fn records_are_found_wherever_they_are_with_their_lines() {
+        for (text, records) in [
+            ("", &[][..]),
+            ("\u{feff}", &[]),
+            ("[]", &[]),
+            (" [\n]\n", &[]),
+            // One a line, and several.
+            ("\u{feff}{\"a\":1}\n{}", &[(0, "{\"a\":1}"), (1, "{}")]),
+            ("\n  {\"a\":[1]}\r\n\n{}\n", &[(1, "{\"a\":[1]}"), (3, "{}")]),
+            ("{}{} {},\n{}", &[(0, "{}"), (0, "{}"), (0, "{}"), (1, "{}")]),
+            ("\u{1e}{}\n\u{1e}{}\n", &[(0, "{}"), (1, "{}")]),
+            // Over several lines.
+            ("{\n \"a\": [[1]]\n}\n{\n}", &[(0, "{  \"a\": [[1]] }"), (3, "{ }")]),
+            (
+                "{\n\"a\":\n{\n\"b\":[\n[\n],\n[]]}}\n{}",
+                &[(0, "{ \"a\": { \"b\":[ [ ], []]}}"), (7, "{}")],
+            ),
+            // Arrays, and braces in strings.
+            (
+                "[{\"a\":1},{\"b\":\"x]},{\\\"\"}]",
+                &[(0, "{\"a\":1}"), (0, "{\"b\":\"x]},{\\\"\"}")],
+            ),
+            ("[\n  {\n \"a\": 1\n},\n\n{}\n]\n", &[(1, "{  \"a\": 1 }"), (5, "{}")]),
+            ("[{}][{}]\n[[{}],[]]", &[(0, "{}"), (0, "{}"), (1, "{}")]),
+            // Messages, one a line and in arrays.
+            ("[ \"EVENT\",{}]\n[\"EOSE\"]\n", &[(0, "[\"EVENT\",{}]"), (1, "[\"EOSE\"]")]),
+            (
+                "[[\"EVENT\",\"]\",{}],\n [\"EOSE\"]]",
+                &[(0, "[\"EVENT\",\"]\",{}]"), (1, "[\"EOSE\"]")],
+            ),
+            // Objects around an array.
+            ("{\"events\":[{\"a\":1},{}]}", &[(0, "{\"a\":1}"), (0, "{}")]),
+            (
+                "{\"id\":\"{[\",\n\"n\":[1,\"]\"],\"o\":{\"list\":\n[\n{\"a\":[]},\n{}]},\"z\":true}\n{}",
+                &[(3, "{\"a\":[]}"), (4, "{}"), (5, "{}")],
+            ),
+            ("{\"m\":[{}]}\n{\"m\":[{}],\"n\":[{}]}", &[(0, "{}"), (1, "{}"), (1, "{}")]),
+            ("[{\"m\":[{}]},{\"m\":[{}]}]", &[(0, "{}"), (0, "{}")]),
+            (
+                "{\"m\":[[\"EVENT\",{\"a\":1}],[\"EVENT\",{}]]}",
+                &[(0, "{\"a\":1}"), (0, "[\"EVENT\",{}]")],
+            ),
+            // No JSON: each line for itself.
+            ("text\n{}\nmore", &[(0, "text"), (1, "{}"), (2, "more")]),
+            ("{\"a\":\"cut\n{}\n", &[(0, "{\"a\":\"cut"), (1, "{}")]),
+            (
+                "{\"a\":1\n{}\n[\"x\",1\n[\"y\"]",
+                &[(0, "{\"a\":1"), (1, "{}"), (2, "[\"x\",1"), (3, "[\"y\"]")],
+            ),
+            ("{\"a\":1,\n{}\n", &[(0, "{\"a\":1,"), (1, "{}")]),
+            ("[\n{\"a\":1\n{},\n{}]", &[(1, "{\"a\":1"), (2, "{}"), (3, "{}")]),
+            ("{}}\n{}", &[(0, "{}"), (0, "}"), (1, "{}")]),
+            ("[{},7]", &[(0, "{}"), (0, "7")]),
+            ("[2]", &[(0, "2")]),
+            ("[", &[(0, "[")]),
+            ("[{\"a\"", &[(0, "{\"a\"")]),
+        ] {
+            assert_records(text, records);
+        }
+        assert_eq!(read("\u{fe}x").0, "\u{fe}x");
+    }
+
+    #[test]
+    fn little_is_held_back() {
+        // An object that begins like one around records is one only if the array comes soon.
+        let long = "x".repeat(HELD_BYTES_MAX);
+        let (near, far) = (
+            format!("{{\"a\":\"{}\",\"m\":[{{}}]}}", &long[40..]),
+            format!("{{\"a\":\"{long}\",\"m\":[{{}}]}}"),
+        );
+        assert_records(&near, &[(0, "{}")]);
+        assert_records(&far, &[(0, far.as_str())]);
+        let deep = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
+        assert_records(&format!("{deep}\n{{}}"), &[(1, "{}")]);
+        let mut lines = RecordLines::new(Drip(b"[{\"a\":\"1\"},{\"a\":", 1 << 20));
+        let mut got = [0; 100];
+        let size = lines.read(&mut got).unwrap();
+        assert_eq!(&got[..size], b" {\"a\":\"1\"}\x1e ", "what is whole comes at once");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::json::RecordLines;
+use super::json::{RecordLines, is_end};
 
 /// Least bytes of a chunk of a file. Large enough that handing a chunk over costs little, small
 /// enough that all cores finish at about the same time.
@@ -18,7 +18,8 @@ const READ_BYTES: usize = 128 << 10;
 #[derive(Debug, Default)]
 pub(super) struct LineChunk {
     pub(super) bytes: Vec<u8>,
-    /// Whether a line that was too long to be read followed these lines.
+    /// Whether a line that was too long to be read followed these lines. Its end is in the next
+    /// chunk.
     pub(super) overlong: bool,
     /// Bytes of the source, as on disk, that were read up to the end of the chunk.
     pub(super) read_to: u64,
@@ -78,7 +79,7 @@ impl LineSource {
             if !self.live && bytes.len() < CHUNK_BYTES {
                 continue;
             }
-            if let Some(end) = bytes.iter().rposition(|&byte| byte == b'\n') {
+            if let Some(end) = bytes.iter().rposition(|&byte| is_end(byte)) {
                 self.rest = bytes[end + 1..].to_vec();
                 bytes.truncate(end + 1);
                 return Ok(Some(self.chunk(bytes, false)));
@@ -108,14 +109,14 @@ impl LineSource {
         Ok(())
     }
 
-    /// Skips to the end of the current line, and discards the line.
+    /// Skips to the end of the current line, which is left for the next chunk, and discards the line.
     fn skip_line(&mut self) -> io::Result<()> {
         let mut bytes = Vec::new();
         while !self.ended {
             bytes.clear();
             self.read_into(&mut bytes)?;
-            if let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
-                self.rest = bytes[end + 1..].to_vec();
+            if let Some(end) = bytes.iter().position(|&byte| is_end(byte)) {
+                self.rest = bytes[end..].to_vec();
                 break;
             }
         }
@@ -265,6 +266,6 @@ mod tests {
         let mut text = b"first\n".to_vec();
         text.extend(vec![b'y'; 3 << 20]);
         text.extend(b"\nlast\n");
-        assert_eq!(lines(&text, 1 << 20, false, 300_000), (b"first\nlast\n".to_vec(), 1));
+        assert_eq!(lines(&text, 1 << 20, false, 300_000), (b"first\n\nlast\n".to_vec(), 1));
     }
 }
