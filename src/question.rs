@@ -11,6 +11,8 @@ use crate::location::ArchiveLocation;
 
 /// Rows that a search visits in one time slice.
 const SLICE_ROWS: u64 = 4096;
+/// Rows that are visited for the total of a meter.
+const TOTAL_ROWS: u64 = 1 << 20;
 /// Bytes of records that one search buffers, about.
 const READY_BYTES: usize = 256 << 10;
 
@@ -78,6 +80,14 @@ pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64>
         count += 1;
     }
     Ok(count)
+}
+
+/// Returns how many records match any of `queries`, for a meter: 0 if it would take long to find
+/// out.
+pub(crate) fn total(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64> {
+    let [query] = queries else { return Ok(0) };
+    let query = Query { budget: TOTAL_ROWS, ..query.clone() };
+    Ok(store.count(&query)?.unwrap_or(0))
 }
 
 /// A record that a query found.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,11 +47,11 @@ pub(crate) struct ExportArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// The progress of an export to a file.
+/// The progress of an export.
 struct ExportProgress<'a> {
     meter: &'a mut CommandProgress,
-    /// What the network's records are called.
-    records: &'a str,
+    /// What one of the network's records is called.
+    record: &'a str,
     /// Number of records, 0 if it is not known.
     total: u64,
     /// Set once the export is to end early.
@@ -77,9 +77,23 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
     }
     let store = location.read()?;
     let mut answer = MergedAnswer::new(&*store, &queries)?.with_lines(location.network);
+    let record = location.network.record();
+    let is_all = args.filters.is_empty() && args.since.is_none() && args.until.is_none();
+    let total =
+        || if is_all { Ok(store.stats().records) } else { question::total(&*store, &queries) };
     let Some(path) = &args.output else {
         let mut out = BufWriter::with_capacity(256 << 10, io::stdout().lock());
-        write(&mut answer, &mut out, None)?;
+        if io::stdout().is_terminal() || !io::stderr().is_terminal() {
+            write(&mut answer, &mut out, None)?;
+            out.flush()?;
+            return Ok(damage::report(&*store, location, MISSING));
+        }
+        let (total, stop) = (total()?, AtomicBool::new(false));
+        let mut meter = CommandProgress::start("export", total, CountedUnit::Records);
+        let progress = ExportProgress { meter: &mut meter, record, total, stop: &stop };
+        let written = write(&mut answer, &mut out, Some(progress));
+        meter.finish();
+        written?;
         out.flush()?;
         return Ok(damage::report(&*store, location, MISSING));
     };
@@ -88,14 +102,12 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
         unfinished(path).display(),
         path.display()
     ))?;
-    let is_all = args.filters.is_empty() && args.since.is_none() && args.until.is_none();
-    let total = if is_all { store.stats().records } else { 0 };
+    let total = total()?;
     let mut meter = CommandProgress::start("export", total, CountedUnit::Records);
-    let records = location.network.records();
     let written = to_file(
         path,
         &mut answer,
-        ExportProgress { meter: &mut meter, records, total, stop: &stop },
+        ExportProgress { meter: &mut meter, record, total, stop: &stop },
     );
     meter.finish();
     if stop.load(Ordering::Relaxed) && written.is_err() {
@@ -109,7 +121,7 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
             path.display()
         )
     });
-    eprintln!("{} {records} written to {}", print::number(written?), path.display());
+    eprintln!("{} written to {}", print::count(written?, record), path.display());
     Ok(damage::report(&*store, location, MISSING))
 }
 
@@ -124,9 +136,9 @@ fn write(
         out.write_all(b"\n")?;
         records += 1;
         if records % METER_EVERY == 0
-            && let Some(ExportProgress { meter, records: what, total, stop }) = &mut progress
+            && let Some(ExportProgress { meter, record, total, stop }) = &mut progress
         {
-            meter.at(records, *total, &format!("{} {what}", print::number(records)));
+            meter.at(records, *total, &print::count(records, record));
             if stop.load(Ordering::Relaxed) {
                 anyhow::bail!("stopped");
             }
