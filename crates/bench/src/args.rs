@@ -471,7 +471,7 @@ pub(crate) struct NostreamArgs {
     after_help = "\
 Examples:
   hark bench waku --readers 0                       publish only: 9,000 messages of 1,400 bytes
-  hark bench waku --pid $(pgrep -x hark) --payload-bytes 1400,10240 --html store.html
+  hark bench waku --pid $(pgrep -x hark) --payload-bytes 1400,10KiB --html store.html
   hark bench waku --messages 0 --seconds 30 --shape '1 topic'
   hark bench waku --publish-rate 100 --query-rate 50 --against http://127.0.0.1:8646 \\
       --against-name postgres
@@ -515,9 +515,9 @@ pub(crate) struct WakuBenchArgs {
     #[arg(long, value_name = "N", default_value_t = 9_000)]
     pub(crate) messages: u64,
 
-    /// Bytes of a payload; several sizes are measured one after the other
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1_400],
-        value_parser = at_least_one)]
+    /// Bytes of a payload, like 1400 or 10KiB; several sizes are measured one after the other
+    #[arg(long, value_name = "SIZE,SIZE", value_delimiter = ',', default_values_t = [1_400],
+        value_parser = size)]
     pub(crate) payload_bytes: Vec<usize>,
 
     /// Messages a second, over all publishers [default: as fast as they are accepted]
@@ -590,8 +590,8 @@ pub(crate) struct WakuGenArgs {
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub(crate) messages: u64,
 
-    /// Bytes of a payload
-    #[arg(long, value_name = "N", default_value_t = 1_400, value_parser = at_least_one)]
+    /// Bytes of a payload, like 1400 or 10KiB
+    #[arg(long, value_name = "SIZE", default_value_t = 1_400, value_parser = size)]
     pub(crate) payload_bytes: usize,
 
     /// Content topics, the first ones with far more messages than the last
@@ -617,6 +617,29 @@ pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
         Ok(0) => Err("must be at least 1".into()),
         Ok(count) => Ok(count),
         Err(_) => Err("must be a number".into()),
+    }
+}
+
+/// The units of sizes, and the bytes of each.
+const UNITS: [(&str, usize); 7] = [
+    ("kib", 1 << 10),
+    ("mib", 1 << 20),
+    ("gib", 1 << 30),
+    ("kb", 1_000),
+    ("mb", 1_000_000),
+    ("gb", 1_000_000_000),
+    ("b", 1),
+];
+
+/// Parses a size above zero: a number of bytes, or one with a unit, such as `10KiB`.
+pub(crate) fn size(text: &str) -> Result<usize, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let unit = UNITS.iter().find_map(|(unit, bytes)| Some((lower.strip_suffix(unit)?, *bytes)));
+    let (number, unit) = unit.unwrap_or((&lower, 1));
+    match number.trim_end().parse::<usize>().ok().and_then(|number| number.checked_mul(unit)) {
+        Some(0) => Err("must be at least 1".into()),
+        Some(bytes) => Ok(bytes),
+        None => Err("must be a number of bytes, or a size like 10KiB or 2MB".into()),
     }
 }
 
