@@ -37,8 +37,8 @@ Documentation: docs/operating.md";
 
 /// Keeps the messages of open messaging networks and returns any part of the history, fast.
 ///
-/// One binary, one archive. Every command but `rebuild` works beside a running server: it reads the
-/// same files, and the server does its writes.
+/// One binary, one archive. The commands work beside a running server: they read the same files,
+/// and the server does their writes. Only `rebuild`, `restore` and `salvage` need it stopped.
 #[derive(Debug, Parser)]
 #[command(name = "hark", version, after_help = AFTER, max_term_width = 100)]
 #[command(arg_required_else_help = true)]
@@ -105,13 +105,15 @@ pub(crate) enum Command {
 }
 
 /// Names of the commands that take no --network, as [`Command::of_no_network`] says why.
-const OF_NO_NETWORK: [&str; 10] = [
+const OF_NO_NETWORK: [&str; 12] = [
     "serve",
     "adopt",
     "backup",
     "restore",
     "whisper",
     "cluster",
+    "reload",
+    "healthz",
     "config",
     "bench",
     "completions",

@@ -15,6 +15,7 @@ mod owners;
 mod reload;
 mod settings;
 pub(crate) mod support;
+mod units;
 mod watched;
 
 use support::{Place, hark, hark_with};
@@ -79,11 +80,20 @@ fn help_fits_the_terminal_and_offers_network_where_it_means_something() {
         }
         assert!(lines.iter().all(|line| line.chars().count() <= 100), "{command}: {help}");
     }
-    for (command, offered) in
-        [("serve", false), ("config", false), ("backup", false), ("query", true)]
-    {
+    for (command, offered) in [
+        ("serve", false),
+        ("config", false),
+        ("backup", false),
+        ("reload", false),
+        ("healthz", false),
+        ("query", true),
+    ] {
         let help = hark(&[command, "--help"]).text();
         assert_eq!(help.contains("--network"), offered, "{command}: {help}");
+        if !offered {
+            let run = hark(&["--network", "waku", command]);
+            assert!(run.code == 2 && !run.stderr.is_empty(), "{command}: {run:?}");
+        }
     }
 }
 

@@ -38,6 +38,7 @@ fn commands_work_beside_a_running_server() {
     assert!(rebuild.code == 1 && rebuild.stderr.contains("holds the archive"), "{rebuild:?}");
     let second = place.hark(&["serve", "--listen", "127.0.0.1:0"]);
     assert!(second.code == 1 && second.stderr.contains("holds the archive"), "{second:?}");
+    assert!(second.stderr.contains("let `hark serve --takeover` take its place"), "{second:?}");
     let (code, logged) = server.terminate();
     assert_eq!(code, 0, "{logged}");
     assert!(logged.contains("closed"), "{logged}");
