@@ -139,6 +139,7 @@ fn to_json(shelf: &str, report: &SalvageReport) -> Value {
             "ids": part.ids.iter().map(text).collect::<Vec<_>>(),
             "likely_id": part.likely_id.as_ref().map(text),
             "may_be_torn": part.may_be_torn,
+            "unopened": part.unopened,
         })
     };
     json!({

@@ -23,7 +23,8 @@
 //! Maps are few and live long; the open ones are in a list that the handler can walk
 //! ([`crate::mapped`]). A fault anywhere else is left to the previous SIGBUS action, as if this
 //! handler did not exist. A map that loses many pages is replaced as a whole, since the system
-//! limits the number of mappings of a process.
+//! limits the number of mappings of a process. Whoever needs all that can be read, and keeps few
+//! maps, has many more pages replaced one by one ([`Map::spare_readable_pages`]).
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -100,6 +101,15 @@ impl Map {
         self.0.as_ref().map_or(0, |map| map.registered.slot().faults())
     }
 
+    /// Has only the pages replaced that cannot be read, however many they are, up to
+    /// [`PAGES_SPARING`]. For a process with few such maps: each gap in a map counts as a mapping of
+    /// the process, of which the system allows 65,530 if nothing else is set.
+    pub fn spare_readable_pages(&self) {
+        if let Some(map) = &self.0 {
+            map.registered.slot().replace_one_by_one(PAGES_SPARING);
+        }
+    }
+
     /// Has the system read a part of the file from the disk, in large pieces and without waiting
     /// for them. For a part that is about to be read whole.
     pub fn read_ahead(&self, part: Range<usize>) {
@@ -126,6 +136,10 @@ impl Map {
         }
     }
 }
+
+/// Most unreadable pages of a map that spares the readable ones. With a gap on each side of every
+/// page they take half of the mappings that a process may have.
+const PAGES_SPARING: u32 = 16_384;
 
 /// Cache lines of a record that are prefetched.
 #[cfg(target_arch = "x86_64")]
@@ -164,11 +178,10 @@ mod bus {
     use std::{io, mem, ptr};
 
     use super::FAULTS;
-    use crate::mapped;
+    use crate::mapped::{self, PAGES_EACH};
 
-    /// Most pages of one map that are replaced one by one.
-    const PAGES_EACH: u32 = 16;
-    /// Most pages of all maps together that are replaced one by one.
+    /// Most pages of all maps together that are replaced one by one, except in maps with a limit of
+    /// their own.
     const PAGES: u64 = 4096;
 
     static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
@@ -237,7 +250,8 @@ mod bus {
         let (here, all) = (slot.note_fault(), FAULTS.fetch_add(1, Ordering::SeqCst));
         let page_bytes = PAGE_BYTES.load(Ordering::Relaxed);
         let page = address & !(page_bytes - 1);
-        let few = here < PAGES_EACH && all < PAGES;
+        let pages_max = slot.pages_max();
+        let few = here < pages_max && (all < PAGES || pages_max > PAGES_EACH);
         let part = if few { page..page + page_bytes } else { whole };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         // SAFETY: the part lies within a map that the interrupted reader keeps open, and begins
@@ -273,6 +287,30 @@ mod tests {
         assert!(left <= 10_000, "{left} bytes of a map that was replaced");
         assert_eq!(other[5_000], 7, "what is there is still read");
         drop((map, other));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_map_that_spares_readable_pages_loses_no_other() {
+        const BAD: std::ops::Range<usize> = 20..120;
+        let path = scratch("map-sparing");
+        let whole = vec![7; 1 << 20];
+        std::fs::write(&path, &whole).unwrap();
+        let (sparing, other) = (Map::open(&path, None).unwrap(), Map::open(&path, None).unwrap());
+        sparing.spare_readable_pages();
+        let cut = |len| {
+            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.set_len(len).unwrap();
+        };
+        cut(0);
+        for map in [&sparing, &other] {
+            assert_eq!(BAD.map(|page| usize::from(map[page * 4096])).sum::<usize>(), 0);
+        }
+        std::fs::write(&path, &whole).unwrap();
+        assert_eq!((sparing[BAD.end * 4096], sparing[0]), (7, 7));
+        assert_eq!((sparing.faults(), sparing[BAD.start * 4096]), (BAD.len() as u32, 0));
+        assert_eq!(other[BAD.end * 4096], 0, "the other is replaced as a whole");
+        drop((sparing, other));
         std::fs::remove_file(&path).unwrap();
     }
 }

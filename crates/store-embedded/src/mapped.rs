@@ -17,7 +17,12 @@ pub(crate) struct MapSlot {
     end: AtomicUsize,
     /// Number of reads of the map that found no bytes.
     faults: AtomicU32,
+    /// Most pages of the map that are replaced one by one.
+    pages_max: AtomicU32,
 }
+
+/// Most pages of one map that are replaced one by one, unless [`MapSlot::replace_one_by_one`] raises it.
+pub(crate) const PAGES_EACH: u32 = 16;
 
 /// A part of the list. The list only grows, so a signal handler finds each part whole at any time.
 struct MapSlotChunk {
@@ -34,6 +39,7 @@ impl MapSlot {
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
             faults: AtomicU32::new(0),
+            pages_max: AtomicU32::new(PAGES_EACH),
         }
     }
 
@@ -46,6 +52,7 @@ impl MapSlot {
             return false;
         }
         self.faults.store(0, seq);
+        self.pages_max.store(PAGES_EACH, seq);
         self.end.store(part.end, seq);
         self.start.store(part.start, seq);
         self.version.store(version + 2, seq);
@@ -64,6 +71,16 @@ impl MapSlot {
     /// Counts a read that found no bytes and returns how many were counted before.
     pub(crate) fn note_fault(&self) -> u32 {
         self.faults.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Has up to `pages` pages of the map replaced one by one.
+    pub(crate) fn replace_one_by_one(&self, pages: u32) {
+        self.pages_max.store(pages, Ordering::SeqCst);
+    }
+
+    /// Most pages of the map that are replaced one by one.
+    pub(crate) fn pages_max(&self) -> u32 {
+        self.pages_max.load(Ordering::SeqCst)
     }
 
     /// Number of reads of the map that found no bytes.

@@ -16,6 +16,8 @@
 mod salt;
 pub(crate) mod scan;
 mod sources;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -27,7 +29,7 @@ use hark_archive::{CommitError, Id, Record, Store, Write};
 
 use self::salt::salt_of;
 use self::scan::{DeletionsOfBatch, ScannedPart, scan};
-use self::sources::{LogSource, SegmentWitnesses, likely_id, logs};
+use self::sources::{SalvagedLog, SegmentWitnesses, likely_id, logs};
 use crate::disk::Disk;
 use crate::log::{HEADER, LogFrame};
 use crate::manifest::{Manifest, ManifestError};
@@ -56,13 +58,15 @@ pub struct LostPart {
     pub ids: Vec<Id>,
     /// The id that the damaged bytes give, which nothing confirms.
     pub likely_id: Option<Id>,
+    /// Why the file could not be opened, if that is what it is.
+    pub unopened: Option<String>,
     /// Whether it is the end of the last log. If nothing else damaged it, a crash cut it short, and
     /// its records were never acknowledged.
     pub may_be_torn: bool,
 }
 
 impl LostPart {
-    fn new(log: &LogSource, bytes: Range<u64>) -> Self {
+    fn new(log: &SalvagedLog, bytes: Range<u64>) -> Self {
         Self {
             file: log.path.clone(),
             bytes,
@@ -70,6 +74,7 @@ impl LostPart {
             times: None,
             ids: Vec::new(),
             likely_id: None,
+            unopened: None,
             may_be_torn: false,
         }
     }
@@ -84,6 +89,9 @@ impl fmt::Display for LostPart {
         }
         if let Some(records) = self.records {
             write!(f, ", with {records} live records")?;
+        }
+        if let Some(why) = &self.unopened {
+            write!(f, ", as the file could not be opened: {why}")?;
         }
         if self.may_be_torn {
             write!(f, ", perhaps a batch that a crash cut short")?;
@@ -121,7 +129,7 @@ pub enum SalvageError {
     /// There is no log.
     #[error("there is no log in {0}; name the directory of an archive")]
     NoLogs(PathBuf),
-    /// A file or directory of the source could not be opened.
+    /// The directory of the logs could not be opened.
     #[error("{path} could not be opened: {cause}")]
     Read {
         /// Which one.
@@ -169,11 +177,15 @@ pub fn salvage(
     for path in missing {
         salvage.missing(path);
     }
+    let mut opened = Vec::with_capacity(logs.len());
     for (at, log) in logs.iter().enumerate() {
-        let map = disk.map_sequential(&log.path).map_err(read(&log.path))?;
-        salvage.look(log, &map, at + 1 == logs.len(), progress);
+        let map = salvage.open(disk, log);
+        if let Some(map) = &map {
+            salvage.look(log, map, at + 1 == logs.len(), progress);
+        }
+        opened.push(map.is_some());
     }
-    let as_named = |log: &&LogSource| {
+    let as_named = |log: &&SalvagedLog| {
         manifest.as_ref().is_some_and(|manifest| {
             let mut named = manifest.logs.iter();
             named.any(|entry| (entry.number, entry.generation) == (log.number, log.generation))
@@ -181,9 +193,11 @@ pub fn salvage(
     };
     let named: HashSet<u32> = logs.iter().filter(as_named).map(|log| log.number).collect();
     let dead = salvage.witnesses.dead(&named);
-    for log in &logs {
-        let map = disk.map_sequential(&log.path).map_err(read(&log.path))?;
-        salvage.bring(log, &map, &dead, into, progress)?;
+    let opened = logs.iter().zip(opened).filter(|(_, was_opened)| *was_opened);
+    for (log, _) in opened {
+        if let Some(map) = salvage.open(disk, log) {
+            salvage.bring(log, &map, &dead, into, progress)?;
+        }
     }
     let mut report = salvage.report;
     let brought = std::mem::replace(&mut report.records, into.stats().records);
@@ -205,10 +219,28 @@ impl Salvage {
     fn missing(&mut self, path: PathBuf) {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         let number = name.and_then(|name| crate::log::parse_name(&name)).map_or(0, |(n, _)| n);
-        let log = LogSource { number, generation: 0, path, bytes: 0 };
+        let log = SalvagedLog { number, generation: 0, path, bytes: 0 };
         let mut lost = [LostPart::new(&log, 0..u64::MAX)];
         self.witnesses.tell(number, &[], &mut lost);
         self.list(lost.into());
+    }
+
+    /// Maps a log, to be read once. If it cannot be opened, lists it as lost: the others are
+    /// salvaged all the same.
+    fn open(&mut self, disk: &dyn Disk, log: &SalvagedLog) -> Option<Map> {
+        match disk.map_sequential(&log.path) {
+            Ok(map) => {
+                map.spare_readable_pages();
+                Some(map)
+            }
+            Err(error) => {
+                let mut lost = [LostPart::new(log, 0..log.bytes)];
+                lost[0].unopened = Some(error.to_string());
+                self.witnesses.tell(log.number, &[], &mut lost);
+                self.list(lost.into());
+                None
+            }
+        }
     }
 
     fn list(&mut self, lost: Vec<LostPart>) {
@@ -224,13 +256,13 @@ impl Salvage {
         }
     }
 
-    fn advance(&mut self, what: &'static str, log: &LogSource, progress: OnProgress<'_>) {
+    fn advance(&mut self, what: &'static str, log: &SalvagedLog, progress: OnProgress<'_>) {
         self.done += log.bytes;
         progress(JobProgress { what, done: self.done, total: self.total });
     }
 
     /// Reads the deletions of a log, and what is lost of it.
-    fn look(&mut self, log: &LogSource, map: &Map, is_last: bool, progress: OnProgress<'_>) {
+    fn look(&mut self, log: &SalvagedLog, map: &Map, is_last: bool, progress: OnProgress<'_>) {
         let Self { deletions, .. } = self;
         let mut lost = Vec::new();
         let mut batch = DeletionsOfBatch::default();
@@ -268,7 +300,7 @@ impl Salvage {
     /// Puts the live records of a log into the new store.
     fn bring(
         &mut self,
-        log: &LogSource,
+        log: &SalvagedLog,
         map: &Map,
         dead: &HashSet<u64>,
         into: &dyn Store,

@@ -1,22 +1,42 @@
 //! The salt of a log whose header is damaged, from the frames themselves.
 //!
-//! A frame's checksum begins with the salt, and a checksum is linear: from a frame that is whole,
-//! its stored checksum gives the one salt that fits. So whatever looks like a frame proposes a salt,
-//! and the salt that makes most of the file into frames is taken. The bytes of a message can propose
-//! one as well; but its frames would all lie within that message, which is a frame of the right
-//! salt.
+//! A frame's checksum begins with the salt, and a checksum can be calculated backwards: from a frame
+//! that is whole, its stored checksum gives the one salt that fits. So whatever looks like a frame
+//! proposes a salt, and the salt whose frames cover most of the file is taken.
+//!
+//! The bytes of a message can propose a salt as well, and as often as its author likes. So frames
+//! count by their bytes, and no byte counts twice: the frames that a message hides lie within the
+//! message, which is itself a frame of the right salt, and cover less than it does.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use super::scan::{ScannedPart, plausible_frame, scan};
-use crate::log::{self, HEADER, LogFrame};
+use crate::log::{self, FRAME, HEADER, LogFrame};
 
 /// Bytes from the front of a log that are searched for proposals.
 const SEARCHED_BYTES: usize = 64 << 20;
-/// Frames that propose a salt.
-const PROPOSALS_MAX: usize = 100_000;
-/// Proposals that are tried, those of most frames first.
+/// Bytes that are searched with a bound of their own, so that a message made of what looks like
+/// frames takes the place of few others.
+const WINDOW_BYTES: usize = 1 << 20;
+/// Frames of a window that propose a salt, and bytes of them.
+const WINDOW_PROPOSALS: usize = 16 << 10;
+const WINDOW_SUMMED: usize = 8 << 20;
+/// Largest frame that proposes a salt. Most messages are much smaller, but bytes that only look like
+/// a frame may claim any length.
+const PROPOSING_BYTES: usize = 1 << 20;
+/// Proposals that are tried, those that cover most first.
 const TRIED: usize = 8;
+
+/// The frames that propose a salt.
+#[derive(Default)]
+struct SaltProposal {
+    frames: u32,
+    /// Bytes of them; of those that overlap only the first counts.
+    bytes: u64,
+    /// Where the last of them ends.
+    end: usize,
+}
 
 /// Returns the salt of a log: from its header, else the one that its frames have. `None` if fewer
 /// than two frames agree.
@@ -24,64 +44,111 @@ pub(crate) fn salt_of(bytes: &[u8], number: u32, generation: u32) -> Option<u32>
     if let Some(salt) = log::salt(bytes, number, generation) {
         return Some(salt);
     }
-    let mut proposed: HashMap<u32, u32> = HashMap::new();
-    let searched = bytes.get(HEADER as usize..).unwrap_or_default();
-    let searched = &searched[..searched.len().min(SEARCHED_BYTES)];
-    let frames = (0..searched.len()).filter_map(|at| plausible_frame(&searched[at..]));
-    for frame in frames.take(PROPOSALS_MAX) {
-        *proposed.entry(salt_that_fits(frame)).or_default() += 1;
-    }
     // A damaged frame proposes a salt too, but alone.
-    let agreed = proposed.into_iter().filter(|(_, frames)| *frames > 1);
-    let mut proposed: Vec<(u32, u32)> = agreed.map(|(salt, frames)| (frames, salt)).collect();
-    proposed.sort_unstable_by(|a, b| b.cmp(a));
+    let agreed = proposals(bytes).into_iter().filter(|(_, proposal)| proposal.frames > 1);
+    let mut agreed: Vec<(u64, u32)> =
+        agreed.map(|(salt, proposal)| (proposal.bytes, salt)).collect();
+    agreed.sort_unstable_by(|a, b| b.cmp(a));
     let covered = |salt: u32| {
-        let mut bytes_of_frames = 0;
+        let mut covered = 0;
         scan(bytes, salt, &mut |part| match part {
-            ScannedPart::Frame(_, LogFrame::Put(record)) => bytes_of_frames += record.len(),
-            ScannedPart::Frame(..) => bytes_of_frames += 1,
+            ScannedPart::Frame(_, LogFrame::Put(record)) => covered += record.len(),
+            ScannedPart::Frame(..) => covered += 1,
             ScannedPart::Lost(_) => {}
         });
-        bytes_of_frames
+        covered
     };
-    let tried = proposed.into_iter().take(TRIED).map(|(_, salt)| (covered(salt), salt));
+    let tried = agreed.into_iter().take(TRIED).map(|(_, salt)| (covered(salt), salt));
     tried.max().map(|(_, salt)| salt)
 }
 
-/// The salt with which this frame has its checksum.
-fn salt_that_fits(frame: &[u8]) -> u32 {
-    let sum = |salt| log::checksum(frame, salt);
-    let base = sum(0);
-    let stored = u32::from_le_bytes([frame[4], frame[5], frame[6], frame[7]]);
-    // The effect of each bit of the salt on the checksum, reduced so that each has a leading bit of
-    // its own: (effect, the bits of the salt that have it).
-    let mut basis = [(0u32, 0u32); 32];
-    for bit in 0..32 {
-        let (mut effect, mut bits) = (sum(1 << bit) ^ base, 1u32 << bit);
-        while effect != 0 {
-            let place = &mut basis[effect.leading_zeros() as usize];
-            if place.0 == 0 {
-                *place = (effect, bits);
+/// The salts that what looks like frames proposes.
+fn proposals(bytes: &[u8]) -> HashMap<u32, SaltProposal> {
+    let mut proposed: HashMap<u32, SaltProposal> = HashMap::new();
+    let end = bytes.len().min(HEADER as usize + SEARCHED_BYTES);
+    for start in (HEADER as usize..end).step_by(WINDOW_BYTES) {
+        let (mut frames, mut summed) = (0, 0);
+        for at in start..(start + WINDOW_BYTES).min(end) {
+            let frame = plausible_frame(&bytes[at..]);
+            let Some(frame) = frame.filter(|frame| frame.len() <= PROPOSING_BYTES) else {
+                continue;
+            };
+            frames += 1;
+            summed += frame.len();
+            if frames > WINDOW_PROPOSALS || summed > WINDOW_SUMMED {
                 break;
             }
-            (effect, bits) = (effect ^ place.0, bits ^ place.1);
+            let proposal = proposed.entry(salt_that_fits(frame)).or_default();
+            proposal.frames += 1;
+            if at >= proposal.end {
+                proposal.bytes += frame.len() as u64;
+                proposal.end = at + frame.len();
+            }
         }
     }
-    let (mut left, mut salt) = (stored ^ base, 0);
-    while left != 0 {
-        let (effect, bits) = basis[left.leading_zeros() as usize];
-        if effect == 0 {
-            // Cannot be: different salts give different checksums.
-            break;
-        }
-        (left, salt) = (left ^ effect, salt ^ bits);
-    }
-    salt
+    proposed
 }
+
+/// The salt with which this frame, of at least [`FRAME`] bytes, has its checksum.
+fn salt_that_fits(frame: &[u8]) -> u32 {
+    debug_assert!(frame.len() >= FRAME);
+    let stored = u32::from_le_bytes([frame[4], frame[5], frame[6], frame[7]]);
+    // In the order in which `log::checksum` takes them, backwards.
+    let summed = frame[8..].iter().rev().chain(frame[..4].iter().rev());
+    let steps = &*STEPS;
+    !summed.fold(!stored, |after, &byte| {
+        let step = &steps[(after >> 24) as usize];
+        (after ^ step.effect) << 8 | u32::from(step.index ^ byte)
+    })
+}
+
+/// A step of the checksum: the lowest byte of the state, and what it does to the others.
+#[derive(Clone, Copy, Default)]
+struct ChecksumStep {
+    index: u8,
+    effect: u32,
+}
+
+/// The steps of CRC32C, by the highest byte of their effects: each has another one.
+static STEPS: LazyLock<[ChecksumStep; 256]> = LazyLock::new(|| {
+    /// The polynomial, the lowest power in the highest bit.
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    let mut steps = [ChecksumStep::default(); 256];
+    for index in 0..=u8::MAX {
+        let effect = (0..8).fold(u32::from(index), |state, _| {
+            if state & 1 == 1 { state >> 1 ^ POLYNOMIAL } else { state >> 1 }
+        });
+        steps[(effect >> 24) as usize] = ChecksumStep { index, effect };
+    }
+    steps
+});
 
 #[cfg(test)]
 mod tests {
+    use hark_archive::RecordHeader;
+
     use super::*;
+
+    /// A record with these bytes as its message.
+    fn record(n: u8, message: &[u8]) -> Vec<u8> {
+        let id = [n; 32];
+        let head = RecordHeader { id, time: 1, author: None, kind: 1, expires: None };
+        let mut out = Vec::new();
+        hark_codec::record::write(&mut out, &head, message, std::iter::empty());
+        out
+    }
+
+    /// A log without its header, of puts.
+    fn log(salt: u32, records: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER as usize];
+        for record in records {
+            let mut inner = Vec::new();
+            LogFrame::Put(record).write(salt, &mut inner);
+            LogFrame::Batch(inner.len() as u32).write(salt, &mut bytes);
+            bytes.append(&mut inner);
+        }
+        bytes
+    }
 
     #[test]
     fn a_log_without_its_header_gives_its_salt() {
@@ -97,9 +164,31 @@ mod tests {
             // Another salt's batches in a message propose theirs in vain.
             let mut hidden = Vec::new();
             (0..9).for_each(|_| LogFrame::Batch(0).write(99, &mut hidden));
-            LogFrame::Put(&hidden).write(salt, &mut bytes);
+            LogFrame::Put(&record(1, &hidden)).write(salt, &mut bytes);
             assert_eq!(salt_of(&bytes, 1, 0), Some(salt));
         }
         assert_eq!(salt_of(&[0; 500], 1, 0), None);
+    }
+
+    #[test]
+    fn messages_made_of_frames_do_not_choose_the_salt() {
+        const SALT: u32 = 5;
+        // Each message proposes more salts than are tried, each with many frames that are nearly as
+        // large as all others of the log together; and it does so in each of its bytes.
+        let mut hidden = Vec::new();
+        for other in 100..140 {
+            (0..400).for_each(|_| LogFrame::Batch(0).write(other, &mut hidden));
+        }
+        let mut nested = Vec::new();
+        for left in (0..4_000usize).rev() {
+            let at = nested.len();
+            LogFrame::Put(&record(2, b"")).write(99, &mut nested);
+            let len = (nested.len() - at) * left + nested.len() - at - FRAME;
+            nested[at..at + 4].copy_from_slice(&(len as u32).to_le_bytes());
+        }
+        let mut records: Vec<_> = (0..50).map(|n| record(n, b"a short message")).collect();
+        records.extend([record(60, &hidden), record(61, &nested), record(62, &hidden)]);
+        records.extend((70..90).map(|n| record(n, b"a short message")));
+        assert_eq!(salt_of(&log(SALT, &records), 1, 0), Some(SALT));
     }
 }

@@ -15,31 +15,52 @@ pub(crate) enum ScannedPart<'a> {
     Lost(Range<u64>),
 }
 
-/// Passes all parts of a log to `each`, from front to back. Frames are believed one by one, whatever
-/// became of their batch: nobody who does not know the salt can make one.
+/// Most bytes in which one step looks for the next whole frame.
+const STEP_BYTES: usize = 256 << 10;
+/// Most bytes of which one step takes checksums while it looks. Damaged bytes may be those of a
+/// message made of what looks like frames.
+const SUMMED_BYTES: usize = 64 << 20;
+
+/// Passes all parts of a log to `each`, from front to back; no lost part follows another. Frames are
+/// believed one by one, whatever became of their batch: nobody who does not know the salt can make
+/// one.
 pub(crate) fn scan(bytes: &[u8], salt: u32, each: &mut dyn FnMut(ScannedPart<'_>)) {
     let mut at = HEADER as usize;
+    let mut lost: Option<Range<u64>> = None;
     while at < bytes.len() {
         let (part, next) = scan_part(bytes, at, salt);
-        each(part);
+        match part {
+            ScannedPart::Lost(more) => {
+                let start = lost.take().map_or(more.start, |lost| lost.start);
+                lost = Some(start..more.end);
+            }
+            frame @ ScannedPart::Frame(..) => {
+                lost.take().into_iter().for_each(|lost| each(ScannedPart::Lost(lost)));
+                each(frame);
+            }
+        }
         at = next;
     }
+    lost.into_iter().for_each(|lost| each(ScannedPart::Lost(lost)));
 }
 
-/// Returns the part of a log that begins at `at`, and where the next begins.
+/// Returns the part of a log that begins at `at`, and where the next begins. A lost part may be
+/// followed by another, so that a single call reads little more than the largest frame.
 pub(crate) fn scan_part(bytes: &[u8], at: usize, salt: u32) -> (ScannedPart<'_>, usize) {
     let rest = bytes.get(at..).unwrap_or_default();
     if let Some((found, size)) = frame(rest, salt) {
         return (ScannedPart::Frame(at as u64, found), at + size);
     }
-    let next = (1..rest.len()).find(|&next| begins_frame(&rest[next..], salt));
-    let next = at + next.unwrap_or(rest.len()).max(1);
+    let end = rest.len().min(STEP_BYTES);
+    let mut summed = 0;
+    let next = (1..end).find(|&next| {
+        let Some(maybe) = plausible_frame(&rest[next..]) else { return false };
+        summed += maybe.len();
+        // The next step begins with this one, whole or not.
+        summed > SUMMED_BYTES || frame(maybe, salt).is_some()
+    });
+    let next = at + next.unwrap_or(end).max(1);
     (ScannedPart::Lost(at as u64..next as u64), next)
-}
-
-/// Whether a whole frame begins here.
-fn begins_frame(bytes: &[u8], salt: u32) -> bool {
-    plausible_frame(bytes).is_some_and(|bytes| frame(bytes, salt).is_some())
 }
 
 /// Returns the bytes of what may be a frame here, as far as can be seen without a checksum: one at
@@ -166,6 +187,36 @@ mod tests {
             zeros[cut..(cut + 30).min(whole.len())].fill(0);
             assert!(scanned(&zeros).0 >= 4, "zeros from {cut}");
         }
+    }
+
+    #[test]
+    fn a_step_is_short_and_lost_parts_are_joined() {
+        let record = record(1);
+        let mut bytes = log(&[&[LogFrame::Put(&record)]]);
+        let (start, gap) = (bytes.len(), 5 * STEP_BYTES);
+        bytes.resize(start + gap, 0);
+        LogFrame::Put(&record).write(SALT, &mut bytes);
+        let (_, next) = scan_part(&bytes, start, SALT);
+        assert_eq!(next, start + STEP_BYTES);
+        let mut lost = Vec::new();
+        scan(&bytes, SALT, &mut |part| {
+            if let ScannedPart::Lost(range) = part {
+                lost.push(range);
+            }
+        });
+        assert_eq!((lost, scanned(&bytes).0), (vec![start as u64..(start + gap) as u64], 3));
+        // What is made of frames within frames, all of them damaged, takes no checksum of each.
+        let mut hostile = log(&[]);
+        let begin = hostile.len();
+        for left in (0..STEP_BYTES / 60).rev() {
+            let at = hostile.len();
+            LogFrame::Put(&record).write(SALT ^ 1, &mut hostile);
+            let len = (left * (hostile.len() - at)) + record.len();
+            hostile[at..at + 4].copy_from_slice(&(len as u32).to_le_bytes());
+        }
+        let (_, next) = scan_part(&hostile, begin, SALT);
+        assert!(next > begin && next <= begin + STEP_BYTES);
+        assert_eq!(scanned(&hostile).0, 0);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::term::TermHasher;
 
 /// A log file that is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LogSource {
+pub(super) struct SalvagedLog {
     pub(super) number: u32,
     pub(super) generation: u32,
     pub(super) path: PathBuf,
@@ -34,7 +34,7 @@ pub(super) fn logs(
     disk: &dyn Disk,
     dir: &Path,
     manifest: Option<&Manifest>,
-) -> std::io::Result<(Vec<LogSource>, Vec<PathBuf>)> {
+) -> std::io::Result<(Vec<SalvagedLog>, Vec<PathBuf>)> {
     let log_dir = dir.join("log");
     let mut found: BTreeMap<u32, BTreeMap<u32, u64>> = BTreeMap::new();
     for (name, bytes) in disk.list(&log_dir)? {
@@ -45,7 +45,7 @@ pub(super) fn logs(
     let mut sources = Vec::new();
     let mut read = |number, generation, bytes| {
         let path = log::path(dir, number, generation);
-        sources.push(LogSource { number, generation, path, bytes });
+        sources.push(SalvagedLog { number, generation, path, bytes });
     };
     let mut missing = Vec::new();
     let named = manifest.map(|manifest| manifest.logs.as_slice()).unwrap_or_default();
