@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-use hark_archive::{Id, Order, Position, Query, Search, SearchProgress, Store};
+use hark_archive::resumed::ResumedSearch;
+use hark_archive::{Id, Order, Position, Query, SearchError, SearchProgress, Store};
 use hark_networks::{LineFormat, Network};
 
 use crate::location::ArchiveLocation;
@@ -67,10 +68,13 @@ pub(crate) fn read(
 
 /// Counts the records that match any of `queries`, ignoring their limits.
 pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64> {
-    if let [query] = queries
-        && let Some(count) = store.count(query)?
-    {
-        return Ok(count);
+    if let [query] = queries {
+        match store.count(query) {
+            Ok(Some(count)) => return Ok(count),
+            // What can be read is counted record by record.
+            Ok(None) | Err(SearchError::LeftOut(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     let whole: Vec<Query> =
         queries.iter().map(|query| Query { limit: usize::MAX, ..query.clone() }).collect();
@@ -99,24 +103,25 @@ pub(crate) struct FoundRecord {
 
 /// Several searches merged into one, in their common order, each record once.
 pub(crate) struct MergedAnswer<'a> {
-    searches: Vec<RunningSearch>,
+    searches: Vec<RunningSearch<'a>>,
     order: Order,
     last: Option<Id>,
     lines: Option<&'a dyn LineFormat>,
 }
 
-struct RunningSearch {
-    search: Box<dyn Search>,
-    ready: VecDeque<FoundRecord>,
+struct RunningSearch<'a> {
+    search: ResumedSearch<'a>,
+    /// Records found, and their lines.
+    ready: VecDeque<(Position, Box<[u8]>)>,
     done: bool,
 }
 
 impl<'a> MergedAnswer<'a> {
     /// Starts the searches. All queries must have the same order.
-    pub(crate) fn new(store: &dyn Store, queries: &[Query]) -> anyhow::Result<Self> {
+    pub(crate) fn new(store: &'a dyn Store, queries: &[Query]) -> anyhow::Result<Self> {
         let mut searches = Vec::with_capacity(queries.len());
         for query in queries {
-            let search = store.search(query)?;
+            let search = ResumedSearch::new(store, query.clone())?;
             searches.push(RunningSearch { search, ready: VecDeque::new(), done: false });
         }
         let order = queries.first().map_or(Order::NewestFirst, |query| query.order);
@@ -145,34 +150,35 @@ impl<'a> MergedAnswer<'a> {
                 .searches
                 .iter_mut()
                 .filter(|running| !running.ready.is_empty())
-                .min_by(|a, b| order.compare(&a.ready[0].position, &b.ready[0].position));
-            let Some(found) = first.and_then(|running| running.ready.pop_front()) else {
+                .min_by(|a, b| order.compare(&a.ready[0].0, &b.ready[0].0));
+            let Some((position, json)) = first.and_then(|running| running.ready.pop_front()) else {
                 return Ok(None);
             };
             // A record that several searches find comes out several times in a row.
-            if self.last.replace(found.position.id) != Some(found.position.id) {
-                return Ok(Some(found));
+            if self.last.replace(position.id) != Some(position.id) {
+                return Ok(Some(FoundRecord { position, json }));
             }
         }
     }
 }
 
-impl RunningSearch {
+impl RunningSearch<'_> {
     /// Continues the search until a record is ready or the search has ended.
     fn fill(&mut self, lines: Option<&dyn LineFormat>) -> anyhow::Result<()> {
         let mut line = Vec::new();
         while self.ready.is_empty() && !self.done {
             let Self { search, ready, .. } = self;
             let mut bytes = 0;
-            let progress = search.slice(SLICE_ROWS, &mut |record| {
-                let position = Position::of(record);
+            let progress = search.gather(SLICE_ROWS, ready, &mut |record| {
                 bytes += record.wire().len();
+                line.clear();
                 if let Some(lines) = lines {
-                    line.clear();
                     lines.write(record, &mut line);
                 }
-                ready.push_back(FoundRecord { position, json: line.as_slice().into() });
-                if bytes < READY_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                let is_enough = bytes >= READY_BYTES;
+                let flow =
+                    if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+                (line.as_slice().into(), flow)
             })?;
             self.done = progress != SearchProgress::Paused;
         }

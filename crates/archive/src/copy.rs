@@ -9,7 +9,8 @@ use std::ops::ControlFlow;
 use hark_codec::record::Id;
 
 use crate::query::{Order, Position, Query};
-use crate::store::{Search, SearchError, SearchProgress, Store};
+use crate::resumed::ResumedSearch;
+use crate::store::{SearchError, SearchProgress, Store};
 
 /// Rows that a search visits in one slice.
 const SLICE_ROWS: u64 = 4_096;
@@ -28,21 +29,21 @@ pub enum Difference {
 }
 
 /// A walk through two shelves, oldest first.
-pub struct ComparisonWalk {
-    source: ComparedSide<Box<[u8]>>,
-    target: ComparedSide<()>,
+pub struct ComparisonWalk<'a> {
+    source: ComparedSide<'a, Box<[u8]>>,
+    target: ComparedSide<'a, ()>,
     compared: u64,
 }
 
-struct ComparedSide<T> {
-    search: Box<dyn Search>,
+struct ComparedSide<'a, T> {
+    search: ResumedSearch<'a>,
     ready: VecDeque<(Position, T)>,
     done: bool,
 }
 
-impl ComparisonWalk {
+impl<'a> ComparisonWalk<'a> {
     /// Starts a walk at the oldest record, over the current state of both shelves.
-    pub fn new(source: &dyn Store, target: &dyn Store) -> Result<Self, SearchError> {
+    pub fn new(source: &'a dyn Store, target: &'a dyn Store) -> Result<Self, SearchError> {
         Ok(Self {
             source: ComparedSide::new(source)?,
             target: ComparedSide::new(target)?,
@@ -97,10 +98,10 @@ impl ComparisonWalk {
     }
 }
 
-impl<T> ComparedSide<T> {
-    fn new(store: &dyn Store) -> Result<Self, SearchError> {
+impl<'a, T> ComparedSide<'a, T> {
+    fn new(store: &'a dyn Store) -> Result<Self, SearchError> {
         let query = Query { order: Order::OldestFirst, ..Query::default() };
-        Ok(Self { search: store.search(&query)?, ready: VecDeque::new(), done: false })
+        Ok(Self { search: ResumedSearch::new(store, query)?, ready: VecDeque::new(), done: false })
     }
 
     /// Reads until a record is ready or none is left. `size` says how much of `ready_max` a record
@@ -114,11 +115,12 @@ impl<T> ComparedSide<T> {
         while self.ready.is_empty() && !self.done {
             let Self { search, ready, .. } = self;
             let mut taken = 0;
-            let progress = search.slice(SLICE_ROWS, &mut |record| {
-                let position = Position::of(record);
+            let progress = search.gather(SLICE_ROWS, ready, &mut |record| {
                 taken += size(record.bytes());
-                ready.push_back((position, keep(record.bytes())));
-                if taken < ready_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                let is_enough = taken >= ready_max;
+                let flow =
+                    if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+                (keep(record.bytes()), flow)
             })?;
             self.done = progress != SearchProgress::Paused;
         }

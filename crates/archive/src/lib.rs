@@ -12,6 +12,7 @@ pub mod live;
 pub mod meter;
 pub mod mirror;
 pub mod query;
+pub mod resumed;
 pub mod retention;
 pub mod store;
 pub mod vital;

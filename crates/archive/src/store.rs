@@ -138,6 +138,11 @@ pub enum SearchError {
     /// The disk or database failed.
     #[error("the archive could not be read: {0}")]
     Failed(String),
+    /// A part of a file could not be read. From now on its records are left out and count as
+    /// damaged, so the same query is answered without them: see
+    /// [`ResumedSearch`](crate::resumed::ResumedSearch).
+    #[error("the archive could not be read: {0}")]
+    LeftOut(String),
 }
 
 impl SearchError {

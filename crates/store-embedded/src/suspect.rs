@@ -85,7 +85,7 @@ impl EmbeddedShelf {
         }
         if self.has_lost(view, before) {
             let words = "a part of a file could not be read, and is left out from now on";
-            return Err(SearchError::Failed(words.into()));
+            return Err(SearchError::LeftOut(words.into()));
         }
         trouble().map_or(Ok(()), |trouble| Err(SearchError::Failed(trouble)))
     }
