@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Bits that only ever go from 0 to 1.
+/// Bits that go from 0 to 1, and back only where [`AtomicBits::clear`] is called.
 #[derive(Debug)]
 pub struct AtomicBits {
     words: Box<[AtomicU64]>,
@@ -31,6 +31,13 @@ impl AtomicBits {
         let mask = 1 << (index % 64);
         let word = self.words.get(index as usize / 64);
         word.is_some_and(|word| word.fetch_or(mask, Ordering::Release) & mask == 0)
+    }
+
+    /// Clears a bit.
+    pub fn clear(&self, index: u32) {
+        if let Some(word) = self.words.get(index as usize / 64) {
+            word.fetch_and(!(1 << (index % 64)), Ordering::Release);
+        }
     }
 
     /// Whether a bit is set.

@@ -3,9 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use hark_archive::{Id, Record};
@@ -165,6 +164,8 @@ pub struct Log {
     end: AtomicU64,
     /// The damaged records of the shelf.
     damage: Arc<DamagedRecords>,
+    /// Whether a part of the file is known to be damaged.
+    is_damaged: AtomicBool,
     /// Bytes written that belong to dead records and to deletions.
     pub dead_bytes: AtomicU64,
     /// Number of dead records in the file.
@@ -206,7 +207,7 @@ impl Log {
         };
         let end = AtomicU64::new(len.min(map.len() as u64));
         let (dead_bytes, dead_records) = (AtomicU64::new(0), AtomicU64::new(0));
-        let damage = Arc::default();
+        let (damage, is_damaged) = (Arc::default(), AtomicBool::new(false));
         let rewritten = OnceLock::new();
         Ok(Self {
             number,
@@ -216,6 +217,7 @@ impl Log {
             map,
             end,
             damage,
+            is_damaged,
             dead_bytes,
             dead_records,
             rewritten,
@@ -238,6 +240,7 @@ impl Log {
             map: Map::default(),
             end: AtomicU64::new(0),
             damage: Arc::default(),
+            is_damaged: AtomicBool::new(false),
             dead_bytes: AtomicU64::new(0),
             dead_records: AtomicU64::new(0),
             rewritten: OnceLock::new(),
@@ -342,13 +345,25 @@ impl Log {
         self.map.faults()
     }
 
+    /// Whether a part of the log is known to be damaged or could not be read. Then the checksum of a
+    /// record says whether it is whole, each time that it is read.
+    #[inline]
+    pub fn is_doubtful(&self) -> bool {
+        self.is_damaged.load(Ordering::Relaxed) || self.is_unreadable()
+    }
+
+    /// Notes that a part of the log is damaged.
+    pub(crate) fn doubt(&self) {
+        self.is_damaged.store(true, Ordering::Relaxed);
+    }
+
     /// Returns the record put at `offset`. Bounds are always checked; the checksum only if `verify`
-    /// is set or a part of the log could not be read.
+    /// is set or the log [is doubtful](Log::is_doubtful).
     #[inline]
     pub fn record(&self, offset: u32, verify: bool) -> Option<Record<'_>> {
         let bytes = self.bytes().get(offset as usize..)?;
         let len = body_bytes(bytes)?;
-        if verify || self.is_unreadable() {
+        if verify || self.is_doubtful() {
             frame(bytes, self.salt)?;
         }
         if *bytes.get(8)? != LogFrame::PUT {
@@ -359,6 +374,7 @@ impl Log {
 
     /// Notes that the record at `offset` could not be read.
     pub fn note_damaged(&self, offset: u32) {
+        self.doubt();
         self.damage.note(&self.path, self.number, offset);
     }
 
@@ -372,11 +388,6 @@ impl Log {
     pub fn read_ahead(&self, offset: u32) {
         let at = offset as usize;
         self.map.read_ahead(at..self.bytes().len().min(at + RECORD_BYTES));
-    }
-
-    /// Has the system read a part of the log from the disk.
-    pub(crate) fn read_ahead_part(&self, part: Range<usize>) {
-        self.map.read_ahead(part);
     }
 
     /// The path of the file.

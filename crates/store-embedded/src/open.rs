@@ -27,7 +27,7 @@ use crate::options::EmbeddedOptions;
 use crate::rebuild::{DeletionMap, rebuild_segment};
 use crate::reserve::START_BYTES;
 use crate::room::{self, DiskSpace};
-use crate::scrub;
+use crate::scrub::{self, ScrubState};
 use crate::segment;
 use crate::segment::file::SegmentFile;
 use crate::segment::sidecar::SidecarKind;
@@ -186,12 +186,10 @@ impl EmbeddedStore {
             // The next commit that begins a new head seals the heads that a crash left unsealed.
             shelf.signal.lock().work = true;
         }
-        let scrubs = if background { scrub::start(&shelf) } else { Ok(None) };
-        let scrubs = scrubs.map_err(ShelfOpenError::io(dir))?;
-        let store = Self { shelf, notes, refusal: None, thread, scrubs };
+        let store = Self { shelf, notes, refusal: None, thread, scrubs: None };
         // The shelves of a directory know of each other from the start.
         store.stats();
-        Ok(store)
+        store.scrubbed(dir, background)
     }
 
     /// Opens a shelf that another process has [released](EmbeddedStore::release). Nothing is written to
@@ -210,9 +208,17 @@ impl EmbeddedStore {
         shelf.signal.lock().resting = true;
         let thread = background.then(|| maintenance::start(&shelf)).transpose();
         let thread = thread.map_err(ShelfOpenError::io(dir))?;
-        let scrubs = if background { scrub::start(&shelf) } else { Ok(None) };
-        let scrubs = scrubs.map_err(ShelfOpenError::io(dir))?;
-        Ok(Self { shelf, notes: Vec::new(), refusal: None, thread, scrubs })
+        let notes = Vec::new();
+        Self { shelf, notes, refusal: None, thread, scrubs: None }.scrubbed(dir, background)
+    }
+
+    /// Starts the slow check, if it runs in the background. If it cannot be started, the store is
+    /// dropped, which ends its other thread.
+    fn scrubbed(mut self, dir: &Path, background: bool) -> Result<Self, ShelfOpenError> {
+        if background {
+            self.scrubs = scrub::start(&self.shelf).map_err(ShelfOpenError::io(dir))?;
+        }
+        Ok(self)
     }
 
     /// Opens a shelf as it is now, for reading only; a server may be writing to it.
@@ -299,7 +305,7 @@ impl EmbeddedStore {
             space: DiskSpace::default(),
             wake: Mutex::default(),
             damage,
-            scrub: Mutex::default(),
+            scrub: ScrubState::default(),
             losses: AtomicU64::new(0),
             signal: Mutex::new(MaintenanceSignal::default()),
             signalled: Condvar::new(),

@@ -117,7 +117,7 @@ pub(crate) struct EmbeddedShelf {
     /// Wakes whoever delivers news, once the shelf can be written again.
     pub wake: Mutex<Option<Box<dyn Fn() + Send>>>,
     /// The state of the slow check.
-    pub scrub: Mutex<ScrubState>,
+    pub scrub: ScrubState,
     /// Records that could not be read.
     pub damage: Arc<DamagedRecords>,
     /// How many times an unreadable part of a file was noticed.

@@ -178,6 +178,9 @@ impl Store for EmbeddedStore {
     fn stats(&self) -> StoreStats {
         let view = self.shelf.view.load_full();
         let dead = DeadBytes::of(&view, &self.shelf.options);
+        // No two of these locks are held at once: maintenance and the slow check take them, too.
+        let failed = self.shelf.signal.lock().failed.as_ref().map(|now| now.why.clone());
+        let maintenance = *self.shelf.done.lock();
         let mut stats = StoreStats {
             segments: view.segments.len() as u64,
             dead_bytes: dead.all,
@@ -190,8 +193,8 @@ impl Store for EmbeddedStore {
             syncs: self.shelf.syncs.read(),
             damaged: self.shelf.damage.count(),
             damaged_files: self.shelf.damaged_files(&view),
-            maintenance_failed: self.shelf.signal.lock().failed.as_ref().map(|now| now.why.clone()),
-            maintenance: *self.shelf.done.lock(),
+            maintenance_failed: failed,
+            maintenance,
             scrub: Some(self.shelf.scrub_stats()),
             ..StoreStats::default()
         };

@@ -246,6 +246,12 @@ impl Segment {
         self.file.faults() + self.addresses.faults()
     }
 
+    /// Whether the addresses are as they were written.
+    pub fn has_sound_addresses(&self) -> bool {
+        // Read before asked for faults: zeros may have been read in place of a page.
+        self.addresses.is_sound() && self.addresses.faults() == 0
+    }
+
     /// Returns, in words, why the index cannot be trusted; `None` if it can.
     pub fn trouble(&self) -> Option<String> {
         let number = self.entry.number;
@@ -270,7 +276,7 @@ impl Segment {
     fn record_at(&self, row: u32, address: RecordAddress) -> Option<Record<'_>> {
         let log = self.log(address);
         let verified = self.dead.verified.get(row);
-        if verified && log.is_some_and(|log| !log.is_unreadable()) {
+        if verified && log.is_some_and(|log| !log.is_doubtful()) {
             return log?.record(address.offset, false);
         }
         let record = log

@@ -1,35 +1,14 @@
 //! The slow check finds what no question meets, has it made again where the log is sound, and finds
 //! nothing where nothing is wrong.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use hark_archive::{Store, Write};
 use hark_store_embedded::log::{self, LogFrame};
-use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check, rebuild};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, rebuild};
 
-use crate::support::{Fixture, everything};
-
-/// Changes bytes of a file in place, as a failing disk does: maps of it see that.
-fn overwrite(path: &Path, at: u64, change: impl Fn(&mut [u8]), len: usize) {
-    let file = OpenOptions::new().read(true).write(true).open(path).expect("opens");
-    let mut bytes = vec![0; len];
-    file.read_exact_at(&mut bytes, at).expect("is read");
-    change(&mut bytes);
-    file.write_all_at(&bytes, at).expect("is written");
-}
-
-/// The files with this ending, by name.
-fn files(fixture: &Fixture, folder: &str, ending: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(fixture.dir().join(folder)).expect("is there");
-    let paths = entries.map(|entry| entry.expect("is there").path());
-    let mut paths: Vec<_> =
-        paths.filter(|path| path.extension().is_some_and(|is| is == ending)).collect();
-    paths.sort();
-    paths
-}
+use crate::support::{Fixture, everything, files, overwrite};
 
 /// Where a section of a segment is, and its bytes (docs/format.md draws the table).
 fn section(segment: &Path, number: usize) -> (u64, usize) {
@@ -57,6 +36,8 @@ fn a_sound_shelf_is_read_whole_and_nothing_is_found() {
                 store.compact(&mut |_| {}).expect("compacts");
             }
         }
+        // Nothing is rewritten behind the pass, of which the figures then are.
+        store.settle().expect("settles");
         let before = store.stats().scrub.expect("is there").read_bytes;
         let scrubbed = store.scrub().expect("scrubs");
         let read = scrubbed.read_bytes - before;
@@ -91,7 +72,9 @@ fn a_damaged_section_is_found_and_its_segment_made_again() {
 fn a_damaged_frame_is_found_before_a_question_meets_it_and_only_told_of() {
     for wanted_put in [true, false] {
         let fixture = Fixture::with_all_maintenance_due(9);
-        let store = fixture.open(fixture.options());
+        // A log that is rewritten has no deletions left.
+        let options = EmbeddedOptions { rewrite_dead_share: 2.0, ..fixture.options() };
+        let store = fixture.open(options.clone());
         store.settle().expect("settles");
         drop(store);
         // The last frame of its kind in a log that is not the last.
@@ -116,7 +99,7 @@ fn a_damaged_frame_is_found_before_a_question_meets_it_and_only_told_of() {
             at.map(|at| (path.clone(), at))
         });
         let (path, at) = found.expect("such a frame");
-        let store = fixture.open(fixture.options());
+        let store = fixture.open(options);
         overwrite(&path, u64::from(at) + 12, |bytes| bytes[0] ^= 1, 1);
         let records = store.stats().records;
         let scrubbed = store.scrub().expect("scrubs");
@@ -131,6 +114,57 @@ fn a_damaged_frame_is_found_before_a_question_meets_it_and_only_told_of() {
             fixture.same_as_model(&store, "no record is damaged");
         }
     }
+}
+
+#[test]
+fn a_record_that_was_read_when_it_was_whole_is_not_given_once_it_is_known_to_be_damaged() {
+    for is_sealed in [true, false] {
+        let mut fixture = Fixture::with_all_maintenance_due(4);
+        let store = fixture.open(fixture.options());
+        store.settle().expect("settles");
+        fixture.write(&store, 5);
+        let all = everything(&store);
+        // The last byte of a record that is alive.
+        let logs = files(&fixture, "log", "log");
+        let log = if is_sealed { &logs[0] } else { logs.last().expect("a log") };
+        let bytes = std::fs::read(log).expect("is read");
+        let place = |record: &&Vec<u8>| {
+            let at = bytes.windows(record.len()).position(|part| part == record.as_slice())?;
+            Some((at + record.len() - 1) as u64)
+        };
+        let at = all.iter().find_map(|record| place(&record)).expect("a record of this log");
+        overwrite(log, at, |bytes| bytes[0] ^= 1, 1);
+        let scrubbed = store.scrub().expect("scrubs");
+        assert_eq!((scrubbed.last_faults, scrubbed.repaired), (1, 0));
+        assert_eq!(everything(&store).len(), all.len() - 1, "sealed: {is_sealed}");
+        let stats = store.stats();
+        assert_eq!((stats.damaged, stats.damaged_files), (1, vec![log.display().to_string()]));
+    }
+}
+
+#[test]
+fn damaged_addresses_are_found_and_made_again_at_once() {
+    let mut fixture = Fixture::with_all_maintenance_due(8);
+    let store = fixture.open(fixture.options());
+    store.settle().expect("settles");
+    fixture.same_as_model(&store, "sound");
+    let segments = store.stats().segments;
+    // Behind the file's first bytes there are 8 for each row.
+    overwrite(&files(&fixture, "seg", "addr")[0], 8, |bytes| bytes.reverse(), 160);
+    let scrubbed = store.scrub().expect("scrubs");
+    assert_eq!((scrubbed.last_faults, scrubbed.repaired), (1, 1));
+    fixture.same_as_model(&store, "made again");
+    let scrubbed = store.scrub().expect("scrubs");
+    assert_eq!((scrubbed.last_faults, scrubbed.repaired), (0, 1));
+    let stats = store.stats();
+    assert_eq!((stats.segments, stats.damaged_files), (segments, Vec::new()));
+    fixture.write(&store, 30);
+    store.compact(&mut |_| {}).expect("compacts");
+    fixture.same_as_model(&store, "rewritten");
+    drop(store);
+    fixture.no_faults("made again");
+    let store = fixture.open(fixture.options());
+    fixture.same_as_model(&store, "opened again");
 }
 
 #[test]
@@ -168,17 +202,21 @@ fn store_twice(fixture: &mut Fixture) -> (EmbeddedStore, u64) {
 
 #[test]
 fn a_rebuild_leaves_one_of_each_record_that_was_stored_twice() {
-    let mut fixture = Fixture::with_all_maintenance_due(6);
-    let (store, twice) = store_twice(&mut fixture);
-    assert!(twice > 20, "{twice} are there twice");
-    drop(store);
-    let rebuilt = rebuild(&fixture.dir(), &fixture.options(), &mut |_| {}).expect("is rebuilt");
-    assert_eq!(rebuilt.doubles, twice);
-    let report = check(&fixture.dir(), &fixture.options(), &mut |_| {}).expect("can be checked");
-    assert_eq!(report.faults, Vec::new());
-    let store = fixture.open(fixture.options());
-    fixture.same_as_model(&store, "rebuilt");
-    drop(store);
-    let again = rebuild(&fixture.dir(), &fixture.options(), &mut |_| {}).expect("is rebuilt");
-    assert_eq!(again.doubles, 0);
+    for has_manifest in [true, false] {
+        let mut fixture = Fixture::with_all_maintenance_due(6);
+        let (store, twice) = store_twice(&mut fixture);
+        assert!(twice > 20, "{twice} are there twice");
+        drop(store);
+        if !has_manifest {
+            std::fs::remove_file(fixture.dir().join("MANIFEST")).expect("is removed");
+        }
+        let rebuilt = rebuild(&fixture.dir(), &fixture.options(), &mut |_| {}).expect("is rebuilt");
+        assert_eq!((rebuilt.doubles, rebuilt.manifest), (twice, !has_manifest));
+        fixture.no_faults("rebuilt");
+        let store = fixture.open(fixture.options());
+        fixture.same_as_model(&store, "rebuilt");
+        drop(store);
+        let again = rebuild(&fixture.dir(), &fixture.options(), &mut |_| {}).expect("is rebuilt");
+        assert_eq!(again.doubles, 0);
+    }
 }

@@ -1,7 +1,9 @@
 //! A shelf on a faulty disk beside the model store, which says what the answers should be.
 
 use std::collections::BTreeSet;
+use std::fs::OpenOptions;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,6 +25,25 @@ pub(crate) fn everything(store: &dyn Store) -> Vec<Vec<u8>> {
         })
         .expect("answers");
     all
+}
+
+/// Changes bytes of a file in place, as a failing disk does: maps of it see that.
+pub(crate) fn overwrite(path: &Path, at: u64, change: impl Fn(&mut [u8]), len: usize) {
+    let file = OpenOptions::new().read(true).write(true).open(path).expect("opens");
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, at).expect("is read");
+    change(&mut bytes);
+    file.write_all_at(&bytes, at).expect("is written");
+}
+
+/// The files with this ending, by name.
+pub(crate) fn files(fixture: &Fixture, folder: &str, ending: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(fixture.dir().join(folder)).expect("is there");
+    let paths = entries.map(|entry| entry.expect("is there").path());
+    let mut paths: Vec<_> =
+        paths.filter(|path| path.extension().is_some_and(|is| is == ending)).collect();
+    paths.sort();
+    paths
 }
 
 /// A shelf, and what should be in it.

@@ -1,0 +1,240 @@
+//! What the slow check reads: sections and addresses of a segment, and frames of its logs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hark_archive::Record;
+use hark_archive::query::prepared::TermMap as _;
+
+use super::place::{LogScrub, ScrubTarget, SegmentScrub};
+use super::{STEP_BYTES, ScrubRun};
+use crate::log::{Log, LogFrame};
+use crate::map::Map;
+use crate::salvage::scan::{ScannedPart, scan_part};
+use crate::segment::sidecar::SidecarKind;
+use crate::segment::view::Segment;
+use crate::segment::{self, RecordAddress, SECTIONS};
+use crate::shelf::EmbeddedShelf;
+
+/// Pages of a log that could not be read, after which the rest of it is not tried: each may take a
+/// failing disk seconds.
+const UNREADABLE_MAX: u32 = 16;
+
+impl EmbeddedShelf {
+    /// Reads a part of a section of a segment.
+    pub(super) fn scrub_section(
+        &self,
+        segment: &Segment,
+        place: &mut SegmentScrub,
+        run: &mut ScrubRun,
+    ) -> u64 {
+        let (at, from, sum) = place.section;
+        let Some(&section) = SECTIONS.get(at) else { return 0 };
+        let (sum, read) = segment.file.sum_of_part(section, from..from + STEP_BYTES, sum);
+        place.section = (at, from + read, sum);
+        if read < STEP_BYTES {
+            place.section = (at + 1, 0, 0);
+            if !segment.file.is_sum_of(section, sum) {
+                let path = segment::path(&self.dir, segment.entry.number);
+                let what = format!("its section {section:?} is damaged");
+                self.suspect(segment, (path, &what), place, run);
+            }
+        }
+        read as u64
+    }
+
+    /// Reads the addresses of a segment, and counts the rows of each log.
+    pub(super) fn scrub_addresses(
+        &self,
+        segment: &Segment,
+        place: &mut SegmentScrub,
+        run: &mut ScrubRun,
+    ) -> u64 {
+        place.has_addresses = true;
+        if segment.addresses.is_sound() {
+            let logs = segment.logs.iter().flatten();
+            place.rows = logs.map(|log| (log.number, (log.generation, 0))).collect();
+            for address in segment.addresses.iter().map(RecordAddress::unpack) {
+                if let Some((_, rows)) = place.rows.get_mut(&address.log) {
+                    *rows += 1;
+                }
+            }
+        } else {
+            let entry = &segment.entry;
+            let path = SidecarKind::Addresses.path(&self.dir, entry.number, entry.addresses);
+            self.suspect(segment, (path, "it is damaged"), place, run);
+        }
+        segment.addresses.bytes()
+    }
+
+    /// Reads the next frames of a log.
+    pub(super) fn scrub_frames(
+        &self,
+        target: &ScrubTarget,
+        segment_place: Option<&mut SegmentScrub>,
+        place: &mut LogScrub,
+        run: &mut ScrubRun,
+    ) -> u64 {
+        let log = &target.log;
+        let Some(map) = self.map_for_scrub(log, place, run) else { return 0 };
+        let end = map.len().min(log.written() as usize);
+        let bytes = map.get(..end).unwrap_or_default();
+        let from = place.offset;
+        map.read_ahead(from..(from + STEP_BYTES).min(end));
+        let (mut terms, mut disagrees) = (Vec::new(), false);
+        while place.offset < end && place.offset < from + STEP_BYTES {
+            let (part, next) = scan_part(bytes, place.offset, log.salt());
+            place.offset = next;
+            match (part, &target.segment) {
+                (ScannedPart::Frame(at, LogFrame::Put(record)), Some(segment)) => {
+                    let address = u32::try_from(at).ok();
+                    let address = address.map(|offset| RecordAddress { log: log.number, offset });
+                    if let (Ok(record), Some(at)) = (Record::new(record), address)
+                        && let Some(is_right) = self.agrees(segment, &record, at, &mut terms)
+                    {
+                        place.found += 1;
+                        disagrees |= !is_right;
+                    }
+                }
+                (ScannedPart::Lost(range), _) => {
+                    place.lose(range);
+                    if self.signal.lock().stop {
+                        break;
+                    }
+                }
+                _ => {}
+            }
+            if map.faults() >= UNREADABLE_MAX {
+                place.given_up = Some(place.offset as u64);
+                break;
+            }
+        }
+        let read = place.offset - from;
+        if place.given_up.is_none() {
+            place.map = Some(map);
+        }
+        if let (true, Some(segment), Some(place)) = (disagrees, &target.segment, segment_place) {
+            let path = segment::path(&self.dir, segment.entry.number);
+            self.suspect(segment, (path, "it disagrees with its log"), place, run);
+        }
+        read as u64
+    }
+
+    /// Returns the map of a log, which has all that is written. `None` if the log cannot be opened:
+    /// then it is given up, unless it was replaced or removed meanwhile.
+    fn map_for_scrub(
+        &self,
+        log: &Arc<Log>,
+        place: &mut LogScrub,
+        run: &mut ScrubRun,
+    ) -> Option<Map> {
+        let written = log.written() as usize;
+        if let Some(map) = place.map.take().filter(|map| map.len() >= written) {
+            return Some(map);
+        }
+        let error = match self.options.disk.map_sequential(log.path()) {
+            Ok(map) => {
+                map.spare_readable_pages();
+                return Some(map);
+            }
+            Err(error) => error,
+        };
+        let now = ScrubTarget::next(&self.view.load(), log.number);
+        if now.is_some_and(|now| Arc::ptr_eq(&now.log, log)) {
+            run.faults += 1;
+            place.given_up = Some(place.offset as u64);
+            self.note_damaged_file(log.path().into(), format!("it cannot be opened: {error}"));
+        }
+        None
+    }
+
+    /// Whether the row of a record says what the record says. `None` if there is no such row, which
+    /// is so if the record was dead when the segment was made.
+    fn agrees(
+        &self,
+        segment: &Segment,
+        record: &Record<'_>,
+        at: RecordAddress,
+        terms: &mut Vec<u64>,
+    ) -> Option<bool> {
+        let file = &segment.file;
+        let mut rows = file.rows_of_id(self.terms.id(record.id()));
+        let row = rows.find(|&row| segment.address(row) == at)?;
+        self.terms.of(record, terms);
+        let has = |term: &u64| file.has_row(*term, record.kind(), row);
+        Some(file.time(row) == record.time() && terms.iter().all(has))
+    }
+
+    /// Compares the number of rows that were found with that of the segment, and notes what is lost.
+    pub(super) fn end_log(
+        &self,
+        target: &ScrubTarget,
+        segment_place: Option<&mut SegmentScrub>,
+        place: &LogScrub,
+        run: &mut ScrubRun,
+    ) {
+        let log = &target.log;
+        if !place.lost.is_empty() || place.given_up.is_some() {
+            // From now on its records are checked whenever they are read.
+            log.doubt();
+        }
+        if let (Some(segment), Some(segment_place)) = (&target.segment, segment_place) {
+            let lost = if place.lost.is_empty() { 0 } else { note_lost(segment, log, place) };
+            let counted = segment_place.rows.get(&log.number);
+            let counted = counted.filter(|(generation, _)| *generation == log.generation);
+            let rows = || {
+                let all = segment.addresses.iter().map(RecordAddress::unpack);
+                all.filter(|address| address.log == log.number).count() as u64
+            };
+            let rows = counted.map_or_else(rows, |(_, rows)| *rows);
+            let unfound = rows.saturating_sub(place.found + lost);
+            if unfound > 0 && place.given_up.is_none() {
+                let path = segment::path(&self.dir, segment.entry.number);
+                let what = format!("{unfound} of its records are not found by their ids");
+                self.suspect(segment, (path, &what), segment_place, run);
+            }
+        }
+        if let Some(first) = place.lost.first() {
+            run.faults += place.lost.len() as u64;
+            let parts = place.lost.len();
+            let more = if place.given_up.is_some() { ", and not read further" } else { "" };
+            let what = format!("damaged from byte {} on, in {parts} parts{more}", first.start);
+            self.note_damaged_file(log.path().into(), what);
+        }
+    }
+
+    /// Has maintenance make a file of a segment again.
+    fn suspect(
+        &self,
+        segment: &Segment,
+        (file, what): (PathBuf, &str),
+        place: &mut SegmentScrub,
+        run: &mut ScrubRun,
+    ) {
+        if std::mem::replace(&mut place.is_suspect, true) {
+            return;
+        }
+        run.faults += 1;
+        if self.known.lock().suspects.insert(segment.entry.number) {
+            tracing::error!(file = %file.display(), what, "the slow check found a damaged segment");
+            self.call_maintenance();
+        }
+    }
+}
+
+/// Notes the rows of a segment whose records are in the lost parts of a log; returns how many.
+fn note_lost(segment: &Segment, log: &Log, place: &LogScrub) -> u64 {
+    let mut lost = 0;
+    for row in 0..segment.file.rows {
+        let at = segment.address(row);
+        if at.log != log.number || !place.is_lost(u64::from(at.offset)) {
+            continue;
+        }
+        lost += 1;
+        segment.dead.verified.clear(row);
+        if !segment.dead.dead.get(row) {
+            log.note_damaged(at.offset);
+        }
+    }
+    lost
+}
