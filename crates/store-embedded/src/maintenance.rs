@@ -17,6 +17,7 @@ use crate::room;
 use crate::shelf::{EmbeddedShelf, FROZEN_MAX};
 use crate::store::EmbeddedStore;
 
+mod addresses;
 mod compact;
 mod dead;
 mod due;
@@ -101,7 +102,9 @@ pub enum MaintenanceError {
     #[error("{0}; run `hark check`")]
     Log(#[from] LogError),
     /// A segment is damaged, and so are the files that it could be rebuilt from.
-    #[error("{0} is damaged and is not merged; with the server stopped `hark rebuild` mends it")]
+    #[error(
+        "{0} is damaged and is neither merged nor rewritten; with the server stopped `hark rebuild` mends it"
+    )]
     Damaged(PathBuf),
 }
 

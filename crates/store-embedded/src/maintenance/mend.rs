@@ -1,8 +1,8 @@
 //! Rebuilding a damaged segment beside readers and the writer.
 //!
-//! Only the segment's index is damaged. Its addresses and dead rows are in other files, whose
-//! checksums were verified when they were opened, and its records are in the log, each with a
-//! checksum of its own. So the segment is rebuilt as a head is sealed: one new segment for each of
+//! Only the segment's index is damaged. Its addresses are in another file, which is compared with its
+//! checksum and made again first if it is damaged (`addresses`). Its dead rows are in memory, and its
+//! records in the log, each with a checksum of its own. So the segment is rebuilt as a head is sealed: one new segment for each of
 //! its logs, which takes no more memory than sealing, however large the damaged segment is. The new
 //! segments are merged again later. If a single record cannot be read, nothing is changed: then the
 //! damage is not in the index.
@@ -20,15 +20,29 @@ use crate::segment::view::Segment;
 use crate::shelf::EmbeddedShelf;
 
 impl EmbeddedShelf {
-    /// Replaces a damaged segment by one segment for each of its logs; returns how many.
+    /// Makes again what is damaged of a segment: its addresses alone, or all of it. Returns how many
+    /// segments there are in its place.
     pub(super) fn mend(&self, bad: &Arc<Segment>) -> Result<usize, MaintenanceError> {
+        if bad.has_sound_addresses() {
+            return self.mend_segment(bad);
+        }
+        let bad = self.mend_addresses(bad)?;
+        let file = &bad.file;
+        if file.damaged_sections().is_empty() && file.listed() == self.terms.listed() {
+            return Ok(1);
+        }
+        self.mend_segment(&bad)
+    }
+
+    /// Replaces a damaged segment by one segment for each of its logs; returns how many.
+    fn mend_segment(&self, bad: &Arc<Segment>) -> Result<usize, MaintenanceError> {
         let started = JobStart::now();
         let damaged = || MaintenanceError::Damaged(segment::path(&self.dir, bad.entry.number));
         let mut live: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for row in (0..bad.file.rows).filter(|&row| !bad.dead.dead.get(row)) {
             live.entry(bad.address(row).log).or_default().push(row);
         }
-        if bad.addresses.faults() > 0 || !bad.addresses.is_sound() {
+        if !bad.has_sound_addresses() {
             return Err(damaged());
         }
         // Together the new segments are as large as the damaged one, plus a trailer for each.

@@ -58,8 +58,11 @@ impl EmbeddedShelf {
     ) -> Option<(Arc<Segment>, u32)> {
         let view = self.view.load_full();
         let followed_from = self.signal.lock().followed_from.unwrap_or(u32::MAX);
+        let suspects = self.known.lock().suspects.clone();
         let sound = |segment: &&Arc<Segment>| {
-            !segment.is_unreadable() && !passed_segments.contains(&segment.entry.number)
+            let number = segment.entry.number;
+            let is_passed = passed_segments.contains(&number) || suspects.contains(&number);
+            !segment.is_unreadable() && !is_passed
         };
         let mut first: Option<(&Arc<Segment>, &Arc<Log>)> = None;
         for segment in view.segments.iter().filter(sound) {
@@ -84,6 +87,8 @@ impl EmbeddedShelf {
         number: u32,
     ) -> Result<(), MaintenanceError> {
         let (started, before) = (JobStart::now(), self.before());
+        // Records that damaged addresses do not name would be lost with the old log.
+        self.trust_addresses(segment, true)?;
         let log = segment.logs.iter().flatten().find(|log| log.number == number);
         let needs = log
             .map_or(0, |log| log.written().saturating_sub(log.dead_bytes.load(Ordering::Relaxed)));
@@ -123,6 +128,7 @@ impl EmbeddedShelf {
         let id = (segment.entry.number, segment.entry.addresses + 1);
         let bytes = SidecarKind::Addresses.write(disk, &self.dir, id, addresses)?;
         self.all_was_read(&before)?;
+        self.trust_addresses(segment, true)?;
         self.note_written(bytes);
         disk.sync_dir(&self.dir.join("seg"))?;
 
@@ -229,11 +235,13 @@ impl EmbeddedShelf {
             let written = writing.tail.as_ref().map_or(0, |tail| tail.len);
             (self.view.load().active.log.number, written)
         };
+        let mut rows = 0;
         let live: HashSet<u32> = (0..segment.file.rows)
             .filter(|&row| !segment.dead.dead.get(row))
             .map(|row| segment.address(row))
             .filter(|address| address.log == old.number)
             .map(|address| address.offset)
+            .inspect(|_| rows += 1)
             .collect();
         // A deletion is needed as long as the record that it names may still be in its log.
         let view = self.view.load_full();
@@ -295,6 +303,8 @@ impl EmbeddedShelf {
         if let Some(error) = failed {
             return Err(error.into());
         }
+        // The addresses were read: each live row must have led to a record.
+        self.trust_addresses(segment, moved.len() == rows)?;
         file.sync()?;
         disk.rename(&aside, &whole)?;
         self.note_written(end);

@@ -62,7 +62,10 @@ impl EmbeddedShelf {
         let needs = merge::bytes_max(olds) + self.dead_files_max();
         let room = self.room("merging segments", BESIDE_MERGES, needs)?;
         // Damage must not be copied into a new file with a valid checksum.
-        if let Some(bad) = olds.iter().find(|old| !old.file.damaged_sections().is_empty()) {
+        let is_bad = |old: &&Arc<Segment>| {
+            !old.file.damaged_sections().is_empty() || !old.has_sound_addresses()
+        };
+        if let Some(bad) = olds.iter().find(is_bad) {
             return Ok(Some(Arc::clone(bad)));
         }
         let number = self.segment_number();

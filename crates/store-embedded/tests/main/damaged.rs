@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use hark_archive::Store;
+use hark_store_embedded::EmbeddedOptions;
 
-use crate::support::Fixture;
+use crate::support::{Fixture, files, overwrite};
 
 fn flip(path: &Path, at: usize) {
     let mut bytes = fs::read(path).expect("is there");
@@ -58,4 +59,27 @@ fn a_segment_that_cannot_be_made_anew_stops_no_other_work_and_is_named_once() {
     assert_eq!(store.stats().maintenance, jobs);
     let reason = store.compact(&mut |_| {}).expect_err("the caller gets the error").to_string();
     assert!(reason.contains("damaged") && reason.contains(&named[0]), "{reason}");
+}
+
+#[test]
+fn a_rewrite_loses_no_record_that_damaged_addresses_do_not_name() {
+    let fixture = Fixture::with_all_maintenance_due(3);
+    // Logs have dead records, and are rewritten by a compaction only.
+    let options =
+        EmbeddedOptions { merge_fan_in: 1_000, rewrite_dead_share: 2.0, ..fixture.options() };
+    let store = fixture.open(options);
+    store.settle().expect("settles");
+    let log = fs::metadata(first(&fixture, "log")).expect("is there").len();
+    for path in files(&fixture, "seg", "addr") {
+        // Of the first rows nothing is said, behind the 8 first bytes of the file.
+        overwrite(&path, 8, |bytes| bytes.fill(0), 80);
+    }
+    let named = store.compact(&mut |_| {}).expect_err("says what is damaged").to_string();
+    assert!(named.contains(".addr"), "{named}");
+    assert!(fs::metadata(first(&fixture, "log")).expect("is there").len() >= log, "not rewritten");
+    store.compact(&mut |_| {}).expect("they are made again");
+    fixture.same_as_model(&store, "made again");
+    assert_eq!(store.stats().damaged_files, Vec::<String>::new());
+    drop(store);
+    fixture.no_faults("made again");
 }

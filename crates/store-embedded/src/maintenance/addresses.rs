@@ -1,0 +1,170 @@
+//! Damaged addresses of a segment: they are not used, and made again from the segment's logs.
+//!
+//! The index has the hash of each row's id, and its time. So the records of the logs are looked up
+//! by their ids, as a question does, and the row gets the address at which the record was found.
+
+use std::sync::Arc;
+
+use hark_archive::Record;
+use hark_archive::query::prepared::TermMap as _;
+use parking_lot::MutexGuard;
+
+use super::MaintenanceError;
+use crate::bits::AtomicBits;
+use crate::disk::Disk;
+use crate::log::{self, LogFrame};
+use crate::open::open_segment;
+use crate::room::BESIDE_OTHERS;
+use crate::segment::sidecar::SidecarKind;
+use crate::segment::view::Segment;
+use crate::segment::{self, RecordAddress, SegmentSection};
+use crate::shelf::{EmbeddedShelf, LogWriterState};
+use crate::view::ShelfView;
+
+/// The sections by which rows are found.
+const NEEDED: [SegmentSection; 4] = [
+    SegmentSection::Times,
+    SegmentSection::IdHashes,
+    SegmentSection::IdRows,
+    SegmentSection::IdFilter,
+];
+
+impl EmbeddedShelf {
+    /// Returns an error unless the addresses of a segment are as they were written and `agree` with
+    /// its logs. Then the next round of maintenance makes them, or the segment, again.
+    pub(super) fn trust_addresses(
+        &self,
+        segment: &Segment,
+        agree: bool,
+    ) -> Result<(), MaintenanceError> {
+        if agree && segment.has_sound_addresses() {
+            return Ok(());
+        }
+        let entry = &segment.entry;
+        self.known.lock().suspects.insert(entry.number);
+        let path = SidecarKind::Addresses.path(&self.dir, entry.number, entry.addresses);
+        Err(MaintenanceError::Damaged(path))
+    }
+
+    /// Writes the addresses of a segment again, and returns the segment as it is then.
+    pub(super) fn mend_addresses(
+        &self,
+        bad: &Arc<Segment>,
+    ) -> Result<Arc<Segment>, MaintenanceError> {
+        let before = self.before();
+        let number = bad.entry.number;
+        let path = SidecarKind::Addresses.path(&self.dir, number, bad.entry.addresses);
+        let damaged = || MaintenanceError::Damaged(path.clone());
+        if bad.file.damaged_sections().iter().any(|section| NEEDED.contains(section)) {
+            return Err(damaged());
+        }
+        let needs = bad.addresses.bytes() + self.dead_files_max();
+        let room = self.room("making the addresses of a segment anew", BESIDE_OTHERS, needs)?;
+        let disk: &dyn Disk = &room;
+        let addresses = self.find_addresses(disk, bad)?.ok_or_else(damaged)?;
+        self.all_was_read(&before)?;
+        let id = (number, bad.entry.addresses + 1);
+        let addresses = addresses.into_iter().map(RecordAddress::pack);
+        let bytes = SidecarKind::Addresses.write(disk, &self.dir, id, addresses)?;
+        self.note_written(bytes);
+
+        let _writing: MutexGuard<'_, LogWriterState> = self.writing.lock();
+        let mut manifest = self.manifest.lock();
+        let mut next = manifest.clone();
+        let line = next.segments.iter_mut().find(|line| line.number == number);
+        let line = line.ok_or_else(damaged)?;
+        line.addresses += 1;
+        // Rows without an address must be known to be dead without reading the log.
+        self.save_dead(disk, bad, line)?;
+        let line = line.clone();
+        disk.sync_dir(&self.dir.join("seg"))?;
+        let dead = Some(Arc::clone(&bad.dead));
+        let renewed =
+            open_segment((disk, &self.dir), &line, &next, self.terms, dead, &self.damage)?;
+        for (mine, before) in renewed.logs.iter().zip(&bad.logs) {
+            if let (Some(mine), Some(before)) = (mine, before) {
+                mine.copy_dead(before);
+            }
+        }
+        next.write(disk, &self.dir)?;
+        renewed.dead.note_saved();
+        let old = std::mem::replace(&mut *manifest, next);
+        let new = manifest.clone();
+        drop(manifest);
+        let renewed = Arc::new(renewed);
+        self.update_view(|view| {
+            let renew = |known: &Arc<Segment>| {
+                Arc::clone(if known.entry.number == number { &renewed } else { known })
+            };
+            let segments = view.segments.iter().map(renew).collect();
+            ShelfView::new(segments, view.frozen.clone(), Arc::clone(&view.active))
+        });
+        self.remove_unnamed(&old, &new);
+        self.known.lock().unreadable.remove(&segment::path(&self.dir, number));
+        // Every frame of these logs was read, and is whole.
+        bad.logs.iter().flatten().for_each(|log| self.damage.forget(log.number));
+        Ok(renewed)
+    }
+
+    /// Returns the address of each row of a segment, from its logs. `None` if the record of a live
+    /// row is not in them.
+    fn find_addresses(
+        &self,
+        disk: &dyn Disk,
+        segment: &Segment,
+    ) -> Result<Option<Vec<RecordAddress>>, MaintenanceError> {
+        let (file, count) = (&segment.file, segment.file.rows as usize);
+        // The writer may mark more rows as dead meanwhile.
+        let dead = AtomicBits::from_words(count, segment.dead.dead.words());
+        let mut addresses = vec![RecordAddress::GONE; count];
+        let mut rows: Vec<u32> = Vec::new();
+        for log in segment.logs.iter().flatten() {
+            let id = (log.number, log.generation);
+            log::replay_whole(disk, log.path(), id, &mut |offset, frame| {
+                let LogFrame::Put(bytes) = frame else { return };
+                let Ok(record) = Record::new(bytes) else { return };
+                rows.clear();
+                rows.extend(file.rows_of_id(self.terms.id(record.id())));
+                rows.retain(|&row| row < file.rows && file.time(row) == record.time());
+                rows.sort_unstable_by_key(|&row| (!dead.get(row), row));
+                let at = RecordAddress { log: log.number, offset };
+                set_last(&rows, at, &mut addresses);
+            })?;
+        }
+        let mut live = (0..file.rows).zip(&addresses).filter(|(row, _)| !dead.get(*row));
+        let is_whole = live.all(|(_, address)| *address != RecordAddress::GONE);
+        Ok(is_whole.then_some(addresses))
+    }
+}
+
+/// Gives `at` to the last of the rows of an id, and the addresses that they had so far to those
+/// before. An id has several rows if its record was deleted and put again, then at most the last of
+/// them is alive. Of each log it has one row: for the last of the records that the log has of it.
+fn set_last(rows: &[u32], at: RecordAddress, addresses: &mut [RecordAddress]) {
+    let Some(&last) = rows.last() else { return };
+    let before = addresses[last as usize];
+    if before != RecordAddress::GONE && before.log != at.log {
+        for pair in rows.windows(2) {
+            addresses[pair[0] as usize] = addresses[pair[1] as usize];
+        }
+    }
+    addresses[last as usize] = at;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_put_of_an_id_has_its_last_row() {
+        let put = |log, offset| RecordAddress { log, offset };
+        let mut addresses = vec![RecordAddress::GONE; 5];
+        // The live row is the first of the segment.
+        for at in [put(1, 24), put(1, 90), put(2, 24), put(4, 700)] {
+            set_last(&[3, 1], at, &mut addresses);
+        }
+        set_last(&[], put(5, 24), &mut addresses);
+        let gone = RecordAddress::GONE;
+        assert_eq!(addresses, [gone, put(4, 700), gone, put(2, 24), gone]);
+    }
+}
