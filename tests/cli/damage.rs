@@ -226,6 +226,13 @@ fn an_archive_that_is_refused_is_salvaged_but_for_the_damaged_records() {
         assert_eq!((ways, files), (1, 1), "{command:?}: {said}");
         assert!(!said.contains("Run it again"), "{said}");
     }
+    let checked = place.hark(&["check"]);
+    let ways = checked.stderr.matches("hark salvage").count();
+    assert_eq!((checked.code, ways), (1, 1), "{checked:?}");
+    let name = last.to_str().unwrap();
+    let said = checked.stdout.lines().find(|line| line.contains(name)).unwrap();
+    let times = (said.matches(".log").count(), said.matches("at byte").count());
+    assert_eq!((times, checked.stdout.matches(".log").count()), ((1, 1), 2), "{}", checked.stdout);
     let (from, to) = (place.data(), place.path("new"));
     let args = ["salvage", "--json", "--from", from.to_str().unwrap(), "--to", &to];
     let before = fs::read(&last).unwrap();

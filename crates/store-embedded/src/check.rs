@@ -228,7 +228,12 @@ impl ShelfCheck<'_> {
         match end {
             Err(error) => {
                 let mendable = matches!(error, LogError::TooLong { .. });
-                self.fault(path.clone(), error.to_string(), mendable);
+                // The fault names the file.
+                let what = match &error {
+                    LogError::Damaged { offset, .. } => format!("damaged at byte {offset}"),
+                    error => error.to_string(),
+                };
+                self.fault(path.clone(), what, mendable);
             }
             Ok(end) if end.good < end.len && last => self.report.torn_bytes = end.len - end.good,
             Ok(end) if end.good < end.len => {

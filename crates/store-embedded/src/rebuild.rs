@@ -159,8 +159,8 @@ pub fn rebuild(
     result?;
     if !rebuilt.manifest {
         remove_orphans(disk, dir, &manifest)?;
-        rebuilt.doubles = drop_doubles(dir, options)?;
     }
+    rebuilt.doubles = drop_doubles(dir, options)?;
     Ok(rebuilt)
 }
 
