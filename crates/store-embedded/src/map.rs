@@ -174,16 +174,18 @@ pub(crate) fn unreadable() -> io::Error {
 #[cfg(target_os = "linux")]
 mod bus {
     use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
     use std::{io, mem, ptr};
 
     use super::FAULTS;
     use crate::mapped::{self, PAGES_EACH};
 
-    /// Most pages of all maps together that are replaced one by one, except in maps with a limit of
-    /// their own.
+    /// Most pages of all maps together that are replaced one by one, without the maps that have a
+    /// limit of their own.
     const PAGES: u64 = 4096;
 
+    /// Number of reads of the maps without a limit of their own that found no bytes.
+    static FAULTS_COMMON: AtomicU64 = AtomicU64::new(0);
     static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
     /// The previous action of the signal.
     static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
@@ -247,11 +249,14 @@ mod bus {
     fn replace(address: usize) -> bool {
         let Some((slot, whole)) = mapped::find(address) else { return false };
         // Counted before any thread can read a zero.
-        let (here, all) = (slot.note_fault(), FAULTS.fetch_add(1, Ordering::SeqCst));
+        let here = slot.note_fault();
+        FAULTS.fetch_add(1, Ordering::SeqCst);
+        let pages_max = slot.pages_max();
+        let is_common = pages_max <= PAGES_EACH;
+        let few = here < pages_max
+            && (!is_common || FAULTS_COMMON.fetch_add(1, Ordering::SeqCst) < PAGES);
         let page_bytes = PAGE_BYTES.load(Ordering::Relaxed);
         let page = address & !(page_bytes - 1);
-        let pages_max = slot.pages_max();
-        let few = here < pages_max && (all < PAGES || pages_max > PAGES_EACH);
         let part = if few { page..page + page_bytes } else { whole };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         // SAFETY: the part lies within a map that the interrupted reader keeps open, and begins

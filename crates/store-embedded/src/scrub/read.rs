@@ -76,11 +76,12 @@ impl EmbeddedShelf {
         run: &mut ScrubRun,
     ) -> u64 {
         let log = &target.log;
+        let written = log.written() as usize;
         let Some(map) = self.map_for_scrub(log, place, run) else { return 0 };
-        let end = map.len().min(log.written() as usize);
+        let end = map.len().min(written);
         let bytes = map.get(..end).unwrap_or_default();
         let from = place.offset;
-        map.read_ahead(from..(from + STEP_BYTES).min(end));
+        map.read_ahead(from..(from + STEP_BYTES).min(end).max(from));
         let (mut terms, mut disagrees) = (Vec::new(), false);
         while place.offset < end && place.offset < from + STEP_BYTES {
             let (part, next) = scan_part(bytes, place.offset, log.salt());
@@ -110,6 +111,11 @@ impl EmbeddedShelf {
             }
         }
         let read = place.offset - from;
+        if place.offset >= end && end < written {
+            // Another program has cut the file short.
+            place.lose(place.offset as u64..written as u64);
+            place.offset = written;
+        }
         if place.given_up.is_none() {
             place.map = Some(map);
         }

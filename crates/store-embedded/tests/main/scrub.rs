@@ -150,7 +150,7 @@ fn damaged_addresses_are_found_and_made_again_at_once() {
     fixture.same_as_model(&store, "sound");
     let segments = store.stats().segments;
     // Behind the file's first bytes there are 8 for each row.
-    overwrite(&files(&fixture, "seg", "addr")[0], 8, |bytes| bytes.reverse(), 160);
+    overwrite(&files(&fixture, "seg", "addr")[0], 8, <[u8]>::reverse, 160);
     let scrubbed = store.scrub().expect("scrubs");
     assert_eq!((scrubbed.last_faults, scrubbed.repaired), (1, 1));
     fixture.same_as_model(&store, "made again");

@@ -103,3 +103,22 @@ fn a_walk_that_meets_lost_pages_gives_all_other_records() {
     assert_eq!(found, ask(&store).expect("answers with what is there"));
     assert!(walk.damaged() > 0);
 }
+
+#[test]
+fn the_slow_check_finds_logs_that_were_cut_short() {
+    for len in [0, 4096] {
+        let fixture = Fixture::with_all_maintenance_due(4);
+        let store = fixture.open(fixture.options());
+        store.settle().expect("settles");
+        let logs = cut(&fixture, "log", "log", len);
+        let scrubbed = store.scrub().expect("scrubs");
+        assert_eq!(scrubbed.last_faults, logs.len() as u64);
+        let named = logs.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        let stats = store.stats();
+        assert_eq!(stats.damaged_files, named);
+        let known = stats.damaged;
+        assert!(ask(&store).is_err(), "the map that questions read from meets it now");
+        let left = ask(&store).expect("answers with what is there");
+        assert_eq!((left as u64 + known, store.stats().damaged), (stats.records, known));
+    }
+}
