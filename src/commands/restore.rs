@@ -64,7 +64,8 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
     let _lock = DirectoryLock::acquire(data)
         .with_context(|| format!("{} cannot be restored into", data.display()))?;
     let (restoring, restored) = (data.join(RESTORING), data.join(RESTORED));
-    let mut time = catalog.as_ref().map(|catalog| catalog.time_s);
+    // A restore that was interrupted is ended, whichever backup is named now.
+    let mut time = None;
     if !restored.exists() {
         must_be_without_archive(data)?;
         if restoring.exists() {
@@ -141,6 +142,12 @@ fn make(
         Some(catalog) => catalog,
         None => backup_file::unpack(&args.from, restoring).with_context(nothing)?,
     };
+    if let Some(file) = catalog.files.iter().find(|file| location.data.join(&file.name).exists()) {
+        bail!(
+            "{} is there already, and would be replaced by the one of the backup; move it away",
+            location.data.join(&file.name).display()
+        );
+    }
     for backup in &catalog.shelves {
         let Some(known) = setup(&backup.name) else {
             bail!("the backup has a network that this Hark does not know: {}", backup.name);

@@ -237,3 +237,37 @@ fn what_a_backup_in_one_file_cannot_be_is_said() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && said.contains("of no use"), "{said}");
 }
+
+#[test]
+fn what_is_no_archive_is_not_backed_up_and_odd_names_harm_no_backup() {
+    let place = Place::new("backup-odd");
+    std::fs::create_dir_all(place.data().join("nostr")).unwrap();
+    for to in ["backup", "backup.hark"] {
+        let run = backup(&place, &place.path(to), &[]);
+        assert!(run.code == 1 && run.stderr.contains("no archive in"), "{run:?}");
+    }
+    std::fs::remove_dir_all(place.path("backup")).unwrap();
+    place.hark_fed(&["import"], notes(10).as_bytes()).text();
+    // Keys of other programs, and a directory of such a name.
+    for name in ["my node.key", "._waku.key", "*.example.org.key"] {
+        std::fs::write(place.data().join(name), "a key").unwrap();
+    }
+    std::fs::create_dir(place.data().join("more.key")).unwrap();
+    std::fs::write(place.data().join("waku.key"), "ours").unwrap();
+    let to = place.path("backup");
+    for flags in [&[][..], &["--incremental", "--verify"]] {
+        assert_eq!(backup(&place, &to, flags).code, 0);
+    }
+    assert_eq!(restored(&to, "backup-odd-restored").0.lines().count(), 10);
+    // A key that is there is not replaced.
+    let other = Place::new("backup-odd-other");
+    std::fs::create_dir_all(other.data()).unwrap();
+    std::fs::write(other.data().join("waku.key"), "theirs").unwrap();
+    let run = other.hark(&["restore", &to]);
+    assert!(run.code == 1 && run.stderr.contains("waku.key is there already"), "{run:?}");
+    assert_eq!(std::fs::read(other.data().join("waku.key")).unwrap(), b"theirs");
+    // A shelf whose MANIFEST is lost is not passed over.
+    std::fs::remove_file(place.data().join("nostr/MANIFEST")).unwrap();
+    let run = backup(&place, &to, &["--incremental"]);
+    assert!(run.code == 1 && run.stderr.contains("MANIFEST"), "{run:?}");
+}

@@ -50,6 +50,9 @@ pub enum BackupError {
     /// The archive's logs or its manifest cannot be read.
     #[error(transparent)]
     Shelf(#[from] ShelfOpenError),
+    /// There is nothing to back up.
+    #[error("there is no archive in {0}")]
+    NoArchive(PathBuf),
     /// A log of the archive is damaged.
     #[error(transparent)]
     Log(#[from] LogError),

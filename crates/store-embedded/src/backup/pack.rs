@@ -12,7 +12,6 @@ use super::copy::CopiedLog;
 use super::shelf::{BackupSource, CopyTarget, ShelfCopying};
 use super::take::{BackupResult, small_files};
 use crate::disk::DiskFile;
-use crate::open::read_manifest;
 
 /// The format of the file.
 pub(super) const VERSION: u32 = 1;
@@ -38,7 +37,7 @@ pub fn pack(
     let files = small_files(from)?;
     let mut catalog = BackupCatalog { time_s: from.now_s, shelves: Vec::new(), files };
     for shelf in from.shelves {
-        if read_manifest(&*from.disk, &from.data.join(shelf))?.is_none() {
+        if !from.has(shelf)? {
             continue;
         }
         let mut target = FileTarget { to: &mut to, path, shelf };
@@ -46,6 +45,9 @@ pub fn pack(
             ShelfCopying::new(from, shelf, Vec::new(), &mut target).run(progress)?;
         result.shelves.push(saved);
         catalog.shelves.push(backup);
+    }
+    if result.shelves.is_empty() {
+        return Err(BackupError::NoArchive(from.data.into()));
     }
     let catalog = catalog.text();
     let mut end = || {

@@ -1,7 +1,7 @@
 //! The copying of one shelf's logs, beside whoever writes them.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,6 +23,26 @@ pub struct BackupSource<'a> {
     pub disk: Arc<dyn Disk>,
     /// The time, in seconds since 1970.
     pub now_s: u64,
+}
+
+impl BackupSource<'_> {
+    /// Whether the archive has this shelf. A shelf that has records but no MANIFEST is an error, as
+    /// a backup without it would look complete.
+    pub(super) fn has(&self, name: &str) -> Result<bool, BackupError> {
+        let shelf = self.data.join(name);
+        if read_manifest(&*self.disk, &shelf)?.is_some() {
+            return Ok(true);
+        }
+        let logs = match self.disk.list(&shelf.join("log")) {
+            Ok(logs) => logs,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(BackupError::io(&shelf)(error)),
+        };
+        if logs.iter().any(|(_, len)| *len > log::HEADER) {
+            return Err(ShelfOpenError::NoManifest(shelf).into());
+        }
+        Ok(false)
+    }
 }
 
 /// What a backup has copied of a shelf.

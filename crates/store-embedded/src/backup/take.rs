@@ -1,16 +1,15 @@
 //! Taking a backup in a directory, or bringing one up to date.
 
 use std::collections::{BTreeMap, HashSet};
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::BackupError;
-use super::catalog::{BackupCatalog, LogCopy, SavedFile, ShelfBackup};
+use super::catalog::{BackupCatalog, LogCopy, SavedFile, ShelfBackup, file_name};
 use super::copy::{CopiedLog, damaged_copies};
 use super::shelf::{BackupSource, CopyTarget, KnownCopy, SavedShelf, ShelfCopying};
 use crate::disk::{Disk, make_dir};
-use crate::open::read_manifest;
 
 /// Most bytes of a file that belongs to no shelf; larger ones are left out.
 const FILE_BYTES_MAX: u64 = 4096;
@@ -70,7 +69,7 @@ pub fn back_up(
     let files = small_files(from)?;
     let mut catalog = BackupCatalog { time_s: from.now_s, shelves: Vec::new(), files };
     for name in from.shelves {
-        if read_manifest(&*from.disk, &from.data.join(name))?.is_none() {
+        if !from.has(name)? {
             continue;
         }
         let former = former.shelves.iter().find(|known| known.name == *name);
@@ -84,6 +83,9 @@ pub fn back_up(
         let (backup, saved) = copied.inspect_err(|_| target.tidy(former))?;
         result.shelves.push(saved);
         catalog.shelves.push(backup);
+    }
+    if result.shelves.is_empty() {
+        return Err(BackupError::NoArchive(from.data.into()));
     }
     // A shelf that the archive no longer has stays in the backup.
     let has = |name: &str| catalog.shelves.iter().any(|shelf| shelf.name == name);
@@ -102,11 +104,16 @@ pub(super) fn small_files(from: &BackupSource<'_>) -> Result<Vec<SavedFile>, Bac
     for (name, len) in from.disk.list(from.data).map_err(BackupError::io(from.data))? {
         let path = from.data.join(&name);
         let ending = path.extension().and_then(|ending| ending.to_str());
-        if len <= FILE_BYTES_MAX && ending.is_some_and(|ending| FILE_ENDINGS.contains(&ending)) {
+        let is_ours = ending.is_some_and(|ending| FILE_ENDINGS.contains(&ending))
+            && file_name(&name).is_some();
+        if is_ours && len <= FILE_BYTES_MAX {
             let mut content = Vec::new();
             let read = from.disk.read(&path).and_then(|mut file| file.read_to_end(&mut content));
-            read.map_err(BackupError::io(&path))?;
-            files.push(SavedFile { name, content });
+            match read {
+                Ok(_) => files.push(SavedFile { name, content }),
+                Err(error) if error.kind() == io::ErrorKind::IsADirectory => {}
+                Err(error) => return Err(BackupError::io(&path)(error)),
+            }
         }
     }
     Ok(files)
