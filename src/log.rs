@@ -64,13 +64,12 @@ pub(crate) fn failure(error: &anyhow::Error) -> bool {
     if !TAKES_ERRORS.load(Ordering::Relaxed) {
         return false;
     }
-    match error.downcast_ref::<Faults>() {
-        Some(faults) => {
-            for fault in faults.lines() {
-                tracing::error!("the configuration cannot be used, and nothing was done: {fault}");
-            }
+    if let Some(faults) = error.downcast_ref::<Faults>() {
+        for fault in faults.lines() {
+            tracing::error!("the configuration cannot be used, and nothing was done: {fault}");
         }
-        None => tracing::error!("{error:#}"),
+    } else {
+        tracing::error!("{error:#}");
     }
     true
 }

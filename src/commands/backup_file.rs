@@ -151,6 +151,9 @@ pub(super) fn print(
 /// Reads a backup of one file, or stdin, into a directory.
 pub(super) fn unpack(path: &Path, into: &Path) -> anyhow::Result<BackupCatalog> {
     let (mut from, path, bytes): (Box<dyn Read>, PathBuf, u64) = if path.as_os_str() == STREAM {
+        if io::stdin().is_terminal() {
+            bail!("a backup cannot be typed: have stdin come from a file or from another program");
+        }
         (Box::new(io::stdin()), STDIN.into(), 0)
     } else {
         let file =

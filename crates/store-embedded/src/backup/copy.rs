@@ -32,14 +32,14 @@ pub(super) fn pass(
 }
 
 /// A log that is being read from the front, to be copied.
-pub(super) struct CopiedLog {
+pub(super) struct BackedUpLog {
     pub(super) from: Box<dyn Read + Send>,
     pub(super) path: PathBuf,
     /// Bytes of whole batches.
     pub(super) bytes: u64,
 }
 
-impl CopiedLog {
+impl BackedUpLog {
     /// Reads the bytes that a copy has; returns whether they are the same.
     pub(super) fn begins_with(&mut self, copy: &LogCopy) -> Result<bool, BackupError> {
         if copy.bytes > self.bytes {

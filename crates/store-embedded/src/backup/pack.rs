@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::BackupError;
 use super::catalog::{BackupCatalog, LogCopy};
-use super::copy::CopiedLog;
+use super::copy::BackedUpLog;
 use super::shelf::{BackupSource, CopyTarget, ShelfCopying};
 use super::take::{BackupResult, small_files};
 use crate::disk::DiskFile;
@@ -75,7 +75,7 @@ impl CopyTarget for FileTarget<'_, '_> {
     fn write(
         &mut self,
         copy: &LogCopy,
-        source: &mut CopiedLog,
+        source: &mut BackedUpLog,
         progress: &mut dyn FnMut(u64),
     ) -> Result<u32, BackupError> {
         let LogCopy { number, generation, salt, copy: nth, .. } = copy;

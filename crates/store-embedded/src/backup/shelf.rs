@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::BackupError;
 use super::catalog::{LogCopy, ShelfBackup};
-use super::copy::CopiedLog;
+use super::copy::BackedUpLog;
 use crate::disk::Disk;
 use crate::log::{self, LogError};
 use crate::manifest::{LogEntry, Manifest};
@@ -78,7 +78,7 @@ pub(super) trait CopyTarget {
     fn write(
         &mut self,
         copy: &LogCopy,
-        source: &mut CopiedLog,
+        source: &mut BackedUpLog,
         progress: &mut dyn FnMut(u64),
     ) -> Result<u32, BackupError>;
 
@@ -208,9 +208,9 @@ impl<'a> ShelfCopying<'a> {
         {
             return Err(LogError::Damaged { path: path.clone(), offset: end.good }.into());
         }
-        let open = || -> Result<CopiedLog, BackupError> {
+        let open = || -> Result<BackedUpLog, BackupError> {
             let from = self.from.read(&path).map_err(&io)?;
-            Ok(CopiedLog { from, path: path.clone(), bytes: end.good })
+            Ok(BackedUpLog { from, path: path.clone(), bytes: end.good })
         };
         let mut source = open()?;
         let (copy, bytes_before) = match known {
@@ -240,7 +240,7 @@ impl<'a> ShelfCopying<'a> {
     fn extend(
         &mut self,
         copy: LogCopy,
-        source: &mut CopiedLog,
+        source: &mut BackedUpLog,
         progress: &mut dyn FnMut(u64),
     ) -> Result<LogCopy, BackupError> {
         if copy.bytes == source.bytes {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::BackupError;
 use super::catalog::{BackupCatalog, LogCopy, SavedFile, ShelfBackup, file_name};
-use super::copy::{CopiedLog, damaged_copies};
+use super::copy::{BackedUpLog, damaged_copies};
 use super::shelf::{BackupSource, CopyTarget, KnownCopy, SavedShelf, ShelfCopying};
 use crate::disk::{Disk, make_dir};
 
@@ -176,7 +176,7 @@ impl CopyTarget for DirectoryTarget<'_> {
     fn write(
         &mut self,
         copy: &LogCopy,
-        source: &mut CopiedLog,
+        source: &mut BackedUpLog,
         progress: &mut dyn FnMut(u64),
     ) -> Result<u32, BackupError> {
         let path = copy.path(&self.into);

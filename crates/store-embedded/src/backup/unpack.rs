@@ -53,6 +53,11 @@ pub fn unpack(
         copies.insert(unpacked, (copy, at));
     };
     from.end()?;
+    let is_known =
+        |path: &Path| catalog.shelves.iter().any(|shelf| path.starts_with(dir.join(&shelf.name)));
+    if let Some((_, at)) = copies.iter().find(|(path, _)| !is_known(path)).map(|(_, copy)| copy) {
+        return Err(from.damaged(*at));
+    }
     for shelf in &catalog.shelves {
         place(shelf, &copies, (to, &dir.join(&shelf.name)), path)?;
     }
