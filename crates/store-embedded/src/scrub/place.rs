@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::log::{HEADER, Log};
-use crate::map::Map;
 use crate::segment::SECTIONS;
 use crate::segment::view::Segment;
 use crate::view::ShelfView;
@@ -38,9 +37,8 @@ pub(super) struct LogScrub {
     generation: u32,
     /// The number of the segment that covers it.
     segment: Option<u32>,
-    /// The log, mapped for this check alone: a page that it cannot read stays readable to queries,
-    /// if they can read it.
-    pub(super) map: Option<Map>,
+    /// Pages that could not be read.
+    pub(super) faults: u32,
     /// Bytes read.
     pub(super) offset: usize,
     /// Records whose row was found.
@@ -92,7 +90,7 @@ impl ScrubTarget {
             number: log.number,
             generation: log.generation,
             segment,
-            map: None,
+            faults: 0,
             offset: HEADER as usize,
             found: 0,
             lost: Vec::new(),

@@ -105,7 +105,7 @@ impl EmbeddedShelf {
                 }
                 _ => {}
             }
-            if map.faults() >= UNREADABLE_MAX {
+            if place.faults + map.faults() >= UNREADABLE_MAX {
                 place.given_up = Some(place.offset as u64);
                 break;
             }
@@ -116,9 +116,7 @@ impl EmbeddedShelf {
             place.lose(place.offset as u64..written as u64);
             place.offset = written;
         }
-        if place.given_up.is_none() {
-            place.map = Some(map);
-        }
+        place.faults += map.faults();
         if let (true, Some(segment), Some(place)) = (disagrees, &target.segment, segment_place) {
             let path = segment::path(&self.dir, segment.entry.number);
             self.suspect(segment, (path, "it disagrees with its log"), place, run);
@@ -126,18 +124,16 @@ impl EmbeddedShelf {
         read as u64
     }
 
-    /// Returns the map of a log, which has all that is written. `None` if the log cannot be opened:
-    /// then it is given up, unless it was replaced or removed meanwhile.
+    /// Maps a log for one step alone. So pages that cannot be read are replaced in this map, not in
+    /// the one that questions read from; and a log that is removed between two steps takes no more
+    /// space. `None` if the log cannot be opened: then it is given up, unless it was replaced or
+    /// removed meanwhile.
     fn map_for_scrub(
         &self,
         log: &Arc<Log>,
         place: &mut LogScrub,
         run: &mut ScrubRun,
     ) -> Option<Map> {
-        let written = log.written() as usize;
-        if let Some(map) = place.map.take().filter(|map| map.len() >= written) {
-            return Some(map);
-        }
         let error = match self.options.disk.map_sequential(log.path()) {
             Ok(map) => {
                 map.spare_readable_pages();

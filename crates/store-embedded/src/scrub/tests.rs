@@ -68,3 +68,37 @@ fn a_pass_ends_although_a_log_of_its_segment_is_rewritten_before_each_step() {
     assert_eq!(store.shelf.scrub.run.lock().faults, 0);
     assert_eq!((told.damaged, told.damaged_files), (0, Vec::new()));
 }
+
+#[test]
+fn what_a_step_cannot_read_is_read_by_questions_and_no_log_is_held_between_steps() {
+    let dir = Scratch(scratch("scrub-pages"));
+    let options = EmbeddedOptions { background: false, ..EmbeddedOptions::default() };
+    let store = EmbeddedStore::open(&dir.0, Box::new(KeepAll), options).unwrap();
+    for n in 0..45 {
+        let time = u64::from(n);
+        let head = RecordHeader { id: [n; 32], time, author: None, kind: 1, expires: None };
+        let mut out = Vec::new();
+        hark_codec::record::write(&mut out, &head, &[b'x'; 10_000], std::iter::empty());
+        store.commit(&[Write::Put(out.into())]).unwrap();
+    }
+    let path = crate::log::path(&dir.0, 1, 0);
+    let whole = std::fs::read(&path).unwrap();
+    assert!(store.shelf.scrub_step().0 >= STEP_BYTES as u64);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let of_it = maps.lines().filter(|line| line.ends_with(path.to_str().unwrap())).count();
+    assert_eq!(of_it, 1, "the map of questions");
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(290_000).unwrap();
+    store.shelf.scrub_step();
+    std::fs::write(&path, whole).unwrap();
+    assert!(store.shelf.scrub_step().1, "the rest is lost");
+    let stats = store.stats();
+    assert_eq!(stats.damaged_files, [path.display().to_string()]);
+    let mut found = 0;
+    let mut search = store.search(&Query::default()).unwrap();
+    let sliced = search.slice(u64::MAX, &mut |_| {
+        found += 1;
+        std::ops::ControlFlow::Continue(())
+    });
+    assert!(sliced.is_ok());
+    assert_eq!((found, store.stats().damaged), (45, 0));
+}
