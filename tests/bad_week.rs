@@ -266,8 +266,8 @@ fn a_hole_in_a_segment(week: &Week) {
     week.hark(&["rebuild"]).text();
 }
 
-/// Flipped bytes in a sealed log: `check` names the file, `export` gives all other events, a new backup
-/// is refused and stays whole, and the archive is restored from it.
+/// Flipped bytes in a sealed log: `check` names the file, `export` gives all other events, a new
+/// backup is refused, and the archive is restored from the one before.
 fn a_flip_in_a_sealed_log(week: &Week) {
     let log = &week.logs()[0];
     flip(log, fs::metadata(log).unwrap().len() as usize / 2);

@@ -41,7 +41,7 @@ fn commands_find_envelopes_by_topics_and_by_bloom_filters() {
         assert_eq!(run(&data, &["query", &bloom]), run(&data, &["query", by_topic]));
         let plan = run(&data, &["explain", "--run", &bloom]);
         assert!(plan.contains("label t with 1 value"), "{plan}");
-        assert!(plan.contains("run: 20 events"), "{plan}");
+        assert!(plan.contains("run: 20 envelopes"), "{plan}");
         if is_served {
             node.stop();
         }

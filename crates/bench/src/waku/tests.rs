@@ -175,12 +175,12 @@ fn what_is_typed_is_what_is_meant() {
     assert_eq!(args.nodes.targets().unwrap()[0].url.authority, "127.0.0.1:8645");
     let args = parse(&["--payload-bytes", "1400,10240", "--against", "http://b"]).unwrap();
     assert_eq!(args.payload_bytes, [1_400, 10_240]);
+    assert_eq!(args.nodes.targets().unwrap()[1].url.authority, "b:80");
     let args = parse(&["--payload-bytes", "7B,2kB,10KiB, 1 MiB,1mb"]).unwrap();
     assert_eq!(args.payload_bytes, [7, 2_000, 10_240, 1 << 20, 1_000_000]);
     for wrong in ["0kB", "much", "kB", "1.5kB", "-1", "18446744073709552kB"] {
         assert!(parse(&["--payload-bytes", wrong]).is_err(), "{wrong}");
     }
-    assert_eq!(args.nodes.targets().unwrap()[1].url.authority, "b:80");
     assert!(parse(&["--url", "ws://a"]).is_err_and(|said| said.contains("http://")));
     assert!(parse(&["--against", "ws://a"]).is_err_and(|said| said.contains("http://")));
     assert!(parse(&["--payload-bytes", "0"]).is_err_and(|said| said.contains("at least 1")));

@@ -46,6 +46,18 @@ impl EmbeddedShelf {
         Err(MaintenanceError::Damaged(path))
     }
 
+    /// Returns an error if the sections by which rows are found by id are damaged. A deletion that
+    /// did not find its row is still needed, and a rewrite would drop it. The next round makes the
+    /// segment again.
+    pub(super) fn trust_ids(&self, segment: &Segment) -> Result<(), MaintenanceError> {
+        if !segment.file.damaged_sections().iter().any(|section| NEEDED.contains(section)) {
+            return Ok(());
+        }
+        let number = segment.entry.number;
+        self.known.lock().suspects.insert(number);
+        Err(MaintenanceError::Damaged(segment::path(&self.dir, number)))
+    }
+
     /// Writes the addresses of a segment again, and returns the segment as it is then.
     pub(super) fn mend_addresses(
         &self,

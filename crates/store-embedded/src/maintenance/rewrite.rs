@@ -89,6 +89,7 @@ impl EmbeddedShelf {
         let (started, before) = (JobStart::now(), self.before());
         // Records that damaged addresses do not name would be lost with the old log.
         self.trust_addresses(segment, true)?;
+        self.trust_ids(segment)?;
         let log = segment.logs.iter().flatten().find(|log| log.number == number);
         let needs = log
             .map_or(0, |log| log.written().saturating_sub(log.dead_bytes.load(Ordering::Relaxed)));
@@ -129,6 +130,7 @@ impl EmbeddedShelf {
         let bytes = SidecarKind::Addresses.write(disk, &self.dir, id, addresses)?;
         self.all_was_read(&before)?;
         self.trust_addresses(segment, true)?;
+        self.trust_ids(segment)?;
         self.note_written(bytes);
         disk.sync_dir(&self.dir.join("seg"))?;
 
