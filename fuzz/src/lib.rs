@@ -9,6 +9,7 @@ pub mod frame;
 pub mod handshake;
 pub mod log;
 pub mod message;
+pub mod negentropy;
 pub mod record;
 pub mod request;
 pub mod segment;
@@ -41,10 +42,11 @@ mod tests {
 
     #[test]
     fn all_seeds_hold() {
-        let targets: [Target; 12] = [
+        let targets: [Target; 13] = [
             ("event", super::event::check),
             ("filter", super::filter::check),
             ("message", super::message::check),
+            ("negentropy", super::negentropy::check),
             ("record", super::record::check),
             ("segment", super::segment::check),
             ("log", super::log::check),

@@ -5,6 +5,9 @@ use std::alloc::System;
 use std::fmt::Write;
 
 use hark_codec::crypto::{KeyPair, SignatureVerifier};
+use hark_codec::nostr::negentropy::{
+    NegentropyInitiator, NegentropyItem, NegentropyResponder, SortedItems,
+};
 use hark_codec::nostr::reply::{self, EoseHint};
 use hark_codec::nostr::{
     ClientMessage, Event, EventArena, EventDraft, EventEncoder, EventRecord, Filter,
@@ -157,4 +160,33 @@ fn nothing_on_the_way_of_an_envelope_and_its_request() {
         assert_eq!(Completion::parse(&out), Ok(done));
     });
     assert_eq!(count, 0);
+}
+
+/// An answer takes one buffer, which grows by doubling, whatever is compared.
+#[test]
+fn a_comparison_allocates_nothing_for_an_item() {
+    let id = |n: u64| {
+        let mut id = [7; 32];
+        id[..8].copy_from_slice(&n.to_be_bytes());
+        id
+    };
+    let set = |count: u64, each: u64| -> SortedItems {
+        let items = (0..count).filter(|n| n % each > 0);
+        items.map(|n| NegentropyItem { time: n / 100, id: id(n) }).collect::<Vec<_>>().into()
+    };
+    for (count, each) in [(100, 3), (50_000, 3), (50_000, 1_000)] {
+        let (ours, theirs) = (set(count, each), set(count, 7));
+        let message = NegentropyInitiator::new(&ours, 0).open();
+        let before = of_this_thread();
+        let mut responder = NegentropyResponder::new(message, 1 << 20).unwrap();
+        while responder.step(&theirs, 1) {}
+        let answer = responder.finish();
+        let answered = of_this_thread() - before;
+        assert!(answered <= 16, "{answered} allocations for {} bytes", answer.len());
+        let mut initiator = NegentropyInitiator::new(&ours, 0);
+        let before = of_this_thread();
+        let next = initiator.answer(&answer, &mut |_| {}).unwrap();
+        let read = of_this_thread() - before;
+        assert!(read <= 32, "{read} allocations for {:?}", next.map(|next| next.len()));
+    }
 }

@@ -11,6 +11,7 @@ mod filter_error;
 pub mod json;
 mod json_error;
 pub mod message;
+pub mod negentropy;
 pub mod npub;
 mod read;
 pub mod reply;

@@ -4,6 +4,7 @@ mod events;
 mod filters;
 mod json;
 mod messages;
+mod negentropy;
 mod real;
 mod records;
 mod support;

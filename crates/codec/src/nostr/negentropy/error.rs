@@ -1,0 +1,27 @@
+//! Errors of negentropy messages.
+
+/// Why bytes are not a negentropy message that can be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NegentropyError {
+    /// The bytes end too early.
+    #[error("the comparison message is cut short")]
+    Short,
+    /// A number that is not written in as few digits as possible, or does not fit 64 bits.
+    #[error("the comparison message has a number that is too large or too long")]
+    Number,
+    /// The first byte is not that of a version.
+    #[error("the comparison message begins with {0:#04x}, which is no protocol version")]
+    NoVersion(u8),
+    /// The other side speaks this version and not ours.
+    #[error("the other side of the comparison speaks version {0:#04x} only")]
+    Version(u8),
+    /// More than 32 bytes of an id.
+    #[error("the comparison message has a bound of more than 32 bytes")]
+    Prefix,
+    /// An unknown mode.
+    #[error("the comparison message has a range of unknown mode {0}")]
+    Mode(u64),
+    /// A bound before the previous one.
+    #[error("the comparison message has ranges that are not in order")]
+    Order,
+}

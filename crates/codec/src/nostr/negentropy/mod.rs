@@ -1,0 +1,50 @@
+//! Negentropy, protocol version 1 (NIP-77, appendix): two sides find out which events each of them
+//! lacks, and send little more than the ids that differ.
+//!
+//! Each side has a set of items, sorted by time and id. A message divides all times and ids into
+//! consecutive ranges, and says of each range that it is settled, or the fingerprint of the
+//! sender's items in it, or all ids of these items:
+//!
+//! ```text
+//! message      0x61, ranges
+//! range        bound, mode (number), content
+//! bound        time (number), length (number), as many first bytes of an id
+//! content      of mode 0 (skip) nothing, of mode 1 a fingerprint (16 bytes),
+//!              of mode 2 a count (number) and as many ids (32 bytes each)
+//! number       digits to the base 128, the most significant first; 0x80 is set in all but the last
+//! ```
+//!
+//! A range ends before its bound, and begins where the range before it ends. The time of a bound is
+//! written as 0 if it is infinite, else as 1 more than its distance from the time of the previous
+//! bound. What follows the last range is settled.
+//!
+//! The initiator begins with its whole set. From then on each side answers each range with a
+//! finer one: equal fingerprints with a skip, others with the fingerprints of sixteen parts or, if
+//! there are few items, with their ids. Only the initiator learns the differences; the responder
+//! holds nothing between two messages but its set, which must not change.
+//!
+//! An answer has a bound of bytes. What does not fit is answered with one fingerprint, of all that is
+//! left, and so comes back in the initiator's next message.
+
+mod bound;
+mod error;
+mod initiator;
+mod pass;
+mod read;
+mod responder;
+mod set;
+mod sum;
+mod write;
+
+pub use bound::NegentropyItem;
+pub use error::NegentropyError;
+pub use initiator::{NegentropyDifference, NegentropyInitiator};
+pub use responder::NegentropyResponder;
+pub use set::{NegentropySet, SortedItems};
+pub use sum::{Fingerprint, IdSum};
+
+/// The first byte of a message of this version.
+pub const VERSION: u8 = 0x61;
+
+/// The least bound of an answer, in bytes. The answer to one range always fits.
+pub const FRAME_BYTES_MIN: usize = 4096;

@@ -1,0 +1,145 @@
+//! Reading a message, range by range, in place.
+
+use super::VERSION;
+use super::bound::{NegentropyItem, RangeBound};
+use super::error::NegentropyError;
+use super::sum::Fingerprint;
+use crate::record::Id;
+
+/// What a message says of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RangeWords<'a> {
+    /// Nothing: the range is settled.
+    Skip,
+    /// The fingerprint of the sender's items.
+    Fingerprint(&'a Fingerprint),
+    /// The ids of the sender's items, in any order.
+    Ids(&'a [Id]),
+}
+
+/// A position between two ranges of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MessageReader {
+    at: usize,
+    /// End of the last range.
+    bound: NegentropyItem,
+}
+
+/// Returns whether a message has this version. Another version is answered with ours alone.
+pub(super) fn is_ours(message: &[u8]) -> Result<bool, NegentropyError> {
+    match message.first() {
+        None => Err(NegentropyError::Short),
+        Some(&VERSION) => Ok(true),
+        Some(0x60..=0x6f) => Ok(false),
+        Some(other) => Err(NegentropyError::NoVersion(*other)),
+    }
+}
+
+impl MessageReader {
+    /// A position in front of the first range.
+    pub(super) const fn new() -> Self {
+        Self { at: 1, bound: NegentropyItem { time: 0, id: [0; 32] } }
+    }
+
+    /// Reads the next range of `message`; `None` at its end.
+    pub(super) fn next<'a>(
+        &mut self,
+        message: &'a [u8],
+    ) -> Result<Option<(RangeBound, RangeWords<'a>)>, NegentropyError> {
+        let mut rest = message.get(self.at..).unwrap_or_default();
+        if rest.is_empty() {
+            return Ok(None);
+        }
+        let bound = take_bound(&mut rest, self.bound.time)?;
+        if bound.at < self.bound {
+            return Err(NegentropyError::Order);
+        }
+        let words = match take_number(&mut rest)? {
+            0 => RangeWords::Skip,
+            1 => {
+                let (fingerprint, after) =
+                    rest.split_first_chunk().ok_or(NegentropyError::Short)?;
+                rest = after;
+                RangeWords::Fingerprint(fingerprint)
+            }
+            2 => {
+                let count = usize::try_from(take_number(&mut rest)?).ok();
+                let bytes = count.and_then(|count| count.checked_mul(32));
+                let bytes = take(&mut rest, bytes.ok_or(NegentropyError::Short)?)?;
+                RangeWords::Ids(bytes.as_chunks().0)
+            }
+            other => return Err(NegentropyError::Mode(other)),
+        };
+        (self.at, self.bound) = (message.len() - rest.len(), bound.at);
+        Ok(Some((bound, words)))
+    }
+
+    /// Reads all ranges that are left, and returns the first error.
+    pub(super) fn check(mut self, message: &[u8]) -> Result<(), NegentropyError> {
+        while self.next(message)?.is_some() {}
+        Ok(())
+    }
+}
+
+fn take<'a>(from: &mut &'a [u8], len: usize) -> Result<&'a [u8], NegentropyError> {
+    let (taken, rest) = from.split_at_checked(len).ok_or(NegentropyError::Short)?;
+    *from = rest;
+    Ok(taken)
+}
+
+/// Reads a number, of ten digits at most.
+fn take_number(from: &mut &[u8]) -> Result<u64, NegentropyError> {
+    let mut number = 0_u64;
+    loop {
+        let (&digit, rest) = from.split_first().ok_or(NegentropyError::Short)?;
+        // A leading zero, or a digit too many.
+        if digit == 0x80 && number == 0 || number >> 57 != 0 {
+            return Err(NegentropyError::Number);
+        }
+        *from = rest;
+        number = number << 7 | u64::from(digit & 0x7f);
+        if digit & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+}
+
+/// Reads the bound after one whose time is `before`.
+fn take_bound(from: &mut &[u8], before: u64) -> Result<RangeBound, NegentropyError> {
+    let time = match take_number(from)?.checked_sub(1) {
+        None => u64::MAX,
+        Some(step) => before.checked_add(step).ok_or(NegentropyError::Number)?,
+    };
+    let len = take_number(from)?;
+    let mut bound = RangeBound { at: NegentropyItem { time, id: [0; 32] }, len: len.min(33) as u8 };
+    let prefix = bound.at.id.get_mut(..usize::from(bound.len)).ok_or(NegentropyError::Prefix)?;
+    prefix.copy_from_slice(take(from, prefix.len())?);
+    Ok(bound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nostr::negentropy::write;
+
+    #[test]
+    fn numbers_have_one_spelling() {
+        for number in [0, 1, 127, 128, 300, 16_383, 16_384, 1_700_000_000, u64::MAX - 1, u64::MAX] {
+            let (digits, len) = write::number(number);
+            let mut written = &digits[digits.len() - len..];
+            assert_eq!(written.len(), (64 - number.leading_zeros()).div_ceil(7).max(1) as usize);
+            assert_eq!(take_number(&mut written), Ok(number));
+            assert!(written.is_empty());
+        }
+        for (bytes, error) in [
+            (&[][..], NegentropyError::Short),
+            (&[0x81], NegentropyError::Short),
+            (&[0x80, 0x01], NegentropyError::Number),
+            (&[0x80], NegentropyError::Number),
+            (&[0x82, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0], NegentropyError::Number),
+            (&[0xff; 12], NegentropyError::Number),
+        ] {
+            assert_eq!(take_number(&mut &*bytes), Err(error), "{bytes:x?}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The side that answers.
+
+use super::VERSION;
+use super::error::NegentropyError;
+use super::pass::AnswerPass;
+use super::read::{MessageReader, is_ours};
+use super::set::NegentropySet;
+
+/// The answer to one message of an initiator, worked out in steps.
+#[derive(Debug)]
+pub struct NegentropyResponder {
+    /// `None` if the message has another version.
+    pass: Option<AnswerPass<Vec<u8>>>,
+}
+
+impl NegentropyResponder {
+    /// Checks all of `message`. The answer has at most `frame_bytes_max` bytes, or
+    /// [`FRAME_BYTES_MIN`](super::FRAME_BYTES_MIN) if that is more.
+    pub fn new(message: Vec<u8>, frame_bytes_max: usize) -> Result<Self, NegentropyError> {
+        if !is_ours(&message)? {
+            return Ok(Self { pass: None });
+        }
+        MessageReader::new().check(&message)?;
+        Ok(Self { pass: Some(AnswerPass::new(message, frame_bytes_max)) })
+    }
+
+    /// Whether the answer depends on the set. If not, it names the version that is spoken here.
+    pub fn needs_set(&self) -> bool {
+        self.pass.is_some()
+    }
+
+    /// Answers the next `ranges_max` ranges, from the same `set` in every step. Returns whether more
+    /// are left.
+    pub fn step(&mut self, set: &impl NegentropySet, ranges_max: usize) -> bool {
+        let Some(pass) = &mut self.pass else { return false };
+        (0..ranges_max).all(|_| {
+            // `new` has checked all ranges.
+            let more =
+                pass.step(set, |writer, range, bound, _| writer.ids_that_fit(set, range, bound));
+            more.unwrap_or(false)
+        })
+    }
+
+    /// The answer.
+    pub fn finish(self) -> Vec<u8> {
+        self.pass.map_or_else(|| vec![VERSION], |pass| pass.finish().0)
+    }
+}

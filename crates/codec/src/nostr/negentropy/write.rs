@@ -1,0 +1,169 @@
+//! Writing a message, range by range.
+
+use std::ops::Range;
+
+use super::bound::{NegentropyItem, RangeBound};
+use super::set::NegentropySet;
+use super::sum::Fingerprint;
+use super::{FRAME_BYTES_MIN, VERSION};
+
+/// Parts that a range is divided into.
+const PARTS: usize = 16;
+
+/// Most bytes of a range without its ids: a bound (a time, a length, an id), a mode, and a count.
+const RANGE_BYTES_MAX: usize = 10 + 1 + 32 + 1 + 10;
+
+/// Bytes that are left free for the end of a message whose bound is reached: a skipped range, and a
+/// fingerprint up to infinity.
+const END_BYTES: usize = RANGE_BYTES_MAX + 1 + 1 + 1 + 16;
+
+/// Ten digits to the base 128, of which the last so many are the number.
+pub(super) fn number(mut value: u64) -> ([u8; 10], usize) {
+    let (mut digits, mut len) = ([0; 10], 0);
+    for digit in digits.iter_mut().rev() {
+        *digit = value as u8 & 0x7f | if len == 0 { 0 } else { 0x80 };
+        len += 1;
+        value >>= 7;
+        if value == 0 {
+            break;
+        }
+    }
+    (digits, len)
+}
+
+/// A message that is being written.
+#[derive(Debug)]
+pub(super) struct MessageWriter {
+    out: Vec<u8>,
+    bytes_max: usize,
+    state: WriterState,
+}
+
+/// What a range that did not fit is taken back to.
+#[derive(Clone, Copy, Debug)]
+struct WriterState {
+    /// Time of the last written bound.
+    time: u64,
+    /// End of the settled ranges after the last written one.
+    skipped: Option<RangeBound>,
+}
+
+/// A range did not fit into the message, which has taken nothing of it.
+pub(super) struct MessageFull;
+
+impl MessageWriter {
+    /// Begins a message of at most `bytes_max` bytes, or [`FRAME_BYTES_MIN`] if that is more.
+    pub(super) fn new(bytes_max: usize) -> Self {
+        let bytes_max = bytes_max.max(FRAME_BYTES_MIN);
+        Self { out: vec![VERSION], bytes_max, state: WriterState { time: 0, skipped: None } }
+    }
+
+    /// The message, and whether it says anything. What it has skipped last goes without saying.
+    pub(super) fn finish(self) -> (Vec<u8>, bool) {
+        let says = self.out.len() > 1;
+        (self.out, says)
+    }
+
+    /// Says nothing of the range up to `bound`.
+    pub(super) fn skip(&mut self, bound: RangeBound) {
+        self.state.skipped = Some(bound);
+    }
+
+    /// Says what the items in `range` are, up to `bound`: the fingerprints of their parts or, if they
+    /// are few, their ids.
+    pub(super) fn split(
+        &mut self,
+        set: &impl NegentropySet,
+        range: Range<usize>,
+        bound: RangeBound,
+    ) -> Result<(), MessageFull> {
+        let (len, state) = (self.out.len(), self.state);
+        if range.len() < 2 * PARTS {
+            self.ids(set, range, bound);
+        } else {
+            let (each, longer) = (range.len() / PARTS, range.len() % PARTS);
+            let mut start = range.start;
+            for part in 0..PARTS {
+                let end = start + each + usize::from(part < longer);
+                let bound = if end == range.end { bound } else { between(set, end) };
+                self.fingerprint(bound, &set.fingerprint(start..end));
+                start = end;
+            }
+        }
+        if self.out.len() + END_BYTES > self.bytes_max {
+            self.out.truncate(len);
+            self.state = state;
+            return Err(MessageFull);
+        }
+        Ok(())
+    }
+
+    /// Says the ids of the items in `range`, up to `bound`, or of as many as fit. Returns the index
+    /// after the last one.
+    pub(super) fn ids_that_fit(
+        &mut self,
+        set: &impl NegentropySet,
+        range: Range<usize>,
+        bound: RangeBound,
+    ) -> Result<usize, MessageFull> {
+        let taken = self.out.len() + 2 * RANGE_BYTES_MAX + END_BYTES;
+        let fit = self.bytes_max.checked_sub(taken).ok_or(MessageFull)? / 32;
+        let end = range.end.min(range.start + fit);
+        if end == range.start && !range.is_empty() {
+            return Err(MessageFull);
+        }
+        self.ids(set, range.start..end, if end == range.end { bound } else { between(set, end) });
+        Ok(end)
+    }
+
+    /// Ends the message with the fingerprint of all items from `start` on.
+    pub(super) fn rest(&mut self, set: &impl NegentropySet, start: usize) {
+        self.fingerprint(RangeBound::INFINITE, &set.fingerprint(start..set.size()));
+    }
+
+    fn ids(&mut self, set: &impl NegentropySet, range: Range<usize>, bound: RangeBound) {
+        self.open(bound, 2);
+        self.number(range.len() as u64);
+        self.out.reserve(range.len() * 32);
+        for item in range.filter_map(|index| set.item(index)) {
+            self.out.extend_from_slice(&item.id);
+        }
+    }
+
+    fn fingerprint(&mut self, bound: RangeBound, fingerprint: &Fingerprint) {
+        self.open(bound, 1);
+        self.out.extend_from_slice(fingerprint);
+    }
+
+    /// Begins a range, behind those that were skipped.
+    fn open(&mut self, bound: RangeBound, mode: u64) {
+        if let Some(skipped) = self.state.skipped.take() {
+            self.bound(skipped);
+            self.number(0);
+        }
+        self.bound(bound);
+        self.number(mode);
+    }
+
+    fn bound(&mut self, bound: RangeBound) {
+        let NegentropyItem { time, id } = bound.at;
+        let step = if time == u64::MAX { 0 } else { 1 + time.saturating_sub(self.state.time) };
+        self.state.time = time;
+        self.number(step);
+        self.number(u64::from(bound.len));
+        self.out.extend_from_slice(&id[..usize::from(bound.len)]);
+    }
+
+    fn number(&mut self, value: u64) {
+        let (digits, len) = number(value);
+        self.out.extend_from_slice(&digits[digits.len() - len..]);
+    }
+}
+
+/// The shortest bound in front of the item at `index`.
+fn between(set: &impl NegentropySet, index: usize) -> RangeBound {
+    match (index.checked_sub(1).and_then(|before| set.item(before)), set.item(index)) {
+        (Some(before), Some(next)) => RangeBound::between(before, next),
+        _ => RangeBound::INFINITE,
+    }
+}
