@@ -20,6 +20,10 @@ mod auth;
 #[path = "../crates/server/tests/relay/client.rs"]
 #[allow(dead_code)]
 mod client;
+#[path = "../crates/server/tests/relay/compare.rs"]
+#[allow(dead_code)]
+mod compare;
+mod comparisons;
 mod deletion;
 mod gate;
 mod kit;

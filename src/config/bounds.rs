@@ -72,6 +72,13 @@ static RANGES: &[(&str, &[SettingRange])] = &[
             ("filter_values_max", 1, ANY),
             ("limit_default", 0, ANY),
             ("limit_max", 1, ANY),
+            ("negentropy_per_connection_max", 0, ANY),
+            ("negentropy_events_max", 1, ANY),
+            ("negentropy_connection_bytes_max", 0, BYTES),
+            ("negentropy_bytes_max", 0, BYTES),
+            // A message of 4 KiB, and what is around its hex digits.
+            ("negentropy_message_bytes_max", 9_216, 4 * MESSAGE),
+            ("negentropy_idle_s", 1, SECONDS),
             ("event_bytes_max", 1, MESSAGE),
             ("content_chars_max", 0, ANY),
             ("event_tags_max", 0, ANY),

@@ -121,6 +121,12 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "filter_values_max" limits.filter_values_max: "The most values in a filter: ids, authors, kinds and tag values together. More are answered with CLOSED.";
             "limit_default" limits.limit_default: "Number of stored events that are sent for a filter without a limit.";
             "limit_max" limits.limit_max: "The most stored events that are sent for a filter. A higher limit is lowered to it.";
+            "negentropy_per_connection_max" limits.negentropy_per_connection_max: "The most comparisons (NIP-77, negentropy) of a connection at a time. One more is answered with NEG-ERR. 0: NIP-77 is\nnot offered.";
+            "negentropy_events_max" limits.negentropy_events_max: "The most events that a comparison may be over. A filter that more events match is answered with NEG-ERR, which names\nthis bound.";
+            "negentropy_connection_bytes_max" limits.negentropy_connection_bytes_max: "The most bytes of memory for the comparisons of a connection, about 40 for each event. More are answered with NEG-ERR.";
+            "negentropy_bytes_max" limits.negentropy_bytes_max: "The most bytes of memory for the comparisons of all connections. One address may use a quarter of it. More are\nanswered with NEG-ERR.";
+            "negentropy_message_bytes_max" limits.negentropy_message_bytes_max: "The most bytes of a NEG-MSG to a client. What does not fit is left for the next one.";
+            "negentropy_idle_s" limits.negentropy_idle_s: "Seconds after which a comparison is ended with NEG-ERR if its client does not go on.";
             "event_bytes_max" limits.event_bytes_max: "The most bytes of an event, from clients and in imports. A larger one is refused.";
             "content_chars_max" limits.content_chars_max: "The most characters of the content of an event from a client. An event with more is refused.";
             "event_tags_max" limits.event_tags_max: "The most tags of an event from a client. An event with more is refused.";

@@ -231,14 +231,14 @@ async fn a_refused_question_is_answered_with_closed() {
         refused(&mut client, &said.to_string(), "CLOSED").await;
     }
     refused(&mut client, r#"["REQ","c",{"ids":[],"ids":[]}]"#, "CLOSED").await;
-    refused(&mut client, &json!(["NEG-OPEN", "n", {}, "61"]).to_string(), "NEG-ERR").await;
+    refused(&mut client, &json!(["NEG-OPEN", "n", {}, "6100"]).to_string(), "NEG-ERR").await;
     // None of the refusals has ended the other subscriptions.
     relay.client().await.keep(&note(1, now(), "")).await;
     let received = [client.receive().await, client.receive().await];
     assert!(received.iter().all(|message| message[0] == "EVENT"), "{received:?}");
 }
 
-/// Elements that are not offered, those of NIP-50, 77 and 91 too, are refused and not ignored.
+/// Elements that are not offered, those of NIP-50 and 91 too, are refused and not ignored.
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_filter_elements_and_messages_are_unsupported() {
     let relay = Relay::start("unsupported");
@@ -250,7 +250,7 @@ async fn unknown_filter_elements_and_messages_are_unsupported() {
     for (said, verb) in [
         (json!(["REQ", "s", {"search": "hark"}]), "CLOSED"),
         (json!(["COUNT", "s", {"search": ""}]), "CLOSED"),
-        (json!(["NEG-OPEN", "s", {}, "6100000200"]), "NEG-ERR"),
+        (json!(["NEG-OPEN", "s", {"search": "hark"}, "6100000200"]), "NEG-ERR"),
         (json!(["HELLO", "s"]), "NOTICE"),
     ] {
         assert!(refused(&mut client, &said.to_string(), verb).await.starts_with("unsupported: "));

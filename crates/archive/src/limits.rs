@@ -105,6 +105,24 @@ pub struct Limits {
     /// The most stored records sent for a filter; a higher limit is lowered to it.
     pub limit_max: usize,
 
+    /// Comparisons (NIP-77) of one connection. One more is answered with NEG-ERR `blocked:`. 0: none is
+    /// offered.
+    pub negentropy_per_connection_max: usize,
+    /// Events that a comparison may be over. Above it NEG-OPEN is answered with NEG-ERR `blocked:`,
+    /// which names the bound.
+    pub negentropy_events_max: usize,
+    /// Bytes of memory of the comparisons of one connection, about 40 for each event. Above it NEG-OPEN
+    /// is answered with NEG-ERR `blocked:`.
+    pub negentropy_connection_bytes_max: usize,
+    /// Bytes of memory of the comparisons of all connections. One address may use a quarter of it.
+    /// Above it NEG-OPEN is answered with NEG-ERR `rate-limited:`.
+    pub negentropy_bytes_max: usize,
+    /// Bytes of a NEG-MSG that is sent. What does not fit is left for the next one.
+    pub negentropy_message_bytes_max: usize,
+    /// How long a client may take to go on with a comparison. After that it is ended with NEG-ERR
+    /// `closed:`.
+    pub negentropy_idle_s: u64,
+
     /// Bytes of one event. A larger one is answered with OK false `invalid:`.
     pub event_bytes_max: usize,
     /// Characters of an event's content. More are answered with OK false `invalid:`.
@@ -204,6 +222,12 @@ impl Default for Limits {
             filter_values_max: 2_500,
             limit_default: 500,
             limit_max: 5_000,
+            negentropy_per_connection_max: 16,
+            negentropy_events_max: 400_000,
+            negentropy_connection_bytes_max: 16 << 20,
+            negentropy_bytes_max: 64 << 20,
+            negentropy_message_bytes_max: 128 << 10,
+            negentropy_idle_s: 60,
             event_bytes_max: 128 << 10,
             content_chars_max: 100_000,
             event_tags_max: 2_500,
@@ -246,6 +270,8 @@ impl Limits {
             ("filters_max", self.filters_max),
             ("filter_values_max", self.filter_values_max),
             ("limit_max", self.limit_max),
+            ("negentropy_events_max", self.negentropy_events_max),
+            ("negentropy_idle_s", self.negentropy_idle_s as usize),
             ("event_bytes_max", self.event_bytes_max),
             ("query_rows_max", self.query_rows_max as usize),
             ("slice_rows", self.slice_rows as usize),
@@ -274,6 +300,18 @@ impl Limits {
                 self.outbox_pause_bytes,
                 "outbox_bytes_max",
                 self.outbox_bytes_max,
+            ),
+            (
+                "negentropy_connection_bytes_max",
+                self.negentropy_connection_bytes_max,
+                "negentropy_bytes_max",
+                self.negentropy_bytes_max,
+            ),
+            (
+                "negentropy_message_bytes_max",
+                self.negentropy_message_bytes_max,
+                "questions_bytes_max",
+                self.questions_bytes_max,
             ),
             (
                 "ping_after_s",

@@ -96,9 +96,16 @@ pub fn write_neg_msg(out: &mut Vec<u8>, sub: &str, message: &[u8]) {
     out.put(b"\"]");
 }
 
-/// `["NEG-ERR","<sub>","<message>"]` (NIP-77)
-pub fn write_neg_err(out: &mut Vec<u8>, sub: &str, message: &str) {
+/// `["NEG-ERR","<sub>","<message>"]`, with the most events of a comparison behind it if that is the
+/// bound which it exceeds (NIP-77).
+pub fn write_neg_err(out: &mut Vec<u8>, sub: &str, message: &str, events_max: Option<u64>) {
     write_strings(out, b"[\"NEG-ERR\",", &[sub, message]);
+    if let Some(events_max) = events_max {
+        out.pop();
+        out.put(b",");
+        put_u64(out, events_max);
+        out.put(b"]");
+    }
 }
 
 fn write_strings(out: &mut Vec<u8>, open: &[u8], strings: &[&str]) {
@@ -145,8 +152,12 @@ mod tests {
             (written(|out| write_event(out, "s", b"{}")), r#"["EVENT","s",{}]"#),
             (written(|out| write_neg_msg(out, "n", &[0x61, 0])), r#"["NEG-MSG","n","6100"]"#),
             (
-                written(|out| write_neg_err(out, "n", "blocked: x")),
-                r#"["NEG-ERR","n","blocked: x"]"#,
+                written(|out| write_neg_err(out, "n", "closed: x", None)),
+                r#"["NEG-ERR","n","closed: x"]"#,
+            ),
+            (
+                written(|out| write_neg_err(out, "n", "blocked: x", Some(1_000))),
+                r#"["NEG-ERR","n","blocked: x",1000]"#,
             ),
         ];
         for (got, expected) in cases {

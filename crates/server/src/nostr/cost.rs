@@ -19,7 +19,7 @@ const VALUE_ROWS: u64 = 4;
 /// report how many rows a count visits.
 const ROW_NS: u64 = 100;
 
-/// The cost of one REQ or COUNT so far.
+/// The cost of one REQ, COUNT or message of a comparison so far.
 pub(super) struct QuestionCost {
     metrics: Arc<RelayMetrics>,
     rated: RatedConnection,
@@ -28,6 +28,8 @@ pub(super) struct QuestionCost {
     /// Time spent on its searches, and on the slowest of them.
     spent: Duration,
     slowest: (Duration, SearchDriver),
+    /// Time spent on the answer to a message of a comparison.
+    comparing: Duration,
     /// Rows visited.
     pub(super) visited: u64,
 }
@@ -50,6 +52,7 @@ impl QuestionCost {
             waited: None,
             spent: Duration::ZERO,
             slowest: (Duration::ZERO, SearchDriver::Nothing),
+            comparing: Duration::ZERO,
             visited: 0,
         }
     }
@@ -114,6 +117,22 @@ impl QuestionCost {
         self.rated.visited(spent.as_nanos() as u64 / ROW_NS);
         self.note(spent, spent, SearchDriver::Count);
         counted
+    }
+
+    /// Works on the answer to a message of a comparison, and charges the time.
+    pub(super) fn compare<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let started = Instant::now();
+        let worked = work();
+        let spent = started.elapsed();
+        self.rated.visited(spent.as_nanos() as u64 / ROW_NS);
+        self.comparing += spent;
+        self.spent += spent;
+        worked
+    }
+
+    /// Reports the time of an answer that is complete.
+    pub(super) fn compared(&self) {
+        self.metrics.comparison_step.note(self.comparing);
     }
 
     fn note(&mut self, spent: Duration, of_search: Duration, plan: SearchDriver) {

@@ -4,9 +4,11 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 use hark_archive::Query;
+use hark_codec::hex;
 use hark_codec::nostr::{
     ClientMessage, Filter, MessageBuffers, MessageError, RefusalSubject, reply,
 };
@@ -15,6 +17,7 @@ use hark_networks::nostr::query;
 
 use super::Relay;
 use super::auth::ClientIdentity;
+use super::comparison::{Comparisons, ReceivedComparison};
 use super::cost::QuestionCost;
 use super::count::CountJob;
 use super::hll::HyperLogLog;
@@ -39,6 +42,7 @@ pub(crate) struct MessageHandler {
     /// The address that the memory of this session's questions is charged to.
     address: Option<ClientAddress>,
     subs: HashMap<Box<str>, Arc<SessionSubscription>>,
+    comparisons: Comparisons,
 }
 
 impl Drop for MessageHandler {
@@ -67,14 +71,21 @@ impl MessageHandler {
         address: Option<ClientAddress>,
     ) -> Self {
         outbox.say(|out| reply::write_auth(out, caller.challenge()));
-        Self { relay, outbox, caller, rated, address, subs: HashMap::new() }
+        let comparisons = Comparisons::new(&relay, &outbox, rated.clone());
+        Self { relay, outbox, caller, rated, address, subs: HashMap::new(), comparisons }
     }
 
-    /// Ends every subscription.
+    /// Ends every subscription and comparison.
     pub(crate) fn end_all(&mut self) {
         for (_, sub) in self.subs.drain() {
             sub.end(&self.relay.readers);
         }
+        self.comparisons.end_all();
+    }
+
+    /// Ends the comparisons whose client took too long, and has the task woken when that is next due.
+    pub(crate) fn poll_idle(&mut self, cx: &mut Context<'_>) {
+        self.comparisons.poll_idle(cx);
     }
 
     /// Handles a message that is not for the intake. A message above the rate limit is refused;
@@ -89,7 +100,8 @@ impl MessageHandler {
                 inbox.get_or_insert_with(|| (filters_max, MessageBuffers::new(filters_max)));
             let message = ClientMessage::parse(text, inbox);
             // A CLOSE saves work, so it has no rate limit.
-            let free = matches!(message, Ok(ClientMessage::Close { .. }));
+            let free =
+                matches!(message, Ok(ClientMessage::Close { .. } | ClientMessage::NegClose { .. }));
             let too_fast = if free { None } else { self.rated.speaks().err() };
             match (message, too_fast) {
                 (Ok(message), too_fast) => self.answer(&message, text.len(), too_fast),
@@ -119,7 +131,13 @@ impl MessageHandler {
         bytes: usize,
         mut too_fast: Option<RateExceeded>,
     ) -> Option<Duration> {
-        let asks = matches!(message, ClientMessage::Req { .. } | ClientMessage::Count { .. });
+        let asks = matches!(
+            message,
+            ClientMessage::Req { .. }
+                | ClientMessage::Count { .. }
+                | ClientMessage::NegOpen { .. }
+                | ClientMessage::NegMsg { .. }
+        );
         if too_fast.is_none() && asks {
             too_fast = self.rated.asks(&self.caller.gate().readers).err();
         }
@@ -147,11 +165,23 @@ impl MessageHandler {
             ClientMessage::Event(event) | ClientMessage::Auth(event) => {
                 self.refuse_event(event.id(), "invalid: message type is written with escapes");
             }
-            ClientMessage::NegOpen { sub, .. }
-            | ClientMessage::NegMsg { sub, .. }
-            | ClientMessage::NegClose { sub } => {
-                let reason = "unsupported: NIP-77 is not offered";
-                self.neg_err(sub, too_fast.as_deref().unwrap_or(reason));
+            ClientMessage::NegOpen { sub, filter, message } => {
+                // The one of this id ends, whatever becomes of this one.
+                self.comparisons.end(sub);
+                let open = || self.compare(sub, filter, message, bytes);
+                if let Err(reason) = too_fast.map_or_else(open, Err) {
+                    self.neg_err(sub, &reason);
+                }
+            }
+            ClientMessage::NegMsg { sub, message } => {
+                let go_on = || self.go_on(sub, message);
+                if let Err(reason) = too_fast.map_or_else(go_on, Err) {
+                    self.neg_err(sub, &reason);
+                }
+            }
+            ClientMessage::NegClose { sub } => {
+                self.comparisons.end(sub);
+                self.relay.metrics.answered(Verb::Neg, "");
             }
         }
         wait
@@ -213,13 +243,53 @@ impl MessageHandler {
         Ok(())
     }
 
+    fn compare(
+        &mut self,
+        id: &str,
+        filter: &Filter,
+        message: &str,
+        bytes: usize,
+    ) -> Result<(), String> {
+        if self.relay.settings().limits.negentropy_per_connection_max == 0 {
+            return Err("unsupported: NIP-77 is not offered".into());
+        }
+        let queries = self.queries(id, std::slice::from_ref(filter))?;
+        let Some(query) = queries.into_iter().next() else { return Ok(()) };
+        // The bounds of pages do not apply, as no event is sent.
+        let limit = filter.limit().map_or(usize::MAX, |limit| limit as usize);
+        let received = self.received(message)?;
+        let question = self.memory(bytes - message.len(), 1)?;
+        let set = self.relay.comparisons.share(self.address);
+        self.comparisons.open(id, Query { limit, ..query }, received, (question, set))
+    }
+
+    fn go_on(&self, id: &str, message: &str) -> Result<(), String> {
+        self.comparisons.go_on(id, self.received(message)?)
+    }
+
+    /// The bytes of a comparison's message, with memory for them and for the answer.
+    fn received(&self, hex_text: &str) -> Result<ReceivedComparison, String> {
+        let answer_bytes_max = self.relay.settings().limits.negentropy_message_bytes_max;
+        let memory = self.reserve((hex_text.len() / 2).saturating_add(answer_bytes_max))?;
+        let mut message = Vec::with_capacity(hex_text.len() / 2);
+        if hex::decode_into(hex_text.as_bytes(), &mut message) {
+            return Ok(ReceivedComparison { message, memory });
+        }
+        Err("invalid: comparison message is not lowercase hex".into())
+    }
+
     /// Reserves memory for a question of the given bytes and filters, or returns why it is refused.
     /// A filter of few values takes far more memory than its text, a filter of many about as much.
     /// The search and the entry in the live index need memory as well.
     fn memory(&self, bytes: usize, filters: usize) -> Result<BudgetShare, String> {
+        self.reserve(1024 + 4 * bytes + 512 * filters)
+    }
+
+    /// Reserves bytes of the memory of questions, or returns why there are none.
+    fn reserve(&self, bytes: usize) -> Result<BudgetShare, String> {
         let mut memory = self.relay.questions.share(self.address);
         let max = self.relay.settings().limits.questions_bytes_max;
-        if memory.resize(1024 + 4 * bytes + 512 * filters, max) {
+        if memory.resize(bytes, max) {
             return Ok(memory);
         }
         Err("rate-limited: open questions take all the memory there is for them; close some, or \
@@ -269,9 +339,11 @@ impl MessageHandler {
         self.outbox.say(|out| reply::write_notice(out, text));
     }
 
-    fn neg_err(&self, sub: &str, reason: &str) {
+    /// Refuses a message of a comparison, which ends the comparison.
+    fn neg_err(&mut self, sub: &str, reason: &str) {
+        self.comparisons.end(sub);
         self.relay.metrics.answered(Verb::Neg, reason);
-        self.outbox.say(|out| reply::write_neg_err(out, sub, reason));
+        self.outbox.say(|out| reply::write_neg_err(out, sub, reason, None));
     }
 }
 

@@ -20,7 +20,7 @@ labels! {
         Close = "CLOSE",
         /// Prove a key.
         Auth = "AUTH",
-        /// Begin, continue or end a reconciliation (NIP-77).
+        /// Begin, continue or end a comparison (NIP-77).
         Neg = "NEG",
         /// The message type is not known.
         Unknown = "unknown",
@@ -52,6 +52,8 @@ labels! {
         AuthRequired = "auth-required",
         /// Not offered here.
         Unsupported = "unsupported",
+        /// The comparison is not open, or was ended as its client took too long.
+        Closed = "closed",
         /// A reason without a standard prefix.
         Other = "other",
     }
@@ -163,6 +165,10 @@ pub struct RelayMetrics {
     pub search: ByLabel<SearchDriver, Histogram>,
     /// Rows visited by these searches.
     pub rows_visited: Counter,
+    /// Comparisons that are open (NIP-77).
+    pub comparisons_open: Counter,
+    /// Time to answer one message of a comparison, without the search for its set.
+    pub comparison_step: Histogram,
     /// Stored records sent.
     pub records_sent: Counter,
     /// Live records sent, counted once for each subscriber.

@@ -2,7 +2,7 @@
 //!
 //! `listen` accepts connections and `web` answers HTTP; `session` is one WebSocket, and `door`
 //! handles its messages: events go to `intake` (parse, hash, verify, write), questions to `page`
-//! and `count`, which the reader threads run; live events are sent by `page`.
+//! and `count`, and messages of NIP-77 to `comparison`, which the reader threads run; live events are sent by `page`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use outboxes::Outboxes;
 use readers::Readers;
 
 mod auth;
+mod comparison;
 mod cost;
 mod count;
 mod door;
@@ -145,6 +146,8 @@ pub(crate) struct Relay {
     pub(crate) outboxes: Arc<Outboxes>,
     /// Memory of questions.
     pub(crate) questions: Arc<Budget>,
+    /// Memory of the sets of comparisons.
+    pub(crate) comparisons: Arc<Budget>,
     /// Memory of messages that are incomplete, or wait for a permit of the intake.
     pub(crate) inbound: Arc<Budget>,
     pub(crate) deflate: DeflateOptions,

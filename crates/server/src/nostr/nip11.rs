@@ -12,9 +12,13 @@ const NIPS: [u16; 11] = [1, 9, 11, 13, 40, 42, 45, 62, 65, 67, 70];
 /// NIPs that are offered if a kind is private, by kind.
 const PRIVATE_NIPS: [(u32, &[u16]); 2] = [(4, &[4]), (1059, &[17, 59])];
 
-pub(crate) fn nips(private_kinds: &[u32]) -> Vec<u16> {
+/// The NIP of comparisons, which is offered if a connection may have one.
+const COMPARISONS: u16 = 77;
+
+pub(crate) fn nips(limits: &Limits, private_kinds: &[u32]) -> Vec<u16> {
     let kept = PRIVATE_NIPS.iter().filter(|(kind, _)| private_kinds.contains(kind));
     let mut nips: Vec<u16> = kept.flat_map(|(_, nips)| *nips).chain(&NIPS).copied().collect();
+    nips.extend((limits.negentropy_per_connection_max > 0).then_some(COMPARISONS));
     nips.sort_unstable();
     nips
 }
@@ -42,7 +46,7 @@ pub(crate) fn document(
             put(name, json!(value));
         }
     }
-    put("supported_nips", json!(nips(private_kinds)));
+    put("supported_nips", json!(nips(limits, private_kinds)));
     put("software", json!(env!("CARGO_PKG_NAME").trim_end_matches("-server")));
     put("version", json!(env!("CARGO_PKG_VERSION")));
     let mut limitation = json!({
@@ -95,7 +99,9 @@ mod tests {
         assert!(document.get("pubkey").is_none());
         assert_eq!(
             document["supported_nips"],
-            json!([1, 4, 9, 11, 13, 40, 42, 45, 62, 65, 67, 70])
+            json!([1, 4, 9, 11, 13, 40, 42, 45, 62, 65, 67, 70, 77])
         );
+        let without = Limits { negentropy_per_connection_max: 0, ..limits };
+        assert!(!nips(&without, &[4]).contains(&COMPARISONS));
     }
 }

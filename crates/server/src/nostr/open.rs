@@ -96,6 +96,7 @@ impl RelayService {
         let relay = Arc::new(Relay {
             outboxes,
             questions: Arc::default(),
+            comparisons: Arc::default(),
             inbound: Arc::default(),
             slow: SlowLog::new(Arc::clone(&host.settings), shelf.store(), shelf.network()),
             shelf: Arc::clone(&shelf),

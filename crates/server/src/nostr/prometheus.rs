@@ -67,6 +67,12 @@ fn connections(page: &mut MetricsPage, relay: &Relay) {
         "Bytes of memory that questions are reckoned to take, subscriptions included.",
         relay.questions.bytes() as u64,
     );
+    page.gauge("hark_comparisons", "Comparisons open now.", metrics.comparisons_open.get());
+    page.gauge(
+        "hark_comparisons_bytes",
+        "Bytes of the times and ids that comparisons are over.",
+        relay.comparisons.bytes() as u64,
+    );
     page.gauge(
         "hark_inbound_bytes",
         "Bytes of messages that have not come whole.",
@@ -86,8 +92,13 @@ fn questions(page: &mut MetricsPage, relay: &Relay) {
     }
     page.histogram(
         "hark_query_wait_seconds",
-        "Time that a REQ or COUNT waited until its search began.",
+        "Time that a question waited until its search began.",
         &metrics.search_wait,
+    );
+    page.histogram(
+        "hark_comparison_step_seconds",
+        "Time to answer one message of a comparison, once its times and ids are known.",
+        &metrics.comparison_step,
     );
     for (name, help, count) in [
         ("hark_query_rows_total", "Rows visited by searches.", &metrics.rows_visited),

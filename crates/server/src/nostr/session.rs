@@ -208,6 +208,7 @@ impl RelaySession {
         if let Poll::Ready(end) = self.poll_read(cx) {
             return Poll::Ready(end);
         }
+        self.door.poll_idle(cx);
         self.socket.settle();
         if !self.count_inbound() {
             return Poll::Ready(SessionEnd::Close(CloseReason::Crowded));

@@ -6,6 +6,9 @@ mod budgets;
 /// Used by the tests of the binary as well, each of which uses a part of it.
 #[allow(dead_code)]
 mod client;
+/// Used by the tests of the binary as well.
+mod compare;
+mod comparisons;
 mod compression;
 mod control;
 mod down;

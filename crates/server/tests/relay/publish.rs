@@ -146,7 +146,8 @@ async fn bad_messages_get_an_answer_and_the_connection_goes_on() {
         ("[\"REQ\",\"s\",{\"search\":\"x\"}]".to_owned(), json!(["CLOSED", "s"])),
         ("[\"REQ\",7,{}]".to_owned(), json!(["NOTICE"])),
         ("[\"COUNT\",\"s\",{\"kinds\":[1e99]}]".to_owned(), json!(["CLOSED", "s"])),
-        ("[\"NEG-OPEN\",\"n\",{},\"61\"]".to_owned(), json!(["NEG-ERR", "n"])),
+        ("[\"NEG-OPEN\",\"n\",{},\"6\"]".to_owned(), json!(["NEG-ERR", "n"])),
+        ("[\"NEG-MSG\",\"n\",\"AA\"]".to_owned(), json!(["NEG-ERR", "n"])),
     ];
     for (said, expected) in cases {
         client.say(&said).await;

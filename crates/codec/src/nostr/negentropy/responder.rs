@@ -14,7 +14,7 @@ pub struct NegentropyResponder {
 }
 
 impl NegentropyResponder {
-    /// Checks all of `message`. The answer has at most `frame_bytes_max` bytes, or
+    /// Checks all of `message`. One of another version is answered with ours alone. The answer has at most `frame_bytes_max` bytes, or
     /// [`FRAME_BYTES_MIN`](super::FRAME_BYTES_MIN) if that is more.
     pub fn new(message: Vec<u8>, frame_bytes_max: usize) -> Result<Self, NegentropyError> {
         if !is_ours(&message)? {
@@ -22,11 +22,6 @@ impl NegentropyResponder {
         }
         MessageReader::new().check(&message)?;
         Ok(Self { pass: Some(AnswerPass::new(message, frame_bytes_max)) })
-    }
-
-    /// Whether the answer depends on the set. If not, it names the version that is spoken here.
-    pub fn needs_set(&self) -> bool {
-        self.pass.is_some()
     }
 
     /// Answers the next `ranges_max` ranges, from the same `set` in every step. Returns whether more

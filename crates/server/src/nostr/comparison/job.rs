@@ -1,0 +1,194 @@
+//! The answer to one message of a comparison, on the reader threads: to the first one the set is
+//! taken from a search, then each message is answered from it.
+//!
+//! What takes long is done in time slices: the search by its rows, the answer by its ranges. A
+//! message is checked as a whole before anything is searched for it.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use hark_archive::{Query, Record, SearchError, SearchProgress};
+use hark_codec::nostr::negentropy::{
+    NegentropyError, NegentropyItem, NegentropyResponder, NegentropySet,
+};
+
+use super::set::{ComparedSet, SetMemory};
+use super::{Comparison, ComparisonRefusal, ReceivedComparison};
+use crate::budget::BudgetShare;
+use crate::nostr::Relay;
+use crate::nostr::cost::{QuestionCost, TimedSearch};
+use crate::nostr::outbox::{Outbox, RequestPermit};
+use crate::nostr::page::BUG;
+use crate::nostr::readers::{ReaderJob, SliceResult};
+use crate::rate::RatedConnection;
+
+/// Ranges of a message that are answered in one time slice. Each takes some microseconds.
+const RANGES_PER_SLICE: usize = 64;
+
+/// Bytes of a NEG-MSG beside its hex digits, at most: an id of 64 characters, all escaped.
+const NEG_MSG_BYTES: usize = 512;
+
+impl From<NegentropyError> for ComparisonRefusal {
+    fn from(error: NegentropyError) -> Self {
+        format!("invalid: {error}").into()
+    }
+}
+
+impl From<SearchError> for ComparisonRefusal {
+    fn from(error: SearchError) -> Self {
+        format!("error: {error}").into()
+    }
+}
+
+/// A message that is being answered.
+pub(super) struct ComparisonJob {
+    relay: Arc<Relay>,
+    comparison: Arc<Comparison>,
+    /// The message, until it is checked.
+    message: Option<Vec<u8>>,
+    /// The answer, from then on.
+    answer: Option<NegentropyResponder>,
+    /// The memory of the set that is to be taken.
+    memory: Option<SetMemory>,
+    taking: Option<(TimedSearch, ComparedSet)>,
+    cost: QuestionCost,
+    _held: (RequestPermit, BudgetShare),
+}
+
+impl ComparisonJob {
+    /// `memory` is that of the set, if there is none yet.
+    pub(super) fn new(
+        relay: Arc<Relay>,
+        comparison: Arc<Comparison>,
+        received: ReceivedComparison,
+        memory: Option<SetMemory>,
+        rated: RatedConnection,
+        permit: RequestPermit,
+    ) -> Self {
+        let cost = QuestionCost::new(&relay.metrics, rated);
+        Self {
+            relay,
+            comparison,
+            message: Some(received.message),
+            answer: None,
+            memory,
+            taking: None,
+            cost,
+            _held: (permit, received.memory),
+        }
+    }
+
+    fn work(&mut self) -> Result<SliceResult, ComparisonRefusal> {
+        if let Some(message) = self.message.take() {
+            let limits = &self.relay.settings().limits;
+            let bytes_max = limits.negentropy_message_bytes_max.min(limits.outbox_bytes_max);
+            let frame_bytes_max = bytes_max.saturating_sub(NEG_MSG_BYTES) / 2;
+            self.answer = Some(NegentropyResponder::new(message, frame_bytes_max)?);
+        }
+        if self.memory.is_some() || self.taking.is_some() {
+            // Taken for a message of another version, too: the client will ask again in ours.
+            let Some(set) = self.take_set()? else { return Ok(SliceResult::More) };
+            self.comparison.state.lock().set = Some(Arc::new(set));
+            return Ok(SliceResult::More);
+        }
+        let set = self.comparison.state.lock().set.clone();
+        // Without a set, the comparison has ended meanwhile.
+        let (Some(set), Some(answer)) = (set, &mut self.answer) else {
+            return Ok(SliceResult::Done);
+        };
+        if self.cost.compare(|| answer.step(&*set, RANGES_PER_SLICE)) {
+            return Ok(SliceResult::More);
+        }
+        self.cost.compared();
+        if let Some(answer) = self.answer.take() {
+            self.comparison.answer(&answer.finish());
+        }
+        Ok(SliceResult::Done)
+    }
+
+    /// Takes a part of the set. Returns the set when it is whole.
+    fn take_set(&mut self) -> Result<Option<ComparedSet>, ComparisonRefusal> {
+        let mut work = self.relay.settings().limits.slice_rows;
+        let (mut search, mut set) = if let Some(taking) = self.taking.take() {
+            taking
+        } else {
+            let Some(memory) = self.memory.take() else { return Ok(None) };
+            let (set, query) = (ComparedSet::new(memory), &self.comparison.query);
+            if query.is_void() {
+                return Ok(Some(set.seal()));
+            }
+            self.count(work)?;
+            let query = &self.comparison.query;
+            (self.cost.open(&**self.relay.shelf.store(), query, &mut work)?, set)
+        };
+        let mut no_memory = None;
+        let progress = self.cost.slice(&mut search, work.max(1), &mut |record: &Record<'_>| {
+            let item = NegentropyItem { time: record.time(), id: *record.id() };
+            no_memory = set.push(item).err();
+            if no_memory.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if let Some(reason) = no_memory {
+            return Err(reason.into());
+        }
+        match progress?.0 {
+            _ if set.size() > self.comparison.events_max => Err(self.too_big()),
+            SearchProgress::Paused => {
+                self.taking = Some((search, set));
+                Ok(None)
+            }
+            SearchProgress::Done { .. } => Ok(Some(set.seal())),
+            SearchProgress::Exhausted => Err(self.too_big()),
+        }
+    }
+
+    /// Refuses a comparison over too many events before they are visited, if the store can count them
+    /// within a time slice.
+    fn count(&mut self, budget: u64) -> Result<(), ComparisonRefusal> {
+        let Comparison { query, events_max, .. } = &*self.comparison;
+        if query.limit <= *events_max {
+            return Ok(());
+        }
+        let query = Query { budget: query.budget.min(budget), ..query.clone() };
+        let count = self.cost.count(|| self.relay.shelf.store().count(&query))?;
+        if count.is_some_and(|count| count > *events_max as u64) {
+            return Err(self.too_big());
+        }
+        Ok(())
+    }
+
+    fn too_big(&self) -> ComparisonRefusal {
+        ComparisonRefusal {
+            reason: "blocked: this query is too big".into(),
+            events_max: Some(self.comparison.events_max),
+        }
+    }
+}
+
+impl Drop for ComparisonJob {
+    fn drop(&mut self) {
+        let query = &self.comparison.query;
+        let asked = std::iter::once((query, query.limit));
+        self.relay.slow.note("NEG", &self.cost.spent(), asked);
+    }
+}
+
+impl ReaderJob for ComparisonJob {
+    fn turn(&mut self) -> SliceResult {
+        if self.comparison.over.is() || self.comparison.outbox.is_gone() {
+            return SliceResult::Done;
+        }
+        self.cost.begin();
+        self.work().unwrap_or_else(|refusal| {
+            self.comparison.refuse(&refusal);
+            SliceResult::Done
+        })
+    }
+
+    fn fail(&mut self) {
+        self.comparison.refuse(&BUG.to_owned().into());
+    }
+
+    fn outbox(&self) -> Arc<Outbox> {
+        Arc::clone(&self.comparison.outbox)
+    }
+}

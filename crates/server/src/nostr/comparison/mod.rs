@@ -1,0 +1,237 @@
+//! Comparisons of sets of events (NIP-77): a client finds out which events it and the relay lack,
+//! and the two exchange little more than the ids that differ.
+//!
+//! A comparison is over the events that matched its filter when it was opened, as a REQ would have
+//! found them: their times and ids are taken once, into a set that is held until the comparison
+//! ends. So what it says is consistent, and no event that the client may not see is part of a
+//! fingerprint. Between two messages a comparison holds its set and nothing else. Sets and messages
+//! are worked on by the reader threads, in the slices of all questions.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use hark_archive::Query;
+use hark_archive::limits::Limits;
+use hark_codec::nostr::reply;
+use parking_lot::Mutex;
+use tokio::time::{Sleep, sleep};
+
+use super::Relay;
+use super::metrics::{RelayMetrics, Verb};
+use super::outbox::{EndFlag, Outbox, OutboxItem, RequestKind};
+use crate::budget::BudgetShare;
+use crate::rate::RatedConnection;
+use job::ComparisonJob;
+use set::{ComparedSet, SetMemory};
+
+mod job;
+mod set;
+
+/// Why a comparison ends: the reason with its prefix, and the most events that one may be over if it
+/// had more.
+pub(super) struct ComparisonRefusal {
+    reason: String,
+    events_max: Option<usize>,
+}
+
+impl From<String> for ComparisonRefusal {
+    fn from(reason: String) -> Self {
+        Self { reason, events_max: None }
+    }
+}
+
+/// An open comparison.
+pub(super) struct Comparison {
+    id: Box<str>,
+    /// Its limit is above `events_max` only if the client's own limit is.
+    query: Query,
+    /// The most events that it may be over.
+    events_max: usize,
+    over: EndFlag,
+    outbox: Arc<Outbox>,
+    metrics: Arc<RelayMetrics>,
+    state: Mutex<ComparisonState>,
+    _memory: BudgetShare,
+}
+
+#[derive(Default)]
+struct ComparisonState {
+    /// `None` before the first answer, and after the end.
+    set: Option<Arc<ComparedSet>>,
+    /// When the last answer was given. `None` while the next one is worked on.
+    answered_at: Option<Instant>,
+    has_ended: bool,
+}
+
+impl Comparison {
+    /// Ends the comparison: nothing more is sent for it, and its set is dropped.
+    fn end(&self) {
+        self.outbox.end(&self.over);
+        let mut state = self.state.lock();
+        let set = state.set.take();
+        if !std::mem::replace(&mut state.has_ended, true) {
+            self.metrics.comparisons_open.sub(1);
+        }
+        drop(state);
+        drop(set);
+    }
+
+    /// Ends the comparison with a NEG-ERR that gives the reason.
+    fn refuse(&self, refusal: &ComparisonRefusal) {
+        let (mut out, events_max) = (Vec::new(), refusal.events_max);
+        let events_max = events_max.map(|events_max| events_max as u64);
+        reply::write_neg_err(&mut out, &self.id, &refusal.reason, events_max);
+        if self.outbox.put_for(&self.over, OutboxItem::One(out)) {
+            self.metrics.answered(Verb::Neg, &refusal.reason);
+        }
+        self.end();
+    }
+
+    /// Sends an answer. From now on the client is expected to go on.
+    fn answer(&self, message: &[u8]) {
+        let mut out = Vec::new();
+        reply::write_neg_msg(&mut out, &self.id, message);
+        // Set first, as the client may go on before this returns.
+        self.state.lock().answered_at = Some(Instant::now());
+        self.metrics.answered(Verb::Neg, "");
+        let end = out.len() as u32;
+        self.outbox.put_for(&self.over, OutboxItem::Page(out, vec![end]));
+    }
+}
+
+/// The comparisons of one session.
+pub(super) struct Comparisons {
+    relay: Arc<Relay>,
+    outbox: Arc<Outbox>,
+    rated: RatedConnection,
+    open: HashMap<Box<str>, Arc<Comparison>>,
+    /// Bytes of their sets.
+    bytes: Arc<AtomicUsize>,
+    /// Rings when the next comparison may have been idle for too long.
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+/// A message of a comparison, and the memory that is reserved for it and for its answer.
+pub(super) struct ReceivedComparison {
+    pub(super) message: Vec<u8>,
+    pub(super) memory: BudgetShare,
+}
+
+impl Comparisons {
+    pub(super) fn new(relay: &Arc<Relay>, outbox: &Arc<Outbox>, rated: RatedConnection) -> Self {
+        Self {
+            relay: Arc::clone(relay),
+            outbox: Arc::clone(outbox),
+            rated,
+            open: HashMap::new(),
+            bytes: Arc::default(),
+            alarm: None,
+        }
+    }
+
+    /// Opens a comparison over the events that match `query`, and has its first message answered.
+    /// `question` is the memory of the question, `of` an empty share for its set.
+    pub(super) fn open(
+        &mut self,
+        id: &str,
+        mut query: Query,
+        received: ReceivedComparison,
+        (question, of): (BudgetShare, BudgetShare),
+    ) -> Result<(), String> {
+        let settings = self.relay.settings();
+        let limits = &settings.limits;
+        self.open.retain(|_, comparison| !comparison.over.is());
+        let bound = limits.negentropy_per_connection_max;
+        if self.open.len() >= bound {
+            return Err(format!("blocked: more than {bound} comparisons; close some"));
+        }
+        let events_max = limits.negentropy_events_max;
+        query.limit = query.limit.min(events_max.saturating_add(1));
+        let comparison = Arc::new(Comparison {
+            id: id.into(),
+            query,
+            events_max,
+            over: EndFlag::default(),
+            outbox: Arc::clone(&self.outbox),
+            metrics: Arc::clone(&self.relay.metrics),
+            state: Mutex::default(),
+            _memory: question,
+        });
+        self.relay.metrics.comparisons_open.add(1);
+        self.open.insert(id.into(), Arc::clone(&comparison));
+        let memory = SetMemory::new(of, Arc::clone(&self.bytes), limits);
+        self.work(comparison, received, Some(memory));
+        Ok(())
+    }
+
+    /// Has the next message of a comparison answered.
+    pub(super) fn go_on(&self, id: &str, received: ReceivedComparison) -> Result<(), String> {
+        let comparison = self.open.get(id).filter(|comparison| !comparison.over.is());
+        let Some(comparison) = comparison else {
+            return Err("closed: no comparison of this id is open".into());
+        };
+        if comparison.state.lock().answered_at.take().is_none() {
+            return Err("invalid: the previous message of this comparison has no answer yet".into());
+        }
+        self.work(Arc::clone(comparison), received, None);
+        Ok(())
+    }
+
+    fn work(
+        &self,
+        comparison: Arc<Comparison>,
+        received: ReceivedComparison,
+        memory: Option<SetMemory>,
+    ) {
+        let (relay, rated) = (Arc::clone(&self.relay), self.rated.clone());
+        let permit = self.outbox.permit(RequestKind::Search);
+        let job = ComparisonJob::new(relay, comparison, received, memory, rated, permit);
+        self.relay.readers.push(Box::new(job));
+    }
+
+    /// Ends a comparison, if it is open.
+    pub(super) fn end(&mut self, id: &str) {
+        if let Some(comparison) = self.open.remove(id) {
+            comparison.end();
+        }
+    }
+
+    /// Ends all comparisons.
+    pub(super) fn end_all(&mut self) {
+        for (_, comparison) in self.open.drain() {
+            comparison.end();
+        }
+        self.alarm = None;
+    }
+
+    /// Ends the comparisons whose client took too long, and has the task woken when that is next due.
+    pub(super) fn poll_idle(&mut self, cx: &mut Context<'_>) {
+        if self.open.is_empty() {
+            self.alarm = None;
+            return;
+        }
+        let idle_max = idle_max(&self.relay.settings().limits);
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(idle_max)));
+        while let Poll::Ready(()) = alarm.as_mut().poll(cx) {
+            let mut next = idle_max;
+            self.open.retain(|_, comparison| {
+                let answered_at = comparison.state.lock().answered_at;
+                let left = answered_at.map_or(idle_max, |at| idle_max.saturating_sub(at.elapsed()));
+                if left.is_zero() {
+                    comparison.refuse(&"closed: you took too long to respond".to_owned().into());
+                }
+                next = next.min(left.max(Duration::from_millis(1)));
+                !comparison.over.is()
+            });
+            alarm.as_mut().reset(tokio::time::Instant::now() + next);
+        }
+    }
+}
+
+fn idle_max(limits: &Limits) -> Duration {
+    Duration::from_secs(limits.negentropy_idle_s)
+}

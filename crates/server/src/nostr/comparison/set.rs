@@ -1,0 +1,228 @@
+//! The times and ids of the events of a comparison.
+//!
+//! They come from a search, the newest first, and are compared the oldest first. They are kept in
+//! chunks of equal size, so that no growth copies them, and with the sum of the ids before each
+//! chunk, so that a fingerprint adds few ids whatever its range.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hark_archive::limits::Limits;
+use hark_codec::nostr::negentropy::{IdSum, NegentropyItem, NegentropySet};
+
+use crate::budget::BudgetShare;
+
+/// Items of a chunk.
+const CHUNK_ITEMS: usize = 256;
+
+/// Bytes of a chunk, with its sum.
+pub(super) const CHUNK_BYTES: usize =
+    CHUNK_ITEMS * size_of::<NegentropyItem>() + size_of::<Vec<NegentropyItem>>() + 32;
+
+/// The memory of a set, counted for its connection and for all of them.
+pub(super) struct SetMemory {
+    share: BudgetShare,
+    of_connection: Arc<AtomicUsize>,
+    connection_bytes_max: usize,
+    bytes_max: usize,
+}
+
+impl SetMemory {
+    /// No memory yet, of the empty `share` and of a connection that has `of_connection` bytes.
+    pub(super) fn new(
+        share: BudgetShare,
+        of_connection: Arc<AtomicUsize>,
+        limits: &Limits,
+    ) -> Self {
+        let connection_bytes_max = limits.negentropy_connection_bytes_max;
+        Self { share, of_connection, connection_bytes_max, bytes_max: limits.negentropy_bytes_max }
+    }
+
+    /// Reserves memory for one more chunk, or returns why there is none.
+    fn grow(&mut self) -> Result<(), String> {
+        let max = self.connection_bytes_max;
+        let before = self.of_connection.fetch_add(CHUNK_BYTES, Ordering::Relaxed);
+        if before + CHUNK_BYTES > max {
+            self.of_connection.fetch_sub(CHUNK_BYTES, Ordering::Relaxed);
+            return Err(format!("blocked: comparisons of more than {max} bytes; close some"));
+        }
+        if !self.share.resize(self.share.bytes() + CHUNK_BYTES, self.bytes_max) {
+            self.of_connection.fetch_sub(CHUNK_BYTES, Ordering::Relaxed);
+            return Err("rate-limited: open comparisons take all the memory there is for them; \
+                        close some, or try again later"
+                .into());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SetMemory {
+    fn drop(&mut self) {
+        self.of_connection.fetch_sub(self.share.bytes(), Ordering::Relaxed);
+    }
+}
+
+/// The set, in the order of the search until [`ComparedSet::seal`] has been called.
+pub(super) struct ComparedSet {
+    /// All but the last are full.
+    chunks: Vec<Vec<NegentropyItem>>,
+    /// The sum of the ids before each full chunk, and before the one that follows.
+    sums: Vec<IdSum>,
+    /// Index of the first item that has the time of the last one.
+    run: usize,
+    memory: SetMemory,
+}
+
+impl ComparedSet {
+    pub(super) fn new(memory: SetMemory) -> Self {
+        Self { chunks: Vec::new(), sums: vec![IdSum::default()], run: 0, memory }
+    }
+
+    /// Adds the next item of the search: time descending and, at equal time, id ascending. Returns
+    /// why there is no memory for it.
+    pub(super) fn push(&mut self, item: NegentropyItem) -> Result<(), String> {
+        let len = self.size();
+        if self.run < len && self.pushed(len - 1).is_none_or(|last| last.time != item.time) {
+            self.end_run();
+        }
+        if len == self.chunks.len() * CHUNK_ITEMS {
+            self.memory.grow()?;
+            self.chunks.push(Vec::with_capacity(CHUNK_ITEMS));
+        }
+        if let Some(chunk) = self.chunks.last_mut() {
+            chunk.push(item);
+        }
+        Ok(())
+    }
+
+    /// Makes the set ready to be compared.
+    pub(super) fn seal(mut self) -> Self {
+        self.end_run();
+        self
+    }
+
+    /// Sorts the items of the last time, of which there are no more, by id descending: backwards the
+    /// set is in order then. Adds up the chunks that have got their last place.
+    fn end_run(&mut self) {
+        let len = self.size();
+        let (mut low, mut high) = (self.run, len);
+        while high - low > 1 {
+            high -= 1;
+            let ends = (self.pushed(low).copied(), self.pushed(high).copied());
+            if let (Some(first), Some(last)) = ends {
+                self.put(low, last);
+                self.put(high, first);
+            }
+            low += 1;
+        }
+        self.run = len;
+        while let (Some(sum), Some(chunk)) =
+            (self.sums.last(), self.chunks.get(self.sums.len() - 1))
+            && chunk.len() == CHUNK_ITEMS
+        {
+            let sum = chunk.iter().fold(*sum, |sum, item| sum.plus((&item.id).into()));
+            self.sums.push(sum);
+        }
+    }
+
+    fn pushed(&self, at: usize) -> Option<&NegentropyItem> {
+        self.chunks.get(at / CHUNK_ITEMS)?.get(at % CHUNK_ITEMS)
+    }
+
+    fn put(&mut self, at: usize, item: NegentropyItem) {
+        let chunk = self.chunks.get_mut(at / CHUNK_ITEMS);
+        if let Some(place) = chunk.and_then(|chunk| chunk.get_mut(at % CHUNK_ITEMS)) {
+            *place = item;
+        }
+    }
+
+    /// The sum of the ids of the first `count` items in the order of the search.
+    fn sum_of_first(&self, count: usize) -> IdSum {
+        let (chunk, rest) = (count / CHUNK_ITEMS, count % CHUNK_ITEMS);
+        let before = self.sums.get(chunk).copied().unwrap_or_default();
+        let items = self.chunks.get(chunk).and_then(|chunk| chunk.get(..rest));
+        let items = items.unwrap_or_default().iter();
+        items.fold(before, |sum, item| sum.plus((&item.id).into()))
+    }
+}
+
+impl NegentropySet for ComparedSet {
+    fn size(&self) -> usize {
+        let full = self.chunks.len().saturating_sub(1) * CHUNK_ITEMS;
+        full + self.chunks.last().map_or(0, Vec::len)
+    }
+
+    fn item(&self, index: usize) -> Option<&NegentropyItem> {
+        self.pushed(self.size().checked_sub(index)?.checked_sub(1)?)
+    }
+
+    fn sum(&self, range: Range<usize>) -> IdSum {
+        let size = self.size();
+        let (from, to) = (size.saturating_sub(range.end), size.saturating_sub(range.start));
+        self.sum_of_first(to).minus(self.sum_of_first(from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_codec::nostr::negentropy::SortedItems;
+    use hark_testkit::random::Random;
+
+    use super::*;
+    use crate::budget::Budget;
+
+    fn memory(of_connection: &Arc<AtomicUsize>, limits: &Limits) -> SetMemory {
+        SetMemory::new(Arc::<Budget>::default().share(None), Arc::clone(of_connection), limits)
+    }
+
+    /// A set of chunks answers as a sorted list does, also where many items share a time.
+    #[test]
+    fn chunks_answer_like_a_sorted_list() {
+        let mut random = Random::new(77);
+        for (count, times) in
+            [(0, 1), (1, 1), (256, 3), (257, 1), (2_000, 1), (2_000, 9), (2_500, 4_000)]
+        {
+            let mut items: Vec<NegentropyItem> = (0..count)
+                .map(|_| NegentropyItem { time: random.below(times) as u64, id: random.bytes() })
+                .collect();
+            let sorted: SortedItems = items.clone().into();
+            items.sort_unstable_by(|a, b| b.time.cmp(&a.time).then(a.id.cmp(&b.id)));
+            let of_connection = Arc::default();
+            let mut set = ComparedSet::new(memory(&of_connection, &Limits::default()));
+            for item in items {
+                set.push(item).unwrap();
+            }
+            let set = set.seal();
+            let size = sorted.size();
+            assert_eq!(set.size(), size);
+            assert!((0..=size).all(|at| set.item(at) == sorted.item(at)), "{count} of {times}");
+            for _ in 0..200 {
+                let from = random.below(size + 1);
+                let to = from + random.below(size - from + 1);
+                assert_eq!(set.fingerprint(from..to), sorted.fingerprint(from..to), "{from}..{to}");
+            }
+            assert_eq!(of_connection.load(Ordering::Relaxed), size.div_ceil(256) * CHUNK_BYTES);
+            drop(set);
+            assert_eq!(of_connection.load(Ordering::Relaxed), 0);
+        }
+    }
+
+    #[test]
+    fn what_a_connection_and_all_of_them_hold_is_bounded() {
+        let connection =
+            Limits { negentropy_connection_bytes_max: 2 * CHUNK_BYTES, ..Limits::default() };
+        let all = Limits { negentropy_bytes_max: 2 * CHUNK_BYTES, ..Limits::default() };
+        for (limits, prefix) in [(connection, "blocked: "), (all, "rate-limited: ")] {
+            let of_connection = Arc::default();
+            let mut set = ComparedSet::new(memory(&of_connection, &limits));
+            let refused = (0..).find_map(|n| {
+                set.push(NegentropyItem { time: u64::MAX - 1 - n, id: [1; 32] }).err()
+            });
+            assert!(refused.is_some_and(|reason| reason.starts_with(prefix)), "{prefix}");
+            assert_eq!(set.size(), 512);
+            drop(set);
+            assert_eq!(of_connection.load(Ordering::Relaxed), 0);
+        }
+    }
+}

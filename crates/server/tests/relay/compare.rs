@@ -1,0 +1,75 @@
+//! A client that compares its events with the relay's (NIP-77).
+
+use std::collections::BTreeSet;
+
+use hark_codec::hex;
+use hark_codec::nostr::negentropy::{
+    NegentropyDifference, NegentropyInitiator, NegentropyItem, SortedItems,
+};
+use serde_json::{Value, json};
+
+use super::client::Client;
+
+/// What a comparison has found, as ids.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Compared {
+    /// Only the client has these.
+    pub(crate) have: BTreeSet<String>,
+    /// Only the relay has these.
+    pub(crate) need: BTreeSet<String>,
+    /// The messages of the relay.
+    pub(crate) answers: Vec<String>,
+}
+
+pub(crate) fn id(event: &Value) -> String {
+    event["id"].as_str().unwrap().to_owned()
+}
+
+/// The set of a client that has these events.
+pub(crate) fn held<'a>(events: impl IntoIterator<Item = &'a Value>) -> SortedItems {
+    let item = |event: &Value| NegentropyItem {
+        time: event["created_at"].as_u64().unwrap(),
+        id: hex::decode_32(event["id"].as_str().unwrap().as_bytes()).unwrap(),
+    };
+    events.into_iter().map(item).collect::<Vec<_>>().into()
+}
+
+pub(crate) fn text(message: &[u8]) -> String {
+    let mut text = Vec::new();
+    hex::encode_into(message, &mut text);
+    String::from_utf8(text).unwrap()
+}
+
+/// The first message of a client that has nothing.
+pub(crate) const NOTHING: &str = "6100000200";
+
+/// Compares what a client has with the relay's events that match, and ends the comparison. Messages of
+/// the client have at most `frame_bytes_max` bytes. The error is the relay's refusal.
+pub(crate) async fn compare(
+    client: &mut Client,
+    filter: &Value,
+    ours: &SortedItems,
+    frame_bytes_max: usize,
+) -> Result<Compared, Value> {
+    let mut initiator = NegentropyInitiator::new(ours, frame_bytes_max);
+    let mut compared = Compared::default();
+    client.say(json!(["NEG-OPEN", "compare", filter, text(&initiator.open())])).await;
+    loop {
+        let received = client.receive().await;
+        assert_eq!(received[1], "compare", "{received}");
+        if received[0] != "NEG-MSG" {
+            return Err(received);
+        }
+        let mut answer = Vec::new();
+        assert!(hex::decode_into(received[2].as_str().unwrap().as_bytes(), &mut answer));
+        compared.answers.push(text(&answer));
+        let next = initiator.answer(&answer, &mut |difference| match difference {
+            NegentropyDifference::Have(id) => drop(compared.have.insert(text(&id))),
+            NegentropyDifference::Need(id) => drop(compared.need.insert(text(&id))),
+        });
+        let Some(next) = next.unwrap() else { break };
+        client.say(json!(["NEG-MSG", "compare", text(&next)])).await;
+    }
+    client.say(json!(["NEG-CLOSE", "compare"])).await;
+    Ok(compared)
+}
