@@ -8,6 +8,7 @@ mod budgets;
 mod client;
 /// Used by the tests of the binary as well.
 mod compare;
+mod comparison_bounds;
 mod comparisons;
 mod compression;
 mod control;

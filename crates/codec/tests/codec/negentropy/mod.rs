@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 /// Item `n` of the recorded exchanges. 64 items share a time, and every fifth id begins as others do.
 fn item(n: u32) -> NegentropyItem {
     let mut id: [u8; 32] = Sha256::digest(n.to_be_bytes()).into();
-    if n % 5 == 0 {
+    if n.is_multiple_of(5) {
         id[..8].fill(0xab);
     }
     NegentropyItem { time: 1_700_000_000 + u64::from(n / 64), id }

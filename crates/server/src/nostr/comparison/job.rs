@@ -88,7 +88,7 @@ impl ComparisonJob {
         if self.memory.is_some() || self.taking.is_some() {
             // Taken for a message of another version, too: the client will ask again in ours.
             let Some(set) = self.take_set()? else { return Ok(SliceResult::More) };
-            self.comparison.state.lock().set = Some(Arc::new(set));
+            self.comparison.keep(set);
             return Ok(SliceResult::More);
         }
         let set = self.comparison.state.lock().set.clone();

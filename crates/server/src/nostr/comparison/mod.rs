@@ -68,6 +68,14 @@ struct ComparisonState {
 }
 
 impl Comparison {
+    /// Keeps the set, unless the comparison has ended meanwhile.
+    fn keep(&self, set: ComparedSet) {
+        let mut state = self.state.lock();
+        if !state.has_ended {
+            state.set = Some(Arc::new(set));
+        }
+    }
+
     /// Ends the comparison: nothing more is sent for it, and its set is dropped.
     fn end(&self) {
         self.outbox.end(&self.over);

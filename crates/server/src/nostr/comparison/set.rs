@@ -14,7 +14,7 @@ use hark_codec::nostr::negentropy::{IdSum, NegentropyItem, NegentropySet};
 use crate::budget::BudgetShare;
 
 /// Items of a chunk.
-const CHUNK_ITEMS: usize = 256;
+const CHUNK_ITEMS: usize = 128;
 
 /// Bytes of a chunk, with its sum.
 pub(super) const CHUNK_BYTES: usize =
@@ -181,7 +181,7 @@ mod tests {
     fn chunks_answer_like_a_sorted_list() {
         let mut random = Random::new(77);
         for (count, times) in
-            [(0, 1), (1, 1), (256, 3), (257, 1), (2_000, 1), (2_000, 9), (2_500, 4_000)]
+            [(0, 1), (1, 1), (128, 3), (129, 1), (2_000, 1), (2_000, 9), (2_500, 4_000)]
         {
             let mut items: Vec<NegentropyItem> = (0..count)
                 .map(|_| NegentropyItem { time: random.below(times) as u64, id: random.bytes() })
@@ -202,7 +202,10 @@ mod tests {
                 let to = from + random.below(size - from + 1);
                 assert_eq!(set.fingerprint(from..to), sorted.fingerprint(from..to), "{from}..{to}");
             }
-            assert_eq!(of_connection.load(Ordering::Relaxed), size.div_ceil(256) * CHUNK_BYTES);
+            assert_eq!(
+                of_connection.load(Ordering::Relaxed),
+                size.div_ceil(CHUNK_ITEMS) * CHUNK_BYTES
+            );
             drop(set);
             assert_eq!(of_connection.load(Ordering::Relaxed), 0);
         }
@@ -220,7 +223,7 @@ mod tests {
                 set.push(NegentropyItem { time: u64::MAX - 1 - n, id: [1; 32] }).err()
             });
             assert!(refused.is_some_and(|reason| reason.starts_with(prefix)), "{prefix}");
-            assert_eq!(set.size(), 512);
+            assert_eq!(set.size(), 2 * CHUNK_ITEMS);
             drop(set);
             assert_eq!(of_connection.load(Ordering::Relaxed), 0);
         }
