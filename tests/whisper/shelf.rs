@@ -63,7 +63,7 @@ fn commands_find_envelopes_by_topics_and_by_bloom_filters() {
     assert_eq!(run(&copy, &["export"]), exported);
     let deleted: Value =
         serde_json::from_str(&run(&copy, &["delete", "--yes", "--json", &bloom])).expect("JSON");
-    assert_eq!(deleted, json!({ "matching": 20, "deleted": 20 }));
+    assert_eq!(deleted, json!({ "matching": 20, "deleted": 20, "damaged": 0 }));
     for command in ["compact", "check", "rebuild", "check"] {
         run(&copy, &[command]);
     }
