@@ -258,7 +258,7 @@ impl MessageHandler {
         // The bounds of pages do not apply, as no event is sent.
         let limit = filter.limit().map_or(usize::MAX, |limit| limit as usize);
         let received = self.received(message)?;
-        let question = self.memory(bytes - message.len(), 1)?;
+        let question = self.memory(bytes.saturating_sub(message.len()), 1)?;
         let set = self.relay.comparisons.share(self.address);
         self.comparisons.open(id, Query { limit, ..query }, received, (question, set))
     }
