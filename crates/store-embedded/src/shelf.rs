@@ -214,8 +214,7 @@ impl EmbeddedShelf {
         if let Err(error) = self.rotate(&mut writing) {
             if is_full(&error) {
                 self.known.lock().untidy = true;
-                self.call_maintenance();
-                return Err(self.space.lacks(&format!("a new log could not be begun: {error}")));
+                return Err(self.refuse(&format!("a new log could not be begun: {error}")));
             }
             let reason = format!("a new log could not be begun: {error}");
             writing.stopped = Some(reason.clone());

@@ -37,10 +37,8 @@ impl EmbeddedShelf {
         writes: &[Write],
     ) -> Result<(), CommitError> {
         let Some(tail) = &mut writing.tail else { return Ok(()) };
-        tail.reserve_for(needs(writes)).map_err(|error| {
-            self.call_maintenance();
-            self.space.lacks(&format!("a batch does not fit: {error}"))
-        })
+        tail.reserve_for(needs(writes))
+            .map_err(|error| self.refuse(&format!("a batch does not fit: {error}")))
     }
 
     /// Returns an error unless there is space for a batch. A batch with a deletion may use what the
@@ -67,12 +65,19 @@ impl EmbeddedShelf {
         {
             return Ok(());
         }
-        self.call_maintenance();
-        Err(self.space.lacks(&format!(
+        Err(self.refuse(&format!(
             "{} more must be free in {} for new records; deletions and `hark compact` give room back",
             ByteSize(&lack),
             self.dir.display()
         )))
+    }
+
+    /// Notes that a batch is refused for lack of space, and has maintenance look for some.
+    pub(crate) fn refuse(&self, why: &str) -> CommitError {
+        // Noted first: a round that ends without knowing of it would look no more.
+        let error = self.space.lacks(why);
+        self.call_maintenance();
+        error
     }
 
     /// Bytes that must become free before a batch of `needs` bytes fits.
