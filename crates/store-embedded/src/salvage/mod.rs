@@ -31,7 +31,7 @@ use self::salt::salt_of;
 use self::scan::{DeletionsOfBatch, ScannedPart, scan};
 use self::sources::{SalvagedLog, SegmentWitnesses, likely_id, logs};
 use crate::disk::Disk;
-use crate::log::{HEADER, LogFrame};
+use crate::log::LogFrame;
 use crate::manifest::{Manifest, ManifestError};
 use crate::map::Map;
 use crate::options::{JobProgress, OnProgress};
@@ -280,8 +280,13 @@ impl Salvage {
                     lost.push(LostPart::new(log, range));
                 }
             });
-        } else if map.len() as u64 > HEADER {
-            lost.push(LostPart::new(log, HEADER..map.len() as u64));
+        } else {
+            lost.push(LostPart::new(log, 0..map.len() as u64));
+        }
+        // The end of a file that was cut short between two frames is missed by its segment alone.
+        let (len, reach) = (map.len() as u64, self.witnesses.reach(log.number));
+        if reach > len {
+            lost.push(LostPart::new(log, len..reach));
         }
         batch.end(is_last, &mut add);
         self.witnesses.tell(log.number, map, &mut lost);

@@ -102,6 +102,17 @@ impl SegmentWitnesses {
         self.segments.iter().flat_map(of).collect()
     }
 
+    /// Bytes that the log numbered `number` must have at least: up to where its last live record
+    /// begins, and one more. 0 if no segment tells.
+    pub(super) fn reach(&self, number: u32) -> u64 {
+        let covers = |witness: &&SegmentWitness| witness.logs.contains(&number);
+        let rows = self.segments.iter().filter(covers).flat_map(|witness| {
+            let live = (0..witness.rows).filter(|&row| !witness.dead.dead.get(row));
+            live.map(|row| witness.address(row)).filter(|at| at.log == number)
+        });
+        rows.map(|at| u64::from(at.offset) + 1).max().unwrap_or(0)
+    }
+
     /// Adds to `lost`, the parts of the log numbered `number` in order, which live records they had.
     /// `bytes` are those of the log.
     pub(super) fn tell(&self, number: u32, bytes: &[u8], lost: &mut [LostPart]) {
@@ -153,7 +164,8 @@ impl SegmentWitness {
             None
         } else {
             let words = RowMarks::words_on_disk(rows);
-            Some(SidecarKind::Dead.open(disk, dir, (entry.number, entry.dead), words).ok()?)
+            // Without it the rows tell all the same what the log had.
+            SidecarKind::Dead.open(disk, dir, (entry.number, entry.dead), words).ok()
         };
         let (dead, logs) = (RowMarks::new(rows, dead.as_ref()), entry.first_log..=entry.last_log);
         Some(Self { file, addresses, rows, dead, logs })
