@@ -33,7 +33,7 @@ pub fn bytes(value: u64) -> String {
 }
 
 /// A size that an operator has set, in the units that it was meant in: 50000000 as `50 MB`, and
-/// what is round in neither as [`bytes`] has it.
+/// what is round in neither as [`bytes()`] has it.
 pub fn size_set(value: u64) -> String {
     let units = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
     let fits = units.iter().find(|(_, unit)| value >= *unit && value.is_multiple_of(*unit));
