@@ -28,6 +28,7 @@ use crate::manifest::{LogEntry, Manifest};
 use crate::options::EmbeddedOptions;
 use crate::room::{DiskSpace, is_full};
 use crate::scrub::ScrubState;
+use crate::space;
 use crate::tail::LogTail;
 use crate::term::TermHasher;
 use crate::view::{LiveRow, ShelfView};
@@ -256,10 +257,11 @@ impl EmbeddedShelf {
         if writing.tail.is_none() {
             return Err(CommitError::ReadOnly);
         }
-        self.check_space(&writing, writes)?;
+        let needs = space::needs(writes);
+        self.check_space(&writing, writes, needs)?;
         self.make_room(writing)?;
         let mut writing = self.writing.lock();
-        self.reserve_space(&mut writing, writes)?;
+        self.reserve_space(&mut writing, needs)?;
         let view = self.view.load_full();
         if let Some(trouble) = view.trouble() {
             // Maintenance rebuilds an unreadable segment.

@@ -20,7 +20,7 @@ const DELETIONS: u64 = 2 * ERASE_STEP as u64 * LogFrame::DELETE_BYTES;
 
 /// The most bytes that a batch takes: its records, a deletion for each that replaces one, and those
 /// of a step.
-fn needs(writes: &[Write]) -> u64 {
+pub(crate) fn needs(writes: &[Write]) -> u64 {
     let bytes = |write: &Write| match write {
         Write::Put(record) => (FRAME + record.len()) as u64 + LogFrame::DELETE_BYTES,
         Write::Erase(_) => 0,
@@ -34,10 +34,10 @@ impl EmbeddedShelf {
     pub(crate) fn reserve_space(
         &self,
         writing: &mut LogWriterState,
-        writes: &[Write],
+        needs: u64,
     ) -> Result<(), CommitError> {
         let Some(tail) = &mut writing.tail else { return Ok(()) };
-        tail.reserve_for(needs(writes))
+        tail.reserve_for(needs)
             .map_err(|error| self.refuse(&format!("a batch does not fit: {error}")))
     }
 
@@ -47,8 +47,8 @@ impl EmbeddedShelf {
         &self,
         writing: &LogWriterState,
         writes: &[Write],
+        needs: u64,
     ) -> Result<(), CommitError> {
-        let needs = needs(writes);
         if writing.tail.as_ref().is_some_and(|tail| tail.has_reserved(needs)) {
             return Ok(());
         }

@@ -613,7 +613,8 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
 }
 
 /// Counts the rows of `source` that match, ignoring cursor and limit. `None` if `work` does not
-/// suffice, or if a record that may match could not be read. Where the lengths of posting lists suffice, they are subtracted and no row is visited.
+/// suffice, or if a record that may match could not be read. Where the lengths of posting lists
+/// suffice, they are subtracted and no row is visited.
 pub fn count<S: Source>(
     source: &Arc<S>,
     query: &Arc<PreparedQuery>,

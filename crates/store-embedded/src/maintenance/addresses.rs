@@ -13,13 +13,11 @@ use super::MaintenanceError;
 use crate::bits::AtomicBits;
 use crate::disk::Disk;
 use crate::log::{self, LogFrame};
-use crate::open::open_segment;
 use crate::room::BESIDE_OTHERS;
 use crate::segment::sidecar::SidecarKind;
 use crate::segment::view::Segment;
 use crate::segment::{self, RecordAddress, SegmentSection};
 use crate::shelf::{EmbeddedShelf, LogWriterState};
-use crate::view::ShelfView;
 
 /// The sections by which rows are found.
 const NEEDED: [SegmentSection; 4] = [
@@ -50,7 +48,7 @@ impl EmbeddedShelf {
     /// did not find its row is still needed, and a rewrite would drop it. The next round makes the
     /// segment again.
     pub(super) fn trust_ids(&self, segment: &Segment) -> Result<(), MaintenanceError> {
-        if !segment.file.damaged_sections().iter().any(|section| NEEDED.contains(section)) {
+        if !NEEDED.into_iter().any(|section| segment.file.is_damaged(section)) {
             return Ok(());
         }
         let number = segment.entry.number;
@@ -67,7 +65,7 @@ impl EmbeddedShelf {
         let number = bad.entry.number;
         let path = SidecarKind::Addresses.path(&self.dir, number, bad.entry.addresses);
         let damaged = || MaintenanceError::Damaged(path.clone());
-        if bad.file.damaged_sections().iter().any(|section| NEEDED.contains(section)) {
+        if NEEDED.into_iter().any(|section| bad.file.is_damaged(section)) {
             return Err(damaged());
         }
         let needs = bad.addresses.bytes() + self.dead_files_max();
@@ -81,37 +79,14 @@ impl EmbeddedShelf {
         self.note_written(bytes);
 
         let _writing: MutexGuard<'_, LogWriterState> = self.writing.lock();
-        let mut manifest = self.manifest.lock();
+        let manifest = self.manifest.lock();
         let mut next = manifest.clone();
         let line = next.segments.iter_mut().find(|line| line.number == number);
         let line = line.ok_or_else(damaged)?;
-        line.addresses += 1;
-        // Rows without an address must be known to be dead without reading the log.
-        self.save_dead(disk, bad, line)?;
-        let line = line.clone();
-        disk.sync_dir(&self.dir.join("seg"))?;
-        let dead = Some(Arc::clone(&bad.dead));
-        let renewed =
-            open_segment((disk, &self.dir), &line, &next, self.terms, dead, &self.damage)?;
-        for (mine, before) in renewed.logs.iter().zip(&bad.logs) {
-            if let (Some(mine), Some(before)) = (mine, before) {
-                mine.copy_dead(before);
-            }
-        }
-        next.write(disk, &self.dir)?;
-        renewed.dead.note_saved();
-        let old = std::mem::replace(&mut *manifest, next);
-        let new = manifest.clone();
-        drop(manifest);
-        let renewed = Arc::new(renewed);
-        self.update_view(|view| {
-            let renew = |known: &Arc<Segment>| {
-                Arc::clone(if known.entry.number == number { &renewed } else { known })
-            };
-            let segments = view.segments.iter().map(renew).collect();
-            ShelfView::new(segments, view.frozen.clone(), Arc::clone(&view.active))
-        });
-        self.remove_unnamed(&old, &new);
+        let line = self.readdress(disk, bad, line)?;
+        let renewed = self.reopen(disk, bad, &line, &next)?;
+        renewed.keep_dead(bad, None);
+        let renewed = self.replace_segment(disk, manifest, next, renewed)?;
         self.known.lock().unreadable.remove(&segment::path(&self.dir, number));
         // Every frame of these logs was read, and is whole.
         bad.logs.iter().flatten().for_each(|log| self.damage.forget(log.number));

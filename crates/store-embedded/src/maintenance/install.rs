@@ -149,6 +149,59 @@ impl EmbeddedShelf {
         Ok(())
     }
 
+    /// Has a segment's line name its next address file, which has been written. Rows without an
+    /// address must be known to be dead without reading a log, so the dead rows are saved.
+    pub(super) fn readdress(
+        &self,
+        disk: &dyn Disk,
+        segment: &Arc<Segment>,
+        line: &mut SegmentEntry,
+    ) -> Result<SegmentEntry, MaintenanceError> {
+        line.addresses += 1;
+        self.save_dead(disk, segment, line)?;
+        disk.sync_dir(&self.dir.join("seg"))?;
+        Ok(line.clone())
+    }
+
+    /// Opens a segment as `line` and the manifest's logs have it now, with the same dead rows.
+    pub(super) fn reopen(
+        &self,
+        disk: &dyn Disk,
+        segment: &Segment,
+        line: &SegmentEntry,
+        manifest: &Manifest,
+    ) -> Result<Segment, MaintenanceError> {
+        let dead = Some(Arc::clone(&segment.dead));
+        Ok(open_segment((disk, &self.dir), line, manifest, self.terms, dead, &self.damage)?)
+    }
+
+    /// Replaces the manifest by `next`, and the segment that has the same number in the view by
+    /// `renewed`. The caller holds `writing`.
+    pub(super) fn replace_segment(
+        &self,
+        disk: &dyn Disk,
+        mut manifest: MutexGuard<'_, Manifest>,
+        next: Manifest,
+        renewed: Segment,
+    ) -> Result<Arc<Segment>, MaintenanceError> {
+        next.write(disk, &self.dir)?;
+        renewed.dead.note_saved();
+        let old = std::mem::replace(&mut *manifest, next);
+        let new = manifest.clone();
+        drop(manifest);
+        let renewed = Arc::new(renewed);
+        self.update_view(|view| {
+            let renew = |known: &Arc<Segment>| {
+                let is_it = known.entry.number == renewed.entry.number;
+                Arc::clone(if is_it { &renewed } else { known })
+            };
+            let segments = view.segments.iter().map(renew).collect();
+            ShelfView::new(segments, view.frozen.clone(), Arc::clone(&view.active))
+        });
+        self.remove_unnamed(&old, &new);
+        Ok(renewed)
+    }
+
     /// Writes the dead rows of a segment if they are more than its `.dead` file has, and returns
     /// the segment with its new manifest line. The rows count as saved once the manifest names the
     /// file.

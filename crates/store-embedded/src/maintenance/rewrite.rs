@@ -11,7 +11,6 @@ use super::install::JobStart;
 use crate::disk::Disk;
 use crate::log::{self, Log, LogFrame, LogRewrite};
 use crate::manifest::{LogEntry, Manifest};
-use crate::open::open_segment;
 use crate::room::BESIDE_OTHERS;
 use crate::segment::RecordAddress;
 use crate::segment::sidecar::SidecarKind;
@@ -130,12 +129,11 @@ impl EmbeddedShelf {
         let bytes = SidecarKind::Addresses.write(disk, &self.dir, id, addresses)?;
         self.all_was_read(&before)?;
         self.trust_addresses(segment, true)?;
-        self.trust_ids(segment)?;
         self.note_written(bytes);
         disk.sync_dir(&self.dir.join("seg"))?;
 
         let _writing: MutexGuard<'_, LogWriterState> = self.writing.lock();
-        let mut manifest = self.manifest.lock();
+        let manifest = self.manifest.lock();
         let mut next = manifest.clone();
         if is_empty {
             next.logs.retain(|log| log.number != number);
@@ -145,15 +143,9 @@ impl EmbeddedShelf {
         let Some(line) = next.segments.iter_mut().find(|s| s.number == segment.entry.number) else {
             return Ok(());
         };
-        line.addresses += 1;
-        // Rows whose records are gone must be known to be dead without reading the log.
-        self.save_dead(disk, segment, line)?;
-        let line = line.clone();
-        disk.sync_dir(&self.dir.join("seg"))?;
-        let dead = Some(Arc::clone(&segment.dead));
-        let renewed =
-            open_segment((disk, &self.dir), &line, &next, self.terms, dead, &self.damage)?;
-        renewed.keep_dead(segment, number);
+        let line = self.readdress(disk, segment, line)?;
+        let renewed = self.reopen(disk, segment, &line, &next)?;
+        renewed.keep_dead(segment, Some(number));
         // Records that died while the log was copied are still in the copy.
         for row in moved_and_dead(&renewed, number) {
             renewed.note_dead(row);
@@ -162,22 +154,7 @@ impl EmbeddedShelf {
             log.note_rewrite(rewrite);
         }
         next.note_dead(renewed.logs.iter().flatten());
-        next.write(disk, &self.dir)?;
-        renewed.dead.note_saved();
-        let old = std::mem::replace(&mut *manifest, next);
-        let new = manifest.clone();
-        drop(manifest);
-        let renewed = Arc::new(renewed);
-        self.update_view(|view| {
-            let mut segments = view.segments.clone();
-            for known in &mut segments {
-                if known.entry.number == renewed.entry.number {
-                    *known = Arc::clone(&renewed);
-                }
-            }
-            ShelfView::new(segments, view.frozen.clone(), Arc::clone(&view.active))
-        });
-        self.remove_unnamed(&old, &new);
+        let renewed = self.replace_segment(disk, manifest, next, renewed)?;
         self.damage.forget(number);
         let written = |segment: &Segment| {
             let log = segment.logs.iter().flatten().find(|log| log.number == number);

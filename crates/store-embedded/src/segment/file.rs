@@ -116,10 +116,12 @@ impl SegmentFile {
 
     /// The sections whose checksum is wrong.
     pub fn damaged_sections(&self) -> Vec<SegmentSection> {
-        let damaged = |section: &SegmentSection| {
-            crc32c::crc32c(self.section(*section)) != self.sums[*section as usize]
-        };
-        SECTIONS.into_iter().filter(damaged).collect()
+        SECTIONS.into_iter().filter(|section| self.is_damaged(*section)).collect()
+    }
+
+    /// Whether the checksum of a section is wrong.
+    pub fn is_damaged(&self, section: SegmentSection) -> bool {
+        crc32c::crc32c(self.section(section)) != self.sums[section as usize]
     }
 
     /// Adds a part of a section to the checksum `sum` of the bytes before it, and returns the new

@@ -205,10 +205,10 @@ impl Segment {
     }
 
     /// Copies how much of the logs is dead from `other`, except for the log numbered `except`.
-    pub fn keep_dead(&self, other: &Self, except: u32) {
+    pub fn keep_dead(&self, other: &Self, except: Option<u32>) {
         for both in self.logs.iter().zip(&other.logs) {
             if let (Some(mine), Some(theirs)) = both
-                && mine.number != except
+                && Some(mine.number) != except
             {
                 mine.copy_dead(theirs);
             }
