@@ -4,14 +4,13 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use hark_testkit::postgres::Cluster;
 use serde_json::{Value, json};
 
-use crate::cli::full::{SmallDisk, health};
-use crate::cli::support::{Place, Run, event, hark, notes};
-use crate::served::{PATIENCE, Socket};
+use crate::cli::full::SmallDisk;
+use crate::cli::support::{Place, Run, event, hark, notes, wait_for_health};
+use crate::served::Socket;
 
 /// The user who owns the archive when a command is run as root.
 const OTHER: u32 = 65_534;
@@ -95,19 +94,6 @@ fn publish(address: &str, event: &str) -> (bool, String) {
     let answer = socket.json();
     assert_eq!(answer[0], "OK", "{answer}");
     (answer[2] == true, answer[3].as_str().unwrap_or_default().to_owned())
-}
-
-/// Waits until `/healthz` has this status. Returns what it says.
-fn wait_for_health(address: &str, status: u16) -> String {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let (now, said) = health(address);
-        if now == status {
-            return said;
-        }
-        assert!(Instant::now() < until, "no status {status}, but {now}: {said}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// The files of a folder with this ending, by name.

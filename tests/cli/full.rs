@@ -2,15 +2,14 @@
 //! damage. On a small file system in memory, which only root can mount.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::support::{Place, Run, event};
+use super::support::{Place, Run, event, health, wait_for_health};
 use crate::served::{PATIENCE, Socket};
 
 /// A file system of 24 MB at the place's data directory.
@@ -74,17 +73,6 @@ fn events(from: u64, count: u64) -> String {
     (from..from + count).map(one).collect()
 }
 
-pub(crate) fn health(address: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).expect("is there");
-    let request = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("is sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("is answered");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("has a body");
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    (status.expect("a status"), body.to_owned())
-}
-
 fn publish(socket: &mut Socket, n: u64) -> Value {
     socket.say(&format!("[\"EVENT\",{}]", events(n, 1).trim()));
     socket.json()
@@ -136,11 +124,7 @@ fn a_full_disk_lets_a_server_start_and_what_is_deleted_makes_room() {
     let after = place.hark(&["stats", "--json"]).json();
     assert!(after["free_bytes"].as_u64() > Some(8 << 20), "{said}: {after}");
     // The server finds out by itself that there is space.
-    let until = Instant::now() + PATIENCE;
-    while health(&serving.address).0 != 200 {
-        assert!(Instant::now() < until, "{:?}", health(&serving.address));
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    wait_for_health(&serving.address, 200);
     let taken = publish(&mut Socket::connect(&serving.address), 50_000);
     assert_eq!(taken[2], true, "{taken}");
     assert!(disk.reserve().exists(), "made again");

@@ -1,38 +1,11 @@
 //! `/healthz` and `hark healthz` say what is the case, without a write or a question.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hark_testkit::postgres::Cluster;
 
-use super::support::{Place, Run, Serving, command, hark, hark_with};
-
-/// The longest wait. Nothing that a test waits for takes so long, even on a loaded machine.
-const PATIENCE: Duration = Duration::from_mins(2);
-
-/// The status and the body of `/healthz`.
-fn health(server: &Serving) -> (u16, String) {
-    let mut stream = TcpStream::connect(&server.address).unwrap();
-    stream.write_all(b"GET /healthz HTTP/1.0\r\nHost: h\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-}
-
-/// Waits until `/healthz` has this status, and returns its body.
-fn wait_for(server: &Serving, status: u16) -> String {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let (found, body) = health(server);
-        if found == status {
-            return body;
-        }
-        assert!(Instant::now() < until, "no status {status}, but {found} {body}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
+use super::support::{Place, Run, Serving, command, hark, hark_with, health, wait_for_health};
+use crate::served::PATIENCE;
 
 /// Asks by the command.
 fn asked(server: &Serving) -> Run {
@@ -46,23 +19,23 @@ fn a_database_that_stops_and_starts_shows_without_any_traffic() {
     let place = Place::new("health");
     let store = ["--store", &database.url];
     let server = place.serve_with(&store);
-    assert_eq!(health(&server), (200, "ok\n".into()));
+    assert_eq!(health(&server.address), (200, "ok\n".into()));
     assert_eq!(asked(&server).text(), "ok\n");
     for round in 0..2 {
         cluster.stop();
-        let body = wait_for(&server, 503);
+        let body = wait_for_health(&server.address, 503);
         assert!(body.contains("the database is away"), "{round}: {body}");
         let run = asked(&server);
         assert!(run.code == 1 && run.stdout.contains("the database is away"), "{run:?}");
         cluster.start();
-        assert_eq!(wait_for(&server, 200), "ok\n", "{round}");
+        assert_eq!(wait_for_health(&server.address, 200), "ok\n", "{round}");
     }
     // A database that hangs ends no connection.
     cluster.pause();
-    let body = wait_for(&server, 503);
+    let body = wait_for_health(&server.address, 503);
     assert!(body.contains("no answer for 10 s"), "{body}");
     cluster.resume();
-    assert_eq!(wait_for(&server, 200), "ok\n");
+    assert_eq!(wait_for_health(&server.address, 200), "ok\n");
     // A server on a database has statistics of its own, and reads its configuration again.
     let stats = place.hark(&[&["stats", "--json"][..], &store].concat()).json();
     assert_eq!(stats["server_running"], true);
@@ -89,7 +62,7 @@ fn a_mirror_that_is_stuck_shows_until_it_is_not_or_need_not() {
     };
     let config = settings(1);
     let server = place.serve_with(&["--config", &config]);
-    let body = wait_for(&server, 503);
+    let body = wait_for_health(&server.address, 503);
     assert!(body.starts_with("the mirror has made no progress for "), "{body}");
     let stats = place.hark(&["stats", "--json"]).json();
     assert!(stats["server"]["mirror"]["idle_ms"].as_u64().unwrap() >= 1_000, "{stats}");
@@ -97,7 +70,7 @@ fn a_mirror_that_is_stuck_shows_until_it_is_not_or_need_not() {
     assert_eq!(stats["server"]["trouble"], serde_json::Value::Null);
     settings(0);
     place.hark(&["reload"]).text();
-    assert_eq!(health(&server), (200, "ok\n".into()));
+    assert_eq!(health(&server.address), (200, "ok\n".into()));
     assert_eq!(server.terminate().0, 0);
 }
 

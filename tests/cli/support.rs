@@ -1,11 +1,15 @@
 //! A directory of one test, the binary run in it, and signed events.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use hark_codec::crypto::KeyPair;
 use hark_codec::nostr::EventDraft;
+
+use crate::served::PATIENCE;
 
 /// The result of a run.
 #[derive(Debug)]
@@ -185,6 +189,31 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// The status and the body of `/healthz`.
+pub(crate) fn health(address: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("is there");
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("is sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("is answered");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("has a body");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.expect("a status"), body.to_owned())
+}
+
+/// Waits until `/healthz` has this status, and returns its body.
+pub(crate) fn wait_for_health(address: &str, status: u16) -> String {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let (found, body) = health(address);
+        if found == status {
+            return body;
+        }
+        assert!(Instant::now() < until, "no status {status}, but {found}: {body}");
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

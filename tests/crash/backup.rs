@@ -1,11 +1,10 @@
 //! Backups on a disk that fails: whatever it loses, the backup on it is the former one or the new one.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use hark_archive::{Id, Query, Store, Write};
+use hark_archive::{Id, Store, Write};
 use hark_store_embedded::backup::{
     BackupCatalog, BackupError, BackupSource, BackupTask, back_up, pack, restore, restore_unpacked,
     unpack,
@@ -16,31 +15,9 @@ use hark_testkit::contract::rules;
 use hark_testkit::disk::{FaultyDisk, Trouble, scratch};
 use hark_testkit::random::{Flavour, Random, World};
 
-use super::long;
+use super::{Folder, everything, long};
 
 type Records = BTreeMap<Id, Vec<u8>>;
-
-/// A directory that is removed with its value.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What is left behind in the temporary directory harms nobody.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn records(store: &dyn Store) -> Records {
-    let mut all = Records::new();
-    let mut search = store.search(&Query::default()).expect("searches");
-    search
-        .slice(u64::MAX, &mut |record| {
-            all.insert(*record.id(), record.bytes().to_vec());
-            ControlFlow::Continue(())
-        })
-        .expect("answers");
-    all
-}
 
 fn source(data: &Path) -> BackupSource<'_> {
     BackupSource { data, shelves: &["shelf", "none"], disk: Arc::new(RealDisk), now_s: 1 }
@@ -64,7 +41,7 @@ fn restored(disk: &FaultyDisk, options: &EmbeddedOptions, context: &str) -> Opti
     let report = hark_store_embedded::check(&shelf, options, &mut |_| {}).expect("is read");
     assert!(report.faults.is_empty(), "{context}: {:?}", report.faults);
     let store = EmbeddedStore::open_read_only(&shelf, options.clone()).expect("opens");
-    Some(records(&store))
+    Some(everything(&store))
 }
 
 fn run(seed: u64) {
@@ -91,7 +68,7 @@ fn run(seed: u64) {
         if random.once_in(3) {
             store.compact(&mut |_| {}).expect("compacts");
         }
-        let now = records(&store);
+        let now = everything(&store);
         let trouble = *random.pick(&[Trouble::Once, Trouble::Full, Trouble::Power]);
         let after = random.below(40) as u64;
         disk.arm(trouble, after);
@@ -138,7 +115,7 @@ fn unpacked(bytes: &[u8], options: &EmbeddedOptions) -> Result<Records, BackupEr
     let report = hark_store_embedded::check(&shelf, options, &mut |_| {}).expect("is read");
     assert!(report.faults.is_empty(), "{:?}", report.faults);
     let store = EmbeddedStore::open_read_only(&shelf, options.clone()).expect("opens");
-    Ok(records(&store))
+    Ok(everything(&store))
 }
 
 /// A file in memory.
@@ -185,7 +162,7 @@ fn a_backup_in_one_file_is_whole_or_refused() {
     let disk = FaultyDisk::new(1).expect("a directory for the disk");
     pack_to(&folder.0, &disk).expect("is written");
     let bytes = std::fs::read(disk.root().join("packed")).expect("is there");
-    assert_eq!(unpacked(&bytes, &options).expect("is whole"), records(&store));
+    assert_eq!(unpacked(&bytes, &options).expect("is whole"), everything(&store));
     let is_refused = |bytes: &[u8], what: &str| {
         let found = unpacked(bytes, &options);
         assert!(found.is_err(), "{what}: it was restored all the same");
@@ -212,7 +189,7 @@ fn a_backup_in_one_file_holds_one_moment_of_an_archive_that_changes() {
     let mut random = Random::new(8);
     let folder = Folder(scratch("packed-meanwhile"));
     let (store, mut world, options) = archive(&folder.0, &mut random);
-    let (mut known, mut file) = (vec![records(&store)], Vec::new());
+    let (mut known, mut file) = (vec![everything(&store)], Vec::new());
     let mut steps = 0;
     let done =
         pack(&source(&folder.0), (&mut MemoryFile(&mut file), Path::new("x")), &mut |_, _| {
@@ -222,7 +199,7 @@ fn a_backup_in_one_file_holds_one_moment_of_an_archive_that_changes() {
                 let batch: Vec<_> = (0..60).map(|_| Write::Put(world.record())).collect();
                 store.commit(&batch).expect("commits");
                 store.compact(&mut |_| {}).expect("compacts");
-                known.push(records(&store));
+                known.push(everything(&store));
             }
         });
     done.expect("is written");
@@ -242,7 +219,7 @@ fn a_backup_in_one_file_on_a_failing_disk_is_the_former_one_or_the_new_one() {
         for _ in 0..3 {
             let batch: Vec<_> = (0..30).map(|_| Write::Put(world.record())).collect();
             store.commit(&batch).expect("commits");
-            let now = records(&store);
+            let now = everything(&store);
             let trouble = *random.pick(&[Trouble::Once, Trouble::Full, Trouble::Power]);
             disk.arm(trouble, random.below(60) as u64);
             let taken = pack_to(&folder.0, &disk);

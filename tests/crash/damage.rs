@@ -14,9 +14,11 @@ use hark_testkit::contract::{compare, rules};
 use hark_testkit::disk::scratch;
 use hark_testkit::random::{Flavour, Random, World};
 
+use super::{Folder, everything};
+
 /// A shelf with its history, in a directory that is removed with it.
 struct Fixture {
-    root: PathBuf,
+    root: Folder,
     options: EmbeddedOptions,
     world: World,
     flavour: Flavour,
@@ -27,25 +29,6 @@ struct Fixture {
     put: HashMap<Id, Vec<Vec<u8>>>,
     /// The length of the last log and the shelf's records, after each batch of the last log.
     steps: Vec<(u64, BTreeMap<Id, Vec<u8>>)>,
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        // What is left behind in the temporary directory harms nobody.
-        let _ = fs::remove_dir_all(&self.root);
-    }
-}
-
-fn everything(store: &dyn Store) -> BTreeMap<Id, Vec<u8>> {
-    let mut all = BTreeMap::new();
-    let mut search = store.search(&Query::default()).expect("searches");
-    search
-        .slice(u64::MAX, &mut |record| {
-            all.insert(*record.id(), record.bytes().to_vec());
-            ControlFlow::Continue(())
-        })
-        .expect("answers");
-    all
 }
 
 fn files(shelf: &Path) -> Vec<PathBuf> {
@@ -64,7 +47,7 @@ impl Fixture {
     }
 
     fn with(seed: u64, batches: usize, seal_records: u32, flavour: Flavour, writes: usize) -> Self {
-        let root = scratch("damage");
+        let root = Folder(scratch("damage"));
         let options = EmbeddedOptions {
             seal_records,
             merge_fan_in: 6,
@@ -122,7 +105,7 @@ impl Fixture {
     }
 
     fn shelf(&self) -> PathBuf {
-        self.root.join("nostr")
+        self.root.0.join("nostr")
     }
 
     fn open(&self, shelf: &Path) -> Result<EmbeddedStore, hark_store_embedded::ShelfOpenError> {
@@ -131,7 +114,7 @@ impl Fixture {
 
     /// A copy of the shelf.
     fn copy(&self) -> PathBuf {
-        let copy = self.root.join("copy");
+        let copy = self.root.0.join("copy");
         let _ = fs::remove_dir_all(&copy);
         for path in files(&self.shelf()) {
             let to = copy.join(path.strip_prefix(self.shelf()).expect("within"));

@@ -1,12 +1,11 @@
 //! What `hark salvage` brings back: every whole record, whatever happened to the disk, and none that
 //! was deleted.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use hark_archive::{Id, Query, Record, Store, Write};
 use hark_store_embedded::disk::RealDisk;
@@ -16,27 +15,7 @@ use hark_testkit::contract::rules;
 use hark_testkit::disk::{FaultyDisk, Trouble, scratch};
 use hark_testkit::random::{Flavour, Random, World};
 
-/// A directory that is removed with this.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What is left behind in the temporary directory harms nobody.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn everything(store: &dyn Store) -> BTreeMap<Id, Vec<u8>> {
-    let mut all = BTreeMap::new();
-    let mut search = store.search(&Query::default()).expect("searches");
-    search
-        .slice(u64::MAX, &mut |record| {
-            all.insert(*record.id(), record.bytes().to_vec());
-            ControlFlow::Continue(())
-        })
-        .expect("answers");
-    all
-}
+use super::{Folder, each_seed, everything};
 
 fn options(random: &mut Random) -> EmbeddedOptions {
     EmbeddedOptions {
@@ -210,7 +189,7 @@ fn run(seed: u64) {
     if !dir.join("MANIFEST").exists() {
         return;
     }
-    let root = Scratch(scratch("salvage"));
+    let root = Folder(scratch("salvage"));
     let sound = root.0.join("sound");
     copy(&dir, &sound);
     let expected = {
@@ -301,24 +280,5 @@ fn run(seed: u64) {
 
 #[test]
 fn every_whole_record_comes_back_from_any_damage_and_no_deleted_one() {
-    if let Ok(seed) = std::env::var("HARK_SEED") {
-        return run(seed.parse().expect("HARK_SEED is a number"));
-    }
-    let seeds = if super::long() { 1_000 } else { 80 };
-    let seeds = std::env::var("HARK_SEEDS").map_or(seeds, |n| n.parse().expect("a number"));
-    let next = AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
-                        break;
-                    }
-                    run(seed);
-                }
-            });
-        }
-    });
-    println!("{seeds} seeds");
+    each_seed(80, 1_000, run);
 }

@@ -3,7 +3,6 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hark_archive::effects::KeepAll;
@@ -323,26 +322,7 @@ impl Simulation {
 
 #[test]
 fn what_was_acknowledged_survives_any_crash_and_nothing_else_appears() {
-    if let Ok(seed) = std::env::var("HARK_SEED") {
-        return Simulation::new(seed.parse().expect("HARK_SEED is a number")).run();
-    }
-    let seeds = if super::long() { 10_000 } else { 300 };
-    let seeds = std::env::var("HARK_SEEDS").map_or(seeds, |n| n.parse().expect("a number"));
-    let next = AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
-                        break;
-                    }
-                    Simulation::new(seed).run();
-                }
-            });
-        }
-    });
-    println!("{seeds} seeds");
+    super::each_seed(300, 10_000, |seed| Simulation::new(seed).run());
 }
 
 #[test]
