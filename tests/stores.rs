@@ -125,6 +125,7 @@ fn contract(name: &str, flavour: Flavour, background: bool, seal: u32, size: Siz
     let mut shelf = Shelf::new(name, flavour, background, seal);
     let compared = run(&mut shelf, flavour, seed, size);
     println!("{name}, seed {seed}: {compared:?}, {:?}", shelf.embedded().stats());
+    assert!(compared.ranges >= 20, "sums of ids are there");
     compared
 }
 

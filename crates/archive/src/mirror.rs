@@ -24,6 +24,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::copy::{ComparisonWalk, Difference};
 use crate::query::Query;
 use crate::query::explain::Explanation;
+use crate::store::ranges::IdRanges;
 use crate::store::{
     CommitError, CommitResult, MirrorLag, NumberedRecord, Outcome, Search, SearchError,
     SpaceBounds, Store, StoreStats, Write, commit_whole,
@@ -294,6 +295,10 @@ impl Store for MirroredStore {
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
         self.shared.first.count(query)
+    }
+
+    fn ranges(&self, query: &Query) -> Result<Option<Box<dyn IdRanges>>, SearchError> {
+        self.shared.first.ranges(query)
     }
 
     fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use hark_codec::record::{Id, Record};
 
+use self::ranges::IdRanges;
 use crate::meter::HistogramSnapshot;
 use crate::query::Query;
 use crate::query::explain::Explanation;
@@ -31,6 +32,7 @@ use crate::query::plan::Set;
 
 pub mod label_values;
 pub mod memory;
+pub mod ranges;
 
 /// One change to a store.
 #[derive(Clone, Debug)]
@@ -442,6 +444,12 @@ pub trait Store: Send + Sync {
     /// Counts the records that match, ignoring limit and cursor. `None` if the budget did not
     /// suffice, or if a record that may match could not be read; a search then says more.
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError>;
+
+    /// Returns the ids of the records that match, by ranges. `None` if the store keeps no sums that
+    /// answer the query, or does not have them now; see [`Query::window_without`].
+    fn ranges(&self, _: &Query) -> Result<Option<Box<dyn IdRanges>>, SearchError> {
+        Ok(None)
+    }
 
     /// Passes each value of a label to `each`, with the number of stored records that have it. Every
     /// value is passed once, in no particular order. A store counts only the labels that its

@@ -3,6 +3,7 @@
 
 pub mod crypto;
 pub mod hex;
+pub mod id_sum;
 pub mod nostr;
 pub mod record;
 pub mod scan;

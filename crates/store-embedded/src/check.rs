@@ -10,6 +10,7 @@ use std::sync::Arc;
 use hark_archive::query::prepared::TermMap as _;
 use hark_archive::query::source::Source;
 use hark_archive::{Id, Record};
+use hark_codec::id_sum::IdSum;
 
 use crate::disk::Disk;
 use crate::head::{Head, HeadView, ROWS_MAX};
@@ -20,9 +21,10 @@ use crate::open::{ShelfOpenError, open_segment};
 use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::rebuild::DeletionMap;
 use crate::salvage::scan::{ScannedPart, scan};
+use crate::segment::file::SegmentFile;
 use crate::segment::values::Value;
 use crate::segment::view::{Segment, SegmentView};
-use crate::segment::{self, RecordAddress, SECTIONS};
+use crate::segment::{self, RecordAddress, SECTIONS, SUMMED_ROWS};
 use crate::term::TermHasher;
 
 /// A fault in a file of a shelf.
@@ -310,6 +312,9 @@ impl ShelfCheck<'_> {
                 continue;
             };
             let here = (record.time(), *record.id());
+            if segment.file.id(row).is_some_and(|id| id != here.1) {
+                self.count_fault(faults, format!("row {row} has the id of another record"));
+            }
             if before.is_some_and(|(time, id)| (time, here.1) < (here.0, id)) {
                 self.count_fault(faults, format!("row {row} is out of order"));
             }
@@ -406,7 +411,23 @@ impl ShelfCheck<'_> {
             self.count_fault(faults, "the list of expiries is out of order".into());
         }
         self.values(segment, faults);
-        debug_assert_eq!(SECTIONS.len(), 11, "a new section needs its check here");
+        self.sums(file, faults);
+        debug_assert_eq!(SECTIONS.len(), 13, "a new section needs its check here");
+    }
+
+    /// Checks the sums of ids. The ids of live rows were compared with their records.
+    fn sums(&mut self, file: &SegmentFile, faults: &mut FaultCount) {
+        let mut sum = IdSum::default();
+        for (row, id) in (0..file.rows).map_while(|row| Some((row, file.id(row)?))) {
+            if row % SUMMED_ROWS == 0 && file.sum_before(row) != sum {
+                let what = format!("the sum of the ids before row {row} is wrong");
+                self.count_fault(faults, what);
+            }
+            sum.add(&id);
+        }
+        if file.has_ids && file.sum_before(file.rows) != sum {
+            self.count_fault(faults, "the sum of all ids is wrong".into());
+        }
     }
 
     /// Checks the values of listed labels: live rows have no others, and every value has a row.

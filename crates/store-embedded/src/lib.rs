@@ -35,6 +35,7 @@ pub mod segment;
 mod shelf;
 mod space;
 mod store;
+mod sums;
 mod suspect;
 mod tail;
 pub mod term;

@@ -14,9 +14,10 @@ use crate::segment::sidecar::SidecarKind;
 use crate::term::SECRET;
 
 /// The format that this version writes.
-pub const VERSION: u32 = 2;
-/// The formats that it reads. The first is the same but for segments, which listed no labels.
-const KNOWN: [u32; 2] = [1, VERSION];
+pub const VERSION: u32 = 3;
+/// The formats that it reads. The others are the same but for segments: those of the first listed no
+/// labels, those of the first two had no ids.
+const KNOWN: [u32; 3] = [1, 2, VERSION];
 const NAME: &str = "MANIFEST";
 const ASIDE: &str = "MANIFEST.new";
 

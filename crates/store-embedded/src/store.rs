@@ -8,6 +8,7 @@ use hark_archive::query::explain::Explanation;
 use hark_archive::query::merge::{SnapshotSearch, count_all, explain_all};
 use hark_archive::query::prepared::{PreparedQuery, TermMap as _};
 use hark_archive::query::source::Source;
+use hark_archive::store::ranges::IdRanges;
 use hark_archive::store::{SpaceBounds, StoreStats, commit_whole};
 use hark_archive::{
     CommitError, CommitResult, Id, Query, Record, Search, SearchError, Store, Write,
@@ -118,6 +119,12 @@ impl Store for EmbeddedStore {
         let count = count_all(&view.parts, &view.now().0, questions);
         self.shelf.believe(&view, &before, || view.parts.trouble(&query))?;
         Ok(count)
+    }
+
+    fn ranges(&self, query: &Query) -> Result<Option<Box<dyn IdRanges>>, SearchError> {
+        let mut query = query.clone();
+        query.normalise();
+        Ok(self.shelf.ranges(&query))
     }
 
     fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use hark_archive::effects::{KeepAll, Rules};
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Id, Outcome, Position, Query, Search, SearchProgress, Store, Write};
+use hark_codec::id_sum::IdTally;
 use hark_networks::nostr::rules::NostrRules;
 
 use crate::random::{Flavour, Random, World};
@@ -37,6 +38,8 @@ pub struct Compared {
     pub answers: usize,
     /// Outcomes of writes.
     pub outcomes: usize,
+    /// Ranges of ids.
+    pub ranges: usize,
 }
 
 /// The rules of a flavour.
@@ -75,6 +78,7 @@ pub fn run(subject: &mut dyn Subject, flavour: Flavour, seed: u64, size: Size) -
             disturbed += 1;
             let context = format!("seed {seed}, after {} records", world.made());
             compare_values(subject.store(), &model, listed(flavour), &context);
+            compared.ranges += compare_ranges(subject.store(), &model, &mut world, &context);
         }
         while compared.queries < size.queries * world.made() / size.records {
             let query = world.query();
@@ -84,7 +88,9 @@ pub fn run(subject: &mut dyn Subject, flavour: Flavour, seed: u64, size: Size) -
             compared.queries += 1;
         }
     }
-    compare_values(subject.store(), &model, listed(flavour), &format!("seed {seed}, at the end"));
+    let context = format!("seed {seed}, at the end");
+    compare_values(subject.store(), &model, listed(flavour), &context);
+    compared.ranges += compare_ranges(subject.store(), &model, &mut world, &context);
     compared
 }
 
@@ -102,6 +108,48 @@ pub fn compare_values(store: &dyn Store, model: &MemoryStore, listed: &[u8], con
         let (theirs, ours) = (values(store, name), values(model, name));
         assert!(theirs == ours, "values of {name} differ, {context}: {theirs:?} for {ours:?}");
     }
+}
+
+/// Compares ranges of ids with what the model says, for a random window, and returns how many were
+/// compared: none if the store keeps no sums. Panics with `context` if they differ.
+pub fn compare_ranges(
+    store: &dyn Store,
+    model: &MemoryStore,
+    world: &mut World,
+    context: &str,
+) -> usize {
+    let Query { from, to, now, mut not_kinds, gate, .. } = world.query();
+    // Readers who see some of the hidden records ask for no sums.
+    not_kinds.extend(gate.iter().flat_map(|gate| gate.kinds.clone()));
+    let query = Query { from, to, now, not_kinds, ..Query::default() };
+    let Some(ranges) = store.ranges(&query).expect("the store has ranges") else { return 0 };
+    let mut items = model.matching(&query);
+    items.sort_unstable_by_key(|at| (at.time, at.id));
+    let key = |at: &Position| (at.time, at.id);
+    let index = |at: &Position| items.partition_point(|item| key(item) < key(at));
+    let at = |random: &mut Random| match items.get(random.below(items.len() + 1)) {
+        Some(item) if random.below(2) == 0 => *item,
+        Some(item) => Position { time: item.time, id: random.bytes() },
+        None => Position { time: u64::MAX, id: [0; 32] },
+    };
+    let context = format!("{query:?}, {context}");
+    for _ in 0..20 {
+        let mut ends = [at(&mut world.random), at(&mut world.random)];
+        ends.sort_unstable_by_key(key);
+        let [low, high] = &ends;
+        let expected = &items[index(low)..index(high)];
+        let mut tally = IdTally::default();
+        expected.iter().for_each(|at| tally.add(&at.id));
+        assert_eq!(ranges.before(high).minus(ranges.before(low)), tally, "sums differ, {context}");
+        let max = world.random.below(expected.len() + 2);
+        let found = ranges.items(low, high, max);
+        assert_eq!(found, expected[..max.min(expected.len())], "ranges differ, {context}");
+        let cuts = ranges.divide(low, high, 16);
+        assert!(cuts.len() <= 16 && cuts.is_sorted_by_key(key), "{context}");
+        assert!(cuts.iter().all(|cut| key(low) <= key(cut) && key(cut) < key(high)), "{context}");
+    }
+    ranges.check().expect("nothing is damaged");
+    20
 }
 
 fn batch(world: &mut World) -> Vec<Write> {

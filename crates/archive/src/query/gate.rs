@@ -24,6 +24,17 @@ pub struct Gate {
 }
 
 impl Gate {
+    /// Returns the gate for readers who see none of the hidden records.
+    #[must_use]
+    pub fn to_strangers(&self) -> Self {
+        Self { kinds: self.kinds.clone(), ..Self::default() }
+    }
+
+    /// Returns whether its readers see none of the hidden records.
+    pub fn is_to_strangers(&self) -> bool {
+        self.readers.is_empty() && self.addressed.values.is_empty()
+    }
+
     /// Returns whether the readers may see `record`.
     pub fn lets_see(&self, record: &Record<'_>) -> bool {
         self.kinds.binary_search(&record.kind()).is_err()
@@ -57,7 +68,7 @@ impl Query {
             self.kinds.as_ref().is_none_or(|kinds| kinds.binary_search(kind).is_ok())
                 && !self.not_kinds.contains(kind)
         };
-        let blind = gate.readers.is_empty() && gate.addressed.values.is_empty();
+        let blind = gate.is_to_strangers();
         let mut hidden: Vec<u32> = gate.kinds.iter().filter(asked).copied().collect();
         hidden.retain(|_| !blind);
         let mut all = Vec::new();

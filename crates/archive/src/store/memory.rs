@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use hark_codec::id_sum::IdTally;
 use hark_codec::record::{Id, Key, Record};
 use parking_lot::Mutex;
 
+use super::ranges::IdRanges;
 use super::{
     CommitError, CommitResult, Outcome, Search, SearchError, SearchProgress, Store, StoreStats,
     Write, label_values,
@@ -231,6 +233,15 @@ impl Store for MemoryStore {
         Ok(Some(self.state.lock().find(&query).len() as u64))
     }
 
+    fn ranges(&self, query: &Query) -> Result<Option<Box<dyn IdRanges>>, SearchError> {
+        if query.window_without().is_none() {
+            return Ok(None);
+        }
+        let mut items = self.matching(query);
+        items.sort_unstable_by_key(|at| (at.time, at.id));
+        Ok(Some(Box::new(MemoryRanges(items))))
+    }
+
     fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {
         let state = self.state.lock();
         let records = state.records.values().map(|bytes| view(bytes));
@@ -278,6 +289,38 @@ impl Store for MemoryStore {
 }
 
 /// A search whose whole result was computed at its start.
+/// The records of a query when they were asked for, the oldest first.
+struct MemoryRanges(Vec<Position>);
+
+impl MemoryRanges {
+    fn range(&self, from: &Position, to: &Position) -> &[Position] {
+        let index = |at: &Position| self.0.partition_point(|o| (o.time, o.id) < (at.time, at.id));
+        self.0.get(index(from)..index(to)).unwrap_or_default()
+    }
+}
+
+impl IdRanges for MemoryRanges {
+    fn before(&self, at: &Position) -> IdTally {
+        let mut tally = IdTally::default();
+        let start = Position { time: 0, id: [0; 32] };
+        self.range(&start, at).iter().for_each(|at| tally.add(&at.id));
+        tally
+    }
+
+    fn items(&self, from: &Position, to: &Position, max: usize) -> Vec<Position> {
+        self.range(from, to).iter().take(max).copied().collect()
+    }
+
+    fn divide(&self, from: &Position, to: &Position, parts: usize) -> Vec<Position> {
+        let range = self.range(from, to);
+        range.chunks(range.len().div_ceil(parts.max(1)).max(1)).map(|part| part[0]).collect()
+    }
+
+    fn check(&self) -> Result<(), SearchError> {
+        Ok(())
+    }
+}
+
 struct MemorySearch {
     records: Vec<Arc<[u8]>>,
     limit: usize,

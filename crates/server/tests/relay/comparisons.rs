@@ -104,12 +104,74 @@ async fn a_comparison_finds_what_a_question_finds() {
     relay.stop().await;
 }
 
+/// A window of many events is compared by the store's sums. Nothing is held for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_events_than_a_set_may_have_are_compared_by_sums() {
+    let relay = Relay::start(|config| {
+        config.limits = Limits {
+            limit_default: 5_000,
+            negentropy_events_max: 20,
+            negentropy_message_bytes_max: 9_216,
+            rates: RateLimits::none(),
+            ..Limits::default()
+        };
+    })
+    .await;
+    let mut random = Random::new(21);
+    let mut client = relay.client().await;
+    let mut events = archive(&mut random, 2_500);
+    publish_all(&mut client, &events).await;
+    for round in 0..3 {
+        for reader in [None, Some(9)] {
+            let mut client = relay.client().await;
+            if let Some(who) = reader {
+                client.auth(who).await;
+            }
+            for filter in [json!({}), json!({"since": NOW_S - 8, "until": NOW_S - 3})] {
+                let theirs = ids(&client.look(std::slice::from_ref(&filter)).await);
+                for once_in in [1, 2, 50] {
+                    let ours: Vec<&Value> =
+                        events.iter().filter(|_| !random.once_in(once_in)).collect();
+                    let ours_held = held(ours.iter().copied());
+                    let compared = compare(&mut client, &filter, &ours_held, 4_096).await;
+                    let Compared { have, need, .. } = compared.unwrap();
+                    let ours = ids(ours);
+                    assert!(have.iter().eq(ours.difference(&theirs)), "{reader:?} {filter}");
+                    assert!(need.iter().eq(theirs.difference(&ours)), "{reader:?} {filter}");
+                }
+            }
+            open(&mut client, "held", json!({})).await;
+            assert_eq!(scrape(&relay).await["hark_comparisons_bytes"], 0.0);
+        }
+        // Sums follow what is put, deleted and expires.
+        let more = archive(&mut random, 300);
+        publish_all(&mut client, &more).await;
+        events.extend(more);
+        relay.clock.set(NOW_S + 5 * (round + 1));
+    }
+    // Who sees private events is answered from a set, which has its bound.
+    client.auth(1).await;
+    let refusal = compare(&mut client, &json!({}), &held([]), 0).await.unwrap_err();
+    assert_eq!(refusal[2], "blocked: this query is too big");
+    relay.stop().await;
+}
+
 /// A relay with private events says the same, byte for byte, as one without them.
 #[tokio::test(flavor = "multi_thread")]
 async fn private_events_are_in_no_fingerprint() {
+    said_alike(
+        &Limits::default(),
+        &[json!({}), json!({"kinds": [1, 1059]}), json!({"#p": [pubkey(3)]})],
+    )
+    .await;
+    let by_sums = Limits { negentropy_events_max: 50, ..Limits::default() };
+    said_alike(&by_sums, &[json!({}), json!({"since": 7})]).await;
+}
+
+async fn said_alike(limits: &Limits, filters: &[Value]) {
     let mut said = Vec::new();
     for private in [0, 70] {
-        let relay = Relay::start(|_| {}).await;
+        let relay = Relay::start(|config| config.limits = limits.clone()).await;
         let mut client = relay.client().await;
         let public = (0..100).map(|n| note(1, NOW_S - n, "public"));
         let wraps = (0..private).map(|n| event(2, NOW_S - n, 1059, &[&["p", &pubkey(3)]], ""));
@@ -125,9 +187,9 @@ async fn private_events_are_in_no_fingerprint() {
             if let Some(who) = who {
                 client.auth(who).await;
             }
-            for filter in [json!({}), json!({"kinds": [1, 1059]}), json!({"#p": [pubkey(3)]})] {
+            for filter in filters {
                 for ours in [&held([]), &half] {
-                    answers.push(compare(&mut client, &filter, ours, 0).await.unwrap().answers);
+                    answers.push(compare(&mut client, filter, ours, 0).await.unwrap().answers);
                 }
             }
         }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use hark_archive::Record;
 use hark_archive::query::prepared::TermMap as _;
+use hark_archive::{Id, Record};
 use parking_lot::Mutex;
 
 use self::ids::Ids;
@@ -19,6 +19,7 @@ pub use self::table::{HeadRow, id_prefix};
 pub use self::view::HeadView;
 use crate::bits::DeadRows;
 use crate::log::Log;
+use crate::sums::SummedHead;
 use crate::term::TermHasher;
 
 mod arena;
@@ -68,6 +69,8 @@ pub struct Head {
     newest: AtomicU64,
     expiring: Mutex<BTreeMap<u64, Vec<u32>>>,
     next_expiry: AtomicU64,
+    /// The rows that sums have, once sums were asked for.
+    summed: Mutex<Option<SummedHead>>,
 }
 
 impl Head {
@@ -91,6 +94,7 @@ impl Head {
             newest: AtomicU64::new(0),
             expiring: Mutex::default(),
             next_expiry: AtomicU64::new(u64::MAX),
+            summed: Mutex::default(),
         }
     }
 
@@ -193,6 +197,16 @@ impl Head {
         expiring.iter().flat_map(|(&at, rows)| rows.iter().map(move |&row| (at, row))).collect()
     }
 
+    /// The expiry times up to `now` and their rows, ascending by time.
+    pub fn expired_by(&self, now: u64) -> Vec<(u64, u32)> {
+        if self.next_expiry.load(Ordering::Acquire) > now {
+            return Vec::new();
+        }
+        let expiring = self.expiring.lock();
+        let due = expiring.range(..=now);
+        due.flat_map(|(&at, rows)| rows.iter().map(move |&row| (at, row))).collect()
+    }
+
     /// Marks a row as deleted by the current batch; false if it was marked already.
     pub fn doom(&self, row: u32) -> bool {
         self.chunk(row).is_some_and(|chunk| chunk.doomed.set(row % CHUNK as u32))
@@ -204,7 +218,29 @@ impl Head {
         chunk.doomed.set(row % CHUNK as u32);
         if self.dead.kill(row, || chunk.dead.set(row % CHUNK as u32), || Some(found.kind)) {
             self.log.note_dead(found.offset);
+            if let Some(summed) = &mut *self.summed.lock() {
+                summed.take(self, row);
+            }
         }
+    }
+
+    /// Returns the id of a row's record.
+    pub fn id(&self, row: u32) -> Option<Id> {
+        self.record(row).map(|record| *record.id())
+    }
+
+    /// Calls `with` with the published rows of other kinds than the `hidden` ones that are alive and
+    /// have not expired by `now`.
+    pub(crate) fn summed<R>(
+        &self,
+        hidden: &[u32],
+        now: u64,
+        with: impl FnOnce(&mut SummedHead) -> R,
+    ) -> R {
+        let mut summed = self.summed.lock();
+        let summed = SummedHead::of(&mut summed, hidden);
+        summed.catch_up(self, now);
+        with(summed)
     }
 
     /// Whether a row is durably dead.

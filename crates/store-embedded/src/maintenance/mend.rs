@@ -15,9 +15,15 @@ use super::install::JobStart;
 use crate::manifest::SegmentEntry;
 use crate::room::BESIDE_OTHERS;
 use crate::segment;
+use crate::segment::file::SegmentFile;
 use crate::segment::seal::{self, DROPPED, SealedSegment};
 use crate::segment::view::Segment;
 use crate::shelf::EmbeddedShelf;
+
+/// Whether a segment lacks what one that is written now has: ids, or the `listed` labels.
+pub(super) fn is_outdated(file: &SegmentFile, listed: &[u8]) -> bool {
+    !file.has_ids || file.listed() != listed
+}
 
 impl EmbeddedShelf {
     /// Makes again what is damaged of a segment: its addresses alone, or all of it. Returns how many
@@ -27,8 +33,8 @@ impl EmbeddedShelf {
             return self.mend_segment(bad);
         }
         let bad = self.mend_addresses(bad)?;
-        let file = &bad.file;
-        if file.damaged_sections().is_empty() && file.listed() == self.terms.listed() {
+        let is_outdated = is_outdated(&bad.file, self.terms.listed());
+        if bad.file.damaged_sections().is_empty() && !is_outdated {
             return Ok(1);
         }
         self.mend_segment(&bad)

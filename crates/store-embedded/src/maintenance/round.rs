@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::mend::is_outdated;
 use super::rewrite::RewriteOrder;
 use super::{JobFailure, MaintenanceError};
 use crate::log::{self, Log, LogError};
@@ -99,15 +100,14 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Rebuilds segments that are known to be damaged, or that list other labels than they should,
-    /// then merges what is due.
+    /// Rebuilds segments that are known to be damaged, or that lack what they should have, then merges what is due.
     pub(crate) fn merge(&mut self, due: MergeFinder) {
         let view = self.shelf.view.load_full();
         let listed = self.shelf.terms.listed();
         let suspects = self.shelf.known.lock().suspects.clone();
         for segment in &view.segments {
             let is_suspect = suspects.contains(&segment.entry.number);
-            if is_suspect || segment.is_unreadable() || segment.file.listed() != listed {
+            if is_suspect || segment.is_unreadable() || is_outdated(&segment.file, listed) {
                 self.mend(segment);
             }
         }
@@ -235,9 +235,9 @@ impl<'a> MaintenanceRound<'a> {
         }
         let path = segment::path(&self.shelf.dir, number);
         match self.shelf.mend(bad) {
-            Ok(segments) if bad.file.listed() != self.shelf.terms.listed() => tracing::info!(
+            Ok(segments) if is_outdated(&bad.file, self.shelf.terms.listed()) => tracing::info!(
                 segment = %path.display(), segments,
-                "a segment was made anew, as the network lists other labels than before"
+                "a segment was made anew, as an earlier version wrote it, or with other labels listed"
             ),
             Ok(segments) => {
                 self.shelf.known.lock().suspects.remove(&number);

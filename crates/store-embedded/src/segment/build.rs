@@ -3,9 +3,12 @@
 use std::io;
 use std::path::Path;
 
+use hark_archive::Id;
+use hark_codec::id_sum::IdSum;
+
 use super::spool::Spool;
 use super::values::{self, Value};
-use super::{MAGIC, SECTIONS, SegmentSection, filter, path};
+use super::{MAGIC, SECTIONS, SUMMED_ROWS, SegmentSection, filter, path};
 use crate::disk::{Disk, DiskFile};
 
 /// Bytes gathered before they are handed to the disk.
@@ -132,6 +135,25 @@ impl SegmentBuilder {
             self.put(value.1)?;
         }
         self.end(SegmentSection::Values)
+    }
+
+    /// Writes the ids of all rows, in the order of rows, and their sums.
+    pub fn sums(&mut self, ids: impl Iterator<Item = Id>) -> io::Result<()> {
+        let (mut sum, mut sums) = (IdSum::default(), Vec::new());
+        self.begin();
+        for (row, id) in (1..).zip(ids) {
+            self.put(&id)?;
+            sum.add(&id);
+            if row % SUMMED_ROWS == 0 {
+                sums.push(sum);
+            }
+        }
+        self.end(SegmentSection::Ids)?;
+        self.begin();
+        for sum in sums {
+            self.put(&sum.bytes())?;
+        }
+        self.end(SegmentSection::IdSums)
     }
 
     /// Writes the trailer and returns the file's size. The file is durable then, its name is not.

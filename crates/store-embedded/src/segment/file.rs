@@ -5,8 +5,11 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
+use hark_archive::Id;
+use hark_codec::id_sum::IdSum;
+
 use super::values::{self, Values};
-use super::{MAGIC, MAGIC_1, SECTIONS, SegmentSection, filter, path};
+use super::{MAGIC, MAGIC_1, MAGIC_2, SECTIONS, SUMMED_ROWS, SegmentSection, filter, path};
 use crate::disk::Disk;
 use crate::map::Map;
 
@@ -25,6 +28,8 @@ pub struct SegmentFile {
     /// Its newest time.
     pub newest: u64,
     wide: bool,
+    /// Whether it has the ids of its rows, and their sums.
+    pub has_ids: bool,
 }
 
 fn bad(what: &str) -> io::Error {
@@ -40,13 +45,17 @@ impl SegmentFile {
 
     fn from_map(map: Map) -> Option<Self> {
         let magic = map.first_chunk::<8>()?;
-        let count = if magic == MAGIC_1 { SECTIONS.len() - 1 } else { SECTIONS.len() };
+        let count = match magic {
+            MAGIC_1 => SegmentSection::Values as usize,
+            MAGIC_2 => SegmentSection::Ids as usize,
+            MAGIC => SECTIONS.len(),
+            _ => return None,
+        };
         let body = map.len().checked_sub(count * 20 + TAIL)?;
         let trailer = &map[body..];
         let (table, tail) = trailer.split_at(trailer.len() - 12);
         let sum = u32::from_le_bytes(*tail.first_chunk()?);
-        let is_known = magic == MAGIC || magic == MAGIC_1;
-        if !is_known || tail[4..] != magic[..] || crc32c::crc32c(table) != sum {
+        if tail[4..] != magic[..] || crc32c::crc32c(table) != sum {
             return None;
         }
         let mut sections = [const { 0..0 }; SECTIONS.len()];
@@ -73,13 +82,15 @@ impl SegmentFile {
         let newest = u64::from_le_bytes(*rest[8..].first_chunk()?);
         let rows = u32::from_le_bytes(*rest.last_chunk()?);
         let wide = newest.checked_sub(oldest)? > u64::from(u32::MAX);
-        let file = Self { map, sections, sums, rows, oldest, newest, wide };
+        let has_ids = magic == MAGIC;
+        let file = Self { map, sections, sums, rows, oldest, newest, wide, has_ids };
         file.lengths_agree().then_some(file)
     }
 
     fn lengths_agree(&self) -> bool {
         let rows = self.rows as usize;
         let len = |section: SegmentSection| self.sections[section as usize].len();
+        let with_id = if self.has_ids { rows } else { 0 };
         len(SegmentSection::Times) == rows * if self.wide { 8 } else { 4 }
             && len(SegmentSection::IdHashes) == rows * 8
             && len(SegmentSection::IdRows) == rows * 4
@@ -87,6 +98,8 @@ impl SegmentFile {
             && len(SegmentSection::Kinds) * 2 == len(SegmentSection::Terms)
             && len(SegmentSection::Starts) == len(SegmentSection::Kinds) + 4
             && len(SegmentSection::ExpiryRows) * 2 == len(SegmentSection::ExpiryTimes)
+            && len(SegmentSection::Ids) == with_id * 32
+            && len(SegmentSection::IdSums) == with_id / SUMMED_ROWS as usize * 32
     }
 
     fn section(&self, section: SegmentSection) -> &[u8] {
@@ -166,6 +179,24 @@ impl SegmentFile {
         above.map_or(0, |above| self.oldest.wrapping_add(above))
     }
 
+    /// A row's id; `None` in a file of a version before.
+    #[inline]
+    pub fn id(&self, row: u32) -> Option<Id> {
+        self.section(SegmentSection::Ids).get(row as usize * 32..)?.first_chunk().copied()
+    }
+
+    /// The sum of the ids of all rows before `row`.
+    pub fn sum_before(&self, row: u32) -> IdSum {
+        let summed = row / SUMMED_ROWS;
+        let sums = self.section(SegmentSection::IdSums).as_chunks().0;
+        let mut sum = summed
+            .checked_sub(1)
+            .and_then(|at| sums.get(at as usize))
+            .map_or_else(IdSum::default, IdSum::from);
+        (summed * SUMMED_ROWS..row).filter_map(|row| self.id(row)).for_each(|id| sum.add(&id));
+        sum
+    }
+
     /// Returns the first row at or before `time`.
     pub fn first_at_or_before(&self, time: u64) -> u32 {
         // Rows are usually spread evenly over time.
@@ -243,8 +274,13 @@ impl SegmentFile {
 
     /// (time, row) of all rows that expire, ascending.
     pub fn expiries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.expiries_from(0)
+    }
+
+    /// The same, from the entry `start` on.
+    pub fn expiries_from(&self, start: usize) -> impl Iterator<Item = (u64, u32)> + '_ {
         let count = self.sections[SegmentSection::ExpiryRows as usize].len() / 4;
-        (0..count).filter_map(|at| {
+        (start..count).filter_map(|at| {
             Some((
                 self.u64(SegmentSection::ExpiryTimes, at)?,
                 self.u32(SegmentSection::ExpiryRows, at)?,

@@ -1,4 +1,5 @@
-//! Merging several segments into one. Records are read only where times are equal.
+//! Merging several segments into one. Records are read only where a segment of an earlier format
+//! lacks their ids.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,12 +31,13 @@ pub struct MergedSegment {
 }
 
 /// Most bytes that a merge writes: those of the old files, times twice as wide if they span more,
-/// and spilled dictionary entries.
+/// ids where they lack them, and spilled dictionary entries.
 pub fn bytes_max(segments: &[Arc<Segment>]) -> u64 {
     let bytes = |segment: &Arc<Segment>| {
         let file = &segment.file;
         let aside = file.entries() as u64 * spool::ENTRY_BYTES;
-        file.bytes() + segment.addresses.bytes() + u64::from(file.rows) * 4 + aside
+        let ids = if file.has_ids { 0 } else { 33 };
+        file.bytes() + segment.addresses.bytes() + u64::from(file.rows) * (4 + ids) + aside
     };
     segments.iter().map(bytes).sum()
 }
@@ -68,6 +70,7 @@ pub fn merge(
     expiries.sort_unstable();
     builder.expiries(&expiries)?;
     builder.values(terms.listed(), values(segments, &rows, terms))?;
+    builder.sums(order.iter().map(|&(segment, row)| id(&segments[segment as usize], row)))?;
     let mut bytes = builder.finish()?;
     let addresses =
         order.iter().map(|&(segment, row)| segments[segment as usize].address(row).pack());
@@ -79,6 +82,11 @@ fn kept(map: &[u32], row: u32) -> Option<u32> {
     map.get(row as usize).copied().filter(|&new| new != DROPPED)
 }
 
+/// Returns a live row's id. Where neither the segment nor the log has it, the highest one stands for it.
+fn id(segment: &Segment, row: u32) -> Id {
+    segment.id(row).unwrap_or([0xff; 32])
+}
+
 /// Returns all live rows as (segment, row), newest first, then by id.
 fn interleave(segments: &[Arc<Segment>]) -> Vec<(u32, u32)> {
     let next = |at: usize, from: u32| {
@@ -86,9 +94,7 @@ fn interleave(segments: &[Arc<Segment>]) -> Vec<(u32, u32)> {
         let row = (from..segment.file.rows).find(|&row| !segment.dead.dead.get(row))?;
         Some(Reverse((!segment.file.time(row), at as u32, row)))
     };
-    let id = |segment: u32, row: u32| -> Id {
-        segments[segment as usize].record(row).map_or([0xff; 32], |record| *record.id())
-    };
+    let id = |segment: u32, row: u32| id(&segments[segment as usize], row);
     let mut heap: BinaryHeap<_> = (0..segments.len()).filter_map(|at| next(at, 0)).collect();
     let mut order = Vec::with_capacity(segments.iter().map(|s| s.file.rows as usize).sum());
     let mut group = Vec::new();

@@ -14,9 +14,14 @@ pub mod values;
 pub mod view;
 
 /// First and last bytes of a segment file: the file's type and the format's version.
-pub const MAGIC: &[u8; 8] = b"HARKseg2";
-/// The same of the version before, which has no section [`SegmentSection::Values`].
+pub const MAGIC: &[u8; 8] = b"HARKseg3";
+/// The same of the version before, which has the sections up to [`SegmentSection::Values`].
+pub const MAGIC_2: &[u8; 8] = b"HARKseg2";
+/// The same of the first version, which has the sections before [`SegmentSection::Values`].
 pub const MAGIC_1: &[u8; 8] = b"HARKseg1";
+
+/// Rows of which a segment has a sum of ids for each so many.
+pub const SUMMED_ROWS: u32 = 64;
 
 /// The sections of a segment file, in the order of the trailer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,10 +48,14 @@ pub enum SegmentSection {
     ExpiryRows,
     /// The values of listed labels (see [`values`]).
     Values,
+    /// The id of each row, 32 bytes.
+    Ids,
+    /// For each [`SUMMED_ROWS`] rows, the sum of their ids and of all ids before.
+    IdSums,
 }
 
 /// All sections in their order.
-pub const SECTIONS: [SegmentSection; 11] = [
+pub const SECTIONS: [SegmentSection; 13] = [
     SegmentSection::Times,
     SegmentSection::IdHashes,
     SegmentSection::IdRows,
@@ -58,6 +67,8 @@ pub const SECTIONS: [SegmentSection; 11] = [
     SegmentSection::ExpiryTimes,
     SegmentSection::ExpiryRows,
     SegmentSection::Values,
+    SegmentSection::Ids,
+    SegmentSection::IdSums,
 ];
 
 /// The path of a segment file of a shelf.

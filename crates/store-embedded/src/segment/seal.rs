@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use hark_archive::Record;
 use hark_archive::query::prepared::TermMap as _;
+use hark_archive::{Id, Record};
 
 use super::RecordAddress;
 use super::build::SegmentBuilder;
@@ -12,7 +12,7 @@ use super::sidecar::SidecarKind;
 use super::spool::{self, Spool};
 use super::values::{self, Value};
 use crate::disk::Disk;
-use crate::head::{Head, HeadRow, id_prefix};
+use crate::head::{Head, HeadRow};
 use crate::term::TermHasher;
 
 /// The new row of an old row that was left out.
@@ -34,8 +34,8 @@ pub struct SegmentRow {
     pub row: u32,
     /// Its time.
     pub time: u64,
-    /// The first bytes of its id, which distinguish it from other ids.
-    pub id: [u64; 2],
+    /// Its id.
+    pub id: Id,
     /// Its id's hash.
     pub hash: u64,
     /// Its address.
@@ -48,8 +48,8 @@ pub fn values<'a>(head: &'a Head, terms: &TermHasher) -> Vec<Value<'a>> {
     values::of(live.filter_map(|row| head.record(row)), terms)
 }
 
-/// Most bytes that sealing a head with these `values` writes: its rows, each with time, id, filter,
-/// address and expiry; the rows of its posting lists; their entries, spilled and in the dictionary;
+/// Most bytes that sealing a head with these `values` writes: its rows, each with time, hash, filter,
+/// address, expiry, id and sum; the rows of its posting lists; their entries, spilled and in the dictionary;
 /// and the values.
 pub fn bytes_max(head: &Head, values: &[Value<'_>], terms: &TermHasher) -> u64 {
     let (mut entries, mut postings, mut rows) = (0, 0, Vec::new());
@@ -60,7 +60,7 @@ pub fn bytes_max(head: &Head, values: &[Value<'_>], terms: &TermHasher) -> u64 {
         postings += live;
     }
     let live = u64::from(head.inserted().saturating_sub(head.dead_count()));
-    live * (8 + 12 + 1 + 8 + 12)
+    live * (8 + 12 + 1 + 8 + 12 + 32 + 1)
         + postings * 4
         + entries * (16 + spool::ENTRY_BYTES)
         + values::bytes(terms.listed(), values)
@@ -81,7 +81,8 @@ pub fn seal(
         Some(SegmentRow {
             row,
             time,
-            id,
+            // Of a record that can no longer be read, the first bytes stand for the id.
+            id: head.id(row).unwrap_or_else(|| padded(id)),
             hash,
             address: RecordAddress { log: head.log.number, offset },
         })
@@ -117,7 +118,7 @@ pub fn write(
 ) -> io::Result<SealedSegment> {
     let item = |&(row, address, ref record): &(u32, RecordAddress, Record<'_>)| {
         let (time, id) = (record.time(), record.id());
-        SegmentRow { row, time, id: id_prefix(id), hash: terms.id(id), address }
+        SegmentRow { row, time, id: *id, hash: terms.id(id), address }
     };
     let sorted = SortedRows::new(records.iter().map(item).collect(), old_rows);
     let mut postings = Vec::with_capacity(records.len() * 8);
@@ -142,6 +143,14 @@ pub fn write(
     let listed = (terms.listed(), &values[..]);
     let bytes = sorted.write(disk, shelf, number, next, expiries, listed)?;
     Ok(sorted.written(bytes))
+}
+
+fn padded(prefix: [u64; 2]) -> Id {
+    let mut id = [0; 32];
+    for (bytes, half) in id.as_chunks_mut().0.iter_mut().zip(prefix) {
+        *bytes = half.to_be_bytes();
+    }
+    id
 }
 
 /// Records in the order of a segment.
@@ -186,6 +195,7 @@ impl SortedRows {
         builder.lists(Spool::new(disk, shelf, number)?, next)?;
         builder.expiries(&expiries)?;
         builder.values(listed.0, listed.1.iter().copied())?;
+        builder.sums(self.items.iter().map(|item| item.id))?;
         let addresses = self.items.iter().map(|item| item.address.pack());
         Ok(builder.finish()? + SidecarKind::Addresses.write(disk, shelf, (number, 0), addresses)?)
     }

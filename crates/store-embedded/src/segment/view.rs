@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use hark_archive::query::source::Source;
 use hark_archive::{Id, Order, Query, Record};
+use parking_lot::Mutex;
 
 use super::RecordAddress;
 use super::file::{SegmentFile, partition, partition_near};
@@ -13,6 +14,7 @@ use super::sidecar::SidecarWords;
 use crate::bits::{AtomicBits, DeadRows};
 use crate::log::Log;
 use crate::manifest::{LogEntry, SegmentEntry};
+use crate::sums::ExcludedRows;
 use crate::term::TermHasher;
 
 /// An open segment.
@@ -28,7 +30,7 @@ pub struct Segment {
     /// Its dead rows.
     pub dead: Arc<RowMarks>,
     /// Kinds, ascending, and the positions of their lists in the postings.
-    kinds: Arc<[(u32, Range<u32>)]>,
+    pub(crate) kinds: Arc<[(u32, Range<u32>)]>,
     /// The terms of its rare kinds, ascending. With every put, rules look for records of such a
     /// kind that name the new record, and nearly always find none.
     rare: Arc<[(u32, Box<[u64]>)]>,
@@ -47,6 +49,8 @@ pub struct RowMarks {
     pub verified: AtomicBits,
     /// Number of dead rows in the `.dead` file.
     pub saved: AtomicU32,
+    /// Rows that sums leave out, once sums were asked for. Has all dead rows.
+    pub excluded: Mutex<Option<ExcludedRows>>,
 }
 
 impl RowMarks {
@@ -61,6 +65,7 @@ impl RowMarks {
             rows: DeadRows::new(all),
             verified: AtomicBits::new(rows as usize),
             saved: AtomicU32::new(all),
+            excluded: Mutex::default(),
         }
     }
 
@@ -300,8 +305,17 @@ impl Segment {
     /// Does the same as [`Segment::kill`], without counting the record as dead; false if the row was dead.
     pub fn kill_row(&self, row: u32) -> bool {
         self.dead.doomed.set(row);
-        row < self.file.rows
-            && self.dead.rows.kill(row, || self.dead.dead.set(row), || self.kind_of(row))
+        let killed = row < self.file.rows
+            && self.dead.rows.kill(row, || self.dead.dead.set(row), || self.kind_of(row));
+        if killed && let Some(excluded) = &mut *self.dead.excluded.lock() {
+            excluded.add(row, &self.file);
+        }
+        killed
+    }
+
+    /// Returns a row's id, from its record if the segment has none.
+    pub fn id(&self, row: u32) -> Option<Id> {
+        self.file.id(row).or_else(|| self.record_of_any(row).map(|record| *record.id()))
     }
 
     fn kind_of(&self, row: u32) -> Option<u32> {
@@ -372,10 +386,10 @@ impl SegmentView {
         let end = older.map_or(self.file().rows, |time| self.file().first_at_or_before(time));
         start
             + partition(end.saturating_sub(start), |row| {
-                // A row whose record was removed is dead; the next row with a record stands for it.
+                // In a format without ids, a row whose record was removed is dead; the next row with a
+                // record stands for it.
                 let mut rows = start + row..end;
-                rows.find_map(|row| self.segment.record_of_any(row))
-                    .is_some_and(|record| record.id() <= id)
+                rows.find_map(|row| self.segment.id(row)).is_some_and(|other| other <= *id)
             })
     }
 }

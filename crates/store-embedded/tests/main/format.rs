@@ -1,12 +1,13 @@
-//! An archive of format 1, whose segments list no labels, is opened and brought to format 2. The
-//! files in `format-1/` were written by the last version that wrote this format.
+//! Archives of earlier formats are opened and brought to the present one. Segments of format 1 list no
+//! labels; the files in `format-1/` were written by the last version that wrote it. Those of formats 1
+//! and 2 have no ids; a segment of format 2 is one of format 3 without its last two sections.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use hark_archive::effects::KeepAll;
 use hark_archive::store::memory::MemoryStore;
-use hark_archive::{LabelSet, Query, RecordHeader, Store, Write};
+use hark_archive::{LabelSet, Position, Query, RecordHeader, Store, Write};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check, rebuild};
 use hark_testkit::contract::compare_values;
 use hark_testkit::disk::scratch;
@@ -49,11 +50,15 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn magics(shelf: &Path) -> Vec<Vec<u8>> {
+fn segments(shelf: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(shelf.join("seg")).expect("is there");
     let paths = files.map(|entry| entry.expect("is there").path());
-    let segments = paths.filter(|path| path.extension().is_some_and(|ending| ending == "seg"));
-    segments.map(|path| fs::read(path).expect("is read")[..8].to_vec()).collect()
+    paths.filter(|path| path.extension().is_some_and(|ending| ending == "seg")).collect()
+}
+
+fn magics(shelf: &Path) -> Vec<Vec<u8>> {
+    let magic = |path: PathBuf| fs::read(path).expect("is read")[..8].to_vec();
+    segments(shelf).into_iter().map(magic).collect()
 }
 
 fn shelf(name: &str) -> PathBuf {
@@ -75,44 +80,81 @@ fn assert_same(store: &EmbeddedStore, listed: &[u8], context: &str) {
 }
 
 #[test]
-fn segments_of_the_format_before_are_read_and_made_again_where_labels_are_listed() {
-    let dir = shelf("format-listed");
-    assert_eq!(magics(&dir), [b"HARKseg1"; 2]);
-    let options =
-        EmbeddedOptions { background: false, listed_labels: b"pt", ..EmbeddedOptions::default() };
-    let reader = EmbeddedStore::open_read_only(&dir, options.clone()).expect("opens");
-    assert_same(&reader, b"pt", "read only");
-    assert_eq!(magics(&dir), [b"HARKseg1"; 2]);
-    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
-    assert_same(&store, b"pt", "before maintenance");
-    store.settle().expect("settles");
-    assert_same(&store, b"pt", "after maintenance");
-    assert!(magics(&dir).iter().all(|magic| magic == b"HARKseg2"), "{:?}", magics(&dir));
-    let manifest = fs::read_to_string(dir.join("MANIFEST")).expect("is read");
-    assert!(manifest.starts_with("hark-shelf 2\n"), "{manifest}");
-    drop(store);
-    assert_eq!(check(&dir, &options, &mut |_| {}).expect("checks").faults, Vec::new());
-    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
-    assert_same(&store, b"pt", "opened again");
-    fs::remove_dir_all(dir).expect("is removed");
+fn segments_of_format_1_are_read_and_made_again() {
+    for (name, listed) in [("format-listed", &b"pt"[..]), ("format-plain", b"")] {
+        let dir = shelf(name);
+        assert_eq!(magics(&dir), [b"HARKseg1"; 2]);
+        opened_and_brought_up(&dir, listed);
+        fs::remove_dir_all(dir).expect("is removed");
+    }
 }
 
 #[test]
-fn segments_of_the_format_before_stay_where_no_labels_are_listed() {
-    let dir = shelf("format-plain");
+fn segments_of_format_2_are_read_and_made_again() {
+    let dir = shelf("format-2");
     let options = EmbeddedOptions { background: false, ..EmbeddedOptions::default() };
-    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
     store.settle().expect("settles");
-    assert_same(&store, b"", "without listed labels");
-    assert_eq!(magics(&dir), [b"HARKseg1"; 2]);
-    let why = store.label_values(b't', &mut |_, _| {}).expect_err("is not listed").to_string();
-    assert!(why.contains("label `t`"), "{why}");
-    store.compact(&mut |_| {}).expect("compacts");
-    assert_eq!(magics(&dir), [b"HARKseg2"]);
-    assert_same(&store, b"", "merged");
     drop(store);
-    assert_eq!(check(&dir, &options, &mut |_| {}).expect("checks").faults, Vec::new());
+    for path in segments(&dir) {
+        let bytes = fs::read(&path).expect("is read");
+        fs::write(path, in_format_2(&bytes)).expect("is written");
+    }
+    assert!(magics(&dir).iter().all(|magic| magic == b"HARKseg2"), "{:?}", magics(&dir));
+    opened_and_brought_up(&dir, b"");
     fs::remove_dir_all(dir).expect("is removed");
+}
+
+/// The same segment file as the version before wrote it.
+fn in_format_2(bytes: &[u8]) -> Vec<u8> {
+    let trailer = bytes.len() - (13 * 20 + 32);
+    let ids = trailer + 11 * 20;
+    let ids = u64::from_le_bytes(bytes[ids..ids + 8].try_into().expect("8 bytes")) as usize;
+    let mut table = bytes[trailer..trailer + 11 * 20].to_vec();
+    table.extend_from_slice(&bytes[trailer + 13 * 20..bytes.len() - 12]);
+    let sum = crc32c::crc32c(&table);
+    let parts = [b"HARKseg2", &bytes[8..ids], &table, &sum.to_le_bytes(), b"HARKseg2"];
+    parts.concat()
+}
+
+/// Opens a shelf of an earlier format: to read it, to write it, after maintenance, and once more.
+fn opened_and_brought_up(dir: &Path, listed: &'static [u8]) {
+    let before = magics(dir);
+    let options =
+        EmbeddedOptions { background: false, listed_labels: listed, ..EmbeddedOptions::default() };
+    let is_summed = |store: &EmbeddedStore| {
+        let ranges = store.ranges(&Query::default()).expect("asks");
+        ranges.is_some_and(|ranges| {
+            let end = Position { time: u64::MAX, id: [0; 32] };
+            let start = Position { time: 0, id: [0; 32] };
+            let count = ranges.before(&end).minus(ranges.before(&start)).count;
+            assert_eq!(count, store.stats().records);
+            true
+        })
+    };
+    let reader = EmbeddedStore::open_read_only(dir, options.clone()).expect("opens");
+    assert_same(&reader, listed, "read only");
+    assert!(!is_summed(&reader));
+    assert_eq!(magics(dir), before);
+    let store = EmbeddedStore::open(dir, Box::new(KeepAll), options.clone()).expect("opens");
+    assert_same(&store, listed, "before maintenance");
+    store.settle().expect("settles");
+    assert_same(&store, listed, "after maintenance");
+    assert!(magics(dir).iter().all(|magic| magic == b"HARKseg3"), "{:?}", magics(dir));
+    assert!(is_summed(&store));
+    if listed.is_empty() {
+        let why = store.label_values(b't', &mut |_, _| {}).expect_err("is not listed").to_string();
+        assert!(why.contains("label `t`"), "{why}");
+    }
+    let manifest = fs::read_to_string(dir.join("MANIFEST")).expect("is read");
+    assert!(manifest.starts_with("hark-shelf 3\n"), "{manifest}");
+    store.compact(&mut |_| {}).expect("compacts");
+    assert_eq!(magics(dir), [b"HARKseg3"]);
+    assert_same(&store, listed, "merged");
+    drop(store);
+    assert_eq!(check(dir, &options, &mut |_| {}).expect("checks").faults, Vec::new());
+    let store = EmbeddedStore::open(dir, Box::new(KeepAll), options).expect("opens");
+    assert_same(&store, listed, "opened again");
 }
 
 #[test]

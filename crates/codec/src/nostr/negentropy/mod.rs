@@ -21,27 +21,31 @@
 //! The initiator begins with its whole set. From then on each side answers each range with a
 //! finer one: equal fingerprints with a skip, others with the fingerprints of sixteen parts or, if
 //! there are few items, with their ids. Only the initiator learns the differences; the responder
-//! holds nothing between two messages but its set, which must not change.
+//! holds nothing between two messages but its set. A set that is held must not change
+//! ([`NegentropyResponder`]). A set too large for that is answered by ranges, as they are at the time
+//! ([`RangesResponder`]): what changed meanwhile is found as a difference, or with the next comparison.
 //!
 //! An answer has a bound of bytes. What does not fit is answered with one fingerprint, of all that is
 //! left, and so comes back in the initiator's next message.
 
 mod bound;
 mod error;
+mod fingerprint;
 mod initiator;
 mod pass;
+mod ranges;
 mod read;
 mod responder;
 mod set;
-mod sum;
 mod write;
 
 pub use bound::NegentropyItem;
 pub use error::NegentropyError;
+pub use fingerprint::{Fingerprint, fingerprint};
 pub use initiator::{NegentropyDifference, NegentropyInitiator};
+pub use ranges::{NegentropyRanges, RangesResponder};
 pub use responder::NegentropyResponder;
 pub use set::{NegentropySet, SortedItems};
-pub use sum::{Fingerprint, IdSum};
 
 /// The first byte of a message of this version.
 pub const VERSION: u8 = 0x61;

@@ -3,7 +3,7 @@
 use super::VERSION;
 use super::bound::{NegentropyItem, RangeBound};
 use super::error::NegentropyError;
-use super::sum::Fingerprint;
+use super::fingerprint::Fingerprint;
 use crate::record::Id;
 
 /// What a message says of a range.

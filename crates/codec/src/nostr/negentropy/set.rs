@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::bound::NegentropyItem;
-use super::sum::{Fingerprint, IdSum};
+use super::fingerprint::{Fingerprint, fingerprint};
+use crate::id_sum::IdSum;
 
 /// A set of items in order, which must not change while it is compared.
 ///
@@ -35,8 +36,8 @@ pub trait NegentropySet {
 
     /// The fingerprint of the items in `range`, which lies within the set.
     fn fingerprint(&self, range: Range<usize>) -> Fingerprint {
-        let count = range.len();
-        self.sum(range).fingerprint(count)
+        let count = range.len() as u64;
+        fingerprint(self.sum(range), count)
     }
 }
 

@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use super::bound::{NegentropyItem, RangeBound};
+use super::fingerprint::Fingerprint;
 use super::set::NegentropySet;
-use super::sum::Fingerprint;
 use super::{FRAME_BYTES_MIN, VERSION};
 
 /// Parts that a range is divided into.
-const PARTS: usize = 16;
+pub(super) const PARTS: usize = 16;
 
 /// Most bytes of a range without its ids: a bound (a time, a length, an id), a mode, and a count.
 const RANGE_BYTES_MAX: usize = 10 + 1 + 32 + 1 + 10;
@@ -80,22 +80,45 @@ impl MessageWriter {
         let (len, state) = (self.out.len(), self.state);
         if range.len() < 2 * PARTS {
             self.ids(set, range, bound);
-        } else {
-            let (each, longer) = (range.len() / PARTS, range.len() % PARTS);
-            let mut start = range.start;
-            for part in 0..PARTS {
-                let end = start + each + usize::from(part < longer);
-                let bound = if end == range.end { bound } else { between(set, end) };
-                self.fingerprint(bound, &set.fingerprint(start..end));
-                start = end;
-            }
+            return self.unless_full(len, state);
         }
+        let (each, longer) = (range.len() / PARTS, range.len() % PARTS);
+        let mut start = range.start;
+        self.fingerprints((0..PARTS).map(|part| {
+            let end = start + each + usize::from(part < longer);
+            let bound = if end == range.end { bound } else { between(set, end) };
+            let fingerprint = set.fingerprint(start..end);
+            start = end;
+            (bound, fingerprint)
+        }))
+    }
+
+    /// Says the fingerprints of consecutive ranges, each with its end.
+    pub(super) fn fingerprints(
+        &mut self,
+        ranges: impl Iterator<Item = (RangeBound, Fingerprint)>,
+    ) -> Result<(), MessageFull> {
+        let (len, state) = (self.out.len(), self.state);
+        for (bound, fingerprint) in ranges {
+            self.fingerprint(bound, &fingerprint);
+        }
+        self.unless_full(len, state)
+    }
+
+    /// Takes back what was written from `len` on if the end of the message has no space left.
+    fn unless_full(&mut self, len: usize, state: WriterState) -> Result<(), MessageFull> {
         if self.out.len() + END_BYTES > self.bytes_max {
             self.out.truncate(len);
             self.state = state;
             return Err(MessageFull);
         }
         Ok(())
+    }
+
+    /// The number of ids that still fit.
+    pub(super) fn ids_room(&self) -> Result<usize, MessageFull> {
+        let taken = self.out.len() + 2 * RANGE_BYTES_MAX + END_BYTES;
+        Ok(self.bytes_max.checked_sub(taken).ok_or(MessageFull)? / 32)
     }
 
     /// Says the ids of the items in `range`, up to `bound`, or of as many as fit. Returns the index
@@ -106,8 +129,7 @@ impl MessageWriter {
         range: Range<usize>,
         bound: RangeBound,
     ) -> Result<usize, MessageFull> {
-        let taken = self.out.len() + 2 * RANGE_BYTES_MAX + END_BYTES;
-        let fit = self.bytes_max.checked_sub(taken).ok_or(MessageFull)? / 32;
+        let fit = self.ids_room()?;
         let end = range.end.min(range.start + fit);
         if end == range.start && !range.is_empty() {
             return Err(MessageFull);
@@ -118,7 +140,12 @@ impl MessageWriter {
 
     /// Ends the message with the fingerprint of all items from `start` on.
     pub(super) fn rest(&mut self, set: &impl NegentropySet, start: usize) {
-        self.fingerprint(RangeBound::INFINITE, &set.fingerprint(start..set.size()));
+        self.end(&set.fingerprint(start..set.size()));
+    }
+
+    /// Ends the message with the fingerprint of all items behind the last range.
+    pub(super) fn end(&mut self, fingerprint: &Fingerprint) {
+        self.fingerprint(RangeBound::INFINITE, fingerprint);
     }
 
     fn ids(&mut self, set: &impl NegentropySet, range: Range<usize>, bound: RangeBound) {

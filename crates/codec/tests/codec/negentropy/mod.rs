@@ -2,11 +2,13 @@
 //! that both sides are equal afterwards, whatever the sets and the bounds of messages.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use hark_codec::hex;
+use hark_codec::id_sum::IdTally;
 use hark_codec::nostr::negentropy::{
     FRAME_BYTES_MIN, NegentropyDifference, NegentropyError, NegentropyInitiator, NegentropyItem,
-    NegentropyResponder, NegentropySet, SortedItems,
+    NegentropyRanges, NegentropyResponder, NegentropySet, RangesResponder, SortedItems,
 };
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
@@ -36,17 +38,58 @@ fn answer(message: Vec<u8>, set: &SortedItems, frame_bytes_max: usize) -> Vec<u8
     responder.finish()
 }
 
+/// A set that is asked for ranges. It divides them unevenly.
+struct Ranges<'a>(&'a SortedItems);
+
+impl Ranges<'_> {
+    fn indices(&self, range: &Range<NegentropyItem>) -> Range<usize> {
+        self.0.lower_bound(0, &range.start)..self.0.lower_bound(0, &range.end)
+    }
+}
+
+impl NegentropyRanges for Ranges<'_> {
+    fn before(&self, at: &NegentropyItem) -> IdTally {
+        let count = self.0.lower_bound(0, at);
+        IdTally { count: count as u64, sum: self.0.sum(0..count) }
+    }
+
+    fn items(&self, range: Range<NegentropyItem>, max: usize) -> Vec<NegentropyItem> {
+        self.indices(&range).take(max).filter_map(|at| self.0.item(at)).copied().collect()
+    }
+
+    fn divide(&self, range: Range<NegentropyItem>, parts: usize) -> Vec<NegentropyItem> {
+        let indices = self.indices(&range);
+        let each = indices.len() / parts / 2 + 1;
+        indices.step_by(each).take(parts).filter_map(|at| self.0.item(at)).copied().collect()
+    }
+}
+
+fn answer_by_ranges(message: Vec<u8>, set: &SortedItems, frame_bytes_max: usize) -> Vec<u8> {
+    let mut responder = RangesResponder::new(message, frame_bytes_max).unwrap();
+    while responder.step(&Ranges(set), 3) {}
+    responder.finish()
+}
+
 /// Compares two sets. Returns all messages, and the differences in the order in which they are found.
 fn compare(
     ours: &SortedItems,
     theirs: &SortedItems,
     frames: [usize; 2],
 ) -> (Vec<Vec<u8>>, Vec<NegentropyDifference>) {
+    compare_with(ours, frames, |message| answer(message, theirs, frames[1]))
+}
+
+/// Does the same with a responder that is given.
+fn compare_with(
+    ours: &SortedItems,
+    frames: [usize; 2],
+    mut answer: impl FnMut(Vec<u8>) -> Vec<u8>,
+) -> (Vec<Vec<u8>>, Vec<NegentropyDifference>) {
     let (mut messages, mut found) = (Vec::new(), Vec::new());
     let mut initiator = NegentropyInitiator::new(ours, frames[0]);
     let mut next = Some(initiator.open());
     while let Some(message) = next {
-        let answer = answer(message.clone(), theirs, frames[1]);
+        let answer = answer(message.clone());
         assert!(message.len() <= frames[0].max(FRAME_BYTES_MIN), "{}", message.len());
         assert!(answer.len() <= frames[1].max(FRAME_BYTES_MIN), "{}", answer.len());
         next = initiator.answer(&answer, &mut |difference| found.push(difference)).unwrap();
@@ -135,6 +178,11 @@ fn every_refusal_and_what_is_accepted() {
             responder.finish()
         });
         assert_eq!(said, result.map(bytes), "{message}");
+        let said = RangesResponder::new(bytes(message), 0).map(|mut responder| {
+            while responder.step(&Ranges(&SortedItems::default()), usize::MAX) {}
+            responder.finish()
+        });
+        assert_eq!(said, result.map(bytes), "{message}");
     }
     let all = bytes(&format!("61000001{print}"));
     let (ours, mut found) = (set(3, &[]), Vec::new());
@@ -158,6 +206,21 @@ fn large_differences_need_rounds_and_no_large_messages() {
         let sent: usize = messages.iter().map(Vec::len).sum();
         // Two in three bytes of all that is sent are ids that one side lacks.
         assert!(sent < 3 * 32 * 4_100 / 2, "{sent} bytes, {frames:?}");
+    }
+}
+
+/// A responder that is asked for ranges finds the same, in hardly more rounds and bytes.
+#[test]
+fn a_set_that_is_not_held_is_compared_like_one_that_is() {
+    let (ours, theirs) = (set(40_000, &[100, 555, 20_556]), set(40_000, &[7, 980, 39_999]));
+    for frames in [[usize::MAX; 2], [60_000, 5_000], [0, 0]] {
+        let (held, _) = compare(&ours, &theirs, frames);
+        let (messages, found) =
+            compare_with(&ours, frames, |message| answer_by_ranges(message, &theirs, frames[1]));
+        assert_eq!(BTreeSet::from_iter(found), expected(&ours, &theirs), "{frames:?}");
+        let bytes = |messages: &[Vec<u8>]| messages.iter().map(Vec::len).sum::<usize>();
+        assert!(messages.len() <= held.len() + 4, "{} and {}", messages.len(), held.len());
+        assert!(bytes(&messages) <= bytes(&held) * 3 / 2);
     }
 }
 
@@ -201,6 +264,9 @@ proptest! {
         if frames == [usize::MAX; 2] {
             prop_assert_eq!(found.len(), expected.len(), "each difference is found once");
         }
+        prop_assert!(BTreeSet::from_iter(found) == expected);
+        let by_ranges = |message| answer_by_ranges(message, &theirs, frames[1]);
+        let (_, found) = compare_with(&ours, frames, by_ranges);
         prop_assert!(BTreeSet::from_iter(found) == expected);
         prop_assert!(messages.len() <= 2 * (3 + (ours.size() + theirs.size()) / 30));
     }

@@ -1,5 +1,6 @@
 //! The answer to one message of a comparison, on the reader threads: to the first one the set is
-//! taken from a search, then each message is answered from it.
+//! taken from a search, then each message is answered from it. Without a set, each message is
+//! answered from the store's sums.
 //!
 //! What takes long is done in time slices: the search by its rows, the answer by its ranges. A
 //! message is checked as a whole before anything is searched for it.
@@ -9,9 +10,10 @@ use std::sync::Arc;
 
 use hark_archive::{Query, Record, SearchError, SearchProgress};
 use hark_codec::nostr::negentropy::{
-    NegentropyError, NegentropyItem, NegentropyResponder, NegentropySet,
+    NegentropyError, NegentropyItem, NegentropyResponder, NegentropySet, RangesResponder,
 };
 
+use super::ranges::StoreRanges;
 use super::set::{ComparedSet, SetMemory};
 use super::{Comparison, ComparisonRefusal, ReceivedComparison};
 use crate::budget::BudgetShare;
@@ -24,6 +26,9 @@ use crate::rate::RatedConnection;
 
 /// Ranges of a message that are answered in one time slice. Each takes some microseconds.
 const RANGES_PER_SLICE: usize = 64;
+
+/// The same where the store sums them up. Each takes up to some hundred microseconds.
+const SUMMED_PER_SLICE: usize = 4;
 
 /// Bytes of a NEG-MSG beside its hex digits, at most: an id of 64 characters, all escaped.
 const NEG_MSG_BYTES: usize = 512;
@@ -44,10 +49,12 @@ impl From<SearchError> for ComparisonRefusal {
 pub(super) struct ComparisonJob {
     relay: Arc<Relay>,
     comparison: Arc<Comparison>,
-    /// The message, until it is checked.
+    /// The message, until it is answered.
     message: Option<Vec<u8>>,
-    /// The answer, from then on.
+    /// The answer from a set.
     answer: Option<NegentropyResponder>,
+    /// The answer from the store's sums.
+    by_ranges: Option<(RangesResponder, StoreRanges)>,
     /// The memory of the set that is to be taken.
     memory: Option<SetMemory>,
     taking: Option<(TimedSearch, ComparedSet)>,
@@ -71,6 +78,7 @@ impl ComparisonJob {
             comparison,
             message: Some(received.message),
             answer: None,
+            by_ranges: None,
             memory,
             taking: None,
             cost,
@@ -80,10 +88,10 @@ impl ComparisonJob {
 
     fn work(&mut self) -> Result<SliceResult, ComparisonRefusal> {
         if let Some(message) = self.message.take() {
-            let limits = &self.relay.settings().limits;
-            let bytes_max = limits.negentropy_message_bytes_max.min(limits.outbox_bytes_max);
-            let frame_bytes_max = bytes_max.saturating_sub(NEG_MSG_BYTES) / 2;
-            self.answer = Some(NegentropyResponder::new(message, frame_bytes_max)?);
+            self.begin(message)?;
+        }
+        if self.by_ranges.is_some() {
+            return self.work_by_ranges();
         }
         if self.memory.is_some() || self.taking.is_some() {
             // Taken for a message of another version, too: the client will ask again in ours.
@@ -101,6 +109,50 @@ impl ComparisonJob {
         }
         self.cost.compared();
         if let Some(answer) = self.answer.take() {
+            self.comparison.answer(&answer.finish());
+        }
+        Ok(SliceResult::Done)
+    }
+
+    /// Checks the message, and finds out by what it is answered.
+    fn begin(&mut self, message: Vec<u8>) -> Result<(), ComparisonRefusal> {
+        let limits = &self.relay.settings().limits;
+        let bytes_max = limits.negentropy_message_bytes_max.min(limits.outbox_bytes_max);
+        let frame_bytes_max = bytes_max.saturating_sub(NEG_MSG_BYTES) / 2;
+        let store = &**self.relay.shelf.store();
+        let query = if self.memory.is_some() {
+            RangesResponder::new(message.clone(), frame_bytes_max)?;
+            let (comparison, work) = (&self.comparison, limits.slice_rows);
+            StoreRanges::query(comparison, store, &mut self.cost, work)?
+        } else {
+            self.comparison.state.lock().by_ranges.clone()
+        };
+        let Some(query) = query else {
+            self.answer = Some(NegentropyResponder::new(message, frame_bytes_max)?);
+            return Ok(());
+        };
+        let now = Query { now: self.relay.shelf.clock().now_s(), ..(*query).clone() };
+        let Some(ranges) = store.ranges(&now)? else {
+            return Err("error: a part of the archive is being made anew; begin again"
+                .to_owned()
+                .into());
+        };
+        let answer = RangesResponder::new(message, frame_bytes_max)?;
+        self.by_ranges = Some((answer, StoreRanges(ranges)));
+        self.comparison.state.lock().by_ranges = Some(query);
+        self.memory = None;
+        Ok(())
+    }
+
+    fn work_by_ranges(&mut self) -> Result<SliceResult, ComparisonRefusal> {
+        if let Some((answer, ranges)) = &mut self.by_ranges
+            && self.cost.compare(|| answer.step(ranges, SUMMED_PER_SLICE))
+        {
+            return Ok(SliceResult::More);
+        }
+        self.cost.compared();
+        if let Some((answer, ranges)) = self.by_ranges.take() {
+            ranges.0.check()?;
             self.comparison.answer(&answer.finish());
         }
         Ok(SliceResult::Done)

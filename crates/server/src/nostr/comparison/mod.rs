@@ -6,6 +6,9 @@
 //! ends. So what it says is consistent, and no event that the client may not see is part of a
 //! fingerprint. Between two messages a comparison holds its set and nothing else. Sets and messages
 //! are worked on by the reader threads, in the slices of all questions.
+//!
+//! A comparison over many events that only a time window selects holds no set, if the store keeps sums
+//! ([`hark_archive::store::ranges`]): each message is answered from the events as they are then. The gate holds as well.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -29,6 +32,7 @@ use job::ComparisonJob;
 use set::{ComparedSet, SetMemory};
 
 mod job;
+mod ranges;
 mod set;
 
 /// Why a comparison ends: the reason with its prefix, and the most events that one may be over if it
@@ -49,6 +53,8 @@ pub(super) struct Comparison {
     id: Box<str>,
     /// Its limit is above `events_max` only if the client's own limit is.
     query: Query,
+    /// Whether the client asks for all events, without a limit.
+    is_whole: bool,
     /// The most events that it may be over.
     events_max: usize,
     over: EndFlag,
@@ -62,6 +68,8 @@ pub(super) struct Comparison {
 struct ComparisonState {
     /// `None` before the first answer, and after the end.
     set: Option<Arc<ComparedSet>>,
+    /// The query whose events the store is asked for by ranges, if there is no set.
+    by_ranges: Option<Arc<Query>>,
     /// When the last answer was given. `None` while the next one is worked on.
     answered_at: Option<Instant>,
     has_ended: bool,
@@ -157,11 +165,12 @@ impl Comparisons {
         if self.open.len() >= bound {
             return Err(format!("blocked: more than {bound} comparisons; close some"));
         }
-        let events_max = limits.negentropy_events_max;
+        let (events_max, is_whole) = (limits.negentropy_events_max, query.limit == usize::MAX);
         query.limit = query.limit.min(events_max.saturating_add(1));
         let comparison = Arc::new(Comparison {
             id: id.into(),
             query,
+            is_whole,
             events_max,
             over: EndFlag::default(),
             outbox: Arc::clone(&self.outbox),

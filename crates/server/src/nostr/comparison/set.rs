@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hark_archive::limits::Limits;
-use hark_codec::nostr::negentropy::{IdSum, NegentropyItem, NegentropySet};
+use hark_codec::id_sum::IdSum;
+use hark_codec::nostr::negentropy::{NegentropyItem, NegentropySet};
 
 use crate::budget::BudgetShare;
 

@@ -1,16 +1,9 @@
-//! The fingerprint of a set of ids.
+//! The sum of a set of ids, and their number.
 
-use sha2::{Digest, Sha256};
-
-use super::write::number;
 use crate::record::Id;
 
-/// The fingerprint of a range: the first half of a SHA-256.
-pub type Fingerprint = [u8; 16];
-
 /// The sum of ids as numbers of 32 bytes, the least significant first, modulo 2^256. The sum of a
-/// range is the difference of two sums, so a set that keeps sums has the fingerprint of any range at
-/// hand.
+/// range is the difference of two sums, so whoever keeps sums has that of any range at hand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdSum([u64; 4]);
 
@@ -28,6 +21,15 @@ impl IdSum {
     /// Adds an id.
     pub fn add(&mut self, id: &Id) {
         *self = self.plus(Self::from(id));
+    }
+
+    /// The sum as 32 bytes, the least significant first.
+    pub fn bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        for (bytes, limb) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.0) {
+            *bytes = limb.to_le_bytes();
+        }
+        bytes
     }
 
     /// The sum of both.
@@ -53,46 +55,59 @@ impl IdSum {
         }
         Self(rest)
     }
+}
 
-    /// The fingerprint of the ids, of which there are `count`.
-    pub fn fingerprint(self, count: usize) -> Fingerprint {
-        let mut hasher = Sha256::new();
-        for limb in self.0 {
-            hasher.update(limb.to_le_bytes());
-        }
-        let (digits, len) = number(count as u64);
-        hasher.update(&digits[digits.len() - len..]);
-        let hash: [u8; 32] = hasher.finalize().into();
-        let mut fingerprint = [0; 16];
-        fingerprint.copy_from_slice(&hash[..16]);
-        fingerprint
+/// The number of ids of a set, and their sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdTally {
+    /// The number of ids.
+    pub count: u64,
+    /// Their sum.
+    pub sum: IdSum,
+}
+
+impl IdTally {
+    /// Adds an id.
+    pub fn add(&mut self, id: &Id) {
+        self.count += 1;
+        self.sum.add(id);
+    }
+
+    /// Takes away an id that was added.
+    pub fn take(&mut self, id: &Id) {
+        self.count = self.count.saturating_sub(1);
+        self.sum = self.sum.minus(id.into());
+    }
+
+    /// The tally of both sets, which have no id in common.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { count: self.count + other.count, sum: self.sum.plus(other.sum) }
+    }
+
+    /// The tally of the ids that are not in `other`, whose ids must all be in this set.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self { count: self.count.saturating_sub(other.count), sum: self.sum.minus(other.sum) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hex;
 
     fn sum(ids: &[Id]) -> IdSum {
         ids.iter().fold(IdSum::default(), |sum, id| sum.plus(id.into()))
     }
 
-    fn print(ids: &[Id]) -> String {
-        let mut out = Vec::new();
-        hex::encode_into(&sum(ids).fingerprint(ids.len()), &mut out);
-        String::from_utf8(out).unwrap()
-    }
-
-    /// SHA-256 of 32 zero bytes and the byte 0 for no id, as `sha256sum` has it; the carry goes from
-    /// limb to limb, and out of the last one.
+    /// The carry goes from limb to limb, and out of the last one.
     #[test]
-    fn fingerprints_follow_the_text() {
-        assert_eq!(print(&[]), "7f9c9e31ac8256ca2f258583df262dbc");
+    fn sums_are_of_numbers_of_32_bytes() {
         let mut one = [0; 32];
         one[0] = 1;
         assert_eq!(sum(&[[0xff; 32], one]), IdSum::default());
-        assert_eq!(print(&[[0xff; 32], one]), "58cc2f44d3a27866874701fbad573da9");
+        assert_eq!(sum(&[one, one]).bytes()[..2], [2, 0]);
+        assert_eq!(sum(&[[0x80; 32]]).bytes(), [0x80; 32]);
     }
 
     #[test]

@@ -1,0 +1,143 @@
+//! The side that answers, over a set that is too large to be held: it is asked for ranges.
+
+use std::ops::Range;
+
+use super::VERSION;
+use super::bound::{NegentropyItem, RangeBound};
+use super::error::NegentropyError;
+use super::fingerprint::fingerprint;
+use super::read::{MessageReader, RangeWords, is_ours};
+use super::set::{NegentropySet as _, SortedItems};
+use super::write::{MessageFull, MessageWriter, PARTS};
+use crate::id_sum::IdTally;
+
+/// Most items of a range that are fetched to be divided exactly. A larger range is divided where its
+/// set proposes.
+const FETCHED_MAX: u64 = 1024;
+
+/// A set of items in order that keeps sums, and is asked for ranges. It may change between two calls:
+/// then what is said of a range is true of some moment, and no two ranges need the same one.
+pub trait NegentropyRanges {
+    /// The items before a position. Others may be added, at each position the same ones: only the
+    /// difference of two positions counts.
+    fn before(&self, at: &NegentropyItem) -> IdTally;
+
+    /// The first items of a range, in order, at most `max`.
+    fn items(&self, range: Range<NegentropyItem>, max: usize) -> Vec<NegentropyItem>;
+
+    /// Positions within a range that divide it into about `parts` parts of about the same number of
+    /// items, ascending.
+    fn divide(&self, range: Range<NegentropyItem>, parts: usize) -> Vec<NegentropyItem>;
+}
+
+/// The answer to one message of an initiator, worked out in steps.
+#[derive(Debug)]
+pub struct RangesResponder {
+    message: Vec<u8>,
+    reader: MessageReader,
+    /// `None` if the message has another version.
+    writer: Option<MessageWriter>,
+    /// Where the next range begins, and the items before it. `None` before the first one.
+    start: Option<(NegentropyItem, IdTally)>,
+}
+
+impl RangesResponder {
+    /// Does the same as [`NegentropyResponder::new`](super::NegentropyResponder::new).
+    pub fn new(message: Vec<u8>, frame_bytes_max: usize) -> Result<Self, NegentropyError> {
+        let reader = MessageReader::new();
+        let writer = if is_ours(&message)? {
+            reader.check(&message)?;
+            Some(MessageWriter::new(frame_bytes_max))
+        } else {
+            None
+        };
+        Ok(Self { message, reader, writer, start: None })
+    }
+
+    /// Answers the next `ranges_max` ranges. Returns whether more are left.
+    pub fn step(&mut self, set: &impl NegentropyRanges, ranges_max: usize) -> bool {
+        (0..ranges_max).all(|_| self.answer_range(set))
+    }
+
+    /// Answers one range. Returns false at the end of the message, and when the answer is full.
+    fn answer_range(&mut self, set: &impl NegentropyRanges) -> bool {
+        let Some(writer) = &mut self.writer else { return false };
+        // `new` has checked all ranges.
+        let Ok(Some((bound, words))) = self.reader.next(&self.message) else { return false };
+        let origin = NegentropyItem::default();
+        let start = self.start.unwrap_or_else(|| (origin, set.before(&origin)));
+        let end = if bound.at == start.0 { start } else { (bound.at, set.before(&bound.at)) };
+        let here = end.1.minus(start.1);
+        let reached = match words {
+            RangeWords::Ids(_) => say_ids(writer, set, start.0..end.0, bound),
+            RangeWords::Fingerprint(theirs) if fingerprint(here.sum, here.count) != *theirs => {
+                let range = start..end;
+                let said = if here.count <= FETCHED_MAX {
+                    let items = set.items(range.start.0..range.end.0, 2 * FETCHED_MAX as usize);
+                    let items = SortedItems::from(items);
+                    writer.split(&items, 0..items.size(), bound)
+                } else {
+                    divide(writer, set, range, bound)
+                };
+                said.map(|()| None)
+            }
+            RangeWords::Fingerprint(_) | RangeWords::Skip => {
+                writer.skip(bound);
+                Ok(None)
+            }
+        };
+        self.start = Some(end);
+        let before = match reached {
+            Ok(None) => return true,
+            Ok(Some(left)) => set.before(&left),
+            Err(MessageFull) => start.1,
+        };
+        let rest = set.before(&RangeBound::INFINITE.at).minus(before);
+        writer.end(&fingerprint(rest.sum, rest.count));
+        false
+    }
+
+    /// The answer.
+    pub fn finish(self) -> Vec<u8> {
+        self.writer.map_or_else(|| vec![VERSION], |writer| writer.finish().0)
+    }
+}
+
+/// Says the ids of a range, or of as many items as fit. Returns the first item that was left out.
+fn say_ids(
+    writer: &mut MessageWriter,
+    set: &impl NegentropyRanges,
+    range: Range<NegentropyItem>,
+    bound: RangeBound,
+) -> Result<Option<NegentropyItem>, MessageFull> {
+    let room = writer.ids_room()?;
+    let items = SortedItems::from(set.items(range, room + 1));
+    let said = writer.ids_that_fit(&items, 0..items.size(), bound)?;
+    Ok(items.item(said).copied())
+}
+
+/// Says the fingerprints of the parts of a range.
+fn divide(
+    writer: &mut MessageWriter,
+    set: &impl NegentropyRanges,
+    range: Range<(NegentropyItem, IdTally)>,
+    bound: RangeBound,
+) -> Result<(), MessageFull> {
+    let Range { start: (start, before), end: (end, all) } = range;
+    let inside = |at: &NegentropyItem| start < *at && *at < end;
+    let (mut last, mut before) = (start, before);
+    let cuts = set.divide(start..end, PARTS).into_iter().filter(inside);
+    let mut parts = Vec::with_capacity(PARTS);
+    for cut in cuts {
+        if cut <= last {
+            continue;
+        }
+        let bound = RangeBound::between(&last, &cut);
+        let tally = set.before(&bound.at);
+        parts.push((bound, tally.minus(before)));
+        (last, before) = (cut, tally);
+    }
+    parts.push((bound, all.minus(before)));
+    let parts = parts.into_iter();
+    writer.fingerprints(parts.map(|(bound, here)| (bound, fingerprint(here.sum, here.count))))
+}

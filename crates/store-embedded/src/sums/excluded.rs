@@ -1,0 +1,177 @@
+//! Sums over the rows of a segment, less those that are not to be seen.
+
+use std::ops::Range;
+
+use hark_archive::{Id, Position};
+use hark_codec::id_sum::IdTally;
+
+use super::keys::SummedKeys;
+use crate::segment::file::{SegmentFile, partition};
+use crate::segment::view::Segment;
+
+/// The rows of a segment that sums leave out: dead ones, those of hidden kinds, and those that have
+/// expired.
+pub struct ExcludedRows {
+    /// The hidden kinds, ascending.
+    hidden: Box<[u32]>,
+    /// Entries of the segment's list of expiries that were looked at: those up to the latest time that
+    /// was asked about.
+    expired: usize,
+    rows: SummedKeys<u32>,
+}
+
+impl ExcludedRows {
+    fn new(segment: &Segment, hidden: &[u32]) -> Self {
+        let file = &segment.file;
+        let mut rows: Vec<u32> = segment.dead.dead.ones().collect();
+        let lists = segment.kinds.iter().filter(|(kind, _)| hidden.binary_search(kind).is_ok());
+        rows.extend(lists.flat_map(|(_, list)| file.postings(list.clone())));
+        rows.sort_unstable();
+        rows.dedup();
+        Self {
+            hidden: hidden.into(),
+            expired: 0,
+            rows: SummedKeys::from_sorted(&rows, |row| file.id(row)),
+        }
+    }
+
+    /// Adds a row that has died.
+    pub fn add(&mut self, row: u32, file: &SegmentFile) {
+        if let Some(id) = file.id(row) {
+            self.rows.add(row, &id, |row| file.id(row));
+        }
+    }
+
+    fn expire(&mut self, file: &SegmentFile, now: u64) {
+        let due = file.expiries_from(self.expired).take_while(|(time, _)| *time <= now);
+        for (_, row) in due {
+            self.expired += 1;
+            self.add(row, file);
+        }
+    }
+
+    fn tally(&mut self, file: &SegmentFile, rows: Range<u32>) -> IdTally {
+        let all = IdTally {
+            count: u64::from(rows.end - rows.start),
+            sum: file.sum_before(rows.end).minus(file.sum_before(rows.start)),
+        };
+        let mut before = |end: u32| self.rows.before(|row| *row < end, |row| file.id(row));
+        all.minus(before(rows.end).minus(before(rows.start)))
+    }
+}
+
+/// A segment with sums over what is visible.
+pub(super) struct SummedSegment<'a> {
+    segment: &'a Segment,
+    hidden: &'a [u32],
+    now: u64,
+}
+
+impl<'a> SummedSegment<'a> {
+    pub(super) fn new(segment: &'a Segment, hidden: &'a [u32], now: u64) -> Self {
+        Self { segment, hidden, now }
+    }
+
+    fn with_excluded<R>(&self, with: impl FnOnce(&mut ExcludedRows) -> R) -> R {
+        let mut excluded = self.segment.dead.excluded.lock();
+        if excluded.as_ref().is_some_and(|excluded| *excluded.hidden != *self.hidden) {
+            *excluded = None;
+        }
+        let new = || ExcludedRows::new(self.segment, self.hidden);
+        let excluded = excluded.get_or_insert_with(new);
+        excluded.expire(&self.segment.file, self.now);
+        with(excluded)
+    }
+
+    /// The rows of a position's time, and the first of them that is not before it.
+    fn place(&self, at: &Position) -> (Range<u32>, u32) {
+        let file = &self.segment.file;
+        let start = file.first_at_or_before(at.time);
+        let older = at.time.checked_sub(1);
+        let end = older.map_or(file.rows, |time| file.first_at_or_before(time)).max(start);
+        let before = |row: u32| file.id(start + row).is_some_and(|id| id < at.id);
+        let first = if at.id == Id::default() { 0 } else { partition(end - start, before) };
+        (start..end, start + first)
+    }
+
+    /// The visible rows before a position.
+    pub(super) fn before(&self, at: &Position) -> IdTally {
+        let file = &self.segment.file;
+        if at.time > file.newest {
+            return self.with_excluded(|excluded| excluded.tally(file, 0..file.rows));
+        }
+        if at.time < file.oldest {
+            return IdTally::default();
+        }
+        let (same, first) = self.place(at);
+        self.with_excluded(|excluded| {
+            let older = excluded.tally(file, same.end..file.rows);
+            older.plus(excluded.tally(file, same.start..first))
+        })
+    }
+
+    /// The rows between two positions, of which many may not be visible: those of times in between,
+    /// and those of the times of both.
+    fn between(&self, from: &Position, to: &Position) -> [Range<u32>; 3] {
+        let ((of_from, from_row), (of_to, to_row)) = (self.place(from), self.place(to));
+        if of_from == of_to {
+            return [from_row..to_row.max(from_row), 0..0, 0..0];
+        }
+        [from_row..of_from.end, of_to.end..of_from.start.max(of_to.end), of_to.start..to_row]
+    }
+
+    fn position(&self, row: u32) -> Position {
+        let file = &self.segment.file;
+        Position { time: file.time(row), id: file.id(row).unwrap_or_default() }
+    }
+
+    /// Appends the first visible rows between two positions, at most `max`, the oldest first.
+    pub(super) fn items(
+        &self,
+        from: &Position,
+        to: &Position,
+        max: usize,
+        out: &mut Vec<Position>,
+    ) {
+        let file = &self.segment.file;
+        let most = out.len() + max;
+        self.with_excluded(|excluded| {
+            for rows in self.between(from, to) {
+                let mut end = rows.end;
+                // Of one time after the other, the rows ascend by id.
+                while end > rows.start && out.len() < most {
+                    let time = file.time(end - 1);
+                    let start = file.first_at_or_before(time).clamp(rows.start, end - 1);
+                    let visible = (start..end).filter(|row| !excluded.rows.contains(row));
+                    out.extend(visible.take(most - out.len()).map(|row| self.position(row)));
+                    end = start;
+                }
+            }
+        });
+    }
+
+    /// The number of rows between two positions, visible or not.
+    pub(super) fn rows(&self, from: &Position, to: &Position) -> u64 {
+        self.between(from, to).iter().map(|rows| u64::from(rows.end - rows.start)).sum()
+    }
+
+    /// Appends the positions of every `each`th row between two positions.
+    pub(super) fn sample(
+        &self,
+        from: &Position,
+        to: &Position,
+        each: u32,
+        out: &mut Vec<Position>,
+    ) {
+        for rows in self.between(from, to) {
+            out.extend(
+                rows.skip(each as usize / 2).step_by(each as usize).map(|row| self.position(row)),
+            );
+        }
+    }
+
+    /// Whether the segment has ids and sums.
+    pub(super) fn has_sums(segment: &Segment) -> bool {
+        segment.file.has_ids
+    }
+}

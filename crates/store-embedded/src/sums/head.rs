@@ -1,0 +1,72 @@
+//! Sums over the rows of a head that readers see.
+
+use hark_archive::{Id, Position};
+use hark_codec::id_sum::IdTally;
+
+use super::keys::SummedKeys;
+use crate::head::Head;
+
+/// The visible rows of a head, by time and id. Takes some 40 bytes for each.
+pub struct SummedHead {
+    /// The hidden kinds, ascending.
+    hidden: Box<[u32]>,
+    /// The first so many rows of the head were looked at.
+    seen: u32,
+    /// The latest time that was asked about: what has expired by then is not there.
+    now: u64,
+    rows: SummedKeys<(u64, Id)>,
+}
+
+impl SummedHead {
+    /// The rows without those of `hidden` kinds. Begins anew if other kinds were hidden before.
+    pub fn of<'a>(summed: &'a mut Option<Self>, hidden: &[u32]) -> &'a mut Self {
+        if summed.as_ref().is_some_and(|summed| *summed.hidden != *hidden) {
+            *summed = None;
+        }
+        let new = || Self { hidden: hidden.into(), seen: 0, now: 0, rows: SummedKeys::new() };
+        summed.get_or_insert_with(new)
+    }
+
+    /// Adds the rows that were published since the last call, and takes away what has expired.
+    pub fn catch_up(&mut self, head: &Head, now: u64) {
+        if now > self.now {
+            self.now = now;
+            for (_, row) in head.expired_by(now) {
+                self.take(head, row);
+            }
+        }
+        let published = head.published();
+        for row in self.seen..published {
+            let is_hidden = |kind| self.hidden.binary_search(&kind).is_ok();
+            if head.row(row).is_none_or(|row| is_hidden(row.kind)) {
+                continue;
+            }
+            // A row that dies meanwhile is taken away once this is done: `take` waits for it.
+            let record = head.record(row).filter(|_| !head.is_dead(row));
+            if let Some(record) = record.filter(|r| r.expires().is_none_or(|at| at > self.now)) {
+                self.rows.add((record.time(), *record.id()), record.id(), |(_, id)| Some(id));
+            }
+        }
+        self.seen = self.seen.max(published);
+    }
+
+    /// Takes a row away, if it is there.
+    pub fn take(&mut self, head: &Head, row: u32) {
+        if row >= self.seen {
+            return;
+        }
+        if let Some(record) = head.record(row) {
+            self.rows.take(&(record.time(), *record.id()), record.id());
+        }
+    }
+
+    pub(super) fn before(&mut self, at: &Position) -> IdTally {
+        self.rows.before(|key| *key < (at.time, at.id), |(_, id)| Some(id))
+    }
+
+    /// The rows from a position on, in order.
+    pub(super) fn from(&self, at: &Position) -> impl Iterator<Item = Position> + '_ {
+        let at = (at.time, at.id);
+        self.rows.from(move |key| *key < at).map(|(time, id)| Position { time, id })
+    }
+}

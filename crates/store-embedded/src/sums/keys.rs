@@ -1,0 +1,177 @@
+//! Keys in order with the sum of their ids: a set to which keys are added and from which they are
+//! taken, and which knows the sum of any beginning.
+
+use hark_archive::Id;
+use hark_codec::id_sum::IdTally;
+
+/// Most keys of a chunk; a full one is divided.
+const CHUNK_KEYS: usize = 256;
+
+/// Keys in order, each with an id. Whoever asks gives the id of a key.
+#[derive(Debug)]
+pub struct SummedKeys<K> {
+    /// None is empty.
+    chunks: Vec<SummedChunk<K>>,
+    /// The keys before each chunk, as far as it is known: of the first so many chunks.
+    before: Vec<IdTally>,
+}
+
+#[derive(Debug)]
+struct SummedChunk<K> {
+    /// Ascending.
+    keys: Vec<K>,
+    tally: IdTally,
+}
+
+impl<K: Ord + Copy> SummedKeys<K> {
+    pub fn new() -> Self {
+        Self { chunks: Vec::new(), before: Vec::new() }
+    }
+
+    /// Makes the set of keys that ascend.
+    pub fn from_sorted(keys: &[K], id: impl Fn(K) -> Option<Id>) -> Self {
+        let chunks = keys.chunks(CHUNK_KEYS / 2).map(|keys| {
+            let mut tally = IdTally::default();
+            keys.iter().filter_map(|&key| id(key)).for_each(|id| tally.add(&id));
+            SummedChunk { keys: keys.to_vec(), tally }
+        });
+        Self { chunks: chunks.collect(), before: Vec::new() }
+    }
+
+    /// The chunk that has the key, or would.
+    fn chunk_of(&self, key: &K) -> usize {
+        self.chunks
+            .partition_point(|chunk| chunk.keys.first().is_some_and(|first| first <= key))
+            .saturating_sub(1)
+    }
+
+    /// Whether the key is there.
+    pub fn contains(&self, key: &K) -> bool {
+        self.chunks
+            .get(self.chunk_of(key))
+            .is_some_and(|chunk| chunk.keys.binary_search(key).is_ok())
+    }
+
+    /// Adds a key, unless it is there.
+    pub fn add(&mut self, key: K, id: &Id, id_of: impl Fn(K) -> Option<Id>) {
+        let at = self.chunk_of(&key);
+        let Some(chunk) = self.chunks.get_mut(at) else {
+            let mut tally = IdTally::default();
+            tally.add(id);
+            self.chunks.push(SummedChunk { keys: vec![key], tally });
+            return;
+        };
+        let Err(place) = chunk.keys.binary_search(&key) else { return };
+        chunk.keys.insert(place, key);
+        chunk.tally.add(id);
+        self.before.truncate(at + 1);
+        if chunk.keys.len() < CHUNK_KEYS {
+            return;
+        }
+        let keys = chunk.keys.split_off(CHUNK_KEYS / 2);
+        let mut tally = IdTally::default();
+        keys.iter().filter_map(|&key| id_of(key)).for_each(|id| tally.add(&id));
+        chunk.tally = chunk.tally.minus(tally);
+        self.chunks.insert(at + 1, SummedChunk { keys, tally });
+    }
+
+    /// Takes a key away, if it is there.
+    pub fn take(&mut self, key: &K, id: &Id) {
+        let at = self.chunk_of(key);
+        let Some(chunk) = self.chunks.get_mut(at) else { return };
+        let Ok(place) = chunk.keys.binary_search(key) else { return };
+        chunk.keys.remove(place);
+        chunk.tally.take(id);
+        self.before.truncate(at + 1);
+        if chunk.keys.is_empty() {
+            self.chunks.remove(at);
+            self.before.truncate(at);
+        }
+    }
+
+    /// The keys for which `is_before` is true, which must be so of the first ones alone.
+    pub fn before(
+        &mut self,
+        is_before: impl Fn(&K) -> bool,
+        id_of: impl Fn(K) -> Option<Id>,
+    ) -> IdTally {
+        let first = |chunk: &SummedChunk<K>| chunk.keys.first().is_some_and(&is_before);
+        let Some(at) = self.chunks.partition_point(first).checked_sub(1) else {
+            return IdTally::default();
+        };
+        while self.before.len() <= at {
+            let last = self.before.len().checked_sub(1);
+            let sum = last.map_or_else(IdTally::default, |last| {
+                self.before[last].plus(self.chunks[last].tally)
+            });
+            self.before.push(sum);
+        }
+        let chunk = &self.chunks[at];
+        let count = chunk.keys.partition_point(&is_before);
+        let mut tally = IdTally::default();
+        // The shorter way.
+        if count > chunk.keys.len() / 2 {
+            chunk.keys[count..].iter().filter_map(|&key| id_of(key)).for_each(|id| tally.add(&id));
+            tally = chunk.tally.minus(tally);
+        } else {
+            chunk.keys[..count].iter().filter_map(|&key| id_of(key)).for_each(|id| tally.add(&id));
+        }
+        self.before[at].plus(tally)
+    }
+
+    /// The keys from the first one on for which `is_before` is false.
+    pub fn from(&self, is_before: impl Fn(&K) -> bool) -> impl Iterator<Item = K> + '_ {
+        let first = |chunk: &SummedChunk<K>| chunk.keys.first().is_some_and(&is_before);
+        let at = self.chunks.partition_point(first).saturating_sub(1);
+        let skipped = self.chunks.get(at).map_or(0, |chunk| chunk.keys.partition_point(&is_before));
+        self.chunks[at.min(self.chunks.len())..]
+            .iter()
+            .flat_map(|chunk| &chunk.keys)
+            .skip(skipped)
+            .copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use hark_testkit::random::Random;
+
+    use super::*;
+
+    fn id(key: u32) -> Option<Id> {
+        Some([key.wrapping_mul(0x9e37_79b9).to_le_bytes()[3]; 32])
+    }
+
+    #[test]
+    fn sums_follow_what_is_added_and_taken() {
+        let mut random = Random::new(20);
+        for start in [0, 1, 128, 3_000] {
+            let mut model: BTreeSet<u32> =
+                (0..start).map(|_| random.below(10_000) as u32).collect();
+            let mut keys = SummedKeys::from_sorted(&model.iter().copied().collect::<Vec<_>>(), id);
+            for step in 0..6_000 {
+                let key = random.below(10_000) as u32;
+                // First it grows, then it shrinks to nothing.
+                if random.below(6_000) > step {
+                    model.insert(key);
+                    keys.add(key, &id(key).unwrap(), id);
+                } else {
+                    let key = model.range(key..).next().copied().unwrap_or(key);
+                    model.remove(&key);
+                    keys.take(&key, &id(key).unwrap());
+                }
+                assert_eq!(keys.contains(&key), model.contains(&key));
+                if step % 16 == 0 {
+                    let at = random.below(10_001) as u32;
+                    let mut tally = IdTally::default();
+                    model.range(..at).for_each(|&key| tally.add(&id(key).unwrap()));
+                    assert_eq!(keys.before(|key| *key < at, id), tally, "before {at}");
+                    let from = keys.from(|key| *key < at).take(300);
+                    assert!(from.eq(model.range(at..).take(300).copied()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Ranges of ids over all parts of a shelf.
+
+use std::sync::Arc;
+
+use hark_archive::store::ranges::IdRanges;
+use hark_archive::{Position, Query, SearchError};
+use hark_codec::id_sum::IdTally;
+
+use super::excluded::SummedSegment;
+use crate::shelf::EmbeddedShelf;
+use crate::suspect::ReadFaults;
+use crate::view::ShelfView;
+
+/// Rows that are looked at for each part when a range is divided.
+const SAMPLES_PER_PART: u64 = 16;
+
+/// The visible records of a time window.
+struct ShelfRanges {
+    shelf: Arc<EmbeddedShelf>,
+    view: Arc<ShelfView>,
+    hidden: Vec<u32>,
+    now: u64,
+    /// The window: from the first position on, and before the second.
+    window: (Position, Position),
+    faults: ReadFaults,
+}
+
+impl EmbeddedShelf {
+    /// Returns the records that match by ranges. `None` if sums do not answer the query, or if a
+    /// segment has none.
+    pub(crate) fn ranges(self: &Arc<Self>, query: &Query) -> Option<Box<dyn IdRanges>> {
+        let hidden = query.window_without()?;
+        let (view, faults) = (self.view.load_full(), self.before());
+        if !view.segments.iter().all(|segment| SummedSegment::has_sums(segment)) {
+            return None;
+        }
+        let start = |time| Position { time, id: [0; 32] };
+        let end =
+            query.to.checked_add(1).map_or(Position { time: u64::MAX, id: [0xff; 32] }, start);
+        let (shelf, window) = (Arc::clone(self), (start(query.from), end));
+        Some(Box::new(ShelfRanges { shelf, view, hidden, now: query.now, window, faults }))
+    }
+}
+
+impl ShelfRanges {
+    fn clamp(&self, at: &Position) -> Position {
+        let key = |at: &Position| (at.time, at.id);
+        let (from, to) = &self.window;
+        let (time, id) = key(at).clamp(key(from), key(to).max(key(from)));
+        Position { time, id }
+    }
+
+    fn segments(&self) -> impl Iterator<Item = SummedSegment<'_>> {
+        let summed = |segment| SummedSegment::new(segment, &self.hidden, self.now);
+        self.view.segments.iter().map(move |segment| summed(segment))
+    }
+}
+
+fn sort(items: &mut Vec<Position>) {
+    items.sort_unstable_by_key(|at| (at.time, at.id));
+}
+
+impl IdRanges for ShelfRanges {
+    fn before(&self, at: &Position) -> IdTally {
+        let at = self.clamp(at);
+        let sealed = self.segments().map(|segment| segment.before(&at));
+        let heads = self.view.heads();
+        let heads = heads.map(|head| head.summed(&self.hidden, self.now, |rows| rows.before(&at)));
+        sealed.chain(heads).fold(IdTally::default(), IdTally::plus)
+    }
+
+    fn items(&self, from: &Position, to: &Position, max: usize) -> Vec<Position> {
+        let (from, to) = (self.clamp(from), self.clamp(to));
+        let mut items = Vec::new();
+        for segment in self.segments() {
+            segment.items(&from, &to, max, &mut items);
+        }
+        for head in self.view.heads() {
+            head.summed(&self.hidden, self.now, |rows| {
+                let within = |at: &Position| (at.time, at.id) < (to.time, to.id);
+                items.extend(rows.from(&from).take_while(within).take(max));
+            });
+        }
+        sort(&mut items);
+        items.truncate(max);
+        items
+    }
+
+    fn divide(&self, from: &Position, to: &Position, parts: usize) -> Vec<Position> {
+        let (from, to) = (self.clamp(from), self.clamp(to));
+        let in_heads = |from: &Position, to: &Position| -> u64 {
+            let count = |at| {
+                self.view
+                    .heads()
+                    .map(|head| head.summed(&self.hidden, self.now, |rows| rows.before(at)).count)
+                    .sum::<u64>()
+            };
+            count(to).saturating_sub(count(from))
+        };
+        let sealed: u64 = self.segments().map(|segment| segment.rows(&from, &to)).sum();
+        let all = sealed + in_heads(&from, &to);
+        let samples = (parts as u64 * SAMPLES_PER_PART).max(1);
+        let each = u32::try_from(all / samples).unwrap_or(u32::MAX).max(1);
+        let mut sampled = Vec::new();
+        for segment in self.segments() {
+            segment.sample(&from, &to, each, &mut sampled);
+        }
+        for head in self.view.heads() {
+            head.summed(&self.hidden, self.now, |rows| {
+                let within = |at: &Position| (at.time, at.id) < (to.time, to.id);
+                let rows = rows.from(&from).take_while(within);
+                sampled.extend(rows.skip(each as usize / 2).step_by(each as usize));
+            });
+        }
+        sort(&mut sampled);
+        sampled.dedup();
+        let step = sampled.len().div_ceil(parts.max(1)).max(1);
+        sampled.into_iter().skip(step).step_by(step).collect()
+    }
+
+    fn check(&self) -> Result<(), SearchError> {
+        self.shelf.believe(&self.view, &self.faults, || self.view.trouble())
+    }
+}
