@@ -54,6 +54,11 @@ fn same(a: &Filter, b: &Filter) {
         filter.tags().map(|(name, all)| (name, all.iter().map(String::from).collect())).collect()
     };
     assert_eq!(tags(a), tags(b));
+    let and_tags = |filter: &Filter| -> Vec<(u8, Vec<String>)> {
+        let tags = filter.and_tags();
+        tags.map(|(name, all)| (name, all.iter().map(String::from).collect())).collect()
+    };
+    assert_eq!(and_tags(a), and_tags(b));
 }
 
 /// NIP-01, word by word.
@@ -69,4 +74,7 @@ fn plainly(filter: &Filter, event: &Event<'_>) -> bool {
         && filter.since().is_none_or(|since| since <= event.created_at())
         && filter.until().is_none_or(|until| event.created_at() <= until)
         && filter.tags().all(|(letter, values)| values.iter().any(|value| tagged(letter, value)))
+        && filter
+            .and_tags()
+            .all(|(letter, values)| values.iter().all(|value| tagged(letter, value)))
 }

@@ -228,8 +228,9 @@ impl Default for Limits {
             negentropy_bytes_max: 64 << 20,
             negentropy_message_bytes_max: 128 << 10,
             negentropy_idle_s: 60,
-            event_bytes_max: 128 << 10,
-            content_chars_max: 100_000,
+            // A private message of 64 KiB (NIP-44), wrapped twice (NIP-59), is an event of 154 KB.
+            event_bytes_max: 192 << 10,
+            content_chars_max: 160_000,
             event_tags_max: 2_500,
             created_at_ahead_s_max: 900,
             created_at_behind_s_max: None,

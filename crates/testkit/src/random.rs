@@ -213,7 +213,7 @@ impl World {
             self.authors_and_kinds(&mut query);
         }
         let names: &[u8] = if self.flavour == Flavour::Nostr { b"eepptda" } else { b"pc" };
-        for _ in 0..[0, 0, 1, 1, 2][self.random.below(5)] {
+        for _ in 0..[0, 0, 1, 1, 2, 3][self.random.below(6)] {
             let name = *self.random.pick(names);
             let count = if self.random.once_in(8) { 60 } else { 1 + self.random.below(3) };
             let values = (0..count).map(|_| self.value(name).into()).collect();

@@ -1,7 +1,10 @@
-//! Filters: which events a client wants (NIP-01, NIP-50), parsed into flat, reused buffers.
+//! Filters: which events a client wants (NIP-01, NIP-50, NIP-91), parsed into flat, reused buffers.
 //!
 //! A list that is present but empty matches nothing; an absent list matches all. Lists are sorted
 //! and deduplicated, so that equivalent filters look equal.
+//!
+//! Of `#t` an event must have one value, of `&t` all of them (NIP-91). A value of `&t` counts as none of
+//! `#t`: clients name it in both, for relays that know only `#t`.
 
 use super::event::Event;
 use super::filter_error::{Element, FilterError};
@@ -20,7 +23,8 @@ pub struct Filter {
     authors: Vec<Key>,
     has_kinds: bool,
     kinds: Vec<u16>,
-    /// Letters in ascending order, each with its range of `values`.
+    /// In ascending order of the letters, each with its range of `values`; of one letter the one of
+    /// which one value is wanted first.
     groups: Vec<Group>,
     values: Vec<Span>,
     /// All strings, one after the other.
@@ -34,8 +38,16 @@ pub struct Filter {
 #[derive(Clone, Copy, Debug)]
 struct Group {
     letter: u8,
+    /// Whether all values are wanted, and not one of them.
+    is_and: bool,
     from: u32,
     to: u32,
+}
+
+impl Group {
+    fn range(&self) -> std::ops::Range<usize> {
+        self.from as usize..self.to as usize
+    }
 }
 
 impl Filter {
@@ -73,8 +85,35 @@ impl Filter {
             self.text.truncate(text_len);
             self.read_element(reader, element)?;
         }
-        self.groups.sort_unstable_by_key(|group| group.letter);
+        self.groups.sort_unstable_by_key(|group| (group.letter, group.is_and));
+        self.take_and_values();
         Ok(())
+    }
+
+    /// Takes the values of `&t` out of `#t`. Where no value is left, there is no condition `#t`.
+    fn take_and_values(&mut self) {
+        let mut at = 0;
+        while let Some([one, all]) = self.groups.get(at..at + 2) {
+            let (one, all) = (*one, *all);
+            if one.letter != all.letter || one.from == one.to {
+                at += 1;
+                continue;
+            }
+            let mut kept = one.from as usize;
+            for n in one.range() {
+                let value = self.values[n];
+                if !self.values_in(&all).contains(value.get("", &self.text)) {
+                    self.values.swap(kept, n);
+                    kept += 1;
+                }
+            }
+            if kept == one.from as usize {
+                self.groups.remove(at);
+            } else {
+                self.groups[at].to = kept as u32;
+                at += 1;
+            }
+        }
     }
 
     fn read_element(
@@ -98,9 +137,11 @@ impl Filter {
                 read_kinds(reader, &mut self.kinds)?;
                 fresh
             }
-            Element::Tag(letter) => {
-                let fresh = self.groups.iter().all(|group| group.letter != letter);
-                self.read_values(reader, letter)?;
+            Element::Tag(letter) | Element::AndTag(letter) => {
+                let is_and = matches!(element, Element::AndTag(_));
+                let is_other = |group: &Group| (group.letter, group.is_and) != (letter, is_and);
+                let fresh = self.groups.iter().all(is_other);
+                self.read_values(reader, element, letter)?;
                 fresh
             }
             Element::Since => self.since.replace(read_number(reader, element)?).is_none(),
@@ -114,8 +155,12 @@ impl Filter {
         if fresh { Ok(()) } else { Err(FilterError::Duplicate(element)) }
     }
 
-    fn read_values(&mut self, reader: &mut JsonReader<'_>, letter: u8) -> Result<(), FilterError> {
-        let element = Element::Tag(letter);
+    fn read_values(
+        &mut self,
+        reader: &mut JsonReader<'_>,
+        element: Element,
+        letter: u8,
+    ) -> Result<(), FilterError> {
         let is_key = matches!(letter, b'e' | b'p');
         let from = self.values.len();
         let mut index = 0;
@@ -132,7 +177,8 @@ impl Filter {
         own.sort_unstable_by_key(|span| span.get("", text));
         let distinct = from + move_distinct_forward(own, text);
         self.values.truncate(distinct);
-        self.groups.push(Group { letter, from: from as u32, to: distinct as u32 });
+        let is_and = matches!(element, Element::AndTag(_));
+        self.groups.push(Group { letter, is_and, from: from as u32, to: distinct as u32 });
         Ok(())
     }
 
@@ -154,10 +200,21 @@ impl Filter {
     /// The wanted tags, by ascending letter (`#e` is `b'e'`). For each letter, an event must have
     /// one of the values.
     pub fn tags(&self) -> impl Iterator<Item = (u8, TagValues<'_>)> + Clone {
-        self.groups.iter().map(|group| {
-            let spans = self.values.get(group.from as usize..group.to as usize);
-            (group.letter, TagValues { text: &self.text, spans: spans.unwrap_or_default() })
-        })
+        self.values_of(false)
+    }
+
+    /// The tags of which all values are wanted, by ascending letter (`&t` is `b't'`).
+    pub fn and_tags(&self) -> impl Iterator<Item = (u8, TagValues<'_>)> + Clone {
+        self.values_of(true)
+    }
+
+    fn values_of(&self, is_and: bool) -> impl Iterator<Item = (u8, TagValues<'_>)> + Clone {
+        let groups = self.groups.iter().filter(move |group| group.is_and == is_and);
+        groups.map(|group| (group.letter, self.values_in(group)))
+    }
+
+    fn values_in(&self, group: &Group) -> TagValues<'_> {
+        TagValues { text: &self.text, spans: self.values.get(group.range()).unwrap_or_default() }
     }
 
     /// The wanted values of one letter. `None` means any.
@@ -190,7 +247,7 @@ impl Filter {
         (self.has_ids && self.ids.is_empty())
             || (self.has_authors && self.authors.is_empty())
             || (self.has_kinds && self.kinds.is_empty())
-            || self.groups.iter().any(|group| group.from == group.to)
+            || self.tags().any(|(_, values)| values.is_empty())
             || matches!((self.since, self.until), (Some(since), Some(until)) if since > until)
     }
 
@@ -199,6 +256,10 @@ impl Filter {
         self.matches_head(event.id(), event.pubkey(), event.created_at(), u32::from(event.kind()))
             && self.tags().all(|(letter, values)| {
                 event.labels().any(|(name, value)| name == letter && values.contains(value))
+            })
+            && self.and_tags().all(|(letter, values)| {
+                let has = |wanted| event.labels().any(|label| label == (letter, wanted));
+                values.iter().all(has)
             })
     }
 
@@ -209,6 +270,12 @@ impl Filter {
             && self.tags().all(|(letter, values)| {
                 let mut labels = record.labels();
                 labels.any(|(name, value)| name == letter && values.contains_bytes(value))
+            })
+            && self.and_tags().all(|(letter, values)| {
+                let has = |wanted: &str| {
+                    record.labels().any(|label| label == (letter, wanted.as_bytes()))
+                };
+                values.iter().all(has)
             })
     }
 
@@ -242,10 +309,10 @@ impl Filter {
             open(out, "kinds");
             put_list(out, kinds, |out, kind| put_u64(out, u64::from(*kind)));
         }
-        for (letter, values) in self.tags() {
-            let name = [b'#', letter];
+        for group in &self.groups {
+            let name = [if group.is_and { b'&' } else { b'#' }, group.letter];
             open(out, str::from_utf8(&name).unwrap_or_default());
-            put_list(out, values.iter(), put_string);
+            put_list(out, self.values_in(group).iter(), put_string);
         }
         let numbers = [("since", self.since), ("until", self.until), ("limit", self.limit)];
         for (name, number) in numbers.iter().filter_map(|(name, number)| Some((name, (*number)?))) {
@@ -306,6 +373,7 @@ fn element(key: &str) -> Result<Element, FilterError> {
         "search" => Element::Search,
         _ => match *key.as_bytes() {
             [b'#', letter] if letter.is_ascii_alphabetic() => Element::Tag(letter),
+            [b'&', letter] if letter.is_ascii_alphabetic() => Element::AndTag(letter),
             _ => return Err(FilterError::Unsupported(key.chars().take(32).collect())),
         },
     })

@@ -12,6 +12,7 @@ pub enum Element {
     Authors,
     Kinds,
     Tag(u8),
+    AndTag(u8),
     Since,
     Until,
     Limit,
@@ -29,6 +30,7 @@ impl fmt::Display for Element {
             Self::Limit => "limit",
             Self::Search => "search",
             Self::Tag(letter) => return write!(f, "#{}", char::from(*letter)),
+            Self::AndTag(letter) => return write!(f, "&{}", char::from(*letter)),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Filters: what they say, what they match, and what is refused.
 
-use hark_codec::nostr::{Event, EventArena, EventEncoder, Filter};
+use hark_codec::nostr::{Event, EventArena, EventEncoder, Filter, TagValues};
 use hark_codec::record::Record;
 use proptest::prelude::*;
 
@@ -63,6 +63,26 @@ fn absent_and_empty_are_not_the_same() {
 }
 
 #[test]
+fn a_value_that_must_be_there_is_none_of_several() {
+    for (json, expected) in [
+        (r##"{"#t":["c","a","b"],"&t":["b","b","x"]}"##, r##"{"#t":["a","c"],"&t":["b","x"]}"##),
+        (r##"{"&t":["b","a"],"#t":["a","b"]}"##, r#"{"&t":["a","b"]}"#),
+        (r##"{"&t":["a"],"#T":["a"]}"##, r##"{"#T":["a"],"&t":["a"]}"##),
+        (r##"{"&t":[],"#t":["a"],"&a":["1"]}"##, r##"{"&a":["1"],"#t":["a"],"&t":[]}"##),
+        (r##"{"&t":["a"],"#t":[]}"##, r##"{"#t":[],"&t":["a"]}"##),
+    ] {
+        assert_eq!(written(&parsed(json)), expected);
+        assert_eq!(written(&parsed(expected)), expected);
+    }
+    let filter = parsed(r##"{"&t":["b","a"],"#p":[],"&e":[]}"##);
+    let names = |tags: Vec<(u8, TagValues<'_>)>| -> Vec<(u8, usize)> {
+        tags.iter().map(|(name, values)| (*name, values.len())).collect()
+    };
+    assert_eq!(names(filter.tags().collect()), [(b'p', 0)]);
+    assert_eq!(names(filter.and_tags().collect()), [(b'e', 0), (b't', 2)]);
+}
+
+#[test]
 fn refusals_say_what_is_wrong() {
     let good = "0".repeat(64);
     let table = [
@@ -86,7 +106,9 @@ fn refusals_say_what_is_wrong() {
         (r##"{"#emoji":["a"]}"##, "unsupported: filter element \"#emoji\""),
         (r##"{"#1":["a"]}"##, "unsupported: filter element \"#1\""),
         (r##"{"#":["a"]}"##, "unsupported: filter element \"#\""),
-        (r#"{"&t":["a"]}"#, "unsupported: filter element \"&t\""),
+        (r#"{"&t":["a"],"&t":["b"]}"#, "invalid: filter has more than one &t"),
+        (r#"{"&e":["x"]}"#, "invalid: &e[0] is not 64 lowercase hex digits"),
+        (r#"{"&tt":["a"]}"#, "unsupported: filter element \"&tt\""),
         (r#"{"foo":1}"#, "unsupported: filter element \"foo\""),
     ];
     for (json, expected) in table {
@@ -119,6 +141,14 @@ fn matching_looks_at_first_values_of_single_letter_tags() {
         (r##"{"#t":["b","\"c"]}"##.into(), true),
         (r##"{"#t":["a"],"#T":["a"]}"##.into(), false),
         (r##"{"#e":[]}"##.into(), false),
+        (r#"{"&t":["a","\"c"]}"#.into(), true),
+        (r#"{"&t":["a","b"]}"#.into(), false),
+        (r#"{"&t":["a"],"&T":["a"]}"#.into(), false),
+        (r##"{"&t":["a"],"#t":["a"]}"##.into(), true),
+        (r##"{"&t":["a"],"#t":["a","b"]}"##.into(), false),
+        (r##"{"&t":["a"],"#t":["a","\"c"]}"##.into(), true),
+        (r##"{"&t":["a"],"#t":[]}"##.into(), false),
+        (r#"{"&t":[]}"#.into(), true),
         (r#"{"ids":[]}"#.into(), false),
         (r#"{"limit":0,"search":"nowhere"}"#.into(), true),
     ];

@@ -12,6 +12,9 @@ pub fn of(filter: &Filter) -> Query {
         name,
         values: values.iter().map(|value| value.as_bytes().into()).collect(),
     });
+    let wanted = filter.and_tags();
+    let wanted = wanted.flat_map(|(name, values)| values.iter().map(move |value| (name, value)));
+    let labels = labels.chain(wanted.map(|(name, value)| LabelSet::one(name, value.as_bytes())));
     let mut query = Query {
         ids: filter.ids().map(<[_]>::to_vec),
         authors: filter.authors().map(<[_]>::to_vec),
@@ -85,7 +88,7 @@ pub fn values(filter: &Filter) -> usize {
     filter.ids().map_or(0, <[_]>::len)
         + filter.authors().map_or(0, <[_]>::len)
         + filter.kinds().map_or(0, <[_]>::len)
-        + filter.tags().map(|(_, values)| values.len()).sum::<usize>()
+        + filter.tags().chain(filter.and_tags()).map(|(_, values)| values.len()).sum::<usize>()
 }
 
 #[cfg(test)]

@@ -25,7 +25,8 @@ impl HyperLogLog {
             || filter.authors().is_some()
             || filter.since().is_some()
             || filter.until().is_some()
-            || filter.search().is_some();
+            || filter.search().is_some()
+            || filter.and_tags().next().is_some();
         let mut tags = filter.tags();
         let (Some((letter, values)), None) = (tags.next(), tags.next()) else { return None };
         let named = SHAPES.iter().any(|shape| Some(*shape) == Some(letter).zip(filter.kinds()));

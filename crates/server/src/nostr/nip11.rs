@@ -8,7 +8,7 @@ use super::RelayInfo;
 use super::policy::EventPolicy;
 
 /// NIPs that are offered, whatever the configuration.
-const NIPS: [u16; 11] = [1, 9, 11, 13, 40, 42, 45, 62, 65, 67, 70];
+const NIPS: [u16; 12] = [1, 9, 11, 13, 40, 42, 45, 62, 65, 67, 70, 91];
 /// NIPs that are offered if a kind is private, by kind.
 const PRIVATE_NIPS: [(u32, &[u16]); 2] = [(4, &[4]), (1059, &[17, 59])];
 
