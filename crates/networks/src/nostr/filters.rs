@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use hark_archive::Query;
+use hark_archive::{LabelSet, Query};
 use hark_codec::hex;
 use hark_codec::nostr::{Filter, npub};
 use serde_json::Value;
@@ -41,10 +41,16 @@ impl Filters for EventFilters {
         if let Some(kinds) = &query.kinds {
             fields.push(format!("\"kinds\":{kinds:?}").replace(", ", ","));
         }
-        for label in &query.labels {
-            let values = label.values.iter();
-            let values = list(values.map(|value| String::from_utf8_lossy(value).into_owned()));
-            fields.push(format!("\"#{}\":{values}", char::from(label.name)));
+        for (at, label) in query.labels.iter().enumerate() {
+            let same = |other: &&LabelSet| other.name == label.name;
+            let is_alone = query.labels.iter().filter(same).count() == 1;
+            if is_alone || label.values.len() != 1 {
+                fields.push(tag('#', label.name, &label.values));
+            } else if !query.labels[..at].iter().filter(same).any(|other| other.values.len() == 1) {
+                // One value each of several conditions: all of them are wanted (NIP-91).
+                let wanted = query.labels.iter().filter(same).filter(|set| set.values.len() == 1);
+                fields.push(tag('&', label.name, wanted.flat_map(|set| &set.values)));
+            }
         }
         if query.from > 0 {
             fields.push(format!("\"since\":{}", query.from));
@@ -70,7 +76,7 @@ fn with_hex_keys(text: &str) -> Result<Cow<'_, str>, String> {
     }
     // What is wrong elsewhere in the filter is said when it is parsed.
     let Ok(mut filter) = serde_json::from_str::<Value>(text) else { return Ok(text.into()) };
-    for name in ["authors", "#p", "#P"] {
+    for name in ["authors", "#p", "#P", "&p", "&P"] {
         let Some(values) = filter.get_mut(name).and_then(Value::as_array_mut) else { continue };
         for value in values {
             let Some(typed) = value.as_str() else { continue };
@@ -82,6 +88,12 @@ fn with_hex_keys(text: &str) -> Result<Cow<'_, str>, String> {
         }
     }
     Ok(filter.to_string().into())
+}
+
+/// Returns a condition on tags as it stands in a filter.
+fn tag<'a>(sign: char, name: u8, values: impl IntoIterator<Item = &'a Box<[u8]>>) -> String {
+    let values = values.into_iter().map(|value| String::from_utf8_lossy(value).into_owned());
+    format!("\"{sign}{}\":{}", char::from(name), list(values))
 }
 
 fn list(values: impl Iterator<Item = String>) -> String {
@@ -122,6 +134,8 @@ mod tests {
             "{}".to_owned(),
             format!(r#"{{"ids":["{key}"],"kinds":[1,7],"since":3,"until":9,"limit":20}}"#),
             format!(r##"{{"authors":["{key}"],"#t":["\\","a\"b"],"limit":0}}"##),
+            r##"{"#q":["c","d"],"#t":["a","b"],"&t":["x","y"]}"##.to_owned(),
+            r#"{"&t":["x","y"]}"#.to_owned(),
         ] {
             let mut filter = Filter::default();
             filter.parse(json.as_bytes()).unwrap();
