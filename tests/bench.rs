@@ -99,7 +99,7 @@ fn a_relay_is_loaded_asked_and_listened_to_and_every_figure_adds_up() {
     };
     let events_of = |name: &str| count(of(name), "events");
     for row in rows {
-        for key in ["requests_per_s", "p50_ms", "p99_ms", "cpu_ms"] {
+        for key in ["requests_per_s", "p50_ms", "p99_ms", "cpu_ms", "null_cpu_ms", "null_ratio"] {
             assert!(is_positive(row, key), "{key} of {row}");
         }
     }

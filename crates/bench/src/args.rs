@@ -177,8 +177,24 @@ pub(crate) struct BenchQueryArgs {
     #[arg(long = "shape", value_name = "NAME")]
     pub(crate) shapes: Vec<String>,
 
+    /// Do without the relay that does nothing, which is asked beside the relay where --pid is given
+    #[arg(long)]
+    pub(crate) without_null: bool,
+
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+`hark bench query --pid N` starts this by itself, and shows the CPU time that it takes beside that of the
+relay. It reads a REQ and answers it, from memory, with as many events and bytes as the id of the
+subscription says: \"n38x41000\" asks for 38 events of 41,000 bytes in all. It checks nothing, so only the
+benches can talk to it.")]
+pub(crate) struct NullArgs {
+    /// The port to listen at, on 127.0.0.1; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub(crate) port: u16,
 }
 
 #[derive(Debug, Args)]

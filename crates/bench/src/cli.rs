@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 
 use crate::args::{
-    BenchQueryArgs, FanoutArgs, GenArgs, HammerArgs, IdleArgs, IngestArgs, NostreamArgs, SqlArgs,
-    WakuBenchArgs,
+    BenchQueryArgs, FanoutArgs, GenArgs, HammerArgs, IdleArgs, IngestArgs, NostreamArgs, NullArgs,
+    SqlArgs, WakuBenchArgs,
 };
 use crate::cases::CasesArgs;
 use crate::codec::CodecArgs;
@@ -37,6 +37,8 @@ pub(crate) enum Bench {
     Ingest(IngestArgs),
     /// Send the queries that clients send, shape by shape, and measure the time to EOSE
     Query(BenchQueryArgs),
+    /// Be a relay that does nothing: what `query` measures beside the relay
+    Null(NullArgs),
     /// Publish to many subscriptions, and measure the time to delivery
     Fanout(FanoutArgs),
     /// Open many connections, and measure how much memory they take

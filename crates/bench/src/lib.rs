@@ -18,6 +18,7 @@ mod ingest;
 mod latency;
 mod lines;
 mod meter;
+mod null;
 mod people;
 mod process;
 mod query;
@@ -58,6 +59,7 @@ pub fn run(args: &BenchArgs, open: BenchOpeners<'_>) -> anyhow::Result<ExitCode>
         Bench::Gen(args) => generate::run(args),
         Bench::Ingest(args) => ingest::run(args),
         Bench::Query(args) => query::run(args),
+        Bench::Null(args) => null::run(args),
         Bench::Fanout(args) => fanout::run(args),
         Bench::Idle(args) => idle::run(args),
         Bench::Sql(args) => sql::run(args, open.events),

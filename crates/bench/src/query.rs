@@ -13,6 +13,7 @@ use hark_codec::record::Key;
 
 use crate::args::BenchQueryArgs;
 use crate::latency::Latencies;
+use crate::null::{NullRelay, question_like};
 use crate::people;
 use crate::random::Random;
 use crate::report::{BenchReport, Column};
@@ -36,11 +37,13 @@ const PAGE: usize = 500;
 const PAGES: usize = 20;
 const MIXED: &str = "all mixed";
 
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [Column; 8] = [
     Column::plain("requests_per_s", "requests/s", ""),
     Column::plain("events", "events", ""),
     Column::plain("answer_kb", "answer", "KB"),
     Column::compared("cpu_ms", "CPU", "ms"),
+    Column::plain("null_cpu_ms", "nothing", "ms"),
+    Column::plain("null_ratio", "ratio", ""),
     Column::compared("p50_ms", "p50", "ms"),
     Column::compared("p99_ms", "p99", "ms"),
 ];
@@ -94,9 +97,15 @@ async fn measure(
         asked.push(MeasuredTarget::new(target, args, sample, &readers).await?);
     }
     let loads = loads(args, sample, &readers, &mut asked[0]).await?;
+    let has_pids = targets.iter().any(BenchTarget::has_processes);
+    let mut null = if has_pids && !args.without_null {
+        Some(MeasuredNull::start(args.connections).await?)
+    } else {
+        None
+    };
     for load in &loads {
         for asked in &mut asked {
-            asked.ask(load, Duration::from_secs_f64(args.seconds)).await?;
+            asked.ask(load, Duration::from_secs_f64(args.seconds), null.as_mut()).await?;
         }
     }
     Ok(asked.into_iter().map(|asked| asked.finish(sample)).collect())
@@ -136,7 +145,12 @@ impl<'a> MeasuredTarget<'a> {
     }
 
     /// Runs a load for `length`, after a warm-up, and adds a row.
-    async fn ask(&mut self, load: &ShapeRequests, length: Duration) -> anyhow::Result<()> {
+    async fn ask(
+        &mut self,
+        load: &ShapeRequests,
+        length: Duration,
+        null: Option<&mut MeasuredNull>,
+    ) -> anyhow::Result<()> {
         let warm_up = length.mul_f64(WARM_UP);
         self.round(load, warm_up).await?;
         let (answers, spent) = self.round(load, length).await?;
@@ -149,11 +163,18 @@ impl<'a> MeasuredTarget<'a> {
             ));
         }
         let each = |sum: f64| (requests > 0.0).then(|| sum / requests);
+        let cpu_ms = spent.server.and_then(|cpu| each(cpu.as_secs_f64() * 1e3));
+        let null_ms = match null {
+            Some(null) if answers.requests > 0 => null.ask(load, &answers, length).await?,
+            _ => None,
+        };
         let figures = [
             Some(requests / spent.elapsed.as_secs_f64()),
             each(answers.events as f64),
             each(answers.bytes as f64 / 1e3),
-            spent.server.and_then(|cpu| each(cpu.as_secs_f64() * 1e3)),
+            cpu_ms,
+            null_ms,
+            cpu_ms.zip(null_ms).map(|(cpu, null)| cpu / null),
             answers.times.at_ms(0.5),
             answers.times.at_ms(0.99),
         ];
@@ -175,33 +196,13 @@ impl<'a> MeasuredTarget<'a> {
         length: Duration,
     ) -> anyhow::Result<(QueryTotals, TimeSpent)> {
         let connections = if load.as_reader { &mut self.readers } else { &mut self.plain };
-        let count = connections.len();
-        let start = self.target.start()?;
-        let until = Instant::now() + length;
-        let mut tasks = Vec::new();
-        for (at, connection) in std::mem::take(connections).into_iter().enumerate() {
-            let requests = Arc::clone(&load.requests[at % load.requests.len()]);
-            // Each connection begins at another request, so that no two send the same at once.
-            let from = at * requests.len() / count;
-            tasks.push(tokio::spawn(ask_until(connection, requests, from, until)));
-        }
-        let mut sum = QueryTotals::default();
-        for task in tasks {
-            let answered = tokio::time::timeout(length + PATIENCE, task).await;
-            let answered = answered.ok().context("an answer did not end within a minute");
-            let (connection, answers) = answered
-                .and_then(|joined| joined?)
-                .with_context(|| format!("{}, {}", self.target.url.text, load.name))?;
-            connections.push(connection);
-            sum.add(answers);
-        }
-        Ok((sum, self.target.stop(&start)?))
+        round(self.target, connections, load, length).await
     }
 
     fn finish(mut self, sample: &EventSample) -> BenchReport {
         let p50 = |name: &str| {
             let row = self.report.rows().iter().find(|row| row.name == name)?;
-            row.figures[4]
+            row.figures[6]
         };
         if let (Some(first), Some(last)) = (p50(DEPTHS[0]), p50(DEPTHS[2])) {
             let notes = sample.authors.first().map_or(0, |(_, notes)| u64::from(*notes));
@@ -212,6 +213,74 @@ impl<'a> MeasuredTarget<'a> {
             ));
         }
         self.report
+    }
+}
+
+/// Runs a load on all connections for `length`.
+async fn round(
+    target: &BenchTarget,
+    connections: &mut Vec<RelayConnection>,
+    load: &ShapeRequests,
+    length: Duration,
+) -> anyhow::Result<(QueryTotals, TimeSpent)> {
+    let count = connections.len();
+    let start = target.start()?;
+    let until = Instant::now() + length;
+    let mut tasks = Vec::new();
+    for (at, connection) in std::mem::take(connections).into_iter().enumerate() {
+        let requests = Arc::clone(&load.requests[at % load.requests.len()]);
+        // Each connection begins at another request, so that no two send the same at once.
+        let from = at * requests.len() / count;
+        tasks.push(tokio::spawn(ask_until(connection, requests, from, until)));
+    }
+    let mut sum = QueryTotals::default();
+    for task in tasks {
+        let answered = tokio::time::timeout(length + PATIENCE, task).await;
+        let answered = answered.ok().context("an answer did not end within a minute");
+        let (connection, answers) = answered
+            .and_then(|joined| joined?)
+            .with_context(|| format!("{}, {}", target.url.text, load.name))?;
+        connections.push(connection);
+        sum.add(answers);
+    }
+    Ok((sum, target.stop(&start)?))
+}
+
+/// The relay that does nothing, and the connections to it.
+struct MeasuredNull {
+    target: BenchTarget,
+    connections: Vec<RelayConnection>,
+    _relay: NullRelay,
+}
+
+impl MeasuredNull {
+    async fn start(connections: usize) -> anyhow::Result<Self> {
+        let relay = NullRelay::start()?;
+        let target = BenchTarget::new(&relay.url, &[relay.id()])?;
+        let connections = target.connect_all(connections).await?;
+        Ok(Self { target, connections, _relay: relay })
+    }
+
+    /// Asks for the mean of `answers` as the load asks. Returns the CPU time of a request, in ms.
+    async fn ask(
+        &mut self,
+        load: &ShapeRequests,
+        answers: &QueryTotals,
+        length: Duration,
+    ) -> anyhow::Result<Option<f64>> {
+        let (events, bytes) = (answers.events / answers.requests, answers.bytes / answers.requests);
+        let like = |asked: &RequestFrames| question_like(asked, events, bytes);
+        let alike = |all: &Arc<Vec<RequestFrames>>| Arc::new(all.iter().map(like).collect());
+        let load = ShapeRequests {
+            name: load.name.clone(),
+            may_be_empty: true,
+            requests: load.requests.iter().map(alike).collect(),
+            as_reader: false,
+        };
+        round(&self.target, &mut self.connections, &load, length.mul_f64(WARM_UP)).await?;
+        let (sum, spent) = round(&self.target, &mut self.connections, &load, length).await?;
+        let ms = spent.server.map(|cpu| cpu.as_secs_f64() * 1e3 / sum.requests as f64);
+        Ok(ms.filter(|_| sum.requests > 0))
     }
 }
 

@@ -15,7 +15,11 @@ pub(crate) struct RequestFrames {
 
 /// Frames a REQ of these filters, under an id that tells the number.
 pub(crate) fn request(number: usize, filters: &str) -> RequestFrames {
-    let sub = format!("q{number}");
+    request_named(format!("q{number}"), filters)
+}
+
+/// Frames a REQ of these filters.
+pub(crate) fn request_named(sub: String, filters: &str) -> RequestFrames {
     let (mut req, mut close) = (Vec::new(), Vec::new());
     put_text(&mut req, &[format!("[\"REQ\",\"{sub}\",{filters}]").as_bytes()]);
     put_text(&mut close, &[format!("[\"CLOSE\",\"{sub}\"]").as_bytes()]);

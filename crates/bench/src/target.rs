@@ -42,6 +42,11 @@ impl BenchTarget {
         Ok(Self { url: url.clone(), processes, driver: Processes::own() })
     }
 
+    /// Whether the server's processes are known.
+    pub(crate) fn has_processes(&self) -> bool {
+        !self.processes.is_empty()
+    }
+
     pub(crate) async fn connect(&self, kind: ConnectionKind) -> anyhow::Result<RelayConnection> {
         RelayConnection::open(&self.url, kind).await
     }

@@ -22,7 +22,7 @@ const HANDSHAKE: Duration = Duration::from_secs(20);
 /// How long a server may leave a connection unread.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-const TEXT: u8 = 1;
+pub(crate) const TEXT: u8 = 1;
 const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
@@ -83,20 +83,29 @@ pub(crate) fn put_text(out: &mut Vec<u8>, parts: &[&[u8]]) {
     put_frame(out, TEXT, parts);
 }
 
-fn put_frame(out: &mut Vec<u8>, opcode: u8, parts: &[&[u8]]) {
-    let len: usize = parts.iter().map(|part| part.len()).sum();
+/// Appends a text frame from a server.
+pub(crate) fn put_server_text(out: &mut Vec<u8>, text: &[u8]) {
+    put_head(out, TEXT, text.len(), 0);
+    out.extend_from_slice(text);
+}
+
+fn put_head(out: &mut Vec<u8>, opcode: u8, len: usize, masked: u8) {
     out.push(0x80 | opcode);
     match len {
-        0..126 => out.push(0x80 | len as u8),
+        0..126 => out.push(masked | len as u8),
         126..65_536 => {
-            out.push(0xfe);
+            out.push(masked | 126);
             out.extend_from_slice(&(len as u16).to_be_bytes());
         }
         _ => {
-            out.push(0xff);
+            out.push(masked | 127);
             out.extend_from_slice(&(len as u64).to_be_bytes());
         }
     }
+}
+
+fn put_frame(out: &mut Vec<u8>, opcode: u8, parts: &[&[u8]]) {
+    put_head(out, opcode, parts.iter().map(|part| part.len()).sum(), 0x80);
     out.extend_from_slice(&[0; 4]);
     for part in parts {
         out.extend_from_slice(part);
@@ -105,18 +114,21 @@ fn put_frame(out: &mut Vec<u8>, opcode: u8, parts: &[&[u8]]) {
 
 /// The head of a frame, before its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ServerFrameHeader {
-    opcode: u8,
+pub(crate) struct FrameHead {
+    pub(crate) opcode: u8,
     /// The payload is deflated.
     deflated: bool,
-    len: usize,
-    payload: usize,
+    /// Its bytes, with the mask.
+    pub(crate) len: usize,
+    /// Bytes of the payload.
+    pub(crate) payload: usize,
 }
 
 /// Parses the head of the frame at the start of `bytes`. `None` if the head is incomplete.
-fn head(bytes: &[u8]) -> Option<ServerFrameHeader> {
+pub(crate) fn head(bytes: &[u8]) -> Option<FrameHead> {
     let (first, second) = (*bytes.first()?, *bytes.get(1)?);
-    // Servers do not mask. If one does, its key is skipped and the payload is meaningless.
+    // Servers do not mask. If one does, its key is skipped and the payload is meaningless; the mask
+    // of this client is all zeros.
     let mask = if second & 0x80 == 0 { 0 } else { 4 };
     let (len, payload) = match second & 0x7f {
         126 => {
@@ -130,7 +142,7 @@ fn head(bytes: &[u8]) -> Option<ServerFrameHeader> {
         short => (0, usize::from(short)),
     };
     let len = 2 + len + mask;
-    Some(ServerFrameHeader { opcode: first & 15, deflated: first & 0x40 != 0, len, payload })
+    Some(FrameHead { opcode: first & 15, deflated: first & 0x40 != 0, len, payload })
 }
 
 /// A relay's message, identified by how it begins.
@@ -366,7 +378,7 @@ mod tests {
         let from_server = [0x81, 2, b'h', b'i'];
         assert_eq!(
             head(&from_server),
-            Some(ServerFrameHeader { opcode: TEXT, deflated: false, len: 2, payload: 2 })
+            Some(FrameHead { opcode: TEXT, deflated: false, len: 2, payload: 2 })
         );
         assert!(head(&[0xc1, 0]).unwrap().deflated);
         let endless = [0x82, 127, 255, 255, 255, 255, 255, 255, 255, 255];
