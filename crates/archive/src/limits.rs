@@ -226,7 +226,7 @@ impl Default for Limits {
             negentropy_events_max: 400_000,
             negentropy_connection_bytes_max: 16 << 20,
             negentropy_bytes_max: 64 << 20,
-            negentropy_message_bytes_max: 128 << 10,
+            negentropy_message_bytes_max: 1 << 20,
             negentropy_idle_s: 60,
             // A private message of 64 KiB (NIP-44), wrapped twice (NIP-59), is an event of 154 KB.
             event_bytes_max: 192 << 10,

@@ -54,10 +54,14 @@ impl AtomicBits {
 
     /// Indices of the set bits, ascending.
     pub fn ones(&self) -> impl Iterator<Item = u32> + '_ {
-        self.words().enumerate().flat_map(|(at, word)| {
-            (0..64u32).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at as u32 * 64 + bit)
-        })
+        ones(self.words())
     }
+}
+
+/// Indices of the set bits of words, ascending.
+pub fn ones(words: impl Iterator<Item = u64>) -> impl Iterator<Item = u32> {
+    let bits = |word: u64| (0..64u32).filter(move |bit| word >> bit & 1 == 1);
+    words.enumerate().flat_map(move |(at, word)| bits(word).map(move |bit| at as u32 * 64 + bit))
 }
 
 /// The dead rows of a part: their number, and the rows by kind, for counts that are computed from

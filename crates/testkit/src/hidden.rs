@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hark_archive::{
-    Gate, Id, Key, LabelSet, Outcome, Query, RecordHeader, SearchProgress, Store, Write,
+    Gate, Id, Key, LabelSet, Outcome, Position, Query, RecordHeader, SearchProgress, Store, Write,
 };
+use hark_codec::id_sum::IdTally;
 
 use crate::random::{Random, encode};
 
@@ -202,5 +203,26 @@ pub fn compare(stores: [&dyn Store; 2], secrets: &mut Secrets, questions: usize)
         assert_eq!(with, without, "what is hidden shows: {query:?}");
         answered += with.answered();
     }
+    for _ in 0..questions / 20 {
+        let [without, with] = stores.map(|store| ranges(store, &mut secrets.random.clone()));
+        assert_eq!(with, without, "what is hidden shows in ranges of ids");
+        secrets.random.below(2);
+    }
     answered
+}
+
+/// Asks as a stranger for a window of time by ranges, and returns all that is answered.
+fn ranges(store: &dyn Store, random: &mut Random) -> Vec<(IdTally, Vec<Position>, Vec<Position>)> {
+    let gate = Gate { kinds: PRIVATE.to_vec(), ..Gate::default() };
+    let from = 1_000_000 + random.below(200) as u64;
+    let query = Query { from, gate: Some(Arc::new(gate)), ..Query::default() };
+    let ranges = store.ranges(&query).expect("asks").expect("has sums");
+    let mut at = 0..5;
+    std::iter::from_fn(|| {
+        let low = Position { time: from + 100 * at.next()?, id: random.bytes() };
+        let high = Position { time: low.time + 300, id: random.bytes() };
+        let tally = ranges.before(&high).minus(ranges.before(&low));
+        Some((tally, ranges.items(&low, &high, 50), ranges.divide(&low, &high, 16)))
+    })
+    .collect()
 }

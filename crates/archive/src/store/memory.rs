@@ -311,9 +311,8 @@ impl IdRanges for MemoryRanges {
         self.range(from, to).iter().take(max).copied().collect()
     }
 
-    fn divide(&self, from: &Position, to: &Position, parts: usize) -> Vec<Position> {
-        let range = self.range(from, to);
-        range.chunks(range.len().div_ceil(parts.max(1)).max(1)).map(|part| part[0]).collect()
+    fn count(&self, at: &Position) -> u64 {
+        self.before(at).count
     }
 
     fn check(&self) -> Result<(), SearchError> {

@@ -21,12 +21,100 @@ pub trait IdRanges: Send {
     /// at most `max`.
     fn items(&self, from: &Position, to: &Position, max: usize) -> Vec<Position>;
 
-    /// Returns positions of the range, ascending, at most `parts`, that divide it into parts of about the
-    /// same number of records. There may be fewer.
-    fn divide(&self, from: &Position, to: &Position, parts: usize) -> Vec<Position>;
+    /// Returns the number of records before a position, as [`IdRanges::before`] does.
+    fn count(&self, at: &Position) -> u64;
+
+    /// Returns positions within the range, ascending, that divide it into `parts` parts, or fewer, of
+    /// about the same number of records. They follow from the number of records that match, and so tell nothing of
+    /// others.
+    fn divide(&self, from: &Position, to: &Position, parts: usize) -> Vec<Position> {
+        divide(&|at| self.count(at), from, to, parts)
+    }
+
+    /// Does a part of what has to be done before the first call of the others, which else takes long.
+    /// Returns whether there is more to do.
+    fn prepare(&self) -> bool {
+        false
+    }
 
     /// Returns an error if what was answered so far may be wrong.
     fn check(&self) -> Result<(), SearchError>;
+}
+
+fn at(time: u64) -> Position {
+    Position { time, id: [0; 32] }
+}
+
+/// Returns the last number from `low` to `high` for which `holds` is true: of the first ones alone, and of
+/// `low`.
+fn last(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    while low < high {
+        let middle = high - (high - low) / 2;
+        if holds(middle) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low
+}
+
+fn divide(
+    count: &dyn Fn(&Position) -> u64,
+    from: &Position,
+    to: &Position,
+    parts: usize,
+) -> Vec<Position> {
+    let (before, end) = (count(from), count(to));
+    let all = end.saturating_sub(before);
+    // All times but those at both ends that have no records.
+    let oldest = last(from.time, to.time, |time| count(&at(time)) <= before);
+    let newest = last(oldest, to.time, |time| count(&at(time)) < end);
+    let (mut low, mut cuts) = (oldest, Vec::new());
+    for part in 1..parts as u64 {
+        let share = u128::from(all) * u128::from(part) / parts as u128;
+        let wanted = before + share as u64;
+        let time = last(low, newest.max(low), |time| count(&at(time)) <= wanted);
+        low = time;
+        let next = at(time.saturating_add(1));
+        let (here, there) = (count(&at(time)), count(&next));
+        let many = all / parts as u64 / 2;
+        cuts.push(if there.saturating_sub(here) > many {
+            within(count, time, wanted, many / 8)
+        } else if wanted.saturating_sub(here) <= there.saturating_sub(wanted) {
+            at(time)
+        } else {
+            next
+        });
+    }
+    let key = |at: &Position| (at.time, at.id);
+    cuts.retain(|cut| key(from) < key(cut) && key(cut) < key(to));
+    cuts.dedup();
+    cuts
+}
+
+/// Returns a position within a second before which there are about as many records as are `wanted`,
+/// give or take `some`.
+fn within(count: &dyn Fn(&Position) -> u64, time: u64, wanted: u64, some: u64) -> Position {
+    let of = |prefix: u64| {
+        let mut position = at(time);
+        position.id[..8].copy_from_slice(&prefix.to_be_bytes());
+        position
+    };
+    let (mut low, mut high) = (0, u64::MAX);
+    while low < high {
+        let middle = high - (high - low) / 2;
+        let found = count(&of(middle));
+        if found.abs_diff(wanted) <= some {
+            return of(middle);
+        }
+        if found < wanted {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    of(low)
 }
 
 impl Query {

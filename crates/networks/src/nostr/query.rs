@@ -75,6 +75,15 @@ fn apply(gate: &Arc<Gate>, query: &mut Query) {
     query.gate = (!gate.kinds.is_empty()).then(|| Arc::clone(gate));
 }
 
+/// Most values of `&` tags in a filter. Each is a condition of its own, which every record that may
+/// match is searched for.
+pub const AND_VALUES_MAX: usize = 32;
+
+/// Returns the number of values of which a record must have each.
+pub fn and_values(filter: &Filter) -> usize {
+    filter.and_tags().map(|(_, values)| values.len()).sum()
+}
+
 /// Maximum number of stored records beyond the limit that may be sent for `filter` to complete a
 /// second. It is 0 where the client's own limit applies, and never more than the client wants.
 pub fn room(filter: &Filter, limits: &Limits) -> usize {

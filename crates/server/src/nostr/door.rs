@@ -33,6 +33,9 @@ thread_local! {
     static INBOX: RefCell<Option<(usize, MessageBuffers)>> = const { RefCell::new(None) };
 }
 
+/// Bytes of an answer to a comparison for which memory is reserved at least.
+const SHORT_ANSWER: usize = 16 << 10;
+
 /// The message handler of one session, with its subscriptions.
 pub(crate) struct MessageHandler {
     relay: Arc<Relay>,
@@ -267,13 +270,21 @@ impl MessageHandler {
         self.comparisons.go_on(id, self.received(message)?)
     }
 
-    /// The bytes of a comparison's message, with memory for them and for the answer.
+    /// The bytes of a comparison's message, with memory for them and for the answer. Where memory is
+    /// scarce, the answer is short: what does not fit comes with a later one.
     fn received(&self, hex_text: &str) -> Result<ReceivedComparison, String> {
-        let answer_bytes_max = self.relay.settings().limits.negentropy_message_bytes_max;
-        let memory = self.reserve((hex_text.len() / 2).saturating_add(answer_bytes_max))?;
+        let limit = self.relay.settings().limits.negentropy_message_bytes_max;
+        let lengths = [1, 8, 64].map(|part| (limit / part).max(SHORT_ANSWER.min(limit)));
+        let reserve = |answer_bytes_max: usize| {
+            let memory = self.reserve((hex_text.len() / 2).saturating_add(answer_bytes_max))?;
+            Ok::<_, String>((memory, answer_bytes_max))
+        };
+        let (memory, answer_bytes_max) = reserve(lengths[0])
+            .or_else(|_| reserve(lengths[1]))
+            .or_else(|_| reserve(lengths[2]))?;
         let mut message = Vec::with_capacity(hex_text.len() / 2);
         if hex::decode_into(hex_text.as_bytes(), &mut message) {
-            return Ok(ReceivedComparison { message, memory });
+            return Ok(ReceivedComparison { message, memory, answer_bytes_max });
         }
         Err("invalid: comparison message is not lowercase hex".into())
     }
@@ -306,6 +317,9 @@ impl MessageHandler {
         } else if filters.iter().any(|filter| query::values(filter) > limits.filter_values_max) {
             let bound = limits.filter_values_max;
             Some(format!("blocked: a filter has more than {bound} values; split it"))
+        } else if filters.iter().any(|filter| query::and_values(filter) > query::AND_VALUES_MAX) {
+            let bound = query::AND_VALUES_MAX;
+            Some(format!("blocked: a filter has more than {bound} values of which all are wanted"))
         } else if filters.iter().any(|filter| filter.search().is_some()) {
             Some("unsupported: search is not offered".into())
         } else {

@@ -99,7 +99,7 @@ mod tests {
         assert!(document.get("pubkey").is_none());
         assert_eq!(
             document["supported_nips"],
-            json!([1, 4, 9, 11, 13, 40, 42, 45, 62, 65, 67, 70, 77])
+            json!([1, 4, 9, 11, 13, 40, 42, 45, 62, 65, 67, 70, 77, 91])
         );
         let without = Limits { negentropy_per_connection_max: 0, ..limits };
         assert!(!nips(&without, &[4]).contains(&COMPARISONS));

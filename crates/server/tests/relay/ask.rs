@@ -182,6 +182,42 @@ async fn count_is_exact_over_the_union() {
     relay.stop().await;
 }
 
+/// NIP-91: also of events that come later.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_have_all_of_several_tags_are_found() {
+    let relay = Relay::start(|_| {}).await;
+    let mut client = relay.client().await;
+    let tags = |n: u64| -> Vec<Vec<String>> {
+        let held = (0..3).filter(|bit| n >> bit & 1 == 1);
+        held.map(|bit| vec!["t".to_owned(), format!("tag {bit}")]).collect()
+    };
+    let mut expected = Vec::new();
+    for round in 0..2 {
+        for n in 0..8 {
+            let tags = tags(n);
+            let tags: Vec<Vec<&str>> =
+                tags.iter().map(|tag| tag.iter().map(String::as_str).collect()).collect();
+            let tags: Vec<&[&str]> = tags.iter().map(Vec::as_slice).collect();
+            client.publish(&event(1, NOW_S - 100 + 10 * round + n, 1, &tags, "")).await;
+        }
+        expected.push(10 * round + 7);
+        let all = json!({"&t": ["tag 0", "tag 1", "tag 2"], "#t": ["tag 0", "tag 1", "tag 2"]});
+        assert_eq!(client.count(std::slice::from_ref(&all)).await, expected.len() as u64);
+        let two = json!({"&t": ["tag 0", "tag 1"], "#t": ["tag 0", "tag 2"]});
+        assert_eq!(client.count(&[two]).await, expected.len() as u64);
+        assert_eq!(client.count(&[json!({"&t": ["tag 2"]})]).await, 4 * expected.len() as u64);
+    }
+    let mut other = relay.client().await;
+    other.ask("live", &[json!({"&t": ["tag 0", "tag 2"], "limit": 0})]).await;
+    for (content, tags) in
+        [("one", &[&["t", "tag 0"][..]][..]), ("both", &[&["t", "tag 0"], &["t", "tag 2"]])]
+    {
+        client.publish(&event(1, NOW_S, 1, tags, content)).await;
+    }
+    assert_eq!(other.receive().await[2]["content"], "both");
+    relay.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_refuse_with_closed_and_a_reason() {
     let relay = Relay::start(|config| {
@@ -203,6 +239,10 @@ async fn limits_refuse_with_closed_and_a_reason() {
         (json!(["REQ", "b", {"#t": ["x".repeat(90)]}]), "blocked"),
         (json!(["COUNT", "d", {"kinds": [1, 2, 3, 4]}]), "blocked"),
     ];
+    let mut all = Relay::start(|_| {}).await.client().await;
+    let wanted: Vec<String> = (0..33).map(|n| n.to_string()).collect();
+    all.say(json!(["REQ", "d", {"&t": wanted}])).await;
+    assert!(all.receive().await[2].as_str().unwrap().starts_with("blocked: "));
     for (said, prefix) in refused {
         client.say(&said).await;
         let received = client.receive().await;

@@ -15,15 +15,9 @@ use super::install::JobStart;
 use crate::manifest::SegmentEntry;
 use crate::room::BESIDE_OTHERS;
 use crate::segment;
-use crate::segment::file::SegmentFile;
 use crate::segment::seal::{self, DROPPED, SealedSegment};
 use crate::segment::view::Segment;
 use crate::shelf::EmbeddedShelf;
-
-/// Whether a segment lacks what one that is written now has: ids, or the `listed` labels.
-pub(super) fn is_outdated(file: &SegmentFile, listed: &[u8]) -> bool {
-    !file.has_ids || file.listed() != listed
-}
 
 impl EmbeddedShelf {
     /// Makes again what is damaged of a segment: its addresses alone, or all of it. Returns how many
@@ -33,8 +27,8 @@ impl EmbeddedShelf {
             return self.mend_segment(bad);
         }
         let bad = self.mend_addresses(bad)?;
-        let is_outdated = is_outdated(&bad.file, self.terms.listed());
-        if bad.file.damaged_sections().is_empty() && !is_outdated {
+        let file = &bad.file;
+        if file.damaged_sections().is_empty() && file.listed() == self.terms.listed() {
             return Ok(1);
         }
         self.mend_segment(&bad)
@@ -51,8 +45,10 @@ impl EmbeddedShelf {
         if !bad.has_sound_addresses() {
             return Err(damaged());
         }
-        // Together the new segments are as large as the damaged one, plus a trailer for each.
-        let needs = bad.file.bytes() * 2 + bad.addresses.bytes() + self.dead_files_max();
+        // Together the new segments are as large as the damaged one, plus a trailer for each and the
+        // ids that it may lack.
+        let ids = if bad.file.has_ids { 0 } else { u64::from(bad.file.rows) * 33 };
+        let needs = bad.file.bytes() * 2 + ids + bad.addresses.bytes() + self.dead_files_max();
         let room = self.room("making a damaged segment anew", BESIDE_OTHERS, needs)?;
         let next = self.manifest.lock().next_segment;
         let mut entries = Vec::new();

@@ -7,7 +7,6 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::mend::is_outdated;
 use super::rewrite::RewriteOrder;
 use super::{JobFailure, MaintenanceError};
 use crate::log::{self, Log, LogError};
@@ -100,17 +99,20 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Rebuilds segments that are known to be damaged, or that lack what they should have, then merges what is due.
+    /// Rebuilds segments that are known to be damaged, or that list other labels than they should,
+    /// adds ids to those that lack them, then merges what is due.
     pub(crate) fn merge(&mut self, due: MergeFinder) {
         let view = self.shelf.view.load_full();
         let listed = self.shelf.terms.listed();
         let suspects = self.shelf.known.lock().suspects.clone();
         for segment in &view.segments {
             let is_suspect = suspects.contains(&segment.entry.number);
-            if is_suspect || segment.is_unreadable() || is_outdated(&segment.file, listed) {
+            if is_suspect || segment.is_unreadable() || segment.file.listed() != listed {
                 self.mend(segment);
+                self.seal();
             }
         }
+        self.add_ids();
         while !(self.stop)() {
             let view = self.shelf.view.load_full();
             let passed =
@@ -123,6 +125,29 @@ impl<'a> MaintenanceRound<'a> {
                 Ok(Some(bad)) => self.mend(&bad),
                 Err(error) => {
                     self.unmerged.extend(olds.iter().map(|old| old.entry.number));
+                    self.note(error);
+                }
+            }
+            // Full heads wait in memory, and the writer waits for them.
+            self.seal();
+        }
+    }
+
+    /// Writes each segment again that an earlier version wrote without ids, with all its logs.
+    fn add_ids(&mut self) {
+        while !(self.stop)() {
+            let view = self.shelf.view.load_full();
+            let passed = |number: &u32| self.unmerged.contains(number) || self.bad.contains(number);
+            let lacks_ids = |s: &&Arc<Segment>| !s.file.has_ids && !passed(&s.entry.number);
+            let Some(old) = view.segments.iter().find(lacks_ids) else { return };
+            match self.shelf.merge(std::slice::from_ref(old)) {
+                Ok(None) => tracing::info!(
+                    segment = old.entry.number,
+                    "a segment of an earlier version was written again, with the ids of its records"
+                ),
+                Ok(Some(bad)) => self.mend(&bad),
+                Err(error) => {
+                    self.unmerged.insert(old.entry.number);
                     self.note(error);
                 }
             }
@@ -235,9 +260,9 @@ impl<'a> MaintenanceRound<'a> {
         }
         let path = segment::path(&self.shelf.dir, number);
         match self.shelf.mend(bad) {
-            Ok(segments) if is_outdated(&bad.file, self.shelf.terms.listed()) => tracing::info!(
+            Ok(segments) if bad.file.listed() != self.shelf.terms.listed() => tracing::info!(
                 segment = %path.display(), segments,
-                "a segment was made anew, as an earlier version wrote it, or with other labels listed"
+                "a segment was made anew, as the network lists other labels than before"
             ),
             Ok(segments) => {
                 self.shelf.known.lock().suspects.remove(&number);

@@ -110,7 +110,8 @@ fn interleave(segments: &[Arc<Segment>]) -> Vec<(u32, u32)> {
         group.push((segment, row));
         if !tied(&heap) {
             let first = group[0].0;
-            if group.iter().any(|(segment, _)| *segment != first) {
+            let is_known = |at: u32| segments[at as usize].file.has_ids;
+            if group.iter().any(|(segment, _)| *segment != first || !is_known(*segment)) {
                 group.sort_by_cached_key(|&(segment, row)| id(segment, row));
             }
             order.append(&mut group);

@@ -6,6 +6,7 @@ use hark_archive::{Id, Position};
 use hark_codec::id_sum::IdTally;
 
 use super::keys::SummedKeys;
+use crate::bits::ones;
 use crate::segment::file::{SegmentFile, partition};
 use crate::segment::view::Segment;
 
@@ -21,18 +22,24 @@ pub struct ExcludedRows {
 }
 
 impl ExcludedRows {
-    fn new(segment: &Segment, hidden: &[u32]) -> Self {
+    /// Lists the rows. Takes long where there are many. Returns the words of the bits of dead rows as
+    /// they were then.
+    fn new(segment: &Segment, hidden: &[u32]) -> (Self, Vec<u64>) {
         let file = &segment.file;
-        let mut rows: Vec<u32> = segment.dead.dead.ones().collect();
+        let dead: Vec<u64> = segment.dead.dead.words().collect();
+        let mut rows: Vec<u32> = ones(dead.iter().copied()).collect();
         let lists = segment.kinds.iter().filter(|(kind, _)| hidden.binary_search(kind).is_ok());
         rows.extend(lists.flat_map(|(_, list)| file.postings(list.clone())));
         rows.sort_unstable();
         rows.dedup();
-        Self {
-            hidden: hidden.into(),
-            expired: 0,
-            rows: SummedKeys::from_sorted(&rows, |row| file.id(row)),
-        }
+        let rows = SummedKeys::from_sorted(&rows, |row| file.id(row));
+        (Self { hidden: hidden.into(), expired: 0, rows }, dead)
+    }
+
+    /// Adds the rows that have died since `before`.
+    fn catch_up(&mut self, segment: &Segment, before: &[u64]) {
+        let new = segment.dead.dead.words().zip(before).map(|(now, before)| now & !before);
+        ones(new).for_each(|row| self.add(row, &segment.file));
     }
 
     /// Adds a row that has died.
@@ -48,6 +55,12 @@ impl ExcludedRows {
             self.expired += 1;
             self.add(row, file);
         }
+    }
+
+    fn count(&mut self, rows: Range<u32>) -> u64 {
+        let mut before = |end: u32| self.rows.count(|row| *row < end);
+        let excluded = before(rows.end).saturating_sub(before(rows.start));
+        u64::from(rows.end - rows.start).saturating_sub(excluded)
     }
 
     fn tally(&mut self, file: &SegmentFile, rows: Range<u32>) -> IdTally {
@@ -72,15 +85,31 @@ impl<'a> SummedSegment<'a> {
         Self { segment, hidden, now }
     }
 
-    fn with_excluded<R>(&self, with: impl FnOnce(&mut ExcludedRows) -> R) -> R {
+    /// Whether the rows to leave out are listed.
+    pub(super) fn is_ready(&self) -> bool {
+        let excluded = self.segment.dead.excluded.lock();
+        excluded.as_ref().is_some_and(|excluded| *excluded.hidden == *self.hidden)
+    }
+
+    /// Lists the rows to leave out. Deletions go on meanwhile.
+    pub(super) fn prepare(&self) {
+        let (mut new, dead) = ExcludedRows::new(self.segment, self.hidden);
         let mut excluded = self.segment.dead.excluded.lock();
-        if excluded.as_ref().is_some_and(|excluded| *excluded.hidden != *self.hidden) {
-            *excluded = None;
+        new.catch_up(self.segment, &dead);
+        *excluded = Some(new);
+    }
+
+    fn with_excluded<R>(&self, with: impl FnOnce(&mut ExcludedRows) -> R) -> R {
+        loop {
+            let mut excluded = self.segment.dead.excluded.lock();
+            let ready = excluded.as_mut().filter(|excluded| *excluded.hidden == *self.hidden);
+            if let Some(ready) = ready {
+                ready.expire(&self.segment.file, self.now);
+                return with(ready);
+            }
+            drop(excluded);
+            self.prepare();
         }
-        let new = || ExcludedRows::new(self.segment, self.hidden);
-        let excluded = excluded.get_or_insert_with(new);
-        excluded.expire(&self.segment.file, self.now);
-        with(excluded)
     }
 
     /// The rows of a position's time, and the first of them that is not before it.
@@ -107,6 +136,21 @@ impl<'a> SummedSegment<'a> {
         self.with_excluded(|excluded| {
             let older = excluded.tally(file, same.end..file.rows);
             older.plus(excluded.tally(file, same.start..first))
+        })
+    }
+
+    /// The number of visible rows before a position.
+    pub(super) fn count(&self, at: &Position) -> u64 {
+        let file = &self.segment.file;
+        if at.time > file.newest {
+            return self.with_excluded(|excluded| excluded.count(0..file.rows));
+        }
+        if at.time < file.oldest {
+            return 0;
+        }
+        let (same, first) = self.place(at);
+        self.with_excluded(|excluded| {
+            excluded.count(same.end..file.rows) + excluded.count(same.start..first)
         })
     }
 
@@ -139,35 +183,16 @@ impl<'a> SummedSegment<'a> {
             for rows in self.between(from, to) {
                 let mut end = rows.end;
                 // Of one time after the other, the rows ascend by id.
-                while end > rows.start && out.len() < most {
-                    let time = file.time(end - 1);
-                    let start = file.first_at_or_before(time).clamp(rows.start, end - 1);
-                    let visible = (start..end).filter(|row| !excluded.rows.contains(row));
+                while out.len() < most
+                    && let Some(last) = excluded.rows.last_absent(rows.start, end)
+                {
+                    let start = file.first_at_or_before(file.time(last)).clamp(rows.start, last);
+                    let visible = (start..=last).filter(|row| !excluded.rows.contains(row));
                     out.extend(visible.take(most - out.len()).map(|row| self.position(row)));
                     end = start;
                 }
             }
         });
-    }
-
-    /// The number of rows between two positions, visible or not.
-    pub(super) fn rows(&self, from: &Position, to: &Position) -> u64 {
-        self.between(from, to).iter().map(|rows| u64::from(rows.end - rows.start)).sum()
-    }
-
-    /// Appends the positions of every `each`th row between two positions.
-    pub(super) fn sample(
-        &self,
-        from: &Position,
-        to: &Position,
-        each: u32,
-        out: &mut Vec<Position>,
-    ) {
-        for rows in self.between(from, to) {
-            out.extend(
-                rows.skip(each as usize / 2).step_by(each as usize).map(|row| self.position(row)),
-            );
-        }
     }
 
     /// Whether the segment has ids and sums.

@@ -64,6 +64,10 @@ impl SummedHead {
         self.rows.before(|key| *key < (at.time, at.id), |(_, id)| Some(id))
     }
 
+    pub(super) fn count(&mut self, at: &Position) -> u64 {
+        self.rows.count(|key| *key < (at.time, at.id))
+    }
+
     /// The rows from a position on, in order.
     pub(super) fn from(&self, at: &Position) -> impl Iterator<Item = Position> + '_ {
         let at = (at.time, at.id);

@@ -69,6 +69,8 @@ impl<K: Ord + Copy> SummedKeys<K> {
             return;
         }
         let keys = chunk.keys.split_off(CHUNK_KEYS / 2);
+        // Keys mostly come in order, so that this one grows no more.
+        chunk.keys.shrink_to_fit();
         let mut tally = IdTally::default();
         keys.iter().filter_map(|&key| id_of(key)).for_each(|id| tally.add(&id));
         chunk.tally = chunk.tally.minus(tally);
@@ -89,16 +91,11 @@ impl<K: Ord + Copy> SummedKeys<K> {
         }
     }
 
-    /// The keys for which `is_before` is true, which must be so of the first ones alone.
-    pub fn before(
-        &mut self,
-        is_before: impl Fn(&K) -> bool,
-        id_of: impl Fn(K) -> Option<Id>,
-    ) -> IdTally {
+    /// The chunk in which the keys end for which `is_before` is true, and how many of its keys these
+    /// are. Makes sure that the keys before the chunk are known.
+    fn end_of(&mut self, is_before: impl Fn(&K) -> bool) -> Option<(usize, usize)> {
         let first = |chunk: &SummedChunk<K>| chunk.keys.first().is_some_and(&is_before);
-        let Some(at) = self.chunks.partition_point(first).checked_sub(1) else {
-            return IdTally::default();
-        };
+        let at = self.chunks.partition_point(first).checked_sub(1)?;
         while self.before.len() <= at {
             let last = self.before.len().checked_sub(1);
             let sum = last.map_or_else(IdTally::default, |last| {
@@ -106,8 +103,22 @@ impl<K: Ord + Copy> SummedKeys<K> {
             });
             self.before.push(sum);
         }
+        Some((at, self.chunks[at].keys.partition_point(is_before)))
+    }
+
+    /// The number of keys for which `is_before` is true, which must be so of the first ones alone.
+    pub fn count(&mut self, is_before: impl Fn(&K) -> bool) -> u64 {
+        self.end_of(is_before).map_or(0, |(at, count)| self.before[at].count + count as u64)
+    }
+
+    /// The keys for which `is_before` is true, which must be so of the first ones alone.
+    pub fn before(
+        &mut self,
+        is_before: impl Fn(&K) -> bool,
+        id_of: impl Fn(K) -> Option<Id>,
+    ) -> IdTally {
+        let Some((at, count)) = self.end_of(is_before) else { return IdTally::default() };
         let chunk = &self.chunks[at];
-        let count = chunk.keys.partition_point(&is_before);
         let mut tally = IdTally::default();
         // The shorter way.
         if count > chunk.keys.len() / 2 {
@@ -129,6 +140,24 @@ impl<K: Ord + Copy> SummedKeys<K> {
             .flat_map(|chunk| &chunk.keys)
             .skip(skipped)
             .copied()
+    }
+}
+
+impl SummedKeys<u32> {
+    /// The last number below `end`, and not below `start`, that is no key. Skips keys that follow one
+    /// another a chunk at a time.
+    pub fn last_absent(&self, start: u32, end: u32) -> Option<u32> {
+        let mut last = end.checked_sub(1)?;
+        while last >= start {
+            let chunk = self.chunks.get(self.chunk_of(&last));
+            let Some(keys) = chunk.map(|chunk| &chunk.keys[..]) else { return Some(last) };
+            let Ok(at) = keys.binary_search(&last) else { return Some(last) };
+            // Of the keys up to this one, how many follow one another?
+            let follows = |n: &u32| keys[at - *n as usize] == last - n;
+            let run = crate::segment::file::partition(at as u32 + 1, |n| follows(&n));
+            last = last.checked_sub(run)?;
+        }
+        None
     }
 }
 
@@ -168,6 +197,9 @@ mod tests {
                     let mut tally = IdTally::default();
                     model.range(..at).for_each(|&key| tally.add(&id(key).unwrap()));
                     assert_eq!(keys.before(|key| *key < at, id), tally, "before {at}");
+                    assert_eq!(keys.count(|key| *key < at), tally.count);
+                    let absent = (at / 2..at).rev().find(|key| !model.contains(key));
+                    assert_eq!(keys.last_absent(at / 2, at), absent);
                     let from = keys.from(|key| *key < at).take(300);
                     assert!(from.eq(model.range(at..).take(300).copied()));
                 }

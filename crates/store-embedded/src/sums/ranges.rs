@@ -11,9 +11,6 @@ use crate::shelf::EmbeddedShelf;
 use crate::suspect::ReadFaults;
 use crate::view::ShelfView;
 
-/// Rows that are looked at for each part when a range is divided.
-const SAMPLES_PER_PART: u64 = 16;
-
 /// The visible records of a time window.
 struct ShelfRanges {
     shelf: Arc<EmbeddedShelf>,
@@ -86,36 +83,19 @@ impl IdRanges for ShelfRanges {
         items
     }
 
-    fn divide(&self, from: &Position, to: &Position, parts: usize) -> Vec<Position> {
-        let (from, to) = (self.clamp(from), self.clamp(to));
-        let in_heads = |from: &Position, to: &Position| -> u64 {
-            let count = |at| {
-                self.view
-                    .heads()
-                    .map(|head| head.summed(&self.hidden, self.now, |rows| rows.before(at)).count)
-                    .sum::<u64>()
-            };
-            count(to).saturating_sub(count(from))
-        };
-        let sealed: u64 = self.segments().map(|segment| segment.rows(&from, &to)).sum();
-        let all = sealed + in_heads(&from, &to);
-        let samples = (parts as u64 * SAMPLES_PER_PART).max(1);
-        let each = u32::try_from(all / samples).unwrap_or(u32::MAX).max(1);
-        let mut sampled = Vec::new();
-        for segment in self.segments() {
-            segment.sample(&from, &to, each, &mut sampled);
-        }
-        for head in self.view.heads() {
-            head.summed(&self.hidden, self.now, |rows| {
-                let within = |at: &Position| (at.time, at.id) < (to.time, to.id);
-                let rows = rows.from(&from).take_while(within);
-                sampled.extend(rows.skip(each as usize / 2).step_by(each as usize));
-            });
-        }
-        sort(&mut sampled);
-        sampled.dedup();
-        let step = sampled.len().div_ceil(parts.max(1)).max(1);
-        sampled.into_iter().skip(step).step_by(step).collect()
+    fn count(&self, at: &Position) -> u64 {
+        let at = self.clamp(at);
+        let sealed: u64 = self.segments().map(|segment| segment.count(&at)).sum();
+        let heads = self.view.heads();
+        let heads = heads.map(|head| head.summed(&self.hidden, self.now, |rows| rows.count(&at)));
+        sealed + heads.sum::<u64>()
+    }
+
+    fn prepare(&self) -> bool {
+        let mut parts = self.segments().skip_while(SummedSegment::is_ready);
+        let Some(part) = parts.next() else { return false };
+        part.prepare();
+        parts.next().is_some()
     }
 
     fn check(&self) -> Result<(), SearchError> {

@@ -37,8 +37,8 @@ pub struct RangesResponder {
     reader: MessageReader,
     /// `None` if the message has another version.
     writer: Option<MessageWriter>,
-    /// Where the next range begins, and the items before it. `None` before the first one.
-    start: Option<(NegentropyItem, IdTally)>,
+    /// Where the next range begins, and the items before it, if they are known.
+    start: (NegentropyItem, Option<IdTally>),
 }
 
 impl RangesResponder {
@@ -51,7 +51,7 @@ impl RangesResponder {
         } else {
             None
         };
-        Ok(Self { message, reader, writer, start: None })
+        Ok(Self { message, reader, writer, start: (NegentropyItem::default(), None) })
     }
 
     /// Answers the next `ranges_max` ranges. Returns whether more are left.
@@ -64,20 +64,25 @@ impl RangesResponder {
         let Some(writer) = &mut self.writer else { return false };
         // `new` has checked all ranges.
         let Ok(Some((bound, words))) = self.reader.next(&self.message) else { return false };
-        let origin = NegentropyItem::default();
-        let start = self.start.unwrap_or_else(|| (origin, set.before(&origin)));
-        let end = if bound.at == start.0 { start } else { (bound.at, set.before(&bound.at)) };
-        let here = end.1.minus(start.1);
-        let reached = match words {
-            RangeWords::Ids(_) => say_ids(writer, set, start.0..end.0, bound),
+        let (start, known) = self.start;
+        self.start = (bound.at, None);
+        if words == RangeWords::Skip {
+            writer.skip(bound);
+            return true;
+        }
+        let before = known.unwrap_or_else(|| set.before(&start));
+        let all = if bound.at == start { before } else { set.before(&bound.at) };
+        self.start.1 = Some(all);
+        let here = all.minus(before);
+        let left = match words {
+            RangeWords::Ids(_) => say_ids(writer, set, start..bound.at, bound),
             RangeWords::Fingerprint(theirs) if fingerprint(here.sum, here.count) != *theirs => {
-                let range = start..end;
                 let said = if here.count <= FETCHED_MAX {
-                    let items = set.items(range.start.0..range.end.0, 2 * FETCHED_MAX as usize);
+                    let items = set.items(start..bound.at, 2 * FETCHED_MAX as usize);
                     let items = SortedItems::from(items);
                     writer.split(&items, 0..items.size(), bound)
                 } else {
-                    divide(writer, set, range, bound)
+                    divide(writer, set, (start, before)..(bound.at, all), bound)
                 };
                 said.map(|()| None)
             }
@@ -86,11 +91,10 @@ impl RangesResponder {
                 Ok(None)
             }
         };
-        self.start = Some(end);
-        let before = match reached {
+        let before = match left {
             Ok(None) => return true,
             Ok(Some(left)) => set.before(&left),
-            Err(MessageFull) => start.1,
+            Err(MessageFull) => before,
         };
         let rest = set.before(&RangeBound::INFINITE.at).minus(before);
         writer.end(&fingerprint(rest.sum, rest.count));

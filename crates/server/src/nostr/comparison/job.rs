@@ -7,13 +7,14 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hark_archive::{Query, Record, SearchError, SearchProgress};
 use hark_codec::nostr::negentropy::{
     NegentropyError, NegentropyItem, NegentropyResponder, NegentropySet, RangesResponder,
 };
 
-use super::ranges::StoreRanges;
+use super::ranges::{RangesCandidate, StoreRanges};
 use super::set::{ComparedSet, SetMemory};
 use super::{Comparison, ComparisonRefusal, ReceivedComparison};
 use crate::budget::BudgetShare;
@@ -27,8 +28,8 @@ use crate::rate::RatedConnection;
 /// Ranges of a message that are answered in one time slice. Each takes some microseconds.
 const RANGES_PER_SLICE: usize = 64;
 
-/// The same where the store sums them up. Each takes up to some hundred microseconds.
-const SUMMED_PER_SLICE: usize = 4;
+/// How long a time slice takes where the store sums ranges up: each takes microseconds to milliseconds.
+const SUMMED_SLICE: Duration = Duration::from_micros(500);
 
 /// Bytes of a NEG-MSG beside its hex digits, at most: an id of 64 characters, all escaped.
 const NEG_MSG_BYTES: usize = 512;
@@ -51,6 +52,9 @@ pub(super) struct ComparisonJob {
     comparison: Arc<Comparison>,
     /// The message, until it is answered.
     message: Option<Vec<u8>>,
+    answer_bytes_max: usize,
+    /// What the first message may be answered from instead of a set, until that is known.
+    candidate: Option<RangesCandidate>,
     /// The answer from a set.
     answer: Option<NegentropyResponder>,
     /// The answer from the store's sums.
@@ -77,6 +81,8 @@ impl ComparisonJob {
             relay,
             comparison,
             message: Some(received.message),
+            answer_bytes_max: received.answer_bytes_max,
+            candidate: None,
             answer: None,
             by_ranges: None,
             memory,
@@ -89,6 +95,9 @@ impl ComparisonJob {
     fn work(&mut self) -> Result<SliceResult, ComparisonRefusal> {
         if let Some(message) = self.message.take() {
             self.begin(message)?;
+            if self.message.is_some() {
+                return Ok(SliceResult::More);
+            }
         }
         if self.by_ranges.is_some() {
             return self.work_by_ranges();
@@ -114,28 +123,42 @@ impl ComparisonJob {
         Ok(SliceResult::Done)
     }
 
-    /// Checks the message, and finds out by what it is answered.
+    /// Checks the message, and finds out by what it is answered. Keeps it if there is more to find out.
     fn begin(&mut self, message: Vec<u8>) -> Result<(), ComparisonRefusal> {
-        let limits = &self.relay.settings().limits;
-        let bytes_max = limits.negentropy_message_bytes_max.min(limits.outbox_bytes_max);
+        let settings = self.relay.settings();
+        let limits = &settings.limits;
+        let bytes_max = self.answer_bytes_max.min(limits.outbox_bytes_max);
         let frame_bytes_max = bytes_max.saturating_sub(NEG_MSG_BYTES) / 2;
         let store = &**self.relay.shelf.store();
-        let query = if self.memory.is_some() {
-            RangesResponder::new(message.clone(), frame_bytes_max)?;
-            let (comparison, work) = (&self.comparison, limits.slice_rows);
-            StoreRanges::query(comparison, store, &mut self.cost, work)?
-        } else {
-            self.comparison.state.lock().by_ranges.clone()
-        };
+        let mut query = self.comparison.state.lock().by_ranges.clone();
+        if self.memory.is_some() {
+            if self.candidate.is_none() {
+                // A message that is wrong costs nothing.
+                NegentropyResponder::new(message.clone(), frame_bytes_max)?;
+                self.candidate = RangesCandidate::of(&self.comparison, store)?;
+            }
+            if let Some(candidate) = self.candidate.take() {
+                if self.cost.compare(|| candidate.prepare()) {
+                    (self.candidate, self.message) = (Some(candidate), Some(message));
+                    return Ok(());
+                }
+                let (comparison, cost) = (&self.comparison, &mut self.cost);
+                query = candidate.query(comparison, store, cost, limits.slice_rows)?;
+            }
+        }
         let Some(query) = query else {
             self.answer = Some(NegentropyResponder::new(message, frame_bytes_max)?);
             return Ok(());
         };
+        let hidden = query.gate.as_ref().map_or(&[][..], |gate| &gate.kinds);
+        if *hidden != *self.relay.identity.current().private_kinds() {
+            let changed = "closed: other events are private since you began; begin again";
+            return Err(changed.to_owned().into());
+        }
         let now = Query { now: self.relay.shelf.clock().now_s(), ..(*query).clone() };
         let Some(ranges) = store.ranges(&now)? else {
-            return Err("error: a part of the archive is being made anew; begin again"
-                .to_owned()
-                .into());
+            let lacking = "error: a part of the archive is being made anew; begin again";
+            return Err(lacking.to_owned().into());
         };
         let answer = RangesResponder::new(message, frame_bytes_max)?;
         self.by_ranges = Some((answer, StoreRanges(ranges)));
@@ -145,10 +168,13 @@ impl ComparisonJob {
     }
 
     fn work_by_ranges(&mut self) -> Result<SliceResult, ComparisonRefusal> {
-        if let Some((answer, ranges)) = &mut self.by_ranges
-            && self.cost.compare(|| answer.step(ranges, SUMMED_PER_SLICE))
+        let started = Instant::now();
+        while let Some((answer, ranges)) = &mut self.by_ranges
+            && self.cost.compare(|| answer.step(ranges, 1))
         {
-            return Ok(SliceResult::More);
+            if started.elapsed() >= SUMMED_SLICE {
+                return Ok(SliceResult::More);
+            }
         }
         self.cost.compared();
         if let Some((answer, ranges)) = self.by_ranges.take() {

@@ -135,6 +135,8 @@ pub(super) struct Comparisons {
 pub(super) struct ReceivedComparison {
     pub(super) message: Vec<u8>,
     pub(super) memory: BudgetShare,
+    /// The most bytes of the answer that the memory is for.
+    pub(super) answer_bytes_max: usize,
 }
 
 impl Comparisons {

@@ -25,15 +25,20 @@ fn item(at: Position) -> NegentropyItem {
 /// The events of a store by ranges.
 pub(super) struct StoreRanges(pub(super) Box<dyn IdRanges>);
 
-impl StoreRanges {
-    /// Returns the query by which the comparison's events are asked for by ranges. `None` if its set is
-    /// to be held.
-    pub(super) fn query(
+/// A comparison that may be answered by ranges.
+pub(super) struct RangesCandidate {
+    query: Arc<Query>,
+    /// The comparison's own gate.
+    gate: Option<Arc<Gate>>,
+    ranges: StoreRanges,
+}
+
+impl RangesCandidate {
+    /// Returns the comparison by ranges, if its filter is a window of time and the store has sums.
+    pub(super) fn of(
         comparison: &Comparison,
         store: &dyn Store,
-        cost: &mut QuestionCost,
-        work: u64,
-    ) -> Result<Option<Arc<Query>>, SearchError> {
+    ) -> Result<Option<Self>, SearchError> {
         let mut query = Query { limit: usize::MAX, ..comparison.query.clone() };
         if !comparison.is_whole || query.is_void() {
             return Ok(None);
@@ -43,18 +48,35 @@ impl StoreRanges {
         if query.window_without().is_none() {
             return Ok(None);
         }
-        let Some(ranges) = cost.compare(|| store.ranges(&query))? else { return Ok(None) };
-        let ranges = Self(ranges);
-        let end = NegentropyItem { time: u64::MAX, id: [0; 32] };
-        let all = cost.compare(|| ranges.before(&end).minus(ranges.before(&Default::default())));
+        let ranges = store.ranges(&query)?;
+        Ok(ranges.map(|ranges| Self { query: Arc::new(query), gate, ranges: StoreRanges(ranges) }))
+    }
+
+    /// Does a part of what has to be done first. Returns whether there is more to do.
+    pub(super) fn prepare(&self) -> bool {
+        self.ranges.0.prepare()
+    }
+
+    /// Returns the query by which the comparison's events are asked for by ranges. `None` if its set is
+    /// to be held.
+    pub(super) fn query(
+        self,
+        comparison: &Comparison,
+        store: &dyn Store,
+        cost: &mut QuestionCost,
+        work: u64,
+    ) -> Result<Option<Arc<Query>>, SearchError> {
+        let Self { query, gate, ranges } = self;
+        let count = |at| ranges.0.count(&Position { time: at, id: [0; 32] });
+        let all = cost.compare(|| count(u64::MAX).saturating_sub(count(0)));
         ranges.0.check()?;
-        if all.count <= HELD_MAX.min(comparison.events_max as u64) {
+        if all <= HELD_MAX.min(comparison.events_max as u64) {
             return Ok(None);
         }
-        let sees_hidden = match &gate {
+        let sees_hidden = match gate {
             Some(gate) if !gate.is_to_strangers() => {
                 let kinds = Some(gate.kinds.clone());
-                let own = Query { gate: Some(Arc::clone(gate)), kinds, limit: 1, ..query.clone() };
+                let own = Query { gate: Some(gate), kinds, limit: 1, ..(*query).clone() };
                 let mut work = work;
                 let mut search = cost.open(store, &own, &mut work)?;
                 let mut found = false;
@@ -66,7 +88,7 @@ impl StoreRanges {
             }
             _ => false,
         };
-        Ok((!sees_hidden).then(|| Arc::new(query)))
+        Ok((!sees_hidden).then_some(query))
     }
 }
 
