@@ -7,10 +7,14 @@
 //! source are compared with the archive's.
 
 mod database;
+mod events;
 mod mailserver;
+mod nostr_rs_relay;
 mod nostream;
 mod pace;
 mod position;
+mod relay;
+mod strfry;
 mod tally;
 
 use std::process::ExitCode;
@@ -19,7 +23,9 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 
 use self::mailserver::AdoptMailserverArgs;
+use self::nostr_rs_relay::AdoptNostrRsRelayArgs;
 use self::nostream::AdoptNostreamArgs;
+use self::strfry::AdoptStrfryArgs;
 use self::tally::AdoptTally;
 use crate::commands::refusal::RefusalReason;
 use crate::location::{ArchiveLocation, WriterHandle};
@@ -38,6 +44,10 @@ pub(crate) struct AdoptArgs {
 enum AdoptFrom {
     /// Adopt from nostream: the table `events` of its PostgreSQL database
     Nostream(AdoptNostreamArgs),
+    /// Adopt from strfry: its LMDB database
+    Strfry(AdoptStrfryArgs),
+    /// Adopt from nostr-rs-relay: its SQLite database
+    NostrRsRelay(AdoptNostrRsRelayArgs),
     /// Adopt from a mail server of Status: its LevelDB directory or its PostgreSQL database
     Mailserver(AdoptMailserverArgs),
 }
@@ -45,6 +55,8 @@ enum AdoptFrom {
 pub(crate) fn run(args: &AdoptArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     match &args.from {
         AdoptFrom::Nostream(args) => nostream::run(args, location),
+        AdoptFrom::Strfry(args) => strfry::run(args, location),
+        AdoptFrom::NostrRsRelay(args) => nostr_rs_relay::run(args, location),
         AdoptFrom::Mailserver(args) => mailserver::run(args, location),
     }
 }

@@ -1,146 +1,48 @@
-//! Converts a row to a record: writes the row as JSON, parses it like any event, and checks that
-//! the id is the event's hash.
+//! A row of nostream as an event: its columns written as JSON.
 
-use std::panic::resume_unwind;
-
-use hark_codec::crypto::SignatureVerifier;
 use hark_codec::hex;
-use hark_codec::nostr::{Event, EventArena, EventEncoder, VerifiedEvent, json};
-use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
-use hark_networks::nostr::rules::{KindClass, class};
+use hark_codec::nostr::json;
 
 use super::source::NostreamRow;
-use crate::commands::adopt::{ConvertedRows, text};
-use crate::commands::refusal::RefusalReason;
+use crate::commands::adopt::events::{EventRow, EventRowFault};
+use crate::commands::adopt::text;
 
-/// Parsed keys that a thread caches.
-const KEY_SLOTS: usize = 4096;
-
-/// The parameters common to all rows.
-#[derive(Clone)]
-pub(super) struct ConvertOptions {
-    pub(super) event_bytes_max: usize,
-    pub(super) own_urls: OwnUrls,
-    pub(super) verify_signatures: bool,
-}
-
-impl ConvertOptions {
-    /// Converts rows to records, in order. If signatures are checked, which costs more than the
-    /// rest, all cores work.
-    pub(super) fn convert(&self, rows: &[NostreamRow], now_s: u64) -> ConvertedRows {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let parts = if self.verify_signatures { cores } else { 1 };
-        let part = rows.len().div_ceil(parts).max(1);
-        if parts == 1 {
-            return self.part(rows, now_s);
-        }
-        std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                rows.chunks(part).map(|rows| scope.spawn(|| self.part(rows, now_s))).collect();
-            let mut all = ConvertedRows::default();
-            for thread in threads {
-                // The rows of a thread that panicked must not count as done.
-                let done = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
-                all.records.extend(done.records);
-                all.ids.extend(done.ids);
-                all.refused.extend(done.refused);
-            }
-            all
-        })
+impl EventRow for NostreamRow {
+    fn name(&self) -> String {
+        text(&self.id)
     }
 
-    fn part(&self, rows: &[NostreamRow], now_s: u64) -> ConvertedRows {
-        let mut worker = ConvertWorker {
-            terms: self,
-            now_s,
-            arena: EventArena::new(),
-            encoder: EventEncoder::default(),
-            verifier: SignatureVerifier::new(if self.verify_signatures { KEY_SLOTS } else { 1 }),
-            json: Vec::new(),
-        };
-        let mut done = ConvertedRows::default();
-        for row in rows {
-            let id = text(&row.id);
-            match worker.record(row) {
-                Ok(record) => {
-                    done.records.push(record);
-                    done.ids.push(id);
-                }
-                Err((reason, words)) => done.refused.push((reason, id, words)),
-            }
-        }
-        done
+    fn write_json(&self, out: &mut Vec<u8>) -> Result<(), EventRowFault> {
+        out.extend_from_slice(b"{\"id\":\"");
+        hex::encode_into(&self.id, out);
+        out.extend_from_slice(b"\",\"pubkey\":\"");
+        hex::encode_into(&self.pubkey, out);
+        out.extend_from_slice(b"\",\"created_at\":");
+        // The parser refuses a negative time or kind.
+        out.extend_from_slice(self.created_at.to_string().as_bytes());
+        out.extend_from_slice(b",\"kind\":");
+        out.extend_from_slice(self.kind.to_string().as_bytes());
+        out.extend_from_slice(b",\"tags\":");
+        out.extend_from_slice(&self.tags);
+        out.extend_from_slice(b",\"content\":");
+        json::write_string(out, &self.content);
+        out.extend_from_slice(b",\"sig\":\"");
+        hex::encode_into(&self.signature, out);
+        out.extend_from_slice(b"\"}");
+        Ok(())
     }
-}
-
-/// One thread's reused buffers.
-struct ConvertWorker<'a> {
-    terms: &'a ConvertOptions,
-    now_s: u64,
-    arena: EventArena,
-    encoder: EventEncoder,
-    verifier: SignatureVerifier,
-    json: Vec<u8>,
-}
-
-impl ConvertWorker<'_> {
-    fn record(&mut self, row: &NostreamRow) -> Result<Box<[u8]>, (RefusalReason, String)> {
-        let plain = |reason| (reason, String::new());
-        self.json.clear();
-        write_json(row, &mut self.json);
-        let event = Event::parse(&self.json, &mut self.arena)
-            .map_err(|error| (RefusalReason::Malformed, error.to_string()))?;
-        if class(u32::from(event.kind())) == KindClass::Ephemeral {
-            return Err(plain(RefusalReason::Ephemeral));
-        }
-        if event.expiration().is_some_and(|at| at <= self.now_s) {
-            return Err(plain(RefusalReason::Expired));
-        }
-        if self.json.len() > self.terms.event_bytes_max {
-            return Err(plain(RefusalReason::TooLarge));
-        }
-        if !event.has_valid_id() {
-            return Err(plain(RefusalReason::BadId));
-        }
-        let private = PrivateLabels::of(&event, &self.terms.own_urls);
-        let mut record = Vec::with_capacity(self.json.len() + 64);
-        self.encoder.encode(&event, private.labels(), &mut record);
-        if self.terms.verify_signatures
-            && let Err(error) = VerifiedEvent::check(event, &mut self.verifier)
-        {
-            return Err((RefusalReason::BadSignature, error.to_string()));
-        }
-        Ok(record.into())
-    }
-}
-
-/// Writes a row as an event.
-fn write_json(row: &NostreamRow, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"id\":\"");
-    hex::encode_into(&row.id, out);
-    out.extend_from_slice(b"\",\"pubkey\":\"");
-    hex::encode_into(&row.pubkey, out);
-    out.extend_from_slice(b"\",\"created_at\":");
-    // The parser refuses a negative time or kind.
-    out.extend_from_slice(row.created_at.to_string().as_bytes());
-    out.extend_from_slice(b",\"kind\":");
-    out.extend_from_slice(row.kind.to_string().as_bytes());
-    out.extend_from_slice(b",\"tags\":");
-    out.extend_from_slice(&row.tags);
-    out.extend_from_slice(b",\"content\":");
-    json::write_string(out, &row.content);
-    out.extend_from_slice(b",\"sig\":\"");
-    hex::encode_into(&row.signature, out);
-    out.extend_from_slice(b"\"}");
 }
 
 #[cfg(test)]
 mod tests {
     use hark_archive::Record;
     use hark_codec::crypto::KeyPair;
-    use hark_codec::nostr::EventDraft;
+    use hark_codec::nostr::{Event, EventArena, EventDraft};
+    use hark_networks::nostr::admit::OwnUrls;
 
     use super::*;
+    use crate::commands::adopt::events::ConvertOptions;
+    use crate::commands::refusal::RefusalReason;
 
     fn terms(verify_signatures: bool) -> ConvertOptions {
         ConvertOptions { event_bytes_max: 65_536, own_urls: OwnUrls::new([]), verify_signatures }

@@ -17,12 +17,11 @@ use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use hark_networks::nostr::admit::OwnUrls;
 
-use self::convert::ConvertOptions;
 use self::late::LateScan;
 use self::progress::NostreamProgress;
 use self::source::{NostreamRow, NostreamSource, RowCursor};
+use super::events::ConvertOptions;
 use super::pace::AdoptPace;
 use super::tally::{AdoptTally, ReasonWords};
 use super::{AHEAD, ConvertedRows, put};
@@ -114,11 +113,7 @@ pub(crate) fn run(
     }
     let mut adoption = Adoption {
         args,
-        terms: ConvertOptions {
-            event_bytes_max: location.config.limits.event_bytes_max,
-            own_urls: OwnUrls::new(location.config.info.urls()),
-            verify_signatures: args.verify_signatures,
-        },
+        terms: ConvertOptions::new(location, args.verify_signatures),
         pace: AdoptPace::start(args.rate, &stop),
         tally: AdoptTally::new(REASONS),
         stop: &stop,

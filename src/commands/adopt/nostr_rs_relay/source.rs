@@ -1,0 +1,166 @@
+//! Reads nostr-rs-relay's database: the rows of its table `event`, by keyset pagination, in short
+//! statements.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, ErrorCode, OpenFlags, Row, params};
+
+use crate::commands::adopt::relay::{BATCH_BYTES_MAX, RelayRow, RelaySource};
+use crate::commands::refusal::RefusalReason;
+
+/// The schemas in which the columns that are read mean the same: the first has the column `hidden`.
+const SCHEMA_MIN: i64 = 2;
+const SCHEMA_MAX: i64 = 18;
+/// The columns that are read.
+const COLUMNS: [&str; 3] = ["id", "hidden", "content"];
+/// How long a statement waits for a lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// The first bytes of every SQLite database.
+const MAGIC: &[u8] = b"SQLite format 3\0";
+/// The database of a nostr-rs-relay.
+pub(super) struct NostrRsSource {
+    database: Connection,
+    path: PathBuf,
+    event_bytes_max: usize,
+}
+
+impl NostrRsSource {
+    /// Opens a file, and checks that it is the database of a nostr-rs-relay. Events above
+    /// `event_bytes_max` are not read.
+    pub(super) fn open(path: &Path, event_bytes_max: usize) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let is_sqlite = begins_with_magic(path)
+            .with_context(|| format!("{shown} cannot be read; nothing was done"))?;
+        if !is_sqlite {
+            bail!("{shown} is no SQLite database. Nothing was done");
+        }
+        let path = path.canonicalize().with_context(|| format!("{shown} cannot be read"))?;
+        let (database, schema, missing) = open_database(&path).map_err(|error| {
+            let advice = advice(&error, &shown.to_string());
+            anyhow::Error::new(error)
+                .context(format!("{shown} cannot be read; nothing was done. {advice}"))
+        })?;
+        if !missing.is_empty() {
+            bail!(
+                "{shown} is no database of nostr-rs-relay: its table `event` has no {}. Nothing was \
+                 done",
+                missing.join(", ")
+            );
+        }
+        if !(SCHEMA_MIN..=SCHEMA_MAX).contains(&schema) {
+            let way_out = if schema < SCHEMA_MIN {
+                "Start a newer nostr-rs-relay on it once, which brings it up to date"
+            } else {
+                "A newer Hark may read it"
+            };
+            bail!(
+                "{shown} has schema {schema} of nostr-rs-relay, and {SCHEMA_MIN} to {SCHEMA_MAX} are \
+                 read. Nothing was done. {way_out}"
+            );
+        }
+        Ok(Self { database, path, event_bytes_max })
+    }
+
+    fn error(&self, error: rusqlite::Error) -> anyhow::Error {
+        let file = self.path.display().to_string();
+        let advice = advice(&error, &file);
+        anyhow::Error::new(error)
+            .context(format!("{file} cannot be read on; what was brought over is safe. {advice}"))
+    }
+
+    fn rows_after(&self, after: i64, limit: u32) -> rusqlite::Result<Vec<RelayRow>> {
+        let sql = "SELECT id, hidden, octet_length(content), \
+                   CASE WHEN octet_length(content) <= ?3 THEN content END \
+                   FROM event WHERE id > ?1 ORDER BY id LIMIT ?2";
+        let mut statement = self.database.prepare(sql)?;
+        let bytes_max = i64::try_from(self.event_bytes_max).unwrap_or(i64::MAX);
+        let mut found = statement.query(params![after, limit, bytes_max])?;
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        while bytes < BATCH_BYTES_MAX {
+            let Some(row) = found.next()? else { break };
+            let row = self.row(row)?;
+            bytes += row.event.as_ref().map_or(0, Vec::len);
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+
+    fn row(&self, row: &Row<'_>) -> rusqlite::Result<RelayRow> {
+        let number = row.get::<_, i64>(0)?.unsigned_abs();
+        let event = match (row.get_ref(1)?, row.get_ref(2)?, row.get_ref(3)?) {
+            (ValueRef::Integer(hidden), ..) if hidden != 0 => {
+                Err((RefusalReason::Gone, String::new()))
+            }
+            (.., ValueRef::Text(json) | ValueRef::Blob(json)) => Ok(json.to_vec()),
+            (_, ValueRef::Integer(len), ValueRef::Null) => {
+                let words =
+                    format!("{len} bytes; limits.event_bytes_max is {}", self.event_bytes_max);
+                Err((RefusalReason::TooLarge, words))
+            }
+            _ => Err((RefusalReason::Malformed, "its content is no text".into())),
+        };
+        Ok(RelayRow { number, event })
+    }
+}
+
+/// Whether a file begins as every SQLite database does.
+fn begins_with_magic(path: &Path) -> std::io::Result<bool> {
+    use std::io::Read as _;
+    let mut first = Vec::new();
+    std::fs::File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut first)?;
+    Ok(first == MAGIC)
+}
+
+/// Opens the database for reading, and returns the number of its schema, and the columns that the
+/// table `event` lacks: all if there is no such table.
+fn open_database(path: &Path) -> rusqlite::Result<(Connection, i64, Vec<&'static str>)> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let database = Connection::open_with_flags(path, flags)?;
+    database.busy_timeout(LOCK_TIMEOUT)?;
+    // The schema is not trusted to name functions, nor cells to lie within their pages.
+    database.execute_batch("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON")?;
+    let schema = database.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    let sql = "SELECT columns.name FROM sqlite_schema JOIN pragma_table_info('event') AS columns \
+               WHERE sqlite_schema.type = 'table' AND sqlite_schema.name = 'event'";
+    let mut statement = database.prepare(sql)?;
+    let names = statement.query_map([], |row| row.get::<_, String>(0))?;
+    let names = names.collect::<rusqlite::Result<Vec<_>>>()?;
+    drop(statement);
+    let is_missing = |column: &&str| !names.iter().any(|name| name == *column);
+    Ok((database, schema, COLUMNS.into_iter().filter(is_missing).collect()))
+}
+
+/// What helps if the database cannot be opened, or not be read on.
+fn advice(error: &rusqlite::Error, file: &str) -> String {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => format!(
+            "It is damaged. Make a copy of what is whole by `sqlite3 {file} .recover | sqlite3 \
+             new.db`, and adopt that"
+        ),
+        _ => format!(
+            "Beside a running relay, and after one that was killed, SQLite needs {file}-wal and \
+             {file}-shm: run this as root or as the relay's user, or on a copy of these files in a \
+             directory of yours"
+        ),
+    }
+}
+
+impl RelaySource for NostrRsSource {
+    fn name(&self) -> String {
+        format!("nostr-rs-relay in {}", self.path.display())
+    }
+
+    fn batch(&mut self, after: u64, limit: u32) -> anyhow::Result<Vec<RelayRow>> {
+        let Ok(after) = i64::try_from(after) else { return Ok(Vec::new()) };
+        self.rows_after(after, limit).map_err(|error| self.error(error))
+    }
+
+    fn last(&mut self) -> anyhow::Result<u64> {
+        let sql = "SELECT coalesce(max(id), 0) FROM event";
+        let last = self.database.query_row(sql, [], |row| row.get::<_, i64>(0));
+        last.map(|last| u64::try_from(last).unwrap_or(0)).map_err(|error| self.error(error))
+    }
+}

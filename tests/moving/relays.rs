@@ -1,0 +1,358 @@
+//! `hark adopt strfry`, from a database that strfry has written (strfry/README.md says how), and
+//! `hark adopt nostr-rs-relay`, from a table as that relay makes it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use hark_codec::hex;
+use hark_testkit::postgres::Cluster;
+use rusqlite::{Connection, params};
+use serde_json::{Value, json};
+
+use crate::cli::support::{Place, Run, event, field, notes, signal};
+
+/// The schema of nostr-rs-relay that these tests make.
+const SCHEMA: &str = "PRAGMA journal_mode = WAL; PRAGMA user_version = 18;
+    CREATE TABLE event (id INTEGER PRIMARY KEY, event_hash BLOB NOT NULL, first_seen INTEGER NOT NULL,
+        created_at INTEGER NOT NULL, expires_at INTEGER, author BLOB NOT NULL, delegated_by BLOB,
+        kind INTEGER NOT NULL, hidden INTEGER, content TEXT NOT NULL);
+    CREATE UNIQUE INDEX event_hash_index ON event(event_hash);
+    CREATE INDEX created_at_index ON event(created_at);";
+
+/// The events that strfry has compressed with a dictionary.
+const COMPRESSED: usize = 33;
+
+/// The events that every relay gets, in this order, and whether it gives them back in the end.
+fn events() -> Vec<(String, bool)> {
+    let mut events: Vec<_> = notes(40).lines().map(|line| (format!("{line}\n"), true)).collect();
+    for n in 1..=6 {
+        let (name, text) = (n.to_string(), "All of it in one event. ".repeat(100 * n));
+        events.push((event(6, 1_700_000_100 + n as u64, 30_023, &[&["d", &name]], &text), true));
+    }
+    let deleted = event(7, 1_700_000_200, 1, &[], "deleted there");
+    let id = field(&deleted, "id");
+    events.push((deleted, false));
+    events.push((event(7, 1_700_000_201, 5, &[&["e", &id]], "a mistake"), true));
+    events.push((event(7, 1_700_000_202, 0, &[], "{\"name\":\"old\"}"), false));
+    events.push((event(7, 1_700_000_203, 0, &[], "{\"name\":\"new\"}"), true));
+    events.push((event(7, 1_700_000_204, 20_001, &[], "brief"), false));
+    events
+}
+
+/// The lines of the events that come over.
+fn expected() -> BTreeSet<String> {
+    let kept = events().into_iter().filter(|(_, is_kept)| *is_kept);
+    kept.map(|(line, _)| line.trim_end().to_owned()).collect()
+}
+
+/// The lines that an archive exports.
+fn kept(place: &Place, flags: &[&str]) -> BTreeSet<String> {
+    let export = place.hark(&[&["export"], flags].concat()).text();
+    export.lines().map(str::to_owned).collect()
+}
+
+/// Makes strfry's database in a directory of its own.
+fn strfry(place: &Place) -> PathBuf {
+    let dir = PathBuf::from(place.path("strfry-db"));
+    fs::create_dir_all(&dir).unwrap();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/moving/strfry/data.mdb.zst");
+    let packed = fs::read(fixture).unwrap();
+    fs::write(dir.join("data.mdb"), zstd::decode_all(&packed[..]).unwrap()).unwrap();
+    dir
+}
+
+/// Makes a database of nostr-rs-relay, with these events.
+fn sqlite(place: &Place, events: &[(String, bool)]) -> (Connection, String) {
+    let path = place.path("nostr.db");
+    let database = Connection::open(&path).unwrap();
+    database.execute_batch(SCHEMA).unwrap();
+    for (line, is_kept) in events {
+        insert(&database, line, !is_kept && !line.contains("brief"));
+    }
+    (database, path)
+}
+
+fn insert(database: &Connection, line: &str, is_hidden: bool) {
+    let event: Value = serde_json::from_str(line).unwrap();
+    let sql =
+        "INSERT INTO event (event_hash, first_seen, created_at, author, kind, hidden, content)
+               VALUES (?1, ?2, ?2, ?3, ?4, ?5, ?6)";
+    let bytes = |name: &str| {
+        let mut bytes = Vec::new();
+        assert!(hex::decode_into(event[name].as_str().unwrap().as_bytes(), &mut bytes));
+        bytes
+    };
+    let (id, author) = (bytes("id"), bytes("pubkey"));
+    let (time, kind) = (event["created_at"].as_i64(), event["kind"].as_i64());
+    database.execute(sql, params![id, time, author, kind, is_hidden, line.trim_end()]).unwrap();
+}
+
+fn adopt(place: &Place, relay: &str, from: &str, flags: &[&str]) -> Run {
+    place.hark(&[&["adopt", relay, from, "--json"], flags].concat())
+}
+
+/// The result of an adoption, whatever its code.
+fn told(run: &Run) -> Value {
+    serde_json::from_str(&run.stdout).unwrap_or_else(|_| panic!("{}", run.stderr))
+}
+
+#[test]
+fn all_of_a_strfry_comes_over_as_it_was() {
+    let place = Place::new("adopt-strfry");
+    let dir = strfry(&place);
+    let before = fs::read(dir.join("data.mdb")).unwrap();
+    let from = dir.to_string_lossy().into_owned();
+    let done = adopt(&place, "strfry", &from, &["--verify", "--verify-signatures"]).json();
+    let count = expected().len();
+    assert_eq!((&done["stored"], &done["complete"]), (&json!(count), &json!(true)), "{done}");
+    let ids = &done["ids"];
+    assert_eq!((&ids["source"], &ids["here"]), (&json!(count + 1), &json!(count)), "{done}");
+    assert_eq!((&ids["compared"], &ids["different"]), (&json!(count), &json!(0)), "{done}");
+    assert_eq!((&ids["reasons"]["ephemeral"], &ids["clean"]), (&json!(1), &json!(true)), "{done}");
+    assert_eq!(kept(&place, &[]), expected());
+    // A second run has nothing to do, and says why what is refused is.
+    let again = place.hark(&["adopt", "strfry", &from]);
+    assert_eq!(again.code, 0, "{}", again.stderr);
+    let continued = format!("continuing an earlier run, after {} events", count + 1);
+    assert!(again.stderr.contains(&continued), "{}", again.stderr);
+    assert!(again.stdout.contains("of a kind that is never stored; first"), "{}", again.stdout);
+    // Nothing there has changed, and nothing has been added.
+    assert!(fs::read(dir.join("data.mdb")).unwrap() == before);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+    // The file alone is enough.
+    let other = Place::new("adopt-strfry-file");
+    let file = dir.join("data.mdb").to_string_lossy().into_owned();
+    assert_eq!(adopt(&other, "strfry", &file, &["--batch", "1"]).json()["stored"], count);
+}
+
+#[test]
+fn all_of_a_nostr_rs_relay_comes_over_but_what_it_hides() {
+    let place = Place::new("adopt-nostr-rs");
+    let (database, from) = sqlite(&place, &events());
+    // An event that a client would get no more, one that is no text, and one that is too large.
+    let past = event(8, 1_700_000_300, 1, &[&["expiration", "1700000301"]], "past");
+    insert(&database, &past, false);
+    insert(&database, &event(8, 1_700_000_302, 1, &[], &"x".repeat(500_000)), false);
+    let done = adopt(&place, "nostr-rs-relay", &from, &["--verify"]).json();
+    let count = expected().len();
+    let ids = &done["ids"];
+    assert_eq!((&done["stored"], &ids["compared"]), (&json!(count), &json!(count)), "{done}");
+    for (reason, number) in
+        [("deleted_there", 2), ("ephemeral", 1), ("expired", 1), ("too_large", 1)]
+    {
+        assert_eq!(ids["reasons"][reason], number, "{reason}: {done}");
+    }
+    assert_eq!(ids["clean"], true, "{done}");
+    assert_eq!(kept(&place, &[]), expected());
+}
+
+#[test]
+fn they_come_into_a_database_and_through_a_running_server() {
+    let target = Cluster::shared().database("adoptrelays");
+    let store = ["--store", &target.url];
+    let place = Place::new("adopt-relays-database");
+    let from = strfry(&place).to_string_lossy().into_owned();
+    let done = adopt(&place, "strfry", &from, &[&["--verify"][..], &store].concat()).json();
+    assert_eq!((&done["stored"], &done["ids"]["clean"]), (&json!(expected().len()), &json!(true)));
+    assert_eq!(kept(&place, &store), expected());
+
+    let place = Place::new("adopt-relays-served");
+    let (_database, from) = sqlite(&place, &events());
+    let server = place.serve();
+    let done = adopt(&place, "nostr-rs-relay", &from, &["--verify"]).json();
+    assert_eq!((&done["stored"], &done["ids"]["clean"]), (&json!(expected().len()), &json!(true)));
+    assert_eq!(server.terminate().0, 0);
+    assert_eq!(kept(&place, &[]), expected());
+}
+
+/// Waits until a running archive has this many events.
+fn wait_for(place: &Place, events: u64) {
+    let until = Instant::now() + Duration::from_mins(2);
+    let count = || place.hark(&["count", "{}"]).text().trim().parse::<u64>().unwrap();
+    while count() < events {
+        assert!(Instant::now() < until, "{} of {events}", count());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Interrupts an adoption that follows, and returns its result.
+fn cut_over(child: Child) -> Value {
+    signal(&child, "INT");
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn what_is_published_meanwhile_is_followed_and_numbers_that_come_again_are_seen() {
+    let place = Place::new("adopt-relays-follow");
+    let (database, from) = sqlite(&place, &[]);
+    let lines: Vec<String> = notes(300).lines().map(str::to_owned).collect();
+    lines[..250].iter().for_each(|line| insert(&database, line, false));
+    let server = place.serve();
+    let child = place.start(&["adopt", "nostr-rs-relay", &from, "--follow", "--json"]);
+    wait_for(&place, 250);
+    lines[250..270].iter().for_each(|line| insert(&database, line, false));
+    wait_for(&place, 270);
+    // Deleted events give their numbers back, and others get them.
+    database.execute("DELETE FROM event WHERE id > 260", []).unwrap();
+    lines[270..280].iter().for_each(|line| insert(&database, line, false));
+    wait_for(&place, 280);
+    // So many at once that the new events have numbers which the reading has passed long ago.
+    database.execute("DELETE FROM event WHERE id > 20", []).unwrap();
+    lines[280..].iter().for_each(|line| insert(&database, line, false));
+    let done = cut_over(child);
+    assert!(done["ids"]["clean"] == true && done["stored"] == 300, "{done}");
+    assert_eq!(server.terminate().0, 0);
+    assert_eq!(kept(&place, &[]), lines.into_iter().collect());
+}
+
+/// The number of events in the saved position.
+fn remembered(place: &Place, file: &str) -> u64 {
+    let text = fs::read(place.data().join(file)).unwrap_or_default();
+    let json: Value = serde_json::from_slice(&text).unwrap_or_default();
+    json["events"].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn a_relay_is_adopted_whole_by_a_run_that_was_killed_and_another() {
+    for (relay, file) in
+        [("strfry", "adopt-strfry.json"), ("nostr-rs-relay", "adopt-nostr-rs-relay.json")]
+    {
+        let place = Place::new(&format!("adopt-killed-{relay}"));
+        let from = if relay == "strfry" {
+            strfry(&place).to_string_lossy().into_owned()
+        } else {
+            sqlite(&place, &events()).1
+        };
+        let flags = ["adopt", relay, &from, "--rate", "40", "--batch", "4"];
+        let mut child = place.start(&flags);
+        let until = Instant::now() + Duration::from_mins(2);
+        while remembered(&place, file) < 12 {
+            assert!(Instant::now() < until && child.try_wait().unwrap().is_none());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let seen = remembered(&place, file);
+        let done = adopt(&place, relay, &from, &["--verify"]).json();
+        assert!(done["stored"].as_u64() <= Some(51 - seen), "after {seen}: {done}");
+        assert_eq!((kept(&place, &[]), &done["ids"]["clean"]), (expected(), &json!(true)));
+        assert_eq!(place.hark(&["check", "--json"]).json()["faults"], json!([]));
+    }
+}
+
+#[test]
+fn a_damaged_strfry_is_told_and_what_is_whole_comes_over() {
+    let whole = Place::new("adopt-strfry-whole");
+    let bytes = fs::read(strfry(&whole).join("data.mdb")).unwrap();
+    let at = |text: &[u8]| bytes.windows(text.len()).position(|part| part == text).unwrap();
+    let adopted = |name: &str, bytes: &[u8]| {
+        let place = Place::new(name);
+        let file = place.file("data.mdb", bytes);
+        let run = place.hark(&["adopt", "strfry", &file, "--json"]);
+        let kept = if place.data().exists() { kept(&place, &[]) } else { BTreeSet::new() };
+        assert!(kept.is_subset(&expected()));
+        (run, kept.len())
+    };
+    // A letter of an event.
+    let mut letter = bytes.clone();
+    letter[at(b"a mistake")] ^= 1;
+    let (run, kept) = adopted("adopt-strfry-letter", &letter);
+    let done = told(&run);
+    assert_eq!((run.code, &done["ids"]["reasons"]["bad_id"]), (1, &json!(1)), "{}", run.stderr);
+    assert!(run.stderr.contains("not those that their ids name: 1"), "{}", run.stderr);
+    // The event that is not what its id says is not stored, nor is what it deletes.
+    assert_eq!(kept, expected().len() - 1);
+    // The header of a page of events.
+    let mut page = bytes.clone();
+    page[at(b"a mistake") / 4096 * 4096] ^= 1;
+    let (run, kept) = adopted("adopt-strfry-page", &page);
+    let done = told(&run);
+    assert_eq!((run.code, &done["ids"]["damaged"]), (1, &json!(1)), "{}", run.stderr);
+    assert!(
+        done["ids"]["first_damage"].as_str().unwrap().contains("is no page of a tree"),
+        "{done}"
+    );
+    assert!((10..expected().len()).contains(&kept), "{kept}");
+    // The dictionary with which some events are compressed.
+    let mut dictionary = bytes.clone();
+    dictionary[at(&[0x37, 0xa4, 0x30, 0xec]) + 8..][..100].fill(0xff);
+    let (run, kept) = adopted("adopt-strfry-dictionary", &dictionary);
+    let reasons = &told(&run)["ids"]["reasons"];
+    assert_eq!((run.code, &reasons["malformed"]), (1, &json!(COMPRESSED)), "{}", run.stderr);
+    assert_eq!(kept, expected().len() - COMPRESSED);
+    // A file that was cut off.
+    for pages in [1, 2, 3, 20, 40] {
+        let (run, _) = adopted("adopt-strfry-short", &bytes[..pages * 4096]);
+        let is_told = run.stderr.contains("is damaged") || run.stdout.contains("first_damage");
+        assert!(run.code == 1 && is_told, "{pages}: {run:?}");
+    }
+}
+
+#[test]
+fn what_is_no_relays_database_is_refused_and_nothing_is_made() {
+    let place = Place::new("adopt-relays-none");
+    let dir = strfry(&place);
+    let empty = place.path("empty");
+    fs::create_dir(&empty).unwrap();
+    // Meta's record ends with the counter 1, the endianness 1 and the version 3.
+    let mut bytes = fs::read(dir.join("data.mdb")).unwrap();
+    let numbers = [10_u64 << 32, 1, 1, 3].map(u64::to_le_bytes).concat();
+    let meta = bytes.windows(28).position(|part| *part == numbers[4..]).unwrap();
+    bytes[meta + 20] = 2;
+    let older = place.file("older.mdb", &bytes);
+    (bytes[meta + 12], bytes[meta + 20]) = (2, 3);
+    let turned = place.file("turned.mdb", &bytes);
+    let other = place.file("other.mdb", &[7; 9000]);
+    let (database, newer) = sqlite(&place, &[]);
+    database.execute_batch("PRAGMA user_version = 19").unwrap();
+    let tables = place.path("tables.db");
+    let others = Connection::open(&tables).unwrap();
+    others.execute_batch("CREATE TABLE note (id INTEGER)").unwrap();
+    for (relay, from, words) in [
+        ("strfry", &empty[..], "data.mdb cannot be read; nothing was done. Name the directory"),
+        ("strfry", &other, "other.mdb: no LMDB file. Nothing was done"),
+        ("strfry", &older, "is a strfry database of version 2, and 3 is read"),
+        ("strfry", &turned, "of a machine with another byte order"),
+        ("nostr-rs-relay", "/nowhere/at/all", "/nowhere/at/all cannot be read; nothing was done"),
+        ("nostr-rs-relay", &other, "is no SQLite database. Nothing was done"),
+        ("nostr-rs-relay", &newer, "has schema 19 of nostr-rs-relay, and 2 to 18 are read"),
+        ("nostr-rs-relay", &tables, "its table `event` has no id, hidden, content"),
+    ] {
+        let run = place.hark(&["adopt", relay, from]);
+        assert!(run.code == 1 && run.stderr.contains(words), "{}", run.stderr);
+        assert!(!place.data().exists(), "{from}");
+    }
+}
+
+#[test]
+fn a_damaged_database_of_sqlite_is_told() {
+    let place = Place::new("adopt-sqlite-damaged");
+    let (database, path) = sqlite(&place, &events());
+    // All of it into the file, and none into the log beside it.
+    database
+        .execute_batch("PRAGMA wal_checkpoint(TRUNCATE); PRAGMA journal_mode = DELETE")
+        .unwrap();
+    drop(database);
+    let bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(9).position(|part| part == b"a mistake").unwrap();
+    let mut letter = bytes.clone();
+    letter[at] ^= 1;
+    let letter = place.file("letter.db", &letter);
+    let run = adopt(&place, "nostr-rs-relay", &letter, &[]);
+    assert_eq!((run.code, &told(&run)["ids"]["reasons"]["bad_id"]), (1, &json!(1)));
+    assert_eq!(kept(&place, &[]).len(), expected().len() - 1);
+    let mut page = bytes.clone();
+    page[at / 4096 * 4096..][..100].fill(0xff);
+    for (name, bytes) in [("page.db", &page[..]), ("short.db", &bytes[..bytes.len() / 2])] {
+        let run = adopt(&place, "nostr-rs-relay", &place.file(name, bytes), &[]);
+        assert!(run.code == 1 && run.stderr.contains(name), "{}", run.stderr);
+        let is_told = run.stderr.contains("malformed") && run.stderr.contains(".recover | sqlite3");
+        assert!(is_told, "{}", run.stderr);
+    }
+}
