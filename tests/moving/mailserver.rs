@@ -110,7 +110,7 @@ fn all_of_a_leveldb_comes_over_as_it_was() {
     let reasons =
         json!({ "malformed": 1, "bad_id": 1, "too_large": 0, "duplicate": 0, "foreign": 2 });
     let expected = json!({
-        "source": 96, "here": 92, "late": 0, "refused": 4, "reasons": reasons,
+        "source": 96, "here": 92, "late": 0, "refused": 4, "reasons": reasons, "faulty": 0,
         "compared": 92, "different": 0, "different_ids": [], "damaged": 0, "first_damage": "",
         "clean": true,
     });

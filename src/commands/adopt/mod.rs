@@ -15,6 +15,7 @@ mod pace;
 mod position;
 mod relay;
 mod strfry;
+mod sweep;
 mod tally;
 
 use std::process::ExitCode;

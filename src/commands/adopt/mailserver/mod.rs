@@ -22,6 +22,7 @@ use self::convert::convert;
 use self::progress::MailProgress;
 use self::source::MailSource;
 use super::pace::AdoptPace;
+use super::sweep::finish;
 use super::tally::{AdoptTally, ReasonWords};
 use super::{AHEAD, ConvertedRows, put};
 use crate::commands::refusal::RefusalReason;
@@ -106,18 +107,7 @@ pub(super) fn run(
         let swept = sweep::run(&mut source, &mut writer, location, &mut adoption)?;
         Some(swept).filter(|_| !adoption.pace.is_stopped())
     };
-    let ids = swept.as_ref().map(|swept| (swept.to_json(), swept.rows()));
-    adoption.tally.report(adoption.pace.seconds(), args.json, ids)?;
-    match swept {
-        None => {
-            eprintln!(
-                "hark: stopped; what was brought over is safe. Run the adoption again to continue"
-            );
-            Ok(ExitCode::from(interrupt::INTERRUPTED))
-        }
-        Some(swept) if swept.is_clean() => Ok(ExitCode::SUCCESS),
-        Some(_) => Ok(ExitCode::FAILURE),
-    }
+    finish(&adoption.tally, &adoption.pace, args.json, swept.as_ref())
 }
 
 /// The state of one run.

@@ -23,6 +23,7 @@ use self::progress::NostreamProgress;
 use self::source::{NostreamRow, NostreamSource, RowCursor};
 use super::events::ConvertOptions;
 use super::pace::AdoptPace;
+use super::sweep::{stopped, tell_faulty};
 use super::tally::{AdoptTally, ReasonWords};
 use super::{AHEAD, ConvertedRows, put};
 use crate::commands::refusal::RefusalReason;
@@ -132,26 +133,9 @@ pub(crate) fn run(
     };
     let ids = swept.as_ref().map(|swept| (swept.to_json(), swept.rows()));
     adoption.tally.report(adoption.pace.seconds(), args.json, ids)?;
-    match swept {
-        None => {
-            eprintln!(
-                "hark: stopped; what was brought over is safe. Run the adoption again to continue"
-            );
-            Ok(ExitCode::from(interrupt::INTERRUPTED))
-        }
-        Some(swept) if swept.is_clean() => Ok(ExitCode::SUCCESS),
-        Some(swept) => {
-            if swept.faulty() > 0 {
-                eprintln!(
-                    "hark: rows of the source that are no events, or not those that their ids name: \
-                     {}. They were not brought over; the report has the first of each kind, and \
-                     other relays may have the events",
-                    print::number(swept.faulty())
-                );
-            }
-            Ok(ExitCode::FAILURE)
-        }
-    }
+    let Some(swept) = swept else { return Ok(stopped()) };
+    tell_faulty(swept.faulty());
+    Ok(if swept.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The state of one run.

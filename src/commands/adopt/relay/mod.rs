@@ -20,6 +20,7 @@ use hark_networks::nostr::Nostr;
 use self::progress::RelayProgress;
 use super::events::{ConvertOptions, EventRow, EventRowFault};
 use super::pace::AdoptPace;
+use super::sweep::finish;
 use super::tally::{AdoptTally, ReasonWords};
 use super::{AHEAD, ConvertedRows, put};
 use crate::commands::refusal::RefusalReason;
@@ -154,28 +155,7 @@ pub(super) fn run(
     // With --follow, an interrupt is the normal end, and all events are looked up. Without it, an
     // interrupt ends the run at once.
     let swept = sweep::run(&mut source, &mut writer, location, &mut adoption)?;
-    let ids = swept.as_ref().map(|swept| (swept.to_json(), swept.rows()));
-    adoption.tally.report(adoption.pace.seconds(), args.json, ids)?;
-    match swept {
-        None => {
-            eprintln!(
-                "hark: stopped; what was brought over is safe. Run the adoption again to continue"
-            );
-            Ok(ExitCode::from(interrupt::INTERRUPTED))
-        }
-        Some(swept) if swept.is_clean() => Ok(ExitCode::SUCCESS),
-        Some(swept) => {
-            if swept.faulty() > 0 {
-                eprintln!(
-                    "hark: rows of the source that are no events, or not those that their ids name: \
-                     {}. They were not brought over; the report has the first of each kind, and \
-                     other relays may have the events",
-                    print::number(swept.faulty())
-                );
-            }
-            Ok(ExitCode::FAILURE)
-        }
-    }
+    finish(&adoption.tally, &adoption.pace, args.json, swept.as_ref())
 }
 
 /// The state of one run.

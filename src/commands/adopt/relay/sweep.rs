@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use hark_archive::{Id, Query, Record, SearchProgress, Store};
-use serde_json::{Value, json};
 
 use super::{REASONS, RelayAdoption, RelaySource};
-use crate::commands::adopt::tally::{AdoptTally, ReportRows};
+use crate::commands::adopt::sweep::{SourceSweep, SweepWords};
+use crate::commands::adopt::tally::AdoptTally;
 use crate::commands::adopt::{ConvertedRows, put};
 use crate::commands::refusal::RefusalReason;
 use crate::location::{ArchiveLocation, WriterHandle};
@@ -17,109 +17,12 @@ use crate::when;
 
 /// Events looked up together.
 const LOOK_UP: usize = 500;
-/// Ids of events with other bytes that are shown.
-const DIFFERENT_MAX: usize = 10;
-/// The reasons that say that the source is damaged.
-const FAULTY: [RefusalReason; 3] =
-    [RefusalReason::Malformed, RefusalReason::BadId, RefusalReason::BadSignature];
-
-/// The result of the comparison.
-#[derive(Debug)]
-pub(super) struct RelaySweep {
-    /// Rows of the source.
-    rows: u64,
-    /// Of these, rows whose event was in the archive, and that the comparison stored.
-    here: u64,
-    late: u64,
-    /// Why rows were refused.
-    why: AdoptTally,
-    /// Events whose bytes were compared, and those that differ: their number and some ids. `None`
-    /// if bytes were not compared.
-    compared: Option<u64>,
-    different: u64,
-    different_ids: Vec<String>,
-    /// Damaged pages of the source, and words on the first.
-    damaged: u64,
-    first_damage: String,
-}
-
-impl RelaySweep {
-    fn new(compares: bool) -> Self {
-        Self {
-            rows: 0,
-            here: 0,
-            late: 0,
-            why: AdoptTally::new(REASONS),
-            compared: compares.then_some(0),
-            different: 0,
-            different_ids: Vec::new(),
-            damaged: 0,
-            first_damage: String::new(),
-        }
-    }
-
-    /// The number of the source's rows that are no events, or not those that their ids name.
-    pub(super) fn faulty(&self) -> u64 {
-        FAULTY.iter().map(|reason| self.why.count(*reason)).sum()
-    }
-
-    fn missing(&self) -> u64 {
-        self.rows.saturating_sub(self.here + self.late + self.why.refusals())
-    }
-
-    /// Whether every event is in the archive or was refused for a reason that the relay could have
-    /// had itself, none differs, and no page is damaged.
-    pub(super) fn is_clean(&self) -> bool {
-        self.missing() == 0 && self.different == 0 && self.damaged == 0 && self.faulty() == 0
-    }
-
-    pub(super) fn to_json(&self) -> Value {
-        json!({
-            "source": self.rows,
-            "here": self.here,
-            "late": self.late,
-            "refused": self.why.refusals(),
-            "reasons": self.why.to_json(),
-            "faulty": self.faulty(),
-            "compared": self.compared,
-            "different": self.different,
-            "different_ids": self.different_ids,
-            "damaged": self.damaged,
-            "first_damage": self.first_damage,
-            "clean": self.is_clean(),
-        })
-    }
-
-    /// Returns the rows of the report for people.
-    pub(super) fn rows(&self) -> ReportRows {
-        let plain = String::new;
-        let refused = print::number(self.why.refusals());
-        let mut rows = vec![
-            ("events in the source", print::number(self.rows), plain()),
-            ("of them stored", print::number(self.here), plain()),
-            ("stored late", print::number(self.late), plain()),
-            ("not stored", refused, "for these reasons:".into()),
-        ];
-        rows.extend(self.why.rows());
-        if let Some(compared) = self.compared {
-            let words = if self.different == 0 {
-                "all are equal".into()
-            } else {
-                let ids = self.different_ids.join(", ");
-                format!("{} DIFFER: {ids}", print::number(self.different))
-            };
-            rows.push(("compared", print::number(compared), words));
-        }
-        if self.missing() > 0 {
-            rows.push(("MISSING", print::number(self.missing()), "run it again".into()));
-        }
-        if self.damaged > 0 {
-            let words = format!("pages, which are skipped; first {}", self.first_damage);
-            rows.push(("DAMAGED", print::number(self.damaged), words));
-        }
-        rows
-    }
-}
+const WORDS: SweepWords = SweepWords {
+    rows: "events in the source",
+    damage: "pages",
+    reasons: REASONS,
+    faulty: &[RefusalReason::Malformed, RefusalReason::BadId, RefusalReason::BadSignature],
+};
 
 /// Looks up all events and stores the missing ones. Returns `None` if it was interrupted. With
 /// --follow the interrupt has come before, and this goes on to the end.
@@ -128,9 +31,9 @@ pub(super) fn run(
     writer: &mut WriterHandle,
     location: &ArchiveLocation,
     adoption: &mut RelayAdoption<'_>,
-) -> anyhow::Result<Option<RelaySweep>> {
+) -> anyhow::Result<Option<SourceSweep>> {
     let archive = writer.read(location)?;
-    let mut swept = RelaySweep::new(adoption.args.verify);
+    let mut swept = SourceSweep::new(&WORDS, adoption.args.verify);
     let total = source.last()?;
     let mut meter = CommandProgress::start("compare", total, CountedUnit::Records);
     let mut after = 0;
@@ -147,15 +50,13 @@ pub(super) fn run(
             look_up(&*archive, &mut converted, &mut swept)?;
             let mut why = AdoptTally::new(REASONS);
             put(writer, converted, &mut why)?;
-            swept.late += why.stored;
             adoption.tally.stored += why.stored;
-            swept.why.add(why);
+            swept.put(why);
         }
         meter.at(after, total.max(after), &print::count(swept.rows, "event"));
     }
     meter.finish();
-    let (damaged, first_damage) = source.damage();
-    (swept.damaged, swept.first_damage) = (damaged, first_damage.into());
+    swept.set_damage(source.damage());
     Ok(Some(swept))
 }
 
@@ -163,7 +64,7 @@ pub(super) fn run(
 fn look_up(
     archive: &dyn Store,
     converted: &mut ConvertedRows,
-    swept: &mut RelaySweep,
+    swept: &mut SourceSweep,
 ) -> anyhow::Result<()> {
     let views = || converted.records.iter().filter_map(|record| Record::new(record).ok());
     let query = Query {
@@ -178,7 +79,7 @@ fn look_up(
     let mut found: HashMap<Id, Vec<u8>> = HashMap::new();
     let mut search = archive.search(&query)?;
     while search.slice(u64::MAX, &mut |record| {
-        let json = if swept.compared.is_some() { record.wire() } else { &[] };
+        let json = if swept.compares() { record.wire() } else { &[] };
         found.insert(*record.id(), json.to_vec());
         ControlFlow::Continue(())
     })? == SearchProgress::Paused
@@ -193,16 +94,8 @@ fn look_up(
             converted.ids.push(id);
             continue;
         };
-        swept.here += 1;
-        if let Some(compared) = &mut swept.compared {
-            *compared += 1;
-            if json != *kept {
-                swept.different += 1;
-                if swept.different_ids.len() < DIFFERENT_MAX {
-                    swept.different_ids.push(id);
-                }
-            }
-        }
+        let is_equal = json == *kept;
+        swept.found(is_equal, || id);
     }
     Ok(())
 }

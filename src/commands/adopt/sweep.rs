@@ -1,0 +1,188 @@
+//! The result of comparing all of a source with the archive, and how a run ends.
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::pace::AdoptPace;
+use super::tally::{AdoptTally, ReasonWords, ReportRows};
+use crate::commands::refusal::RefusalReason;
+use crate::interrupt;
+use crate::print;
+
+/// Ids of records with other bytes that are shown.
+const DIFFERENT_MAX: usize = 10;
+
+/// The words for one kind of source.
+#[derive(Debug)]
+pub(super) struct SweepWords {
+    /// What is counted in it.
+    pub(super) rows: &'static str,
+    /// What is damaged in it.
+    pub(super) damage: &'static str,
+    pub(super) reasons: ReasonWords,
+    /// The reasons that say that the source is damaged.
+    pub(super) faulty: &'static [RefusalReason],
+}
+
+/// The result of a comparison.
+#[derive(Debug)]
+pub(super) struct SourceSweep {
+    words: &'static SweepWords,
+    /// Rows of the source.
+    pub(super) rows: u64,
+    /// Of these, rows whose record was in the archive, and that the comparison stored.
+    here: u64,
+    late: u64,
+    /// Why rows were refused.
+    why: AdoptTally,
+    /// Records whose bytes were compared, and those that differ: their number and some ids. `None`
+    /// if bytes are not compared.
+    compared: Option<u64>,
+    different: u64,
+    different_ids: Vec<String>,
+    /// Damaged parts of the source, and words on the first.
+    damaged: u64,
+    first_damage: String,
+}
+
+impl SourceSweep {
+    pub(super) fn new(words: &'static SweepWords, compares: bool) -> Self {
+        Self {
+            words,
+            rows: 0,
+            here: 0,
+            late: 0,
+            why: AdoptTally::new(words.reasons),
+            compared: compares.then_some(0),
+            different: 0,
+            different_ids: Vec::new(),
+            damaged: 0,
+            first_damage: String::new(),
+        }
+    }
+
+    /// Whether bytes are compared.
+    pub(super) fn compares(&self) -> bool {
+        self.compared.is_some()
+    }
+
+    /// Counts a row whose record the archive has. `is_equal` counts if bytes are compared.
+    pub(super) fn found(&mut self, is_equal: bool, id: impl FnOnce() -> String) {
+        self.here += 1;
+        let Some(compared) = &mut self.compared else { return };
+        *compared += 1;
+        if !is_equal {
+            self.different += 1;
+            if self.different_ids.len() < DIFFERENT_MAX {
+                self.different_ids.push(id());
+            }
+        }
+    }
+
+    /// Counts what became of rows whose records were put.
+    pub(super) fn put(&mut self, why: AdoptTally) {
+        self.late += why.stored;
+        self.why.add(why);
+    }
+
+    /// Sets the number of damaged parts, and words on the first.
+    pub(super) fn set_damage(&mut self, (damaged, first): (u64, &str)) {
+        (self.damaged, self.first_damage) = (damaged, first.into());
+    }
+
+    /// The number of the source's rows that are no records, or not those that their ids name.
+    fn faulty(&self) -> u64 {
+        self.words.faulty.iter().map(|reason| self.why.count(*reason)).sum()
+    }
+
+    fn missing(&self) -> u64 {
+        self.rows.saturating_sub(self.here + self.late + self.why.refusals())
+    }
+
+    /// Whether every row is in the archive or was refused for a reason that says nothing against
+    /// the source, no record differs, and nothing is damaged.
+    fn is_clean(&self) -> bool {
+        self.missing() == 0 && self.different == 0 && self.damaged == 0 && self.faulty() == 0
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "source": self.rows,
+            "here": self.here,
+            "late": self.late,
+            "refused": self.why.refusals(),
+            "reasons": self.why.to_json(),
+            "faulty": self.faulty(),
+            "compared": self.compared,
+            "different": self.different,
+            "different_ids": self.different_ids,
+            "damaged": self.damaged,
+            "first_damage": self.first_damage,
+            "clean": self.is_clean(),
+        })
+    }
+
+    /// Returns the rows of the report for people.
+    fn report(&self) -> ReportRows {
+        let plain = String::new;
+        let refused = print::number(self.why.refusals());
+        let mut rows = vec![
+            (self.words.rows, print::number(self.rows), plain()),
+            ("of them stored", print::number(self.here), plain()),
+            ("stored late", print::number(self.late), plain()),
+            ("not stored", refused, "for these reasons:".into()),
+        ];
+        rows.extend(self.why.rows());
+        if let Some(compared) = self.compared {
+            let words = if self.different == 0 {
+                "all are equal".into()
+            } else {
+                let ids = self.different_ids.join(", ");
+                format!("{} DIFFER: {ids}", print::number(self.different))
+            };
+            rows.push(("compared", print::number(compared), words));
+        }
+        if self.missing() > 0 {
+            rows.push(("MISSING", print::number(self.missing()), "run it again".into()));
+        }
+        if self.damaged > 0 {
+            let words =
+                format!("{}, which are skipped; first {}", self.words.damage, self.first_damage);
+            rows.push(("DAMAGED", print::number(self.damaged), words));
+        }
+        rows
+    }
+}
+
+/// Reports a run, and returns its exit code. `swept` is `None` if it was interrupted.
+pub(super) fn finish(
+    tally: &AdoptTally,
+    pace: &AdoptPace<'_>,
+    as_json: bool,
+    swept: Option<&SourceSweep>,
+) -> anyhow::Result<ExitCode> {
+    let ids = swept.map(|swept| (swept.to_json(), swept.report()));
+    tally.report(pace.seconds(), as_json, ids)?;
+    let Some(swept) = swept else { return Ok(stopped()) };
+    tell_faulty(swept.faulty());
+    Ok(if swept.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Says that a run was interrupted, and returns its exit code.
+pub(super) fn stopped() -> ExitCode {
+    eprintln!("hark: stopped; what was brought over is safe. Run the adoption again to continue");
+    ExitCode::from(interrupt::INTERRUPTED)
+}
+
+/// Says how many events of the source are none, if there are such.
+pub(super) fn tell_faulty(events: u64) {
+    if events > 0 {
+        eprintln!(
+            "hark: rows of the source that are no events, or not those that their ids name: {}. They \
+             were not brought over; the report has the first of each kind, and other relays may \
+             have the events",
+            print::number(events)
+        );
+    }
+}
