@@ -117,7 +117,8 @@ pub struct Limits {
     /// Bytes of memory of the comparisons of all connections. One address may use a quarter of it.
     /// Above it NEG-OPEN is answered with NEG-ERR `rate-limited:`.
     pub negentropy_bytes_max: usize,
-    /// Bytes of a NEG-MSG that is sent. What does not fit is left for the next one.
+    /// Bytes of a NEG-MSG that is sent, less while there is not so much memory for questions. What does
+    /// not fit is left for the next one.
     pub negentropy_message_bytes_max: usize,
     /// How long a client may take to go on with a comparison. After that it is ended with NEG-ERR
     /// `closed:`.
@@ -307,12 +308,6 @@ impl Limits {
                 self.negentropy_connection_bytes_max,
                 "negentropy_bytes_max",
                 self.negentropy_bytes_max,
-            ),
-            (
-                "negentropy_message_bytes_max",
-                self.negentropy_message_bytes_max,
-                "questions_bytes_max",
-                self.questions_bytes_max,
             ),
             (
                 "ping_after_s",
