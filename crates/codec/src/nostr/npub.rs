@@ -1,11 +1,12 @@
-//! Public keys as people exchange them: `npub1…`, the Bech32 form of NIP-19.
+//! Keys as people exchange them: `npub1…` and `nsec1…`, the Bech32 forms of NIP-19.
 
 use crate::record::Key;
 
 /// The characters of Bech32's data part, by value (BIP-173).
 const CHARACTERS: &[u8; 32] = b"qpzry9x8gf2tvdw0s3jn54khce6mua7l";
-/// The part before the separator `1`.
-const PREFIX: &[u8; 4] = b"npub";
+/// The part before the separator `1`: of a public key, and of a secret one.
+const PUBLIC: &[u8; 4] = b"npub";
+const SECRET: &[u8; 4] = b"nsec";
 /// Characters of a key: 32 bytes, five bits in each character.
 const KEY_CHARACTERS: usize = 52;
 /// Characters of the checksum.
@@ -14,13 +15,22 @@ const CHECKSUM_CHARACTERS: usize = 6;
 /// Returns the key of an `npub1…` text, in lower or in upper case. `None` if a character is not of
 /// Bech32, the length is wrong, or the checksum does not match.
 pub fn decode(text: &str) -> Option<Key> {
+    decode_as(text, *PUBLIC)
+}
+
+/// Returns the 32 bytes of an `nsec1…` text, the form of a secret key, as [`decode`] does.
+pub fn decode_secret(text: &str) -> Option<[u8; 32]> {
+    decode_as(text, *SECRET)
+}
+
+fn decode_as(text: &str, wanted: [u8; 4]) -> Option<[u8; 32]> {
     let lower = |byte: u8| byte.to_ascii_lowercase();
     let has = |is: fn(&u8) -> bool| text.as_bytes().iter().any(is);
     if has(u8::is_ascii_lowercase) && has(u8::is_ascii_uppercase) {
         return None;
     }
-    let (prefix, data) = text.as_bytes().split_at_checked(PREFIX.len() + 1)?;
-    let named = prefix.iter().map(|byte| lower(*byte)).eq(PREFIX.iter().copied().chain(*b"1"));
+    let (prefix, data) = text.as_bytes().split_at_checked(wanted.len() + 1)?;
+    let named = prefix.iter().map(|byte| lower(*byte)).eq(wanted.into_iter().chain(*b"1"));
     if !named || data.len() != KEY_CHARACTERS + CHECKSUM_CHARACTERS {
         return None;
     }
@@ -29,7 +39,7 @@ pub fn decode(text: &str) -> Option<Key> {
         let at = CHARACTERS.iter().position(|known| *known == lower(*byte))?;
         *value = u8::try_from(at).ok()?;
     }
-    if checksum(&values) != 1 {
+    if checksum(wanted, &values) != 1 {
         return None;
     }
     let mut key = [0; 32];
@@ -47,10 +57,10 @@ pub fn decode(text: &str) -> Option<Key> {
 }
 
 /// Returns the remainder of prefix, data and checksum in Bech32's code. It is 1 for a valid text.
-fn checksum(values: &[u8]) -> u32 {
+fn checksum(prefix: [u8; 4], values: &[u8]) -> u32 {
     const GENERATOR: [u32; 5] = [0x3b6a_57b2, 0x2650_8e6d, 0x1ea1_19fa, 0x3d42_33dd, 0x2a14_62b3];
-    let high = PREFIX.iter().map(|byte| byte >> 5);
-    let low = PREFIX.iter().map(|byte| byte & 31);
+    let high = prefix.iter().map(|byte| byte >> 5);
+    let low = prefix.iter().map(|byte| byte & 31);
     let all = high.chain([0]).chain(low).chain(values.iter().copied());
     all.fold(1, |sum: u32, value| {
         let top = sum >> 25;
@@ -91,6 +101,10 @@ mod tests {
             assert_eq!(decode(&npub.replacen('e', "E", 1)), None);
             assert_eq!(decode(&format!("{npub}q")), None);
         }
+        let nsec = "nsec1vl029mgpspedva04g90vltkh6fvh240zqtv9k0t9af8935ke9laqsnlfe5";
+        let secret = b"67dea2ed018072d675f5415ecfaed7d2597555e202d85b3d65ea4e58d2d92ffa";
+        assert_eq!(decode_secret(nsec), hex::decode_32(secret));
+        assert_eq!(decode(nsec), None);
         for text in ["", "npub", "npub1", "nsec1", "é", "npub1ééééééééééééééééééééééééééééé"]
         {
             assert_eq!(decode(text), None, "{text}");

@@ -45,7 +45,7 @@ pub use fingerprint::{Fingerprint, fingerprint};
 pub use initiator::{NegentropyDifference, NegentropyInitiator};
 pub use ranges::{NegentropyRanges, RangesResponder};
 pub use responder::NegentropyResponder;
-pub use set::{NegentropySet, SortedItems};
+pub use set::{NegentropySet, SortedItems, SummedItems};
 
 /// The first byte of a message of this version.
 pub const VERSION: u8 = 0x61;

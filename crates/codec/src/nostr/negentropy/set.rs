@@ -72,3 +72,90 @@ impl NegentropySet for SortedItems {
         sum
     }
 }
+
+/// A set with the sum of every [`SUMMED_TOGETHER`] items, so that a fingerprint touches few items
+/// however many its range has.
+#[derive(Clone, Debug, Default)]
+pub struct SummedItems {
+    items: Vec<NegentropyItem>,
+    /// The sum of all items before each group.
+    sums: Vec<IdSum>,
+}
+
+/// Items of a group.
+const SUMMED_TOGETHER: usize = 128;
+
+impl From<Vec<NegentropyItem>> for SummedItems {
+    /// Sorts and deduplicates the items. Items of infinite time are left out.
+    fn from(items: Vec<NegentropyItem>) -> Self {
+        let SortedItems(items) = items.into();
+        let mut sums = Vec::with_capacity(items.len() / SUMMED_TOGETHER + 1);
+        let mut sum = IdSum::default();
+        sums.push(sum);
+        for group in items.chunks_exact(SUMMED_TOGETHER) {
+            group.iter().for_each(|item| sum.add(&item.id));
+            sums.push(sum);
+        }
+        Self { items, sums }
+    }
+}
+
+impl SummedItems {
+    /// The items of the times `from` to `to`, both inclusive, in order.
+    pub fn between(&self, from: u64, to: u64) -> &[NegentropyItem] {
+        let start = self.items.partition_point(|item| item.time < from);
+        let end = self.items.partition_point(|item| item.time <= to);
+        self.items.get(start..end).unwrap_or_default()
+    }
+
+    fn sum_before(&self, index: usize) -> IdSum {
+        let group = index / SUMMED_TOGETHER;
+        let before = self.sums.get(group).copied().unwrap_or_default();
+        let items = self.items.get(group * SUMMED_TOGETHER..index).unwrap_or_default();
+        items.iter().fold(before, |sum, item| sum.plus((&item.id).into()))
+    }
+}
+
+impl NegentropySet for SummedItems {
+    fn size(&self) -> usize {
+        self.items.len()
+    }
+
+    fn item(&self, index: usize) -> Option<&NegentropyItem> {
+        self.items.get(index)
+    }
+
+    fn sum(&self, range: Range<usize>) -> IdSum {
+        self.sum_before(range.end).minus(self.sum_before(range.start))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_groups_are_those_of_their_items() {
+        for count in [0_u16, 1, 127, 128, 129, 1_000] {
+            let mut items = Vec::new();
+            for n in 0..count {
+                let mut id = [n as u8; 32];
+                id[..2].copy_from_slice(&n.wrapping_mul(40_503).to_be_bytes());
+                items.push(NegentropyItem { time: u64::from(n / 3), id });
+            }
+            let (plain, summed): (SortedItems, SummedItems) = (items.clone().into(), items.into());
+            let size = plain.size();
+            assert_eq!(summed.size(), size);
+            for (from, to) in [(0, size), (0, size / 2), (size / 3, size), (size / 3, size / 2)] {
+                assert_eq!(
+                    summed.fingerprint(from..to),
+                    plain.fingerprint(from..to),
+                    "{from}..{to}"
+                );
+            }
+            let times = summed.between(2, 3);
+            assert!(times.iter().all(|item| (2..=3).contains(&item.time)));
+            assert_eq!(times.len(), plain.0.iter().filter(|item| item.time / 2 == 1).count());
+        }
+    }
+}
