@@ -12,6 +12,7 @@ use hark_archive::{Record, Store};
 use hark_networks::Network;
 
 use crate::admin::handover::{Handover, Siblings};
+use crate::admin::subscribed::RecordFeeds;
 
 /// How long one batch of writes may take before the archive counts as stuck.
 const COMMIT_MAX: Duration = Duration::from_secs(10);
@@ -76,6 +77,8 @@ pub struct Shelf {
     subscribers: Arc<dyn Subscribers>,
     /// The process that this one took over from, and the process that took over from this one.
     siblings: Arc<Siblings>,
+    /// Other processes that are notified of new records.
+    feeds: Arc<RecordFeeds>,
 }
 
 impl Shelf {
@@ -83,9 +86,11 @@ impl Shelf {
     pub fn open(options: ShelfOptions, subscribers: Arc<dyn Subscribers>) -> Arc<Self> {
         let ShelfOptions { network, store, writer, clock, retention, compact, handover } = options;
         let siblings = Arc::new(Siblings::default());
+        let feeds = Arc::<RecordFeeds>::default();
         let notify = ShelfListener {
             subscribers: Arc::clone(&subscribers),
             siblings: Arc::clone(&siblings),
+            feeds: Arc::clone(&feeds),
         };
         let writer = Arc::new(Writer::start(Arc::clone(&store), writer, Box::new(notify)));
         let shelf = Arc::new(Self {
@@ -99,6 +104,7 @@ impl Shelf {
             handover,
             subscribers,
             siblings,
+            feeds,
         });
         let woken = Arc::downgrade(&shelf);
         shelf.store.on_news(Box::new(move || {
@@ -166,6 +172,10 @@ impl Shelf {
 
     pub(crate) fn subscribers(&self) -> &dyn Subscribers {
         &*self.subscribers
+    }
+
+    pub(crate) fn feeds(&self) -> &RecordFeeds {
+        &self.feeds
     }
 
     pub(crate) fn siblings(&self) -> &Siblings {
@@ -244,6 +254,7 @@ impl Shelf {
 struct ShelfListener {
     subscribers: Arc<dyn Subscribers>,
     siblings: Arc<Siblings>,
+    feeds: Arc<RecordFeeds>,
 }
 
 impl CommitListener for ShelfListener {
@@ -255,6 +266,7 @@ impl CommitListener for ShelfListener {
         self.subscribers.together(&mut || {
             for (seq, record) in &mut *records {
                 self.subscribers.publish(Some(seq), &record);
+                self.feeds.publish(&record);
             }
             self.siblings.grown();
             answer();

@@ -12,9 +12,11 @@ use hark_archive::{Id, Outcome};
 use serde_json::{Map, Value, json};
 
 use super::protocol::{
-    self, COMPACT, ControlFrame, ERASE, FAILED, OUTCOME, PROGRESS, PUT, RELOAD, STATS, TEXT,
-    ids_bytes,
+    self, COMPACT, ControlFrame, ERASE, FAILED, FOLLOW, OUTCOME, PROGRESS, PUT, RELOAD, STATS,
+    TEXT, ids_bytes,
 };
+
+pub use super::subscribed::{FedRecord, RecordStream};
 
 /// Records that a client sends before it reads the first answer. Their answers fit into the
 /// socket's buffer, so the two sides cannot wait for each other.
@@ -104,6 +106,14 @@ impl ControlClient {
     /// reason if the configuration is.
     pub fn reload(&mut self) -> Result<String, ControlError> {
         self.ask(RELOAD, b"", &mut |_| {})
+    }
+
+    /// Turns the connection into a feed of the shelf's new records. No record that is stored after
+    /// this returns is missing from it.
+    pub fn follow(mut self) -> Result<RecordStream, ControlError> {
+        protocol::write(&mut self.to, FOLLOW, &self.shelf, b"")?;
+        self.to.flush()?;
+        RecordStream::new(self.from)
     }
 
     fn ask(

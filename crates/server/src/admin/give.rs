@@ -268,6 +268,7 @@ impl TakeoverSource {
                     let to = protocol::mark(frame.body()).ok_or("it sends an invalid mark")?;
                     store.follow(to, &mut |seq, record| {
                         shelf.subscribers().publish(Some(seq), record);
+                        shelf.feeds().publish(record);
                     })?;
                     shelf.siblings().grown();
                 }

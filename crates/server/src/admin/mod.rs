@@ -14,5 +14,6 @@ mod protocol;
 pub(crate) mod reload;
 pub(crate) mod served;
 mod socket;
+pub(crate) mod subscribed;
 mod successor;
 pub(crate) mod take;

@@ -13,6 +13,9 @@
 //! one answer, which names the same shelf; answers come in the order of the requests. PROGRESS
 //! lines may come before the answer to a COMPACT or ERASE.
 //!
+//! FOLLOW turns the connection into a feed: after a TEXT, the server sends each new RECORD of the
+//! shelf, and LAGGED where it has left some out.
+//!
 //! A takeover has a connection of its own. The new process sends TAKEOVER. The old process sends
 //! the STATE of its doors, and HANDED with its listening sockets and its handle of the lock. READY,
 //! GO and STARTED follow, as `give` describes. A side that gives up sends FAILED. After STARTED,
@@ -41,6 +44,9 @@ pub(super) const EPHEMERAL: u8 = 8;
 /// The configuration is to be read again.
 pub(super) const RELOAD: u8 = 9;
 
+/// New records of the shelf are to be sent from now on.
+pub(super) const FOLLOW: u8 = 10;
+
 /// The answer to a PUT: an outcome.
 pub(super) const OUTCOME: u8 = 0x81;
 /// A line of progress.
@@ -59,6 +65,11 @@ pub(super) const GO: u8 = 0x86;
 pub(super) const GROWN: u8 = 0x87;
 /// A part of the state with which the shelf's door continues.
 pub(super) const STATE: u8 = 0x88;
+
+/// A new record of the shelf.
+pub(super) const RECORD: u8 = 0x89;
+/// Some new records were left out.
+pub(super) const LAGGED: u8 = 0x8a;
 
 /// Maximum size of a frame between two servers, in bytes: a little more than the largest record.
 pub(super) const PEER_FRAME_BYTES_MAX: usize = 65 << 20;

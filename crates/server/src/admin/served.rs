@@ -20,8 +20,8 @@ use super::give::TakeoverSource;
 use super::handover::Sibling;
 use super::process::ProcessStats;
 use super::protocol::{
-    self, COMPACT, ControlFrame, EPHEMERAL, ERASE, FAILED, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS,
-    PUT, RELOAD, STATS, TAKEOVER, TEXT, outcome_bytes,
+    self, COMPACT, ControlFrame, EPHEMERAL, ERASE, FAILED, FOLLOW, OUTCOME, PEER_FRAME_BYTES_MAX,
+    PROGRESS, PUT, RELOAD, STATS, TAKEOVER, TEXT, outcome_bytes,
 };
 use super::reload::ReloadDesk;
 use super::socket;
@@ -240,6 +240,14 @@ impl ControlConnection {
                 let patience = self.settings.load().limits.takeover_wait_ms;
                 let doors = &self.networks;
                 return giving.serve(doors, from, stream, &self.stopping, &frame, patience);
+            }
+            if frame.what == FOLLOW
+                && let Some(network) = self.network(frame.shelf())
+            {
+                drop(promise);
+                answering.join().unwrap_or(Ok(()))?;
+                let shelf = &network.shelf;
+                return shelf.feeds().serve(shelf.name(), from, stream.try_clone()?);
             }
             if frame.what == EPHEMERAL {
                 let sibling = siblings.iter().find(|(shelf, _)| shelf.name() == frame.shelf());

@@ -56,7 +56,7 @@ impl EventPolicy {
     }
 
     /// Why an event is refused. None if the policy allows it.
-    pub(crate) fn refusal(&self, event: &Event<'_>) -> Option<String> {
+    pub fn refusal(&self, event: &Event<'_>) -> Option<String> {
         let (key, kind) = (event.pubkey(), event.kind());
         let on = |list: &[RangeInclusive<u16>]| list.iter().any(|kinds| kinds.contains(&kind));
         if self.deny_keys.contains(key) {

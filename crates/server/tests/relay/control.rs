@@ -1,11 +1,13 @@
 //! `control.sock`, as the command line uses it beside a running server.
 
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use hark_archive::{Outcome, Record};
 use hark_codec::nostr::{Event, EventArena, EventEncoder};
 use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
-use hark_server::control::{ControlClient, ControlError};
+use hark_server::control::{ControlClient, ControlError, FedRecord};
 use serde_json::json;
 
 use crate::kit::{Relay, note};
@@ -63,4 +65,41 @@ async fn another_process_writes_through_the_server() {
     relay.stop().await;
     assert!(!path.exists());
     drop(client);
+}
+
+/// A process that follows a shelf gets each record that is stored from then on, once and in order,
+/// whoever sends it, until the server ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_process_is_told_of_every_new_record() {
+    let path = std::env::temp_dir().join(format!("hark-follow-{}.sock", std::process::id()));
+    let relay = Relay::start(|config| config.control = Some(path.clone())).await;
+    let mut publisher = relay.client().await;
+    publisher.publish(&note(2, 5, "before")).await;
+    let client = ControlClient::connect(&path, "nostr").unwrap();
+    let refused = ControlClient::connect(&path, "other").unwrap().follow();
+    assert!(matches!(refused, Err(ControlError::Refused(_))));
+    let socket = path.clone();
+    let (told, mut following) = tokio::sync::mpsc::unbounded_channel();
+    let mut records = tokio::task::spawn_blocking(move || client.follow().unwrap()).await.unwrap();
+    let reading = std::thread::spawn(move || {
+        let stop = AtomicBool::new(false);
+        records.read_for(Duration::from_millis(50), &stop, &mut |said| {
+            let FedRecord::Record(record) = said else { panic!("{said:?}") };
+            told.send(record.time()).unwrap();
+        })
+    });
+    let putting = tokio::task::spawn_blocking(move || {
+        let mut client = ControlClient::connect(&socket, "nostr").unwrap();
+        let records: Vec<_> = (100..1_100).map(record).collect();
+        assert!(client.put_many(&records).unwrap().iter().all(Result::is_ok));
+        client.put_many(&records[..3]).unwrap();
+    });
+    putting.await.unwrap();
+    publisher.publish(&note(2, 9_999, "after")).await;
+    for time in (100..1_100).chain([9_999]) {
+        assert_eq!(following.recv().await, Some(time));
+    }
+    relay.stop().await;
+    assert!(reading.join().unwrap().is_err());
+    assert_eq!(following.recv().await, None);
 }
