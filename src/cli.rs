@@ -16,6 +16,9 @@ use crate::commands::help::{CompletionsArgs, ManArgs};
 use crate::commands::import::ImportArgs;
 use crate::commands::migrate::MigrateArgs;
 use crate::commands::query::QueryArgs;
+use crate::commands::relays::router::RouterArgs;
+use crate::commands::relays::stream::StreamArgs;
+use crate::commands::relays::sync::SyncArgs;
 use crate::commands::reload::ReloadArgs;
 use crate::commands::restore::RestoreArgs;
 use crate::commands::salvage::SalvageArgs;
@@ -31,7 +34,7 @@ On a fresh machine:
   hark import events.jsonl            old events into the same archive, also while it serves
   hark query '{\"kinds\":[1],\"limit\":5}'
 
-Exit codes: 0 done, 1 failed or faults found, 2 wrong flags, filter or configuration, 130 interrupted.
+Exit codes: 0 done, 1 failed or faults found, 2 wrong flags, filter or configuration, 3 done in part (`hark sync`), 130 interrupted.
 
 Documentation: docs/operating.md";
 
@@ -65,6 +68,12 @@ pub(crate) enum Command {
     Copy(CopyArgs),
     /// Copy the events of another relay's database into the archive, while that relay runs
     Adopt(AdoptArgs),
+    /// Bring the archive and another relay into step: fetch and send what one of them lacks
+    Sync(SyncArgs),
+    /// Keep the archive and other relays in step, event by event, until stopped
+    Stream(StreamArgs),
+    /// Run the streams of a file between the archive and other relays, until stopped
+    Router(RouterArgs),
     /// Print the events that match a filter, newest first
     Query(QueryArgs),
     /// Print how many events match a filter
@@ -105,8 +114,11 @@ pub(crate) enum Command {
 }
 
 /// Names of the commands that take no --network, as [`Command::of_no_network`] says why.
-const OF_NO_NETWORK: [&str; 12] = [
+const OF_NO_NETWORK: [&str; 15] = [
     "serve",
+    "sync",
+    "stream",
+    "router",
     "adopt",
     "backup",
     "restore",
@@ -166,6 +178,9 @@ impl Command {
         match self {
             Self::Serve(_) => {
                 Some("`hark serve` serves every network that the configuration names")
+            }
+            Self::Sync(_) | Self::Stream(_) | Self::Router(_) => {
+                Some("other relays have Nostr's events")
             }
             Self::Adopt(_) => Some("`hark adopt` knows by its source what it brings in"),
             #[cfg(feature = "devp2p")]

@@ -20,7 +20,7 @@ const READY_BYTES: usize = 256 << 10;
 /// The error for an invalid filter. It has its own type so that [`crate::run`] can tell it from
 /// other failures.
 #[derive(Debug)]
-pub(crate) struct FilterFault(String);
+pub(crate) struct FilterFault(pub(crate) String);
 
 impl std::fmt::Display for FilterFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -57,13 +57,14 @@ fn sources() -> impl Iterator<Item = (String, String)> {
 /// `hark-bench` drives any server by its URL, so it depends on none; only its count of instructions
 /// depends on the code that it counts. `hark-testkit` has what tests of several crates share, and
 /// no crate that is shipped depends on it.
-const ARROWS: [(&str, &[&str], &[&str]); 9] = [
+const ARROWS: [(&str, &[&str], &[&str]); 10] = [
     ("hark-codec", &[], &["hark-testkit"]),
     ("hark-archive", &["hark-codec"], &["hark-testkit"]),
     ("hark-networks", &["hark-codec", "hark-archive"], &[]),
     ("hark-store-embedded", &["hark-codec", "hark-archive"], &["hark-networks", "hark-testkit"]),
     ("hark-store-postgres", &["hark-codec", "hark-archive"], &["hark-networks", "hark-testkit"]),
     ("hark-server", &["hark-codec", "hark-archive", "hark-networks"], &["hark-testkit"]),
+    ("hark-peers", &["hark-codec", "hark-archive", "hark-networks"], &["hark-testkit"]),
     (
         "hark-testkit",
         // Of the server, only what a network of tests needs.
@@ -81,6 +82,7 @@ const ARROWS: [(&str, &[&str], &[&str]); 9] = [
             "hark-store-postgres",
             "hark-server",
             "hark-bench",
+            "hark-peers",
         ],
         &["hark-testkit"],
     ),
@@ -168,7 +170,7 @@ const KEPT_OUT: [(&str, &[&str], &str); 4] = [
 ];
 
 /// Where a network may be named, and why there.
-const NAMED: [(&str, &str); 21] = [
+const NAMED: [(&str, &str); 23] = [
     ("crates/codec/src/nostr/", "its folder"),
     ("crates/codec/src/waku/", "its folder"),
     ("crates/codec/src/whisper/", "its folder"),
@@ -188,7 +190,9 @@ const NAMED: [(&str, &str); 21] = [
     ("src/commands/whisper.rs", "its command"),
     ("src/commands/adopt/", "reads a relay's database, and nothing else"),
     ("src/commands/bench", "lends benches a store for what they ask"),
+    ("src/commands/relays/", "speak with relays, and nothing else"),
     ("crates/bench/", "shapes of what is asked"),
+    ("crates/peers/", "the client of relays"),
     ("crates/testkit/", "for tests"),
 ];
 
@@ -390,7 +394,7 @@ fn is_file_of_ours(name: &str) -> bool {
 fn documents_name_only_files_and_tests_that_are_there() {
     let files = files();
     // Files that an operator makes, or that examples name.
-    let elsewhere = ["hark.toml", "config.toml", "report.html"];
+    let elsewhere = ["hark.toml", "config.toml", "report.html", "router.toml"];
     let mut checked = 0;
     for document in files.iter().filter(|file| has_ending(file, "md")) {
         for name in named(&read(document)).iter().flat_map(|name| spread(name)) {

@@ -15,6 +15,7 @@ mod house;
 mod moving;
 mod nostr;
 mod page;
+mod peers;
 mod proxy;
 mod public;
 mod served;

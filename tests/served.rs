@@ -57,17 +57,22 @@ pub(crate) fn damage(shelf: &Path, bytes: &[u8]) {
 
 impl Server {
     pub(crate) fn start(data: &Path, config: &Path) -> Self {
-        Self::begin(data, config, &[])
+        Self::start_at(data, config, "127.0.0.1:0")
+    }
+
+    /// Starts a server that listens on this address.
+    pub(crate) fn start_at(data: &Path, config: &Path, listen: &str) -> Self {
+        Self::begin(data, config, listen, &[])
     }
 
     /// Starts a server that takes over from the running one.
     pub(crate) fn take_over(data: &Path, config: &Path) -> Self {
-        Self::begin(data, config, &["--takeover"])
+        Self::begin(data, config, "127.0.0.1:0", &["--takeover"])
     }
 
-    fn begin(data: &Path, config: &Path, more: &[&str]) -> Self {
+    fn begin(data: &Path, config: &Path, listen: &str, more: &[&str]) -> Self {
         let mut command = hark(data);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--unlimited", "--config"]).arg(config);
+        command.args(["serve", "--listen", listen, "--unlimited", "--config"]).arg(config);
         command.args(more);
         let mut child = command.stderr(Stdio::null()).spawn().expect("the binary runs");
         let mut first = String::new();

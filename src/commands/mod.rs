@@ -18,6 +18,7 @@ pub(crate) mod maintenance;
 pub(crate) mod migrate;
 pub(crate) mod query;
 mod refusal;
+pub(crate) mod relays;
 pub(crate) mod reload;
 pub(crate) mod restore;
 pub(crate) mod salvage;

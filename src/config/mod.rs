@@ -56,7 +56,7 @@ pub struct Config {
     lists: policy::PolicyLists,
     /// The addresses in `lists`, parsed, as `policy` is the rest of `lists`.
     pub(crate) addresses: AddressLists,
-    policy: hark_server::nostr::policy::EventPolicy,
+    pub(crate) policy: hark_server::nostr::policy::EventPolicy,
     /// The configuration file, if one was given.
     pub(crate) file: Option<PathBuf>,
     /// All files that were read, with their state just before.

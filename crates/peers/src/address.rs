@@ -1,0 +1,109 @@
+//! The address of a relay.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The address of a relay: `ws://` or `wss://`, a host, and perhaps a port and a path.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RelayAddress(String);
+
+impl RelayAddress {
+    /// The URL.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the connection is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.0.starts_with("wss://")
+    }
+
+    /// The address that a redirect of this one names. The error is a text for people.
+    pub(crate) fn redirected(&self, location: &str) -> Result<Self, String> {
+        let (scheme, rest) = self.0.split_once("://").unwrap_or(("ws", &self.0));
+        let to = if let Some(rest) = location.strip_prefix("//") {
+            format!("{scheme}://{rest}")
+        } else if location.starts_with('/') {
+            let host = rest.split_once('/').map_or(rest, |(host, _)| host);
+            format!("{scheme}://{host}{location}")
+        } else {
+            // A scheme is not part of a path, so only the first one is replaced.
+            location.replacen("https://", "wss://", 1).replacen("http://", "ws://", 1)
+        };
+        let to: Self = to.parse()?;
+        if self.is_encrypted() && !to.is_encrypted() {
+            return Err("it redirects to an address that is not encrypted".into());
+        }
+        Ok(to)
+    }
+}
+
+impl FromStr for RelayAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let example = "give one like wss://relay.example or ws://127.0.0.1:7777";
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(format!("a relay's URL begins with wss:// or ws://; {example}"));
+        };
+        let scheme = scheme.to_ascii_lowercase();
+        if scheme != "ws" && scheme != "wss" {
+            return Err(format!(
+                "a relay's URL begins with wss:// or ws://, not {scheme}://; {example}"
+            ));
+        }
+        let host = rest.split(['/', '?']).next().unwrap_or_default();
+        if host.contains('@') {
+            return Err("a relay's URL has no user and no password".into());
+        }
+        if host.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+            return Err(format!("the URL names no host; {example}"));
+        }
+        if rest.contains('#') {
+            return Err("a relay's URL has no fragment (#)".into());
+        }
+        Ok(Self(format!("{scheme}://{rest}")))
+    }
+}
+
+impl fmt::Display for RelayAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_or_refused_with_advice() {
+        for good in ["ws://127.0.0.1:7777", "wss://relay.example/path?x=1", "ws://[::1]:80/"] {
+            assert_eq!(good.parse::<RelayAddress>().unwrap().as_str(), good);
+        }
+        assert_eq!(" WSS://a ".parse::<RelayAddress>().unwrap().as_str(), "wss://a");
+        for bad in
+            ["relay.example", "https://a", "ws://", "ws:///x", "ws://u:p@a", "ws://a b", "ws://a#x"]
+        {
+            assert!(bad.parse::<RelayAddress>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn redirects_are_followed_unless_they_give_up_encryption() {
+        let from: RelayAddress = "wss://a.example/x".parse().unwrap();
+        for (location, to) in [
+            ("https://b.example/", Some("wss://b.example/")),
+            ("/y", Some("wss://a.example/y")),
+            ("//c.example", Some("wss://c.example")),
+            ("http://b.example/", None),
+            ("ftp://b.example/", None),
+        ] {
+            let redirected = from.redirected(location).ok();
+            assert_eq!(redirected.as_ref().map(RelayAddress::as_str), to, "{location}");
+        }
+        let plain: RelayAddress = "ws://a.example".parse().unwrap();
+        assert!(plain.redirected("https://a.example/").unwrap().is_encrypted());
+    }
+}

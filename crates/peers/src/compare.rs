@@ -1,0 +1,320 @@
+//! Finds out which events each side lacks by comparing sets (NIP-77), without sending the events.
+//!
+//! A relay compares only so many events at once. If it says that there are too many, the time is
+//! divided until there are few enough.
+
+use std::collections::HashSet;
+
+use hark_archive::{Id, Query};
+use hark_codec::hex;
+use hark_codec::nostr::negentropy::{
+    NegentropyDifference, NegentropyInitiator, NegentropyItem, SummedItems,
+};
+use hark_networks::Network;
+
+use crate::client::{PeerClient, now_s};
+use crate::error::PeerError;
+use crate::meter::SyncMeter;
+use crate::request::Comparing;
+use crate::route::ComparisonAnswer;
+
+/// Bytes of a message that is sent. In hex it is twice as long, and most relays read messages of
+/// 128 KiB.
+const FRAME_BYTES_MAX: usize = 60_000;
+/// Messages of one comparison. One of a million different events takes about a thousand.
+const ROUNDS_MAX: u32 = 50_000;
+/// Times that a comparison is begun again which the relay ended before its time.
+const RESTARTS_MAX: u32 = 5;
+/// The time before which hardly any events are: Nostr began in 2020.
+const FIRST_EVENTS_S: u64 = 1_577_836_800;
+/// A kind that no event has.
+const UNUSED_KIND: u32 = 65_535;
+/// Words in notices of relays that do not know these messages.
+const UNKNOWN: [&str; 9] = [
+    "neg",
+    "unknown",
+    "unrecogni",
+    "unsupported",
+    "not supported",
+    "invalid",
+    "could not parse",
+    "bad msg",
+    "command",
+];
+
+/// What came of a comparison.
+pub(crate) enum Compared {
+    /// All differences were found.
+    Whole,
+    /// The relay does not compare: its words, or what else happened, and the part of the time that
+    /// was not compared, both ends inclusive.
+    NotSupported { why: String, left: Vec<(u64, u64)> },
+}
+
+/// How one comparison ended.
+enum WindowEnd {
+    Whole,
+    /// The relay says that there are too many events.
+    TooMany(String),
+    /// The relay ended it before its time.
+    Interrupted(String),
+    NotSupported(String),
+}
+
+/// The receiver of differences: ids that only the relay has, and ids that only this side has.
+pub(crate) trait DifferenceSink {
+    /// Takes some differences. May wait until those before are dealt with.
+    async fn take(&mut self, need: Vec<Id>, have: Vec<Id>) -> Result<(), PeerError>;
+}
+
+/// Compares what `query` finds here, which is `items`, with what it finds there.
+pub(crate) async fn compare(
+    client: &PeerClient,
+    network: &dyn Network,
+    query: &Query,
+    items: Vec<NegentropyItem>,
+    meter: &SyncMeter,
+    sink: &mut impl DifferenceSink,
+) -> Result<Compared, PeerError> {
+    meter.add(|meter| &meter.compared, items.len() as u64);
+    let all: SummedItems = items.into();
+    // The last is compared first.
+    let mut windows = vec![(query.from, query.to)];
+    let (mut restarts, mut compared_before) = (0, false);
+    let mut seen = SeenDifferences::default();
+    while let Some((from, to)) = windows.pop() {
+        let part;
+        let set = if (from, to) == (query.from, query.to) {
+            &all
+        } else {
+            part = all.between(from, to).to_vec().into();
+            &part
+        };
+        let filter = network.filters().text(&Query { from, to, ..query.clone() });
+        let found = seen.count;
+        let end = window(client, &filter, set, meter, &mut seen, sink).await?;
+        match end {
+            WindowEnd::Whole => compared_before = true,
+            WindowEnd::TooMany(why) => match middle(all.between(from, to), from, to) {
+                Some(middle) => windows.extend([(from, middle), (middle + 1, to)]),
+                None => {
+                    windows.push((from, to));
+                    return Ok(Compared::NotSupported { why, left: windows });
+                }
+            },
+            WindowEnd::Interrupted(why) => {
+                restarts = if seen.count > found { 0 } else { restarts + 1 };
+                windows.push((from, to));
+                if restarts > RESTARTS_MAX {
+                    return Ok(Compared::NotSupported { why, left: windows });
+                }
+            }
+            WindowEnd::NotSupported(why) => {
+                windows.push((from, to));
+                if compared_before {
+                    restarts += 1;
+                    if restarts <= RESTARTS_MAX {
+                        continue;
+                    }
+                }
+                return Ok(Compared::NotSupported { why, left: windows });
+            }
+        }
+    }
+    Ok(Compared::Whole)
+}
+
+/// Whether a comparison with the relay is also over the kinds that `query` names. A relay that keeps
+/// them from those who may not read them leaves them out, or refuses; some do neither. `None`: the
+/// relay does not compare, or does not answer.
+pub(crate) async fn includes(
+    client: &PeerClient,
+    network: &dyn Network,
+    query: &Query,
+) -> Result<Option<bool>, PeerError> {
+    // A relay refuses what asks for such kinds alone.
+    let kinds = query.kinds.iter().flatten().copied().chain([UNUSED_KIND]).collect();
+    let query = Query { kinds: Some(kinds), limit: 1, ..query.clone() };
+    let set = SummedItems::default();
+    let mut initiator = NegentropyInitiator::new(&set, FRAME_BYTES_MAX);
+    let first = in_hex(&initiator.open());
+    let mut open = client.compare(&network.filters().text(&query), &first).await?;
+    let answer = loop {
+        match open.next().await {
+            Ok(ComparisonAnswer::Message(message)) => break message,
+            Ok(ComparisonAnswer::Refused(_)) => return Ok(Some(false)),
+            Ok(ComparisonAnswer::Notice(notice)) if is_unknown(&notice) => return Ok(None),
+            Ok(ComparisonAnswer::Notice(_)) => {}
+            Err(PeerError::Silent { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    };
+    let (mut bytes, mut found) = (Vec::new(), false);
+    let is_hex = hex::decode_into(answer.to_ascii_lowercase().as_bytes(), &mut bytes);
+    // What is wrong with it is said when all is compared.
+    let read = initiator.answer(&bytes, &mut |_| found = true);
+    Ok(Some(is_hex && read.is_ok() && found))
+}
+
+/// Whether a notice says that the relay does not know the message.
+fn is_unknown(notice: &str) -> bool {
+    let notice = notice.to_ascii_lowercase();
+    UNKNOWN.iter().any(|word| notice.contains(word))
+}
+
+/// Differences that were found, as each may be found twice.
+#[derive(Default)]
+struct SeenDifferences {
+    ids: HashSet<Id>,
+    count: u64,
+}
+
+/// Where to divide a time: `None` if it is one second.
+fn middle(items: &[NegentropyItem], from: u64, to: u64) -> Option<u64> {
+    if from >= to {
+        return None;
+    }
+    // Half of the events here are before it; what is there is likely to be like them.
+    let median = items.get(items.len() / 2).map(|item| item.time);
+    let (low, high) = (from.max(FIRST_EVENTS_S), to.min(now_s() + 86_400));
+    let by_time = if low < high { low + (high - low) / 2 } else { from + (to - from) / 2 };
+    let divides = |at: &u64| from <= *at && *at < to;
+    median.map(|time| time.saturating_sub(1)).filter(divides).or(Some(by_time)).filter(divides)
+}
+
+async fn window(
+    client: &PeerClient,
+    filter: &str,
+    set: &SummedItems,
+    meter: &SyncMeter,
+    seen: &mut SeenDifferences,
+    sink: &mut impl DifferenceSink,
+) -> Result<WindowEnd, PeerError> {
+    let mut initiator = NegentropyInitiator::new(set, FRAME_BYTES_MAX);
+    let mut asked_auth = false;
+    let mut rate_wait_s = 1;
+    let first = in_hex(&initiator.open());
+    let mut open = client.compare(filter, &first).await?;
+    let (mut rounds, mut is_first) = (0, true);
+    loop {
+        let answer = match open.next().await {
+            Ok(ComparisonAnswer::Message(message)) => message,
+            Ok(ComparisonAnswer::Notice(notice)) => {
+                if is_first && is_unknown(&notice) {
+                    return Ok(WindowEnd::NotSupported(notice));
+                }
+                continue;
+            }
+            Ok(ComparisonAnswer::Refused(reason)) if PeerError::wants_auth(&reason) => {
+                if std::mem::replace(&mut asked_auth, true) {
+                    return Err(PeerError::Refused { what: "a comparison", reason });
+                }
+                client.authenticate().await?;
+                open = client.compare(filter, &first).await?;
+                continue;
+            }
+            Ok(ComparisonAnswer::Refused(reason)) if PeerError::is_rate(&reason) => {
+                if rate_wait_s > 64 {
+                    return Ok(WindowEnd::NotSupported(reason));
+                }
+                tokio::time::sleep(std::time::Duration::from_secs(rate_wait_s)).await;
+                rate_wait_s *= 2;
+                initiator = NegentropyInitiator::new(set, FRAME_BYTES_MAX);
+                open = client.compare(filter, &first).await?;
+                continue;
+            }
+            Ok(ComparisonAnswer::Refused(reason)) => return Ok(ended(is_first, reason)),
+            Err(PeerError::Silent { within_s, .. }) if is_first => {
+                let why = format!("it did not answer a comparison within {within_s} s");
+                return Ok(WindowEnd::NotSupported(why));
+            }
+            Err(error) => return Err(error),
+        };
+        (is_first, rounds) = (false, rounds + 1);
+        meter.add(|meter| &meter.rounds, 1);
+        if rounds > ROUNDS_MAX {
+            return Err(PeerError::Misbehaved(format!(
+                "a comparison did not end within {ROUNDS_MAX} messages"
+            )));
+        }
+        let mut bytes = Vec::new();
+        if !hex::decode_into(answer.to_ascii_lowercase().as_bytes(), &mut bytes) {
+            return Err(PeerError::Misbehaved("a message of a comparison is not hex".into()));
+        }
+        let (mut need, mut have) = (Vec::new(), Vec::new());
+        let next = initiator.answer(&bytes, &mut |difference| {
+            let (id, list) = match difference {
+                NegentropyDifference::Need(id) => (id, &mut need),
+                NegentropyDifference::Have(id) => (id, &mut have),
+            };
+            if seen.ids.insert(id) {
+                seen.count += 1;
+                list.push(id);
+            }
+        });
+        let next = next.map_err(|error| {
+            PeerError::Misbehaved(format!("a message of a comparison cannot be read: {error}"))
+        })?;
+        if !(need.is_empty() && have.is_empty()) {
+            sink.take(need, have).await?;
+        }
+        let Some(next) = next else { return Ok(WindowEnd::Whole) };
+        say(&open, &next).await?;
+    }
+}
+
+async fn say(open: &Comparing, message: &[u8]) -> Result<(), PeerError> {
+    open.say(&in_hex(message)).await
+}
+
+/// Says what a refusal of a comparison means.
+fn ended(is_first: bool, reason: String) -> WindowEnd {
+    let lower = reason.to_ascii_lowercase();
+    let too_many = ["too many", "too big", "too large", "bytes"];
+    if lower.starts_with("blocked") && too_many.iter().any(|words| lower.contains(words)) {
+        return WindowEnd::TooMany(reason);
+    }
+    if lower.starts_with("closed") || !is_first {
+        return WindowEnd::Interrupted(reason);
+    }
+    WindowEnd::NotSupported(reason)
+}
+
+fn in_hex(bytes: &[u8]) -> String {
+    let mut out = Vec::with_capacity(bytes.len() * 2);
+    hex::encode_into(bytes, &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_divided_until_it_is_one_second() {
+        assert_eq!(middle(&[], 5, 5), None);
+        let items: Vec<_> =
+            (0..10).map(|time| NegentropyItem { time, id: [time as u8; 32] }).collect();
+        assert_eq!(middle(&items, 0, u64::MAX), Some(4));
+        for (mut from, to) in [(0, u64::MAX), (3, 4), (FIRST_EVENTS_S + 5, FIRST_EVENTS_S + 9)] {
+            let mut steps = 0;
+            while let Some(at) = middle(&[], from, to) {
+                assert!(from <= at && at < to);
+                (from, steps) = (at + 1, steps + 1);
+                if steps == 200 {
+                    break;
+                }
+            }
+            assert!(steps > 0);
+        }
+    }
+
+    #[test]
+    fn what_a_refusal_means() {
+        let many = "blocked: this query is too big";
+        assert!(matches!(ended(true, many.into()), WindowEnd::TooMany(_)));
+        let late = "closed: you took too long to respond";
+        assert!(matches!(ended(false, late.into()), WindowEnd::Interrupted(_)));
+        assert!(matches!(ended(true, "error: no".into()), WindowEnd::NotSupported(_)));
+    }
+}

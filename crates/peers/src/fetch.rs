@@ -1,0 +1,155 @@
+//! Fetches events by their ids: in batches, several of them under way at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use hark_archive::{Id, Query};
+use hark_networks::Network;
+use tokio::sync::mpsc;
+
+use crate::client::PeerClient;
+use crate::error::PeerError;
+use crate::feed::SeenIds;
+use crate::intake::{AskedIds, IntakeQueue, Origin, Wanted};
+use crate::meter::SyncMeter;
+use crate::route::SubscriptionAnswer;
+
+/// Ids of a batch, and the fewest to which it shrinks where a relay refuses it.
+const BATCH_IDS: usize = 500;
+const BATCH_IDS_MIN: usize = 20;
+/// Batches under way at a time.
+const BATCHES: usize = 4;
+/// Ids that wait for a batch.
+const WAITING_IDS: usize = 16 * BATCH_IDS;
+/// Events that a relay may name and not send before it is taken for one that makes ids up.
+const NOT_SENT_MAX: u64 = 100_000;
+/// The longest wait after the relay has said that requests come too fast.
+const RATE_WAIT_MAX_S: u64 = 60;
+
+/// Fetches events, given by their ids, and has them checked and stored.
+pub(crate) struct Fetcher<'a> {
+    pub(crate) client: &'a PeerClient,
+    pub(crate) network: &'a dyn Network,
+    pub(crate) intake: IntakeQueue,
+    pub(crate) meter: &'a Arc<SyncMeter>,
+    pub(crate) seen: Option<Arc<SeenIds>>,
+}
+
+/// How a batch ended.
+struct BatchEnd {
+    asked: usize,
+    /// Ids whose events have not come.
+    left: Vec<Id>,
+    /// Why the relay ended the batch early, if it did.
+    refusal: Option<String>,
+}
+
+impl Fetcher<'_> {
+    /// Fetches what `ids` names, until it ends.
+    pub(crate) async fn run(&self, mut ids: mpsc::Receiver<Vec<Id>>) -> Result<(), PeerError> {
+        let mut running = FuturesUnordered::new();
+        let (mut waiting, mut batch_ids): (Vec<Id>, _) = (Vec::new(), BATCH_IDS);
+        let (mut is_open, mut rate_wait_s) = (true, 1);
+        loop {
+            // A short batch is worth its request only if nothing else is under way.
+            while running.len() < BATCHES
+                && (waiting.len() >= batch_ids
+                    || !waiting.is_empty() && (!is_open || running.is_empty()))
+            {
+                let batch = waiting.split_off(waiting.len().saturating_sub(batch_ids));
+                running.push(self.batch(batch));
+            }
+            if !is_open && running.is_empty() && waiting.is_empty() {
+                return Ok(());
+            }
+            tokio::select! {
+                more = ids.recv(), if is_open && waiting.len() < WAITING_IDS => match more {
+                    Some(more) => waiting.extend(more),
+                    None => is_open = false,
+                },
+                Some(ended) = running.next(), if !running.is_empty() => {
+                    let BatchEnd { asked, left, refusal } = ended?;
+                    match refusal {
+                        None if left.len() < asked => {
+                            // It may have been cut; each time it is shorter.
+                            rate_wait_s = 1;
+                            waiting.extend(left);
+                        }
+                        None => self.not_sent(left.len() as u64)?,
+                        Some(reason) if PeerError::is_rate(&reason) => {
+                            if rate_wait_s > RATE_WAIT_MAX_S {
+                                return Err(PeerError::Refused { what: "events by their ids", reason });
+                            }
+                            tokio::time::sleep(Duration::from_secs(rate_wait_s)).await;
+                            rate_wait_s *= 2;
+                            waiting.extend(left);
+                        }
+                        Some(reason) if PeerError::wants_auth(&reason) => {
+                            self.client.authenticate().await?;
+                            waiting.extend(left);
+                        }
+                        Some(reason) => {
+                            if left.len() == asked && batch_ids <= BATCH_IDS_MIN {
+                                return Err(PeerError::Refused { what: "events by their ids", reason });
+                            }
+                            batch_ids = (batch_ids / 2).max(BATCH_IDS_MIN);
+                            waiting.extend(left);
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    fn not_sent(&self, count: u64) -> Result<(), PeerError> {
+        self.meter.add(|meter| &meter.not_sent, count);
+        let totals = self.meter.totals();
+        if totals.not_sent > NOT_SENT_MAX && totals.not_sent > totals.received {
+            return Err(PeerError::Misbehaved(format!(
+                "it named {} events and did not send them",
+                totals.not_sent
+            )));
+        }
+        Ok(())
+    }
+
+    async fn batch(&self, ids: Vec<Id>) -> Result<BatchEnd, PeerError> {
+        let count = ids.len();
+        let mut query = Query { ids: Some(ids.clone()), limit: count, ..Query::default() };
+        query.normalise();
+        let filter = self.network.filters().text(&query);
+        let asked = Arc::new(AskedIds::new(ids));
+        let origin = Origin {
+            meter: Arc::clone(self.meter),
+            wanted: Wanted::Ids(Arc::clone(&asked)),
+            seen: self.seen.clone(),
+        };
+        let mut answers = self.client.subscribe(&filter).await?;
+        let (mut received, mut refusal) = (0, None);
+        loop {
+            match answers.next("a request for events").await {
+                Ok(SubscriptionAnswer::Event(event)) => {
+                    received += 1;
+                    if received > 2 * count {
+                        return Err(PeerError::Misbehaved(format!(
+                            "it sent more than {received} events where {count} were asked for"
+                        )));
+                    }
+                    self.intake.put(event, origin.clone()).await?;
+                }
+                Ok(SubscriptionAnswer::Eose { .. }) => break,
+                Ok(SubscriptionAnswer::Closed(reason)) => {
+                    refusal = Some(reason);
+                    break;
+                }
+                // Some relays do not say where an answer ends.
+                Err(PeerError::Silent { .. }) if received > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        drop(answers);
+        Ok(BatchEnd { asked: count, left: asked.left().await, refusal })
+    }
+}

@@ -1,0 +1,115 @@
+//! What this side has: the items that are compared, and the events that are sent.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use hark_archive::resumed::ResumedSearch;
+use hark_archive::{Id, Order, Position, Query, Record, SearchProgress, Store};
+use hark_codec::nostr::negentropy::NegentropyItem;
+
+use crate::client::now_s;
+use crate::error::PeerError;
+
+/// Rows that a search visits before it looks up.
+const SLICE_ROWS: u64 = 1 << 14;
+/// Items that are compared at once: they take 48 bytes each.
+const ITEMS_MAX: usize = 4 << 20;
+
+/// Items of a part of a query's time.
+#[derive(Default)]
+pub(crate) struct LocalWindow {
+    /// The earliest time of the part; it goes to the end of the query.
+    pub(crate) from: u64,
+    pub(crate) items: Vec<NegentropyItem>,
+}
+
+/// Returns the newest items of a query, as many as are compared at once, whole seconds only.
+pub(crate) async fn newest(store: Arc<dyn Store>, query: Query) -> Result<LocalWindow, PeerError> {
+    blocking(move || {
+        let from = query.from;
+        let limited = Query { limit: ITEMS_MAX + 1, ..query.clone() };
+        let mut items = items(&*store, limited)?;
+        if items.len() <= ITEMS_MAX {
+            return Ok(LocalWindow { from, items });
+        }
+        // The oldest second may be incomplete.
+        let last = items.last().map_or(0, |item| item.time);
+        if items.first().is_some_and(|item| item.time > last) {
+            items.retain(|item| item.time > last);
+            return Ok(LocalWindow { from: last + 1, items });
+        }
+        let second = Query { from: last, to: last, ..query };
+        Ok(LocalWindow { from: last, items: self::items(&*store, second)? })
+    })
+    .await
+}
+
+/// Whether there is an event here that a query finds.
+pub(crate) async fn has(store: Arc<dyn Store>, query: Query) -> Result<bool, PeerError> {
+    blocking(move || Ok(!items(&*store, Query { limit: 1, ..query })?.is_empty())).await
+}
+
+fn items(store: &dyn Store, query: Query) -> Result<Vec<NegentropyItem>, PeerError> {
+    let mut items = Vec::new();
+    each(store, query, |_| (), |at, ()| items.push(NegentropyItem { time: at.time, id: at.id }))?;
+    Ok(items)
+}
+
+/// An event that is to be sent.
+pub(crate) struct LocalEvent {
+    pub(crate) id: Id,
+    pub(crate) kind: u32,
+    pub(crate) json: String,
+}
+
+/// Returns the events with these ids that are still here.
+pub(crate) async fn events(
+    store: Arc<dyn Store>,
+    ids: Vec<Id>,
+) -> Result<Vec<LocalEvent>, PeerError> {
+    blocking(move || {
+        let mut query =
+            Query { ids: Some(ids), now: now_s(), order: Order::OldestFirst, ..Query::default() };
+        query.normalise();
+        let mut events = Vec::new();
+        let read = |record: &Record<'_>| {
+            (record.kind(), String::from_utf8_lossy(record.wire()).into_owned())
+        };
+        each(&*store, query, read, |at, (kind, json)| {
+            events.push(LocalEvent { id: at.id, kind, json });
+        })?;
+        Ok(events)
+    })
+    .await
+}
+
+/// Passes what `keep` makes of each record of a query to `found`.
+fn each<T>(
+    store: &dyn Store,
+    query: Query,
+    keep: impl Fn(&Record<'_>) -> T,
+    mut found: impl FnMut(Position, T),
+) -> Result<(), PeerError> {
+    let failed = |error| PeerError::Archive(format!("{error}; `hark check` says more"));
+    let mut search = ResumedSearch::new(store, query).map_err(failed)?;
+    let mut ready = VecDeque::new();
+    loop {
+        let progress = search.gather(SLICE_ROWS, &mut ready, &mut |record| {
+            (keep(record), ControlFlow::Continue(()))
+        });
+        let progress = progress.map_err(failed)?;
+        ready.drain(..).for_each(|(position, kept)| found(position, kept));
+        if progress != SearchProgress::Paused {
+            return Ok(());
+        }
+    }
+}
+
+/// Runs work that reads the archive on a thread that may block.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PeerError> + Send + 'static,
+) -> Result<T, PeerError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(PeerError::Archive(format!("a search failed: {error}"))))
+}

@@ -1,0 +1,134 @@
+//! What a relay says: one message, as it came.
+
+use std::ops::Range;
+
+use hark_codec::hex;
+use hark_codec::record::Id;
+use serde_json::Value;
+
+use crate::connection::shortened;
+
+/// A relay's message.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum RelaySays {
+    /// An event of a subscription; the range is the event's JSON.
+    Event { subscription: String, event: Range<usize> },
+    /// All stored events of a subscription are sent. `finish`: there are no more (NIP-67).
+    Eose { subscription: String, finish: bool },
+    /// A subscription has ended.
+    Closed { subscription: String, reason: String },
+    /// The answer to an EVENT or AUTH.
+    Ok { id: Id, accepted: bool, reason: String },
+    /// A challenge (NIP-42).
+    Auth(String),
+    /// A text for people.
+    Notice(String),
+    /// A message of a comparison, in hex (NIP-77).
+    NegMsg { comparison: String, message: String },
+    /// A comparison has ended.
+    NegErr { comparison: String, reason: String },
+    /// Something else, which is ignored.
+    Other,
+}
+
+/// Reads a message. The error is a text for people.
+pub(crate) fn read(text: &str) -> Result<RelaySays, String> {
+    if let Some(event) = event(text) {
+        return Ok(event);
+    }
+    let value: Value = serde_json::from_str(text)
+        .map_err(|_| format!("a message is not JSON: {}", shortened(text)))?;
+    let Value::Array(parts) = value else {
+        return Err(format!("a message is no array: {}", shortened(text)));
+    };
+    let mut parts = parts.into_iter();
+    let mut next = move || match parts.next() {
+        Some(Value::String(text)) => Some(text),
+        Some(Value::Bool(flag)) => Some(flag.to_string()),
+        Some(Value::Array(hints)) => Some(Value::Array(hints).to_string()),
+        _ => None,
+    };
+    let label = next().unwrap_or_default();
+    let wrong = || format!("a message is not what {label} has to be: {}", shortened(text));
+    let mut field = || next().ok_or(());
+    let read = match label.as_str() {
+        "EOSE" => field().map(|subscription| {
+            let finish = field().is_ok_and(|hints| hints.contains("\"finish\""));
+            RelaySays::Eose { subscription, finish }
+        }),
+        "CLOSED" => field().map(|subscription| RelaySays::Closed {
+            subscription,
+            reason: shortened(&field().unwrap_or_default()),
+        }),
+        "OK" => field().and_then(|id| {
+            let id = hex::decode_32(id.as_bytes()).ok_or(())?;
+            let accepted = field()? == "true";
+            Ok(RelaySays::Ok { id, accepted, reason: shortened(&field().unwrap_or_default()) })
+        }),
+        "AUTH" => field().map(RelaySays::Auth),
+        "NOTICE" => field().map(|notice| RelaySays::Notice(shortened(&notice))),
+        "NEG-MSG" => {
+            field().and_then(|comparison| Ok(RelaySays::NegMsg { comparison, message: field()? }))
+        }
+        "NEG-ERR" => field().map(|comparison| RelaySays::NegErr {
+            comparison,
+            reason: shortened(&field().unwrap_or_default()),
+        }),
+        _ => Ok(RelaySays::Other),
+    };
+    read.map_err(|()| wrong())
+}
+
+/// Reads an EVENT message as far as its event, which is left as it is. `None` if the message is
+/// another one.
+fn event(text: &str) -> Option<RelaySays> {
+    let rest = text.trim_start().strip_prefix('[')?.trim_start().strip_prefix("\"EVENT\"")?;
+    let rest = rest.trim_start().strip_prefix(',')?.trim_start().strip_prefix('"')?;
+    let (subscription, rest) = rest.split_once('"')?;
+    // Ours have nothing to escape.
+    if subscription.contains('\\') {
+        return None;
+    }
+    let rest = rest.trim_start().strip_prefix(',')?;
+    let event = rest.trim_end().strip_suffix(']')?.trim();
+    let from = event.as_ptr() as usize - text.as_ptr() as usize;
+    Some(RelaySays::Event { subscription: subscription.into(), event: from..from + event.len() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_however_they_are_spaced() {
+        for text in [r#"["EVENT","s1",{"id":"x"}]"#, r#" [ "EVENT" , "s1" , {"id":"x"} ] "#] {
+            let Ok(RelaySays::Event { subscription, event }) = read(text) else { panic!("{text}") };
+            assert_eq!((subscription.as_str(), &text[event]), ("s1", r#"{"id":"x"}"#));
+        }
+        let eose = |text, finish| {
+            let subscription = "s".to_owned();
+            assert_eq!(read(text), Ok(RelaySays::Eose { subscription, finish }), "{text}");
+        };
+        eose(r#"["EOSE","s"]"#, false);
+        eose(r#"["EOSE","s",["more"]]"#, false);
+        eose(r#"["EOSE", "s", ["finish"]]"#, true);
+        let id = "ab".repeat(32);
+        assert_eq!(
+            read(&format!(r#"["OK","{id}",false,"blocked: no"]"#)),
+            Ok(RelaySays::Ok { id: [0xab; 32], accepted: false, reason: "blocked: no".into() })
+        );
+        assert_eq!(
+            read(r#"["NEG-ERR","c","blocked: too many",400000]"#),
+            Ok(RelaySays::NegErr { comparison: "c".into(), reason: "blocked: too many".into() })
+        );
+        assert_eq!(read(r#"["X",1]"#), Ok(RelaySays::Other));
+        assert_eq!(read("[]"), Ok(RelaySays::Other));
+        for bad in ["", "{}", "[", r#"["OK","12",true,""]"#, r#"["EOSE"]"#, r#"["NEG-MSG","a",5]"#]
+        {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+        let long = format!(r#"["NOTICE","{}"]"#, "é\\u0000".repeat(9_999));
+        let Ok(RelaySays::Notice(notice)) = read(&long) else { panic!("{long}") };
+        assert!(notice.len() < 310 && !notice.contains('\0'));
+    }
+}

@@ -1,0 +1,185 @@
+//! Reads everything that a filter matches where a relay does not compare: page after page, each
+//! from the time at which the one before ended.
+//!
+//! A page may hold less than was asked for, as relays bound it in their own way. So only a page
+//! without anything new ends the walk. Pages overlap by a second, as a page may end within one. If
+//! one second has more events than a page, the relay has no way to return the rest; such seconds
+//! are counted.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hark_archive::{Id, Query};
+use hark_codec::nostr::{Event, EventArena};
+use hark_networks::Network;
+
+use crate::client::PeerClient;
+use crate::error::PeerError;
+use crate::feed::SeenIds;
+use crate::intake::{IntakeQueue, Origin, Wanted};
+use crate::meter::SyncMeter;
+use crate::request::RelaySubscription;
+use crate::route::{RelayEvent, SubscriptionAnswer};
+
+/// Events of a page.
+const PAGE_EVENTS: usize = 500;
+/// Events that a relay may send for a page, whatever it was asked for.
+const PAGE_EVENTS_MAX: usize = 20_000;
+/// Fewest events of one second that count as a page that was cut: no relay is known to cut shorter.
+const CUT_EVENTS_MIN: usize = 100;
+/// Times that a page is asked for again after the relay has said that this was too fast.
+const RETRIES_MAX: u32 = 6;
+
+/// Where the events of a walk go.
+pub(crate) struct RelayPages<'a> {
+    pub(crate) client: &'a PeerClient,
+    pub(crate) network: &'a dyn Network,
+    /// What is read. Its limit does not count.
+    pub(crate) query: &'a Query,
+    /// Checks and stores the events, if they are to be stored.
+    pub(crate) intake: Option<&'a IntakeQueue>,
+    /// Gathers the ids of the events, if they are to be known.
+    pub(crate) ids: Option<&'a mut HashSet<Id>>,
+    pub(crate) meter: &'a Arc<SyncMeter>,
+    pub(crate) seen: Option<Arc<SeenIds>>,
+}
+
+/// What a page had.
+#[derive(Default)]
+struct PageEnd {
+    events: usize,
+    new: usize,
+    oldest: u64,
+    finish: bool,
+}
+
+impl RelayPages<'_> {
+    /// Reads the pages of the times `from` to `to`, newest first.
+    pub(crate) async fn walk(&mut self, (from, to): (u64, u64)) -> Result<(), PeerError> {
+        let query = Query { from, to, limit: usize::MAX, ..self.query.clone() };
+        let origin = Origin {
+            meter: Arc::clone(self.meter),
+            wanted: Wanted::Matching(Arc::new(query.clone())),
+            seen: self.seen.clone(),
+        };
+        // The ids of the events that came with the time `until`.
+        let (mut until, mut edge) = (to, HashSet::new());
+        let mut longest = 0;
+        loop {
+            let window = Query { to: until, limit: PAGE_EVENTS, ..query.clone() };
+            let page = self.page(&window, &mut edge, &origin).await?;
+            self.meter.add(|meter| &meter.pages, 1);
+            longest = longest.max(page.events);
+            if page.events == 0 || page.finish {
+                return Ok(());
+            }
+            if page.new > 0 {
+                until = page.oldest;
+                continue;
+            }
+            // Everything in it came before, so all of it is of this second.
+            if page.events >= CUT_EVENTS_MIN && page.events == longest {
+                self.meter.add(|meter| &meter.unreached, 1);
+            }
+            if until <= from {
+                return Ok(());
+            }
+            until -= 1;
+            edge.clear();
+        }
+    }
+
+    async fn page(
+        &mut self,
+        window: &Query,
+        edge: &mut HashSet<Id>,
+        origin: &Origin,
+    ) -> Result<PageEnd, PeerError> {
+        let filter = self.network.filters().text(window);
+        let mut retries = 0;
+        loop {
+            let mut asked = self.client.subscribe(&filter).await?;
+            let (page, refusal) = self.read(&mut asked, window, edge, origin).await?;
+            let Some(reason) = refusal else { return Ok(page) };
+            drop(asked);
+            if page.new > 0 {
+                return Ok(page);
+            }
+            retries += 1;
+            if retries > RETRIES_MAX {
+                return Err(PeerError::Refused { what: "a page", reason });
+            } else if PeerError::wants_auth(&reason) {
+                self.client.authenticate().await?;
+            } else if PeerError::is_rate(&reason) {
+                tokio::time::sleep(Duration::from_secs(1 << retries)).await;
+            } else {
+                return Err(PeerError::Refused { what: "a page", reason });
+            }
+        }
+    }
+
+    /// Reads one page, and why the relay ended it early, if it did.
+    async fn read(
+        &mut self,
+        asked: &mut RelaySubscription,
+        window: &Query,
+        edge: &mut HashSet<Id>,
+        origin: &Origin,
+    ) -> Result<(PageEnd, Option<String>), PeerError> {
+        let mut page = PageEnd { oldest: window.to, ..PageEnd::default() };
+        let mut arena = EventArena::new();
+        loop {
+            let event = match asked.next("a page").await {
+                Ok(SubscriptionAnswer::Event(event)) => event,
+                Ok(SubscriptionAnswer::Eose { finish }) => {
+                    page.finish = finish;
+                    return Ok((page, None));
+                }
+                Ok(SubscriptionAnswer::Closed(reason)) => return Ok((page, Some(reason))),
+                // Some relays do not say where a page ends.
+                Err(PeerError::Silent { .. }) if page.events > 0 => return Ok((page, None)),
+                Err(error) => return Err(error),
+            };
+            page.events += 1;
+            if page.events > PAGE_EVENTS_MAX {
+                return Err(PeerError::Misbehaved(format!(
+                    "it sent more than {PAGE_EVENTS_MAX} events for a page of {PAGE_EVENTS}"
+                )));
+            }
+            let (id, time) = match Event::parse(event.json().as_bytes(), &mut arena) {
+                Ok(event) => (*event.id(), event.created_at()),
+                Err(error) => {
+                    self.meter.refuse_here("malformed", &error.to_string());
+                    continue;
+                }
+            };
+            if time < window.from || time > window.to {
+                self.meter.add(|meter| &meter.unasked, 1);
+                continue;
+            }
+            if edge.contains(&id) {
+                continue;
+            }
+            if time < page.oldest {
+                page.oldest = time;
+                edge.clear();
+            }
+            if time == page.oldest {
+                edge.insert(id);
+            }
+            page.new += 1;
+            self.keep(id, event, origin).await?;
+        }
+    }
+
+    async fn keep(&mut self, id: Id, event: RelayEvent, origin: &Origin) -> Result<(), PeerError> {
+        if let Some(ids) = &mut self.ids {
+            ids.insert(id);
+        }
+        match self.intake {
+            Some(intake) => intake.put(event, origin.clone()).await,
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A program of the operator that decides which events pass: strfry's write policy plugins, so that
+//! those can be used as they are.
+//!
+//! It reads one event a line on stdin, `{"type":"new","event":{…},"receivedAt":…,"sourceType":…,
+//! "sourceInfo":…}`, and answers with one line on stdout, `{"id":…,"action":"accept","msg":…}`. Any
+//! other action is a refusal. If it fails or does not answer, the event is refused, and it is
+//! started again for the next one.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use crate::client::now_s;
+use crate::connection::shortened;
+
+/// How long a plugin may take for an event.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// The longest line of an answer.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// A plugin, started when it is first needed.
+pub struct EventPlugin {
+    command: String,
+    source: String,
+    running: Mutex<Option<RunningPlugin>>,
+}
+
+struct RunningPlugin {
+    // Ended when it is dropped.
+    _process: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+#[derive(Deserialize)]
+struct PluginAnswer {
+    action: String,
+    #[serde(default)]
+    msg: String,
+}
+
+impl EventPlugin {
+    /// A plugin by its command line, which a shell reads. `source` names where the events come from
+    /// or go to.
+    pub fn new(command: &str, source: &str) -> Self {
+        Self { command: command.into(), source: source.into(), running: Mutex::default() }
+    }
+
+    /// Asks whether an event passes. The error says why not.
+    pub(crate) async fn accept(&self, event: &str) -> Result<(), String> {
+        let mut running = self.running.lock().await;
+        let mut process = match running.take() {
+            Some(process) => process,
+            None => self.start()?,
+        };
+        let asked = timeout(ANSWER_WITHIN, process.ask(event, &self.source)).await;
+        let failed = |why: String| {
+            tracing::warn!(plugin = self.command, why, "a plugin failed; it is started again");
+            format!("the plugin failed: {why}")
+        };
+        let line = match asked {
+            Ok(Ok(line)) => line,
+            Ok(Err(error)) => return Err(failed(error.to_string())),
+            Err(_) => {
+                return Err(failed(format!("no answer within {} s", ANSWER_WITHIN.as_secs())));
+            }
+        };
+        let answer: PluginAnswer = serde_json::from_str(&line)
+            .map_err(|_| failed(format!("its answer is {}", shortened(line.trim()))))?;
+        *running = Some(process);
+        if answer.action == "accept" { Ok(()) } else { Err(shortened(&answer.msg)) }
+    }
+
+    fn start(&self) -> Result<RunningPlugin, String> {
+        let started = Command::new("sh")
+            .args(["-c", &self.command])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn();
+        let failed = |error| format!("the plugin could not be started: {error}");
+        let mut process = started.map_err(failed)?;
+        match (process.stdin.take(), process.stdout.take()) {
+            (Some(to), Some(from)) => {
+                Ok(RunningPlugin { _process: process, to, from: BufReader::new(from) })
+            }
+            _ => Err("the plugin has no stdin or stdout".into()),
+        }
+    }
+}
+
+impl RunningPlugin {
+    async fn ask(&mut self, event: &str, source: &str) -> std::io::Result<String> {
+        // Outside of its strings, an event may have line ends; within them it cannot.
+        let event = event.replace(['\n', '\r'], " ");
+        let head = json!({
+            "type": "new",
+            "receivedAt": now_s(),
+            "sourceType": "Stream",
+            "sourceInfo": source,
+        })
+        .to_string();
+        let head = head.strip_suffix('}').unwrap_or(&head);
+        self.to.write_all(format!("{head},\"event\":{event}}}\n").as_bytes()).await?;
+        self.to.flush().await?;
+        let mut line = String::new();
+        let read = (&mut self.from).take(LINE_BYTES_MAX).read_line(&mut line).await?;
+        if read == 0 { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { Ok(line) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_plugin_decides_and_is_started_again_after_it_failed() {
+        let script = r#"while read -r line; do case "$line" in
+            *good*) echo '{"id":"x","action":"accept"}';;
+            *end*) exit 1;;
+            *) echo '{"id":"x","action":"reject","msg":"blocked: not this"}';;
+        esac; done"#;
+        let plugin = EventPlugin::new(script, "wss://relay.example");
+        assert_eq!(plugin.accept("{\"content\":\n\"good\"}").await, Ok(()));
+        assert_eq!(plugin.accept("{}").await, Err("blocked: not this".into()));
+        assert!(plugin.accept("{\"content\":\"end\"}").await.unwrap_err().contains("failed"));
+        assert_eq!(plugin.accept("{\"content\":\"good\"}").await, Ok(()));
+        let broken = EventPlugin::new("echo no", "");
+        assert!(broken.accept("{}").await.unwrap_err().contains("its answer is no"));
+    }
+}

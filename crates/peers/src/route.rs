@@ -1,0 +1,126 @@
+//! Which request an answer of a relay belongs to.
+//!
+//! Every answer holds a permit for its bytes until it is dealt with, and nothing more is read from
+//! the relay while there is none left. So what a relay sends faster than it is checked and written
+//! waits in the relay.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+use hark_codec::record::Id;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio_tungstenite::tungstenite::Utf8Bytes;
+
+use crate::message::RelaySays;
+
+/// Notices that are remembered, to be shown with an error.
+const NOTICES_MAX: usize = 4;
+
+/// The permit for the bytes of an answer.
+pub(crate) type BytesPermit = OwnedSemaphorePermit;
+
+/// An event as it was received, not yet checked in any way.
+#[derive(Debug)]
+pub struct RelayEvent {
+    text: Utf8Bytes,
+    event: Range<usize>,
+    pub(crate) permit: BytesPermit,
+}
+
+impl RelayEvent {
+    /// The event's JSON.
+    pub(crate) fn json(&self) -> &str {
+        self.text.get(self.event.clone()).unwrap_or_default()
+    }
+}
+
+/// An answer to a REQ.
+#[derive(Debug)]
+pub(crate) enum SubscriptionAnswer {
+    Event(RelayEvent),
+    /// All stored events are sent; `finish` says that the relay has no more (NIP-67).
+    Eose {
+        finish: bool,
+    },
+    Closed(String),
+}
+
+/// An answer to a message of a comparison.
+#[derive(Debug)]
+pub(crate) enum ComparisonAnswer {
+    /// A message, in hex.
+    Message(String),
+    Refused(String),
+    /// A text to whoever reads it, which came while an answer was awaited.
+    Notice(String),
+}
+
+/// An answer to an EVENT: whether it was accepted, and the relay's words.
+pub(crate) type PublishAnswer = (bool, String);
+
+/// The receivers of answers.
+#[derive(Default)]
+pub(crate) struct AnswerRoutes {
+    pub(crate) subscriptions:
+        HashMap<String, mpsc::UnboundedSender<(SubscriptionAnswer, Option<BytesPermit>)>>,
+    pub(crate) comparisons: HashMap<String, mpsc::UnboundedSender<(ComparisonAnswer, BytesPermit)>>,
+    pub(crate) published: HashMap<Id, oneshot::Sender<PublishAnswer>>,
+    pub(crate) notices: VecDeque<String>,
+    /// The last challenge, and whether a key answered it.
+    pub(crate) challenge: Option<String>,
+}
+
+impl AnswerRoutes {
+    /// Passes an answer to its request. Answers to requests that have ended are dropped.
+    pub(crate) fn pass(&mut self, says: RelaySays, text: &Utf8Bytes, permit: BytesPermit) {
+        let subscription = |id: &str, answer, permit| {
+            if let Some(to) = self.subscriptions.get(id) {
+                // The request ends at the same moment: nothing waits for the answer.
+                let _ = to.send((answer, permit));
+            }
+        };
+        match says {
+            RelaySays::Event { subscription: id, event } => {
+                let event = RelayEvent { text: text.clone(), event, permit };
+                subscription(&id, SubscriptionAnswer::Event(event), None);
+            }
+            RelaySays::Eose { subscription: id, finish } => {
+                subscription(&id, SubscriptionAnswer::Eose { finish }, Some(permit));
+            }
+            RelaySays::Closed { subscription: id, reason } => {
+                subscription(&id, SubscriptionAnswer::Closed(reason), Some(permit));
+            }
+            RelaySays::Ok { id, accepted, reason } => {
+                if let Some(to) = self.published.remove(&id) {
+                    let _ = to.send((accepted, reason));
+                }
+            }
+            RelaySays::NegMsg { comparison, message } => {
+                self.compared(&comparison, ComparisonAnswer::Message(message), permit);
+            }
+            RelaySays::NegErr { comparison, reason } => {
+                self.compared(&comparison, ComparisonAnswer::Refused(reason), permit);
+            }
+            RelaySays::Notice(notice) => {
+                // A notice names no request. A relay that does not compare says so in one.
+                if self.comparisons.len() == 1
+                    && let Some(to) = self.comparisons.values().next()
+                {
+                    let _ = to.send((ComparisonAnswer::Notice(notice.clone()), permit));
+                }
+                if self.notices.len() == NOTICES_MAX {
+                    self.notices.pop_front();
+                }
+                self.notices.push_back(notice);
+            }
+            RelaySays::Auth(challenge) => self.challenge = Some(challenge),
+            RelaySays::Other => {}
+        }
+    }
+
+    fn compared(&mut self, id: &str, answer: ComparisonAnswer, permit: BytesPermit) {
+        if let Some(to) = self.comparisons.get(id) {
+            let _ = to.send((answer, permit));
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! Keeps this archive and a relay in step: new events go where they belong as they come, and after
+//! each connection is made, or whenever something was missed, both are compared.
+//!
+//! The live subscription and the feed are open before the comparison begins, so nothing falls
+//! between them. What comes twice is stored once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use hark_archive::{Query, Store};
+use hark_networks::Network;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::address::RelayAddress;
+use crate::client::{ClientOptions, PeerClient, now_s};
+use crate::error::PeerError;
+use crate::feed::{FeedReceiver, LocalFeed, SeenIds};
+use crate::intake::{IntakeQueue, Origin, Wanted};
+use crate::meter::SyncMeter;
+use crate::plugin::EventPlugin;
+use crate::route::SubscriptionAnswer;
+use crate::sync::{Direction, LocalEnd, SyncOptions, sync};
+use crate::upload::{UploadList, Uploader, Withheld};
+
+/// The first wait before a connection is made again, and the longest. Each is twice the one before,
+/// and a random part of it is left out, so that many streams do not come back at once.
+const BACK_OFF: Duration = Duration::from_secs(1);
+const BACK_OFF_MAX: Duration = Duration::from_mins(5);
+/// A connection that lived so long was a good one: the next wait is the first again.
+const GOOD_AFTER: Duration = Duration::from_mins(1);
+/// Times that a subscription is opened again which the relay closed.
+const REOPENS_MAX: u32 = 6;
+
+/// What a stream carries, and how.
+#[derive(Clone)]
+pub struct StreamOptions {
+    /// Where events go.
+    pub direction: Direction,
+    /// The events. Limits do not count.
+    pub query: Query,
+    /// Kinds that do not leave this archive.
+    pub private_kinds: Vec<u32>,
+    /// Whether protected events (NIP-70) leave this archive.
+    pub send_protected: bool,
+    /// How far back both are compared once a connection is made, in seconds. `None`: all of it.
+    pub catch_up_s: Option<u64>,
+    /// The most events that are taken from the relay in a second, if that is bounded.
+    pub events_per_s_max: Option<u32>,
+    /// Decides which events come from the relay.
+    pub plugin_down: Option<Arc<EventPlugin>>,
+    /// Decides which events go to the relay.
+    pub plugin_up: Option<Arc<EventPlugin>>,
+    /// How connections are made.
+    pub client: ClientOptions,
+}
+
+/// Opens the archive as it is now, for reading. It may block. The error is a text for people.
+pub type SnapshotOpener = Arc<dyn Fn() -> Result<Arc<dyn Store>, String> + Send + Sync>;
+
+/// This archive, as streams use it.
+#[derive(Clone)]
+pub struct StreamEnds {
+    /// The network of the events.
+    pub network: &'static dyn Network,
+    /// Opens the archive for a comparison.
+    pub open: SnapshotOpener,
+    /// Events that are new here.
+    pub feed: Arc<LocalFeed>,
+    /// Where events go that come from relays.
+    pub intake: IntakeQueue,
+}
+
+/// The state of a stream, for people and metrics.
+#[derive(Debug)]
+pub struct StreamStatus {
+    /// What was done.
+    pub meter: Arc<SyncMeter>,
+    connected: AtomicBool,
+    in_step: AtomicBool,
+    connections: AtomicU64,
+    waiting: AtomicU64,
+    last_error: Mutex<Option<String>>,
+    /// When the two were in step for the last time, or the start.
+    left_step: Mutex<std::time::Instant>,
+}
+
+impl Default for StreamStatus {
+    fn default() -> Self {
+        Self {
+            meter: Arc::default(),
+            connected: AtomicBool::new(false),
+            in_step: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            last_error: Mutex::default(),
+            left_step: Mutex::new(std::time::Instant::now()),
+        }
+    }
+}
+
+impl StreamStatus {
+    /// Whether the relay is connected.
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing was missed since the two were last compared.
+    pub fn is_in_step(&self) -> bool {
+        self.in_step.load(Ordering::Relaxed)
+    }
+
+    /// Connections that were made.
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Seconds since the two were last in step; 0 while they are.
+    pub fn behind_s(&self) -> u64 {
+        if self.is_in_step() { 0 } else { self.left_step.lock().elapsed().as_secs() }
+    }
+
+    fn set_in_step(&self, in_step: bool) {
+        if self.in_step.swap(in_step, Ordering::Relaxed) && !in_step {
+            *self.left_step.lock() = std::time::Instant::now();
+        }
+    }
+
+    /// Events that wait to be sent.
+    pub fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Why the last connection ended or was not made.
+    pub fn last_error(&self) -> Option<String> {
+        self.last_error.lock().clone()
+    }
+}
+
+/// A stream between this archive and a relay.
+pub struct RelayStream {
+    /// The relay.
+    pub address: RelayAddress,
+    /// What it carries.
+    pub options: StreamOptions,
+    /// This archive.
+    pub ends: StreamEnds,
+    /// Its state.
+    pub status: Arc<StreamStatus>,
+}
+
+impl RelayStream {
+    /// Runs the stream until the future is dropped, or the archive here fails.
+    pub async fn run(self) -> PeerError {
+        let seen = Arc::<SeenIds>::default();
+        let mut back_off = BACK_OFF;
+        loop {
+            let began = Instant::now();
+            let error = match self.connected(&seen).await {
+                Err(error) => error,
+                Ok(never) => match never {},
+            };
+            self.status.connected.store(false, Ordering::Relaxed);
+            self.status.set_in_step(false);
+            if let Some(failure) = self.ends.intake.failure() {
+                return failure;
+            }
+            if began.elapsed() >= GOOD_AFTER {
+                back_off = BACK_OFF;
+            }
+            let wait = shortened(back_off);
+            let relay = self.address.as_str();
+            tracing::warn!(relay, %error, again_in_ms = wait.as_millis() as u64, "a stream broke");
+            *self.status.last_error.lock() = Some(error.to_string());
+            sleep(wait).await;
+            back_off = (back_off * 2).min(BACK_OFF_MAX);
+        }
+    }
+
+    /// Runs one connection to its end.
+    async fn connected(&self, seen: &Arc<SeenIds>) -> Result<std::convert::Infallible, PeerError> {
+        let Self { address, options, ends, status } = self;
+        let client = PeerClient::connect(address, options.client.clone()).await?;
+        status.connections.fetch_add(1, Ordering::Relaxed);
+        status.connected.store(true, Ordering::Relaxed);
+        tracing::info!(relay = address.as_str(), "a stream is connected");
+        let query = Query { limit: usize::MAX, ..options.query.clone() };
+        let withheld = Withheld::new(&options.private_kinds, options.send_protected);
+        let mut up = ends.feed.subscribe(
+            query.clone(),
+            withheld.clone(),
+            Arc::clone(seen),
+            Arc::clone(&status.meter),
+        );
+        let live = LiveStream { client: &client, stream: self, query: &query, seen };
+        tokio::select! {
+            error = client.closed() => Err(error),
+            error = live.down() => Err(error),
+            error = live.up(&withheld, up.events.take()) => Err(error),
+            error = live.in_step(&up) => Err(error),
+        }
+    }
+}
+
+/// Returns a random time between half of `wait` and all of it.
+fn shortened(wait: Duration) -> Duration {
+    let mut random = [0; 4];
+    // Without random numbers, all streams come back at the same time.
+    let _ = getrandom::fill(&mut random);
+    wait / 2 + wait.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX) / 2.0)
+}
+
+/// A connected stream.
+struct LiveStream<'a> {
+    client: &'a PeerClient,
+    stream: &'a RelayStream,
+    query: &'a Query,
+    seen: &'a Arc<SeenIds>,
+}
+
+impl LiveStream<'_> {
+    /// Takes new events of the relay. Returns only if that fails.
+    async fn down(&self) -> PeerError {
+        let RelayStream { options, ends, status, .. } = self.stream;
+        if !options.direction.is_down() {
+            return std::future::pending().await;
+        }
+        let filter = ends.network.filters().text(&Query { limit: 0, ..self.query.clone() });
+        let origin = Origin {
+            meter: Arc::clone(&status.meter),
+            wanted: Wanted::Matching(Arc::new(self.query.clone())),
+            seen: Some(Arc::clone(self.seen)),
+        };
+        let intake = ends.intake.with_plugin(options.plugin_down.clone());
+        let (mut reopens, mut next_at) = (0, Instant::now());
+        let step = options.events_per_s_max.map(|rate| Duration::from_secs(1) / rate.max(1));
+        loop {
+            let mut events = match self.client.subscribe(&filter).await {
+                Ok(events) => events,
+                Err(error) => return error,
+            };
+            let reason = loop {
+                match events.next_live().await {
+                    Ok(SubscriptionAnswer::Event(event)) => {
+                        if let Err(error) = intake.put(event, origin.clone()).await {
+                            return error;
+                        }
+                        if let Some(step) = step {
+                            sleep_until(next_at).await;
+                            next_at = next_at.max(Instant::now() - Duration::from_secs(1)) + step;
+                        }
+                    }
+                    Ok(SubscriptionAnswer::Eose { .. }) => reopens = 0,
+                    Ok(SubscriptionAnswer::Closed(reason)) => break reason,
+                    Err(error) => return error,
+                }
+            };
+            reopens += 1;
+            if reopens > REOPENS_MAX {
+                return PeerError::Refused { what: "a subscription", reason };
+            }
+            if PeerError::wants_auth(&reason) {
+                if let Err(error) = self.client.authenticate().await {
+                    return error;
+                }
+            } else if PeerError::is_rate(&reason) {
+                sleep(Duration::from_secs(1 << reopens)).await;
+            } else {
+                return PeerError::Refused { what: "a subscription", reason };
+            }
+        }
+    }
+
+    /// Sends new events of this archive. Returns only if that fails.
+    async fn up(
+        &self,
+        withheld: &Withheld,
+        events: Option<mpsc::Receiver<Vec<crate::local::LocalEvent>>>,
+    ) -> PeerError {
+        let RelayStream { options, status, .. } = self.stream;
+        let Some(mut events) = events.filter(|_| options.direction.is_up()) else {
+            return std::future::pending().await;
+        };
+        let (to, lists) = mpsc::channel(1);
+        let uploader = Uploader {
+            client: self.client,
+            store: None,
+            withheld,
+            plugin: options.plugin_up.as_deref(),
+            meter: &status.meter,
+        };
+        let passed = async {
+            while let Some(events) = events.recv().await {
+                if to.send(UploadList::Events(events)).await.is_err() {
+                    break;
+                }
+            }
+        };
+        tokio::select! {
+            ended = uploader.run(lists) => match ended {
+                Err(error) => error,
+                Ok(()) => PeerError::Ended("nothing more is sent".into()),
+            },
+            () = passed => PeerError::Ended("nothing more comes to be sent".into()),
+        }
+    }
+
+    /// Compares the two at once, and again whenever events were dropped. Returns only if that fails.
+    async fn in_step(&self, up: &FeedReceiver) -> PeerError {
+        let RelayStream { address, options, status, .. } = self.stream;
+        loop {
+            let began = Instant::now();
+            let before = status.meter.totals();
+            if let Err(error) = self.compare().await {
+                return error;
+            }
+            status.set_in_step(true);
+            let after = status.meter.totals();
+            tracing::info!(
+                relay = address.as_str(),
+                fetched = after.missing_here - before.missing_here,
+                sent = after.missing_there - before.missing_there,
+                took_ms = began.elapsed().as_millis() as u64,
+                "a stream is in step"
+            );
+            loop {
+                status.waiting.store(up.waiting() as u64, Ordering::Relaxed);
+                tokio::select! {
+                    () = up.lagged() => break,
+                    () = sleep(Duration::from_secs(1)) => {}
+                }
+            }
+            if options.direction.is_up() {
+                tracing::warn!(
+                    relay = address.as_str(),
+                    "a stream fell behind, and compares again"
+                );
+            }
+            status.set_in_step(false);
+            // What made it fall behind may go on for a while.
+            sleep(BACK_OFF).await;
+        }
+    }
+
+    async fn compare(&self) -> Result<(), PeerError> {
+        let RelayStream { options, ends, status, .. } = self.stream;
+        if options.catch_up_s == Some(0) {
+            return Ok(());
+        }
+        let opening = Arc::clone(&ends.open);
+        let opened = tokio::task::spawn_blocking(move || opening()).await;
+        let opened = opened.unwrap_or_else(|error| Err(error.to_string()));
+        // The server beside this process may be about to start.
+        let store = opened.map_err(PeerError::Unreachable)?;
+        let since = options.catch_up_s.map_or(0, |back_s| now_s().saturating_sub(back_s));
+        let from = self.query.from.max(since);
+        let sync_options = SyncOptions {
+            direction: options.direction,
+            query: Query { from, ..self.query.clone() },
+            private_kinds: options.private_kinds.clone(),
+            send_protected: options.send_protected,
+            no_comparison: false,
+            plugin_up: options.plugin_up.clone(),
+            seen: Some(Arc::clone(self.seen)),
+        };
+        let local = LocalEnd { network: ends.network, store };
+        let intake = ends.intake.with_plugin(options.plugin_down.clone());
+        sync(self.client, &sync_options, &local, intake, &status.meter).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,286 @@
+//! Brings this archive and a relay into step, once: what one has and the other lacks is fetched or
+//! sent, while the two are still being compared.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use hark_archive::{Id, Query, Store};
+use hark_networks::Network;
+use tokio::sync::mpsc;
+
+use crate::client::{PeerClient, now_s};
+use crate::compare::{self, Compared, DifferenceSink};
+use crate::error::PeerError;
+use crate::feed::SeenIds;
+use crate::fetch::Fetcher;
+use crate::intake::IntakeQueue;
+use crate::local;
+use crate::meter::SyncMeter;
+use crate::page::RelayPages;
+use crate::plugin::EventPlugin;
+use crate::upload::{UploadList, Uploader, Withheld};
+
+/// Lists of ids between the comparison and those who fetch or send. A list has a few thousand.
+const LISTS_MAX: usize = 64;
+
+/// Where events go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direction {
+    /// From the relay to this archive.
+    #[default]
+    Down,
+    /// From this archive to the relay.
+    Up,
+    /// Both.
+    Both,
+    /// Nowhere: what is missing is only counted.
+    Neither,
+}
+
+impl Direction {
+    /// Whether events come from the relay.
+    pub fn is_down(self) -> bool {
+        matches!(self, Self::Down | Self::Both)
+    }
+
+    /// Whether events go to the relay.
+    pub fn is_up(self) -> bool {
+        matches!(self, Self::Up | Self::Both)
+    }
+}
+
+/// What is to be brought into step.
+#[derive(Clone)]
+pub struct SyncOptions {
+    /// Where events go.
+    pub direction: Direction,
+    /// The events. Limits do not count.
+    pub query: Query,
+    /// Kinds that do not leave this archive. They are compared if the relay compares them.
+    pub private_kinds: Vec<u32>,
+    /// Whether protected events (NIP-70) leave this archive.
+    pub send_protected: bool,
+    /// Whether the relay is read page by page even if it can compare.
+    pub no_comparison: bool,
+    /// Decides which events go to the relay.
+    pub(crate) plugin_up: Option<Arc<EventPlugin>>,
+    /// Remembers which events the relay has.
+    pub(crate) seen: Option<Arc<SeenIds>>,
+}
+
+impl SyncOptions {
+    /// Everything that `query` finds, with nothing private.
+    pub fn new(direction: Direction, query: Query, private_kinds: Vec<u32>) -> Self {
+        let (send_protected, no_comparison) = (false, false);
+        Self {
+            direction,
+            query,
+            private_kinds,
+            send_protected,
+            no_comparison,
+            plugin_up: None,
+            seen: None,
+        }
+    }
+}
+
+/// This archive.
+#[derive(Clone)]
+pub struct LocalEnd {
+    /// The network of the events.
+    pub network: &'static dyn Network,
+    /// Where events are read.
+    pub store: Arc<dyn Store>,
+}
+
+/// How a synchronisation was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SyncReport {
+    /// Why the relay was read page by page. `None` if it was compared with.
+    pub paged: Option<String>,
+}
+
+/// Brings the archive and a relay into step. Events are written by the `intake`, and may not all be
+/// written on return. What is done is counted in `meter` as it goes, and is not undone if the future
+/// is dropped.
+pub async fn sync(
+    client: &PeerClient,
+    options: &SyncOptions,
+    local: &LocalEnd,
+    intake: IntakeQueue,
+    meter: &Arc<SyncMeter>,
+) -> Result<SyncReport, PeerError> {
+    let mut query = Query { now: now_s(), limit: usize::MAX, ..options.query.clone() };
+    query.not_kinds.extend(&options.private_kinds);
+    query.normalise();
+    let withheld = Withheld::new(&options.private_kinds, options.send_protected);
+    let (need, needed) = mpsc::channel(LISTS_MAX);
+    let (have, had) = mpsc::channel(LISTS_MAX);
+    let differences = Differences {
+        need: options.direction.is_down().then_some(need),
+        have: options.direction.is_up().then_some(have),
+        store: Arc::clone(&local.store),
+        meter,
+    };
+    let network = local.network;
+    let fetcher =
+        Fetcher { client, network, intake: intake.clone(), meter, seen: options.seen.clone() };
+    let store = Some(Arc::clone(&local.store));
+    let plugin = options.plugin_up.as_deref();
+    let uploader = Uploader { client, store, withheld: &withheld, plugin, meter };
+    let job = SyncJob { client, options, local, query, intake, meter };
+    let (report, (), ()) =
+        tokio::try_join!(job.run(differences), fetcher.run(needed), uploader.run(had))?;
+    Ok(report)
+}
+
+/// The search for differences.
+struct SyncJob<'a> {
+    client: &'a PeerClient,
+    options: &'a SyncOptions,
+    local: &'a LocalEnd,
+    /// What is read here.
+    query: Query,
+    intake: IntakeQueue,
+    meter: &'a Arc<SyncMeter>,
+}
+
+impl SyncJob<'_> {
+    async fn run(mut self, mut differences: Differences<'_>) -> Result<SyncReport, PeerError> {
+        let mut report = SyncReport::default();
+        if self.options.no_comparison {
+            report.paged = Some("as --pages says".into());
+        }
+        if self.query.is_void() {
+            return Ok(report);
+        }
+        if report.paged.is_none() {
+            report.paged = self.agree_on_kinds().await?;
+        }
+        let all_from = self.query.from;
+        loop {
+            let newest = local::newest(Arc::clone(&self.local.store), self.query.clone()).await?;
+            let from = newest.from;
+            // What the relay has of the private kinds is left out by the relay, or known here.
+            let asked = Query {
+                from,
+                not_kinds: Vec::new(),
+                kinds: self.options.query.kinds.clone(),
+                ..self.query.clone()
+            };
+            let (client, network) = (self.client, self.local.network);
+            let mut left = vec![(from, self.query.to)];
+            if report.paged.is_none() {
+                let items = newest.items;
+                let compared =
+                    compare::compare(client, network, &asked, items, self.meter, &mut differences);
+                left = match compared.await? {
+                    Compared::Whole => Vec::new(),
+                    Compared::NotSupported { why, left } => {
+                        report.paged = Some(why);
+                        left
+                    }
+                };
+            }
+            for window in left.into_iter().rev() {
+                self.page(&asked, window, &mut differences).await?;
+            }
+            if from <= all_from {
+                return Ok(report);
+            }
+            self.query.to = from - 1;
+        }
+    }
+
+    /// Leaves the private kinds out of what is compared, unless the relay compares them. Returns why
+    /// the relay is to be read page by page, if it is.
+    async fn agree_on_kinds(&mut self) -> Result<Option<String>, PeerError> {
+        let mut kinds = self.options.private_kinds.clone();
+        if let Some(asked) = &self.options.query.kinds {
+            kinds.retain(|kind| asked.contains(kind));
+        }
+        let private = Query { kinds: Some(kinds), not_kinds: Vec::new(), ..self.query.clone() };
+        if private.is_void() || !local::has(Arc::clone(&self.local.store), private.clone()).await? {
+            return Ok(None);
+        }
+        let asked = compare::includes(self.client, self.local.network, &private).await?;
+        if asked == Some(true) {
+            self.query.not_kinds.clone_from(&self.options.query.not_kinds);
+            self.query.kinds.clone_from(&self.options.query.kinds);
+        }
+        Ok(asked.is_none().then(|| "it did not answer a comparison".into()))
+    }
+
+    /// Reads what the relay has of a time, and passes on what only this side has of it.
+    async fn page(
+        &self,
+        asked: &Query,
+        (from, to): (u64, u64),
+        differences: &mut Differences<'_>,
+    ) -> Result<(), PeerError> {
+        let direction = self.options.direction;
+        let mut theirs = HashSet::new();
+        let mut walk = RelayPages {
+            client: self.client,
+            network: self.local.network,
+            query: asked,
+            intake: direction.is_down().then_some(&self.intake),
+            ids: (direction != Direction::Down).then_some(&mut theirs),
+            meter: self.meter,
+            seen: self.options.seen.clone(),
+        };
+        walk.walk((from, to)).await?;
+        if direction == Direction::Down {
+            return Ok(());
+        }
+        let mut to = to;
+        loop {
+            let window = Query { from, to, ..self.query.clone() };
+            let ours = local::newest(Arc::clone(&self.local.store), window).await?;
+            let mut have = Vec::new();
+            for item in ours.items {
+                if !theirs.remove(&item.id) {
+                    have.push(item.id);
+                }
+            }
+            // Oldest first, as they are where they are compared.
+            have.reverse();
+            for ids in have.chunks(1024) {
+                differences.take(Vec::new(), ids.to_vec()).await?;
+            }
+            if ours.from <= from {
+                break;
+            }
+            to = ours.from - 1;
+        }
+        if direction == Direction::Neither {
+            differences.take(theirs.into_iter().collect(), Vec::new()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Passes differences on to those who fetch and send.
+struct Differences<'a> {
+    need: Option<mpsc::Sender<Vec<Id>>>,
+    have: Option<mpsc::Sender<UploadList>>,
+    store: Arc<dyn Store>,
+    meter: &'a SyncMeter,
+}
+
+impl DifferenceSink for Differences<'_> {
+    async fn take(&mut self, mut need: Vec<Id>, have: Vec<Id>) -> Result<(), PeerError> {
+        // Those of private kinds are not compared, and may be here.
+        need.retain(|id| !self.store.knows(id).unwrap_or(false));
+        self.meter.add(|meter| &meter.missing_here, need.len() as u64);
+        self.meter.add(|meter| &meter.missing_there, have.len() as u64);
+        let ended = || PeerError::Ended("what fetches and sends has ended".into());
+        if let Some(to) = self.need.as_ref().filter(|_| !need.is_empty()) {
+            to.send(need).await.map_err(|_| ended())?;
+        }
+        if let Some(to) = self.have.as_ref().filter(|_| !have.is_empty()) {
+            to.send(UploadList::Ids(have)).await.map_err(|_| ended())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,262 @@
+//! Sends events to a relay, many of them without an answer at a time, and counts what it says.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use hark_archive::{Id, Store};
+use hark_codec::nostr::{Event, EventArena};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use crate::client::PeerClient;
+use crate::error::PeerError;
+use crate::local::{self, LocalEvent};
+use crate::meter::SyncMeter;
+use crate::plugin::EventPlugin;
+use crate::route::PublishAnswer;
+
+/// Events without an answer, and bytes of them.
+const UNANSWERED_MAX: usize = 256;
+const UNANSWERED_BYTES_MAX: usize = 4 << 20;
+/// Events that are read from the archive at a time.
+const READ_TOGETHER: usize = 256;
+/// Times that an event is sent again after the relay has said that events come too fast.
+const RETRIES_MAX: u32 = 6;
+/// Events in a row that a relay may leave without an answer.
+const SILENT_MAX: u32 = 3;
+
+/// Which events do not leave this archive.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Withheld {
+    /// Sorted.
+    pub(crate) kinds: Vec<u32>,
+    /// Whether events are withheld that only their authors may publish (NIP-70).
+    pub(crate) protected: bool,
+}
+
+impl Withheld {
+    /// Withholds these kinds and, unless they are sent, protected events.
+    pub(crate) fn new(kinds: &[u32], send_protected: bool) -> Self {
+        let mut kinds = kinds.to_vec();
+        kinds.sort_unstable();
+        Self { kinds, protected: !send_protected }
+    }
+
+    /// Whether an event stays here.
+    pub(crate) fn has(&self, kind: u32, json: &str) -> bool {
+        if self.kinds.binary_search(&kind).is_ok() {
+            return true;
+        }
+        // Only an event with this text can be protected.
+        self.protected
+            && json.contains("\"-\"")
+            && Event::parse(json.as_bytes(), &mut EventArena::new())
+                .is_ok_and(|event| event.is_protected())
+    }
+}
+
+/// Some events that are to be sent.
+pub(crate) enum UploadList {
+    /// These, which are in the archive.
+    Ids(Vec<Id>),
+    /// These, which may be sent.
+    Events(Vec<LocalEvent>),
+}
+
+/// Sends events.
+pub(crate) struct Uploader<'a> {
+    pub(crate) client: &'a PeerClient,
+    /// Where events are read that are given by their ids.
+    pub(crate) store: Option<Arc<dyn Store>>,
+    pub(crate) withheld: &'a Withheld,
+    /// Decides which events go.
+    pub(crate) plugin: Option<&'a EventPlugin>,
+    pub(crate) meter: &'a SyncMeter,
+}
+
+/// An event that is on its way, and how often it was sent before.
+struct Upload {
+    event: LocalEvent,
+    retries: u32,
+}
+
+impl Uploader<'_> {
+    /// Sends what `lists` names, until it ends.
+    pub(crate) async fn run(&self, mut lists: mpsc::Receiver<UploadList>) -> Result<(), PeerError> {
+        let mut running = FuturesUnordered::new();
+        let (mut waiting_ids, mut waiting) = (VecDeque::new(), VecDeque::new());
+        let (mut bytes, mut is_open, mut silent) = (0, true, 0);
+        let mut not_before = Instant::now();
+        loop {
+            if waiting.is_empty() && !waiting_ids.is_empty() {
+                let count = waiting_ids.len().min(READ_TOGETHER);
+                self.read(waiting_ids.drain(..count).collect(), &mut waiting).await?;
+            }
+            let now = Instant::now();
+            while running.len() < UNANSWERED_MAX
+                && bytes < UNANSWERED_BYTES_MAX
+                && now >= not_before
+            {
+                let Some(upload): Option<Upload> = waiting.pop_front() else { break };
+                if let Some(plugin) = self.plugin.filter(|_| upload.retries == 0)
+                    && plugin.accept(&upload.event.json).await.is_err()
+                {
+                    self.meter.add(|meter| &meter.withheld, 1);
+                    continue;
+                }
+                bytes += upload.event.json.len();
+                running.push(self.send(upload).await?);
+            }
+            let is_idle = running.is_empty() && waiting.is_empty() && waiting_ids.is_empty();
+            if !is_open && is_idle {
+                return Ok(());
+            }
+            tokio::select! {
+                more = lists.recv(), if is_open && waiting_ids.is_empty() && waiting.len() < READ_TOGETHER => match more {
+                    Some(UploadList::Ids(ids)) => waiting_ids.extend(ids),
+                    Some(UploadList::Events(events)) => waiting.extend(
+                        events.into_iter().map(|event| Upload { event, retries: 0 }),
+                    ),
+                    None => is_open = false,
+                },
+                () = sleep_until(not_before), if !waiting.is_empty() && not_before > now => {}
+                Some((upload, answer)) = running.next(), if !running.is_empty() => {
+                    bytes -= upload.event.json.len();
+                    match answer {
+                        Ok(answer) => {
+                            silent = 0;
+                            if let Some(again) = self.answered(upload, answer).await? {
+                                let wait = Duration::from_secs(1 << again.retries);
+                                not_before = not_before.max(Instant::now() + wait);
+                                waiting.push_front(again);
+                            }
+                        }
+                        Err(PeerError::Silent { .. }) if silent < SILENT_MAX => {
+                            silent += 1;
+                            self.meter.refuse_there("no answer", "");
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn read(&self, ids: Vec<Id>, waiting: &mut VecDeque<Upload>) -> Result<(), PeerError> {
+        let Some(store) = &self.store else { return Ok(()) };
+        for event in local::events(Arc::clone(store), ids).await? {
+            if self.withheld.has(event.kind, &event.json) {
+                self.meter.add(|meter| &meter.withheld, 1);
+            } else {
+                waiting.push_back(Upload { event, retries: 0 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends an event. The future that is returned waits for its answer.
+    async fn send(
+        &self,
+        upload: Upload,
+    ) -> Result<impl Future<Output = (Upload, Result<PublishAnswer, PeerError>)>, PeerError> {
+        let answer = self.client.publish(upload.event.id, &upload.event.json).await?;
+        if upload.retries == 0 {
+            self.meter.add(|meter| &meter.sent, 1);
+        }
+        Ok(async move {
+            let answered = self.client.answer(&upload.event.id, answer).await;
+            (upload, answered)
+        })
+    }
+
+    /// Counts an answer, or returns the event, if it is to be sent again.
+    async fn answered(
+        &self,
+        upload: Upload,
+        (accepted, reason): PublishAnswer,
+    ) -> Result<Option<Upload>, PeerError> {
+        let again = |upload: Upload| Some(Upload { retries: upload.retries + 1, ..upload });
+        if !accepted && PeerError::is_rate(&reason) && upload.retries < RETRIES_MAX {
+            return Ok(again(upload));
+        }
+        if !accepted && reason.starts_with("auth-required") && upload.retries == 0 {
+            match self.client.authenticate().await {
+                Ok(()) => return Ok(again(upload)),
+                Err(PeerError::Refused { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        count(self.meter, accepted, &reason);
+        Ok(None)
+    }
+}
+
+/// Counts the answer to an event.
+pub(crate) fn count(meter: &SyncMeter, accepted: bool, reason: &str) {
+    let lower = reason.to_ascii_lowercase();
+    let has = ["duplicate", "replaced"].iter().any(|word| lower.starts_with(word));
+    if has || !accepted && lower.contains("deleted") {
+        meter.add(|meter| &meter.settled, 1);
+    } else if accepted {
+        meter.add(|meter| &meter.taken, 1);
+    } else {
+        let prefix = reason.split_once(':').map_or("no reason", |(prefix, _)| prefix);
+        let is_one =
+            prefix.len() <= 20 && prefix.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+        meter.refuse_there(if is_one || prefix == "no reason" { prefix } else { "other" }, reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_counted_by_reason() {
+        let meter = SyncMeter::default();
+        for (accepted, reason) in [
+            (true, ""),
+            (true, "duplicate: have it"),
+            (false, "duplicate: have it"),
+            (false, "replaced: have newer"),
+            (false, "blocked: event was deleted"),
+            (false, "blocked: not here"),
+            (false, "blocked: not you"),
+            (false, "pow: 3 is less than 20"),
+            (false, ""),
+            (false, "Whatever it says: no"),
+        ] {
+            count(&meter, accepted, reason);
+        }
+        let totals = meter.totals();
+        assert_eq!((totals.taken, totals.settled), (1, 4));
+        let refused: Vec<_> = totals.refused_there.iter().collect();
+        assert_eq!(
+            refused,
+            [
+                ("blocked", 2, "blocked: not here"),
+                ("no reason", 1, ""),
+                ("other", 1, "Whatever it says: no"),
+                ("pow", 1, "pow: 3 is less than 20"),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_private_stays_here() {
+        let withheld = Withheld { kinds: vec![4, 1059], protected: true };
+        let event = |tags: &str| {
+            let (id, sig) = ("0".repeat(64), "0".repeat(128));
+            format!(
+                r#"{{"id":"{id}","pubkey":"{id}","created_at":1,"kind":1,"tags":{tags},"content":"\"-\"","sig":"{sig}"}}"#
+            )
+        };
+        assert!(withheld.has(4, "{}") && withheld.has(1059, "{}"));
+        assert!(withheld.has(1, &event(r#"[["-"]]"#)));
+        assert!(!withheld.has(1, &event(r#"[["t","-"]]"#)));
+        assert!(!Withheld::default().has(4, &event(r#"[["-"]]"#)));
+    }
+}

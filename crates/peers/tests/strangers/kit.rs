@@ -1,0 +1,136 @@
+//! A relay that follows a script, and an archive in memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use hark_archive::store::memory::MemoryStore;
+use hark_archive::{Query, Store, Write};
+use hark_codec::crypto::KeyPair;
+use hark_codec::nostr::EventDraft;
+use hark_networks::nostr::Nostr;
+use hark_networks::nostr::rules::NostrRules;
+use hark_networks::{Network as _, ReadOptions};
+use hark_peers::{
+    ClientOptions, Direction, EventIntake, EventWriter, IntakeOptions, LocalEnd, PeerClient,
+    PeerError, RelayAddress, SyncMeter, SyncOptions, SyncReport, SyncTotals, WriteOutcome, sync,
+};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio_tungstenite::tungstenite::Message;
+
+/// A signed event.
+pub(crate) fn signed(n: u64, created_at: u64, kind: u16) -> Value {
+    let keys = KeyPair::from_secret([1 + (n % 5) as u8; 32]).unwrap();
+    let (mut json, content) = (Vec::new(), format!("event {n}"));
+    EventDraft { created_at, kind, tags: &[], content: &content }.sign(&keys, &mut json);
+    serde_json::from_slice(&json).unwrap()
+}
+
+/// A signed note.
+pub(crate) fn event(n: u64, created_at: u64) -> Value {
+    signed(n, created_at, 1)
+}
+
+/// Plays a relay that answers each message with what the script says. Returns its address.
+pub(crate) async fn play(
+    script: impl Fn(&Value) -> Vec<String> + Send + Sync + 'static,
+) -> RelayAddress {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("ws://{}", listener.local_addr().unwrap());
+    let script = Arc::new(script);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let script = Arc::clone(&script);
+            tokio::spawn(async move {
+                let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+                while let Some(Ok(message)) = socket.next().await {
+                    let Message::Text(text) = message else { continue };
+                    for answer in script(&serde_json::from_str(&text).unwrap()) {
+                        // The client may have left.
+                        if socket.send(Message::text(answer)).await.is_err() {
+                            return;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    address.parse().unwrap()
+}
+
+/// An archive in memory.
+pub(crate) struct Here {
+    store: Arc<MemoryStore>,
+    intake: Mutex<Option<EventIntake>>,
+    meter: Arc<SyncMeter>,
+    pub(crate) client: ClientOptions,
+    pub(crate) query: Query,
+}
+
+struct Writer(Arc<MemoryStore>);
+
+impl EventWriter for Writer {
+    fn put(&mut self, records: Vec<Box<[u8]>>) -> Result<Vec<WriteOutcome>, String> {
+        let writes: Vec<Write> = records.into_iter().map(Write::Put).collect();
+        let done = self.0.commit(&writes).map_err(|error| error.to_string())?;
+        Ok(done.outcomes.into_iter().map(Ok).collect())
+    }
+}
+
+fn read() -> ReadOptions {
+    ReadOptions { record_bytes_max: 1 << 17, now_s: 1, ..ReadOptions::default() }
+}
+
+impl Here {
+    pub(crate) fn with(events: &[Value]) -> Self {
+        let store = Arc::new(MemoryStore::new(NostrRules));
+        let mut reader = Nostr.lines().reader(&read());
+        for event in events {
+            let mut record = Vec::new();
+            reader.read(event.to_string().as_bytes(), &|_| false, &mut record).unwrap();
+            store.commit(&[Write::Put(record.into())]).unwrap();
+        }
+        let options = IntakeOptions {
+            network: &Nostr,
+            read: read(),
+            known: Some(Arc::clone(&store) as _),
+            rules: Arc::new(|_, _| None),
+            batch_records: 64,
+            feed: None,
+            stored: None,
+        };
+        let intake = EventIntake::start(options, Box::new(Writer(Arc::clone(&store)))).unwrap();
+        let client =
+            ClientOptions { patience: Duration::from_millis(700), ..ClientOptions::default() };
+        let (intake, meter) = (Mutex::new(Some(intake)), Arc::default());
+        Self { store, intake, meter, client, query: Query::default() }
+    }
+
+    pub(crate) async fn sync(
+        &self,
+        address: &RelayAddress,
+        direction: Direction,
+    ) -> Result<SyncReport, PeerError> {
+        let client = PeerClient::connect(address, self.client.clone()).await?;
+        let local = LocalEnd { network: &Nostr, store: Arc::clone(&self.store) as _ };
+        let options = SyncOptions::new(direction, self.query.clone(), vec![4]);
+        let queue = self.intake.lock().as_ref().expect("is open").queue();
+        sync(&client, &options, &local, queue, &self.meter).await
+    }
+
+    /// Waits until everything is written, and returns what was done.
+    pub(crate) fn finish(&self) -> SyncTotals {
+        let intake = self.intake.lock().take();
+        if let Some(intake) = intake {
+            intake.finish().unwrap();
+        }
+        self.meter.totals()
+    }
+}
+
+/// Events in the archive.
+pub(crate) fn held(here: &Here) -> u64 {
+    here.store.stats().records
+}

@@ -1,0 +1,263 @@
+//! Synchronisation with relays that break the rules, each played by a script.
+
+mod kit;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hark_peers::{Direction, PeerError};
+use serde_json::{Value, json};
+
+use kit::{Here, event, held, play, signed};
+
+/// The subscription and the filter of a REQ.
+fn asked(message: &Value) -> Option<(&Value, &Value)> {
+    (message[0] == "REQ").then(|| (&message[1], &message[2]))
+}
+
+/// Answers a REQ as a relay should that has these events and sends at most `limit` of them.
+fn answer(message: &Value, events: &[Value], limit: usize) -> Vec<String> {
+    let Some((subscription, filter)) = asked(message) else { return Vec::new() };
+    let until = filter["until"].as_u64().unwrap_or(u64::MAX);
+    let since = filter["since"].as_u64().unwrap_or(0);
+    let limit = limit.min(filter["limit"].as_u64().unwrap_or(500) as usize);
+    let mut found: Vec<&Value> = events
+        .iter()
+        .filter(|event| (since..=until).contains(&event["created_at"].as_u64().unwrap()))
+        .filter(|event| {
+            filter["ids"].as_array().is_none_or(|ids| ids.iter().any(|id| *id == event["id"]))
+        })
+        .collect();
+    found.sort_by_key(|event| {
+        (u64::MAX - event["created_at"].as_u64().unwrap(), event["id"].to_string())
+    });
+    let events = found.into_iter().take(limit);
+    let events = events.map(|event| json!(["EVENT", subscription, event]).to_string());
+    events.chain([json!(["EOSE", subscription]).to_string()]).collect()
+}
+
+/// A relay that answers a comparison like this is read by pages.
+async fn is_paged(reply: fn(&Value) -> Vec<String>, said: &str) {
+    let events: Vec<Value> = (0..95).map(|n| event(n, 1_700_000_000 + n / 10)).collect();
+    let sent = events.clone();
+    let url = play(move |message| match message[0].as_str() {
+        Some("NEG-OPEN") => reply(message),
+        _ => answer(message, &sent, 30),
+    })
+    .await;
+    let here = Here::with(&[]);
+    let report = here.sync(&url, Direction::Down).await.unwrap();
+    assert!(report.paged.as_ref().is_some_and(|why| why.contains(said)), "{report:?} {said}");
+    assert_eq!(here.finish().stored, 95, "{said}");
+}
+
+#[tokio::test]
+async fn whoever_does_not_compare_is_read_by_pages() {
+    is_paged(|_| vec![], "within").await;
+    is_paged(|_| vec![json!(["NOTICE", "bad msg: negentropy disabled"]).to_string()], "disabled")
+        .await;
+    is_paged(|_| vec![json!(["NOTICE", "unknown command"]).to_string()], "unknown").await;
+    is_paged(
+        |message| vec![json!(["NEG-ERR", message[1], "error: not here"]).to_string()],
+        "not here",
+    )
+    .await;
+    is_paged(
+        |message| {
+            vec![json!(["NEG-ERR", message[1], "blocked: too many query results"]).to_string()]
+        },
+        "too many",
+    )
+    .await;
+}
+
+/// A relay may cut a second. What it cannot return is counted, and the walk goes on behind it.
+#[tokio::test]
+async fn a_second_with_more_events_than_a_page_is_told_of_and_passed() {
+    let mut events: Vec<Value> = (0..150).map(|n| event(n, 1_700_000_005)).collect();
+    events.extend((150..180).map(|n| event(n, 1_700_000_000 + n % 5)));
+    let url = play(move |message| match message[0].as_str() {
+        Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
+        _ => answer(message, &events, 100),
+    })
+    .await;
+    let here = Here::with(&[]);
+    here.sync(&url, Direction::Down).await.unwrap();
+    let totals = here.finish();
+    assert_eq!((totals.stored, totals.unreached), (130, 1));
+}
+
+/// Nothing is stored that was not asked for, does not match, or is not what it says it is.
+#[tokio::test]
+async fn what_was_not_asked_for_or_is_forged_is_not_stored() {
+    let good: Vec<Value> = (0..10).map(|n| event(n, 1_700_000_000 + n)).collect();
+    let mut forged = event(20, 1_700_000_001);
+    forged["sig"] = event(21, 1_700_000_001)["sig"].clone();
+    let mut renamed = event(22, 1_700_000_001);
+    renamed["content"] = "other words".into();
+    let other = signed(23, 1_700_000_002, 7);
+    let future = event(24, 1_900_000_000);
+    let url = play(move |message| match message[0].as_str() {
+        Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
+        Some("REQ") => {
+            let mut all = answer(message, &good, 500);
+            let eose = all.pop().unwrap();
+            if all.len() > 1 {
+                for event in [&forged, &renamed, &other, &future, &json!({"id": 5})] {
+                    all.push(json!(["EVENT", message[1], event]).to_string());
+                }
+                all.push(json!(["EVENT", "another", good[0]]).to_string());
+            }
+            all.push(eose);
+            all
+        }
+        _ => vec![],
+    })
+    .await;
+    let mut here = Here::with(&[]);
+    here.query.kinds = Some(vec![1]);
+    here.query.to = 1_800_000_000;
+    here.sync(&url, Direction::Down).await.unwrap();
+    let totals = here.finish();
+    assert_eq!(totals.stored, 10);
+    assert_eq!(totals.refused_here.of("bad signature"), 1);
+    assert_eq!(totals.refused_here.of("bad id"), 1);
+    assert!(totals.refused_here.of("malformed") >= 1 && totals.unasked >= 2, "{totals:?}");
+}
+
+/// A relay that names events and does not send them, or sends pages without end, or nothing at all,
+/// or messages without end, is left after a bounded time.
+#[tokio::test]
+async fn whoever_would_keep_a_client_for_ever_is_left() {
+    // Names ids that it makes up: a whole range of them as an answer to each message.
+    let rounds = Arc::new(AtomicUsize::new(0));
+    let url = play({
+        let rounds = Arc::clone(&rounds);
+        move |message| match message[0].as_str() {
+            Some("NEG-OPEN" | "NEG-MSG") => {
+                let round = rounds.fetch_add(1, Ordering::Relaxed);
+                let ids: Vec<String> =
+                    (0..100).map(|n| format!("{:064x}", round * 100 + n)).collect();
+                // Version, infinite bound, mode of ids, how many; then a range to be answered.
+                let list = format!("6100000264{}", ids.concat());
+                vec![json!(["NEG-MSG", message[1], list]).to_string()]
+            }
+            _ => answer(message, &[], 500),
+        }
+    })
+    .await;
+    let here = Here::with(&[]);
+    here.sync(&url, Direction::Down).await.unwrap();
+    let totals = here.finish();
+    assert_eq!((totals.stored, totals.not_sent), (0, 100));
+    // More events for one page than any page has.
+    let event = event(1, 1_700_000_000);
+    let url = play(move |message| match message[0].as_str() {
+        Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
+        Some("REQ") => {
+            std::iter::repeat_n(json!(["EVENT", message[1], event]).to_string(), 25_000).collect()
+        }
+        _ => vec![],
+    })
+    .await;
+    let here = Here::with(&[]);
+    let error = here.sync(&url, Direction::Down).await.unwrap_err();
+    assert!(matches!(error, PeerError::Misbehaved(_)), "{error}");
+    // Nothing at all, and a message that is too large.
+    let url = play(|_| vec![]).await;
+    let here = Here::with(&[]);
+    let error = here.sync(&url, Direction::Down).await.unwrap_err();
+    assert!(matches!(error, PeerError::Silent { .. }), "{error}");
+    let url = play(|_| vec![format!("[\"NOTICE\",\"{}\"]", "x".repeat(2 << 20))]).await;
+    let here = Here::with(&[]);
+    let error = here.sync(&url, Direction::Down).await.unwrap_err();
+    assert!(matches!(error, PeerError::Ended(_)), "{error}");
+    assert!(error.to_string().contains("too large"), "{error}");
+}
+
+/// A relay that does not say where an answer ends is waited for once, and what it sent counts.
+#[tokio::test]
+async fn an_answer_without_an_end_is_complete_once_nothing_more_comes() {
+    let events: Vec<Value> = (0..7).map(|n| event(n, 1_700_000_000 + n)).collect();
+    let url = play(move |message| match message[0].as_str() {
+        Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
+        Some("REQ") => {
+            let mut answers = answer(message, &events, 500);
+            // Only an empty answer has its end.
+            if answers.len() > 1 {
+                answers.pop();
+            }
+            answers
+        }
+        _ => vec![],
+    })
+    .await;
+    let here = Here::with(&[]);
+    here.sync(&url, Direction::Down).await.unwrap();
+    assert_eq!(here.finish().stored, 7);
+}
+
+/// Refusals are counted by reason; an event that came too fast is sent again; one without an answer
+/// does not hold up the others.
+#[tokio::test]
+async fn answers_to_uploads_are_counted_and_rates_are_waited_for() {
+    let ours: Vec<Value> = (0..8).map(|n| event(n, 1_700_000_000 + n)).collect();
+    let seen = AtomicUsize::new(0);
+    let url = play(move |message| match message[0].as_str() {
+        Some("EVENT") => {
+            let (id, at) = (&message[1]["id"], message[1]["created_at"].as_u64().unwrap() % 10);
+            let (accepted, reason) = match at {
+                0 => (true, ""),
+                1 => (true, "duplicate: have it"),
+                2 => (false, "blocked: not you"),
+                3 if seen.fetch_add(1, Ordering::Relaxed) == 0 => (false, "rate-limited: slower"),
+                3 => (true, ""),
+                4 => return vec![],
+                5 => (false, "blocked: event was deleted by its author"),
+                _ => (false, "pow: more"),
+            };
+            vec![json!(["OK", id, accepted, reason]).to_string()]
+        }
+        Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
+        _ => answer(message, &[], 500),
+    })
+    .await;
+    let here = Here::with(&ours);
+    here.sync(&url, Direction::Up).await.unwrap();
+    let totals = here.finish();
+    assert_eq!((totals.sent, totals.taken, totals.settled), (8, 2, 2), "{totals:?}");
+    let refused = |reason| totals.refused_there.of(reason);
+    assert_eq!([refused("blocked"), refused("no answer"), refused("pow")], [1, 1, 2]);
+}
+
+/// A relay that asks for AUTH gets it, and then answers.
+#[tokio::test]
+async fn a_relay_that_asks_for_it_gets_a_proof_of_the_key() {
+    let events: Vec<Value> = (0..3).map(|n| event(n, 1_700_000_000 + n)).collect();
+    let proven = AtomicUsize::new(0);
+    let url = play(move |message| match message[0].as_str() {
+        Some("AUTH") => {
+            let tags = message[1]["tags"].to_string();
+            let right = message[1]["kind"] == 22_242 && tags.contains("\"challenge\",\"prove it\"");
+            proven.fetch_add(usize::from(right), Ordering::Relaxed);
+            vec![json!(["OK", message[1]["id"], right, ""]).to_string()]
+        }
+        Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
+        Some("REQ") if proven.load(Ordering::Relaxed) == 0 => vec![
+            json!(["AUTH", "prove it"]).to_string(),
+            json!(["CLOSED", message[1], "auth-required: who are you?"]).to_string(),
+        ],
+        _ => answer(message, &events, 500),
+    })
+    .await;
+    let here = Here::with(&[]);
+    let error = here.sync(&url, Direction::Down).await.unwrap_err();
+    assert!(error.to_string().contains("--key-file"), "{error}");
+    let mut here = Here::with(&[]);
+    here.client.key = hark_codec::crypto::KeyPair::from_secret([9; 32]);
+    here.sync(&url, Direction::Down).await.unwrap();
+    assert_eq!(here.finish().stored, 3);
+    assert_eq!(held(&here), 3);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}

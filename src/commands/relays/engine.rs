@@ -1,0 +1,179 @@
+//! The archive under streams that run for long: who writes it, how its new events are learnt of, and
+//! how it is read as it is now.
+//!
+//! Beside a running server, the server writes and says what is new (control.sock). It may be
+//! stopped, started or replaced: writes wait for it. Else this process writes, and knows what is new.
+//! Which of the two holds is decided at the start, so that a server that restarts finds its archive
+//! free.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use hark_archive::{Outcome, Record, Store, vital};
+use hark_peers::{EventIntake, EventWriter, LocalFeed, SnapshotOpener, StreamEnds, WriteOutcome};
+use hark_server::control::FedRecord;
+
+use crate::location::{ArchiveLocation, WriterHandle};
+
+/// How often a server that is gone is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Times that a write is tried again that a running server cannot do.
+const RETRIES_MAX: u32 = 40;
+
+/// An archive under streams. [`StreamArchive::finish`] closes it.
+pub(super) struct StreamArchive {
+    pub(super) ends: StreamEnds,
+    intake: EventIntake,
+    following: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl StreamArchive {
+    /// Opens the archive. Streams stop waiting for a server once `stop` is set.
+    pub(super) fn open(
+        location: &ArchiveLocation,
+        private: bool,
+        stop: &Arc<AtomicBool>,
+    ) -> anyhow::Result<Self> {
+        let feed = Arc::<LocalFeed>::default();
+        let writer = location.write()?;
+        let is_served = location.control()?.is_some();
+        let store = match &writer {
+            WriterHandle::Server(_) => None,
+            _ => Some(writer.read(location)?),
+        };
+        let open = opener(location, store.clone());
+        let following = is_served.then(|| follow(location, &feed, stop)).transpose()?;
+        // What the server stores, it says.
+        let stored = {
+            let feed = Arc::clone(&feed);
+            Arc::new(move |record: &Record<'_>| feed.publish(record)) as hark_peers::StoredListener
+        };
+        let stored = (!is_served).then_some(stored);
+        let is_database = matches!(writer, WriterHandle::Database(_));
+        let writer = WaitingWriter {
+            writer,
+            location: location.of(location.network),
+            stop: Arc::clone(stop),
+        };
+        let mut options = super::intake_options(location, is_database, private);
+        options.known = store.filter(|_| !is_database);
+        (options.feed, options.stored) = (Some(Arc::clone(&feed)), stored);
+        let intake = EventIntake::start(options, Box::new(writer))
+            .context("the threads that check events could not be started")?;
+        let network = location.network;
+        let ends = StreamEnds { network, open, feed, intake: intake.queue() };
+        Ok(Self { ends, intake, following, stop: Arc::clone(stop) })
+    }
+
+    /// Writes what was received, and closes the archive. All streams must have ended.
+    pub(super) fn finish(self) -> anyhow::Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        drop(self.ends);
+        let written = self.intake.finish();
+        if let Some(thread) = self.following {
+            // Its panic has ended the process.
+            let _ = thread.join();
+        }
+        written.context("not all that was received was written")
+    }
+}
+
+/// Returns what opens the archive for a comparison: the store that is written, or the files as the
+/// server has left them.
+fn opener(location: &ArchiveLocation, store: Option<Arc<dyn Store>>) -> SnapshotOpener {
+    let location = location.of(location.network);
+    Arc::new(move || match &store {
+        Some(store) => Ok(Arc::clone(store)),
+        None => location.read().map_err(|error| format!("{error:#}")),
+    })
+}
+
+/// Starts a thread that passes on what the server says is new.
+fn follow(
+    location: &ArchiveLocation,
+    feed: &Arc<LocalFeed>,
+    stop: &Arc<AtomicBool>,
+) -> anyhow::Result<JoinHandle<()>> {
+    let client = location.control()?.context("the server has just ended; run this again")?;
+    let first = client.follow().context(
+        "the server does not say what is new; it must be of the same version as this command",
+    )?;
+    let (location, feed) = (location.of(location.network), Arc::clone(feed));
+    let stop = Arc::clone(stop);
+    let thread = vital::spawn("hark-follow", move || {
+        let mut records = Some(first);
+        while !stop.load(Ordering::Relaxed) {
+            let Some(mut open) = records.take() else {
+                std::thread::sleep(LOOK_EVERY);
+                let client = location.control().ok().flatten();
+                records = client.and_then(|client| client.follow().ok());
+                if records.is_some() {
+                    tracing::info!("the server is back");
+                    // What was stored before is found by comparing.
+                    feed.lagged();
+                }
+                continue;
+            };
+            if let Err(error) = open.read_for(LOOK_EVERY, &stop, &mut |said| match said {
+                FedRecord::Record(record) => feed.publish(&record),
+                FedRecord::Lagged => feed.lagged(),
+            }) {
+                tracing::warn!(%error, "the server is gone; waiting for it");
+            }
+        }
+    });
+    thread.context("the thread that follows the server could not be started")
+}
+
+/// Writes events, and waits where the server or the database is gone for a while.
+struct WaitingWriter {
+    writer: WriterHandle,
+    location: ArchiveLocation,
+    stop: Arc<AtomicBool>,
+}
+
+impl EventWriter for WaitingWriter {
+    fn put(&mut self, records: Vec<Box<[u8]>>) -> Result<Vec<WriteOutcome>, String> {
+        let mut outcomes: Vec<Option<Outcome>> = vec![None; records.len()];
+        let mut retries = 0;
+        loop {
+            let missing = records.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
+            let missing: Vec<Box<[u8]>> = missing.map(|(record, _)| record.clone()).collect();
+            let failed = match self.writer.put(missing) {
+                Ok(written) => {
+                    let mut failed = None;
+                    let open = outcomes.iter_mut().filter(|outcome| outcome.is_none());
+                    for (outcome, written) in open.zip(written) {
+                        match written {
+                            Ok(written) => *outcome = Some(written),
+                            Err(words) => failed = Some(words),
+                        }
+                    }
+                    retries += 1;
+                    failed
+                }
+                Err(error) if matches!(self.writer, WriterHandle::Own(_)) => {
+                    return Err(format!("{error:#}"));
+                }
+                Err(error) => Some(format!("{error:#}")),
+            };
+            let Some(words) = failed else {
+                return Ok(outcomes.into_iter().flatten().map(Ok).collect());
+            };
+            if retries > RETRIES_MAX || self.stop.load(Ordering::Relaxed) {
+                return Err(words);
+            }
+            tracing::debug!(error = words, "writing again");
+            std::thread::sleep(LOOK_EVERY);
+            if matches!(self.writer, WriterHandle::Server(_))
+                && let Ok(Some(client)) = self.location.control()
+            {
+                self.writer = WriterHandle::Server(client);
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What the commands that talk with other relays share: which events are accepted from them and
+//! how they are written, and the flags that say how a relay is treated.
+
+mod engine;
+mod plan;
+pub(crate) mod router;
+mod router_metrics;
+pub(crate) mod stream;
+pub(crate) mod sync;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use hark_archive::Store;
+use hark_codec::crypto::KeyPair;
+use hark_codec::hex;
+use hark_codec::nostr::{EventArena, npub};
+use hark_networks::ReadOptions;
+use hark_networks::nostr::admit;
+use hark_peers::{
+    ClientOptions, EventIntake, EventRules, EventWriter, IntakeOptions, LocalEnd, StoredListener,
+    WriteOutcome,
+};
+
+use crate::WrongUse;
+use crate::config::{Config, LogFormat, setup};
+use crate::location::{ArchiveLocation, WriterHandle};
+use crate::log::{LogFlags, ServerLog};
+use crate::when;
+
+/// Exit code of a command that did its work, but for some events: see its report.
+pub(crate) const IN_PART: u8 = 3;
+/// Records made durable at once, in files and in a database.
+const BATCH_RECORDS: usize = 1_024;
+const BATCH_RECORDS_DATABASE: usize = 4_096;
+
+/// How relays are treated.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RelayArgs {
+    /// A file with the key to authenticate with (NIP-42): nsec1… or 64 hex digits
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// Also send what is private: protected events (NIP-70) and the kinds of `privacy.kinds`
+    #[arg(long)]
+    pub(crate) private: bool,
+    /// Seconds that a relay may leave a request without an answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) timeout: u64,
+}
+
+impl RelayArgs {
+    /// Returns how connections are made. Messages are as long as this archive takes events.
+    pub(crate) fn client(&self, config: &Config) -> anyhow::Result<ClientOptions> {
+        let key = self.key_file.as_deref().map(key).transpose()?;
+        Ok(ClientOptions { key, ..client(config, Duration::from_secs(self.timeout)) })
+    }
+}
+
+/// What is logged.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LogArgs {
+    /// What is logged: error, warn, info, debug, trace, or a filter [default: log.level, info]
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) log_level: Option<String>,
+    /// The format of the log [default: log.format, text]
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+impl LogArgs {
+    /// Starts the log.
+    pub(crate) fn start(&self, location: &ArchiveLocation) -> anyhow::Result<()> {
+        let flags = LogFlags { level: self.log_level.clone(), format: self.log_format };
+        ServerLog::start(flags, &location.config.log).map_err(WrongUse)?;
+        Ok(())
+    }
+}
+
+/// Returns how connections without a key are made.
+pub(crate) fn client(config: &Config, patience: Duration) -> ClientOptions {
+    let defaults = ClientOptions::default();
+    let message_bytes_max =
+        defaults.message_bytes_max.max(config.limits.event_bytes_max.saturating_add(4096));
+    ClientOptions { patience, message_bytes_max, ..defaults }
+}
+
+/// Reads a secret key from a file.
+pub(crate) fn key(path: &Path) -> anyhow::Result<KeyPair> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("the key in {} could not be read", path.display()))?;
+    let text = text.trim();
+    let bytes = hex::decode_32(text.to_ascii_lowercase().as_bytes())
+        .or_else(|| npub::decode_secret(text))
+        .and_then(KeyPair::from_secret);
+    bytes.ok_or_else(|| {
+        let path = path.display();
+        WrongUse(format!("{path} holds no secret key: write it as nsec1… or as 64 hex digits"))
+            .into()
+    })
+}
+
+/// Returns the location of the events, or why there is none.
+pub(crate) fn events(location: &ArchiveLocation) -> anyhow::Result<ArchiveLocation> {
+    let nostr = setup("nostr");
+    let nostr =
+        nostr.ok_or_else(|| WrongUse("this program does not keep Nostr's events".into()))?;
+    Ok(location.of(nostr.network))
+}
+
+/// Returns which events are accepted from relays: those that clients may publish here. Protected
+/// events come from their authors alone, unless `private` lets other relays send them.
+fn rules(config: &Config, private: bool) -> EventRules {
+    let (limits, policy) = (config.limits.clone(), config.policy.clone());
+    Arc::new(move |event, bytes| {
+        let author = [*event.pubkey()];
+        let proven = if private { &author[..] } else { &[] };
+        let mut arena = EventArena::new();
+        admit::refusal(event, bytes, &limits, when::now_s(), proven, &mut arena)
+            // An expired event is counted as such by whoever reads it next.
+            .filter(|_| event.expiration().is_none_or(|at| at > when::now_s()))
+            .or_else(|| policy.refusal(event))
+    })
+}
+
+/// An archive as it is written and read.
+pub(crate) struct OpenArchive {
+    pub(crate) local: LocalEnd,
+    pub(crate) intake: EventIntake,
+}
+
+/// Opens the archive, and starts the threads that check and write events.
+pub(crate) fn open(
+    location: &ArchiveLocation,
+    private: bool,
+    stored: Option<StoredListener>,
+) -> anyhow::Result<OpenArchive> {
+    let writer = location.write()?;
+    let store = writer.read(location)?;
+    let local = LocalEnd { network: location.network, store: Arc::clone(&store) };
+    let intake = intake(location, writer, Some(store), private, stored)?;
+    Ok(OpenArchive { local, intake })
+}
+
+/// Starts the threads that check events and have `writer` write them. A database looks ids up in
+/// batches, as records are put.
+pub(crate) fn intake(
+    location: &ArchiveLocation,
+    writer: WriterHandle,
+    known: Option<Arc<dyn Store>>,
+    private: bool,
+    stored: Option<StoredListener>,
+) -> anyhow::Result<EventIntake> {
+    let is_database = matches!(writer, WriterHandle::Database(_));
+    let mut options = intake_options(location, is_database, private);
+    (options.known, options.stored) = (known.filter(|_| !is_database), stored);
+    let intake = EventIntake::start(options, Box::new(ArchiveWriter(writer)));
+    intake.context("the threads that check events could not be started")
+}
+
+/// Returns how events are checked that go into an archive.
+fn intake_options(location: &ArchiveLocation, is_database: bool, private: bool) -> IntakeOptions {
+    IntakeOptions {
+        network: location.network,
+        read: ReadOptions {
+            record_bytes_max: location.shelf_config().record_bytes_max,
+            trusted: false,
+            now_s: when::now_s(),
+            own_urls: location.config.info.urls().collect(),
+        },
+        known: None,
+        rules: rules(&location.config, private),
+        batch_records: if is_database { BATCH_RECORDS_DATABASE } else { BATCH_RECORDS },
+        feed: None,
+        stored: None,
+    }
+}
+
+/// Writes events as every command does.
+struct ArchiveWriter(WriterHandle);
+
+impl EventWriter for ArchiveWriter {
+    fn put(&mut self, records: Vec<Box<[u8]>>) -> Result<Vec<WriteOutcome>, String> {
+        self.0.put(records).map_err(|error| format!("{error:#}"))
+    }
+}

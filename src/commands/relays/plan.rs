@@ -1,0 +1,173 @@
+//! The file of `hark router`: which streams there are. Words are strfry's where they fit.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use hark_archive::Query;
+use hark_peers::{ClientOptions, Direction, EventPlugin, RelayAddress, StreamOptions};
+use serde::Deserialize;
+
+use super::stream::{CatchUp, catch_up};
+use super::sync::queries;
+use crate::WrongUse;
+use crate::location::ArchiveLocation;
+
+/// The file as typed.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RouterPlan {
+    /// Where `/metrics` is served, if it is.
+    pub(super) metrics: Option<SocketAddr>,
+    #[serde(default)]
+    pub(super) streams: BTreeMap<String, StreamPlan>,
+}
+
+/// A stream as typed.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StreamPlan {
+    #[serde(default)]
+    dir: PlanDirection,
+    urls: Vec<String>,
+    filter: Option<toml::Value>,
+    #[serde(default = "day")]
+    catch_up: String,
+    #[serde(default)]
+    private: bool,
+    key_file: Option<PathBuf>,
+    events_per_s_max: Option<u32>,
+    #[serde(default = "half_a_minute")]
+    timeout_s: u64,
+    #[serde(alias = "pluginDown")]
+    plugin_down: Option<String>,
+    #[serde(alias = "pluginUp")]
+    plugin_up: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum PlanDirection {
+    #[default]
+    Down,
+    Up,
+    Both,
+}
+
+fn day() -> String {
+    "1d".into()
+}
+
+fn half_a_minute() -> u64 {
+    30
+}
+
+/// A stream to one relay.
+pub(super) struct PlannedStream {
+    /// The name of the stream and the relay's address.
+    pub(super) key: (String, RelayAddress),
+    /// What was typed, by which it is seen whether it has changed.
+    pub(super) typed: StreamPlan,
+    pub(super) options: StreamOptions,
+}
+
+impl RouterPlan {
+    /// Reads the file, and what its streams are.
+    pub(super) fn load(
+        path: &Path,
+        location: &ArchiveLocation,
+    ) -> anyhow::Result<(Self, Vec<PlannedStream>)> {
+        let shown = path.display();
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("{shown} could not be read"))?;
+        let plan: Self =
+            toml::from_str(&text).map_err(|error| WrongUse(format!("{shown}: {error}")))?;
+        if plan.streams.is_empty() {
+            return Err(WrongUse(format!(
+                "{shown} names no stream: write one as [streams.NAME] with urls = [\"wss://…\"]"
+            ))
+            .into());
+        }
+        let mut streams = Vec::new();
+        for (name, typed) in &plan.streams {
+            let planned = typed.planned(name, location);
+            let wrong = |error| WrongUse(format!("{shown}: [streams.{name}] {error:#}"));
+            streams.extend(planned.map_err(wrong)?);
+        }
+        Ok((plan, streams))
+    }
+}
+
+impl StreamPlan {
+    /// Whether private events go either way.
+    pub(super) fn is_private(&self) -> bool {
+        self.private
+    }
+
+    fn planned(
+        &self,
+        name: &str,
+        location: &ArchiveLocation,
+    ) -> anyhow::Result<Vec<PlannedStream>> {
+        anyhow::ensure!(!self.urls.is_empty(), "`urls` is empty");
+        anyhow::ensure!(
+            (1..=3600).contains(&self.timeout_s),
+            "`timeout_s` is {}, and must be from 1 to 3600",
+            self.timeout_s
+        );
+        anyhow::ensure!(self.events_per_s_max != Some(0), "`events_per_s_max` must be above 0");
+        let CatchUp(catch_up_s) =
+            catch_up(&self.catch_up).map_err(|why| anyhow::anyhow!("`catch_up`: {why}"))?;
+        let query = self.query(location)?;
+        let key = self.key_file.as_deref().map(super::key).transpose()?;
+        let client = super::client(&location.config, Duration::from_secs(self.timeout_s));
+        let client = ClientOptions { key, ..client };
+        let mut urls = self.urls.clone();
+        urls.sort_unstable();
+        urls.dedup();
+        urls.iter()
+            .map(|url| {
+                let address: RelayAddress =
+                    url.parse().map_err(|why| anyhow::anyhow!("`urls`: {url}: {why}"))?;
+                let plugin = |command: &Option<String>| {
+                    let command = command.as_deref();
+                    command.map(|command| Arc::new(EventPlugin::new(command, url)))
+                };
+                let options = StreamOptions {
+                    direction: match self.dir {
+                        PlanDirection::Down => Direction::Down,
+                        PlanDirection::Up => Direction::Up,
+                        PlanDirection::Both => Direction::Both,
+                    },
+                    query: query.clone(),
+                    private_kinds: if self.private {
+                        Vec::new()
+                    } else {
+                        location.config.private_kinds.clone()
+                    },
+                    send_protected: self.private,
+                    catch_up_s,
+                    events_per_s_max: self.events_per_s_max,
+                    plugin_down: plugin(&self.plugin_down),
+                    plugin_up: plugin(&self.plugin_up),
+                    client: client.clone(),
+                };
+                Ok(PlannedStream { key: (name.into(), address), typed: self.clone(), options })
+            })
+            .collect()
+    }
+
+    fn query(&self, location: &ArchiveLocation) -> anyhow::Result<Query> {
+        let text = match &self.filter {
+            None => "{}".into(),
+            Some(toml::Value::String(text)) => text.clone(),
+            Some(table @ toml::Value::Table(_)) => serde_json::to_string(table)?,
+            Some(_) => anyhow::bail!("`filter` is a table, or the text of one in JSON"),
+        };
+        let query = queries(location, &[text])?.into_iter().next();
+        query.context("`filter`: nothing can match it")
+    }
+}

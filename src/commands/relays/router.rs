@@ -1,0 +1,200 @@
+//! `hark router`: many streams, as a file says, which is read again when it changes.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use hark_peers::{PeerError, RelayAddress, RelayStream, StreamEnds, StreamStatus};
+use tokio::net::TcpListener;
+use tokio::task::{AbortHandle, JoinSet, LocalSet};
+
+use super::LogArgs;
+use super::engine::StreamArchive;
+use super::plan::{PlannedStream, RouterPlan, StreamPlan};
+use super::router_metrics::{self, SharedStatuses};
+use super::stream::runtime;
+use crate::location::ArchiveLocation;
+use crate::{interrupt, notify, print};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark router router.toml
+  hark router router.toml --check
+
+A file of streams:
+  metrics = \"127.0.0.1:9464\"            # where /metrics is; none without it
+
+  [streams.friends]
+  dir = \"both\"                          # down, up or both; down without it
+  urls = [\"wss://a.example\", \"wss://b.example\"]
+  filter = { kinds = [0, 1], authors = [\"npub1…\"] }
+  catch_up = \"1d\"                       # how far back both are compared: 12h, 7d, all, or 0
+  events_per_s_max = 500                # taken from a relay; no bound without it
+  timeout_s = 30
+  key_file = \"relay.key\"                # answers AUTH
+  private = false                       # whether private events are sent
+  plugin_down = \"./policy.py\"           # decides which events come in: strfry's plugins
+  plugin_up = \"./policy.py\"             # decides which events go out
+
+Each stream is like `hark stream`. The file is read again when it changes: streams that it no longer \
+names end, new and changed ones begin, and the others are not touched. A file that is wrong changes \
+nothing, and the log says why. Start it after the archive's server, beside which it then runs and \
+for which it waits if that restarts.
+
+Exit codes: 0 stopped, 1 failed, 2 wrong flags or file.")]
+pub(crate) struct RouterArgs {
+    /// The file of streams
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Only say whether the file can be used, and what its streams are
+    #[arg(long)]
+    pub(crate) check: bool,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// How often the file and the end are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+pub(crate) fn run(args: &RouterArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    let location = super::events(location)?;
+    let (plan, streams) = RouterPlan::load(&args.file, &location)?;
+    if args.check {
+        for PlannedStream { key: (name, address), options, .. } in &streams {
+            let filter = location.network.filters().text(&options.query);
+            let direction = format!("{:?}", options.direction).to_lowercase();
+            print::line(&format!("{name}: {direction} {address} {filter}"))?;
+        }
+        print::line(&format!("{} can be used", args.file.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    args.log.start(&location)?;
+    let stop = interrupt::flag()?;
+    let is_private = plan.streams.values().any(StreamPlan::is_private);
+    let archive = StreamArchive::open(&location, is_private, &stop)?;
+    let runtime = runtime()?;
+    let failed = {
+        let local = LocalSet::new();
+        let router = Router {
+            args,
+            location: &location,
+            ends: archive.ends.clone(),
+            running: JoinSet::new(),
+            streams: BTreeMap::new(),
+            statuses: Arc::default(),
+        };
+        local.block_on(&runtime, router.run(plan, streams, &stop))
+    };
+    runtime.shutdown_background();
+    let written = archive.finish();
+    if let Some(error) = failed? {
+        return Err(error.into());
+    }
+    written?;
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The streams that run.
+struct Router<'a> {
+    args: &'a RouterArgs,
+    location: &'a ArchiveLocation,
+    ends: StreamEnds,
+    running: JoinSet<PeerError>,
+    streams: BTreeMap<(String, RelayAddress), (StreamPlan, AbortHandle)>,
+    statuses: SharedStatuses,
+}
+
+impl Router<'_> {
+    /// Runs until `stop` is set, or the archive fails, which is returned.
+    async fn run(
+        mut self,
+        mut plan: RouterPlan,
+        streams: Vec<PlannedStream>,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<Option<PeerError>> {
+        if let Some(address) = plan.metrics {
+            let listener = TcpListener::bind(address).await;
+            let listener =
+                listener.with_context(|| format!("metrics cannot be served on {address}"))?;
+            tracing::info!(%address, "metrics are served");
+            tokio::spawn(router_metrics::serve(listener, Arc::clone(&self.statuses)));
+        }
+        self.apply(streams);
+        notify::ready(&format!("{} streams", self.streams.len()), false);
+        let (mut read, mut seen) = (self.text(), self.text());
+        let failed = loop {
+            tokio::select! {
+                Some(ended) = self.running.join_next() => match ended {
+                    Ok(error) => break Some(error),
+                    Err(error) if error.is_cancelled() => {}
+                    Err(error) => break Some(PeerError::Ended(format!("a stream failed: {error}"))),
+                },
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+            if stop.load(Ordering::Relaxed) {
+                break None;
+            }
+            // A file that still changes may be half written.
+            let now = self.text();
+            if now == read || now != seen {
+                seen = now;
+                continue;
+            }
+            read = now;
+            match RouterPlan::load(&self.args.file, self.location) {
+                Ok((new, streams)) => {
+                    if new.metrics != plan.metrics {
+                        tracing::warn!("the address of the metrics changes with a restart only");
+                    }
+                    plan = RouterPlan { metrics: plan.metrics, ..new };
+                    self.apply(streams);
+                }
+                Err(error) => {
+                    tracing::error!("the file is not used, and nothing was changed: {error:#}");
+                }
+            }
+        };
+        notify::stopping();
+        self.running.shutdown().await;
+        Ok(failed)
+    }
+
+    /// The file's text; `None` if it cannot be read.
+    fn text(&self) -> Option<String> {
+        std::fs::read_to_string(&self.args.file).ok()
+    }
+
+    /// Ends streams that are no longer wanted, and begins those that are new or changed.
+    fn apply(&mut self, wanted: Vec<PlannedStream>) {
+        let (mut ended, mut begun) = (0, 0);
+        self.streams.retain(|key, (typed, handle)| {
+            let stays = wanted.iter().any(|stream| stream.key == *key && stream.typed == *typed);
+            if !stays {
+                handle.abort();
+                self.statuses.lock().remove(key);
+                ended += 1;
+            }
+            stays
+        });
+        for PlannedStream { key, typed, options } in wanted {
+            if self.streams.contains_key(&key) {
+                continue;
+            }
+            let status = Arc::<StreamStatus>::default();
+            self.statuses.lock().insert(key.clone(), Arc::clone(&status));
+            let stream =
+                RelayStream { address: key.1.clone(), options, ends: self.ends.clone(), status };
+            let handle = self.running.spawn_local(stream.run());
+            self.streams.insert(key, (typed, handle));
+            begun += 1;
+        }
+        tracing::info!(streams = self.streams.len(), begun, ended, "the file is in force");
+    }
+}

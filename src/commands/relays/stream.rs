@@ -1,0 +1,225 @@
+//! `hark stream`: keeps the archive and some relays in step until it is stopped.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::Args;
+use hark_peers::{PeerError, RelayAddress, RelayStream, StreamEnds, StreamOptions, StreamStatus};
+use serde_json::{Value, json};
+use tokio::task::{JoinSet, LocalSet};
+
+use super::engine::StreamArchive;
+use super::sync::{DirectionArg, queries, reasons};
+use super::{LogArgs, RelayArgs};
+use crate::location::ArchiveLocation;
+use crate::print::{self, CommandProgress, CountedUnit};
+use crate::{WrongUse, interrupt, when};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark stream wss://relay.example
+  hark stream wss://a.example wss://b.example --filter '{\"kinds\":[0,1]}' --dir both
+  hark stream ws://10.0.0.2:7777 --dir up --catch-up all
+
+New events go where they belong as they come. When a connection is made, and when something was missed, \
+both sides are compared (NIP-77), as far back as --catch-up says. A connection that is lost is made \
+again, after a wait that grows. An event never goes back to the relay that it came from. Until it is \
+stopped by Ctrl-C or SIGTERM it runs beside the archive's server, which it waits for if that restarts; \
+if none runs when it starts, it holds the archive itself. What is bounded and checked is as in \
+`hark sync`; `hark router` runs many streams by a file.
+
+Exit codes: 0 stopped, 1 failed, 2 wrong flags or filter.")]
+pub(crate) struct StreamArgs {
+    /// The relays: wss://host or ws://host:port
+    #[arg(value_name = "URL", required = true)]
+    pub(crate) relays: Vec<RelayAddress>,
+    /// The events [default: all]
+    #[arg(long, value_name = "FILTER")]
+    pub(crate) filter: Option<String>,
+    /// Where events go
+    #[arg(long, value_enum, default_value_t = DirectionArg::Down)]
+    pub(crate) dir: DirectionArg,
+    /// How far back both are compared: an age like 12h or 7d, `all`, or 0 for not at all
+    #[arg(long, value_name = "AGE", default_value = "1d", value_parser = catch_up)]
+    pub(crate) catch_up: CatchUp,
+    #[command(flatten)]
+    pub(crate) treated: RelayArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+    /// Print what was done as JSON at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How far back both sides are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CatchUp(pub(crate) Option<u64>);
+
+/// Reads how far back both sides are compared. The error is a text for people.
+pub(super) fn catch_up(text: &str) -> Result<CatchUp, String> {
+    match text {
+        "all" => Ok(CatchUp(None)),
+        "0" => Ok(CatchUp(Some(0))),
+        age => when::age(age)
+            .map(|age_s| CatchUp(Some(age_s)))
+            .ok_or_else(|| "give an age like 12h or 7d, `all`, or 0".into()),
+    }
+}
+
+/// How often progress is shown, and the end is looked for.
+const SHOW_EVERY: Duration = Duration::from_millis(200);
+
+pub(crate) fn run(args: &StreamArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    let location = super::events(location)?;
+    let filters: Vec<String> = args.filter.iter().cloned().collect();
+    let query = queries(&location, &filters)?.into_iter().next();
+    let query = query.ok_or_else(|| WrongUse("nothing can match this filter".into()))?;
+    let options = StreamOptions {
+        direction: args.dir.into(),
+        query,
+        private_kinds: if args.treated.private {
+            Vec::new()
+        } else {
+            location.config.private_kinds.clone()
+        },
+        send_protected: args.treated.private,
+        catch_up_s: args.catch_up.0,
+        events_per_s_max: None,
+        plugin_down: None,
+        plugin_up: None,
+        client: args.treated.client(&location.config)?,
+    };
+    args.log.start(&location)?;
+    let stop = interrupt::flag()?;
+    let archive = StreamArchive::open(&location, args.treated.private, &stop)?;
+    let runtime = runtime()?;
+    let started = Instant::now();
+    let mut relays = args.relays.clone();
+    relays.sort_unstable();
+    relays.dedup();
+    let streams: Vec<_> =
+        relays.into_iter().map(|address| (address, Arc::<StreamStatus>::default())).collect();
+    let failed = {
+        let local = LocalSet::new();
+        let ends = archive.ends.clone();
+        let work = watch(&options, ends, &streams, &stop);
+        let failed = local.block_on(&runtime, work);
+        drop(local);
+        failed
+    };
+    runtime.shutdown_background();
+    let written = archive.finish();
+    report(args, &streams, started.elapsed())?;
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    written?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the runtime of streams.
+pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the system does not let Hark open connections")
+}
+
+/// Runs the streams until `stop` is set, or the archive fails.
+async fn watch(
+    options: &StreamOptions,
+    ends: StreamEnds,
+    streams: &[(RelayAddress, Arc<StreamStatus>)],
+    stop: &AtomicBool,
+) -> Option<PeerError> {
+    let mut running = JoinSet::new();
+    for (address, status) in streams {
+        let stream = RelayStream {
+            address: address.clone(),
+            options: options.clone(),
+            ends: ends.clone(),
+            status: Arc::clone(status),
+        };
+        running.spawn_local(stream.run());
+    }
+    drop(ends);
+    let mut progress = CommandProgress::start("stream", 0, CountedUnit::Records);
+    let failed = loop {
+        tokio::select! {
+            ended = running.join_next() => {
+                break ended.map(|ended| {
+                    ended.unwrap_or_else(|error| PeerError::Ended(format!("a stream failed: {error}")))
+                });
+            }
+            () = tokio::time::sleep(SHOW_EVERY) => progress.at(0, 0, &words(streams)),
+        }
+        if stop.load(Ordering::Relaxed) {
+            break None;
+        }
+    };
+    running.shutdown().await;
+    progress.finish();
+    failed
+}
+
+fn words(streams: &[(RelayAddress, Arc<StreamStatus>)]) -> String {
+    let (mut stored, mut taken) = (0, 0);
+    for (_, status) in streams {
+        let totals = status.meter.totals();
+        (stored, taken) = (stored + totals.stored, taken + totals.taken);
+    }
+    let connected = streams.iter().filter(|(_, status)| status.is_connected()).count();
+    let in_step = streams.iter().filter(|(_, status)| status.is_in_step()).count();
+    format!(
+        "{connected} of {} connected, {in_step} in step; {} stored, {} taken there",
+        streams.len(),
+        print::number(stored),
+        print::number(taken)
+    )
+}
+
+fn report(
+    args: &StreamArgs,
+    streams: &[(RelayAddress, Arc<StreamStatus>)],
+    spent: Duration,
+) -> anyhow::Result<()> {
+    if args.json {
+        let relays: Vec<Value> =
+            streams.iter().map(|(address, status)| to_json(address, status)).collect();
+        let report = json!({ "seconds": spent.as_secs_f64(), "relays": relays });
+        return print::line(&report.to_string());
+    }
+    for (address, status) in streams {
+        let totals = status.meter.totals();
+        print::line(&format!(
+            "{address}: {} stored, {} taken there, {} refused there; connected {} times{}",
+            print::number(totals.stored),
+            print::number(totals.taken),
+            print::number(totals.refused_there.total()),
+            status.connections(),
+            status.last_error().map(|error| format!(", at last: {error}")).unwrap_or_default()
+        ))?;
+    }
+    Ok(())
+}
+
+fn to_json(address: &RelayAddress, status: &StreamStatus) -> Value {
+    let totals = status.meter.totals();
+    json!({
+        "relay": address.as_str(),
+        "connections": status.connections(),
+        "last_error": status.last_error(),
+        "received": totals.received,
+        "stored": totals.stored,
+        "not_stored": reasons(&totals.refused_here),
+        "sent": totals.sent,
+        "taken": totals.taken,
+        "settled": totals.settled,
+        "refused": reasons(&totals.refused_there),
+        "withheld": totals.withheld,
+    })
+}

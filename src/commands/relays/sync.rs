@@ -1,0 +1,346 @@
+//! `hark sync`: brings the archive and a relay into step, once.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use hark_archive::Query;
+use hark_peers::{
+    Direction, IntakeQueue, LocalEnd, PeerClient, PeerError, ReasonCounts, RelayAddress, SyncMeter,
+    SyncOptions, SyncTotals, sync,
+};
+use serde_json::{Value, json};
+
+use super::{IN_PART, OpenArchive, RelayArgs};
+use crate::location::ArchiveLocation;
+use crate::print::{self, CommandProgress, CountedUnit};
+use crate::question::{self, FilterFault};
+use crate::{interrupt, when};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark sync wss://relay.example
+  hark sync wss://relay.example --filter '{\"authors\":[\"npub1…\"]}' --dir both
+  hark sync ws://10.0.0.2:7777 --dir up --private --key-file relay.key
+  hark sync wss://relay.example --dry-run --json
+
+The two sides compare which events they have (NIP-77), and only what differs is sent, while they still \
+compare. A relay that does not compare is read page by page. Every id and signature is checked, on all \
+cores, and what clients may not publish here is not taken from relays either ([policy] and [limits]). \
+A server may run on the archive meanwhile: it does the writes, and its subscribers get the events. A \
+run that was stopped or lost its connection goes on when it is run again.
+
+Exit codes: 0 both are in step (what is deleted, expired or replaced on one side may stay so), 1 failed, \
+2 wrong flags or filter, 3 done, but some events were refused or not reached: the report says which, \
+130 interrupted. What one side keeps to itself, as private events, is counted and does not fail.")]
+pub(crate) struct SyncArgs {
+    /// The relay: wss://host or ws://host:port
+    #[arg(value_name = "URL")]
+    pub(crate) relay: RelayAddress,
+    /// The events that both are to have; several filters one after the other [default: all]
+    #[arg(long, value_name = "FILTER")]
+    pub(crate) filter: Vec<String>,
+    /// Where events go
+    #[arg(long, value_enum, default_value_t = DirectionArg::Down)]
+    pub(crate) dir: DirectionArg,
+    /// Only count what each side lacks
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Read the relay page by page, without comparing
+    #[arg(long)]
+    pub(crate) pages: bool,
+    #[command(flatten)]
+    pub(crate) relays: RelayArgs,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where events go, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DirectionArg {
+    /// From the relay into the archive
+    Down,
+    /// From the archive to the relay
+    Up,
+    /// Both ways
+    Both,
+}
+
+impl From<DirectionArg> for Direction {
+    fn from(typed: DirectionArg) -> Self {
+        match typed {
+            DirectionArg::Down => Self::Down,
+            DirectionArg::Up => Self::Up,
+            DirectionArg::Both => Self::Both,
+        }
+    }
+}
+
+/// How often progress is shown.
+const SHOW_EVERY: Duration = Duration::from_millis(100);
+
+/// How a run ended.
+#[derive(Default)]
+struct RunEnd {
+    /// Why the relay was read page by page, if it was.
+    paged: Option<String>,
+    error: Option<PeerError>,
+    stopped: bool,
+    /// Bytes sent and received.
+    traffic: (u64, u64),
+}
+
+pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    let location = super::events(location)?;
+    let queries = queries(&location, &args.filter)?;
+    let client = args.relays.client(&location.config)?;
+    let stop = interrupt::flag()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the system does not let Hark open connections")?;
+    let OpenArchive { local, intake } = super::open(&location, args.relays.private, None)?;
+    let private_kinds =
+        if args.relays.private { Vec::new() } else { location.config.private_kinds.clone() };
+    let direction = if args.dry_run { Direction::Neither } else { args.dir.into() };
+    let options = |query| {
+        let mut options = SyncOptions::new(direction, query, private_kinds.clone());
+        options.send_protected = args.relays.private;
+        options.no_comparison = args.pages;
+        options
+    };
+    let (meter, started) = (Arc::new(SyncMeter::default()), Instant::now());
+    let mut shown = ShownProgress::start(args, &meter);
+    let queue = intake.queue();
+    let mut end = runtime.block_on(async {
+        let work = work(args, client, queries.into_iter().map(options), &local, queue, &meter);
+        watched(work, &stop, &mut shown).await
+    });
+    // What was received is written in any case.
+    runtime.shutdown_background();
+    let written = intake.finish();
+    shown.finish();
+    end.error = written.err().or(end.error);
+    let totals = meter.totals();
+    if args.json {
+        print::line(&to_json(args, &totals, &end, started.elapsed()).to_string())?;
+    } else {
+        print::line(&to_text(args, &totals, &end, started.elapsed()))?;
+    }
+    let left = "what is counted as stored or taken is safe; run it again to go on";
+    if end.stopped {
+        eprintln!("hark: stopped; {left}");
+        return Ok(ExitCode::from(interrupt::INTERRUPTED));
+    }
+    if let Some(error) = end.error {
+        anyhow::bail!("{}: {error}; {left}", args.relay);
+    }
+    Ok(if is_in_part(&totals) { ExitCode::from(IN_PART) } else { ExitCode::SUCCESS })
+}
+
+/// Reads the filters of a synchronisation.
+pub(super) fn queries(
+    location: &ArchiveLocation,
+    filters: &[String],
+) -> anyhow::Result<Vec<Query>> {
+    let all = ["{}".to_owned()];
+    let filters = if filters.is_empty() { &all } else { filters };
+    let queries = question::read(location, filters, when::now_s())?;
+    if queries.iter().any(|query| query.limit != usize::MAX) {
+        return Err(FilterFault(
+            "a filter here has no limit: which events are the newest differs between the two sides. \
+             Bound it by since and until"
+                .into(),
+        )
+        .into());
+    }
+    Ok(queries)
+}
+
+/// Synchronises one query after the other.
+async fn work(
+    args: &SyncArgs,
+    options: hark_peers::ClientOptions,
+    queries: impl Iterator<Item = SyncOptions>,
+    local: &LocalEnd,
+    queue: IntakeQueue,
+    meter: &Arc<SyncMeter>,
+) -> RunEnd {
+    let mut end = RunEnd::default();
+    let client = match PeerClient::connect(&args.relay, options).await {
+        Ok(client) => client,
+        Err(error) => return RunEnd { error: Some(error), ..end },
+    };
+    for options in queries {
+        match sync(&client, &options, local, queue.clone(), meter).await {
+            Ok(report) => end.paged = end.paged.or(report.paged),
+            Err(error) => {
+                end.error = Some(error);
+                break;
+            }
+        }
+    }
+    end.traffic = client.traffic();
+    end
+}
+
+/// Runs work until it is done or is to stop, and shows its progress.
+async fn watched(
+    work: impl Future<Output = RunEnd>,
+    stop: &AtomicBool,
+    shown: &mut ShownProgress,
+) -> RunEnd {
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            end = &mut work => return end,
+            () = tokio::time::sleep(SHOW_EVERY) => shown.show(),
+        }
+        if stop.load(Ordering::Relaxed) {
+            return RunEnd { stopped: true, ..RunEnd::default() };
+        }
+    }
+}
+
+/// Progress, as it is shown.
+struct ShownProgress {
+    progress: CommandProgress,
+    meter: Arc<SyncMeter>,
+    started: Instant,
+}
+
+impl ShownProgress {
+    fn start(args: &SyncArgs, meter: &Arc<SyncMeter>) -> Self {
+        let progress = CommandProgress::start(args.relay.as_str(), 0, CountedUnit::Records);
+        Self { progress, meter: Arc::clone(meter), started: Instant::now() }
+    }
+
+    fn show(&mut self) {
+        let totals = self.meter.totals();
+        let (done, all) = done(&totals);
+        let rate = done as f64 / self.started.elapsed().as_secs_f64().max(0.001);
+        let words = format!(
+            "{} stored, {} taken there, {}/s",
+            print::number(totals.stored),
+            print::number(totals.taken),
+            print::number(rate as u64)
+        );
+        self.progress.at(done, all, &words);
+    }
+
+    fn finish(self) {
+        self.progress.finish();
+    }
+}
+
+/// How many events are dealt with, and of how many that is known by now.
+fn done(totals: &SyncTotals) -> (u64, u64) {
+    let there = totals.taken + totals.settled + totals.withheld + totals.refused_there.total();
+    let done = totals.stored + totals.refused_here.total() + totals.not_sent + there;
+    (done, (totals.missing_here.max(totals.received) + totals.missing_there).max(done))
+}
+
+/// Whether events are missing on a side that both were to have.
+fn is_in_part(totals: &SyncTotals) -> bool {
+    let bad = ["malformed", "bad id", "bad signature", "too large"];
+    totals.refused_there.total() + totals.unreached > 0
+        || bad.iter().any(|reason| totals.refused_here.of(reason) > 0)
+}
+
+fn to_text(args: &SyncArgs, totals: &SyncTotals, end: &RunEnd, spent: Duration) -> String {
+    let (sent, received) = end.traffic;
+    let how = match &end.paged {
+        Some(why) => format!("{} pages, as it was not compared with ({why})", totals.pages),
+        None => format!("{} rounds", totals.rounds),
+    };
+    let head = format!(
+        "{} in {:.1} s: {how}, {} sent, {} received",
+        args.relay,
+        spent.as_secs_f64(),
+        print::bytes(sent),
+        print::bytes(received)
+    );
+    let rate = |count: u64| {
+        let rate = count as f64 / spent.as_secs_f64().max(0.001);
+        format!("{} a second", print::number(rate as u64))
+    };
+    let mut rows = Vec::new();
+    let mut row = |name, count: u64, rest: &str| {
+        if count > 0 {
+            rows.push((name, print::number(count), rest.to_owned()));
+        }
+    };
+    row("only there", totals.missing_here, "");
+    row("only here", totals.missing_there, "");
+    row("received", totals.received, &rate(totals.received));
+    row("stored", totals.stored, "");
+    row("sent", totals.sent, &rate(totals.sent));
+    row("taken there", totals.taken, "");
+    row("settled there", totals.settled, "had it, a newer version or its deletion");
+    row("withheld", totals.withheld, "protected or of a private kind; --private sends them");
+    row("not sent", totals.not_sent, "the relay has them and does not show them, as private ones");
+    row("not asked for", totals.unasked, "the relay sent them all the same");
+    row("seconds in part", totals.unreached, "of more events than the relay returns");
+    let mut text = head;
+    if !rows.is_empty() {
+        text = format!("{text}\n{}", print::table(&rows));
+    }
+    for (name, counts) in
+        [("not stored here", &totals.refused_here), ("refused there", &totals.refused_there)]
+    {
+        let rows: Vec<_> = counts
+            .iter()
+            .map(|(reason, count, words)| (reason, print::number(count), words.to_owned()))
+            .collect();
+        if !rows.is_empty() {
+            text = format!("{text}\n{name}:\n{}", print::table(&rows));
+        }
+    }
+    text
+}
+
+pub(super) fn reasons(counts: &ReasonCounts) -> Value {
+    let reasons = counts.iter().map(|(reason, count, words)| {
+        (reason.replace([' ', '-'], "_"), json!({ "events": count, "first": words }))
+    });
+    Value::Object(reasons.collect())
+}
+
+fn to_json(args: &SyncArgs, totals: &SyncTotals, end: &RunEnd, spent: Duration) -> Value {
+    json!({
+        "relay": args.relay.as_str(),
+        "complete": end.error.is_none() && !end.stopped && !is_in_part(totals),
+        "interrupted": end.stopped,
+        "error": end.error.as_ref().map(ToString::to_string),
+        "compared": end.paged.is_none(),
+        "paged_because": end.paged,
+        "rounds": totals.rounds,
+        "pages": totals.pages,
+        "sent_bytes": end.traffic.0,
+        "received_bytes": end.traffic.1,
+        "seconds": spent.as_secs_f64(),
+        "down": {
+            "missing": totals.missing_here,
+            "received": totals.received,
+            "verified": totals.verified,
+            "stored": totals.stored,
+            "not_stored": reasons(&totals.refused_here),
+            "not_sent": totals.not_sent,
+            "not_asked_for": totals.unasked,
+            "seconds_in_part": totals.unreached,
+        },
+        "up": {
+            "missing": totals.missing_there,
+            "sent": totals.sent,
+            "taken": totals.taken,
+            "settled": totals.settled,
+            "refused": reasons(&totals.refused_there),
+            "withheld": totals.withheld,
+        },
+    })
+}

@@ -1,0 +1,6 @@
+//! `hark sync`, `hark stream` and `hark router` between real servers.
+
+mod nodes;
+mod router;
+mod stream;
+mod sync;

@@ -1,0 +1,119 @@
+//! A router between three servers, its file, and its metrics.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use super::nodes::{Node, Running, free_port, id, notes, write};
+use crate::served::{PATIENCE, now_s};
+
+fn publish(node: &Node, name: &str, count: u64) -> Vec<String> {
+    let events = notes(name, count, now_s() - count);
+    let path = node.path("new.jsonl");
+    write(&path, &events.concat());
+    let done = node.run(&["import", &path.to_string_lossy()]);
+    assert_eq!(done.code, 0, "{done:?}");
+    events
+}
+
+/// The value of a metric of a stream.
+fn metric(port: u16, name: &str, stream: &str) -> Option<u64> {
+    let mut to = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    to.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
+    let mut page = String::new();
+    to.read_to_string(&mut page).ok()?;
+    let begin = format!("{name}{{stream=\"{stream}\"");
+    let line = page.lines().find(|line| line.starts_with(&begin))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+fn wait_for_metric(port: u16, name: &str, stream: &str, value: u64) {
+    let until = Instant::now() + PATIENCE;
+    while metric(port, name, stream) != Some(value) {
+        let found = metric(port, name, stream);
+        assert!(Instant::now() < until, "{name} of {stream} is {found:?}, not {value}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// What one relay has reaches the others, through kills of each; a changed file is in force at once, a
+/// wrong one never.
+#[test]
+fn three_servers_have_the_same_events_in_the_end() {
+    let mut middle = Node::served_again("router-middle", &notes("middle", 10, now_s() - 99));
+    let mut left = Node::served_again("router-left", &notes("left", 20, now_s() - 99));
+    let mut right = Node::served_again("router-right", &notes("right", 30, now_s() - 99));
+    let (port, file) = (free_port(), middle.path("router.toml"));
+    let stream = |name: &str, url: &str| {
+        format!(
+            "[streams.{name}]\ndir = \"both\"\nurls = [\"{url}\"]\nfilter = {{ kinds = [1, 7, 30] }}\n"
+        )
+    };
+    let metrics = format!("metrics = \"127.0.0.1:{port}\"\n");
+    let one = metrics.clone() + &stream("left", &left.url());
+    let both = one.clone() + &stream("right", &right.url());
+    write(&file, &one);
+    let path = file.to_string_lossy().into_owned();
+    let check = middle.run(&["router", &path, "--check"]);
+    assert_eq!(check.code, 0, "{check:?}");
+    assert!(check.stdout.contains("left: both ws://127.0.0.1"), "{check:?}");
+    let running = Running::start(middle.command(&["router", &path]));
+    wait_for_metric(port, "hark_router_in_step", "left", 1);
+    middle.wait_for(30);
+    write(&file, "[streams.left]\nurl = 5\n");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(metric(port, "hark_router_connected", "left"), Some(1));
+    write(&file, &both);
+    wait_for_metric(port, "hark_router_in_step", "right", 1);
+    for node in [&left, &middle, &right] {
+        node.wait_for(60);
+    }
+    // It was not touched.
+    assert_eq!(metric(port, "hark_router_connections_total", "left"), Some(1));
+    let live = publish(&left, "live", 25);
+    for node in [&middle, &right] {
+        node.wait_for(85);
+    }
+    // What came from there does not go back.
+    assert_eq!(metric(port, "hark_router_sent_events_total", "left"), Some(40));
+    assert!(right.ids("{}").is_superset(&live.iter().map(|line| id(line)).collect()));
+    for round in 0..3 {
+        let gone = [&mut left, &mut middle, &mut right].into_iter().nth(round).unwrap();
+        gone.kill();
+        let others = if round == 0 { &right } else { &left };
+        publish(others, &format!("round {round}"), 12);
+        let gone = [&mut left, &mut middle, &mut right].into_iter().nth(round).unwrap();
+        gone.serve();
+        for node in [&left, &middle, &right] {
+            node.wait_for(85 + 12 * (round + 1));
+        }
+    }
+    let done = running.stop();
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(left.ids("{}"), right.ids("{}"));
+    assert_eq!(left.ids("{}"), middle.ids("{}"));
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_refused_with_the_reason() {
+    let node = Node::new("router-file", "", &[]);
+    let file = node.path("router.toml");
+    let path = file.to_string_lossy().into_owned();
+    for (text, said) in [
+        ("", "names no stream"),
+        ("[streams.a]\nurls = []\n", "`urls` is empty"),
+        ("[streams.a]\nurls = [\"https://x\"]\n", "wss://"),
+        ("[streams.a]\nurls = [\"wss://x\"]\ndirection = \"up\"\n", "direction"),
+        ("[streams.a]\nurls = [\"wss://x\"]\nfilter = { kinds = \"a\" }\n", "filter"),
+        ("[streams.a]\nurls = [\"wss://x\"]\nfilter = { limit = 5 }\n", "limit"),
+        ("[streams.a]\nurls = [\"wss://x\"]\ncatch_up = \"long\"\n", "catch_up"),
+        ("[streams.a]\nurls = [\"wss://x\"]\ntimeout_s = 0\n", "timeout_s"),
+    ] {
+        write(&file, text);
+        let done = node.run(&["router", &path, "--check"]);
+        assert_eq!(done.code, 2, "{text} {done:?}");
+        assert!(done.stderr.contains(said), "{text} {done:?}");
+    }
+    let done = node.run(&["router", "nowhere.toml"]);
+    assert_eq!(done.code, 1, "{done:?}");
+}

@@ -1,0 +1,67 @@
+//! Streams between archives: new events go where they belong, once, also after something was gone.
+
+use std::time::Duration;
+
+use super::nodes::{Node, Running, event, notes};
+use crate::served::now_s;
+
+/// New notes of now, published to a node as a client does.
+fn publish(node: &Node, name: &str, count: u64) {
+    let path = node.path("new.jsonl");
+    let lines = notes(name, count, now_s() - count).concat();
+    super::nodes::write(&path, &lines);
+    let done = node.run(&["import", &path.to_string_lossy()]);
+    assert_eq!(done.code, 0, "{done:?}");
+}
+
+/// Beside servers that are killed and started again, both have all events in the end, and none goes
+/// back to where it came from.
+#[test]
+fn two_servers_stay_in_step_while_either_is_gone_for_a_while() {
+    let mut left = Node::served("stream-left", "", &notes("old left", 20, now_s() - 600));
+    let mut right = Node::served_again("stream-right", &notes("old right", 30, now_s() - 600));
+    let url = right.url();
+    let running = Running::start(left.command(&["stream", &url, "--dir", "both", "--json"]));
+    left.wait_for(50);
+    right.wait_for(50);
+    publish(&left, "left", 40);
+    publish(&right, "right", 40);
+    left.wait_for(130);
+    right.wait_for(130);
+    right.kill();
+    publish(&left, "while it is gone", 25);
+    right.serve();
+    right.wait_for(155);
+    left.kill();
+    publish(&right, "while this is gone", 25);
+    std::thread::sleep(Duration::from_millis(500));
+    left.serve();
+    left.wait_for(180);
+    publish(&left, "last", 10);
+    right.wait_for(190);
+    let done = running.stop();
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(left.ids("{}"), right.ids("{}"));
+    let relay = &done.json()["relays"][0];
+    // 20 old ones, 40 live ones, 25 after it was gone and 10 last ones; a few may go twice.
+    assert!(relay["taken"].as_u64().unwrap() >= 75, "{relay}");
+    assert_eq!(relay["stored"], 95, "{relay}");
+    assert!(relay["sent"].as_u64().unwrap() <= 95 + 10, "an echo: {relay}");
+    assert!(relay["connections"].as_u64().unwrap() >= 2, "{relay}");
+}
+
+/// Without a server the command holds the archive itself; what is private stays there.
+#[test]
+fn an_archive_without_a_server_takes_and_sends_too() {
+    let there = Node::served("own-there", "", &notes("there", 15, now_s() - 60));
+    let private = event(4, now_s() - 9, 4, &[&["p", &"ab".repeat(32)]], "a message");
+    let mine = [notes("here", 10, now_s() - 60), vec![private]].concat();
+    let here = Node::new("own-here", "", &mine);
+    let running = Running::start(here.command(&["stream", &there.url(), "--dir", "both"]));
+    there.wait_for(25);
+    publish(&there, "new", 5);
+    here.wait_for(31);
+    let done = running.stop();
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(done.stdout.contains("20 stored, 10 taken there"), "{done:?}");
+}

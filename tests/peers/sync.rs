@@ -1,0 +1,187 @@
+//! One synchronisation between two archives.
+
+use hark_testkit::postgres::Cluster;
+
+use super::nodes::{Node, Running, all, event, id, notes};
+
+const START: u64 = 1_700_000_000;
+
+/// Both have the same events afterwards, beside a server and without one, and what is in step needs
+/// one question.
+#[test]
+fn both_ends_are_equal_afterwards() {
+    let shared = notes("shared", 700, START);
+    let (left, right) = (notes("left", 50, START + 40), notes("right", 60, START + 90));
+    for (test, is_served, settings) in [
+        ("both", true, ""),
+        ("alone", false, ""),
+        ("divided", true, "negentropy_events_max = 200\n"),
+    ] {
+        let there = Node::served(
+            &format!("{test}-there"),
+            &format!("[limits]\n{settings}"),
+            &all(&[&shared, &right]),
+        );
+        let here = if is_served { Node::served } else { Node::new };
+        let here = here(&format!("{test}-here"), "", &all(&[&shared, &left]));
+        let dry = here.run(&["sync", &there.url(), "--dry-run", "--json"]);
+        assert_eq!((dry.code, dry.json()["down"]["missing"].as_u64()), (0, Some(60)), "{dry:?}");
+        assert_eq!(dry.json()["up"]["missing"], 50);
+        let done = here.run(&["sync", &there.url(), "--dir", "both", "--json"]);
+        let report = done.json();
+        assert_eq!(done.code, 0, "{done:?}");
+        assert_eq!(report["down"]["stored"], 60, "{report}");
+        assert_eq!(report["up"]["taken"], 50, "{report}");
+        assert_eq!((&report["complete"], &report["compared"]), (&true.into(), &true.into()));
+        assert_eq!(here.ids("{}").len(), 810);
+        assert_eq!(here.ids("{}"), there.ids("{}"));
+        let again = here.run(&["sync", &there.url(), "--dir", "both", "--json"]);
+        let report = again.json();
+        assert_eq!((again.code, report["down"]["received"].as_u64()), (0, Some(0)), "{again:?}");
+        assert!(settings != "" || report["rounds"] == 1, "{report}");
+    }
+}
+
+/// Only what a filter finds goes where the direction says, by pages as by comparing.
+#[test]
+fn a_filter_and_a_direction_bound_what_goes() {
+    let (left, right) = (notes("left", 90, START), notes("right", 120, START + 5));
+    let author = super::nodes::event(2, 0, 1, &[], "");
+    let author = author.split_once("\"pubkey\":\"").unwrap().1[..64].to_owned();
+    for (n, filter) in [
+        r#"{"kinds":[7]}"#.to_owned(),
+        format!(r#"{{"authors":["{author}"]}}"#),
+        format!(r#"{{"since":{},"until":{}}}"#, START + 10, START + 20),
+        r##"{"#t":["salt"],"kinds":[1,30]}"##.to_owned(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for pages in [false, true] {
+            let there = Node::served(&format!("filter-there-{n}-{pages}"), "", &right);
+            let here = Node::new(&format!("filter-here-{n}-{pages}"), "", &left);
+            let (before, wanted) = (here.ids("{}"), there.ids(&filter));
+            let url = there.url();
+            let mut args = vec!["sync", &url, "--filter", &filter, "--dir", "down", "--json"];
+            args.extend(pages.then_some("--pages"));
+            let done = here.run(&args);
+            assert_eq!(done.code, 0, "{done:?}");
+            assert_eq!(here.ids("{}"), &before | &wanted, "{filter} {pages}");
+            assert_eq!(there.ids("{}").len(), 120);
+            let mut args = vec!["sync", &url, "--filter", &filter, "--dir", "up", "--json"];
+            args.extend(pages.then_some("--pages"));
+            let done = here.run(&args);
+            assert_eq!(done.code, 0, "{done:?}");
+            assert_eq!(there.ids(&filter), here.ids(&filter), "{filter} {pages}");
+            assert!(there.ids("{}").len() > 120 && here.ids("{}") == &before | &wanted);
+        }
+    }
+}
+
+/// A relay that does not compare is read by pages, also where a second has several of them.
+#[test]
+fn a_relay_that_does_not_compare_is_read_by_pages() {
+    let settings =
+        "[limits]\nnegentropy_per_connection_max = 0\nlimit_max = 40\nlimit_default = 40\n";
+    let right: Vec<String> = (0..300)
+        .map(|n| event(1 + (n % 5) as u8, START + n / 30, 1, &[], &format!("note {n}")))
+        .collect();
+    let left = notes("left", 30, START);
+    let there = Node::served("pages-there", settings, &right);
+    let here = Node::new("pages-here", "", &left);
+    let done = here.run(&["sync", &there.url(), "--dir", "both", "--json"]);
+    let report = done.json();
+    assert_eq!((done.code, &report["compared"]), (0, &false.into()), "{done:?}");
+    assert!(report["paged_because"].as_str().unwrap().contains("comparisons"), "{report}");
+    assert_eq!(here.ids("{}").len(), 330);
+    assert_eq!(here.ids("{}"), there.ids("{}"));
+}
+
+/// What is private stays, deletions travel, and refusals of the other side are counted and told.
+#[test]
+fn private_events_stay_deletions_travel_and_refusals_are_told() {
+    let victim = event(3, START, 1, &[], "to be deleted");
+    let deletion = event(3, START + 1, 5, &[&["e", &id(&victim)]], "");
+    let private = [
+        event(4, START + 2, 4, &[&["p", &"ab".repeat(32)]], "a message"),
+        event(4, START + 3, 1, &[&["-"]], "protected"),
+    ];
+    let reaction = event(5, START + 4, 7, &[], "+");
+    let there = Node::served(
+        "private-there",
+        "[policy]\ndeny_kinds = [7]\n",
+        &[victim.clone(), notes("there", 3, START).concat()],
+    );
+    let here =
+        Node::served("private-here", "", &[deletion.clone(), private.concat(), reaction.clone()]);
+    let done = here.run(&["sync", &there.url(), "--dir", "both", "--json"]);
+    let report = done.json();
+    assert_eq!(done.code, 3, "{done:?}");
+    assert_eq!(report["up"]["refused"]["blocked"]["events"], 1, "{report}");
+    assert_eq!(report["down"]["not_stored"]["deleted"]["events"], 1, "{report}");
+    assert_eq!(report["up"]["withheld"], 1, "{report}");
+    let now = there.ids("{}");
+    assert!(now.contains(&id(&deletion)) && !now.contains(&id(&victim)), "{now:?}");
+    assert!(private.iter().all(|event| !now.contains(&id(event))));
+    assert!(!here.ids("{}").contains(&id(&victim)));
+    // Told to, it sends them; a protected one is its author's to send.
+    let done = here.run(&["sync", &there.url(), "--dir", "up", "--private", "--json"]);
+    assert_eq!(done.code, 3, "{done:?}");
+    assert_eq!(done.json()["up"]["taken"], 1, "{done:?}");
+    assert!(there.ids("{}").contains(&id(&private[0])));
+    let policy = r#"{"kinds":[1,4,5]}"#;
+    let again = here.run(&["sync", &there.url(), "--dir", "both", "--filter", policy]);
+    assert_eq!(again.code, 0, "{again:?}");
+}
+
+/// A run that is stopped says so, and the next one goes on.
+#[test]
+fn what_was_stopped_or_cut_off_goes_on_with_the_next_run() {
+    let events = notes("there", 6_000, START);
+    let mut there = Node::served("stopped-there", "", &events);
+    let here = Node::served("stopped-here", "", &[]);
+    let running = Running::start(here.command(&["sync", &there.url(), "--json"]));
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    let stopped = running.stop();
+    assert!([130, 0].contains(&stopped.code), "{stopped:?}");
+    let url = there.url();
+    there.kill();
+    let failed = here.run(&["sync", &url, "--json"]);
+    assert_eq!((failed.code, &failed.json()["complete"]), (1, &false.into()), "{failed:?}");
+    assert!(failed.stderr.contains("refused") && failed.stderr.contains(&url), "{failed:?}");
+    there.serve();
+    let done = here.run(&["sync", &there.url(), "--json"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(here.ids("{}"), there.ids("{}"));
+}
+
+#[test]
+fn what_cannot_be_done_is_said_at_once() {
+    let here = Node::new("wrong", "", &notes("here", 3, START));
+    for (args, code, said) in [
+        (vec!["sync", "https://relay.example"], 2, "ws://"),
+        (vec!["sync", "ws://127.0.0.1:1"], 1, "ws://127.0.0.1:1"),
+        (vec!["sync", "ws://127.0.0.1:1", "--filter", "{"], 2, "filter"),
+        (vec!["sync", "ws://127.0.0.1:1", "--filter", r#"{"limit":5}"#], 2, "no limit"),
+        (vec!["sync", "ws://127.0.0.1:1", "--key-file", "nowhere.key"], 1, "nowhere.key"),
+        (vec!["sync", "ws://127.0.0.1:1", "--network", "waku"], 2, "leave --network out"),
+    ] {
+        let done = here.run(&args);
+        assert_eq!(done.code, code, "{args:?} {done:?}");
+        assert!(done.stderr.contains(said), "{args:?} {done:?}");
+    }
+}
+
+#[test]
+fn a_database_is_brought_into_step_as_files_are() {
+    let shared = notes("shared", 300, START);
+    let (left, right) = (notes("left", 40, START + 40), notes("right", 50, START + 90));
+    let there = Node::served("database-there", "", &all(&[&shared, &right]));
+    let database = Cluster::shared().database("peers");
+    let settings = format!("[archive]\nstore = \"{}\"\n", database.url);
+    let here = Node::new("database-here", &settings, &all(&[&shared, &left]));
+    let done = here.run(&["sync", &there.url(), "--dir", "both", "--json"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(here.ids("{}").len(), 390);
+    assert_eq!(here.ids("{}"), there.ids("{}"));
+}
