@@ -27,8 +27,6 @@ const ROUNDS_MAX: u32 = 50_000;
 const RESTARTS_MAX: u32 = 5;
 /// The time before which hardly any events are: Nostr began in 2020.
 const FIRST_EVENTS_S: u64 = 1_577_836_800;
-/// A kind that no event has.
-const UNUSED_KIND: u32 = 65_535;
 /// Words in notices of relays that do not know these messages.
 const UNKNOWN: [&str; 9] = [
     "neg",
@@ -124,17 +122,16 @@ pub(crate) async fn compare(
     Ok(Compared::Whole)
 }
 
-/// Whether a comparison with the relay is also over the kinds that `query` names. A relay that keeps
-/// them from those who may not read them leaves them out, or refuses; some do neither. `None`: the
+/// Whether the relay compares an event that is here, which `query` finds. A relay that keeps some
+/// kinds from those who may not read them leaves them out, or refuses; some do neither. `None`: the
 /// relay does not compare, or does not answer.
 pub(crate) async fn includes(
     client: &PeerClient,
     network: &dyn Network,
     query: &Query,
+    item: NegentropyItem,
 ) -> Result<Option<bool>, PeerError> {
-    // A relay refuses what asks for such kinds alone.
-    let kinds = query.kinds.iter().flatten().copied().chain([UNUSED_KIND]).collect();
-    let query = Query { kinds: Some(kinds), limit: 1, ..query.clone() };
+    let query = Query { from: item.time, to: item.time, ..query.clone() };
     let set = SummedItems::default();
     let mut initiator = NegentropyInitiator::new(&set, FRAME_BYTES_MAX);
     let first = in_hex(&initiator.open());
@@ -152,7 +149,9 @@ pub(crate) async fn includes(
     let (mut bytes, mut found) = (Vec::new(), false);
     let is_hex = hex::decode_into(answer.to_ascii_lowercase().as_bytes(), &mut bytes);
     // What is wrong with it is said when all is compared.
-    let read = initiator.answer(&bytes, &mut |_| found = true);
+    let read = initiator.answer(&bytes, &mut |difference| {
+        found |= difference == NegentropyDifference::Need(item.id);
+    });
     Ok(Some(is_hex && read.is_ok() && found))
 }
 

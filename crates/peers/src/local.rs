@@ -16,6 +16,10 @@ const SLICE_ROWS: u64 = 1 << 14;
 /// Items that are compared at once: they take 48 bytes each.
 const ITEMS_MAX: usize = 4 << 20;
 
+/// Items that a sample is taken of, and how many are.
+const SAMPLED: usize = 48;
+const SAMPLES: usize = 3;
+
 /// Items of a part of a query's time.
 #[derive(Default)]
 pub(crate) struct LocalWindow {
@@ -45,9 +49,16 @@ pub(crate) async fn newest(store: Arc<dyn Store>, query: Query) -> Result<LocalW
     .await
 }
 
-/// Whether there is an event here that a query finds.
-pub(crate) async fn has(store: Arc<dyn Store>, query: Query) -> Result<bool, PeerError> {
-    blocking(move || Ok(!items(&*store, Query { limit: 1, ..query })?.is_empty())).await
+/// Returns a few of the newest items of a query.
+pub(crate) async fn sample(
+    store: Arc<dyn Store>,
+    query: Query,
+) -> Result<Vec<NegentropyItem>, PeerError> {
+    blocking(move || {
+        let items = items(&*store, Query { limit: SAMPLED, ..query })?;
+        Ok(items.into_iter().rev().step_by(SAMPLED / SAMPLES).take(SAMPLES).collect())
+    })
+    .await
 }
 
 fn items(store: &dyn Store, query: Query) -> Result<Vec<NegentropyItem>, PeerError> {

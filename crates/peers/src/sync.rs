@@ -111,7 +111,7 @@ pub async fn sync(
     meter: &Arc<SyncMeter>,
 ) -> Result<SyncReport, PeerError> {
     let mut query = Query { now: now_s(), limit: usize::MAX, ..options.query.clone() };
-    query.not_kinds.extend(&options.private_kinds);
+    query.not_kinds.extend(hidden_kinds(options));
     query.normalise();
     let withheld = Withheld::new(&options.private_kinds, options.send_protected);
     let (need, needed) = mpsc::channel(LISTS_MAX);
@@ -132,6 +132,19 @@ pub async fn sync(
     let (report, (), ()) =
         tokio::try_join!(job.run(differences), fetcher.run(needed), uploader.run(had))?;
     Ok(report)
+}
+
+/// Returns the private kinds that most relays leave out of a comparison: those that the query finds
+/// beside others. A query for nothing else is meant for a relay that shows them.
+fn hidden_kinds(options: &SyncOptions) -> Vec<u32> {
+    let mut hidden = options.private_kinds.clone();
+    if let Some(asked) = &options.query.kinds {
+        hidden.retain(|kind| asked.contains(kind));
+        if asked.iter().all(|kind| hidden.contains(kind)) {
+            hidden.clear();
+        }
+    }
+    hidden
 }
 
 /// The search for differences.
@@ -192,23 +205,27 @@ impl SyncJob<'_> {
         }
     }
 
-    /// Leaves the private kinds out of what is compared, unless the relay compares them. Returns why
-    /// the relay is to be read page by page, if it is.
+    /// Leaves private kinds out of what is compared, unless the relay compares them. Returns why the
+    /// relay is to be read page by page, if it is.
     async fn agree_on_kinds(&mut self) -> Result<Option<String>, PeerError> {
-        let mut kinds = self.options.private_kinds.clone();
-        if let Some(asked) = &self.options.query.kinds {
-            kinds.retain(|kind| asked.contains(kind));
-        }
-        let private = Query { kinds: Some(kinds), not_kinds: Vec::new(), ..self.query.clone() };
-        if private.is_void() || !local::has(Arc::clone(&self.local.store), private.clone()).await? {
+        let hidden = hidden_kinds(self.options);
+        let private = Query { kinds: Some(hidden), not_kinds: Vec::new(), ..self.query.clone() };
+        if private.is_void() {
             return Ok(None);
         }
-        let asked = compare::includes(self.client, self.local.network, &private).await?;
-        if asked == Some(true) {
-            self.query.not_kinds.clone_from(&self.options.query.not_kinds);
-            self.query.kinds.clone_from(&self.options.query.kinds);
+        let network = self.local.network;
+        for item in local::sample(Arc::clone(&self.local.store), private).await? {
+            match compare::includes(self.client, network, &self.options.query, item).await? {
+                Some(true) => {
+                    self.query.not_kinds.clone_from(&self.options.query.not_kinds);
+                    self.query.kinds.clone_from(&self.options.query.kinds);
+                    break;
+                }
+                Some(false) => {}
+                None => return Ok(Some("it did not answer a comparison".into())),
+            }
         }
-        Ok(asked.is_none().then(|| "it did not answer a comparison".into()))
+        Ok(None)
     }
 
     /// Reads what the relay has of a time, and passes on what only this side has of it.
