@@ -21,12 +21,14 @@ use crate::connection::{self, RelaySocket, shortened};
 use crate::error::PeerError;
 use crate::message::{self, RelaySays};
 use crate::request::{Comparing, RelaySubscription};
-use crate::route::{AnswerRoutes, PublishAnswer};
+use crate::route::{AnswerRoutes, BytesPermit, PublishAnswer};
 
 /// What a message takes in memory besides its bytes, about.
 const MESSAGE_OVERHEAD: usize = 256;
 /// Messages that wait to be sent.
 const OUTGOING_MAX: usize = 64;
+/// How often it is noted that nothing is read.
+const HELD_UP_EVERY: Duration = Duration::from_secs(1);
 /// Kind of the answer to a challenge (NIP-42).
 const AUTH_KIND: u16 = 22_242;
 /// How long a relay that asks everybody for AUTH is given to do so after the connection is made.
@@ -345,26 +347,28 @@ impl ClientShared {
         self.received_bytes.fetch_add(text.len() as u64, Ordering::Relaxed);
         let says = message::read(text)?;
         let bytes = (text.len() + MESSAGE_OVERHEAD).min(self.options.waiting_bytes_max) as u32;
-        let permit = match Arc::clone(budget).try_acquire_many_owned(bytes) {
-            Ok(permit) => permit,
-            Err(_) => {
-                let waiting = Arc::clone(budget).acquire_many_owned(bytes);
-                let mut waiting = std::pin::pin!(waiting);
-                loop {
-                    let now_ms = self.started.elapsed().as_millis() as u64;
-                    self.held_up_ms.store(now_ms, Ordering::Relaxed);
-                    if let Ok(permit) = timeout(Duration::from_secs(1), &mut waiting).await {
-                        break permit.map_err(|_| "closed")?;
-                    }
-                }
-            }
-        };
+        let permit = self.permit(bytes, budget).await?;
         let challenges = matches!(says, RelaySays::Auth(_));
         self.routes.lock().pass(says, text, permit);
         if challenges {
             self.challenged.notify_one();
         }
         Ok(())
+    }
+
+    /// Waits for a permit for so many bytes, and notes that nothing is read meanwhile.
+    async fn permit(&self, bytes: u32, budget: &Arc<Semaphore>) -> Result<BytesPermit, String> {
+        if let Ok(permit) = Arc::clone(budget).try_acquire_many_owned(bytes) {
+            return Ok(permit);
+        }
+        let mut waiting = std::pin::pin!(Arc::clone(budget).acquire_many_owned(bytes));
+        loop {
+            let now_ms = self.started.elapsed().as_millis() as u64;
+            self.held_up_ms.store(now_ms, Ordering::Relaxed);
+            if let Ok(permit) = timeout(HELD_UP_EVERY, &mut waiting).await {
+                return permit.map_err(|error| error.to_string());
+            }
+        }
     }
 
     /// Writes what is queued, and what was answered to pings with it.

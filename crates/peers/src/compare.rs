@@ -93,13 +93,13 @@ pub(crate) async fn compare(
         let end = window(client, &filter, set, meter, &mut seen, sink).await?;
         match end {
             WindowEnd::Whole => compared_before = true,
-            WindowEnd::TooMany(why) => match middle(all.between(from, to), from, to) {
-                Some(middle) => windows.extend([(from, middle), (middle + 1, to)]),
-                None => {
+            WindowEnd::TooMany(why) => {
+                let Some(middle) = middle(all.between(from, to), from, to) else {
                     windows.push((from, to));
                     return Ok(Compared::NotSupported { why, left: windows });
-                }
-            },
+                };
+                windows.extend([(from, middle), (middle + 1, to)]);
+            }
             WindowEnd::Interrupted(why) => {
                 restarts = if seen.count > found { 0 } else { restarts + 1 };
                 windows.push((from, to));

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -314,10 +314,8 @@ fn write(
             next = if records.len() >= batch_max {
                 None
             } else {
-                match checked.recv_timeout(GATHER) {
-                    Ok(more) => Some(more),
-                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-                }
+                // What was checked is written, too, when there is no more.
+                checked.recv_timeout(GATHER).ok()
             };
         }
         if failed.lock().is_none() {

@@ -49,8 +49,9 @@ const METRICS: [StreamMetric; 12] = [
     ("stored_events_total", "counter", "Of these, those that were new here.", |status| {
         status.meter.totals().stored
     }),
-    ("refused_events_total", "counter", "Of these, those that were not stored.", |status| {
-        status.meter.totals().refused_here.total()
+    ("refused_events_total", "counter", "Of these, those that are not to be here.", |status| {
+        let refused = status.meter.totals().refused_here;
+        refused.total() - refused.of("duplicate")
     }),
     ("sent_events_total", "counter", "Events that were sent to the relay.", |status| {
         status.meter.totals().sent

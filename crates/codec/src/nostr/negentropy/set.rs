@@ -93,7 +93,9 @@ impl From<Vec<NegentropyItem>> for SummedItems {
         let mut sum = IdSum::default();
         sums.push(sum);
         for group in items.chunks_exact(SUMMED_TOGETHER) {
-            group.iter().for_each(|item| sum.add(&item.id));
+            for item in group {
+                sum.add(&item.id);
+            }
             sums.push(sum);
         }
         Self { items, sums }
