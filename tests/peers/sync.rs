@@ -38,7 +38,7 @@ fn both_ends_are_equal_afterwards() {
         let again = here.run(&["sync", &there.url(), "--dir", "both", "--json"]);
         let report = again.json();
         assert_eq!((again.code, report["down"]["received"].as_u64()), (0, Some(0)), "{again:?}");
-        assert!(settings != "" || report["rounds"] == 1, "{report}");
+        assert!(!settings.is_empty() || report["rounds"] == 1, "{report}");
     }
 }
 

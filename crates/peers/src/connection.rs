@@ -80,6 +80,9 @@ pub(crate) fn words(error: &WsError) -> String {
             format!("it answers with HTTP {} and not as a relay{said}", answer.status())
         }
         WsError::Capacity(error) => format!("it sent a message that is too large: {error}"),
+        WsError::Io(error) if error.to_string().contains("UnknownIssuer") => {
+            format!("{error}; if you trust its authority, name the file of that in SSL_CERT_FILE")
+        }
         WsError::Io(error) => error.to_string(),
         other => other.to_string(),
     }

@@ -1,16 +1,16 @@
 //! `hark sync`: brings the archive and a relay into step, once.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use hark_archive::Query;
 use hark_peers::{
-    Direction, IntakeQueue, LocalEnd, PeerClient, PeerError, ReasonCounts, RelayAddress, SyncMeter,
-    SyncOptions, SyncTotals, sync,
+    ClientOptions, Direction, IntakeQueue, LocalEnd, PeerClient, PeerError, ReasonCounts,
+    RelayAddress, SyncMeter, SyncOptions, SyncTotals, sync,
 };
 use serde_json::{Value, json};
 
@@ -91,8 +91,6 @@ struct RunEnd {
     paged: Option<String>,
     error: Option<PeerError>,
     stopped: bool,
-    /// Bytes sent and received.
-    traffic: (u64, u64),
 }
 
 pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
@@ -117,28 +115,34 @@ pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result
     let (meter, started) = (Arc::new(SyncMeter::default()), Instant::now());
     let mut shown = ShownProgress::start(args, &meter);
     let queue = intake.queue();
+    let connected = OnceLock::new();
     let mut end = runtime.block_on(async {
-        let work = work(args, client, queries.into_iter().map(options), &local, queue, &meter);
-        watched(work, &stop, &mut shown).await
+        let client = (&connected, client);
+        let queries = queries.into_iter().map(options);
+        let work = work(args, client, queries, &local, queue, &meter);
+        watched(Box::pin(work), &stop, &mut shown).await
     });
+    let traffic = connected.get().map(PeerClient::traffic).unwrap_or_default();
     // What was received is written in any case.
     runtime.shutdown_background();
     let written = intake.finish();
     shown.finish();
     end.error = written.err().or(end.error);
-    let totals = meter.totals();
+    let (totals, spent) = (meter.totals(), started.elapsed());
     if args.json {
-        print::line(&to_json(args, &totals, &end, started.elapsed()).to_string())?;
-    } else {
-        print::line(&to_text(args, &totals, &end, started.elapsed()))?;
+        print::line(&to_json(args, &totals, &end, traffic, spent).to_string())?;
+    } else if connected.get().is_some() {
+        print::line(&to_text(args, &totals, &end, traffic, spent))?;
     }
     let left = "what is counted as stored or taken is safe; run it again to go on";
     if end.stopped {
         eprintln!("hark: stopped; {left}");
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
-    if let Some(error) = end.error {
-        anyhow::bail!("{}: {error}; {left}", args.relay);
+    match end.error {
+        Some(PeerError::Unreachable(why)) => anyhow::bail!("{why}; nothing was done"),
+        Some(error) => anyhow::bail!("{}: {error}; {left}", args.relay),
+        None => {}
     }
     Ok(if is_in_part(&totals) { ExitCode::from(IN_PART) } else { ExitCode::SUCCESS })
 }
@@ -165,7 +169,7 @@ pub(super) fn queries(
 /// Synchronises one query after the other.
 async fn work(
     args: &SyncArgs,
-    options: hark_peers::ClientOptions,
+    (connected, options): (&OnceLock<PeerClient>, ClientOptions),
     queries: impl Iterator<Item = SyncOptions>,
     local: &LocalEnd,
     queue: IntakeQueue,
@@ -173,11 +177,11 @@ async fn work(
 ) -> RunEnd {
     let mut end = RunEnd::default();
     let client = match PeerClient::connect(&args.relay, options).await {
-        Ok(client) => client,
+        Ok(client) => connected.get_or_init(|| client),
         Err(error) => return RunEnd { error: Some(error), ..end },
     };
     for options in queries {
-        match sync(&client, &options, local, queue.clone(), meter).await {
+        match sync(client, &options, local, queue.clone(), meter).await {
             Ok(report) => end.paged = end.paged.or(report.paged),
             Err(error) => {
                 end.error = Some(error);
@@ -185,17 +189,15 @@ async fn work(
             }
         }
     }
-    end.traffic = client.traffic();
     end
 }
 
 /// Runs work until it is done or is to stop, and shows its progress.
 async fn watched(
-    work: impl Future<Output = RunEnd>,
+    mut work: impl Future<Output = RunEnd> + Unpin,
     stop: &AtomicBool,
     shown: &mut ShownProgress,
 ) -> RunEnd {
-    let mut work = std::pin::pin!(work);
     loop {
         tokio::select! {
             end = &mut work => return end,
@@ -252,8 +254,13 @@ fn is_in_part(totals: &SyncTotals) -> bool {
         || bad.iter().any(|reason| totals.refused_here.of(reason) > 0)
 }
 
-fn to_text(args: &SyncArgs, totals: &SyncTotals, end: &RunEnd, spent: Duration) -> String {
-    let (sent, received) = end.traffic;
+fn to_text(
+    args: &SyncArgs,
+    totals: &SyncTotals,
+    end: &RunEnd,
+    (sent, received): (u64, u64),
+    spent: Duration,
+) -> String {
     let how = match &end.paged {
         Some(why) => format!("{} pages, as it was not compared with ({why})", totals.pages),
         None => format!("{} rounds", totals.rounds),
@@ -311,7 +318,13 @@ pub(super) fn reasons(counts: &ReasonCounts) -> Value {
     Value::Object(reasons.collect())
 }
 
-fn to_json(args: &SyncArgs, totals: &SyncTotals, end: &RunEnd, spent: Duration) -> Value {
+fn to_json(
+    args: &SyncArgs,
+    totals: &SyncTotals,
+    end: &RunEnd,
+    traffic: (u64, u64),
+    spent: Duration,
+) -> Value {
     json!({
         "relay": args.relay.as_str(),
         "complete": end.error.is_none() && !end.stopped && !is_in_part(totals),
@@ -321,8 +334,8 @@ fn to_json(args: &SyncArgs, totals: &SyncTotals, end: &RunEnd, spent: Duration) 
         "paged_because": end.paged,
         "rounds": totals.rounds,
         "pages": totals.pages,
-        "sent_bytes": end.traffic.0,
-        "received_bytes": end.traffic.1,
+        "sent_bytes": traffic.0,
+        "received_bytes": traffic.1,
         "seconds": spent.as_secs_f64(),
         "down": {
             "missing": totals.missing_here,
