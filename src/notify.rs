@@ -14,6 +14,11 @@ pub(crate) fn ready(url: &str, has_taken_over: bool) {
     notify(&states);
 }
 
+/// Reports that a process that listens on no address does its work, which `status` names.
+pub(crate) fn working(status: &str) {
+    notify(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
 /// Reports that the configuration is being read again. [`reloaded`] follows, whatever the result.
 pub(crate) fn reloading() {
     // Newer versions of systemd require the time. Reading the clock does not fail.

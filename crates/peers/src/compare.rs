@@ -23,6 +23,8 @@ use crate::route::ComparisonAnswer;
 const FRAME_BYTES_MAX: usize = 60_000;
 /// Messages of one comparison. One of a million different events takes about a thousand.
 const ROUNDS_MAX: u32 = 50_000;
+/// Differences of one comparison, which are remembered until it ends.
+const DIFFERENCES_MAX: usize = 8 << 20;
 /// Times that a comparison is begun again which the relay ended before its time.
 const RESTARTS_MAX: u32 = 5;
 /// The time before which hardly any events are: Nostr began in 2020.
@@ -92,7 +94,11 @@ pub(crate) async fn compare(
         let found = seen.count;
         let end = window(client, &filter, set, meter, &mut seen, sink).await?;
         match end {
-            WindowEnd::Whole => compared_before = true,
+            WindowEnd::Whole => {
+                compared_before = true;
+                // What is found again is found in the same window.
+                seen.ids.clear();
+            }
             WindowEnd::TooMany(why) => {
                 let Some(middle) = middle(all.between(from, to), from, to) else {
                     windows.push((from, to));
@@ -254,6 +260,11 @@ async fn window(
         let next = next.map_err(|error| {
             PeerError::Misbehaved(format!("a message of a comparison cannot be read: {error}"))
         })?;
+        if seen.ids.len() > DIFFERENCES_MAX {
+            return Err(PeerError::Misbehaved(format!(
+                "a comparison named more than {DIFFERENCES_MAX} events"
+            )));
+        }
         if !(need.is_empty() && have.is_empty()) {
             sink.take(need, have).await?;
         }

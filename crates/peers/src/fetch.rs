@@ -105,6 +105,7 @@ impl Fetcher<'_> {
 
     fn not_sent(&self, count: u64) -> Result<(), PeerError> {
         self.meter.add(|meter| &meter.not_sent, count);
+        self.meter.check_forged()?;
         let totals = self.meter.totals();
         if totals.not_sent > NOT_SENT_MAX && totals.not_sent > totals.received {
             return Err(PeerError::Misbehaved(format!(

@@ -16,6 +16,7 @@ use hark_networks::{LineFault, LineReader, Network, ReadOptions};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
+use crate::client::now_s;
 use crate::error::PeerError;
 use crate::feed::{LocalFeed, SeenIds};
 use crate::meter::SyncMeter;
@@ -257,6 +258,10 @@ impl EventChecker<'_> {
         }
         if let Some(seen) = &origin.seen {
             seen.insert(*event.id());
+        }
+        // A stream runs for long, and an event may expire meanwhile.
+        if event.expiration().is_some_and(|at| at <= now_s()) {
+            return Err(Some(("expired", String::new())));
         }
         if let Some(why) = (options.rules)(&event, json.len()) {
             return Err(Some(("policy", why)));

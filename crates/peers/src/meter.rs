@@ -5,9 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::error::PeerError;
+
 /// Reasons that are counted by themselves; whatever comes after these is counted as `other`. A
 /// relay chooses its words, so it must not choose how much memory they take.
 const REASONS_MAX: usize = 64;
+
+/// Reasons for which events are refused that no honest relay sends, and how many are an accident.
+const FORGED: [&str; 3] = ["malformed", "bad id", "bad signature"];
+const FORGED_MAX: u64 = 10_000;
 
 /// Events that were refused, by reason, with the words of the first refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,6 +116,17 @@ counters! {
 impl SyncMeter {
     pub(crate) fn add(&self, counter: impl FnOnce(&Self) -> &AtomicU64, count: u64) {
         counter(self).fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Fails if more events of the relay are forged than can be an accident. So a relay cannot send
+    /// them without end.
+    pub(crate) fn check_forged(&self) -> Result<(), PeerError> {
+        let refused = self.refused_here.lock();
+        let forged = FORGED.iter().map(|reason| refused.of(reason)).sum::<u64>();
+        if forged > FORGED_MAX && forged > self.stored.load(Ordering::Relaxed) {
+            return Err(PeerError::Misbehaved(format!("{forged} of its events are not valid")));
+        }
+        Ok(())
     }
 
     pub(crate) fn refuse_here(&self, reason: &str, words: &str) {

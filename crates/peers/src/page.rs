@@ -49,6 +49,8 @@ pub(crate) struct RelayPages<'a> {
 #[derive(Default)]
 struct PageEnd {
     events: usize,
+    /// Of these, those of the time that was asked for.
+    inside: usize,
     new: usize,
     oldest: u64,
     finish: bool,
@@ -70,6 +72,7 @@ impl RelayPages<'_> {
             let window = Query { to: until, limit: PAGE_EVENTS, ..query.clone() };
             let page = self.page(&window, &mut edge, &origin).await?;
             self.meter.add(|meter| &meter.pages, 1);
+            self.meter.check_forged()?;
             longest = longest.max(page.events);
             if page.events == 0 || page.finish {
                 return Ok(());
@@ -77,6 +80,12 @@ impl RelayPages<'_> {
             if page.new > 0 {
                 until = page.oldest;
                 continue;
+            }
+            if page.inside == 0 {
+                return Err(PeerError::Misbehaved(format!(
+                    "none of {} events of a page is of the time that was asked for",
+                    page.events
+                )));
             }
             // Everything in it came before, so all of it is of this second.
             if page.events >= CUT_EVENTS_MIN && page.events == longest {
@@ -158,6 +167,7 @@ impl RelayPages<'_> {
                 self.meter.add(|meter| &meter.unasked, 1);
                 continue;
             }
+            page.inside += 1;
             if edge.contains(&id) {
                 continue;
             }

@@ -186,7 +186,8 @@ impl RelayStream {
         status.connections.fetch_add(1, Ordering::Relaxed);
         status.connected.store(true, Ordering::Relaxed);
         tracing::info!(relay = address.as_str(), "a stream is connected");
-        let query = Query { limit: usize::MAX, ..options.query.clone() };
+        let mut query = Query { limit: usize::MAX, ..options.query.clone() };
+        query.normalise();
         let withheld = Withheld::new(&options.private_kinds, options.send_protected);
         let mut up = ends.feed.subscribe(
             query.clone(),

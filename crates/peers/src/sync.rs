@@ -175,12 +175,13 @@ impl SyncJob<'_> {
             let newest = local::newest(Arc::clone(&self.local.store), self.query.clone()).await?;
             let from = newest.from;
             // What the relay has of the private kinds is left out by the relay, or known here.
-            let asked = Query {
+            let mut asked = Query {
                 from,
                 not_kinds: Vec::new(),
                 kinds: self.options.query.kinds.clone(),
                 ..self.query.clone()
             };
+            asked.normalise();
             let (client, network) = (self.client, self.local.network);
             let mut left = vec![(from, self.query.to)];
             if report.paged.is_none() {

@@ -119,8 +119,6 @@ fn rules(config: &Config, private: bool) -> EventRules {
         let proven = if private { &author[..] } else { &[] };
         let mut arena = EventArena::new();
         admit::refusal(event, bytes, &limits, when::now_s(), proven, &mut arena)
-            // An expired event is counted as such by whoever reads it next.
-            .filter(|_| event.expiration().is_none_or(|at| at > when::now_s()))
             .or_else(|| policy.refusal(event))
     })
 }

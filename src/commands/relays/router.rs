@@ -127,7 +127,7 @@ impl Router<'_> {
             tokio::spawn(router_metrics::serve(listener, Arc::clone(&self.statuses)));
         }
         self.apply(streams);
-        notify::ready(&format!("{} streams", self.streams.len()), false);
+        notify::working(&format!("{} streams", self.streams.len()));
         let (mut read, mut seen) = (self.text(), self.text());
         let failed = loop {
             tokio::select! {

@@ -164,6 +164,20 @@ async fn whoever_would_keep_a_client_for_ever_is_left() {
     let here = Here::with(&[]);
     let error = here.sync(&url, Direction::Down).await.unwrap_err();
     assert!(matches!(error, PeerError::Misbehaved(_)), "{error}");
+    // The same page, whatever time is asked for.
+    let event = kit::event(2, 1_900_000_000);
+    let url = play(move |message| match message[0].as_str() {
+        Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
+        Some("REQ") => vec![
+            json!(["EVENT", message[1], event]).to_string(),
+            json!(["EOSE", message[1]]).to_string(),
+        ],
+        _ => vec![],
+    })
+    .await;
+    let here = Here::with(&[]);
+    let error = here.sync(&url, Direction::Down).await.unwrap_err();
+    assert!(error.to_string().contains("asked for"), "{error}");
     // Nothing at all, and a message that is too large.
     let url = play(|_| vec![]).await;
     let here = Here::with(&[]);
