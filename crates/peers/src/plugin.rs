@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(plugin.accept("{}").await, Err("blocked: not this".into()));
         assert!(plugin.accept("{\"content\":\"end\"}").await.unwrap_err().contains("failed"));
         assert_eq!(plugin.accept("{\"content\":\"good\"}").await, Ok(()));
-        let broken = EventPlugin::new("echo no", "");
+        let broken = EventPlugin::new("read -r line; echo no", "");
         assert!(broken.accept("{}").await.unwrap_err().contains("its answer is no"));
     }
 }
