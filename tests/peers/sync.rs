@@ -155,6 +155,23 @@ fn what_was_stopped_or_cut_off_goes_on_with_the_next_run() {
     assert_eq!(here.ids("{}"), there.ids("{}"));
 }
 
+/// A relay that does not answer is given up in time, and Ctrl-C does not wait for that.
+#[test]
+fn a_relay_that_never_answers_holds_nobody_up() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("ws://{}", silent.local_addr().expect("an address"));
+    let here = Node::new("silent", "", &notes("here", 3, START));
+    let done = here.run(&["sync", &url, "--timeout", "1"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.stderr.contains("no answer within 1 s"), "{done:?}");
+    let running = Running::start(here.command(&["sync", &url, "--timeout", "3600", "--json"]));
+    // The first connection is that of the run before.
+    let _both = [silent.accept().expect("it connects"), silent.accept().expect("it connects")];
+    let stopped = running.stop();
+    assert_eq!(stopped.code, 130, "{stopped:?}");
+    assert_eq!(stopped.json()["interrupted"], true, "{stopped:?}");
+}
+
 #[test]
 fn what_cannot_be_done_is_said_at_once() {
     let here = Node::new("wrong", "", &notes("here", 3, START));
