@@ -118,7 +118,9 @@ fn private_events_stay_deletions_travel_and_refusals_are_told() {
     let report = done.json();
     assert_eq!(done.code, 3, "{done:?}");
     assert_eq!(report["up"]["refused"]["blocked"]["events"], 1, "{report}");
-    assert_eq!(report["down"]["not_stored"]["deleted"]["events"], 1, "{report}");
+    // The deletion may be there before the event that it deletes is asked for.
+    let deleted = report["down"]["not_stored"]["deleted"]["events"].as_u64().unwrap_or_default();
+    assert_eq!(deleted + report["down"]["not_sent"].as_u64().unwrap(), 1, "{report}");
     assert_eq!(report["up"]["withheld"], 1, "{report}");
     let now = there.ids("{}");
     assert!(now.contains(&id(&deletion)) && !now.contains(&id(&victim)), "{now:?}");
