@@ -39,7 +39,8 @@ const CHALLENGE_WAIT: Duration = Duration::from_millis(500);
 pub struct ClientOptions {
     /// How long the relay may leave a request without an answer, and a connection without life.
     pub patience: Duration,
-    /// The longest message that is read.
+    /// The longest message that is read. A longer one ends the connection, so it is well above what
+    /// relays let their clients publish.
     pub message_bytes_max: usize,
     /// Bytes of answers that are received and not dealt with yet.
     pub waiting_bytes_max: usize,
@@ -51,7 +52,7 @@ impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             patience: Duration::from_secs(30),
-            message_bytes_max: 1 << 20,
+            message_bytes_max: 4 << 20,
             waiting_bytes_max: 32 << 20,
             key: None,
         }

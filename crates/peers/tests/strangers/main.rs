@@ -183,7 +183,7 @@ async fn whoever_would_keep_a_client_for_ever_is_left() {
     let here = Here::with(&[]);
     let error = here.sync(&url, Direction::Down).await.unwrap_err();
     assert!(matches!(error, PeerError::Silent { .. }), "{error}");
-    let url = play(|_| vec![format!("[\"NOTICE\",\"{}\"]", "x".repeat(2 << 20))]).await;
+    let url = play(|_| vec![format!("[\"NOTICE\",\"{}\"]", "x".repeat(5 << 20))]).await;
     let here = Here::with(&[]);
     let error = here.sync(&url, Direction::Down).await.unwrap_err();
     assert!(matches!(error, PeerError::Ended(_)), "{error}");
