@@ -32,6 +32,7 @@ const SETUP: NetworkSetup = NetworkSetup {
         }),
         part_days: 30,
         record_bytes_max: 1 << 10,
+        texts: None,
     },
     is_served: |_| listen().is_some(),
     serve: |_, shelf, _| NetworkService {

@@ -11,7 +11,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use hark_archive::retention::RetentionPolicy;
 use hark_archive::store::SpaceBounds;
-use hark_archive::{Outcome, Query, Store, Write};
+use hark_archive::{Outcome, Query, Store, TextSource, Write};
 use hark_networks::Network;
 use hark_server::control::{ControlClient, ControlError, Takeover};
 use hark_store_embedded::backup::BackupCatalog;
@@ -138,6 +138,11 @@ impl ArchiveLocation {
         (setup.shelf)(&self.config)
     }
 
+    /// The texts that are searched for words, if any are. An archive in a database has none.
+    pub(crate) fn texts(&self) -> Option<Arc<dyn TextSource>> {
+        self.shelf_config().texts.filter(|_| self.database.is_none())
+    }
+
     /// The options with which the embedded store is opened.
     pub(crate) fn options(&self) -> EmbeddedOptions {
         let bounds = space_bounds(&self.config, &self.shelf_config().retention);
@@ -148,6 +153,7 @@ impl ArchiveLocation {
             dead_bytes_max: bounds.dead_bytes_max,
             scrub_within: Some(Duration::from_secs(self.config.scrub_days.saturating_mul(86_400))),
             listed_labels: self.network.nature().listed_labels,
+            texts: self.shelf_config().texts,
             erase_within: bounds.erase_within,
             free_bytes_min: bounds.free_bytes_min,
             reserve: Some(Arc::clone(&self.reserve)),

@@ -38,6 +38,7 @@ pub(crate) fn read(
     now: u64,
 ) -> anyhow::Result<Vec<Query>> {
     let network = location.network;
+    let searched = location.texts();
     let mut queries = Vec::with_capacity(texts.len());
     for text in texts {
         // A filter may be right, and what it is matched against unreadable.
@@ -50,7 +51,7 @@ pub(crate) fn read(
             read.map_err(|error| unread.insert(error).to_string())?;
             Ok(values)
         };
-        let query = network.filters().query(text, &mut values);
+        let query = network.filters().searching_query(text, &mut values, searched.as_ref());
         if let Some(error) = unread {
             return Err(error);
         }
@@ -62,6 +63,12 @@ pub(crate) fn read(
             ))
         })?;
         queries.extend(query.map(|query| Query { now, ..query }));
+    }
+    if queries.len() > 1 {
+        // Several answers are merged by time.
+        for query in &mut queries {
+            query.ranked = false;
+        }
     }
     Ok(queries)
 }
@@ -76,8 +83,8 @@ pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64>
             Err(error) => return Err(error.into()),
         }
     }
-    let whole: Vec<Query> =
-        queries.iter().map(|query| Query { limit: usize::MAX, ..query.clone() }).collect();
+    let whole = |query: &Query| Query { limit: usize::MAX, ranked: false, ..query.clone() };
+    let whole: Vec<Query> = queries.iter().map(whole).collect();
     let mut answer = MergedAnswer::new(store, &whole)?;
     let mut count = 0;
     while answer.next()?.is_some() {

@@ -57,18 +57,30 @@ fn sources() -> impl Iterator<Item = (String, String)> {
 /// `hark-bench` drives any server by its URL, so it depends on none; only its count of instructions
 /// depends on the code that it counts. `hark-testkit` has what tests of several crates share, and
 /// no crate that is shipped depends on it.
-const ARROWS: [(&str, &[&str], &[&str]); 10] = [
+const ARROWS: [(&str, &[&str], &[&str]); 11] = [
     ("hark-codec", &[], &["hark-testkit"]),
-    ("hark-archive", &["hark-codec"], &["hark-testkit"]),
-    ("hark-networks", &["hark-codec", "hark-archive"], &[]),
-    ("hark-store-embedded", &["hark-codec", "hark-archive"], &["hark-networks", "hark-testkit"]),
+    ("hark-words", &[], &[]),
+    ("hark-archive", &["hark-codec", "hark-words"], &["hark-testkit"]),
+    ("hark-networks", &["hark-codec", "hark-archive", "hark-words"], &[]),
+    (
+        "hark-store-embedded",
+        &["hark-codec", "hark-archive", "hark-words"],
+        &["hark-networks", "hark-testkit"],
+    ),
     ("hark-store-postgres", &["hark-codec", "hark-archive"], &["hark-networks", "hark-testkit"]),
     ("hark-server", &["hark-codec", "hark-archive", "hark-networks"], &["hark-testkit"]),
     ("hark-peers", &["hark-codec", "hark-archive", "hark-networks"], &["hark-testkit"]),
     (
         "hark-testkit",
         // Of the server, only what a network of tests needs.
-        &["hark-codec", "hark-archive", "hark-networks", "hark-store-embedded", "hark-server"],
+        &[
+            "hark-codec",
+            "hark-words",
+            "hark-archive",
+            "hark-networks",
+            "hark-store-embedded",
+            "hark-server",
+        ],
         &[],
     ),
     ("hark-bench", &["hark-codec"], &["hark-archive", "hark-store-embedded", "hark-testkit"]),
@@ -84,7 +96,7 @@ const ARROWS: [(&str, &[&str], &[&str]); 10] = [
             "hark-bench",
             "hark-peers",
         ],
-        &["hark-testkit"],
+        &["hark-testkit", "hark-words"],
     ),
 ];
 

@@ -28,6 +28,7 @@ mod deletion;
 mod gate;
 mod kit;
 mod nip01;
+mod search;
 
 /// Returns a client without a key. It must not try to authenticate: if that fails, the SDK gives up
 /// what it is fetching.

@@ -7,7 +7,7 @@ use crate::location::ArchiveLocation;
 use crate::{damage, print, question, when};
 
 pub(crate) fn run(args: &QueryArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    let queries = question::read(location, &args.filters, when::now_s())?;
+    let queries = question::read(location, &args.all_filters()?, when::now_s())?;
     let store = location.read()?;
     let count = question::count(&*store, &queries)?;
     let text = if args.json {

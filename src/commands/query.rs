@@ -4,31 +4,57 @@ use std::io::{BufWriter, Write as _};
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::Value;
 
 use crate::damage;
 use crate::location::ArchiveLocation;
 use crate::question::{self, MergedAnswer};
-use crate::when;
+use crate::{WrongUse, when};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   hark query '{\"kinds\":[1],\"limit\":20}'
   hark query '{\"authors\":[\"<hex key>\"]}' '{\"#p\":[\"<hex key>\"]}'
+  hark query --search 'bread \"sour dough\" bak*' '{\"limit\":20}'
   hark count '{\"kinds\":[0]}' --json
 
 Several filters are one question: an event counts once if it matches any of them.")]
 pub(crate) struct QueryArgs {
     /// Filters of the network, as JSON
-    #[arg(value_name = "FILTER", required = true)]
+    #[arg(value_name = "FILTER", required_unless_present = "search")]
     pub(crate) filters: Vec<String>,
+    /// Words that events must have (NIP-50), in addition to each filter; the best matches come first
+    #[arg(long, value_name = "WORDS")]
+    pub(crate) search: Option<String>,
     /// Print JSON (events are always JSON)
     #[arg(long)]
     pub(crate) json: bool,
 }
 
+impl QueryArgs {
+    /// The filters, with the words to search for in each.
+    pub(crate) fn all_filters(&self) -> anyhow::Result<Vec<String>> {
+        let Some(words) = &self.search else { return Ok(self.filters.clone()) };
+        let every = ["{}".to_owned()];
+        let filters = if self.filters.is_empty() { &every[..] } else { &self.filters };
+        let with_words = |filter: &String| {
+            let Ok(Value::Object(mut fields)) = serde_json::from_str(filter) else {
+                let what = format!("--search needs a filter that is a JSON object, not {filter}");
+                return Err(WrongUse(what).into());
+            };
+            if fields.insert("search".into(), words.as_str().into()).is_some() {
+                let what = format!("{filter} has a search of its own; leave --search out");
+                return Err(WrongUse(what).into());
+            }
+            Ok(Value::Object(fields).to_string())
+        };
+        filters.iter().map(with_words).collect()
+    }
+}
+
 pub(crate) fn run(args: &QueryArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    let queries = question::read(location, &args.filters, when::now_s())?;
+    let queries = question::read(location, &args.all_filters()?, when::now_s())?;
     let store = location.read()?;
     let mut answer = MergedAnswer::new(&*store, &queries)?.with_lines(location.network);
     let mut out = BufWriter::with_capacity(64 << 10, std::io::stdout().lock());

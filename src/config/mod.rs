@@ -11,6 +11,7 @@ mod mail_keys;
 mod networks;
 mod nostr;
 mod policy;
+mod search;
 mod settings;
 mod sizes;
 mod typed;
@@ -62,6 +63,7 @@ pub struct Config {
     /// All files that were read, with their state just before.
     pub(crate) files: Vec<FileState>,
     pub(crate) private_kinds: Vec<u32>,
+    pub(crate) search: search::SearchSettings,
     pub(crate) info: RelayInfo,
     retention: RetentionPolicy,
     retention_every: IntervalSeconds,
@@ -146,6 +148,7 @@ impl Default for Config {
             file: None,
             files: Vec::new(),
             private_kinds: hark_server::nostr::PRIVATE_KINDS.to_vec(),
+            search: search::SearchSettings::default(),
             info: RelayInfo::default(),
             retention_every: IntervalSeconds(retention.every.as_secs()),
             erase_within: EraseBound(Some(7 * 86_400)),

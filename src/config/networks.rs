@@ -4,8 +4,9 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use hark_archive::TextSource;
 use hark_archive::retention::RetentionPolicy;
 use hark_networks::Network;
 use hark_server::door::ServableNetwork;
@@ -56,6 +57,8 @@ pub struct ShelfConfig {
     pub part_days: u64,
     /// The maximum bytes of a record.
     pub record_bytes_max: usize,
+    /// The texts that are searched for words, if any are.
+    pub texts: Option<Arc<dyn TextSource>>,
 }
 
 /// What a network's doors must know besides the settings.

@@ -15,6 +15,7 @@ pub(super) const SETUP: NetworkSetup = NetworkSetup {
         retention: config.retention(&config.retention),
         part_days: config.postgres.part_days,
         record_bytes_max: config.limits.event_bytes_max,
+        texts: config.search.texts(&config.private_kinds),
     },
     is_served: |_| true,
     serve,
@@ -26,6 +27,8 @@ fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &StoreFacts<'_>) -> Ne
     let identity = SharedIdentity::new(config.info.clone(), config.private_kinds.clone());
     relay.identity = identity.clone();
     relay.threads = config.threads;
+    let texts = config.search.texts(&config.private_kinds);
+    relay.texts = texts.filter(|_| at.database_is_near.is_none());
     if at.database_is_near.is_some() && relay.threads.read == 0 {
         // Each connection to the database occupies one thread while it waits.
         relay.threads.read = config.postgres.connections_max;

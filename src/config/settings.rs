@@ -190,6 +190,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "pow_bits_min" lists.pow_bits_min: "Proof of work that an event must have and commit to (NIP-13), as the number of leading zero bits of its id. 0: none.";
         },
     },
+    super::search::SECTION,
     SettingsSection {
         name: "info",
         doc: "What the relay tells clients about itself (NIP-11). Changes of this file take effect while the server runs.",

@@ -25,6 +25,7 @@ pub(super) const SETUP: NetworkSetup = NetworkSetup {
         retention: config.retention(&config.waku.retention.policy),
         part_days: config.waku.part_days,
         record_bytes_max: config.waku.message_bytes_max,
+        texts: None,
     },
     is_served: |config| config.waku.serve,
     serve,

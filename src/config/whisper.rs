@@ -26,6 +26,7 @@ pub(super) const SETUP: NetworkSetup = NetworkSetup {
         retention: config.retention(&config.whisper.retention()),
         part_days: config.whisper.part_days,
         record_bytes_max: config.whisper.envelope_bytes_max,
+        texts: None,
     },
     is_served: |config| config.whisper.serve,
     serve,

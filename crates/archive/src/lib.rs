@@ -19,7 +19,7 @@ pub mod vital;
 pub mod writer;
 
 pub use hark_codec::record::{Id, Key, LabelPosition, Labels, Record, RecordError, RecordHeader};
-pub use query::{Gate, LabelSet, Order, Position, Query};
+pub use query::{Gate, LabelSet, Order, Position, Query, TextSource, WordCondition};
 pub use store::{
     CommitError, CommitResult, Outcome, Search, SearchError, SearchProgress, Store, Write,
 };

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 
 use hark_codec::record::Record;
 
-use crate::query::{Position, Query};
+use crate::query::{Position, Query, SearchRank};
 use crate::store::{Search, SearchError, SearchProgress, Store};
 
 /// Most times that a search is begun again. Each time another part could not be read.
@@ -21,6 +21,10 @@ pub struct ResumedSearch<'a> {
     store: &'a dyn Store,
     /// What is still to be found.
     query: Query,
+    /// The rank of the last record, if the query is ranked.
+    last: Option<SearchRank>,
+    /// The rank behind which the current search goes on.
+    behind: Option<SearchRank>,
     search: Box<dyn Search>,
     resumes: u32,
     /// Rows visited by the searches before this one.
@@ -33,7 +37,8 @@ impl<'a> ResumedSearch<'a> {
     /// Begins a search.
     pub fn new(store: &'a dyn Store, query: Query) -> Result<Self, SearchError> {
         let search = store.search(&query)?;
-        Ok(Self { store, query, search, resumes: 0, visited: 0, damaged: (0, 0) })
+        let (last, behind) = (None, None);
+        Ok(Self { store, query, last, behind, search, resumes: 0, visited: 0, damaged: (0, 0) })
     }
 
     /// Appends what `keep` makes of the next matching records to `ready`, with their positions, and
@@ -46,7 +51,17 @@ impl<'a> ResumedSearch<'a> {
         keep: &mut dyn FnMut(&Record<'_>) -> (T, ControlFlow<()>),
     ) -> Result<SearchProgress, SearchError> {
         let before = ready.len();
+        let (ranking, behind) = (self.query.ranking(), self.behind);
+        let mut last = self.last;
         let sliced = self.search.slice(work, &mut |record| {
+            if let Some(words) = ranking {
+                let rank = words.rank(record);
+                // A ranked search has no cursor.
+                if behind.is_some() && rank <= behind {
+                    return ControlFlow::Continue(());
+                }
+                last = rank;
+            }
             let (kept, flow) = keep(record);
             ready.push_back((Position::of(record), kept));
             flow
@@ -54,7 +69,8 @@ impl<'a> ResumedSearch<'a> {
         match sliced {
             Ok(progress) => {
                 self.damaged.1 = self.search.damaged();
-                if ready.len() > before {
+                self.last = last;
+                if ready.len() > before && self.query.ranking().is_none() {
                     self.query.limit = self.query.limit.saturating_sub(ready.len() - before);
                     self.query.after = ready.back().map(|(position, _)| *position);
                 }
@@ -65,6 +81,7 @@ impl<'a> ResumedSearch<'a> {
                 self.resumes += 1;
                 self.visited += self.search.visited();
                 self.damaged = (self.damaged.0 + self.damaged.1, 0);
+                self.behind = self.last;
                 self.search = self.store.search(&self.query)?;
                 Ok(SearchProgress::Paused)
             }

@@ -6,7 +6,9 @@
 //! networks that it knows.
 
 use hark_archive::effects::Rules;
-use hark_archive::{Id, Query, Record};
+use std::sync::Arc;
+
+use hark_archive::{Id, Query, Record, TextSource};
 
 pub mod nostr;
 pub mod waku;
@@ -104,6 +106,9 @@ pub enum LineFault {
 /// Returns all values of a label in an archive. The error is a text for people.
 pub type LabelValues<'a> = &'a mut dyn FnMut(u8) -> Result<Vec<Box<[u8]>>, String>;
 
+/// The texts of records that are searched for words, if any are.
+pub type SearchedTexts<'a> = Option<&'a Arc<dyn TextSource>>;
+
 /// Filters as people type them.
 pub trait Filters: Send + Sync {
     /// Returns the query of a filter, with `now` at 1970 and no `budget` of rows. Returns `None` if
@@ -111,6 +116,15 @@ pub trait Filters: Send + Sync {
     /// needs something that the archive does not have. `values` looks up what an archive has, for
     /// filters that are matched against it; most filters need no look.
     fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, String>;
+    /// Does the same where the words of `texts` can be searched for, if any can.
+    fn searching_query(
+        &self,
+        text: &str,
+        values: LabelValues<'_>,
+        _texts: SearchedTexts<'_>,
+    ) -> Result<Option<Query>, String> {
+        self.query(text, values)
+    }
     /// Returns the filter of a query, on one line.
     fn text(&self, query: &Query) -> String;
     /// An example of a filter.

@@ -22,10 +22,10 @@ use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::rebuild::DeletionMap;
 use crate::salvage::scan::{ScannedPart, scan};
 use crate::segment::file::SegmentFile;
-use crate::segment::values::Value;
+use crate::segment::values::{self, Value};
 use crate::segment::view::{Segment, SegmentView};
 use crate::segment::{self, RecordAddress, SECTIONS, SUMMED_ROWS};
-use crate::term::TermHasher;
+use crate::term::{TermBuffers, TermHasher, WORDS, lists_words};
 
 /// A fault in a file of a shelf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ fn check_files(
     progress: OnProgress<'_>,
 ) -> CheckReport {
     let disk = &*options.disk;
-    let terms = TermHasher::new(&manifest.secret, options.listed_labels);
+    let terms = TermHasher::new(&manifest.secret, options);
     let deletes = DeletionMap::none();
     let (report, live) = (CheckReport::default(), HashMap::new());
     let mut check = ShelfCheck { disk, dir, manifest, terms, deletes, report, live };
@@ -125,7 +125,14 @@ fn check_files(
     let opened: Vec<Result<Segment, ShelfOpenError>> = entries
         .iter()
         .map(|entry| {
-            open_segment((disk, dir), entry, &check.manifest, terms, None, &Arc::default())
+            open_segment(
+                (disk, dir),
+                entry,
+                &check.manifest,
+                check.terms.clone(),
+                None,
+                &Arc::default(),
+            )
         })
         .collect();
     let total = (check.manifest.logs.len() * 2 + check.manifest.segments.len()) as u64;
@@ -191,7 +198,8 @@ impl ShelfCheck<'_> {
         let mut lost_parts = Vec::new();
         // Records that no segment covers are found by a head, which every start makes from the log.
         let is_sealed = self.manifest.is_sealed(entry.number);
-        let mut head = (!is_sealed).then(|| OpenLog::new(self.disk, self.dir, id, self.terms));
+        let mut head =
+            (!is_sealed).then(|| OpenLog::new(self.disk, self.dir, id, self.terms.clone()));
         let end = log::replay(self.disk, &path, id, &mut |offset, frame| {
             let LogFrame::Put(bytes) = frame else { return };
             match Record::new(bytes) {
@@ -361,11 +369,15 @@ impl ShelfCheck<'_> {
             let (sum, count) = &mut sums[at];
             (*sum, *count) = (sum.wrapping_add(mixed ^ mixed >> 32), *count + 1);
         };
-        let mut terms = Vec::new();
+        let mut terms = TermBuffers::default();
         for row in (0..file.rows).filter(|&row| !gone(row)) {
             if let Some(record) = segment.record(row) {
-                self.terms.of(&record, &mut terms);
-                for &term in &terms {
+                if segment.has_words() {
+                    self.terms.of(&record, &mut terms);
+                } else {
+                    self.terms.of_labels(&record, &mut terms);
+                }
+                for term in terms.all() {
                     add(0, term, record.kind(), row);
                 }
             }
@@ -392,7 +404,9 @@ impl ShelfCheck<'_> {
                 }
             }
         }
-        if sums[0] != sums[1] {
+        // Which words another configuration has indexed cannot be told.
+        let has_other_words = lists_words(file.listed()) && !segment.has_words();
+        if sums[0] != sums[1] && !has_other_words {
             let what = format!(
                 "the lists do not agree with the records ({} entries, {} expected)",
                 sums[1].1, sums[0].1
@@ -436,9 +450,21 @@ impl ShelfCheck<'_> {
         let is_live = |row: &u32| !segment.dead.dead.get(*row);
         let live = if listed.is_empty() { 0 } else { file.rows };
         let records = (0..live).filter(is_live).filter_map(|row| segment.record(row));
+        let words = if segment.has_words() {
+            values::words_of(records.clone(), &self.terms)
+        } else {
+            Vec::new()
+        };
         let labels = records.flat_map(|record| record.labels());
         let mut missing: BTreeSet<Value<'_>> =
             labels.filter(|(name, _)| listed.contains(name)).collect();
+        missing.extend(words.iter().map(|word| (WORDS, word.as_bytes())));
+        let terms = self.terms.clone();
+        let is_known = |value: Value<'_>| {
+            let other_words = value.0 == WORDS && !segment.has_words();
+            let mut terms = terms.of_value(value.0, value.1);
+            other_words || terms.any(|term| !file.term(term).is_empty())
+        };
         let mut last = None;
         let mut values = file.values();
         for (at, value) in values.by_ref().enumerate() {
@@ -449,7 +475,7 @@ impl ShelfCheck<'_> {
                 );
             }
             last = Some(value);
-            if file.term(self.terms.label(value.0, value.1)).is_empty() {
+            if !is_known(value) {
                 self.count_fault(
                     faults,
                     format!("value {at} of the listed labels is that of no row"),
@@ -473,14 +499,14 @@ struct OpenLog {
     terms: TermHasher,
     /// Ids of its live records.
     live: Vec<Id>,
-    scratch: Vec<u64>,
+    scratch: TermBuffers,
 }
 
 impl OpenLog {
     fn new(disk: &dyn Disk, dir: &Path, id: (u32, u32), terms: TermHasher) -> io::Result<Self> {
         let log = Arc::new(Log::open(disk, dir, id, 0, true)?);
-        let head = Arc::new(Head::new(log, terms, 0, 0));
-        Ok(Self { head, terms, live: Vec::new(), scratch: Vec::new() })
+        let head = Arc::new(Head::new(log, terms.clone(), 0, 0));
+        Ok(Self { head, terms, live: Vec::new(), scratch: TermBuffers::default() })
     }
 
     fn put(&mut self, record: &Record<'_>, offset: u32, is_dead: bool) {

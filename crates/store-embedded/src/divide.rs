@@ -65,7 +65,8 @@ pub(crate) fn divide(
     let next_log = manifest.logs.last().map_or(1, |last| last.number + 1);
     let log_dir = dir.join("log");
     let io = ShelfOpenError::io(&log_dir);
-    let mut into = NewLogs { disk, dir, options, logs: Vec::new(), fresh: None, next_log };
+    let terms = &TermHasher::new(&manifest.secret, options);
+    let mut into = NewLogs { disk, dir, options, terms, logs: Vec::new(), fresh: None, next_log };
     read(disk, dir, manifest, first, &mut |at, frame| match frame {
         LogFrame::Put(bytes) => match Record::new(bytes) {
             Ok(record) if deleted.get(&(*record.id(), at.0)).is_none_or(|gone| *gone < at) => {
@@ -85,12 +86,11 @@ pub(crate) fn divide(
     }
     let (_, sealed) = logs.split_last().unwrap_or((&0, &[]));
     next.logs.extend(logs.iter().map(|&number| LogEntry::new(number)));
-    let terms = TermHasher::new(&next.secret, options.listed_labels);
     for &log in sealed {
         let number = next.next_segment;
         next.next_segment += 1;
         let segment = SegmentEntry { number, first_log: log, last_log: log, addresses: 0, dead: 0 };
-        rebuild_segment(disk, dir, &segment, &mut next, &DeletionMap::none(), &terms)?;
+        rebuild_segment(disk, dir, &segment, &mut next, &DeletionMap::none(), terms)?;
         next.segments.push(segment);
     }
     next.write(disk, dir).map_err(ShelfOpenError::io(dir))?;
@@ -131,6 +131,7 @@ struct NewLogs<'a> {
     disk: &'a dyn Disk,
     dir: &'a Path,
     options: &'a EmbeddedOptions,
+    terms: &'a TermHasher,
     /// Numbers of the logs that are complete.
     logs: Vec<u32>,
     /// The log being written.
@@ -154,7 +155,7 @@ struct NewLog {
 
 impl NewLogs<'_> {
     fn put(&mut self, record: &[u8]) -> io::Result<()> {
-        let head_bytes = bytes_of_record(record);
+        let head_bytes = bytes_of_record(record, self.terms);
         let is_full = |fresh: &NewLog| {
             let log_bytes = fresh.end + fresh.frames.len() as u64;
             let (rows, head_bytes) = (fresh.rows, fresh.head_bytes + head_bytes);

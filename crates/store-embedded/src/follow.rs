@@ -18,6 +18,7 @@ use crate::open::named;
 use crate::shelf::EmbeddedShelf;
 use crate::store::EmbeddedStore;
 use crate::tail::LogTail;
+use crate::term::TermBuffers;
 use crate::view::{LiveRow, ShelfView};
 
 /// Why a shelf was not handed over, or is no longer followed.
@@ -208,7 +209,7 @@ impl EmbeddedShelf {
         let heads = || view.frozen.iter().chain([head]);
         let (mut at, mut first) = (from as usize, head.inserted());
         let before = first;
-        let (mut frames, mut terms, mut dying) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut frames, mut terms, mut dying) = (Vec::new(), TermBuffers::default(), Vec::new());
         while (at as u64) < to {
             let salt = log.salt();
             let bytes = log.bytes();

@@ -17,7 +17,7 @@ type Counted<'a> = Box<dyn Iterator<Item = (&'a [u8], u64)> + 'a>;
 /// Passes the values of label `name` in a view to `each`, ascending.
 pub(crate) fn label_values(
     view: &ShelfView,
-    terms: TermHasher,
+    terms: &TermHasher,
     name: u8,
     each: &mut dyn FnMut(&[u8], u64),
 ) {
@@ -39,7 +39,7 @@ fn of_head(head: &HeadView, name: u8) -> Counted<'_> {
     Box::new(count(live.filter_map(|row| head.record(row)), name).into_iter())
 }
 
-fn of_segment(segment: &Segment, terms: TermHasher, name: u8) -> Counted<'_> {
+fn of_segment<'a>(segment: &'a Segment, terms: &'a TermHasher, name: u8) -> Counted<'a> {
     let (file, dead) = (&segment.file, &segment.dead);
     if !file.listed().contains(&name) {
         // The segment waits to be made again.

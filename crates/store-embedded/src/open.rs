@@ -35,7 +35,7 @@ use crate::segment::view::{RowMarks, Segment};
 use crate::shelf::{EmbeddedShelf, LogWriterState};
 use crate::store::EmbeddedStore;
 use crate::tail::LogTail;
-use crate::term::{SECRET, TermHasher};
+use crate::term::{SECRET, TermBuffers, TermHasher};
 use crate::view::{LiveRow, ShelfView};
 
 /// Why a shelf could not be opened.
@@ -266,14 +266,14 @@ impl EmbeddedStore {
         mut manifest: Manifest,
         mut notes: Option<&mut Vec<String>>,
     ) -> Result<EmbeddedShelf, ShelfOpenError> {
-        let terms = TermHasher::new(&manifest.secret, options.listed_labels);
+        let terms = TermHasher::new(&manifest.secret, &options);
         let disk = &*options.disk;
         let damage = Arc::default();
         let mut segments = Vec::new();
         let mut remade = false;
         for at in 0..manifest.segments.len() {
             let entry = manifest.segments[at].clone();
-            let opened = open_segment((disk, dir), &entry, &manifest, terms, None, &damage);
+            let opened = open_segment((disk, dir), &entry, &manifest, terms.clone(), None, &damage);
             let segment = match (opened, &mut notes) {
                 (Ok(segment), _) => segment,
                 (Err(error), Some(notes)) => {
@@ -282,7 +282,7 @@ impl EmbeddedStore {
                         "{error}; segment {} is made again from the log",
                         entry.number
                     ));
-                    remake((disk, dir), at, &mut manifest, terms, error, &damage)?
+                    remake((disk, dir), at, &mut manifest, terms.clone(), error, &damage)?
                 }
                 (Err(error), None) => return Err(error),
             };
@@ -290,12 +290,12 @@ impl EmbeddedStore {
         }
         let mut shelf = EmbeddedShelf {
             dir: dir.into(),
-            terms,
+            terms: terms.clone(),
             rules,
             view: ArcSwap::from_pointee(ShelfView::new(
                 Vec::new(),
                 Vec::new(),
-                Arc::new(Head::new(Arc::new(Log::empty()), terms, 0, 0)),
+                Arc::new(Head::new(Arc::new(Log::empty()), terms.clone(), 0, 0)),
             )),
             writing: Mutex::new(LogWriterState::new(None)),
             manifest: Mutex::new(manifest.clone()),
@@ -327,7 +327,7 @@ impl EmbeddedStore {
         let disk = &*shelf.options.disk;
         for entry in divided.segments.iter().filter(|entry| entry.first_log >= first) {
             let files = (disk, dir);
-            let opened = open_segment(files, entry, &divided, terms, None, &shelf.damage)?;
+            let opened = open_segment(files, entry, &divided, terms.clone(), None, &shelf.damage)?;
             segments.push(Arc::new(opened));
         }
         remove_orphans(disk, dir, &divided)?;
@@ -356,7 +356,7 @@ impl EmbeddedShelf {
     ) -> Result<bool, ShelfOpenError> {
         let bounded = bounded && notes.is_some();
         let mut heads: Vec<Arc<Head>> = Vec::new();
-        let mut terms = Vec::new();
+        let mut terms = TermBuffers::default();
         let (mut base, mut bytes_before) = (0, 0);
         for entry in manifest.logs.iter().filter(|entry| !manifest.is_sealed(entry.number)) {
             let last = manifest.logs.last().is_some_and(|last| last.number == entry.number);

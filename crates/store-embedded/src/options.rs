@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hark_archive::TextSource;
 use hark_archive::store::SpaceBounds;
 
 use crate::disk;
@@ -43,6 +44,9 @@ pub struct EmbeddedOptions {
     /// [`Store::label_values`](hark_archive::Store::label_values). Segments that list others are
     /// made again, one at a time.
     pub listed_labels: &'static [u8],
+    /// The texts whose words are indexed. `None`: words are looked for in the records. Segments that
+    /// index others are made again, one at a time.
+    pub texts: Option<Arc<dyn TextSource>>,
     /// Time within which deleted records are gone from all files. `None` leaves them until their
     /// log is rewritten for other reasons. Needs `background`.
     pub erase_within: Option<Duration>,
@@ -67,6 +71,7 @@ impl Default for EmbeddedOptions {
             background: true,
             scrub_within: None,
             listed_labels: &[],
+            texts: None,
             erase_within: None,
             free_bytes_min: 0,
             reserve: None,

@@ -184,7 +184,7 @@ fn rebuild_all(
         *manifest = divide(dir, options, manifest, long)?;
         progress(JobProgress { what: "dividing logs", done: 1, total: 1 });
     }
-    let terms = TermHasher::new(&manifest.secret, options.listed_labels);
+    let terms = TermHasher::new(&manifest.secret, options);
     let deletes = DeletionMap::read(disk, dir, manifest, 0)?;
     let total = manifest.segments.len() as u64;
     for at in 0..manifest.segments.len() {

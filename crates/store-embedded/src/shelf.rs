@@ -30,7 +30,7 @@ use crate::room::{DiskSpace, is_full};
 use crate::scrub::ScrubState;
 use crate::space;
 use crate::tail::LogTail;
-use crate::term::TermHasher;
+use crate::term::{TermBuffers, TermHasher};
 use crate::view::{LiveRow, ShelfView};
 
 /// Bytes that one sync may carry; larger batches are synced in pieces.
@@ -52,7 +52,7 @@ pub(crate) struct LogWriterState {
     pub frames: Vec<u8>,
     /// Buffer in which the batch frame is encoded.
     pub start: Vec<u8>,
-    pub terms: Vec<u64>,
+    pub terms: TermBuffers,
     pub effects: Effects,
     pub targets: Vec<LiveRow>,
     pub step: EraseStep,
@@ -77,7 +77,7 @@ impl LogWriterState {
             stopped: None,
             frames: Vec::new(),
             start: Vec::new(),
-            terms: Vec::new(),
+            terms: TermBuffers::default(),
             effects: Effects::default(),
             targets: Vec::new(),
             step: EraseStep::default(),
@@ -152,7 +152,7 @@ impl EmbeddedShelf {
 
     /// Makes an empty head for a log.
     pub fn new_head(&self, log: Arc<Log>, base: u64) -> Arc<Head> {
-        Arc::new(Head::new(log, self.terms, base, self.options.rows_expected()))
+        Arc::new(Head::new(log, self.terms.clone(), base, self.options.rows_expected()))
     }
 
     /// Begins a new log and head. The old head is left for sealing.

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use hark_archive::query::explain::Explanation;
 use hark_archive::query::merge::{SnapshotSearch, count_all, explain_all};
 use hark_archive::query::prepared::{PreparedQuery, TermMap as _};
+use hark_archive::query::ranked::{RankBound, RankedSearch};
 use hark_archive::query::source::Source;
 use hark_archive::store::ranges::IdRanges;
 use hark_archive::store::{SpaceBounds, StoreStats, commit_whole};
@@ -86,7 +87,7 @@ impl Store for EmbeddedStore {
                 let fits = bytes < SYNC_BYTES_MAX && head_bytes <= head_bytes_max;
                 if let Write::Put(record) = write {
                     bytes += record.len();
-                    head_bytes += head::bytes_of_record(record);
+                    head_bytes += head::bytes_of_record(record, &self.shelf.terms);
                 }
                 fits
             });
@@ -105,11 +106,29 @@ impl Store for EmbeddedStore {
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
-        let questions = PreparedQuery::opened(query.clone(), &self.shelf.terms);
         let view = self.shelf.view.load_full();
         let (head, seq) = view.now();
-        let search = SnapshotSearch::new(&view.parts, &head, questions, seq);
-        Ok(Box::new(WatchedSearch { search, view, shelf: Arc::clone(&self.shelf) }))
+        let open = |query: Query, bound: Option<&Arc<RankBound>>| {
+            let mut questions = PreparedQuery::opened(query, &self.shelf.terms);
+            if let Some(bound) = bound {
+                questions = questions.into_iter().map(|one| one.with_rank(bound)).collect();
+            }
+            let search = SnapshotSearch::new(&view.parts, &head, questions, seq);
+            let (view, shelf) = (Arc::clone(&view), Arc::clone(&self.shelf));
+            Box::new(WatchedSearch { search, view, shelf })
+        };
+        let Some(words) = query.ranking() else { return Ok(open(query.clone(), None)) };
+        let bound = RankBound::new(words);
+        let search = open(RankedSearch::unranked(query), Some(&bound));
+        let (shelf, view, head) = (Arc::clone(&self.shelf), Arc::clone(&view), Arc::clone(&head));
+        let read = move |ids, from, to| {
+            let query = Query { ids: Some(ids), from, to, ..Query::default() };
+            let questions = PreparedQuery::opened(query, &shelf.terms);
+            let search = SnapshotSearch::new(&view.parts, &head, questions, seq);
+            let (view, shelf) = (Arc::clone(&view), Arc::clone(&shelf));
+            Ok(Box::new(WatchedSearch { search, view, shelf }) as Box<dyn Search>)
+        };
+        Ok(Box::new(RankedSearch::new(query, bound, search, Box::new(read))))
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
@@ -128,8 +147,8 @@ impl Store for EmbeddedStore {
     }
 
     fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {
-        let terms = self.shelf.terms;
-        if !terms.listed().contains(&name) {
+        let terms = &self.shelf.terms;
+        if !terms.labels().contains(&name) {
             return Err(SearchError::not_listed(name));
         }
         let (view, before) = (self.shelf.view.load_full(), self.shelf.before());

@@ -4,33 +4,101 @@
 //! hit is checked against its record, a collision by chance never shows a wrong record.
 
 use std::hash::Hasher;
+use std::sync::Arc;
 
 use hark_archive::query::prepared;
-use hark_archive::{Id, Key, Record};
+use hark_archive::{Id, Key, Record, TextSource};
+use hark_words::{CLASS_MAX, RecordWords, WeighedWord};
 use siphasher::sip::SipHasher13;
+
+use crate::options::EmbeddedOptions;
 
 /// Bytes of a shelf's secret.
 pub const SECRET: usize = 16;
 
-/// The hash functions of one shelf, and the labels whose values are listed.
-#[derive(Clone, Copy)]
+/// The name under which segments list their words, as if these were the values of a label.
+pub const WORDS: u8 = 0x1f;
+/// Names of labels that stand for four bits of the fingerprint of the texts whose words are listed.
+const FINGERPRINT: u8 = 0x10;
+
+/// The hash functions of one shelf, the labels whose values are listed, and the texts whose words are
+/// indexed.
+#[derive(Clone)]
 pub struct TermHasher {
     hasher: SipHasher13,
     every: u64,
-    listed: &'static [u8],
+    labels: &'static [u8],
+    listed: Arc<[u8]>,
+    texts: Option<Arc<dyn TextSource>>,
+}
+
+/// Buffers for the terms of one record at a time, reused.
+#[derive(Default)]
+pub struct TermBuffers {
+    /// The terms, ascending, except those of words.
+    pub terms: Vec<u64>,
+    words: RecordWords,
+    weighed: Vec<WeighedWord>,
+    /// The terms of the words.
+    pub word_terms: Vec<u64>,
+}
+
+impl TermBuffers {
+    /// The terms of the words, and the words.
+    pub fn words(&self) -> impl Iterator<Item = (u64, &str)> + '_ {
+        self.word_terms.iter().copied().zip(self.weighed.iter().map(|word| self.words.text(word)))
+    }
+
+    /// All terms.
+    pub fn all(&self) -> impl Iterator<Item = u64> + '_ {
+        self.terms.iter().copied().chain(self.word_terms.iter().copied())
+    }
+}
+
+/// The term of a word of a class: its hash, with the class in the lowest bits. So all terms of a word
+/// are neighbours in a dictionary.
+fn of_class(hash: u64, class: u8) -> u64 {
+    hash & !u64::from(CLASS_MAX) | u64::from(class)
 }
 
 impl TermHasher {
-    /// Makes the hash functions from the shelf's secret. The values of the labels named in `listed`
-    /// are listed.
-    pub fn new(secret: &[u8; SECRET], listed: &'static [u8]) -> Self {
+    /// Makes the hash functions from the shelf's secret.
+    pub fn new(secret: &[u8; SECRET], options: &EmbeddedOptions) -> Self {
         let hasher = SipHasher13::new_with_key(secret);
-        Self { hasher, every: hash(hasher, 0, 0, &[]), listed }
+        let texts = options.texts.clone();
+        let mut listed = options.listed_labels.to_vec();
+        if let Some(texts) = &texts {
+            let print = texts.fingerprint();
+            listed.push(WORDS);
+            listed.extend((0..16).map(|at| FINGERPRINT | (print >> (4 * at) & 0xf) as u8));
+        }
+        let (labels, listed) = (options.listed_labels, listed.into());
+        Self { hasher, every: hash(hasher, 0, 0, &[]), labels, listed, texts }
     }
 
     /// The names of the labels whose values are listed.
-    pub fn listed(&self) -> &'static [u8] {
-        self.listed
+    pub fn labels(&self) -> &'static [u8] {
+        self.labels
+    }
+
+    /// What segments say that they list: the names of labels, and which words.
+    pub fn listed(&self) -> &[u8] {
+        &self.listed
+    }
+
+    /// Whether words are indexed.
+    pub fn has_words(&self) -> bool {
+        self.texts.is_some()
+    }
+
+    /// Whether words of a record of this kind may be indexed.
+    pub fn has_words_of(&self, kind: u32) -> bool {
+        self.texts.as_ref().is_some_and(|texts| texts.has_texts(kind))
+    }
+
+    /// Whether a segment that lists `listed` indexes the words that this shelf does.
+    pub fn are_words_in(&self, listed: &[u8]) -> bool {
+        self.has_words() && self.listed.get(self.labels.len()..) == words_of(listed)
     }
 
     /// The term that every row has. Its posting list of a kind has all rows of that kind.
@@ -38,8 +106,24 @@ impl TermHasher {
         self.every
     }
 
-    /// Sets `terms` to all terms of a record, in no particular order, deduplicated.
-    pub fn of(&self, record: &Record<'_>, terms: &mut Vec<u64>) {
+    /// Sets the buffers to all terms of a record, deduplicated.
+    pub fn of(&self, record: &Record<'_>, buffers: &mut TermBuffers) {
+        self.of_labels(record, buffers);
+        let TermBuffers { words, weighed, word_terms, .. } = buffers;
+        if let Some(texts) = self.texts.as_ref().filter(|texts| texts.has_texts(record.kind())) {
+            words.clear();
+            texts.texts(record, &mut |part, text| words.add(part, text));
+            // Words of the same hash but for the bits of the class are one word to the index.
+            words.weigh(|word| self.word_hash(word), weighed);
+            word_terms.extend(weighed.iter().map(|word| of_class(word.hash, word.class)));
+        }
+    }
+
+    /// Does the same without words.
+    pub fn of_labels(&self, record: &Record<'_>, buffers: &mut TermBuffers) {
+        buffers.weighed.clear();
+        buffers.word_terms.clear();
+        let terms = &mut buffers.terms;
         terms.clear();
         terms.push(self.every);
         terms.extend(record.author().map(|author| prepared::TermMap::author(self, author)));
@@ -48,6 +132,29 @@ impl TermHasher {
         terms.sort_unstable();
         terms.dedup();
     }
+
+    fn word_hash(&self, word: &str) -> u64 {
+        of_class(hash(self.hasher, 3, 0, word.as_bytes()), 0)
+    }
+
+    /// The terms of a listed value: one for a label, one for each class for a word.
+    pub fn of_value(&self, name: u8, value: &[u8]) -> impl Iterator<Item = u64> + use<> {
+        let (first, count) = match (name, str::from_utf8(value)) {
+            (WORDS, Ok(word)) if self.has_words() => (self.word_hash(word), CLASS_MAX),
+            _ => (prepared::TermMap::label(self, name, value), 0),
+        };
+        (0..=count).map(move |class| first + u64::from(class))
+    }
+}
+
+/// Returns what a segment says about the words that it indexes.
+fn words_of(listed: &[u8]) -> Option<&[u8]> {
+    listed.get(listed.iter().position(|name| *name == WORDS)?..)
+}
+
+/// Whether a segment indexes words.
+pub fn lists_words(listed: &[u8]) -> bool {
+    words_of(listed).is_some()
 }
 
 fn hash(mut hasher: SipHasher13, class: u8, name: u8, value: &[u8]) -> u64 {
@@ -69,5 +176,9 @@ impl prepared::TermMap for TermHasher {
 
     fn label(&self, name: u8, value: &[u8]) -> u64 {
         hash(self.hasher, 2, name, value)
+    }
+
+    fn word(&self, word: &str, class: u8) -> u64 {
+        of_class(self.word_hash(word), class)
     }
 }

@@ -15,7 +15,7 @@ use crate::head::{Head, ROWS_MAX};
 use crate::log::{self, Log, LogFrame};
 use crate::manifest::{LogEntry, Manifest};
 use crate::options::EmbeddedOptions;
-use crate::term::TermHasher;
+use crate::term::{TermBuffers, TermHasher};
 use crate::{EmbeddedStore, rebuild};
 
 #[global_allocator]
@@ -224,9 +224,11 @@ fn the_memory_of_a_head_is_about_what_it_says() {
     for (records, labels) in [(60, 2_000), (8_000, 3), (8_000, 0)] {
         let records: Vec<Box<[u8]>> =
             (0..records).map(|number| record_of(number, number % 5, labels, 0)).collect();
-        let mut scratch = Vec::with_capacity(3_000);
+        let mut scratch = TermBuffers::default();
+        scratch.terms.reserve(3_000);
+        let terms = TermHasher::new(&[7; 16], &EmbeddedOptions::default());
         let before = bytes_of_this_thread();
-        let head = Head::new(Arc::new(Log::empty()), TermHasher::new(&[7; 16], &[]), 0, 1_000);
+        let head = Head::new(Arc::new(Log::empty()), terms.clone(), 0, 1_000);
         let empty = bytes_of_this_thread();
         for bytes in &records {
             head.insert(&Record::new(bytes).expect("sound"), 0, &mut scratch);
@@ -235,7 +237,8 @@ fn the_memory_of_a_head_is_about_what_it_says() {
         let taken = (bytes_of_this_thread() - empty) as u64;
         assert!(empty - before < 200_000, "an empty head has {} bytes", empty - before);
         let said = head.bytes();
-        let of_records: u64 = records.iter().map(|bytes| crate::head::bytes_of_record(bytes)).sum();
+        let of_records: u64 =
+            records.iter().map(|bytes| crate::head::bytes_of_record(bytes, &terms)).sum();
         assert!(
             said * 2 > taken && said < taken * 2,
             "{labels} labels: {taken} bytes taken, {said} said"

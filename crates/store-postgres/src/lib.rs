@@ -325,6 +325,14 @@ fn failed(fault: &StatementError) -> SearchError {
     SearchError::Failed(fault.to_string())
 }
 
+/// Fails if a query asks for words, which a database does not index.
+fn has_no_words(query: &Query) -> Result<(), SearchError> {
+    if query.words.is_none() {
+        return Ok(());
+    }
+    Err(SearchError::Failed("words are searched for in archives in files only".into()))
+}
+
 impl Store for PostgresStore {
     fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         commit_whole(writes, |writes| self.commit_some(writes))
@@ -359,12 +367,14 @@ impl Store for PostgresStore {
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
+        has_no_words(query)?;
         let position = self.inner.current.now();
         let asked = self.inner.asked(query, position);
         Ok(Box::new(PooledSearch::new(Arc::clone(&self.inner), asked, position)))
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
+        has_no_words(query)?;
         if self.inner.pool.door().layout().is_distributed() {
             return count::placed(&self.inner, query).map_err(|fault| failed(&fault));
         }
@@ -394,10 +404,12 @@ impl Store for PostgresStore {
     }
 
     fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
+        has_no_words(query)?;
         explain::explain(&self.inner, query).map_err(|fault| failed(&fault))
     }
 
     fn explain_count(&self, query: &Query) -> Result<Explanation, SearchError> {
+        has_no_words(query)?;
         explain::explain_count(&self.inner, query).map_err(|fault| failed(&fault))
     }
 

@@ -60,11 +60,26 @@ pub fn listed(flavour: Flavour) -> &'static [u8] {
 
 /// Runs a subject and the model side by side. Panics if they differ, with the seed in the message.
 pub fn run(subject: &mut dyn Subject, flavour: Flavour, seed: u64, size: Size) -> Compared {
+    run_in(World::new(seed, flavour), subject, flavour, seed, size)
+}
+
+/// Does the same with records that have sentences, and with queries for their words.
+pub fn run_with_words(subject: &mut dyn Subject, seed: u64, size: Size) -> Compared {
+    let world = World::new(seed, Flavour::Nostr).with_words();
+    run_in(world, subject, Flavour::Nostr, seed, size)
+}
+
+fn run_in(
+    mut world: World,
+    subject: &mut dyn Subject,
+    flavour: Flavour,
+    seed: u64,
+    size: Size,
+) -> Compared {
     let model = match flavour {
         Flavour::Nostr => MemoryStore::new(NostrRules),
         Flavour::Labels => MemoryStore::new(KeepAll),
     };
-    let mut world = World::new(seed, flavour);
     let mut compared = Compared::default();
     let mut disturbed = 0;
     while world.made() < size.records {
@@ -209,6 +224,7 @@ pub fn compare(
     context: &str,
 ) -> usize {
     let matching = model.matching(query);
+    // A ranked query has no cursor.
     let behind = |at: &&Position| query.after.is_none_or(|c| query.order.compare(&c, at).is_lt());
     let page: Vec<Id> = matching.iter().filter(behind).map(|at| at.id).collect();
     let more = query.limit > 0 && page.len() > query.limit;

@@ -12,6 +12,7 @@ pub mod hidden;
 pub mod mail;
 pub mod postgres;
 pub mod random;
+pub mod sentences;
 #[cfg(feature = "toy")]
 #[allow(missing_docs)] // the file is to show how short a network can be
 pub mod toy;

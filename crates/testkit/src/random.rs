@@ -1,10 +1,16 @@
 //! Random records and queries from a seed, with many hard cases: ties, odd strings, replaced and
 //! deleted records, expiries, extreme times.
 
+use std::sync::Arc;
+
 use hark_archive::{
     Gate, Id, Key, LabelPosition, LabelSet, Order, Position, Query, Record, RecordHeader,
+    WordCondition,
 };
 use hark_networks::nostr::rules::{KindClass, SLOT, VANISH, class};
+use hark_words::SearchText;
+
+use crate::sentences::{SENTENCE, SENTENCES, question, sentence};
 
 /// A small, fast generator: the same seed gives the same numbers on every machine.
 #[derive(Clone, Debug)]
@@ -74,6 +80,8 @@ pub struct World {
     made: Vec<(Id, u64, Key)>,
     /// The present time, in the flavour's unit.
     pub now: u64,
+    /// Whether records have sentences, and queries ask for their words.
+    has_words: bool,
 }
 
 fn hex(bytes: &[u8; 32]) -> Vec<u8> {
@@ -89,7 +97,13 @@ impl World {
             Flavour::Nostr => 1_700_000_000,
             Flavour::Labels => 1_700_000_000_000_000_000,
         };
-        Self { random, flavour, authors, made: Vec::new(), now }
+        Self { random, flavour, authors, made: Vec::new(), now, has_words: false }
+    }
+
+    /// Has records have sentences, and queries ask for their words.
+    #[must_use]
+    pub fn with_words(self) -> Self {
+        Self { has_words: true, ..self }
     }
 
     /// Returns the number of records made so far.
@@ -173,6 +187,9 @@ impl World {
             };
             labels.push((name, self.value(name)));
         }
+        if self.has_words {
+            labels.push((SENTENCE, sentence(&mut self.random).into_bytes()));
+        }
         if kind == 5 {
             let target = self.earlier();
             labels.push((b'e', hex(&target.0)));
@@ -237,7 +254,23 @@ impl World {
             1 => usize::MAX,
             _ => self.random.below(60),
         };
+        if self.has_words && !self.random.once_in(4) {
+            self.words(&mut query);
+        }
         query
+    }
+
+    /// Makes a query ask for words, mostly ranked, mostly without other conditions on records.
+    fn words(&mut self, query: &mut Query) {
+        let asked = SearchText::parse(&question(&mut self.random)).expect("not too much");
+        query.words = asked.map(|asked| WordCondition::new(asked, Arc::new(SENTENCES)).into());
+        if self.random.once_in(2) {
+            query.ids = None;
+            query.labels.clear();
+        }
+        if !self.random.once_in(4) {
+            (query.ranked, query.after) = (query.words.is_some(), None);
+        }
     }
 
     fn authors_and_kinds(&mut self, query: &mut Query) {

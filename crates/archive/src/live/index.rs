@@ -13,7 +13,7 @@ use hark_codec::record::{Id, Key, Record};
 
 use super::Subscription;
 use super::list::{ListedQuery, QueryList};
-use crate::query::{LabelSet, Query};
+use crate::query::{LabelSet, LazyWords, Query};
 
 #[derive(Default)]
 pub(super) struct SubscriptionIndex {
@@ -147,13 +147,14 @@ impl SubscriptionIndex {
     pub(super) fn find(&self, record: &Record<'_>, found: &mut Vec<Arc<Subscription>>) -> usize {
         let (time, kind) = (record.time(), record.kind());
         let mut compared = 0;
+        let words = LazyWords::default();
         let mut look = |filter: &ListedQuery| {
             let number = filter.subscription.number;
             if found.last().is_some_and(|last| last.number == number) {
                 return;
             }
             compared += 1;
-            if filter.query().is_some_and(|query| query.matches(record)) {
+            if filter.query().is_some_and(|query| query.matches_with(record, &words)) {
                 found.push(Arc::clone(&filter.subscription));
             }
         };

@@ -12,7 +12,7 @@ use hark_codec::record::Record;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use crate::meter::Counter;
-use crate::query::{Position, Query};
+use crate::query::Query;
 use index::{IndexProgress, SubscriptionIndex};
 use seam::{DeliveryAction, Seam};
 
@@ -68,8 +68,8 @@ impl NewRecord {
         Record::new(&self.shared.bytes).is_ok_and(|record| query.matches(&record))
     }
 
-    fn position(&self) -> Option<Position> {
-        Record::new(&self.shared.bytes).ok().map(|record| Position::of(&record))
+    fn record(&self) -> Option<Record<'_>> {
+        Record::new(&self.shared.bytes).ok()
     }
 }
 

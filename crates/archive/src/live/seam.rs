@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use hark_codec::record::Record;
 
 use super::NewRecord;
-use crate::query::{Position, Query};
+use crate::query::{Position, Query, SearchRank};
 
 /// How far the stored answer to a query went through the matching records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub enum AnswerReach {
     Nothing,
     /// Up to and including this position.
     UpTo(Position),
+    /// Up to and including this rank.
+    UpToRank(SearchRank),
     /// To the end.
     All,
 }
@@ -31,17 +33,18 @@ impl AnswerReach {
     /// `record`. If so, a further query does not send the record.
     pub fn any(reached: &[Self], queries: &[Query], record: &Record<'_>) -> bool {
         let mut all = reached.iter().zip(queries);
-        all.any(|(reach, query)| {
-            reach.covers(query, || Position::of(record)) && query.matches(record)
-        })
+        all.any(|(reach, query)| reach.covers(query, record) && query.matches(record))
     }
 
-    /// Returns whether the answer passed a position. The position is computed only where it is
-    /// needed, since this is called for every record.
-    fn covers(self, query: &Query, here: impl FnOnce() -> Position) -> bool {
+    /// Returns whether the answer passed a record, if the record matches.
+    fn covers(self, query: &Query, record: &Record<'_>) -> bool {
         match self {
             Self::Nothing => false,
-            Self::UpTo(last) => query.order.compare(&here(), &last).is_le(),
+            Self::UpTo(last) => query.order.compare(&Position::of(record), &last).is_le(),
+            Self::UpToRank(last) => {
+                let rank = query.words.as_ref().and_then(|words| words.rank(record));
+                rank.is_some_and(|rank| rank <= last)
+            }
             Self::All => true,
         }
     }
@@ -165,9 +168,10 @@ fn was_sent(
     seq: u64,
     queries: &[Query],
 ) -> bool {
-    let Some(here) = news.position() else { return false };
+    let Some(record) = news.record() else { return false };
     let mut all = reached.iter().zip(queries).zip(snapshots);
-    let first = all.find(|((reach, query), _)| reach.covers(query, || here) && news.matches(query));
+    let first =
+        all.find(|((reach, query), _)| reach.covers(query, &record) && query.matches(&record));
     first.is_some_and(|(_, snapshot)| snapshot.is_some_and(|seen| seq <= seen))
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use hark_codec::record::{self, LabelPosition, RecordHeader};
 
 use super::*;
-use crate::query::LabelSet;
+use crate::query::{LabelSet, Position};
 
 fn record(id: u8, author: u8, kind: u32, labels: &[(u8, &[u8])]) -> Vec<u8> {
     let head =

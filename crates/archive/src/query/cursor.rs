@@ -8,13 +8,16 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hark_codec::record::{Id, Record};
+use hark_words::CLASS_MAX;
 
 use super::excluded::ExcludedLists;
 use super::pace::ReadPace;
 use super::plan::{Plan, Set, SetSize, driven_by, plan};
 use super::prepared::PreparedQuery;
+use super::ranked::RankBound;
 use super::source::Source;
 use super::stream::{PostingSlice, PostingStream};
+use super::words::{LazyWords, TEXT_ROWS};
 use super::{Order, Query};
 
 /// The most rows that are gathered at once.
@@ -23,6 +26,9 @@ const BLOCK_MAX: usize = 32;
 const AHEAD: usize = 8;
 /// The most rows of a driver that are intersected before they are sorted.
 const FEW_MAX: u64 = 4096;
+/// The most words that the beginning of a word is completed to. If there are more, it is looked for
+/// in the records.
+const COMPLETED_MAX: usize = 64;
 
 /// The state of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +68,8 @@ pub struct SourceWalk<S: Source> {
     /// The driver's rows that are skipped.
     excluded: ExcludedLists<S>,
     cuts: Vec<Vec<PostingSlice<S::PostingList>>>,
+    /// What is known of the rank of a row, if the query is ranked.
+    rank: Option<RowRank>,
     last: Option<u32>,
     /// Rows to be checked next, already located, each with the value whose posting list it came
     /// from. `next` is the index of the first that is not taken yet.
@@ -78,6 +86,48 @@ pub struct SourceWalk<S: Source> {
     driver_rows: u64,
 }
 
+/// What the posting lists of words say about the rank of a row: the highest class that each word or
+/// phrase of the question can be of. The words of a phrase are at least as often in a record as the
+/// phrase is, so it is of no higher class than any of them.
+struct RowRank {
+    bound: Arc<RankBound>,
+    /// For each intersected set, and behind them for the driver, the word or phrase whose class its
+    /// lists tell.
+    terms: Vec<Option<usize>>,
+    classes: Vec<u8>,
+}
+
+impl RowRank {
+    fn new(bound: &Arc<RankBound>, sets: impl Iterator<Item = Set>) -> Self {
+        let needed = bound.words().needed();
+        let term = |set| match set {
+            // Lists of completed beginnings do not tell a class.
+            Set::Word(i) => needed.get(i).filter(|one| !one.is_prefix).map(|one| one.term),
+            _ => None,
+        };
+        let classes = vec![CLASS_MAX; bound.words().term_count()];
+        Self { bound: Arc::clone(bound), terms: sets.map(term).collect(), classes }
+    }
+
+    fn reset(&mut self) {
+        self.classes.fill(CLASS_MAX);
+    }
+
+    /// Notes that a row was found in the list of the set's `value`th term.
+    #[inline]
+    fn note(&mut self, set: usize, value: u32) {
+        if let Some(class) =
+            self.terms.get(set).copied().flatten().and_then(|t| self.classes.get_mut(t))
+        {
+            *class = (*class).min(CLASS_MAX.saturating_sub(value as u8));
+        }
+    }
+
+    fn admits(&self, time: u64) -> bool {
+        self.bound.admits(time, self.classes.iter().map(|&class| u32::from(class)).sum())
+    }
+}
+
 /// Looks up a set's posting lists and clips them to the window. Lists of excluded kinds are left
 /// out, except for [`Set::Time`], whose lists hold rows of all kinds.
 fn lists<S: Source>(
@@ -85,6 +135,7 @@ fn lists<S: Source>(
     query: &PreparedQuery,
     window: &OnceCell<S::Window>,
     set: Set,
+    completed: &[(usize, Vec<u64>)],
 ) -> Vec<PostingSlice<S::PostingList>> {
     let kinds = query.kinds.as_deref();
     let mut cuts = Vec::new();
@@ -106,6 +157,11 @@ fn lists<S: Source>(
         Set::Kinds => source.kinds(kinds.unwrap_or_default(), &mut |list| clip(0, list)),
         Set::Authors => source.terms(&query.authors, kinds, &mut clip),
         Set::Label(i) => source.terms(&query.labels[i], kinds, &mut clip),
+        Set::Word(i) => {
+            let completed = completed.iter().find(|(word, _)| *word == i);
+            let terms = completed.map_or(&query.word_terms[i][..], |(_, terms)| terms);
+            source.terms(terms, kinds, &mut clip);
+        }
     }
     cuts
 }
@@ -160,12 +216,53 @@ fn rows_of(cuts: &[PostingSlice<impl Sized>]) -> u64 {
     cuts.iter().map(|cut| cut.range.len() as u64).sum()
 }
 
+/// The terms of beginnings of words in one source, by the index of the needed word.
+type Completed = Vec<(usize, Vec<u64>)>;
+
+/// Returns the conditions that the source has lists for, those that it has none for, and the terms of
+/// the beginnings of words.
+fn conditions_of<S: Source>(
+    source: &S,
+    query: &PreparedQuery,
+) -> (Vec<(Set, u64)>, Vec<Set>, Completed) {
+    let (mut listed, mut others, mut completed) = (Vec::new(), Vec::new(), Vec::new());
+    let needed = query.words.as_ref().map_or(&[][..], |words| words.needed());
+    for &(set, probes) in &query.conditions {
+        let Set::Word(i) = set else {
+            listed.push((set, probes));
+            continue;
+        };
+        let one = needed.get(i).filter(|_| source.has_words());
+        let terms = one.filter(|one| one.is_prefix).map(|one| {
+            let max = COMPLETED_MAX;
+            source.words_from(&one.word, max)
+        });
+        match (one, terms) {
+            (Some(_), None) => listed.push((set, probes)),
+            (Some(_), Some(Some(terms))) => {
+                listed.push((set, probes));
+                completed.push((i, terms));
+            }
+            _ => others.push(set),
+        }
+    }
+    (listed, others, completed)
+}
+
 fn open<S: Source>(source: &S, query: &PreparedQuery) -> Option<OpenedPlan<S>> {
     if query.kinds.as_ref().is_some_and(|kinds| !source.has_kinds(kinds)) {
         return None;
     }
     // Made only once a list is found: looking up a time costs more than finding no list.
     let window = OnceCell::new();
+    let (of_words, unlisted, completed);
+    let conditions = if query.words.is_none() {
+        (unlisted, completed) = (Vec::new(), Vec::new());
+        &query.conditions
+    } else {
+        (of_words, unlisted, completed) = conditions_of(source, query);
+        &of_words
+    };
     let mut found: Vec<(Set, Vec<PostingSlice<S::PostingList>>)> = Vec::new();
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());
     let mut size = |set| {
@@ -181,7 +278,7 @@ fn open<S: Source>(source: &S, query: &PreparedQuery) -> Option<OpenedPlan<S>> {
             }
             return SetSize { rows: rows.len() as u64, lists: 1, terms: 1 };
         }
-        let cuts = lists(source, query, &window, set);
+        let cuts = lists(source, query, &window, set, &completed);
         if set == Set::Time {
             left_out = excluded(source, query, &window);
         }
@@ -194,10 +291,11 @@ fn open<S: Source>(source: &S, query: &PreparedQuery) -> Option<OpenedPlan<S>> {
         found.push((set, cuts));
         size
     };
-    let plan = match query.driver {
-        None => plan(query, &query.conditions, source.rows(), &mut size),
-        Some(driver) => driven_by(driver, query, &query.conditions, &mut size),
+    let mut plan = match query.driver {
+        None => plan(query, conditions, source.rows(), &mut size),
+        Some(driver) => driven_by(driver, query, conditions, &mut size),
     }?;
+    plan.residual.extend(unlisted);
     Some(OpenedPlan { plan, found, excluded: left_out, rows })
 }
 
@@ -214,6 +312,10 @@ impl<S: Source> SourceWalk<S> {
         let mut opened = open(&*source, &query)?;
         let order = query.order;
         let cuts = std::mem::take(&mut opened.plan.cuts);
+        let rank = query
+            .rank
+            .as_ref()
+            .map(|bound| RowRank::new(bound, cuts.iter().copied().chain([opened.plan.driver])));
         let mut cuts: Vec<_> = cuts.into_iter().map(|set| opened.take(set)).collect();
         let driver = if opened.plan.driver == Set::Ids {
             let mut keys: Vec<(S::Key, u32)> =
@@ -244,6 +346,7 @@ impl<S: Source> SourceWalk<S> {
             driver,
             excluded,
             cuts,
+            rank,
             last: None,
             block: Vec::new(),
             next: 0,
@@ -302,8 +405,18 @@ impl<S: Source> SourceWalk<S> {
                 continue;
             }
             self.last = Some(row);
+            if let Some(rank) = &mut self.rank {
+                rank.reset();
+                rank.note(self.cuts.len(), value);
+                // All further rows are older.
+                if !rank.bound.admits_any(self.source.time_of(row)) {
+                    self.driver = Driver::Keys(Vec::new().into_iter());
+                    return WalkStep::End;
+                }
+            }
             // Lists first: they are denser in memory than the data of rows.
             if self.cut(row, kind)
+                && self.rank.as_ref().is_none_or(|rank| rank.admits(self.source.time_of(row)))
                 && let Some(location) = self.source.locate_alive(row)
             {
                 self.block.push((row, location, value));
@@ -361,14 +474,19 @@ impl<S: Source> SourceWalk<S> {
     /// Returns whether the row is in every intersected set.
     fn cut(&mut self, row: u32, kind: Option<u32>) -> bool {
         let (source, forward) = (&*self.source, self.query.order == Order::NewestFirst);
-        self.cuts.iter_mut().all(|set| {
-            set.iter_mut().filter(|cut| cut.kind == kind).any(|cut| {
+        let rank = &mut self.rank;
+        self.cuts.iter_mut().enumerate().all(|(number, set)| {
+            let cut = set.iter_mut().filter(|cut| cut.kind == kind).find_map(|cut| {
                 let (at, found) = find(source, cut, row);
                 if forward {
                     cut.range.start = at;
                 }
-                found
-            })
+                found.then_some(cut.value)
+            });
+            if let (Some(rank), Some(value)) = (rank.as_mut(), cut) {
+                rank.note(number, value);
+            }
+            cut.is_some()
         })
     }
 
@@ -424,6 +542,20 @@ impl<S: Source> SourceWalk<S> {
             }
         }
     }
+}
+
+/// Returns whether the record has the words asked for, and counts what it takes to find out as
+/// `work`. The one who ranks records checks that himself.
+fn has_words(
+    query: &PreparedQuery,
+    record: &Record<'_>,
+    work: &mut u64,
+    visited: &mut u64,
+) -> bool {
+    let Some(words) = query.words.as_ref().filter(|_| query.rank.is_none()) else { return true };
+    *work = work.saturating_sub(TEXT_ROWS);
+    *visited += TEXT_ROWS;
+    words.matches(record, &LazyWords::default())
 }
 
 /// Returns whether a record comes after the cursor, as far as [`Source::window`] leaves that open.
@@ -528,7 +660,10 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
                     continue;
                 };
                 let matches = self.query.matches_knowing(&record, self.driven_by, value as usize);
-                if matches && is_behind(&self.query, &record) {
+                if matches
+                    && is_behind(&self.query, &record)
+                    && has_words(&self.query, &record, work, &mut self.visited)
+                {
                     self.time = record.time();
                     self.here = Some((row, location));
                     return WalkStep::Found;
@@ -566,7 +701,10 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
                     continue;
                 };
                 let matches = self.query.matches_knowing(&record, self.driven_by, value as usize);
-                if !matches || !is_behind(&self.query, &record) {
+                if !matches
+                    || !is_behind(&self.query, &record)
+                    || !has_words(&self.query, &record, work, &mut self.visited)
+                {
                     continue;
                 }
                 if time_key(record.time(), order) >= bound {
@@ -684,11 +822,15 @@ fn lengths_suffice(query: &Query, plan: &Plan) -> bool {
     let disjoint = match plan.driver {
         Set::Label(i) => query.labels[i].values.len() == 1,
         Set::Ids => false,
-        Set::Authors | Set::Kinds | Set::Time => true,
+        // Each record that has a word is in the list of one class.
+        Set::Authors | Set::Kinds | Set::Word(_) | Set::Time => true,
     };
     disjoint
         && query.gate.is_none()
         && query.not_authors.is_empty()
+        && query.words.as_ref().is_none_or(|words| {
+            words.is_needed_enough() && words.needed().iter().all(|one| !one.is_prefix)
+        })
         && plan.cuts.is_empty()
         && plan.residual.is_empty()
 }

@@ -13,10 +13,13 @@ pub mod merge;
 mod pace;
 pub mod plan;
 pub mod prepared;
+pub mod ranked;
 pub mod source;
 mod stream;
+pub mod words;
 
 pub use gate::{Gate, UngatedQuery};
+pub use words::{LazyWords, SearchRank, TextSource, WordCondition};
 
 /// The order of the results. Both orders are total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -88,6 +91,11 @@ pub struct Query {
     pub not_kinds: Vec<u32>,
     /// Each of these label conditions.
     pub labels: Vec<LabelSet>,
+    /// The words that a record's text must have.
+    pub words: Option<Arc<WordCondition>>,
+    /// Whether the records come in the order of their [`SearchRank`], the best first, and not in `order`.
+    /// Without `words` this changes nothing. Such a query has no cursor.
+    pub ranked: bool,
     /// The earliest time, inclusive.
     pub from: u64,
     /// The latest time, inclusive.
@@ -115,6 +123,8 @@ impl Default for Query {
             kinds: None,
             not_kinds: Vec::new(),
             labels: Vec::new(),
+            words: None,
+            ranked: false,
             from: 0,
             to: u64::MAX,
             order: Order::NewestFirst,
@@ -160,11 +170,18 @@ impl Query {
             || self.authors.as_ref().is_some_and(Vec::is_empty)
             || self.kinds.as_ref().is_some_and(Vec::is_empty)
             || self.labels.iter().any(|set| set.values.is_empty())
+            || self.words.as_ref().is_some_and(|words| words.is_void())
     }
 
-    /// Returns the number of ids, authors and label values, each of which may be looked up.
+    /// Returns the condition by which the results are ranked, if they are.
+    pub fn ranking(&self) -> Option<&Arc<WordCondition>> {
+        self.words.as_ref().filter(|_| self.ranked)
+    }
+
+    /// Returns the number of ids, authors, label values and words, each of which may be looked up.
     pub fn values(&self) -> usize {
-        self.ids.as_ref().map_or(0, Vec::len)
+        self.words.as_ref().map_or(0, |words| words.lookups())
+            + self.ids.as_ref().map_or(0, Vec::len)
             + self.authors.as_ref().map_or(0, Vec::len)
             + self.labels.iter().map(|set| set.values.len()).sum::<usize>()
     }
@@ -172,10 +189,22 @@ impl Query {
     /// Returns whether `record` meets every condition, including time, expiry and gate but not
     /// cursor, limit and budget. The query must be normalised.
     pub fn matches(&self, record: &Record<'_>) -> bool {
+        self.matches_with(record, &LazyWords::default())
+    }
+
+    /// Does the same as [`Query::matches`], with the words of the record, which several queries
+    /// share.
+    pub fn matches_with(&self, record: &Record<'_>, words: &LazyWords) -> bool {
+        self.matches_beside(record, None)
+            && self.words.as_ref().is_none_or(|asked| asked.matches(record, words))
+    }
+
+    /// Does the same as [`Query::matches`], but may pass the condition on words over.
+    fn matches_but_words(&self, record: &Record<'_>) -> bool {
         self.matches_beside(record, None)
     }
 
-    /// Like [`Query::matches`], for a record from the posting list of a `value` of `set`. That
+    /// Like [`Query::matches_but_words`], for a record from the posting list of a `value` of `set`. That
     /// value is checked first; the set's other values are checked only if it fails, which is rare.
     fn matches_knowing(&self, record: &Record<'_>, set: Set, value: usize) -> bool {
         let known = match set {
@@ -187,12 +216,12 @@ impl Query {
                 let value = set.values.get(value);
                 value.is_some_and(|value| has_label(record, set.name, value))
             }),
-            Set::Ids | Set::Kinds | Set::Time => false,
+            Set::Ids | Set::Kinds | Set::Time | Set::Word(_) => false,
         };
-        if known { self.matches_beside(record, Some(set)) } else { self.matches(record) }
+        if known { self.matches_beside(record, Some(set)) } else { self.matches_but_words(record) }
     }
 
-    /// Returns whether a record meets every condition except that of `known`.
+    /// Returns whether a record meets every condition except that of `known` and that on words.
     fn matches_beside(&self, record: &Record<'_>, known: Option<Set>) -> bool {
         let labels = || self.labels.iter().enumerate();
         let (time, kind) = (record.time(), record.kind());

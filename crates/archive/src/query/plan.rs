@@ -5,6 +5,7 @@
 //! change the choice.
 
 use super::Query;
+use super::prepared::WORD_TERMS;
 
 /// A set of rows that an index can list: those that meet one condition of the query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,6 +16,8 @@ pub enum Set {
     Authors,
     /// The rows of the `labels[i]` condition, only of the kinds if any are given.
     Label(usize),
+    /// The rows that have the `i`th needed word, only of the kinds if any are given.
+    Word(usize),
     /// The rows of the kinds.
     Kinds,
     /// All rows in the time window.
@@ -54,6 +57,10 @@ const PROBES_FREE: u64 = 64;
 /// A set is not intersected if a row would have to be looked up in more posting lists than this:
 /// reading the record is cheaper.
 const CUT_LISTS_MAX: usize = 8;
+/// The same for a word: to divide a record's text into words costs far more than to read the record.
+const CUT_WORD_LISTS_MAX: usize = 64;
+/// Terms that are looked up for the beginning of a word, at least.
+const BEGINNING_PROBES: u64 = PROBES_FREE;
 
 /// Plans a query for a source of `rows` rows in all. `None` if nothing in the source can match.
 pub fn plan(
@@ -109,7 +116,7 @@ pub fn plan(
         return None;
     }
     let (driver, chosen) = best;
-    let covers_kinds = matches!(driver, Set::Authors | Set::Label(_));
+    let covers_kinds = matches!(driver, Set::Authors | Set::Label(_) | Set::Word(_));
     let mut share = 1.0;
     let mut cuts = Vec::new();
     for (set, here) in known {
@@ -119,7 +126,11 @@ pub fn plan(
         share *= (here.rows as f64 / window_rows as f64).min(1.0);
         // A row of known kind is looked up in only one posting list of each term.
         let looks = if driver == Set::Time { here.lists } else { here.terms };
-        if looks <= CUT_LISTS_MAX && here.rows < window_rows / 2 {
+        let is_worth_it = match set {
+            Set::Word(_) => looks <= CUT_WORD_LISTS_MAX,
+            _ => looks <= CUT_LISTS_MAX && here.rows < window_rows / 2,
+        };
+        if is_worth_it {
             cuts.push(set);
         } else {
             residual.push(set);
@@ -177,6 +188,10 @@ pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
         .map(|(i, set)| (Set::Label(i), set.values.len() as u64))
         .collect();
     sets.extend(query.authors.iter().map(|authors| (Set::Authors, authors.len() as u64)));
+    for (i, needed) in query.words.iter().flat_map(|words| words.needed()).enumerate() {
+        let probes = if needed.is_prefix { BEGINNING_PROBES } else { WORD_TERMS as u64 };
+        sets.push((Set::Word(i), probes));
+    }
     sets.sort_by_key(|(_, probes)| *probes);
     // Kinds are useful only if no other condition is, or if they save looking up many terms.
     let at = if sets.iter().any(|(_, probes)| *probes > PROBES_FREE) { 0 } else { sets.len() };
@@ -214,6 +229,13 @@ pub fn describe(set: Set, query: &Query) -> String {
             let label = &query.labels[i];
             let name = if label.name < 0x20 { '.' } else { char::from(label.name) };
             format!("label {name} with {}{kinds}", count(label.values.len(), "value"))
+        }
+        Set::Word(i) => {
+            let needed = query.words.as_ref().and_then(|words| words.needed().get(i));
+            needed.map_or(String::new(), |needed| {
+                let star = if needed.is_prefix { "*" } else { "" };
+                format!("word {}{star}{kinds}", needed.word)
+            })
         }
         Set::Kinds => match query.kinds.as_deref() {
             Some([kind]) => format!("kind {kind}"),

@@ -56,6 +56,15 @@ pub trait Source: Send + Sync + 'static {
         kinds: Option<&[u32]>,
         each: &mut impl FnMut(u32, Self::PostingList),
     );
+    /// Returns whether the words of the records are indexed.
+    fn has_words(&self) -> bool {
+        false
+    }
+    /// Returns the terms, of all classes, of the words that begin with `beginning`. `None` if they
+    /// are more than `max`.
+    fn words_from(&self, _beginning: &str, _max: usize) -> Option<Vec<u64>> {
+        None
+    }
     /// Returns the row of an id. `hash` is the id's hash; a row found by it is checked against its
     /// record.
     fn find(&self, id: &Id, hash: u64) -> Option<u32>;
@@ -73,6 +82,8 @@ pub trait Source: Send + Sync + 'static {
     fn key(&self, list: &Self::PostingList, index: usize, order: Order) -> Self::Key;
     /// Returns a posting list's row at `index`.
     fn row_at(&self, list: &Self::PostingList, index: usize) -> u32;
+    /// Returns the time of a row.
+    fn time_of(&self, row: u32) -> u64;
     /// Returns the key of a row.
     fn key_of(&self, row: u32, order: Order) -> Self::Key;
     /// Returns the row of a key.

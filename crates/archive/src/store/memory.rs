@@ -54,7 +54,12 @@ impl MemoryStore {
     /// Returns the positions of all matching records in order, ignoring cursor and limit.
     pub fn matching(&self, query: &Query) -> Vec<Position> {
         let query = Query { after: None, ..normal(query) };
-        self.state.lock().find(&query).into_iter().map(|bytes| position(bytes)).collect()
+        let state = self.state.lock();
+        let mut found = state.find(&query);
+        if let Some(words) = query.ranking() {
+            found.sort_by_cached_key(|bytes| words.rank(&view(bytes)));
+        }
+        found.into_iter().map(|bytes| position(bytes)).collect()
     }
 }
 
@@ -217,8 +222,11 @@ impl Store for MemoryStore {
         let state = self.state.lock();
         // A query with limit 0 does not report whether more records match.
         let enough = if query.limit == 0 { 0 } else { query.limit.saturating_add(1) };
-        let found = state.find(&query).into_iter().take(enough).cloned();
-        let found = found.collect();
+        let mut found = state.find(&query);
+        if let Some(words) = query.ranking() {
+            found.sort_by_cached_key(|bytes| words.rank(&view(bytes)));
+        }
+        let found = found.into_iter().take(enough).cloned().collect();
         Ok(Box::new(MemorySearch {
             limit: query.limit,
             records: found,

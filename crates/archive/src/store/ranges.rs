@@ -122,13 +122,24 @@ impl Query {
     /// sums, a store answers such queries alone. `None` for any other query.
     pub fn window_without(&self) -> Option<Vec<u32>> {
         let Self {
-            ids, authors, not_authors, kinds, not_kinds, labels, after, limit, gate, ..
+            ids,
+            authors,
+            not_authors,
+            kinds,
+            not_kinds,
+            labels,
+            words,
+            after,
+            limit,
+            gate,
+            ..
         } = self;
         let is_window = ids.is_none()
             && authors.is_none()
             && not_authors.is_empty()
             && kinds.is_none()
             && labels.is_empty()
+            && words.is_none()
             && after.is_none()
             && *limit == usize::MAX;
         if !is_window || gate.as_ref().is_some_and(|gate| !gate.is_to_strangers()) {

@@ -11,6 +11,7 @@ use hark_archive::{LabelSet, Query, Record};
 use hark_bench::codec::{CodecSample, follow_list, note};
 use hark_codec::nostr::{Event, EventArena, EventEncoder, EventRecord, canonical};
 use hark_codec::record::{self, Key, LabelPosition, RecordHeader};
+use hark_store_embedded::EmbeddedOptions;
 use hark_store_embedded::term::TermHasher;
 
 /// Runs a prepared case once.
@@ -121,12 +122,13 @@ fn planned(authors: u32, values: u32) -> Work {
         limit: 100,
         ..Query::default()
     };
-    let terms = TermHasher::new(&[7; 16], &[]);
+    let terms = TermHasher::new(&[7; 16], &EmbeddedOptions::default());
     let of = |rows, lists| SetSize { rows, lists, terms: lists };
     let mut size = move |set| match set {
         Set::Ids => of(1, 1),
         Set::Authors => of(20 * u64::from(authors), authors as usize),
         Set::Label(_) => of(3 * u64::from(values), values as usize),
+        Set::Word(_) => of(10_000, 4),
         Set::Kinds => of(500_000, 1),
         Set::Time => of(1_000_000, 1),
     };

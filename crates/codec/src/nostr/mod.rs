@@ -13,6 +13,7 @@ mod json_error;
 pub mod message;
 pub mod negentropy;
 pub mod npub;
+pub mod profile;
 mod read;
 pub mod reply;
 mod span;

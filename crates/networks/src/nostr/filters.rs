@@ -7,24 +7,34 @@ use hark_codec::hex;
 use hark_codec::nostr::{Filter, npub};
 use serde_json::Value;
 
-use super::query;
-use crate::{Filters, LabelValues};
+use super::query::{self, SearchRefusal};
+use crate::{Filters, LabelValues, SearchedTexts};
 
 /// Filters of events.
 pub(super) struct EventFilters;
 
 impl Filters for EventFilters {
-    fn query(&self, text: &str, _: LabelValues<'_>) -> Result<Option<Query>, String> {
+    fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, String> {
+        self.searching_query(text, values, None)
+    }
+
+    fn searching_query(
+        &self,
+        text: &str,
+        _: LabelValues<'_>,
+        texts: SearchedTexts<'_>,
+    ) -> Result<Option<Query>, String> {
         let text = with_hex_keys(text)?;
         let mut filter = Filter::default();
         filter.parse(text.as_bytes()).map_err(|error| {
             let said = error.to_string();
             said.split_once(": ").map_or(said.as_str(), |(_, words)| words).to_owned()
         })?;
-        if filter.search().is_some() {
-            return Err("it asks for a full-text search, which this archive has not".into());
-        }
-        Ok((!filter.matches_nothing()).then(|| query::of(&filter)))
+        let query = query::of(&filter, texts).map_err(|refusal| match refusal {
+            SearchRefusal::NotOffered => "it searches for words, and none are indexed here".into(),
+            SearchRefusal::TooMuch(error) => error.to_string(),
+        })?;
+        Ok((!filter.matches_nothing()).then_some(query))
     }
 
     fn text(&self, query: &Query) -> String {
@@ -60,6 +70,9 @@ impl Filters for EventFilters {
         }
         if query.limit < usize::MAX {
             fields.push(format!("\"limit\":{}", query.limit));
+        }
+        if let Some(words) = &query.words {
+            fields.push(format!("\"search\":{}", Value::from(words.text())));
         }
         format!("{{{}}}", fields.join(","))
     }
@@ -110,7 +123,7 @@ mod tests {
         let found = query(r#"{"kinds":[7,1],"limit":3}"#).unwrap().unwrap();
         assert_eq!((found.kinds, found.limit), (Some(vec![1, 7]), 3));
         assert_eq!(query(r#"{"kinds":[]}"#), Ok(None));
-        assert!(query(r#"{"search":"x"}"#).unwrap_err().contains("full-text"));
+        assert!(query(r#"{"search":"x"}"#).unwrap_err().contains("searches for words"));
         assert!(query("{").is_err() && query(r#"{"kinds":["a"]}"#).is_err());
     }
 
@@ -139,7 +152,7 @@ mod tests {
         ] {
             let mut filter = Filter::default();
             filter.parse(json.as_bytes()).unwrap();
-            assert_eq!(EventFilters.text(&query::of(&filter)), json);
+            assert_eq!(EventFilters.text(&query::of(&filter, None).unwrap()), json);
         }
     }
 }

@@ -9,6 +9,7 @@ mod filters;
 mod lines;
 pub mod query;
 pub mod rules;
+pub mod texts;
 
 /// The Nostr network.
 #[derive(Clone, Copy, Debug)]

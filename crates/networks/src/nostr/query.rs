@@ -3,11 +3,33 @@
 use std::sync::Arc;
 
 use hark_archive::limits::Limits;
-use hark_archive::{Gate, LabelSet, Query};
+use hark_archive::{Gate, LabelSet, Query, WordCondition};
 use hark_codec::nostr::Filter;
+use hark_words::{SearchText, SearchTextError};
 
-/// Maps the conditions and the limit of `filter`. The caller sets `now`, `budget` and `gate`.
-pub fn of(filter: &Filter) -> Query {
+use crate::SearchedTexts;
+
+/// Why a filter's search is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SearchRefusal {
+    /// Nothing is searched for words.
+    #[error("search is not offered")]
+    NotOffered,
+    /// The search text is too much.
+    #[error("{0}")]
+    TooMuch(SearchTextError),
+}
+
+/// Maps the conditions and the limit of `filter`. The caller sets `now`, `budget` and `gate`. If the
+/// filter searches for words, the best matches come first; `texts` has what is searched.
+pub fn of(filter: &Filter, texts: SearchedTexts<'_>) -> Result<Query, SearchRefusal> {
+    let words = match (filter.search(), texts) {
+        (None, _) => None,
+        (Some(_), None) => return Err(SearchRefusal::NotOffered),
+        (Some(text), Some(texts)) => SearchText::parse(text)
+            .map_err(SearchRefusal::TooMuch)?
+            .map(|asked| Arc::new(WordCondition::new(asked, Arc::clone(texts)))),
+    };
     let labels = filter.tags().map(|(name, values)| LabelSet {
         name,
         values: values.iter().map(|value| value.as_bytes().into()).collect(),
@@ -20,13 +42,15 @@ pub fn of(filter: &Filter) -> Query {
         authors: filter.authors().map(<[_]>::to_vec),
         kinds: filter.kinds().map(|kinds| kinds.iter().map(|kind| u32::from(*kind)).collect()),
         labels: labels.collect(),
+        ranked: words.is_some(),
+        words,
         from: filter.since().unwrap_or(0),
         to: filter.until().unwrap_or(u64::MAX),
         limit: filter.limit().map_or(usize::MAX, |limit| limit as usize),
         ..Query::default()
     };
     query.normalise();
-    query
+    Ok(query)
 }
 
 /// Maps a client's filters to queries, bounded by what the client may see and by the limits. The
@@ -37,18 +61,20 @@ pub fn at_door(
     limits: &Limits,
     now_s: u64,
     gate: &Arc<Gate>,
-) -> Result<Vec<Query>, &'static str> {
-    let mut queries: Vec<Query> = filters
-        .iter()
-        .map(|filter| {
-            let query = of(filter);
-            let asked = filter.limit().map(|_| query.limit.min(limits.limit_max));
-            let limit = asked.unwrap_or(limits.limit_default);
-            Query { now: now_s, budget: limits.query_rows_max, limit, ..query }
-        })
-        .collect();
+    texts: SearchedTexts<'_>,
+) -> Result<Vec<Query>, String> {
+    let mut queries = Vec::with_capacity(filters.len());
+    for filter in filters {
+        let query = of(filter, texts).map_err(|refusal| match refusal {
+            SearchRefusal::NotOffered => format!("unsupported: {refusal}"),
+            SearchRefusal::TooMuch(_) => format!("invalid: {refusal}"),
+        })?;
+        let asked = filter.limit().map(|_| query.limit.min(limits.limit_max));
+        let limit = asked.unwrap_or(limits.limit_default);
+        queries.push(Query { now: now_s, budget: limits.query_rows_max, limit, ..query });
+    }
     if gate.readers.is_empty() && queries.iter().all(|query| is_private(query, gate)) {
-        return Err("auth-required: these kinds are for their author and recipients only");
+        return Err("auth-required: these kinds are for their author and recipients only".into());
     }
     for query in &mut queries {
         apply(gate, query);
@@ -85,8 +111,12 @@ pub fn and_values(filter: &Filter) -> usize {
 }
 
 /// Maximum number of stored records beyond the limit that may be sent for `filter` to complete a
-/// second. It is 0 where the client's own limit applies, and never more than the client wants.
+/// second. It is 0 where the client's own limit applies, and never more than the client wants. It is
+/// 0 for a search, too, whose results do not come by time.
 pub fn room(filter: &Filter, limits: &Limits) -> usize {
+    if filter.search().is_some() {
+        return 0;
+    }
     let wanted = filter.limit().map_or(usize::MAX, |limit| limit as usize);
     let bound = filter.limit().map_or(limits.limit_default, |_| limits.limit_max);
     wanted.saturating_sub(bound).min(limits.limit_max)
@@ -102,7 +132,10 @@ pub fn values(filter: &Filter) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use hark_archive::TextSource;
+
     use super::*;
+    use crate::nostr::texts::TextChoice;
 
     fn filter(json: &str) -> Filter {
         let mut filter = Filter::default();
@@ -110,9 +143,27 @@ mod tests {
         filter
     }
 
-    fn asked(json: &str, gate: &Arc<Gate>) -> Result<Query, &'static str> {
+    fn asked(json: &str, gate: &Arc<Gate>) -> Result<Query, String> {
         let filters = [filter(json)];
-        at_door(&filters, &Limits::default(), 77, gate).map(|mut queries| queries.remove(0))
+        at_door(&filters, &Limits::default(), 77, gate, Some(&texts()))
+            .map(|mut queries| queries.remove(0))
+    }
+
+    fn texts() -> Arc<dyn TextSource> {
+        TextChoice::default().source(&[])
+    }
+
+    #[test]
+    fn a_search_is_a_condition_on_words_and_ranks() {
+        let one = asked(r#"{"search":"fox include:spam","limit":3}"#, &gate(None)).unwrap();
+        assert!(one.ranked && one.words.is_some_and(|words| words.text() == "fox include:spam"));
+        let none = asked(r#"{"search":"include:spam"}"#, &gate(None)).unwrap();
+        assert!(!none.ranked && none.words.is_none());
+        assert!(asked(r#"{"search":"!"}"#, &gate(None)).unwrap().is_void());
+        let long = format!(r#"{{"search":"{}"}}"#, "x".repeat(2_000));
+        assert!(asked(&long, &gate(None)).unwrap_err().starts_with("invalid: "));
+        let refused = of(&filter(r#"{"search":"fox"}"#), None);
+        assert_eq!(refused.unwrap_err(), SearchRefusal::NotOffered);
     }
 
     /// The gate of this reader, or of a client that is not authenticated.
@@ -168,7 +219,7 @@ mod tests {
             assert!(asked(r#"{"kinds":[]}"#, gate).is_ok());
         }
         let both = [filter(private), filter(mixed)];
-        let queries = at_door(&both, &Limits::default(), 0, &stranger).unwrap();
+        let queries = at_door(&both, &Limits::default(), 0, &stranger, None).unwrap();
         assert!(queries[0].is_void() && !queries[1].is_void());
     }
 }

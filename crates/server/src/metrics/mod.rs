@@ -62,6 +62,8 @@ labels! {
         Authors = "authors",
         /// A label's values.
         Label = "label",
+        /// A word.
+        Word = "word",
         /// Kinds.
         Kinds = "kinds",
         /// Time alone.
@@ -79,6 +81,7 @@ impl From<Option<Set>> for SearchDriver {
             Some(Set::Ids) => Self::Ids,
             Some(Set::Authors) => Self::Authors,
             Some(Set::Label(_)) => Self::Label,
+            Some(Set::Word(_)) => Self::Word,
             Some(Set::Kinds) => Self::Kinds,
             Some(Set::Time) => Self::Time,
             None => Self::Nothing,

@@ -48,7 +48,7 @@ impl CountJob {
         held: (RequestPermit, BudgetShare),
     ) -> Self {
         for query in &mut queries {
-            query.limit = usize::MAX;
+            (query.limit, query.ranked) = (usize::MAX, false);
         }
         Self {
             cost,

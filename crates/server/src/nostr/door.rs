@@ -263,7 +263,8 @@ impl MessageHandler {
         let received = self.received(message)?;
         let question = self.memory(bytes.saturating_sub(message.len()), 1)?;
         let set = self.relay.comparisons.share(self.address);
-        self.comparisons.open(id, Query { limit, ..query }, received, (question, set))
+        let query = Query { limit, ranked: false, ..query };
+        self.comparisons.open(id, query, received, (question, set))
     }
 
     fn go_on(&self, id: &str, message: &str) -> Result<(), String> {
@@ -320,8 +321,6 @@ impl MessageHandler {
         } else if filters.iter().any(|filter| query::and_values(filter) > query::AND_VALUES_MAX) {
             let bound = query::AND_VALUES_MAX;
             Some(format!("blocked: a filter has more than {bound} values of which all are wanted"))
-        } else if filters.iter().any(|filter| filter.search().is_some()) {
-            Some("unsupported: search is not offered".into())
         } else {
             None
         };
@@ -329,7 +328,7 @@ impl MessageHandler {
             return Err(reason);
         }
         let (now_s, gate) = (self.relay.shelf.clock().now_s(), self.caller.gate());
-        query::at_door(filters, limits, now_s, &gate).map_err(str::to_owned)
+        query::at_door(filters, limits, now_s, &gate, self.relay.texts.as_ref())
     }
 
     fn end(&mut self, id: &str) {

@@ -51,7 +51,7 @@ impl LandingPage {
             &info.description
         };
         let private_kinds = identity.private_kinds();
-        let nips = nip11::nips(&settings.limits, private_kinds);
+        let nips = nip11::nips(&settings.limits, private_kinds, self.relay.texts.is_some());
         let nips: Vec<_> = nips.iter().map(u16::to_string).collect();
         let banner = info.banner.as_deref().and_then(Picture::new);
         let icon = info.icon.as_deref().and_then(Picture::new);

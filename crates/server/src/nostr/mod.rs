@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::Guard;
+use hark_archive::TextSource;
 use hark_archive::live::LiveIndex;
 
 use crate::budget::Budget;
@@ -62,7 +63,7 @@ pub struct RelayService {
 }
 
 /// How a relay is served.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RelayConfig {
     /// Where to listen. Port 0 takes any that is free.
     pub listen: SocketAddr,
@@ -74,6 +75,20 @@ pub struct RelayConfig {
     pub identity: SharedIdentity,
     /// Numbers of threads for work that must not run on the runtime's threads.
     pub threads: ThreadCounts,
+    /// The texts that are searched (NIP-50). `None`: searches are refused.
+    pub texts: Option<Arc<dyn TextSource>>,
+}
+
+impl std::fmt::Debug for RelayConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RelayConfig")
+            .field("listen", &self.listen)
+            .field("deflate_from_bytes", &self.deflate_from_bytes)
+            .field("identity", &self.identity)
+            .field("threads", &self.threads)
+            .field("searches", &self.texts.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 impl RelayConfig {
@@ -85,6 +100,7 @@ impl RelayConfig {
             policy: policy::SharedPolicy::default(),
             identity: SharedIdentity::default(),
             threads: ThreadCounts::default(),
+            texts: None,
         }
     }
 }
@@ -151,6 +167,8 @@ pub(crate) struct Relay {
     /// Memory of messages that are incomplete, or wait for a permit of the intake.
     pub(crate) inbound: Arc<Budget>,
     pub(crate) deflate: DeflateOptions,
+    /// The texts that are searched. `None`: searches are refused.
+    pub(crate) texts: Option<Arc<dyn TextSource>>,
     /// Rate limits are off.
     pub(crate) unlimited: bool,
 }

@@ -15,10 +15,14 @@ const PRIVATE_NIPS: [(u32, &[u16]); 2] = [(4, &[4]), (1059, &[17, 59])];
 /// The NIP of comparisons, which is offered if a connection may have one.
 const COMPARISONS: u16 = 77;
 
-pub(crate) fn nips(limits: &Limits, private_kinds: &[u32]) -> Vec<u16> {
+/// The NIP of searches, which is offered if texts are searched.
+const SEARCH: u16 = 50;
+
+pub(crate) fn nips(limits: &Limits, private_kinds: &[u32], searches: bool) -> Vec<u16> {
     let kept = PRIVATE_NIPS.iter().filter(|(kind, _)| private_kinds.contains(kind));
     let mut nips: Vec<u16> = kept.flat_map(|(_, nips)| *nips).chain(&NIPS).copied().collect();
     nips.extend((limits.negentropy_per_connection_max > 0).then_some(COMPARISONS));
+    nips.extend(searches.then_some(SEARCH));
     nips.sort_unstable();
     nips
 }
@@ -29,6 +33,7 @@ pub(crate) fn document(
     limits: &Limits,
     policy: &EventPolicy,
     private_kinds: &[u32],
+    searches: bool,
 ) -> String {
     let mut document = Map::new();
     let mut put = |name: &str, value: Value| document.insert(name.into(), value);
@@ -46,7 +51,7 @@ pub(crate) fn document(
             put(name, json!(value));
         }
     }
-    put("supported_nips", json!(nips(limits, private_kinds)));
+    put("supported_nips", json!(nips(limits, private_kinds, searches)));
     put("software", json!(env!("CARGO_PKG_NAME").trim_end_matches("-server")));
     put("version", json!(env!("CARGO_PKG_VERSION")));
     let mut limitation = json!({
@@ -92,16 +97,17 @@ mod tests {
     fn the_document_follows_the_limits() {
         let limits = Limits { limit_max: 77, ..Limits::default() };
         let info = RelayInfo { name: "<b>{url}".into(), ..RelayInfo::default() };
-        let document = document(&info, &limits, &EventPolicy::default(), &[4]);
+        let document = document(&info, &limits, &EventPolicy::default(), &[4], true);
         let document: Value = serde_json::from_str(&document).unwrap();
         assert_eq!(document["limitation"]["max_limit"], 77);
         assert_eq!(document["name"], "<b>{url}");
         assert!(document.get("pubkey").is_none());
         assert_eq!(
             document["supported_nips"],
-            json!([1, 4, 9, 11, 13, 40, 42, 45, 62, 65, 67, 70, 77, 91])
+            json!([1, 4, 9, 11, 13, 40, 42, 45, 50, 62, 65, 67, 70, 77, 91])
         );
         let without = Limits { negentropy_per_connection_max: 0, ..limits };
-        assert!(!nips(&without, &[4]).contains(&COMPARISONS));
+        let nips = nips(&without, &[4], false);
+        assert!(!nips.contains(&COMPARISONS) && !nips.contains(&SEARCH));
     }
 }

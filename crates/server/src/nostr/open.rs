@@ -95,6 +95,7 @@ impl RelayService {
         let outboxes = Outboxes::new(Arc::clone(&metrics), Arc::clone(&live), Arc::clone(&readers));
         let relay = Arc::new(Relay {
             outboxes,
+            texts: config.texts,
             questions: Arc::default(),
             comparisons: Arc::default(),
             inbound: Arc::default(),

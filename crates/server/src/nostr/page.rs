@@ -12,6 +12,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hark_archive::live::{self, AnswerReach, NewRecord, SubscriptionHandle};
+use hark_archive::query::SearchRank;
 use hark_archive::{Position, Query, Record, SearchProgress};
 use hark_codec::nostr::reply::{self, EoseHint};
 use parking_lot::Mutex;
@@ -163,6 +164,8 @@ pub(super) struct StoredAnswer {
     /// Records that the current query has returned, and the position of the last one.
     handed: usize,
     last: Option<Position>,
+    /// The rank of the last record of the current query, if that is ranked.
+    last_rank: Option<SearchRank>,
     /// Whether some query has further records that were not sent.
     more: bool,
     /// Whether some query had a limit of 0, so that it is unknown whether it has records.
@@ -200,6 +203,7 @@ impl StoredAnswer {
             search: None,
             handed: 0,
             last: None,
+            last_rank: None,
             more: false,
             unasked: false,
             damaged: false,
@@ -215,7 +219,7 @@ impl StoredAnswer {
             self.unasked |= query.limit == 0;
             return Ok(None);
         }
-        (self.handed, self.last) = (0, None);
+        (self.handed, self.last, self.last_rank) = (0, None, None);
         query.budget = query.budget.saturating_sub(self.cost.visited);
         let search = self.cost.open(&**self.relay.shelf.store(), query, work);
         let search = search.map_err(|error| error.to_string())?;
@@ -254,6 +258,7 @@ impl StoredAnswer {
             };
             let enough = self.enough.get(self.at).copied().unwrap_or_default();
             let (handed, last) = (&mut self.handed, &mut self.last);
+            let (last_rank, ranking) = (&mut self.last_rank, self.queries[self.at].ranking());
             let (reached, queries, mut ended) = (&self.reached, &self.queries, false);
             let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
                 if *handed >= enough && last.is_none_or(|last| last.time != record.time()) {
@@ -261,6 +266,7 @@ impl StoredAnswer {
                     return ControlFlow::Break(());
                 }
                 (*handed, *last) = (*handed + 1, Some(Position::of(record)));
+                *last_rank = ranking.and_then(|words| words.rank(record));
                 if !AnswerReach::any(reached, queries, record) {
                     page.add(record.wire());
                 }
@@ -300,10 +306,11 @@ impl StoredAnswer {
     /// Ends the answer to the current query. `more` says that records exist beyond its limit.
     fn end(&mut self, more: bool) {
         self.more |= more;
-        self.go_on(match self.last {
+        self.go_on(match (self.last_rank, self.last) {
             _ if !more => AnswerReach::All,
-            Some(last) => AnswerReach::UpTo(last),
-            None => AnswerReach::Nothing,
+            (Some(last), _) => AnswerReach::UpToRank(last),
+            (None, Some(last)) => AnswerReach::UpTo(last),
+            (None, None) => AnswerReach::Nothing,
         });
     }
 

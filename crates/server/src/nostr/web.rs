@@ -158,6 +158,7 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
             &settings.limits,
             &relay.policy.load(),
             identity.private_kinds(),
+            relay.texts.is_some(),
         );
         return cors(StatusCode::OK, "application/nostr+json", document.into());
     }

@@ -166,36 +166,36 @@ impl PostingLists {
         (number, entry)
     }
 
-    /// Returns the list of a term and kind, and makes it if there is none.
-    fn list(&self, term: u64, kind: u32) -> &ListEntry {
+    /// Returns the list of a term and kind, and whether it had to be made.
+    fn list(&self, term: u64, kind: u32) -> (&ListEntry, bool) {
         let Some(first) = self.find_first(term) else {
             let (number, entry) = self.make(term, kind, 0);
             entry.kinds.store(bit(kind), Ordering::Relaxed);
             self.link(term, number, entry);
-            return entry;
+            return (entry, true);
         };
         first.kinds.fetch_or(bit(kind), Ordering::Relaxed);
         let mut last = first;
         for _ in 1..FEW_KINDS {
             if last.kind() == kind {
-                return last;
+                return (last, false);
             }
             let Some(next) = self.entry(&last.sibling) else {
                 let (number, entry) = self.make(term, kind, 0);
                 last.sibling.store(number + 1, Ordering::Release);
-                return entry;
+                return (entry, true);
             };
             last = next;
         }
         if last.kind() == kind {
-            return last;
+            return (last, false);
         }
         if let Some(known) = self.find_far(term, kind) {
-            return known;
+            return (known, false);
         }
         let (number, entry) = self.make_far(term, kind, last.sibling.load(Ordering::Relaxed));
         last.sibling.store(number + 1, Ordering::Release);
-        entry
+        (entry, true)
     }
 
     /// Loads the entries of these terms, a few dozen, into the processor's cache all at once;
@@ -211,9 +211,17 @@ impl PostingLists {
         std::hint::black_box(terms.iter().filter_map(second).fold(0, u32::max));
     }
 
-    /// Inserts a row into the list of a term and its kind.
-    pub(super) fn insert(&self, term: u64, row: u32, (kind, time): (u32, u64), table: &RowTable) {
-        self.grow(self.list(term, kind), row, time, table);
+    /// Inserts a row into the list of a term and its kind. Returns whether the list is new.
+    pub(super) fn insert(
+        &self,
+        term: u64,
+        row: u32,
+        (kind, time): (u32, u64),
+        table: &RowTable,
+    ) -> bool {
+        let (list, is_new) = self.list(term, kind);
+        self.grow(list, row, time, table);
+        is_new
     }
 
     /// Inserts a row into the list of all rows, and into that of its kind; `every` is the term that

@@ -4,11 +4,12 @@
 //! order of arrival. A reader keeps the number of rows that were published when it began and skips
 //! later rows, so posting lists may grow while it reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use hark_archive::query::prepared::TermMap as _;
+use hark_archive::query::prepared::{TermMap as _, word_terms};
 use hark_archive::{Id, Record};
 use parking_lot::Mutex;
 
@@ -20,7 +21,7 @@ pub use self::view::HeadView;
 use crate::bits::DeadRows;
 use crate::log::Log;
 use crate::sums::SummedHead;
-use crate::term::TermHasher;
+use crate::term::{TermBuffers, TermHasher};
 
 mod arena;
 mod ids;
@@ -38,12 +39,24 @@ pub const ROWS_MAX: usize = if cfg!(test) { 1 << 14 } else { 1 << 22 };
 /// all rows and of its kind.
 pub(crate) const ROW_BYTES: u64 = 80;
 
+/// Bytes of text that a word takes at least, on average over the distinct words of any text.
+const TEXT_BYTES_PER_WORD: usize = 4;
+/// Terms whose lists are loaded into the processor's cache at once.
+const WARM: usize = 32;
+/// Approximate bytes of memory of a word in the list of words, without its letters.
+const WORD_BYTES: u64 = 48;
+
 /// Most bytes of memory, approximately, that a record takes in a head: as if no other record had
-/// its labels.
-pub(crate) fn bytes_of_record(bytes: &[u8]) -> u64 {
-    let labels = Record::new(bytes).map_or(0, |record| record.labels_max());
+/// its labels and words.
+pub(crate) fn bytes_of_record(bytes: &[u8], terms: &TermHasher) -> u64 {
+    let Ok(record) = Record::new(bytes) else { return ROW_BYTES };
+    let has_words = terms.has_words_of(record.kind());
+    let words = if has_words { record.wire().len() / TEXT_BYTES_PER_WORD } else { 0 };
+    let words = words.min(hark_words::TOKENS_MAX) as u64;
     // Plus one for its author.
-    ROW_BYTES + (labels as u64 + 1) * (lists::ENTRY_BYTES + lists::POSTING_BYTES)
+    ROW_BYTES
+        + (record.labels_max() as u64 + 1 + words) * (lists::ENTRY_BYTES + lists::POSTING_BYTES)
+        + words * WORD_BYTES
 }
 
 /// The newest records of a shelf, indexed in memory; see the module.
@@ -58,6 +71,10 @@ pub struct Head {
     every: u64,
     lists: PostingLists,
     ids: Ids,
+    /// The words in its posting lists.
+    words: Mutex<BTreeSet<Box<str>>>,
+    /// Approximate bytes of memory of `words`.
+    words_bytes: AtomicU64,
     inserted: AtomicU32,
     published: AtomicU32,
     /// Rows in all posting lists except those of all rows and of kinds.
@@ -80,11 +97,13 @@ impl Head {
         Self {
             log,
             base,
-            terms,
             table: RowTable::new(),
             every: terms.every(),
+            terms,
             lists: PostingLists::new(rows),
             ids: Ids::new(rows),
+            words: Mutex::default(),
+            words_bytes: AtomicU64::new(0),
             inserted: AtomicU32::new(0),
             published: AtomicU32::new(0),
             postings: AtomicU64::new(0),
@@ -109,7 +128,8 @@ impl Head {
         let rows = u64::from(self.inserted());
         let tables = if rows > 0 { self.lists.table_bytes() + self.ids.table_bytes() } else { 0 };
         let postings = self.postings.load(Ordering::Relaxed);
-        tables + rows * ROW_BYTES + self.lists.bytes() + postings * lists::POSTING_BYTES
+        let words = self.words_bytes.load(Ordering::Relaxed);
+        words + tables + rows * ROW_BYTES + self.lists.bytes() + postings * lists::POSTING_BYTES
     }
 
     /// Rows that readers may see.
@@ -128,7 +148,7 @@ impl Head {
     }
 
     /// Inserts a record whose frame is at `offset` of the log. Called by one thread at a time.
-    pub fn insert(&self, record: &Record<'_>, offset: u32, terms: &mut Vec<u64>) -> u32 {
+    pub fn insert(&self, record: &Record<'_>, offset: u32, buffers: &mut TermBuffers) -> u32 {
         let row = self.inserted();
         let (time, kind, id) = (record.time(), record.kind(), record.id());
         let hash = self.terms.id(id);
@@ -140,15 +160,65 @@ impl Head {
             self.next_expiry.fetch_min(at, Ordering::AcqRel);
         }
         self.inserted.store(row + 1, Ordering::Release);
-        self.terms.of(record, terms);
+        self.terms.of(record, buffers);
+        let terms = &buffers.terms;
         self.lists.warm(terms);
         self.postings.fetch_add(terms.len() as u64, Ordering::Relaxed);
         self.lists.insert_every(self.every, row, (kind, time), &self.table);
         for &term in terms.iter().filter(|&&term| term != self.every) {
             self.lists.insert(term, row, (kind, time), &self.table);
         }
+        self.insert_words(row, (kind, time), buffers);
         self.ids.insert(hash, row);
         row
+    }
+
+    /// Inserts a row into the posting lists of its words.
+    fn insert_words(&self, row: u32, (kind, time): (u32, u64), buffers: &TermBuffers) {
+        let mut words = buffers.words();
+        for some in buffers.word_terms.chunks(WARM) {
+            self.lists.warm(some);
+            for (term, word) in words.by_ref().take(some.len()) {
+                if self.lists.insert(term, row, (kind, time), &self.table) {
+                    self.note_word(word);
+                }
+            }
+        }
+        self.postings.fetch_add(buffers.word_terms.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Adds a word to the list of words.
+    fn note_word(&self, word: &str) {
+        let mut words = self.words.lock();
+        if !words.contains(word) {
+            words.insert(word.into());
+            self.words_bytes.fetch_add(WORD_BYTES + word.len() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// The words that live rows have, ascending.
+    pub fn live_words(&self) -> Vec<Box<str>> {
+        let words: Vec<Box<str>> = self.words.lock().iter().cloned().collect();
+        let is_live = |word: &str| {
+            let mut found = false;
+            for term in word_terms(word, &self.terms) {
+                self.lists.postings(term, None, &mut |list| {
+                    found |= (0..list.len()).any(|at| !self.is_dead(list.row(at)));
+                });
+            }
+            found
+        };
+        words.into_iter().filter(|word| is_live(word)).collect()
+    }
+
+    /// The terms of the words that begin with `beginning`; `None` if these are more than `max`.
+    fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<u64>> {
+        let words = self.words.lock();
+        let range = (Bound::Included(beginning), Bound::Unbounded);
+        let mut found = words.range::<str, _>(range).take_while(|word| word.starts_with(beginning));
+        let first: Vec<u64> =
+            found.by_ref().take(max).flat_map(|word| word_terms(word, &self.terms)).collect();
+        found.next().is_none().then_some(first)
     }
 
     /// A row of the table.

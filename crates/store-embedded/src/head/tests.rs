@@ -74,15 +74,15 @@ fn look(head: &Arc<Head>, records: &[Vec<u8>], terms: &TermHasher, random: &mut 
 #[test]
 fn readers_find_every_published_row_in_order_while_rows_are_inserted() {
     let records = records(6_000, 3);
-    let terms = TermHasher::new(&SECRET, &[]);
+    let terms = TermHasher::new(&SECRET, &crate::EmbeddedOptions::default());
     // Capacity for fewer rows, so that tables grow.
-    let head = Arc::new(Head::new(Arc::new(Log::empty()), terms, 0, 500));
+    let head = Arc::new(Head::new(Arc::new(Log::empty()), terms.clone(), 0, 500));
     std::thread::scope(|threads| {
         threads.spawn(|| {
             let mut random = Random::new(5);
             while look(&head, &records, &terms, &mut random) < records.len() {}
         });
-        let mut scratch = Vec::new();
+        let mut scratch = crate::term::TermBuffers::default();
         for batch in records.chunks(7) {
             for bytes in batch {
                 let record = Record::new(bytes).expect("sound");

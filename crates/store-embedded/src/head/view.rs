@@ -121,6 +121,14 @@ impl Source for HeadView {
         }
     }
 
+    fn has_words(&self) -> bool {
+        self.head.terms.has_words()
+    }
+
+    fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<u64>> {
+        self.head.words_from(beginning, max)
+    }
+
     fn find(&self, id: &Id, hash: u64) -> Option<u32> {
         let prefix = id_prefix(id);
         let mut rows = self.head.ids.rows(hash).filter(|&row| {
@@ -174,6 +182,11 @@ impl Source for HeadView {
     fn key_of(&self, row: u32, order: Order) -> HeadKey {
         let (time, id) = self.head.table.rank(row);
         (if order == Order::NewestFirst { time } else { !time }, id, row)
+    }
+
+    #[inline]
+    fn time_of(&self, row: u32) -> u64 {
+        self.head.row(row).map_or(0, |row| row.time)
     }
 
     #[inline]

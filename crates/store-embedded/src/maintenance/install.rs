@@ -96,7 +96,8 @@ impl EmbeddedShelf {
         let mut next = self.manifest.lock().clone();
         change(&mut next);
         let files = (disk, &*self.dir);
-        let open = |entry| open_segment(files, entry, &next, self.terms, None, &self.damage);
+        let open =
+            |entry| open_segment(files, entry, &next, self.terms.clone(), None, &self.damage);
         let fresh = entries.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let _writing: MutexGuard<'_, LogWriterState> = self.writing.lock();
         let mut manifest = self.manifest.lock();
@@ -172,7 +173,7 @@ impl EmbeddedShelf {
         manifest: &Manifest,
     ) -> Result<Segment, MaintenanceError> {
         let dead = Some(Arc::clone(&segment.dead));
-        Ok(open_segment((disk, &self.dir), line, manifest, self.terms, dead, &self.damage)?)
+        Ok(open_segment((disk, &self.dir), line, manifest, self.terms.clone(), dead, &self.damage)?)
     }
 
     /// Replaces the manifest by `next`, and the segment that has the same number in the view by

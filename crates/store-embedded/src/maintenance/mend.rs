@@ -48,7 +48,11 @@ impl EmbeddedShelf {
         // Together the new segments are as large as the damaged one, plus a trailer for each and the
         // ids that it may lack.
         let ids = if bad.file.has_ids { 0 } else { u64::from(bad.file.rows) * 33 };
-        let needs = bad.file.bytes() * 2 + ids + bad.addresses.bytes() + self.dead_files_max();
+        let mut needs = bad.file.bytes() * 2 + ids + bad.addresses.bytes() + self.dead_files_max();
+        if self.terms.has_words() && !bad.has_words() {
+            // Words that are not indexed yet take less than half of the texts that they are in.
+            needs += bad.logs.iter().flatten().map(|log| log.written()).sum::<u64>() / 2;
+        }
         let room = self.room("making a damaged segment anew", BESIDE_OTHERS, needs)?;
         let next = self.manifest.lock().next_segment;
         let mut entries = Vec::new();

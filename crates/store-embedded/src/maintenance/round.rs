@@ -99,18 +99,20 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Rebuilds segments that are known to be damaged, or that list other labels than they should,
-    /// adds ids to those that lack them, then merges what is due.
+    /// Rebuilds segments that are known to be damaged, or that list other labels or words than they
+    /// should, adds ids to those that lack them, then merges what is due.
     pub(crate) fn merge(&mut self, due: MergeFinder) {
         let view = self.shelf.view.load_full();
-        let listed = self.shelf.terms.listed();
+        let listed = self.shelf.terms.listed().to_vec();
         let suspects = self.shelf.known.lock().suspects.clone();
         for segment in &view.segments {
             let is_suspect = suspects.contains(&segment.entry.number);
-            if is_suspect || segment.is_unreadable() || segment.file.listed() != listed {
+            if is_suspect || segment.is_unreadable() {
                 self.mend(segment);
-                self.seal();
+            } else if segment.file.listed() != &*listed {
+                self.list_anew(segment);
             }
+            self.seal();
         }
         self.add_ids();
         while !(self.stop)() {
@@ -252,7 +254,7 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Rebuilds a segment that is damaged or lists other labels from its logs, or gives it up.
+    /// Rebuilds a damaged segment from its logs, or gives it up.
     fn mend(&mut self, bad: &Arc<Segment>) {
         let number = bad.entry.number;
         if (self.stop)() || !self.bad.insert(number) {
@@ -260,10 +262,6 @@ impl<'a> MaintenanceRound<'a> {
         }
         let path = segment::path(&self.shelf.dir, number);
         match self.shelf.mend(bad) {
-            Ok(segments) if bad.file.listed() != self.shelf.terms.listed() => tracing::info!(
-                segment = %path.display(), segments,
-                "a segment was made anew, as the network lists other labels than before"
-            ),
             Ok(segments) => {
                 self.shelf.known.lock().suspects.remove(&number);
                 self.shelf.note_repaired();
@@ -274,6 +272,23 @@ impl<'a> MaintenanceRound<'a> {
             }
             Err(error) if error.may_pass() => self.note(error),
             Err(error) => self.give_up(path, format!("damaged, and not made anew: {error}")),
+        }
+    }
+
+    /// Makes a sound segment anew that lists other labels or words than it should. Where that fails it
+    /// stays as it is, and its logs can still be rewritten; it is not merged with others.
+    fn list_anew(&mut self, old: &Arc<Segment>) {
+        let number = old.entry.number;
+        if (self.stop)() || self.bad.contains(&number) || !self.unmerged.insert(number) {
+            return;
+        }
+        match self.shelf.mend(old) {
+            Ok(segments) => tracing::info!(
+                segment = number,
+                segments,
+                "a segment was made anew, as other labels or words are listed than before"
+            ),
+            Err(error) => self.note(error),
         }
     }
 

@@ -11,6 +11,7 @@ use super::LostPart;
 use crate::disk::Disk;
 use crate::log::{self, FRAME, LogFrame};
 use crate::manifest::{Manifest, SegmentEntry};
+use crate::options::EmbeddedOptions;
 use crate::segment::RecordAddress;
 use crate::segment::file::SegmentFile;
 use crate::segment::sidecar::{SidecarKind, SidecarWords};
@@ -87,7 +88,7 @@ impl SegmentWitnesses {
     /// Opens the segments of a shelf.
     pub(super) fn open(disk: &dyn Disk, dir: &Path, manifest: Option<&Manifest>) -> Self {
         let Some(manifest) = manifest else { return Self { terms: None, segments: Vec::new() } };
-        let terms = TermHasher::new(&manifest.secret, &[]);
+        let terms = TermHasher::new(&manifest.secret, &EmbeddedOptions::default());
         let open = |entry: &SegmentEntry| SegmentWitness::open(disk, dir, entry);
         Self { terms: Some(terms), segments: manifest.segments.iter().filter_map(open).collect() }
     }

@@ -15,6 +15,7 @@ use crate::segment::sidecar::SidecarKind;
 use crate::segment::view::Segment;
 use crate::segment::{self, RecordAddress, SECTIONS};
 use crate::shelf::EmbeddedShelf;
+use crate::term::TermBuffers;
 
 /// Pages of a log that could not be read, after which the rest of it is not tried: each may take a
 /// failing disk seconds.
@@ -82,7 +83,7 @@ impl EmbeddedShelf {
         let bytes = map.get(..end).unwrap_or_default();
         let from = place.offset;
         map.read_ahead(from..(from + STEP_BYTES).min(end).max(from));
-        let (mut terms, mut disagrees) = (Vec::new(), false);
+        let (mut terms, mut disagrees) = (TermBuffers::default(), false);
         while place.offset < end && place.offset < from + STEP_BYTES {
             let (part, next) = scan_part(bytes, place.offset, log.salt());
             place.offset = next;
@@ -157,14 +158,18 @@ impl EmbeddedShelf {
         segment: &Segment,
         record: &Record<'_>,
         at: RecordAddress,
-        terms: &mut Vec<u64>,
+        terms: &mut TermBuffers,
     ) -> Option<bool> {
         let file = &segment.file;
         let mut rows = file.rows_of_id(self.terms.id(record.id()));
         let row = rows.find(|&row| segment.address(row) == at)?;
-        self.terms.of(record, terms);
-        let has = |term: &u64| file.has_row(*term, record.kind(), row);
-        Some(file.time(row) == record.time() && terms.iter().all(has))
+        if segment.has_words() {
+            self.terms.of(record, terms);
+        } else {
+            self.terms.of_labels(record, terms);
+        }
+        let has = |term: u64| file.has_row(term, record.kind(), row);
+        Some(file.time(row) == record.time() && terms.all().all(has))
     }
 
     /// Compares the number of rows that were found with that of the segment, and notes what is lost.

@@ -4,6 +4,7 @@
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use hark_archive::Id;
 use hark_codec::id_sum::IdSum;
@@ -30,6 +31,8 @@ pub struct SegmentFile {
     wide: bool,
     /// Whether it has the ids of its rows, and their sums.
     pub has_ids: bool,
+    /// Where some of the words are in their section. Found when they are first needed.
+    marks: OnceLock<Box<[u32]>>,
 }
 
 fn bad(what: &str) -> io::Error {
@@ -82,8 +85,8 @@ impl SegmentFile {
         let newest = u64::from_le_bytes(*rest[8..].first_chunk()?);
         let rows = u32::from_le_bytes(*rest.last_chunk()?);
         let wide = newest.checked_sub(oldest)? > u64::from(u32::MAX);
-        let has_ids = magic == MAGIC;
-        let file = Self { map, sections, sums, rows, oldest, newest, wide, has_ids };
+        let (has_ids, marks) = (magic == MAGIC, OnceLock::new());
+        let file = Self { map, sections, sums, rows, oldest, newest, wide, has_ids, marks };
         file.lengths_agree().then_some(file)
     }
 
@@ -297,6 +300,13 @@ impl SegmentFile {
     /// name and value.
     pub fn values(&self) -> Values<'_> {
         values::open(self.section(SegmentSection::Values)).1
+    }
+
+    /// The words of the segment that begin with `beginning`; `None` if these are more than `max`.
+    pub fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<&str>> {
+        let section = self.section(SegmentSection::Values);
+        let marks = self.marks.get_or_init(|| values::marks(section));
+        values::words_from(section, marks, beginning, max)
     }
 
     /// Returns the indices at which an ascending array of hashes equals `value`. Since hashes are

@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hark_archive::Id;
-use hark_archive::query::prepared::TermMap as _;
 
 use super::build::SegmentBuilder;
 use super::seal::DROPPED;
@@ -136,11 +135,12 @@ fn values<'a>(
     terms: &'a TermHasher,
 ) -> impl Iterator<Item = Value<'a>> {
     let is_kept = move |(name, value): Value<'_>| {
-        let term = terms.label(name, value);
-        segments.iter().zip(rows).any(|(segment, map)| {
-            let file = &segment.file;
-            let mut postings = file.term(term).flat_map(|entry| file.list(entry));
-            postings.any(|at| kept(map, file.posting(at)).is_some())
+        terms.of_value(name, value).any(|term| {
+            segments.iter().zip(rows).any(|(segment, map)| {
+                let file = &segment.file;
+                let mut postings = file.term(term).flat_map(|entry| file.list(entry));
+                postings.any(|at| kept(map, file.posting(at)).is_some())
+            })
         })
     };
     let mut last = None;

@@ -13,7 +13,7 @@ use super::spool::{self, Spool};
 use super::values::{self, Value};
 use crate::disk::Disk;
 use crate::head::{Head, HeadRow};
-use crate::term::TermHasher;
+use crate::term::{TermBuffers, TermHasher};
 
 /// The new row of an old row that was left out.
 pub const DROPPED: u32 = u32::MAX;
@@ -42,10 +42,10 @@ pub struct SegmentRow {
     pub address: RecordAddress,
 }
 
-/// Returns the values of listed labels that live rows of a head have.
-pub fn values<'a>(head: &'a Head, terms: &TermHasher) -> Vec<Value<'a>> {
+/// Returns the values of listed labels that live rows of a head have, and its `words`.
+pub fn values<'a>(head: &'a Head, words: &'a [Box<str>], terms: &TermHasher) -> Vec<Value<'a>> {
     let live = (0..head.inserted()).filter(|&row| !head.is_dead(row));
-    values::of(live.filter_map(|row| head.record(row)), terms)
+    values::of(live.filter_map(|row| head.record(row)), words, terms)
 }
 
 /// Most bytes that sealing a head with these `values` writes: its rows, each with time, hash, filter,
@@ -122,12 +122,12 @@ pub fn write(
     };
     let sorted = SortedRows::new(records.iter().map(item).collect(), old_rows);
     let mut postings = Vec::with_capacity(records.len() * 8);
-    let mut of_record = Vec::new();
+    let mut of_record = TermBuffers::default();
     let mut expiries = Vec::new();
     for (row, _, record) in records {
         let new = sorted.rows[*row as usize];
         terms.of(record, &mut of_record);
-        postings.extend(of_record.iter().map(|&term| (term, record.kind(), new)));
+        postings.extend(of_record.all().map(|term| (term, record.kind(), new)));
         expiries.extend(record.expires().map(|at| (at, *row)));
     }
     postings.sort_unstable();
@@ -139,7 +139,9 @@ pub fn write(
         rest = &rest[len..];
         Some((term, kind))
     };
-    let values = values::of(records.iter().map(|(.., record)| *record), terms);
+    let all = || records.iter().map(|(.., record)| *record);
+    let words = values::words_of(all(), terms);
+    let values = values::of(all(), &words, terms);
     let listed = (terms.listed(), &values[..]);
     let bytes = sorted.write(disk, shelf, number, next, expiries, listed)?;
     Ok(sorted.written(bytes))

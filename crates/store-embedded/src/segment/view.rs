@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use hark_archive::query::prepared::word_terms;
 use hark_archive::query::source::Source;
 use hark_archive::{Id, Order, Query, Record};
 use parking_lot::Mutex;
@@ -34,6 +35,9 @@ pub struct Segment {
     /// The terms of its rare kinds, ascending. With every put, rules look for records of such a
     /// kind that name the new record, and nearly always find none.
     rare: Arc<[(u32, Box<[u64]>)]>,
+    terms: TermHasher,
+    /// Whether it indexes the words that the shelf does.
+    has_words: bool,
 }
 
 /// The dead rows of a segment, and the rows that have been verified. They stay the same when the
@@ -182,7 +186,9 @@ impl Segment {
         let every = file.term(terms.every());
         let kinds: Arc<[_]> = every.map(|entry| (file.kind(entry), file.list(entry))).collect();
         let rare = rare_terms(&file, &kinds);
-        Self { entry, file, addresses: Arc::new(addresses), logs, dead, kinds, rare }
+        let has_words = terms.are_words_in(file.listed());
+        let addresses = Arc::new(addresses);
+        Self { entry, file, addresses, logs, dead, kinds, rare, terms, has_words }
     }
 
     /// The same segment after its line of the manifest has changed.
@@ -196,6 +202,8 @@ impl Segment {
             dead: Arc::clone(&self.dead),
             kinds: Arc::clone(&self.kinds),
             rare: Arc::clone(&self.rare),
+            terms: self.terms.clone(),
+            has_words: self.has_words,
         }
     }
 
@@ -239,6 +247,11 @@ impl Segment {
                 log.dead_records.store(count, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Whether it indexes the words that the shelf does.
+    pub fn has_words(&self) -> bool {
+        self.has_words
     }
 
     /// Whether a part of its index could not be read, so that the index cannot be trusted.
@@ -471,6 +484,16 @@ impl Source for SegmentView {
         }
     }
 
+    fn has_words(&self) -> bool {
+        self.segment.has_words
+    }
+
+    fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<u64>> {
+        let words = self.file().words_from(beginning, max)?;
+        let terms = |word: &str| word_terms(word, &self.segment.terms);
+        Some(words.into_iter().flat_map(terms).collect())
+    }
+
     fn find(&self, id: &Id, hash: u64) -> Option<u32> {
         let (mut dead, mut damaged) = (None, None);
         // An id that was deleted and put again has several rows, of which one may be alive.
@@ -542,6 +565,10 @@ impl Source for SegmentView {
             Order::NewestFirst => (0, row),
             Order::OldestFirst => (self.file().time(row), row),
         }
+    }
+
+    fn time_of(&self, row: u32) -> u64 {
+        self.file().time(row)
     }
 
     fn row(&self, key: (u64, u32)) -> u32 {

@@ -184,7 +184,7 @@ fn values(asked: &SqlQuery, set: Set) -> Option<ConditionValues<'_>> {
             let authors = asked.query.authors.as_ref()?;
             Some(ConditionValues::Authors(authors.iter().map(|author| &author[..]).collect()))
         }
-        Set::Ids | Set::Kinds | Set::Time => None,
+        Set::Ids | Set::Kinds | Set::Time | Set::Word(_) => None,
     }
 }
 

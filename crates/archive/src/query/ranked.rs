@@ -1,0 +1,240 @@
+//! Ranked searches: the best matches first, and the limit after the ranking.
+//!
+//! A ranked search is an ordinary one, newest first and without a limit, whose matches are not passed
+//! on but ranked. The best of them, as many as the limit, are kept as ids. A score is a time and a
+//! bonus that has a maximum. So once more records match than the limit, a row is read only if its
+//! time and the classes of its words, which the index knows, make it better than the worst that is
+//! kept, and the walk ends at rows so old that no bonus suffices. In the end the best are read by
+//! their ids and passed on.
+
+use std::collections::BinaryHeap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hark_codec::record::{Id, Record};
+use hark_words::RecordWords;
+
+use super::plan::Set;
+use super::words::{SearchRank, TEXT_ROWS, WordCondition};
+use super::{Order, Query};
+use crate::store::{Search, SearchError, SearchProgress};
+
+/// Records that are read by their ids at once.
+const CHUNK: usize = 32;
+
+/// The score below which records are not wanted, shared by a search and the walks below it.
+#[derive(Debug)]
+pub struct RankBound {
+    words: Arc<WordCondition>,
+    least: AtomicU64,
+}
+
+impl RankBound {
+    /// Makes a bound that excludes nothing yet.
+    pub fn new(words: &Arc<WordCondition>) -> Arc<Self> {
+        Arc::new(Self { words: Arc::clone(words), least: AtomicU64::new(0) })
+    }
+
+    /// Returns the needed words.
+    pub(super) fn words(&self) -> &WordCondition {
+        &self.words
+    }
+
+    /// Returns whether a record of this time may be wanted if the classes of its words are at most
+    /// these in sum.
+    #[inline]
+    pub(super) fn admits(&self, time: u64, points: u32) -> bool {
+        let least = self.least.load(Ordering::Relaxed);
+        least == 0 || self.words.score(time, points) >= least
+    }
+
+    /// Returns whether any record of this time may be wanted.
+    #[inline]
+    pub(super) fn admits_any(&self, time: u64) -> bool {
+        self.admits(time, self.words.points_max())
+    }
+}
+
+/// Starts a search for records by their ids, over the same snapshot.
+pub type ReadById =
+    Box<dyn FnMut(Vec<Id>, u64, u64) -> Result<Box<dyn Search>, SearchError> + Send>;
+
+/// A search whose results come best first.
+pub struct RankedSearch {
+    /// The unranked search; `None` once all its matches are ranked.
+    search: Option<Box<dyn Search>>,
+    bound: Arc<RankBound>,
+    limit: usize,
+    budget: u64,
+    /// The best matches so far, the worst of them on top.
+    best: BinaryHeap<SearchRank>,
+    /// The best matches, worst first, once they are known.
+    sorted: Vec<SearchRank>,
+    /// Whether there are more matches than the limit.
+    more: bool,
+    read: ReadById,
+    /// Records that were read and not passed on yet, the next one last.
+    ready: Vec<Box<[u8]>>,
+    seq: u64,
+    visited: u64,
+    /// Records whose text was divided into words, and buffers for the next one.
+    texts: u64,
+    words: RecordWords,
+    damaged: u64,
+    driver: Option<Set>,
+}
+
+impl RankedSearch {
+    /// Makes a ranked search of an unranked one for the same query, whose walks have `bound`.
+    pub fn new(
+        query: &Query,
+        bound: Arc<RankBound>,
+        search: Box<dyn Search>,
+        read: ReadById,
+    ) -> Self {
+        let driver = search.driver();
+        Self {
+            seq: search.seq(),
+            search: Some(search),
+            bound,
+            limit: query.limit,
+            budget: query.budget,
+            best: BinaryHeap::new(),
+            sorted: Vec::new(),
+            more: false,
+            read,
+            ready: Vec::new(),
+            visited: 0,
+            texts: 0,
+            words: RecordWords::default(),
+            damaged: 0,
+            driver,
+        }
+    }
+
+    /// Returns the unranked query of a ranked one.
+    pub fn unranked(query: &Query) -> Query {
+        // Nothing is searched if nothing is wanted.
+        let limit = if query.limit == 0 { 0 } else { usize::MAX };
+        let order = Order::NewestFirst;
+        Query { ranked: false, limit, after: None, order, ..query.clone() }
+    }
+
+    /// Ranks matches for one slice. Returns how it went on, or `None` once all are ranked.
+    fn rank(&mut self, work: u64) -> Result<Option<SearchProgress>, SearchError> {
+        let Self { search: Some(search), best, bound, limit, more, texts, words, .. } = self else {
+            return Ok(None);
+        };
+        let (mut is_over, mut left) = (false, (work / TEXT_ROWS).max(1));
+        let progress = search.slice(work, &mut |record: &Record<'_>| {
+            if *more && !bound.admits_any(record.time()) {
+                is_over = true;
+                return ControlFlow::Break(());
+            }
+            left -= 1;
+            *texts += 1;
+            let flow = if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            let Some(rank) = bound.words.rank_in(record, words) else { return flow };
+            if best.len() < *limit {
+                best.push(rank);
+                return flow;
+            }
+            *more = true;
+            if let Some(mut worst) = best.peek_mut()
+                && rank < *worst
+            {
+                *worst = rank;
+            }
+            if let Some(worst) = best.peek() {
+                bound.least.store(worst.score(), Ordering::Relaxed);
+            }
+            flow
+        });
+        let progress = progress?;
+        self.visited = search.visited() + self.texts * TEXT_ROWS;
+        self.damaged = search.damaged();
+        self.driver = search.driver();
+        match progress {
+            SearchProgress::Paused if !is_over && self.visited >= self.budget => {
+                return Ok(Some(SearchProgress::Exhausted));
+            }
+            SearchProgress::Paused if !is_over => return Ok(Some(SearchProgress::Paused)),
+            SearchProgress::Exhausted => return Ok(Some(SearchProgress::Exhausted)),
+            SearchProgress::Paused | SearchProgress::Done { .. } => {}
+        }
+        self.search = None;
+        self.sorted = std::mem::take(&mut self.best).into_sorted_vec();
+        self.sorted.reverse();
+        Ok(None)
+    }
+
+    /// Reads the next records by their ids.
+    fn read_some(&mut self) -> Result<(), SearchError> {
+        let from = self.sorted.len().saturating_sub(CHUNK);
+        let chunk = self.sorted.split_off(from);
+        let times = || chunk.iter().map(SearchRank::time);
+        let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
+        let mut search = (self.read)(chunk.iter().map(|rank| rank.id).collect(), first, last)?;
+        let mut found: Vec<(usize, Box<[u8]>)> = Vec::with_capacity(chunk.len());
+        let progress = search.slice(u64::MAX, &mut |record| {
+            if let Some(at) = chunk.iter().position(|rank| rank.id == *record.id()) {
+                found.push((at, record.bytes().into()));
+            }
+            ControlFlow::Continue(())
+        })?;
+        if !matches!(progress, SearchProgress::Done { .. }) {
+            return Err(SearchError::Failed("records could not be read by their ids".into()));
+        }
+        self.visited += search.visited();
+        self.damaged += search.damaged();
+        // Both are the worst first. A record that was deleted meanwhile is left out.
+        found.sort_unstable_by_key(|(at, _)| *at);
+        self.ready = found.into_iter().map(|(_, bytes)| bytes).collect();
+        Ok(())
+    }
+}
+
+impl Search for RankedSearch {
+    fn slice(
+        &mut self,
+        work: u64,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Result<SearchProgress, SearchError> {
+        if self.search.is_some()
+            && let Some(progress) = self.rank(work)?
+        {
+            return Ok(progress);
+        }
+        let mut work = work.max(1);
+        loop {
+            while let Some(bytes) = self.ready.pop() {
+                work = work.saturating_sub(1);
+                let is_break = Record::new(&bytes).is_ok_and(|record| sink(&record).is_break());
+                if is_break || work == 0 {
+                    return Ok(SearchProgress::Paused);
+                }
+            }
+            if self.sorted.is_empty() {
+                return Ok(SearchProgress::Done { more: self.more });
+            }
+            self.read_some()?;
+        }
+    }
+
+    fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    fn visited(&self) -> u64 {
+        self.visited
+    }
+
+    fn damaged(&self) -> u64 {
+        self.damaged
+    }
+
+    fn driver(&self) -> Option<Set> {
+        self.driver
+    }
+}

@@ -1,0 +1,149 @@
+//! The condition that a record's text has some words, and the rank of the records that meet it.
+//! `hark_words` says what words are and how the score is defined; which texts a record has is its
+//! network's matter.
+
+use std::cell::OnceCell;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use hark_codec::record::{Id, Record};
+use hark_words::{CLASS_MAX, Part, RecordWords, SearchText};
+
+/// Rows that a text counts as if it is divided into words.
+pub(super) const TEXT_ROWS: u64 = 16;
+
+/// The texts that a network's records have.
+pub trait TextSource: Send + Sync {
+    /// Passes the texts of a record that are searched to `each`, titles first. None for a record
+    /// of a kind that is not searched.
+    fn texts(&self, record: &Record<'_>, each: &mut dyn FnMut(Part, &str));
+    /// Returns whether a record of the kind may have texts. Cheap.
+    fn has_texts(&self, kind: u32) -> bool;
+    /// Returns a number that tells this choice of texts from any other, also after a restart.
+    fn fingerprint(&self) -> u64;
+    /// Returns by how much newer a record must be to rank like one of a class more, in the unit of
+    /// the records' time.
+    fn class_time(&self) -> u64;
+}
+
+/// The words of a record, which are read from its text when they are first needed.
+#[derive(Default)]
+pub struct LazyWords(OnceCell<Box<RecordWords>>);
+
+impl LazyWords {
+    fn get(&self, record: &Record<'_>, texts: &dyn TextSource) -> &RecordWords {
+        self.0.get_or_init(|| {
+            let mut words = Box::<RecordWords>::default();
+            texts.texts(record, &mut |part, text| words.add(part, text));
+            words
+        })
+    }
+}
+
+/// The place of a record among the results of a ranked query: ascending, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SearchRank {
+    /// The complement of the score, so that higher scores come first.
+    score: u64,
+    time: u64,
+    /// The record's id. Ascending for records of the same score and time.
+    pub id: Id,
+}
+
+impl SearchRank {
+    /// Returns the score.
+    pub fn score(&self) -> u64 {
+        !self.score
+    }
+
+    /// Returns the record's time.
+    pub fn time(&self) -> u64 {
+        !self.time
+    }
+}
+
+/// The condition that a record's text has the words of a question.
+#[derive(Clone)]
+pub struct WordCondition {
+    asked: SearchText,
+    texts: Arc<dyn TextSource>,
+}
+
+impl fmt::Debug for WordCondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WordCondition").field(&self.asked.text()).finish()
+    }
+}
+
+impl PartialEq for WordCondition {
+    fn eq(&self, other: &Self) -> bool {
+        self.asked == other.asked && self.texts.fingerprint() == other.texts.fingerprint()
+    }
+}
+
+impl Eq for WordCondition {}
+
+impl Deref for WordCondition {
+    type Target = SearchText;
+
+    fn deref(&self) -> &SearchText {
+        &self.asked
+    }
+}
+
+impl WordCondition {
+    /// Makes the condition.
+    pub fn new(asked: SearchText, texts: Arc<dyn TextSource>) -> Self {
+        Self { asked, texts }
+    }
+
+    /// Returns the number of terms that are looked up for the words.
+    pub(super) fn lookups(&self) -> usize {
+        self.needed().len() * super::prepared::WORD_TERMS
+    }
+
+    /// Returns whether the record has the words.
+    pub fn matches(&self, record: &Record<'_>, words: &LazyWords) -> bool {
+        self.points(record, words).is_some()
+    }
+
+    /// Does the same as [`WordCondition::rank`] in buffers that are reused.
+    pub(super) fn rank_in(
+        &self,
+        record: &Record<'_>,
+        words: &mut RecordWords,
+    ) -> Option<SearchRank> {
+        words.clear();
+        self.texts.texts(record, &mut |part, text| words.add(part, text));
+        Some(self.rank_of(record, words.points(&self.asked)?))
+    }
+
+    fn rank_of(&self, record: &Record<'_>, points: u32) -> SearchRank {
+        let score = self.score(record.time(), points);
+        SearchRank { score: !score, time: !record.time(), id: *record.id() }
+    }
+
+    fn points(&self, record: &Record<'_>, words: &LazyWords) -> Option<u32> {
+        if !self.texts.has_texts(record.kind()) {
+            return None;
+        }
+        words.get(record, &*self.texts).points(&self.asked)
+    }
+
+    /// Returns the record's place among the results. `None` if it has not all the words.
+    pub fn rank(&self, record: &Record<'_>) -> Option<SearchRank> {
+        Some(self.rank_of(record, self.points(record, &LazyWords::default())?))
+    }
+
+    /// Returns the score of a record of this time whose words have these classes in sum.
+    pub(super) fn score(&self, time: u64, points: u32) -> u64 {
+        let terms = self.asked.term_count().max(1) as u64;
+        time.saturating_add(self.texts.class_time().saturating_mul(points.into()) / terms)
+    }
+
+    /// Returns the highest sum of classes.
+    pub(super) fn points_max(&self) -> u32 {
+        self.asked.term_count() as u32 * u32::from(CLASS_MAX)
+    }
+}

@@ -1,0 +1,282 @@
+//! The words of a record, and how well a record answers a question.
+//!
+//! **The score.** Every word (or phrase) of a question must be in the record, so how rare a word is
+//! says nothing about one match that it does not say about all others, and no statistics of the
+//! collection are needed: what a reader may not see cannot show in the order of what he sees. What
+//! differs is how much a record is about the word, its *class*:
+//!
+//! | class | the word is |
+//! |---|---|
+//! | 3 | in a title, a name or a hashtag |
+//! | 2 | in the body, as at least every 16th of its words |
+//! | 1 | in the body, as at least every 64th of its words |
+//! | 0 | elsewhere in the body |
+//!
+//! The score is the record's time plus a week for each class, on average over the words of the
+//! question. So of two matches of the same day the one that is more about the words comes first, and
+//! of two that are equally about them the newer one. (A week for each class is the same order as a
+//! relevance that doubles with each class and halves with each week of age.) All of this is whole
+//! numbers, so all stores agree.
+
+use crate::language::Scripts;
+use crate::search_text::SearchText;
+use crate::token::Tokens;
+
+/// The highest class.
+pub const CLASS_MAX: u8 = 3;
+/// The most words of a record that are looked at.
+pub const TOKENS_MAX: usize = 8_192;
+/// A word of class 2 is at least every this many words of a body, a word of class 1 every so many.
+const OFTEN: usize = 16;
+const SELDOM: usize = 64;
+
+/// What a text of a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A title, a name, a hashtag.
+    Title,
+    /// What the record says.
+    Body,
+    /// Not searched: the code (ISO 639-1) of a language that the record says it is in.
+    Language,
+}
+
+/// The words of a record.
+#[derive(Clone, Debug, Default)]
+pub struct RecordWords {
+    titles: Tokens,
+    bodies: Tokens,
+    languages: Vec<Box<str>>,
+}
+
+/// A word of a record, as an index has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WeighedWord {
+    /// The word's hash.
+    pub hash: u64,
+    /// The word's class in the record.
+    pub class: u8,
+    place: u32,
+    in_body: bool,
+}
+
+/// The class of a word that is `count` times in a body of `len` words.
+fn body_class(count: usize, len: usize) -> u8 {
+    if count * OFTEN >= len { 2 } else { u8::from(count * SELDOM >= len) }
+}
+
+/// A hash that groups the words of one record, and is nothing more than quick.
+fn quick_hash(word: &str) -> u64 {
+    let chunks = word.as_bytes().chunks(8);
+    chunks.fold(word.len() as u64, |hash, chunk| {
+        let mut eight = [0; 8];
+        eight[..chunk.len()].copy_from_slice(chunk);
+        let mixed =
+            (hash.rotate_left(23) ^ u64::from_le_bytes(eight)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ mixed >> 32
+    })
+}
+
+impl RecordWords {
+    /// Removes all words.
+    pub fn clear(&mut self) {
+        self.titles.clear();
+        self.bodies.clear();
+        self.languages.clear();
+    }
+
+    /// Adds a text of the record.
+    pub fn add(&mut self, part: Part, text: &str) {
+        let others = if part == Part::Title { self.bodies.len() } else { self.titles.len() };
+        let max = TOKENS_MAX.saturating_sub(others);
+        match part {
+            Part::Title => self.titles.read(text, max),
+            Part::Body => self.bodies.read(text, max),
+            Part::Language => {
+                if self.languages.len() < 8 {
+                    self.languages.push(text.to_ascii_lowercase().into());
+                }
+            }
+        }
+    }
+
+    /// Sets `found` to the distinct words, in no particular order, with their classes. `hash` is
+    /// called once for each of them.
+    pub fn weigh(&self, hash: impl Fn(&str) -> u64, found: &mut Vec<WeighedWord>) {
+        if !self.group(quick_hash, found) {
+            // Two words have the same quick hash, which anyone can bring about.
+            self.group(&hash, found);
+        }
+        for word in found.iter_mut() {
+            word.hash = hash(self.text(word));
+        }
+    }
+
+    /// Sets `found` to one entry for each hash of a word. Returns whether no two words have the same.
+    fn group(&self, hash: impl Fn(&str) -> u64, found: &mut Vec<WeighedWord>) -> bool {
+        found.clear();
+        for (in_body, tokens) in [(false, &self.titles), (true, &self.bodies)] {
+            let words = (0..).zip(tokens.iter()).filter(|(_, word)| !word.is_empty());
+            found.extend(words.map(|(place, word)| {
+                let (hash, class) = (hash(word), 0);
+                WeighedWord { hash, class, place, in_body }
+            }));
+        }
+        // Titles come before bodies: what is in both has the class of a title.
+        found.sort_unstable_by_key(|word| (word.hash, word.in_body));
+        let (mut kept, mut at, mut are_distinct) = (0, 0, true);
+        while let Some(&word) = found.get(at) {
+            let text = self.text(&word);
+            let same = found[at..].iter().take_while(|other| other.hash == word.hash);
+            let mut count = 0;
+            for other in same {
+                are_distinct &= self.text(other) == text;
+                count += 1;
+            }
+            let class = if word.in_body { body_class(count, self.bodies.len()) } else { CLASS_MAX };
+            found[kept] = WeighedWord { class, ..word };
+            kept += 1;
+            at += count;
+        }
+        found.truncate(kept);
+        are_distinct
+    }
+
+    /// The text of a word that [`RecordWords::weigh`] has found.
+    pub fn text(&self, word: &WeighedWord) -> &str {
+        let tokens = if word.in_body { &self.bodies } else { &self.titles };
+        tokens.get(word.place as usize)
+    }
+
+    /// Returns the sum of the classes of the words and phrases asked for. `None` if one of them is
+    /// missing, or if the record is in another language.
+    pub fn points(&self, asked: &SearchText) -> Option<u32> {
+        let mut points = 0;
+        for term in asked.terms() {
+            let count = |tokens: &Tokens| {
+                let last = tokens.places().saturating_sub(term.words().len() - 1);
+                (0..last).filter(|&at| term.is_at(tokens, at)).count()
+            };
+            if count(&self.titles) > 0 {
+                points += u32::from(CLASS_MAX);
+                continue;
+            }
+            match count(&self.bodies) {
+                0 => return None,
+                found => points += u32::from(body_class(found, self.bodies.len())),
+            }
+        }
+        self.is_in(asked.languages()).then_some(points)
+    }
+
+    fn is_in(&self, languages: &[Box<str>]) -> bool {
+        if languages.is_empty() {
+            return true;
+        }
+        if !self.languages.is_empty() {
+            return languages.iter().any(|language| self.languages.contains(language));
+        }
+        let mut scripts = Scripts::default();
+        self.titles.iter().chain(self.bodies.iter()).for_each(|word| scripts.add(word));
+        languages.iter().any(|language| scripts.may_be(language))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(texts: &[(Part, &str)]) -> RecordWords {
+        let mut words = RecordWords::default();
+        for (part, text) in texts {
+            words.add(*part, text);
+        }
+        words
+    }
+
+    fn points(texts: &[(Part, &str)], asked: &str) -> Option<u32> {
+        record(texts).points(&SearchText::parse(asked).unwrap().unwrap())
+    }
+
+    #[test]
+    fn a_record_matches_if_it_has_every_word_and_phrase() {
+        let text = [(Part::Body, "The quick brown fox jumps over the lazy dog. 東京都に行く")];
+        for yes in [
+            "fox",
+            "FOX dog",
+            "\"quick brown fox\"",
+            "qui*",
+            "\"brown fo*\"",
+            "東京",
+            "京都",
+            "都",
+            "行く",
+            "東京都",
+            "quick-brown",
+            "fóx",
+            "foo:bar fox",
+        ] {
+            assert!(points(&text, yes).is_some(), "{yes}");
+        }
+        for no in
+            ["cat", "fox cat", "\"brown quick\"", "quic", "東都", "fox*x", "\"dog 東京 fox\"", "x*"]
+        {
+            assert_eq!(points(&text, no), None, "{no}");
+        }
+    }
+
+    #[test]
+    fn classes_say_how_much_a_record_is_about_a_word() {
+        let filler = "lorem ".repeat(99);
+        assert_eq!(points(&[(Part::Title, "Fox"), (Part::Body, &filler)], "fox"), Some(3));
+        assert_eq!(points(&[(Part::Body, "a fox")], "fox"), Some(2));
+        assert_eq!(points(&[(Part::Body, &format!("{} fox", "x ".repeat(30)))], "fox"), Some(1));
+        assert_eq!(points(&[(Part::Body, &format!("{filler} fox"))], "fox"), Some(0));
+        assert_eq!(
+            points(&[(Part::Body, &format!("{filler} {}", "fox ".repeat(9)))], "fox"),
+            Some(2)
+        );
+        assert_eq!(points(&[(Part::Body, "fox dog")], "fox dog"), Some(4));
+        assert_eq!(points(&[(Part::Title, "one"), (Part::Title, "two")], "\"one two\""), None);
+    }
+
+    #[test]
+    fn an_index_has_the_classes_that_the_score_has() {
+        let record = [
+            (Part::Title, "fox"),
+            (Part::Body, &*format!("fox dog dog {} 東京 🚀", "cow ".repeat(70))),
+        ];
+        let words = self::record(&record);
+        let hash = |word: &str| word.bytes().fold(7_u64, |all, b| all * 31 + u64::from(b));
+        let mut found = Vec::new();
+        words.weigh(hash, &mut found);
+        let quick = found.len();
+        assert!(words.group(hash, &mut found) && found.len() == quick);
+        assert!(!words.group(|_| 7, &mut found) && found.len() == 1);
+        words.weigh(hash, &mut found);
+        assert_eq!(found.len(), 6);
+        for word in &found {
+            let text = words.text(word);
+            assert_eq!(word.hash, hash(text));
+            let asked = if text == "京" { "京*" } else { text };
+            assert_eq!(points(&record, asked), Some(word.class.into()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_language_is_what_the_author_says_or_else_what_the_script_allows() {
+        let body = (Part::Body, "guten Morgen");
+        assert!(points(&[body], "morgen language:de").is_some());
+        assert!(points(&[body], "morgen language:ja").is_none());
+        let said = [body, (Part::Language, "de")];
+        assert!(points(&said, "morgen language:de").is_some());
+        assert!(points(&said, "morgen language:en").is_none());
+    }
+
+    #[test]
+    fn only_so_many_words_of_a_record_are_looked_at() {
+        let long = "word ".repeat(TOKENS_MAX) + "end";
+        assert_eq!(points(&[(Part::Body, &long)], "end"), None);
+        assert!(points(&[(Part::Body, &long[5..])], "end").is_some());
+    }
+}

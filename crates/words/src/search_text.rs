@@ -1,0 +1,305 @@
+//! What a client writes into `search` (NIP-50).
+//!
+//! Words are separated by white space, and all of them must be there. `"quoted words"` must follow one
+//! another, a word that ends with `*` is the beginning of a word, and `key:value` is an extension:
+//! `language:` is understood, the others change nothing. A text of extensions alone is no condition.
+//! A text that has neither a word nor an extension, but something else, matches nothing.
+
+use crate::token::Tokens;
+
+/// The most bytes of a search text.
+const BYTES_MAX: usize = 1_024;
+/// The most words and phrases, the most words in all of them, and the most languages.
+const TERMS_MAX: usize = 16;
+const WORDS_MAX: usize = 64;
+const LANGUAGES_MAX: usize = 8;
+/// The most bytes of an extension's value. What is longer is an address.
+const VALUE_BYTES_MAX: usize = 40;
+/// The most words that are looked up in an index. The others are looked for in the records.
+const NEEDED_MAX: usize = 16;
+
+/// A parsed search text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SearchText {
+    text: Box<str>,
+    terms: Vec<SearchTerm>,
+    languages: Vec<Box<str>>,
+    needed: Vec<NeededWord>,
+}
+
+/// A word, or words that follow one another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SearchTerm {
+    words: Vec<Box<str>>,
+    /// Whether the last word is only the beginning of a word.
+    is_prefix: bool,
+}
+
+/// A word that every match has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeededWord {
+    /// The word, or its beginning.
+    pub word: Box<str>,
+    /// Whether it is only the beginning of a word.
+    pub is_prefix: bool,
+    /// The index of the word or phrase of the question that it belongs to.
+    pub term: usize,
+}
+
+/// Why a search text is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchTextError {
+    /// It has more bytes than the bound.
+    TooLong(usize),
+    /// It has more words and phrases than the bound.
+    TooManyTerms(usize),
+    /// Its words and phrases have more words than the bound.
+    TooManyWords(usize),
+}
+
+impl std::error::Error for SearchTextError {}
+
+impl std::fmt::Display for SearchTextError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TooLong(max) => write!(f, "search is longer than {max} bytes; shorten it"),
+            Self::TooManyTerms(max) => {
+                write!(f, "search has more than {max} words and phrases; leave some out")
+            }
+            Self::TooManyWords(max) => {
+                write!(f, "search has more than {max} words; leave some out")
+            }
+        }
+    }
+}
+
+impl SearchTerm {
+    pub(crate) fn words(&self) -> &[Box<str>] {
+        &self.words
+    }
+
+    /// Whether the words follow one another from a place on.
+    #[inline]
+    pub(crate) fn is_at(&self, tokens: &Tokens, place: usize) -> bool {
+        let last = self.words.len() - 1;
+        self.words.iter().enumerate().all(|(at, word)| {
+            let token = tokens.get(place + at);
+            if at == last && self.is_prefix { token.starts_with(&**word) } else { token == &**word }
+        })
+    }
+}
+
+/// A piece of a search text.
+enum Piece<'a> {
+    Quoted(&'a str),
+    Bare(&'a str),
+}
+
+/// Takes the next piece off the front of a text.
+fn piece<'a>(text: &mut &'a str) -> Option<Piece<'a>> {
+    *text = text.trim_start();
+    if text.is_empty() {
+        return None;
+    }
+    let (piece, rest) = if let Some(quoted) = text.strip_prefix('"') {
+        // A quotation that does not end goes on to the end.
+        let (inner, rest) = quoted.split_once('"').unwrap_or((quoted, ""));
+        (Piece::Quoted(inner), rest)
+    } else {
+        let end = text.find(|c: char| c.is_whitespace() || c == '"').unwrap_or(text.len());
+        let (bare, rest) = text.split_at(end);
+        (Piece::Bare(bare), rest)
+    };
+    *text = rest;
+    Some(piece)
+}
+
+/// Divides an extension into its key and value. Addresses are none.
+fn extension(bare: &str) -> Option<(&str, &str)> {
+    let (key, value) = bare.split_once(':')?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let is_key = key.starts_with(|c: char| c.is_ascii_alphabetic()) && key.chars().all(is_name);
+    let is_value = (1..=VALUE_BYTES_MAX).contains(&value.len()) && !value.starts_with('/');
+    (is_key && is_value).then_some((key, value))
+}
+
+impl SearchText {
+    /// Reads a search text. `None` if it is no condition.
+    pub fn parse(text: &str) -> Result<Option<Self>, SearchTextError> {
+        if text.len() > BYTES_MAX {
+            return Err(SearchTextError::TooLong(BYTES_MAX));
+        }
+        let mut terms: Vec<SearchTerm> = Vec::new();
+        let mut languages: Vec<Box<str>> = Vec::new();
+        let (mut words, mut is_bare) = (0, true);
+        let mut rest = text;
+        while let Some(piece) = piece(&mut rest) {
+            let inner = match piece {
+                Piece::Quoted(inner) => inner,
+                Piece::Bare(bare) => {
+                    if let Some((key, value)) = extension(bare) {
+                        if key.eq_ignore_ascii_case("language") && languages.len() < LANGUAGES_MAX {
+                            languages.push(value.to_ascii_lowercase().into());
+                        }
+                        continue;
+                    }
+                    bare
+                }
+            };
+            is_bare = false;
+            let mut tokens = Tokens::default();
+            let is_open = tokens.read_asked(inner);
+            if tokens.is_empty() {
+                continue;
+            }
+            let is_prefix = is_open || inner.trim_end().ends_with('*');
+            let term = SearchTerm { words: tokens.iter().map(Box::from).collect(), is_prefix };
+            if terms.contains(&term) {
+                continue;
+            }
+            words += term.words.len();
+            terms.push(term);
+            if terms.len() > TERMS_MAX {
+                return Err(SearchTextError::TooManyTerms(TERMS_MAX));
+            }
+            if words > WORDS_MAX {
+                return Err(SearchTextError::TooManyWords(WORDS_MAX));
+            }
+        }
+        if terms.is_empty() && languages.is_empty() && is_bare {
+            return Ok(None);
+        }
+        let needed = needed(&terms);
+        Ok(Some(Self { text: text.into(), terms, languages, needed }))
+    }
+
+    /// The text as it was written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether nothing can match: there is something to look for, but no word.
+    pub fn is_void(&self) -> bool {
+        self.terms.is_empty() && self.languages.is_empty()
+    }
+
+    pub(crate) fn terms(&self) -> &[SearchTerm] {
+        &self.terms
+    }
+
+    pub(crate) fn languages(&self) -> &[Box<str>] {
+        &self.languages
+    }
+
+    /// The number of words and phrases, over which the score is averaged.
+    pub fn term_count(&self) -> usize {
+        self.terms.len()
+    }
+
+    /// Words that every match has, each once. A record that has all of them need not match.
+    pub fn needed(&self) -> &[NeededWord] {
+        &self.needed
+    }
+
+    /// Whether a record that has all needed words matches for certain.
+    pub fn is_needed_enough(&self) -> bool {
+        self.languages.is_empty()
+            && self.needed.len() == self.terms.len()
+            && self.terms.iter().all(|term| term.words.len() == 1)
+    }
+}
+
+fn needed(terms: &[SearchTerm]) -> Vec<NeededWord> {
+    let mut needed: Vec<NeededWord> = Vec::new();
+    for (term, SearchTerm { words, is_prefix }) in terms.iter().enumerate() {
+        for (at, word) in words.iter().enumerate() {
+            let is_prefix = *is_prefix && at + 1 == words.len();
+            let known = |one: &NeededWord| one.word == *word && one.is_prefix == is_prefix;
+            if !word.is_empty() && !needed.iter().any(known) {
+                needed.push(NeededWord { word: word.clone(), is_prefix, term });
+            }
+        }
+    }
+    // The longest words are the rarest.
+    needed.sort_by_key(|one| (one.is_prefix, std::cmp::Reverse(one.word.len())));
+    needed.truncate(NEEDED_MAX);
+    needed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> SearchText {
+        SearchText::parse(text).unwrap().unwrap()
+    }
+
+    fn terms(text: &str) -> Vec<(String, bool)> {
+        let parsed = parsed(text);
+        parsed.terms.iter().map(|term| (term.words.join(" "), term.is_prefix)).collect()
+    }
+
+    #[test]
+    fn words_phrases_and_beginnings_are_told_apart() {
+        let expected = |list: &[(&str, bool)]| -> Vec<(String, bool)> {
+            list.iter().map(|(words, prefix)| ((*words).to_owned(), *prefix)).collect()
+        };
+        for (text, list) in [
+            ("Hello  world", &[("hello", false), ("world", false)][..]),
+            ("\"Hello world\" bitc*", &[("hello world", false), ("bitc", true)]),
+            ("foo-bar x@y.z", &[("foo bar", false), ("x y z", false)]),
+            ("\"open end", &[("open end", false)]),
+            ("東京都 今", &[("東京 京都", false), ("今", true)]),
+            ("a a A", &[("a", false)]),
+            ("say\"it now\"", &[("say", false), ("it now", false)]),
+            ("https://x.org/y 12:30", &[("https x org y", false), ("12 30", false)]),
+            (
+                &format!("scheme:{}", "x".repeat(41)),
+                &[(&format!("scheme {}", "x".repeat(40)), false)],
+            ),
+        ] {
+            assert_eq!(terms(text), expected(list), "{text}");
+        }
+    }
+
+    #[test]
+    fn extensions_are_ignored_but_for_the_language() {
+        assert_eq!(terms("fox include:spam domain:x.org nsfw:false").len(), 1);
+        assert_eq!(parsed("language:EN fox").languages, ["en".into()]);
+        assert_eq!(SearchText::parse("include:spam nsfw:false"), Ok(None));
+        assert_eq!(SearchText::parse("  "), Ok(None));
+        assert!(parsed("!!! ---").is_void() && parsed("\"\"").is_void());
+        assert!(!parsed("language:de").is_void());
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused() {
+        assert_eq!(SearchText::parse(&"x".repeat(1_025)), Err(SearchTextError::TooLong(1_024)));
+        let many = (0..17).map(|i| format!("w{i}")).collect::<Vec<_>>().join(" ");
+        assert_eq!(SearchText::parse(&many), Err(SearchTextError::TooManyTerms(16)));
+        let long = format!("\"{many} {many} {many} {many}\"");
+        assert_eq!(SearchText::parse(&long), Err(SearchTextError::TooManyWords(64)));
+    }
+
+    #[test]
+    fn needed_words_are_bounded_and_say_whether_they_are_enough() {
+        let of = |text: &str| {
+            let parsed = parsed(text);
+            (parsed.needed.len(), parsed.is_needed_enough())
+        };
+        assert_eq!(of("fox dog"), (2, true));
+        assert_eq!(of("fox do*"), (2, true));
+        assert_eq!(of("\"fox dog\""), (2, false));
+        assert_eq!(of("fox language:en"), (1, false));
+        assert_eq!(of("東京タワーから見える景色はとても綺麗です"), (16, false));
+    }
+
+    #[test]
+    fn whatever_is_written_is_read_or_refused() {
+        proptest::proptest!(|(text: String)| {
+            if let Ok(Some(parsed)) = SearchText::parse(&text) {
+                proptest::prop_assert!(parsed.needed.iter().all(|one| !one.word.is_empty()));
+            }
+        });
+    }
+}

@@ -1,0 +1,334 @@
+//! Divides a text into words.
+//!
+//! A word is a run of letters and digits, folded. Scripts that put no space between words
+//! (Han, kana, Thai and others) and Hangul, whose words have endings, are divided into pairs of
+//! neighbouring characters, and the last character of a run is a word by itself: whatever one looks
+//! for is then a sequence of pairs, and a single character is the beginning of a pair or of that last
+//! word. An emoji is a word, and so are the two letters of a flag.
+
+use crate::fold;
+
+/// The most characters of a word. The rest of a longer one is cut off, in texts and in questions
+/// alike.
+pub const WORD_CHARS_MAX: usize = 40;
+
+/// The words of texts, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Tokens {
+    text: String,
+    ends: Vec<u32>,
+    /// The words that are no boundary between texts.
+    len: usize,
+    /// A run of a dense script.
+    run: String,
+}
+
+/// How a character is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CharClass {
+    Letter,
+    /// A letter of a script that is divided into pairs.
+    Dense,
+    Emoji,
+    /// A letter of a flag.
+    Flag,
+    Boundary,
+}
+
+fn class(c: char) -> CharClass {
+    match c {
+        // What is most common, without a look at tables.
+        'a'..='z'
+        | 'A'..='Z'
+        | '0'..='9'
+        | '\u{d8}'..='\u{f6}'
+        | '\u{c0}'..='\u{d6}'
+        | '\u{f8}'..='\u{24f}'
+        | '\u{3b1}'..='\u{3c9}'
+        | '\u{400}'..='\u{481}'
+        | '\u{5d0}'..='\u{5ea}'
+        | '\u{620}'..='\u{64a}' => CharClass::Letter,
+        '\0'..='\u{a8}' | '\u{2000}'..='\u{2070}' => CharClass::Boundary,
+        '\u{e01}'..='\u{e3a}'
+        | '\u{e40}'..='\u{e4e}'
+        | '\u{e81}'..='\u{ecd}'
+        | '\u{1000}'..='\u{1049}'
+        | '\u{1780}'..='\u{17d3}'
+        | '\u{1100}'..='\u{11ff}'
+        | '\u{3005}'..='\u{3007}'
+        | '\u{3041}'..='\u{309f}'
+        | '\u{30a1}'..='\u{30fa}'
+        | '\u{30fc}'..='\u{30ff}'
+        | '\u{3131}'..='\u{318e}'
+        | '\u{31f0}'..='\u{31ff}'
+        | '\u{3400}'..='\u{4dbf}'
+        | '\u{4e00}'..='\u{9fff}'
+        | '\u{ac00}'..='\u{d7a3}'
+        | '\u{f900}'..='\u{faff}'
+        | '\u{ff66}'..='\u{ff9f}'
+        | '\u{20000}'..='\u{323af}' => CharClass::Dense,
+        '\u{1f1e6}'..='\u{1f1ff}' => CharClass::Flag,
+        '\u{231a}'..='\u{23ff}'
+        | '\u{2600}'..='\u{27bf}'
+        | '\u{2b1b}'..='\u{2b55}'
+        | '\u{1f000}'..='\u{1f1e5}'
+        | '\u{1f200}'..='\u{1f3fa}'
+        | '\u{1f400}'..='\u{1faff}' => CharClass::Emoji,
+        _ if c.is_alphanumeric() => CharClass::Letter,
+        _ => CharClass::Boundary,
+    }
+}
+
+impl Tokens {
+    /// Removes all words.
+    pub fn clear(&mut self) {
+        self.text.clear();
+        self.ends.clear();
+        self.len = 0;
+    }
+
+    /// Number of words.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no words.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Number of places: words, and boundaries between texts.
+    pub fn places(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The word at a place. Empty at a boundary between texts, which no phrase crosses.
+    #[inline]
+    pub fn get(&self, place: usize) -> &str {
+        let start = if place == 0 { 0 } else { self.ends[place - 1] as usize };
+        &self.text[start..self.ends[place] as usize]
+    }
+
+    /// All places in order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> + '_ {
+        (0..self.places()).map(|place| self.get(place))
+    }
+
+    /// Appends the words of a text, as long as there are fewer than `max` words in all.
+    pub fn read(&mut self, text: &str, max: usize) {
+        self.read_run(text, max, false);
+    }
+
+    /// Appends the words of a question: a run of a dense script at its very end may go on in what is
+    /// looked for. Returns whether the last word is only the beginning of a word, as it is one
+    /// character of such a run.
+    pub fn read_asked(&mut self, text: &str) -> bool {
+        self.read_run(text, usize::MAX, true)
+    }
+
+    fn read_run(&mut self, text: &str, max: usize, asked: bool) -> bool {
+        if !self.ends.is_empty() && !text.is_empty() {
+            self.ends.push(self.text.len() as u32);
+        }
+        let bytes = text.as_bytes();
+        let (mut at, mut is_open) = (0, false);
+        while self.len < max
+            && let Some(&byte) = bytes.get(at)
+        {
+            // Most text is ASCII.
+            if byte.is_ascii() {
+                if !byte.is_ascii_alphanumeric() {
+                    at += 1;
+                    continue;
+                }
+                is_open = false;
+                if self.read_ascii(text, &mut at) {
+                    continue;
+                }
+            }
+            let Some(c) = text[at..].chars().next() else { break };
+            let class = class(c);
+            let before = self.len;
+            at += match class {
+                CharClass::Boundary => c.len_utf8(),
+                CharClass::Letter => self.read_letters(&text[at..]),
+                CharClass::Dense => {
+                    let read;
+                    (read, is_open) = self.read_dense(&text[at..], asked, max);
+                    at += read;
+                    continue;
+                }
+                CharClass::Emoji => {
+                    self.text.push(c);
+                    self.end();
+                    c.len_utf8()
+                }
+                CharClass::Flag => self.read_flag(&text[at..]),
+            };
+            is_open &= self.len == before;
+        }
+        is_open
+    }
+
+    /// Reads the letters of a flag, two at most, and returns their length.
+    fn read_flag(&mut self, text: &str) -> usize {
+        let start = self.text.len();
+        self.text.extend(text.chars().take(2).take_while(|c| class(*c) == CharClass::Flag));
+        let read = self.text.len() - start;
+        self.end();
+        read
+    }
+
+    /// Ends a word.
+    fn end(&mut self) {
+        let start = self.ends.last().copied().unwrap_or(0) as usize;
+        if self.text.len() > start {
+            self.ends.push(self.text.len() as u32);
+            self.len += 1;
+        }
+    }
+
+    /// Reads a word of ASCII; false, with nothing read, if it goes on with another character.
+    #[inline]
+    fn read_ascii(&mut self, text: &str, at: &mut usize) -> bool {
+        let rest = &text.as_bytes()[*at..];
+        let len = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+        if rest.get(len).is_some_and(|byte| !byte.is_ascii()) {
+            return false;
+        }
+        let start = self.text.len();
+        self.text.push_str(&text[*at..*at + len.min(WORD_CHARS_MAX)]);
+        self.text[start..].make_ascii_lowercase();
+        *at += len;
+        self.end();
+        true
+    }
+
+    /// Reads the word at the start of `text` and returns its length.
+    fn read_letters(&mut self, text: &str) -> usize {
+        let (mut read, mut chars) = (0, 0);
+        for c in text.chars() {
+            match class(c) {
+                CharClass::Letter => {}
+                CharClass::Boundary if fold::continues(c) => {}
+                _ => break,
+            }
+            read += c.len_utf8();
+            if chars < WORD_CHARS_MAX {
+                let before = self.text.len();
+                fold::push(c, &mut self.text);
+                chars += self.text.len().saturating_sub(before).min(1);
+            }
+        }
+        self.end();
+        read
+    }
+
+    /// Reads a run of a dense script, up to `max` words in all. Returns its length, and whether its
+    /// last character was read as the beginning of a word.
+    fn read_dense(&mut self, text: &str, asked: bool, max: usize) -> (usize, bool) {
+        let mut run = std::mem::take(&mut self.run);
+        run.clear();
+        let mut read = 0;
+        for c in text.chars() {
+            if class(c) != CharClass::Dense && !fold::continues(c) {
+                break;
+            }
+            read += c.len_utf8();
+            fold::push(c, &mut run);
+        }
+        let is_last = asked && text[read..].chars().all(|c| class(c) == CharClass::Boundary);
+        let mut chars = run.chars().peekable();
+        let mut words = 0;
+        while self.len < max
+            && let Some(c) = chars.next()
+        {
+            let next = chars.peek().copied();
+            if next.is_none() && is_last && words > 0 {
+                break;
+            }
+            self.text.push(c);
+            self.text.extend(next);
+            self.end();
+            words += 1;
+        }
+        let is_open = is_last && run.chars().nth(1).is_none() && words == 1;
+        self.run = run;
+        (read, is_open)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        let mut tokens = Tokens::default();
+        tokens.read(text, usize::MAX);
+        tokens.iter().map(str::to_owned).collect()
+    }
+
+    fn asked(text: &str) -> (Vec<String>, bool) {
+        let mut tokens = Tokens::default();
+        let open = tokens.read_asked(text);
+        (tokens.iter().map(str::to_owned).collect(), open)
+    }
+
+    #[test]
+    fn texts_are_divided_into_words() {
+        for (text, expected) in [
+            ("Hello, World!", &["hello", "world"][..]),
+            ("don't e-mail me@x.org", &["don", "t", "e", "mail", "me", "x", "org"]),
+            ("#Nostr_rocks 2026", &["nostr", "rocks", "2026"]),
+            ("über größer", &["uber", "grosser"]),
+            ("na\u{308}chster ab\u{308}c", &["nachster", "abc"]),
+            ("今日は", &["今日", "日は", "は"]),
+            ("天", &["天"]),
+            ("ビット2024", &["ビッ", "ット", "ト", "2024"]),
+            ("비트코인을", &["비트", "트코", "코인", "인을", "을"]),
+            ("ภาษาไทย", &["ภา", "าษ", "ษา", "าไ", "ไท", "ทย", "ย"]),
+            ("☕🚀🚀", &["☕", "🚀", "🚀"]),
+            ("👍🏽❤️", &["👍", "❤"]),
+            ("🇩🇪🇯🇵", &["🇩🇪", "🇯🇵"]),
+            ("привет, МИР", &["привет", "мир"]),
+            ("مرحبا بالعالم", &["مرحبا", "بالعالم"]),
+            ("שלום עולם", &["שלום", "עולם"]),
+            ("हिन्दी में", &["हिन्दी", "में"]),
+            ("", &[]),
+            ("!!! … ---", &[]),
+        ] {
+            assert_eq!(words(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_is_asked_for_may_go_on() {
+        assert_eq!(asked("今日"), (vec!["今日".into()], false));
+        assert_eq!(asked("今"), (vec!["今".into()], true));
+        assert_eq!(asked("今。"), (vec!["今".into()], true));
+        assert_eq!(asked("今日 は"), (vec!["今日".into(), "日".into(), "は".into()], true));
+        assert_eq!(asked("京2024"), (vec!["京".into(), "2024".into()], false));
+        assert_eq!(asked("word"), (vec!["word".into()], false));
+    }
+
+    #[test]
+    fn long_words_are_cut_and_texts_have_a_boundary_between_them() {
+        assert_eq!(words(&"x".repeat(100)), ["x".repeat(WORD_CHARS_MAX)]);
+        assert_eq!(words(&"é".repeat(100)), ["e".repeat(WORD_CHARS_MAX)]);
+        let mut tokens = Tokens::default();
+        tokens.read("one two", usize::MAX);
+        tokens.read("three", usize::MAX);
+        assert_eq!(tokens.iter().collect::<Vec<_>>(), ["one", "two", "", "three"]);
+        assert_eq!(tokens.len(), 3);
+        tokens.clear();
+        tokens.read("a b c d 今日は", 5);
+        assert_eq!(tokens.iter().collect::<Vec<_>>(), ["a", "b", "c", "d", "今日"]);
+    }
+
+    #[test]
+    fn whatever_comes_is_divided_without_a_panic() {
+        proptest::proptest!(|(text: String)| {
+            let _ = (words(&text), asked(&text));
+        });
+    }
+}

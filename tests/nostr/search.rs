@@ -1,0 +1,136 @@
+//! Full-text search (NIP-50) with the binary: REQ, COUNT, live, private events, commands, a kill -9.
+
+use hark_testkit::random::Random;
+use hark_testkit::sentences::{question, sentence};
+use hark_words::{Part, RecordWords, SearchText};
+use serde_json::{Value, json};
+
+use super::client::{contents, event, note};
+use super::kit::{Relay, now};
+use crate::served::{Server, hark};
+
+/// A week, by which an event must be newer to rank like one of a class more.
+const CLASS_S: u64 = 7 * 86_400;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nip50_the_best_matches_come_first_and_the_limit_is_after_the_ranking() {
+    let relay = Relay::start("search");
+    let mut client = relay.client().await;
+    let latest = now() - 100;
+    let long = format!("{} fox", "other words here ".repeat(60));
+    client.keep(&note(1, latest, &long)).await;
+    client.keep(&note(1, latest - 50, "a FÖX, at last")).await;
+    client.keep(&event(1, latest - 60, 30_023, &[&["d", "x"], &["title", "Fox"]], "text")).await;
+    client.keep(&note(1, latest - 40 * 86_400, "old fox")).await;
+    client.keep(&event(1, latest, 4, &[], "private fox")).await;
+    let found = client.look(&[json!({"search": "fox"})]).await;
+    assert_eq!(contents(&found), ["text", "a FÖX, at last", &long, "old fox"]);
+    let found = client.look(&[json!({"search": "fox", "limit": 2})]).await;
+    assert_eq!(contents(&found), ["text", "a FÖX, at last"]);
+    let found = client.look(&[json!({"search": "fox", "kinds": [1], "until": latest - 1})]).await;
+    assert_eq!(contents(&found), ["a FÖX, at last", "old fox"]);
+    for (asked, count) in [
+        ("fox", 4),
+        ("fox -", 4),
+        ("\"at last\"", 1),
+        ("las*", 1),
+        ("fox include:spam", 4),
+        ("private", 0),
+        ("!", 0),
+    ] {
+        assert_eq!(client.count(&[json!({"search": asked})]).await, count, "{asked}");
+    }
+    // Nothing to search for is no condition.
+    assert_eq!(client.count(&[json!({"search": "", "kinds": [1]})]).await, 3);
+    // What is deleted is not found.
+    client.keep(&event(1, latest + 1, 5, &[&["e", found[0]["id"].as_str().unwrap()]], "")).await;
+    assert_eq!(client.count(&[json!({"search": "fox"})]).await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nip50_matches_come_as_they_are_published() {
+    let relay = Relay::start("search-live");
+    let (mut client, mut other) = (relay.client().await, relay.client().await);
+    client.ask("s", &[json!({"search": "quick fox", "limit": 5})]).await;
+    other.keep(&note(1, now(), "a slow fox")).await;
+    let (first, second) = (note(1, now(), "a quick, quick fox"), note(2, now(), "Fox? Quick!"));
+    other.keep(&first).await;
+    other.keep(&second).await;
+    assert_eq!(client.receive().await, json!(["EVENT", "s", first]));
+    assert_eq!(client.receive().await, json!(["EVENT", "s", second]));
+}
+
+/// What a loop over all events finds, best first.
+fn expected(events: &[Value], asked: &SearchText, limit: usize) -> Vec<Value> {
+    let mut found = Vec::new();
+    for event in events {
+        let mut words = RecordWords::default();
+        words.add(Part::Body, event["content"].as_str().unwrap());
+        if let Some(points) = words.points(asked) {
+            let time = event["created_at"].as_u64().unwrap();
+            let score = time + CLASS_S * u64::from(points) / asked.term_count().max(1) as u64;
+            found.push((!score, !time, event["id"].as_str().unwrap().to_owned(), event.clone()));
+        }
+    }
+    found.sort_by(|a, b| (a.0, a.1, &a.2).cmp(&(b.0, b.1, &b.2)));
+    found.into_iter().take(limit).map(|(.., event)| event).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nip50_results_are_those_of_a_loop_over_all_events() {
+    let relay = Relay::with("search-loop", "[archive]\nseal_records = 60\n");
+    let mut client = relay.client().await;
+    let (mut random, latest) = (Random::new(50), now() - 10);
+    let events: Vec<Value> = (0..400)
+        .map(|_| {
+            let time = latest - random.below(60 * 86_400) as u64;
+            note(1 + random.below(3) as u8, time, &sentence(&mut random))
+        })
+        .collect();
+    for event in &events {
+        client.keep(event).await;
+    }
+    let mut answers = 0;
+    for _ in 0..200 {
+        let text = question(&mut random);
+        let Some(asked) = SearchText::parse(&text).unwrap() else { continue };
+        let limit = 1 + random.below(40);
+        let found = client.look(&[json!({"search": text, "limit": limit})]).await;
+        let ours = if asked.is_void() { Vec::new() } else { expected(&events, &asked, limit) };
+        assert_eq!(contents(&found), contents(&ours), "{text}");
+        answers += found.len();
+        let all = if asked.is_void() { 0 } else { expected(&events, &asked, usize::MAX).len() };
+        assert_eq!(client.count(&[json!({"search": text})]).await, all as u64, "{text}");
+    }
+    assert!(answers > 500, "{answers}");
+}
+
+#[test]
+fn nip50_every_acknowledged_event_is_found_by_its_words_after_kill_9() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let root = hark_testkit::disk::scratch("nostr-search-kill");
+    let (data, config) = (root.join("data"), root.join("hark.toml"));
+    std::fs::create_dir_all(&root).expect("is made");
+    std::fs::write(&config, "[archive]\nseal_records = 50\n").expect("is written");
+    for round in 0..6_u64 {
+        let mut server = Server::start(&data, &config);
+        let url = format!("ws://{}", server.address);
+        let mut client = runtime.block_on(super::client::Client::connect(&url, now()));
+        for before in 0..round * 40 {
+            let asked = [json!({"search": format!("word{before}x")})];
+            assert_eq!(runtime.block_on(client.count(&asked)), 1, "word{before}x, {round}");
+        }
+        for at in round * 40..(round + 1) * 40 {
+            runtime.block_on(client.keep(&note(1, now() - 1_000 + at, &format!("a word{at}x"))));
+        }
+        server.kill();
+    }
+    let run = hark(&data).args(["query", "--search", "word17x", "{}"]).output().expect("runs");
+    assert!(String::from_utf8_lossy(&run.stdout).contains("word17x"), "{run:?}");
+    let run = hark(&data).args(["count", "{\"search\":\"word1*\"}"]).output().expect("runs");
+    assert_eq!(String::from_utf8_lossy(&run.stdout).trim(), "111");
+    let run = hark(&data).args(["explain", "{\"search\":\"word17x\"}"]).output().expect("runs");
+    assert!(String::from_utf8_lossy(&run.stdout).contains("word word17x"), "{run:?}");
+    // What is left behind in the temporary directory harms nobody.
+    let _ = std::fs::remove_dir_all(&root);
+}
