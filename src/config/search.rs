@@ -30,7 +30,7 @@ pub(crate) struct SearchSettings {
 impl Default for SearchSettings {
     fn default() -> Self {
         let TextChoice { kinds, parts } = TextChoice::default();
-        Self { enabled: true, kinds, parts: TextParts(parts) }
+        Self { enabled: false, kinds, parts: TextParts(parts) }
     }
 }
 

@@ -9,12 +9,14 @@ use super::client::{contents, event, note};
 use super::kit::{Relay, now};
 use crate::served::{Server, hark};
 
+const SEARCH: &str = "[search]\nenabled = true\n";
+
 /// A week, by which an event must be newer to rank like one of a class more.
 const CLASS_S: u64 = 7 * 86_400;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip50_the_best_matches_come_first_and_the_limit_is_after_the_ranking() {
-    let relay = Relay::start("search");
+    let relay = Relay::with("search", SEARCH);
     let mut client = relay.client().await;
     let latest = now() - 100;
     let long = format!("{} fox", "other words here ".repeat(60));
@@ -49,7 +51,7 @@ async fn nip50_the_best_matches_come_first_and_the_limit_is_after_the_ranking() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip50_matches_come_as_they_are_published() {
-    let relay = Relay::start("search-live");
+    let relay = Relay::with("search-live", SEARCH);
     let (mut client, mut other) = (relay.client().await, relay.client().await);
     client.ask("s", &[json!({"search": "quick fox", "limit": 5})]).await;
     other.keep(&note(1, now(), "a slow fox")).await;
@@ -78,7 +80,7 @@ fn expected(events: &[Value], asked: &SearchText, limit: usize) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip50_results_are_those_of_a_loop_over_all_events() {
-    let relay = Relay::with("search-loop", "[archive]\nseal_records = 60\n");
+    let relay = Relay::with("search-loop", &format!("{SEARCH}[archive]\nseal_records = 60\n"));
     let mut client = relay.client().await;
     let (mut random, latest) = (Random::new(50), now() - 10);
     let events: Vec<Value> = (0..400)
@@ -111,25 +113,36 @@ fn nip50_every_acknowledged_event_is_found_by_its_words_after_kill_9() {
     let root = hark_testkit::disk::scratch("nostr-search-kill");
     let (data, config) = (root.join("data"), root.join("hark.toml"));
     std::fs::create_dir_all(&root).expect("is made");
-    std::fs::write(&config, "[archive]\nseal_records = 50\n").expect("is written");
-    for round in 0..6_u64 {
+    let settings = format!("{SEARCH}[archive]\nseal_records = 50\n");
+    std::fs::write(&config, settings).expect("is written");
+    for round in 0..20_u64 {
         let mut server = Server::start(&data, &config);
         let url = format!("ws://{}", server.address);
         let mut client = runtime.block_on(super::client::Client::connect(&url, now()));
-        for before in 0..round * 40 {
+        for before in 0..round * 12 {
             let asked = [json!({"search": format!("word{before}x")})];
             assert_eq!(runtime.block_on(client.count(&asked)), 1, "word{before}x, {round}");
         }
-        for at in round * 40..(round + 1) * 40 {
+        for at in round * 12..(round + 1) * 12 {
             runtime.block_on(client.keep(&note(1, now() - 1_000 + at, &format!("a word{at}x"))));
         }
         server.kill();
     }
-    let run = hark(&data).args(["query", "--search", "word17x", "{}"]).output().expect("runs");
+    let with = config.to_str().expect("a path");
+    let run = hark(&data)
+        .args(["query", "--config", with, "--search", "word17x", "{}"])
+        .output()
+        .expect("runs");
     assert!(String::from_utf8_lossy(&run.stdout).contains("word17x"), "{run:?}");
-    let run = hark(&data).args(["count", "{\"search\":\"word1*\"}"]).output().expect("runs");
+    let run = hark(&data)
+        .args(["count", "--config", with, "{\"search\":\"word1*\"}"])
+        .output()
+        .expect("runs");
     assert_eq!(String::from_utf8_lossy(&run.stdout).trim(), "111");
-    let run = hark(&data).args(["explain", "{\"search\":\"word17x\"}"]).output().expect("runs");
+    let run = hark(&data)
+        .args(["explain", "--config", with, "{\"search\":\"word17x\"}"])
+        .output()
+        .expect("runs");
     assert!(String::from_utf8_lossy(&run.stdout).contains("word word17x"), "{run:?}");
     // What is left behind in the temporary directory harms nobody.
     let _ = std::fs::remove_dir_all(&root);

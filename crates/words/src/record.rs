@@ -25,7 +25,7 @@ use crate::token::Tokens;
 /// The highest class.
 pub const CLASS_MAX: u8 = 3;
 /// The most words of a record that are looked at.
-pub const TOKENS_MAX: usize = 8_192;
+pub const TOKENS_MAX: usize = 4_096;
 /// A word of class 2 is at least every this many words of a body, a word of class 1 every so many.
 const OFTEN: usize = 16;
 const SELDOM: usize = 64;

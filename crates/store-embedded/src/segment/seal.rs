@@ -1,5 +1,6 @@
 //! Sealing: a head that no longer grows becomes a segment.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 
@@ -91,9 +92,20 @@ pub fn seal(
     let sorted = SortedRows::new(items, head.inserted());
     let mut lists: Vec<(u64, u32, u32)> = head.lists().collect();
     lists.sort_unstable();
-    let mut lists = lists.into_iter();
     let mut old = Vec::new();
     let rows = &sorted.rows;
+    // A record may have died since its values were gathered: those that no row has stand nowhere.
+    let mut values = values.to_vec();
+    if !values.is_empty() {
+        let mut has_rows = |number| {
+            head.rows_of_list(number, &mut old);
+            old.drain(..).fold(false, |any, row| any || rows[row as usize] != DROPPED)
+        };
+        let live = lists.iter().filter(|(.., number)| has_rows(*number));
+        let live: HashSet<u64> = live.map(|(term, ..)| *term).collect();
+        values.retain(|&(name, value)| terms.of_value(name, value).any(|at| live.contains(&at)));
+    }
+    let mut lists = lists.into_iter();
     let next = |list: &mut Vec<u32>| {
         let (term, kind, number) = lists.next()?;
         head.rows_of_list(number, &mut old);
@@ -101,7 +113,7 @@ pub fn seal(
         list.sort_unstable();
         Some((term, kind))
     };
-    let listed = (terms.listed(), values);
+    let listed = (terms.listed(), &values[..]);
     let bytes = sorted.write(disk, shelf, number, next, head.expiries(), listed)?;
     Ok(sorted.written(bytes))
 }
