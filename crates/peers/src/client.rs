@@ -1,8 +1,9 @@
 //! A connection to a relay, with its requests. One task reads and one writes; requests wait for
 //! their answers, each as long as the relay is given, and no longer.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{SplitSink, SplitStream};
@@ -72,7 +73,9 @@ pub(crate) struct ClientShared {
     pub(crate) routes: Mutex<AnswerRoutes>,
     challenged: Notify,
     numbers: AtomicU64,
-    authenticated: AtomicBool,
+    /// How often the key was proved, and the proof that is under way.
+    proofs: AtomicU64,
+    proving: tokio::sync::Mutex<()>,
     /// Milliseconds from `started` at which the reading task last had to wait for permits.
     held_up_ms: AtomicU64,
     started: Instant,
@@ -99,7 +102,8 @@ impl PeerClient {
             routes: Mutex::default(),
             challenged: Notify::new(),
             numbers: AtomicU64::new(1),
-            authenticated: AtomicBool::new(false),
+            proofs: AtomicU64::new(0),
+            proving: tokio::sync::Mutex::default(),
             held_up_ms: AtomicU64::new(0),
             started: Instant::now(),
             sent_bytes: AtomicU64::new(0),
@@ -127,7 +131,7 @@ impl PeerClient {
             // Most relays challenge only those who ask for what needs it.
             let _ = timeout(CHALLENGE_WAIT, challenged).await;
             if client.shared.routes.lock().challenge.is_some() {
-                client.authenticate().await?;
+                client.authenticate(0).await?;
             }
         }
         Ok(client)
@@ -151,7 +155,14 @@ impl PeerClient {
         self.shared.routes.lock().subscriptions.insert(id.clone(), to);
         let request = format!("[\"REQ\",\"{id}\",{filter}]");
         let (shared, outgoing) = (Arc::clone(&self.shared), self.outgoing.clone());
-        let subscription = RelaySubscription { id, answers, shared, outgoing, is_open: true };
+        let subscription = RelaySubscription {
+            id,
+            answers,
+            shared,
+            outgoing,
+            is_open: true,
+            waited: Duration::ZERO,
+        };
         self.send(request).await?;
         Ok(subscription)
     }
@@ -184,8 +195,16 @@ impl PeerClient {
         json: &str,
     ) -> Result<oneshot::Receiver<PublishAnswer>, PeerError> {
         let (to, answer) = oneshot::channel();
-        self.shared.routes.lock().published.insert(id, to);
-        self.send(format!("[\"{verb}\",{json}]")).await?;
+        let is_first = {
+            let mut routes = self.shared.routes.lock();
+            let waiting = routes.published.entry(id).or_default();
+            waiting.push(to);
+            waiting.len() == 1
+        };
+        // One answer is for all who sent the event meanwhile.
+        if is_first {
+            self.send(format!("[\"{verb}\",{json}]")).await?;
+        }
         Ok(answer)
     }
 
@@ -197,16 +216,33 @@ impl PeerClient {
     ) -> Result<PublishAnswer, PeerError> {
         let answered = self.shared.within("an event", async || (&mut answer).await.ok()).await;
         if answered.is_err() {
-            self.shared.routes.lock().published.remove(id);
+            answer.close();
+            let mut routes = self.shared.routes.lock();
+            if let Entry::Occupied(mut waiting) = routes.published.entry(*id) {
+                waiting.get_mut().retain(|to| !to.is_closed());
+                if waiting.get().is_empty() {
+                    waiting.remove();
+                }
+            }
         }
         answered
     }
 
-    /// Proves the key to the relay, once per connection. Fails if there is no key, no challenge, or
-    /// the relay does not accept the proof.
-    pub(crate) async fn authenticate(&self) -> Result<(), PeerError> {
+    /// How often the key was proved to the relay.
+    pub(crate) fn proofs(&self) -> u64 {
+        self.shared.proofs.load(Ordering::Acquire)
+    }
+
+    /// Proves the key to the relay, once per connection. `proofs` is what [`Self::proofs`] was when
+    /// the request was sent that needs it: nothing is left to do if another one has had it proved
+    /// since then. Fails if there is no key, no challenge, or the relay does not accept the proof.
+    pub(crate) async fn authenticate(&self, proofs: u64) -> Result<(), PeerError> {
         let refused = |reason: &str| PeerError::Refused { what: "AUTH", reason: reason.into() };
-        if self.shared.authenticated.load(Ordering::Relaxed) {
+        let _turn = self.shared.proving.lock().await;
+        if self.proofs() > proofs {
+            return Ok(());
+        }
+        if self.proofs() > 0 {
             return Err(refused("it wants another key than the one that was given"));
         }
         let Some(key) = &self.shared.options.key else {
@@ -224,7 +260,7 @@ impl PeerClient {
         let receiver = self.answered("AUTH", id, &String::from_utf8_lossy(&json)).await?;
         match self.answer(&id, receiver).await? {
             (true, _) => {
-                self.shared.authenticated.store(true, Ordering::Relaxed);
+                self.shared.proofs.fetch_add(1, Ordering::Release);
                 Ok(())
             }
             (false, reason) => Err(refused(&reason)),
@@ -285,7 +321,17 @@ impl ClientShared {
         }
     }
 
-    fn silent(&self, what: &'static str) -> PeerError {
+    pub(crate) fn patience(&self) -> Duration {
+        self.options.patience
+    }
+
+    /// Whether nothing was read for a while since then, as too much waits here.
+    pub(crate) fn was_held_up_since(&self, began: Instant) -> bool {
+        let at = Duration::from_millis(self.held_up_ms.load(Ordering::Relaxed));
+        at > Duration::ZERO && self.started + at >= began
+    }
+
+    pub(crate) fn silent(&self, what: &'static str) -> PeerError {
         PeerError::Silent { what, within_s: self.options.patience.as_secs() }
     }
 

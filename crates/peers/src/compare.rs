@@ -21,10 +21,14 @@ use crate::route::ComparisonAnswer;
 /// Bytes of a message that is sent. In hex it is twice as long, and most relays read messages of
 /// 128 KiB.
 const FRAME_BYTES_MAX: usize = 60_000;
-/// Messages of one comparison. One of a million different events takes about a thousand.
-const ROUNDS_MAX: u32 = 50_000;
-/// Differences of one comparison, which are remembered until it ends.
-const DIFFERENCES_MAX: usize = 8 << 20;
+/// Messages of all comparisons of a query. A million different events take about a thousand.
+const ROUNDS_MAX: u32 = 100_000;
+/// Parts into which the time of a query is divided.
+const WINDOWS_MAX: u32 = 50_000;
+/// Differences that are remembered. After so many, some may be passed on twice, which costs little.
+const DIFFERENCES_MAX: usize = 1 << 20;
+/// Notices for which a relay may leave a message without its answer.
+const NOTICES_MAX: u32 = 20;
 /// Times that a comparison is begun again which the relay ended before its time.
 const RESTARTS_MAX: u32 = 5;
 /// The time before which hardly any events are: Nostr began in 2020.
@@ -80,7 +84,7 @@ pub(crate) async fn compare(
     let all: SummedItems = items.into();
     // The last is compared first.
     let mut windows = vec![(query.from, query.to)];
-    let (mut restarts, mut compared_before) = (0, false);
+    let (mut restarts, mut compared_before, mut parts) = (0, false, 0);
     let mut seen = SeenDifferences::default();
     while let Some((from, to)) = windows.pop() {
         let part;
@@ -105,6 +109,10 @@ pub(crate) async fn compare(
                     return Ok(Compared::NotSupported { why, left: windows });
                 };
                 windows.extend([(from, middle), (middle + 1, to)]);
+                parts += 1;
+                if parts > WINDOWS_MAX {
+                    return Ok(Compared::NotSupported { why, left: windows });
+                }
             }
             WindowEnd::Interrupted(why) => {
                 restarts = if seen.count > found { 0 } else { restarts + 1 };
@@ -172,6 +180,8 @@ fn is_unknown(notice: &str) -> bool {
 struct SeenDifferences {
     ids: HashSet<Id>,
     count: u64,
+    /// Messages that were answered.
+    rounds: u32,
 }
 
 /// Where to divide a time: `None` if it is one second.
@@ -199,8 +209,9 @@ async fn window(
     let mut asked_auth = false;
     let mut rate_wait_s = 1;
     let first = in_hex(&initiator.open());
+    let proofs = client.proofs();
     let mut open = client.compare(filter, &first).await?;
-    let (mut rounds, mut is_first) = (0, true);
+    let (mut is_first, mut notices) = (true, 0);
     loop {
         let answer = match open.next().await {
             Ok(ComparisonAnswer::Message(message)) => message,
@@ -208,13 +219,22 @@ async fn window(
                 if is_first && is_unknown(&notice) {
                     return Ok(WindowEnd::NotSupported(notice));
                 }
+                notices += 1;
+                if notices > NOTICES_MAX {
+                    return Ok(ended(is_first, notice));
+                }
                 continue;
             }
             Ok(ComparisonAnswer::Refused(reason)) if PeerError::wants_auth(&reason) => {
+                // It may show its events to anybody all the same.
                 if std::mem::replace(&mut asked_auth, true) {
-                    return Err(PeerError::Refused { what: "a comparison", reason });
+                    return Ok(WindowEnd::NotSupported(reason));
                 }
-                client.authenticate().await?;
+                match client.authenticate(proofs).await {
+                    Ok(()) => {}
+                    Err(PeerError::Refused { .. }) => return Ok(WindowEnd::NotSupported(reason)),
+                    Err(error) => return Err(error),
+                }
                 open = client.compare(filter, &first).await?;
                 continue;
             }
@@ -235,9 +255,10 @@ async fn window(
             }
             Err(error) => return Err(error),
         };
-        (is_first, rounds) = (false, rounds + 1);
+        (is_first, notices) = (false, 0);
+        seen.rounds += 1;
         meter.add(|meter| &meter.rounds, 1);
-        if rounds > ROUNDS_MAX {
+        if seen.rounds > ROUNDS_MAX {
             return Err(PeerError::Misbehaved(format!(
                 "a comparison did not end within {ROUNDS_MAX} messages"
             )));
@@ -261,9 +282,7 @@ async fn window(
             PeerError::Misbehaved(format!("a message of a comparison cannot be read: {error}"))
         })?;
         if seen.ids.len() > DIFFERENCES_MAX {
-            return Err(PeerError::Misbehaved(format!(
-                "a comparison named more than {DIFFERENCES_MAX} events"
-            )));
+            seen.ids.clear();
         }
         if !(need.is_empty() && have.is_empty()) {
             sink.take(need, have).await?;

@@ -1,24 +1,26 @@
 //! New events of this archive, on their way to the relays that are to have them.
 //!
 //! An event does not go back to a relay that it came from. Nothing here waits: what a relay does not
-//! take in time is dropped, its stream is told so, and compares itself with the relay again.
+//! take in time is dropped, and its stream is told since when it has to compare again.
 
-use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use hark_archive::{Id, Query, Record};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
+use crate::address::RelayAddress;
 use crate::local::LocalEvent;
 use crate::meter::SyncMeter;
 use crate::upload::Withheld;
 
 /// Ids that are remembered of a relay, in each of two generations.
 const SEEN_MAX: usize = 1 << 15;
-/// Events that wait for a relay.
+/// Events that wait for a relay, and bytes of them.
 const WAITING_MAX: usize = 2048;
+const WAITING_BYTES_MAX: usize = 16 << 20;
 
 /// The last ids that a relay is known to have.
 #[derive(Debug, Default)]
@@ -39,12 +41,63 @@ impl SeenIds {
     }
 }
 
+/// What a stream has missed, until it is compared again.
+#[derive(Debug, Default)]
+pub(crate) struct MissedEvents {
+    times: Mutex<MissedTimes>,
+    any: Notify,
+}
+
+/// The earliest times of events that were missed.
+#[derive(Debug, Default)]
+struct MissedTimes {
+    /// Of those that are to be compared at once.
+    now: Option<u64>,
+    /// Of those that failed at the relay for the moment, and are to be tried again later.
+    later: Option<u64>,
+}
+
+impl MissedEvents {
+    /// Something from this time on was missed.
+    pub(crate) fn add(&self, time: u64) {
+        let now = &mut self.times.lock().now;
+        *now = Some(now.map_or(time, |earlier| earlier.min(time)));
+        self.any.notify_one();
+    }
+
+    /// An event of this time could not be exchanged for the moment.
+    pub(crate) fn add_failed(&self, time: u64) {
+        let later = &mut self.times.lock().later;
+        *later = Some(later.map_or(time, |earlier| earlier.min(time)));
+    }
+
+    /// Whether events wait to be tried again.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.times.lock().later.is_some()
+    }
+
+    /// The earliest time of what was missed or failed, which counts as compared from now on.
+    pub(crate) fn take(&self) -> Option<u64> {
+        let mut times = self.times.lock();
+        times.now.take().into_iter().chain(times.later.take()).min()
+    }
+
+    /// Waits until something is to be compared at once.
+    pub(crate) async fn any(&self) {
+        while self.times.lock().now.is_none() {
+            self.any.notified().await;
+        }
+    }
+}
+
 /// The streams that new events of this archive go to.
 #[derive(Default)]
 pub struct LocalFeed {
     outlets: Mutex<Vec<Arc<FeedOutlet>>>,
     /// Ids of this archive that are newer than what was opened of it.
     stored: SeenIds,
+    /// What the relays are known to have, whichever stream they are on.
+    seen: Mutex<BTreeMap<RelayAddress, Weak<SeenIds>>>,
 }
 
 /// What a stream takes of the feed.
@@ -53,32 +106,46 @@ pub(crate) struct FeedOutlet {
     pub(crate) withheld: Withheld,
     pub(crate) seen: Arc<SeenIds>,
     pub(crate) meter: Arc<SyncMeter>,
-    to: mpsc::Sender<Vec<LocalEvent>>,
-    has_lagged: AtomicBool,
-    lagged: Notify,
+    missed: Arc<MissedEvents>,
+    to: mpsc::Sender<LocalEvent>,
+    /// Bytes that wait.
+    bytes: AtomicUsize,
 }
 
 /// The receiving end of an outlet, which ends with it.
 pub(crate) struct FeedReceiver {
     feed: Arc<LocalFeed>,
     outlet: Arc<FeedOutlet>,
-    pub(crate) events: Option<mpsc::Receiver<Vec<LocalEvent>>>,
+    events: mpsc::Receiver<LocalEvent>,
 }
 
 impl LocalFeed {
     /// Passes a new record on. Called in the order in which records are stored.
     pub fn publish(&self, record: &Record<'_>) {
         self.stored.insert(*record.id());
+        let mut json = None;
         for outlet in &*self.outlets.lock() {
-            outlet.offer(record);
+            outlet.offer(record, &mut json);
         }
     }
 
     /// Says that some records were not published.
     pub fn lagged(&self) {
         for outlet in &*self.outlets.lock() {
-            outlet.set_lagged();
+            outlet.missed.add(0);
         }
+    }
+
+    /// The ids that a relay is known to have, for all streams to it.
+    pub(crate) fn seen_of(&self, relay: &RelayAddress) -> Arc<SeenIds> {
+        let mut all = self.seen.lock();
+        if let Some(seen) = all.get(relay).and_then(Weak::upgrade) {
+            return seen;
+        }
+        all.retain(|_, seen| seen.strong_count() > 0);
+        let seen = Arc::<SeenIds>::default();
+        all.insert(relay.clone(), Arc::downgrade(&seen));
+        seen
     }
 
     /// Whether a record with this id was stored lately.
@@ -93,49 +160,55 @@ impl LocalFeed {
         withheld: Withheld,
         seen: Arc<SeenIds>,
         meter: Arc<SyncMeter>,
+        missed: Arc<MissedEvents>,
     ) -> FeedReceiver {
         query.normalise();
         let (to, events) = mpsc::channel(WAITING_MAX);
-        let (has_lagged, lagged) = (AtomicBool::new(false), Notify::new());
-        let outlet = Arc::new(FeedOutlet { query, withheld, seen, meter, to, has_lagged, lagged });
+        let bytes = AtomicUsize::new(0);
+        let outlet = Arc::new(FeedOutlet { query, withheld, seen, meter, missed, to, bytes });
         self.outlets.lock().push(Arc::clone(&outlet));
-        FeedReceiver { feed: Arc::clone(self), outlet, events: Some(events) }
+        FeedReceiver { feed: Arc::clone(self), outlet, events }
     }
 }
 
 impl FeedOutlet {
-    fn offer(&self, record: &Record<'_>) {
+    /// Events that wait to be sent.
+    pub(crate) fn waiting(&self) -> usize {
+        WAITING_MAX - self.to.capacity()
+    }
+
+    /// `json` is the record's, once an outlet has made it.
+    fn offer(&self, record: &Record<'_>, json: &mut Option<Arc<str>>) {
         if !self.query.matches(record) || self.seen.has(record.id()) {
             return;
         }
-        let json = String::from_utf8_lossy(record.wire()).into_owned();
-        if self.withheld.has(record.kind(), &json) {
+        let json = json.get_or_insert_with(|| String::from_utf8_lossy(record.wire()).into());
+        if self.withheld.has(record.kind(), json) {
             self.meter.add(|meter| &meter.withheld, 1);
             return;
         }
-        let event = LocalEvent { id: *record.id(), kind: record.kind(), json };
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.to.try_send(vec![event]) {
-            self.set_lagged();
+        let (id, time, kind) = (*record.id(), record.time(), record.kind());
+        let event = LocalEvent { id, time, kind, json: Arc::clone(json) };
+        let is_full = self.bytes.load(Ordering::Relaxed) + json.len() > WAITING_BYTES_MAX;
+        self.bytes.fetch_add(json.len(), Ordering::Relaxed);
+        if is_full || self.to.try_send(event).is_err() {
+            self.bytes.fetch_sub(json.len(), Ordering::Relaxed);
+            self.missed.add(time);
         }
-    }
-
-    fn set_lagged(&self) {
-        self.has_lagged.store(true, Ordering::Release);
-        self.lagged.notify_one();
     }
 }
 
 impl FeedReceiver {
-    /// Waits until events were dropped since the last call.
-    pub(crate) async fn lagged(&self) {
-        while !self.outlet.has_lagged.swap(false, Ordering::AcqRel) {
-            self.outlet.lagged.notified().await;
-        }
+    /// Waits for the next event.
+    pub(crate) async fn next(&mut self) -> Option<LocalEvent> {
+        let event = self.events.recv().await?;
+        self.outlet.bytes.fetch_sub(event.json.len(), Ordering::Relaxed);
+        Some(event)
     }
 
-    /// Events that wait to be sent.
-    pub(crate) fn waiting(&self) -> usize {
-        WAITING_MAX - self.outlet.to.capacity()
+    /// Says how many events wait to be sent.
+    pub(crate) fn outlet(&self) -> Arc<FeedOutlet> {
+        Arc::clone(&self.outlet)
     }
 }
 
@@ -166,16 +239,17 @@ mod tests {
         let (seen, meter) = (Arc::new(SeenIds::default()), Arc::new(SyncMeter::default()));
         let withheld = Withheld { kinds: vec![4], protected: true };
         let query = Query { kinds: Some(vec![4, 1]), ..Query::default() };
-        let mut outlet = feed.subscribe(query, withheld, Arc::clone(&seen), Arc::clone(&meter));
+        let missed = Arc::<MissedEvents>::default();
+        let (known, counts) = (Arc::clone(&seen), Arc::clone(&meter));
+        let mut events = feed.subscribe(query, withheld, known, counts, Arc::clone(&missed));
         let publish = |n, kind| feed.publish(&Record::new(&record(n, kind)).unwrap());
         let came_from_there = record(1, 1);
         seen.insert(*Record::new(&came_from_there).unwrap().id());
         for (n, kind) in [(1, 1), (2, 1), (3, 4), (4, 7)] {
             publish(n, kind);
         }
-        let mut events = outlet.events.take().unwrap();
-        assert_eq!(events.recv().await.unwrap()[0].id[..2], [0, 2]);
-        assert_eq!((outlet.waiting(), meter.totals().withheld), (0, 1));
+        assert_eq!(events.next().await.unwrap().id[..2], [0, 2]);
+        assert_eq!((events.outlet.waiting(), meter.totals().withheld), (0, 1));
         assert!(feed.has_stored(&{
             let mut id = [0; 32];
             id[1] = 4;
@@ -184,9 +258,11 @@ mod tests {
         for n in 0..=WAITING_MAX as u16 {
             publish(1_000 + n, 1);
         }
-        assert_eq!(outlet.waiting(), WAITING_MAX);
-        outlet.lagged().await;
-        drop(outlet);
+        assert_eq!(events.outlet.waiting(), WAITING_MAX);
+        missed.any().await;
+        // The time of what was dropped.
+        assert_eq!((missed.take(), missed.take()), (Some(1), None));
+        drop(events);
         assert!(feed.outlets.lock().is_empty());
     }
 

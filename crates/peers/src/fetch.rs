@@ -23,7 +23,8 @@ const BATCH_IDS_MIN: usize = 20;
 const BATCHES: usize = 4;
 /// Ids that wait for a batch.
 const WAITING_IDS: usize = 16 * BATCH_IDS;
-/// Events that a relay may name and not send before it is taken for one that makes ids up.
+/// Events that a relay may name in a comparison and not send. It is asked for no more of them then, as
+/// it may make ids up.
 const NOT_SENT_MAX: u64 = 100_000;
 /// The longest wait after the relay has said that requests come too fast.
 const RATE_WAIT_MAX_S: u64 = 60;
@@ -35,6 +36,7 @@ pub(crate) struct Fetcher<'a> {
     pub(crate) intake: IntakeQueue,
     pub(crate) meter: &'a Arc<SyncMeter>,
     pub(crate) seen: Option<Arc<SeenIds>>,
+    pub(crate) protected: bool,
 }
 
 /// How a batch ended.
@@ -52,7 +54,12 @@ impl Fetcher<'_> {
         let mut running = FuturesUnordered::new();
         let (mut waiting, mut batch_ids): (Vec<Id>, _) = (Vec::new(), BATCH_IDS);
         let (mut is_open, mut rate_wait_s) = (true, 1);
+        let (mut came, mut not_sent) = (0, 0);
         loop {
+            if not_sent > NOT_SENT_MAX && not_sent > came {
+                self.meter.add(|meter| &meter.not_asked, waiting.len() as u64);
+                waiting.clear();
+            }
             // A short batch is worth its request only if nothing else is under way.
             while running.len() < BATCHES
                 && (waiting.len() >= batch_ids
@@ -71,13 +78,18 @@ impl Fetcher<'_> {
                 },
                 Some(ended) = running.next(), if !running.is_empty() => {
                     let BatchEnd { asked, left, refusal } = ended?;
+                    came += (asked - left.len()) as u64;
                     match refusal {
                         None if left.len() < asked => {
                             // It may have been cut; each time it is shorter.
                             rate_wait_s = 1;
                             waiting.extend(left);
                         }
-                        None => self.not_sent(left.len() as u64)?,
+                        None => {
+                            not_sent += left.len() as u64;
+                            self.meter.add(|meter| &meter.not_sent, left.len() as u64);
+                            self.meter.check_forged()?;
+                        }
                         Some(reason) if PeerError::is_rate(&reason) => {
                             if rate_wait_s > RATE_WAIT_MAX_S {
                                 return Err(PeerError::Refused { what: "events by their ids", reason });
@@ -86,10 +98,8 @@ impl Fetcher<'_> {
                             rate_wait_s *= 2;
                             waiting.extend(left);
                         }
-                        Some(reason) if PeerError::wants_auth(&reason) => {
-                            self.client.authenticate().await?;
-                            waiting.extend(left);
-                        }
+                        // The key was proved since.
+                        Some(reason) if PeerError::wants_auth(&reason) => waiting.extend(left),
                         Some(reason) => {
                             if left.len() == asked && batch_ids <= BATCH_IDS_MIN {
                                 return Err(PeerError::Refused { what: "events by their ids", reason });
@@ -103,19 +113,6 @@ impl Fetcher<'_> {
         }
     }
 
-    fn not_sent(&self, count: u64) -> Result<(), PeerError> {
-        self.meter.add(|meter| &meter.not_sent, count);
-        self.meter.check_forged()?;
-        let totals = self.meter.totals();
-        if totals.not_sent > NOT_SENT_MAX && totals.not_sent > totals.received {
-            return Err(PeerError::Misbehaved(format!(
-                "it named {} events and did not send them",
-                totals.not_sent
-            )));
-        }
-        Ok(())
-    }
-
     async fn batch(&self, ids: Vec<Id>) -> Result<BatchEnd, PeerError> {
         let count = ids.len();
         let mut query = Query { ids: Some(ids.clone()), limit: count, ..Query::default() };
@@ -126,7 +123,9 @@ impl Fetcher<'_> {
             meter: Arc::clone(self.meter),
             wanted: Wanted::Ids(Arc::clone(&asked)),
             seen: self.seen.clone(),
+            protected: self.protected,
         };
+        let proofs = self.client.proofs();
         let mut answers = self.client.subscribe(&filter).await?;
         let (mut received, mut refusal) = (0, None);
         loop {
@@ -151,6 +150,11 @@ impl Fetcher<'_> {
             }
         }
         drop(answers);
-        Ok(BatchEnd { asked: count, left: asked.left().await, refusal })
+        let left = asked.left().await;
+        if refusal.as_deref().is_some_and(PeerError::wants_auth) {
+            // Here, as what other batches receive is dealt with meanwhile.
+            self.client.authenticate(proofs).await?;
+        }
+        Ok(BatchEnd { asked: count, left, refusal })
     }
 }

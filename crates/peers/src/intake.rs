@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hark_archive::effects::Refusal;
 use hark_archive::{Id, Outcome, Query, Record, Store, vital};
@@ -27,7 +27,7 @@ use crate::route::{BytesPermit, RelayEvent};
 const CHECK_TOGETHER: usize = 64;
 /// Events that wait for a thread. Their bytes are bounded elsewhere.
 const WAITING_MAX: usize = 4096;
-/// How long the writer waits for more events before it writes what it has.
+/// How long the writer waits for more events, from the first one on, before it writes what it has.
 const GATHER: Duration = Duration::from_millis(5);
 
 /// What became of a record that was to be written, or why it could not be.
@@ -40,8 +40,11 @@ pub trait EventWriter: Send {
     fn put(&mut self, records: Vec<Box<[u8]>>) -> Result<Vec<WriteOutcome>, String>;
 }
 
-/// Returns why an event is refused here, whatever its signature. It gets the event and its bytes.
-pub type EventRules = Arc<dyn Fn(&Event<'_>, usize) -> Option<String> + Send + Sync>;
+/// Returns why an event is refused here, whatever its signature: a reason under which it is counted,
+/// and words. It gets the event, its bytes, and whether protected events (NIP-70) may come from
+/// others than their authors.
+pub type EventRules =
+    Arc<dyn Fn(&Event<'_>, usize, bool) -> Option<(&'static str, String)> + Send + Sync>;
 
 /// Is called with each record that was stored.
 pub type StoredListener = Arc<dyn Fn(&Record<'_>) + Send + Sync>;
@@ -71,6 +74,8 @@ pub(crate) struct Origin {
     pub(crate) wanted: Wanted,
     /// Remembers that the relay has the event.
     pub(crate) seen: Option<Arc<SeenIds>>,
+    /// Whether the relay may send protected events.
+    pub(crate) protected: bool,
 }
 
 /// Which events were asked for.
@@ -125,6 +130,7 @@ pub struct EventIntake {
 pub struct IntakeQueue {
     events: mpsc::Sender<(RelayEvent, Origin)>,
     plugin: Option<Arc<EventPlugin>>,
+    pace: Option<Arc<EventPace>>,
     failed: Arc<Mutex<Option<String>>>,
 }
 
@@ -149,7 +155,7 @@ impl EventIntake {
             let checked = checked.clone();
             checkers.push(vital::spawn("hark-check", move || check(&options, &waiting, &checked))?);
         }
-        let queue = IntakeQueue { events, plugin: None, failed: Arc::clone(&failed) };
+        let queue = IntakeQueue { events, plugin: None, pace: None, failed: Arc::clone(&failed) };
         Ok(Self { queue, checkers, writer, failed })
     }
 
@@ -182,6 +188,11 @@ impl IntakeQueue {
         Self { plugin, ..self.clone() }
     }
 
+    /// An entrance through which only so many events pass in a second, of all its clones.
+    pub(crate) fn with_pace(&self, per_s_max: Option<u32>) -> Self {
+        Self { pace: per_s_max.map(|rate| Arc::new(EventPace::new(rate))), ..self.clone() }
+    }
+
     /// Queues an event. Waits while too many are waiting.
     pub(crate) async fn put(&self, event: RelayEvent, origin: Origin) -> Result<(), PeerError> {
         if let Some(failure) = self.failure() {
@@ -189,16 +200,48 @@ impl IntakeQueue {
         }
         origin.meter.add(|meter| &meter.received, 1);
         if let Some(plugin) = &self.plugin
-            && let Err(why) = plugin.accept(event.json()).await
+            && let Err(refusal) = plugin.accept(event.json()).await
         {
-            origin.meter.refuse_here("plugin", &why);
+            origin.meter.refuse_here("plugin", &refusal.words);
+            // It has come, and is not asked for again.
+            if let (Wanted::Ids(ids), Some(id)) = (&origin.wanted, refusal.event) {
+                ids.left.lock().remove(&id);
+            }
             return Ok(());
+        }
+        if let Some(pace) = &self.pace {
+            pace.turn().await;
         }
         if let Wanted::Ids(ids) = &origin.wanted {
             ids.unseen.fetch_add(1, Ordering::AcqRel);
         }
         let ended = |_| PeerError::Archive("the threads that check events have ended".into());
         self.events.send((event, origin)).await.map_err(ended)
+    }
+}
+
+/// Lets so many events pass in a second.
+struct EventPace {
+    step: Duration,
+    next: Mutex<tokio::time::Instant>,
+}
+
+impl EventPace {
+    fn new(per_s_max: u32) -> Self {
+        let step = Duration::from_secs(1) / per_s_max.max(1);
+        Self { step, next: Mutex::new(tokio::time::Instant::now()) }
+    }
+
+    /// Waits for the turn of one event. What was not used of the last second may pass at once.
+    async fn turn(&self) {
+        let at = {
+            let mut next = self.next.lock();
+            let now = tokio::time::Instant::now();
+            let at = (*next).max(now.checked_sub(Duration::from_secs(1)).unwrap_or(now));
+            *next = at + self.step;
+            at
+        };
+        tokio::time::sleep_until(at).await;
     }
 }
 
@@ -263,8 +306,8 @@ impl EventChecker<'_> {
         if event.expiration().is_some_and(|at| at <= now_s()) {
             return Err(Some(("expired", String::new())));
         }
-        if let Some(why) = (options.rules)(&event, json.len()) {
-            return Err(Some(("policy", why)));
+        if let Some((reason, words)) = (options.rules)(&event, json.len(), origin.protected) {
+            return Err(Some((reason, words)));
         }
         // If a lookup fails, the store reports the failure later, when records are put.
         let known = |id: &Id| {
@@ -312,6 +355,7 @@ fn write(
     let batch_max = options.batch_records.max(1);
     let (mut records, mut origins) = (Vec::new(), Vec::new());
     while let Ok(first) = checked.recv() {
+        let until = Instant::now() + GATHER;
         let mut next = Some(first);
         while let Some((record, origin, permit)) = next {
             records.push(record);
@@ -320,7 +364,7 @@ fn write(
                 None
             } else {
                 // What was checked is written, too, when there is no more.
-                checked.recv_timeout(GATHER).ok()
+                checked.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
             };
         }
         if failed.lock().is_none() {

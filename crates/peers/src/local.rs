@@ -7,6 +7,7 @@ use std::sync::Arc;
 use hark_archive::resumed::ResumedSearch;
 use hark_archive::{Id, Order, Position, Query, Record, SearchProgress, Store};
 use hark_codec::nostr::negentropy::NegentropyItem;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::client::now_s;
 use crate::error::PeerError;
@@ -15,6 +16,10 @@ use crate::error::PeerError;
 const SLICE_ROWS: u64 = 1 << 14;
 /// Items that are compared at once: they take 48 bytes each.
 const ITEMS_MAX: usize = 4 << 20;
+/// Items of all comparisons of this process, in [`ITEMS_TOGETHER`]s, and the turn to read some.
+static ITEMS: Semaphore = Semaphore::const_new(2 * ITEMS_MAX / ITEMS_TOGETHER);
+static READING: Semaphore = Semaphore::const_new(1);
+const ITEMS_TOGETHER: usize = 1024;
 
 /// Items that a sample is taken of, and how many are.
 const SAMPLED: usize = 48;
@@ -26,27 +31,34 @@ pub(crate) struct LocalWindow {
     /// The earliest time of the part; it goes to the end of the query.
     pub(crate) from: u64,
     pub(crate) items: Vec<NegentropyItem>,
+    /// The items' part of what may be compared at a time.
+    pub(crate) permit: Option<SemaphorePermit<'static>>,
 }
 
 /// Returns the newest items of a query, as many as are compared at once, whole seconds only.
 pub(crate) async fn newest(store: Arc<dyn Store>, query: Query) -> Result<LocalWindow, PeerError> {
-    blocking(move || {
+    let turn = READING.acquire().await.ok();
+    let window = blocking(move || {
         let from = query.from;
         let limited = Query { limit: ITEMS_MAX + 1, ..query.clone() };
         let mut items = items(&*store, limited)?;
         if items.len() <= ITEMS_MAX {
-            return Ok(LocalWindow { from, items });
+            return Ok(LocalWindow { from, items, permit: None });
         }
         // The oldest second may be incomplete.
         let last = items.last().map_or(0, |item| item.time);
         if items.first().is_some_and(|item| item.time > last) {
             items.retain(|item| item.time > last);
-            return Ok(LocalWindow { from: last + 1, items });
+            return Ok(LocalWindow { from: last + 1, items, permit: None });
         }
         let second = Query { from: last, to: last, ..query };
-        Ok(LocalWindow { from: last, items: self::items(&*store, second)? })
-    })
-    .await
+        Ok(LocalWindow { from: last, items: self::items(&*store, second)?, permit: None })
+    });
+    let window = window.await?;
+    let parts = (window.items.len() / ITEMS_TOGETHER + 1).min(ITEMS_MAX / ITEMS_TOGETHER);
+    let permit = ITEMS.acquire_many(parts as u32).await.ok();
+    drop(turn);
+    Ok(LocalWindow { permit, ..window })
 }
 
 /// Returns a few of the newest items of a query.
@@ -70,8 +82,9 @@ fn items(store: &dyn Store, query: Query) -> Result<Vec<NegentropyItem>, PeerErr
 /// An event that is to be sent.
 pub(crate) struct LocalEvent {
     pub(crate) id: Id,
+    pub(crate) time: u64,
     pub(crate) kind: u32,
-    pub(crate) json: String,
+    pub(crate) json: Arc<str>,
 }
 
 /// Returns the events with these ids that are still here.
@@ -85,10 +98,10 @@ pub(crate) async fn events(
         query.normalise();
         let mut events = Vec::new();
         let read = |record: &Record<'_>| {
-            (record.kind(), String::from_utf8_lossy(record.wire()).into_owned())
+            (record.kind(), Arc::<str>::from(String::from_utf8_lossy(record.wire())))
         };
         each(&*store, query, read, |at, (kind, json)| {
-            events.push(LocalEvent { id: at.id, kind, json });
+            events.push(LocalEvent { id: at.id, time: at.time, kind, json });
         })?;
         Ok(events)
     })
@@ -118,7 +131,7 @@ fn each<T>(
 }
 
 /// Runs work that reads the archive on a thread that may block.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PeerError> + Send + 'static,
 ) -> Result<T, PeerError> {
     let done = tokio::task::spawn_blocking(work).await;

@@ -99,6 +99,8 @@ counters! {
     stored,
     /// Events that the relay named and did not send.
     not_sent,
+    /// Events that the relay named and that were not asked for, as it had not sent too many others.
+    not_asked,
     /// Events that were not asked for.
     unasked,
     /// Events that were sent to the relay.

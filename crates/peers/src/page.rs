@@ -28,6 +28,8 @@ const PAGE_EVENTS: usize = 500;
 const PAGE_EVENTS_MAX: usize = 20_000;
 /// Fewest events of one second that count as a page that was cut: no relay is known to cut shorter.
 const CUT_EVENTS_MIN: usize = 100;
+/// Events of one second, of one relay, that are known at a time.
+const EDGE_MAX: usize = 200_000;
 /// Times that a page is asked for again after the relay has said that this was too fast.
 const RETRIES_MAX: u32 = 6;
 
@@ -43,6 +45,7 @@ pub(crate) struct RelayPages<'a> {
     pub(crate) ids: Option<&'a mut HashSet<Id>>,
     pub(crate) meter: &'a Arc<SyncMeter>,
     pub(crate) seen: Option<Arc<SeenIds>>,
+    pub(crate) protected: bool,
 }
 
 /// What a page had.
@@ -64,10 +67,13 @@ impl RelayPages<'_> {
             meter: Arc::clone(self.meter),
             wanted: Wanted::Matching(Arc::new(query.clone())),
             seen: self.seen.clone(),
+            protected: self.protected,
         };
         // The ids of the events that came with the time `until`.
         let (mut until, mut edge) = (to, HashSet::new());
         let mut longest = 0;
+        // Whether the last page had only events that came before, and there may be more of its second.
+        let mut may_be_cut = false;
         loop {
             let window = Query { to: until, limit: PAGE_EVENTS, ..query.clone() };
             let page = self.page(&window, &mut edge, &origin).await?;
@@ -76,6 +82,10 @@ impl RelayPages<'_> {
             longest = longest.max(page.events);
             if page.events == 0 || page.finish {
                 return Ok(());
+            }
+            if std::mem::take(&mut may_be_cut) && page.inside > 0 {
+                // There was more, and that page had nothing of it.
+                self.meter.add(|meter| &meter.unreached, 1);
             }
             if page.new > 0 {
                 until = page.oldest;
@@ -90,6 +100,8 @@ impl RelayPages<'_> {
             // Everything in it came before, so all of it is of this second.
             if page.events >= CUT_EVENTS_MIN && page.events == longest {
                 self.meter.add(|meter| &meter.unreached, 1);
+            } else {
+                may_be_cut = true;
             }
             if until <= from {
                 return Ok(());
@@ -108,6 +120,7 @@ impl RelayPages<'_> {
         let filter = self.network.filters().text(window);
         let mut retries = 0;
         loop {
+            let proofs = self.client.proofs();
             let mut asked = self.client.subscribe(&filter).await?;
             let (page, refusal) = self.read(&mut asked, window, edge, origin).await?;
             let Some(reason) = refusal else { return Ok(page) };
@@ -119,7 +132,7 @@ impl RelayPages<'_> {
             if retries > RETRIES_MAX {
                 return Err(PeerError::Refused { what: "a page", reason });
             } else if PeerError::wants_auth(&reason) {
-                self.client.authenticate().await?;
+                self.client.authenticate(proofs).await?;
             } else if PeerError::is_rate(&reason) {
                 tokio::time::sleep(Duration::from_secs(1 << retries)).await;
             } else {
@@ -177,6 +190,11 @@ impl RelayPages<'_> {
             }
             if time == page.oldest {
                 edge.insert(id);
+                if edge.len() > EDGE_MAX {
+                    return Err(PeerError::Misbehaved(format!(
+                        "it sent more than {EDGE_MAX} events of one second"
+                    )));
+                }
             }
             page.new += 1;
             self.keep(id, event, origin).await?;

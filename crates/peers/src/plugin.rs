@@ -3,12 +3,15 @@
 //!
 //! It reads one event a line on stdin, `{"type":"new","event":{…},"receivedAt":…,"sourceType":…,
 //! "sourceInfo":…}`, and answers with one line on stdout, `{"id":…,"action":"accept","msg":…}`. Any
-//! other action is a refusal. If it fails or does not answer, the event is refused, and it is
-//! started again for the next one.
+//! other action is a refusal. If it fails, does not answer or answers about another event, the event
+//! is refused, and it is started again for the next one.
 
 use std::process::Stdio;
 use std::time::Duration;
 
+use hark_archive::Id;
+use hark_codec::hex;
+use hark_codec::nostr::{Event, EventArena};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -40,9 +43,21 @@ struct RunningPlugin {
 
 #[derive(Deserialize)]
 struct PluginAnswer {
+    #[serde(default)]
+    id: String,
     action: String,
     #[serde(default)]
     msg: String,
+}
+
+/// Why a plugin lets an event not pass.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PluginRefusal {
+    pub(crate) words: String,
+    /// The event; `None` if it cannot be read.
+    pub(crate) event: Option<Id>,
+    /// Whether the plugin did not decide this, but failed.
+    pub(crate) is_failure: bool,
 }
 
 impl EventPlugin {
@@ -53,7 +68,24 @@ impl EventPlugin {
     }
 
     /// Asks whether an event passes. The error says why not.
-    pub(crate) async fn accept(&self, event: &str) -> Result<(), String> {
+    pub(crate) async fn accept(&self, json: &str) -> Result<(), PluginRefusal> {
+        let event = Event::parse(json.as_bytes(), &mut EventArena::new()).map(|event| *event.id());
+        let id = match event {
+            Ok(id) => id,
+            Err(error) => {
+                let words = format!("the event cannot be read: {error}");
+                return Err(PluginRefusal { words, event: None, is_failure: false });
+            }
+        };
+        match self.decide(json, &id).await {
+            Ok(None) => Ok(()),
+            Ok(Some(words)) => Err(PluginRefusal { words, event: Some(id), is_failure: false }),
+            Err(words) => Err(PluginRefusal { words, event: Some(id), is_failure: true }),
+        }
+    }
+
+    /// Returns why the plugin refuses an event, if it does. The error says why it has failed.
+    async fn decide(&self, event: &str, id: &Id) -> Result<Option<String>, String> {
         let mut running = self.running.lock().await;
         let mut process = match running.take() {
             Some(process) => process,
@@ -73,8 +105,14 @@ impl EventPlugin {
         };
         let answer: PluginAnswer = serde_json::from_str(&line)
             .map_err(|_| failed(format!("its answer is {}", shortened(line.trim()))))?;
+        if hex::decode_32(answer.id.as_bytes()) != Some(*id) {
+            return Err(failed(format!(
+                "it answers about another event, `{}`",
+                shortened(&answer.id)
+            )));
+        }
         *running = Some(process);
-        if answer.action == "accept" { Ok(()) } else { Err(shortened(&answer.msg)) }
+        Ok((answer.action != "accept").then(|| shortened(&answer.msg)))
     }
 
     fn start(&self) -> Result<RunningPlugin, String> {
@@ -117,21 +155,41 @@ impl RunningPlugin {
 
 #[cfg(test)]
 mod tests {
+    use hark_codec::crypto::KeyPair;
+    use hark_codec::nostr::EventDraft;
+
     use super::*;
+
+    fn event(content: &str) -> String {
+        let (keys, mut json) = (KeyPair::from_secret([1; 32]).unwrap(), Vec::new());
+        EventDraft { created_at: 1, kind: 1, tags: &[], content }.sign(&keys, &mut json);
+        String::from_utf8(json).unwrap()
+    }
 
     #[tokio::test]
     async fn a_plugin_decides_and_is_started_again_after_it_failed() {
-        let script = r#"while read -r line; do case "$line" in
-            *good*) echo '{"id":"x","action":"accept"}';;
-            *end*) exit 1;;
-            *) echo '{"id":"x","action":"reject","msg":"blocked: not this"}';;
-        esac; done"#;
+        let script = r#"while read -r line; do
+            id=${line#*'"id":"'}; id=${id%%'"'*}
+            case "$line" in
+                *good*) echo '{"id":"'$id'","action":"accept"}';;
+                *end*) exit 1;;
+                *late*) echo '{"id":"00","action":"accept"}';;
+                *) echo '{"id":"'$id'","action":"reject","msg":"blocked: not this"}';;
+            esac
+        done"#;
         let plugin = EventPlugin::new(script, "wss://relay.example");
-        assert_eq!(plugin.accept("{\"content\":\n\"good\"}").await, Ok(()));
-        assert_eq!(plugin.accept("{}").await, Err("blocked: not this".into()));
-        assert!(plugin.accept("{\"content\":\"end\"}").await.unwrap_err().contains("failed"));
-        assert_eq!(plugin.accept("{\"content\":\"good\"}").await, Ok(()));
+        let said = async |content| plugin.accept(&event(content)).await;
+        assert_eq!(plugin.accept(&event("good").replace(",\"", "\n,\"")).await, Ok(()));
+        let refusal = said("bad").await.unwrap_err();
+        assert_eq!((refusal.words.as_str(), refusal.is_failure), ("blocked: not this", false));
+        for fails in ["end", "late"] {
+            let refusal = said(fails).await.unwrap_err();
+            assert!(refusal.is_failure && refusal.words.contains("failed"), "{refusal:?}");
+            assert_eq!(said("good").await, Ok(()), "after {fails}");
+        }
         let broken = EventPlugin::new("read -r line; echo no", "");
-        assert!(broken.accept("{}").await.unwrap_err().contains("its answer is no"));
+        let refusal = broken.accept(&event("x")).await.unwrap_err();
+        assert!(refusal.words.contains("its answer is no"), "{refusal:?}");
+        assert_eq!(broken.accept("{}").await.unwrap_err().event, None);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::Message;
@@ -10,6 +11,9 @@ use crate::client::{ClientShared, send};
 use crate::error::PeerError;
 use crate::route::{BytesPermit, ComparisonAnswer, SubscriptionAnswer};
 
+/// All answers to a request are given so many times as long as one.
+const PATIENCE_FOR_ALL: u32 = 10;
+
 /// The stored and live events of a filter. Dropping this closes the subscription.
 pub(crate) struct RelaySubscription {
     pub(crate) id: String,
@@ -17,6 +21,8 @@ pub(crate) struct RelaySubscription {
     pub(crate) shared: Arc<ClientShared>,
     pub(crate) outgoing: mpsc::Sender<Message>,
     pub(crate) is_open: bool,
+    /// How long answers were waited for in all.
+    pub(crate) waited: Duration,
 }
 
 impl RelaySubscription {
@@ -25,8 +31,20 @@ impl RelaySubscription {
         &mut self,
         what: &'static str,
     ) -> Result<SubscriptionAnswer, PeerError> {
-        let Self { answers, shared, is_open, .. } = self;
-        let (answer, _permit) = shared.within(what, async || answers.recv().await).await?;
+        let Self { answers, shared, is_open, waited, .. } = self;
+        let (answer, _permit) = if let Ok(answer) = answers.try_recv() {
+            answer
+        } else {
+            let began = Instant::now();
+            let answer = shared.within(what, async || answers.recv().await).await?;
+            if !shared.was_held_up_since(began) {
+                *waited += began.elapsed();
+            }
+            if *waited > shared.patience() * PATIENCE_FOR_ALL {
+                return Err(shared.silent(what));
+            }
+            answer
+        };
         *is_open &= !matches!(answer, SubscriptionAnswer::Closed(_));
         Ok(answer)
     }

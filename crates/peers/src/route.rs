@@ -64,7 +64,8 @@ pub(crate) struct AnswerRoutes {
     pub(crate) subscriptions:
         HashMap<String, mpsc::UnboundedSender<(SubscriptionAnswer, Option<BytesPermit>)>>,
     pub(crate) comparisons: HashMap<String, mpsc::UnboundedSender<(ComparisonAnswer, BytesPermit)>>,
-    pub(crate) published: HashMap<Id, oneshot::Sender<PublishAnswer>>,
+    /// Whoever waits for the answer to an event, as the same may be sent twice at a time.
+    pub(crate) published: HashMap<Id, Vec<oneshot::Sender<PublishAnswer>>>,
     pub(crate) notices: VecDeque<String>,
     /// The last challenge, and whether a key answered it.
     pub(crate) challenge: Option<String>,
@@ -91,8 +92,8 @@ impl AnswerRoutes {
                 subscription(&id, SubscriptionAnswer::Closed(reason), Some(permit));
             }
             RelaySays::Ok { id, accepted, reason } => {
-                if let Some(to) = self.published.remove(&id) {
-                    let _ = to.send((accepted, reason));
+                for to in self.published.remove(&id).unwrap_or_default() {
+                    let _ = to.send((accepted, reason.clone()));
                 }
             }
             RelaySays::NegMsg { comparison, message } => {

@@ -1,5 +1,5 @@
 //! Keeps this archive and a relay in step: new events go where they belong as they come, and after
-//! each connection is made, or whenever something was missed, both are compared.
+//! each connection is made, whenever something was missed, and now and then, both are compared.
 //!
 //! The live subscription and the feed are open before the comparison begins, so nothing falls
 //! between them. What comes twice is stored once.
@@ -11,13 +11,13 @@ use std::time::Duration;
 use hark_archive::{Query, Store};
 use hark_networks::Network;
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::RelayAddress;
 use crate::client::{ClientOptions, PeerClient, now_s};
 use crate::error::PeerError;
-use crate::feed::{FeedReceiver, LocalFeed, SeenIds};
+use crate::feed::{FeedOutlet, FeedReceiver, LocalFeed, MissedEvents, SeenIds};
 use crate::intake::{IntakeQueue, Origin, Wanted};
 use crate::meter::SyncMeter;
 use crate::plugin::EventPlugin;
@@ -33,6 +33,16 @@ const BACK_OFF_MAX: Duration = Duration::from_mins(5);
 const GOOD_AFTER: Duration = Duration::from_mins(1);
 /// Times that a subscription is opened again which the relay closed.
 const REOPENS_MAX: u32 = 6;
+/// How long after it an event is tried again that failed at the relay for the moment. Each wait is
+/// twice the one before, while there are such events.
+const RETRY: Duration = Duration::from_mins(1);
+const RETRY_MAX: Duration = Duration::from_hours(1);
+/// How often both are compared while nothing is known to be missed.
+const COMPARE_EVERY: Duration = Duration::from_hours(6);
+/// A relay that does not compare is read again from so long before both were last in step.
+const PAGED_BACK_S: u64 = 86_400;
+/// While a subscription is opened again, events of so long ago may come.
+const REOPENED_BACK_S: u64 = 3_600;
 
 /// What a stream carries, and how.
 #[derive(Clone)]
@@ -139,6 +149,21 @@ impl StreamStatus {
     }
 }
 
+/// What a stream remembers from one connection to the next.
+struct StreamMemory {
+    seen: Arc<SeenIds>,
+    missed: Arc<MissedEvents>,
+    last: Mutex<Option<LastStep>>,
+}
+
+/// When both sides were last in step.
+#[derive(Clone, Copy)]
+struct LastStep {
+    at_s: u64,
+    /// Whether the relay was read page by page for it.
+    paged: bool,
+}
+
 /// A stream between this archive and a relay.
 pub struct RelayStream {
     /// The relay.
@@ -154,11 +179,15 @@ pub struct RelayStream {
 impl RelayStream {
     /// Runs the stream until the future is dropped, or the archive here fails.
     pub async fn run(self) -> PeerError {
-        let seen = Arc::<SeenIds>::default();
+        let memory = StreamMemory {
+            seen: self.ends.feed.seen_of(&self.address),
+            missed: Arc::default(),
+            last: Mutex::default(),
+        };
         let mut back_off = BACK_OFF;
         loop {
             let began = Instant::now();
-            let error = match self.connected(&seen).await {
+            let error = match self.connected(&memory).await {
                 Err(error) => error,
                 Ok(never) => match never {},
             };
@@ -180,7 +209,10 @@ impl RelayStream {
     }
 
     /// Runs one connection to its end.
-    async fn connected(&self, seen: &Arc<SeenIds>) -> Result<std::convert::Infallible, PeerError> {
+    async fn connected(
+        &self,
+        memory: &StreamMemory,
+    ) -> Result<std::convert::Infallible, PeerError> {
         let Self { address, options, ends, status } = self;
         let client = PeerClient::connect(address, options.client.clone()).await?;
         status.connections.fetch_add(1, Ordering::Relaxed);
@@ -189,18 +221,22 @@ impl RelayStream {
         let mut query = Query { limit: usize::MAX, ..options.query.clone() };
         query.normalise();
         let withheld = Withheld::new(&options.private_kinds, options.send_protected);
-        let mut up = ends.feed.subscribe(
-            query.clone(),
-            withheld.clone(),
-            Arc::clone(seen),
-            Arc::clone(&status.meter),
-        );
-        let live = LiveStream { client: &client, stream: self, query: &query, seen };
+        let up = options.direction.is_up().then(|| {
+            let (seen, missed) = (Arc::clone(&memory.seen), Arc::clone(&memory.missed));
+            let meter = Arc::clone(&status.meter);
+            ends.feed.subscribe(query.clone(), withheld.clone(), seen, meter, missed)
+        });
+        let outlet = up.as_ref().map(FeedReceiver::outlet);
+        let intake = ends.intake.with_plugin(options.plugin_down.clone());
+        let intake = intake.with_pace(options.events_per_s_max);
+        let (stream, opened) = (self, Notify::new());
+        let live =
+            LiveStream { client: &client, stream, query: &query, memory, intake, opened: &opened };
         tokio::select! {
             error = client.closed() => Err(error),
             error = live.down() => Err(error),
-            error = live.up(&withheld, up.events.take()) => Err(error),
-            error = live.in_step(&up) => Err(error),
+            error = live.up(&withheld, up) => Err(error),
+            error = live.in_step(outlet.as_deref()) => Err(error),
         }
     }
 }
@@ -218,7 +254,10 @@ struct LiveStream<'a> {
     client: &'a PeerClient,
     stream: &'a RelayStream,
     query: &'a Query,
-    seen: &'a Arc<SeenIds>,
+    memory: &'a StreamMemory,
+    intake: IntakeQueue,
+    /// Rings when the relay's new events come.
+    opened: &'a Notify,
 }
 
 impl LiveStream<'_> {
@@ -232,12 +271,12 @@ impl LiveStream<'_> {
         let origin = Origin {
             meter: Arc::clone(&status.meter),
             wanted: Wanted::Matching(Arc::new(self.query.clone())),
-            seen: Some(Arc::clone(self.seen)),
+            seen: Some(Arc::clone(&self.memory.seen)),
+            protected: options.send_protected,
         };
-        let intake = ends.intake.with_plugin(options.plugin_down.clone());
-        let (mut reopens, mut next_at) = (0, Instant::now());
-        let step = options.events_per_s_max.map(|rate| Duration::from_secs(1) / rate.max(1));
+        let (mut reopens, mut closed_s) = (0, None);
         loop {
+            let proofs = self.client.proofs();
             let mut events = match self.client.subscribe(&filter).await {
                 Ok(events) => events,
                 Err(error) => return error,
@@ -245,25 +284,30 @@ impl LiveStream<'_> {
             let reason = loop {
                 match events.next_live().await {
                     Ok(SubscriptionAnswer::Event(event)) => {
-                        if let Err(error) = intake.put(event, origin.clone()).await {
+                        if let Err(error) = self.intake.put(event, origin.clone()).await {
                             return error;
                         }
-                        if let Some(step) = step {
-                            sleep_until(next_at).await;
-                            next_at = next_at.max(Instant::now() - Duration::from_secs(1)) + step;
+                    }
+                    Ok(SubscriptionAnswer::Eose { .. }) => {
+                        reopens = 0;
+                        self.opened.notify_one();
+                        if let Some(closed_s) = closed_s.take() {
+                            // What came meanwhile is in no subscription.
+                            let since = u64::saturating_sub(closed_s, REOPENED_BACK_S);
+                            self.memory.missed.add(self.since().map_or(since, |at| at.min(since)));
                         }
                     }
-                    Ok(SubscriptionAnswer::Eose { .. }) => reopens = 0,
                     Ok(SubscriptionAnswer::Closed(reason)) => break reason,
                     Err(error) => return error,
                 }
             };
             reopens += 1;
+            closed_s.get_or_insert_with(now_s);
             if reopens > REOPENS_MAX {
                 return PeerError::Refused { what: "a subscription", reason };
             }
             if PeerError::wants_auth(&reason) {
-                if let Err(error) = self.client.authenticate().await {
+                if let Err(error) = self.client.authenticate(proofs).await {
                     return error;
                 }
             } else if PeerError::is_rate(&reason) {
@@ -275,13 +319,9 @@ impl LiveStream<'_> {
     }
 
     /// Sends new events of this archive. Returns only if that fails.
-    async fn up(
-        &self,
-        withheld: &Withheld,
-        events: Option<mpsc::Receiver<Vec<crate::local::LocalEvent>>>,
-    ) -> PeerError {
+    async fn up(&self, withheld: &Withheld, events: Option<FeedReceiver>) -> PeerError {
         let RelayStream { options, status, .. } = self.stream;
-        let Some(mut events) = events.filter(|_| options.direction.is_up()) else {
+        let Some(mut events) = events else {
             return std::future::pending().await;
         };
         let (to, lists) = mpsc::channel(1);
@@ -291,10 +331,11 @@ impl LiveStream<'_> {
             withheld,
             plugin: options.plugin_up.as_deref(),
             meter: &status.meter,
+            missed: Some(&*self.memory.missed),
         };
         let passed = async {
-            while let Some(events) = events.recv().await {
-                if to.send(UploadList::Events(events)).await.is_err() {
+            while let Some(event) = events.next().await {
+                if to.send(UploadList::Event(event)).await.is_err() {
                     break;
                 }
             }
@@ -308,36 +349,51 @@ impl LiveStream<'_> {
         }
     }
 
-    /// Compares the two at once, and again whenever events were dropped. Returns only if that fails.
-    async fn in_step(&self, up: &FeedReceiver) -> PeerError {
+    /// Compares the two at once, again whenever something was missed, and now and then. Returns only
+    /// if that fails.
+    async fn in_step(&self, up: Option<&FeedOutlet>) -> PeerError {
         let RelayStream { address, options, status, .. } = self.stream;
+        let StreamMemory { missed, last, .. } = self.memory;
+        if options.direction.is_down() {
+            // So nothing falls between the comparison and the subscription. Some do not answer it.
+            let _ = timeout(options.client.patience, self.opened.notified()).await;
+        }
+        let mut from = earliest(self.since(), missed.take());
+        let mut retry = RETRY;
         loop {
-            let began = Instant::now();
-            let before = status.meter.totals();
-            if let Err(error) = self.compare().await {
-                return error;
-            }
-            status.set_in_step(true);
-            let after = status.meter.totals();
-            tracing::info!(
-                relay = address.as_str(),
-                fetched = after.missing_here - before.missing_here,
-                sent = after.missing_there - before.missing_there,
-                took_ms = began.elapsed().as_millis() as u64,
-                "a stream is in step"
-            );
-            loop {
-                status.waiting.store(up.waiting() as u64, Ordering::Relaxed);
-                tokio::select! {
-                    () = up.lagged() => break,
-                    () = sleep(Duration::from_secs(1)) => {}
+            let mut paged = false;
+            if let Some(from) = from {
+                match self.compare(from).await {
+                    Ok(was_paged) => paged = was_paged,
+                    Err(error) => {
+                        missed.add(from);
+                        return error;
+                    }
                 }
             }
-            if options.direction.is_up() {
-                tracing::warn!(
-                    relay = address.as_str(),
-                    "a stream fell behind, and compares again"
-                );
+            retry = if missed.has_failed() { (retry * 2).min(RETRY_MAX) } else { RETRY };
+            let compared = Instant::now();
+            loop {
+                let has_failed = missed.has_failed();
+                status.set_in_step(!has_failed);
+                status.waiting.store(up.map_or(0, FeedOutlet::waiting) as u64, Ordering::Relaxed);
+                *last.lock() = Some(LastStep { at_s: now_s(), paged });
+                tokio::select! {
+                    () = missed.any() => {
+                        tracing::warn!(relay = address.as_str(), "something was missed; comparing");
+                        from = missed.take();
+                        break;
+                    }
+                    () = sleep(Duration::from_secs(1)) => {}
+                }
+                if has_failed && compared.elapsed() >= retry {
+                    from = missed.take();
+                    break;
+                }
+                if compared.elapsed() >= COMPARE_EVERY {
+                    from = earliest(self.since(), missed.take());
+                    break;
+                }
             }
             status.set_in_step(false);
             // What made it fall behind may go on for a while.
@@ -345,17 +401,30 @@ impl LiveStream<'_> {
         }
     }
 
-    async fn compare(&self) -> Result<(), PeerError> {
-        let RelayStream { options, ends, status, .. } = self.stream;
-        if options.catch_up_s == Some(0) {
-            return Ok(());
+    /// The time from which both are to be compared where it is not known what was missed; `None` if
+    /// they are not.
+    fn since(&self) -> Option<u64> {
+        let last = *self.memory.last.lock();
+        let now_s = now_s();
+        match (self.stream.options.catch_up_s, last) {
+            (Some(0), _) => None,
+            (Some(back_s), last) => {
+                Some(last.map_or(now_s, |last| last.at_s.min(now_s)).saturating_sub(back_s))
+            }
+            (None, Some(LastStep { at_s, paged: true })) => Some(at_s.saturating_sub(PAGED_BACK_S)),
+            (None, _) => Some(0),
         }
+    }
+
+    /// Compares both from a time on. Returns whether the relay was read page by page.
+    async fn compare(&self, since: u64) -> Result<bool, PeerError> {
+        let RelayStream { address, options, ends, status } = self.stream;
+        let (began, before) = (Instant::now(), status.meter.totals());
         let opening = Arc::clone(&ends.open);
         let opened = tokio::task::spawn_blocking(move || opening()).await;
         let opened = opened.unwrap_or_else(|error| Err(error.to_string()));
         // The server beside this process may be about to start.
         let store = opened.map_err(PeerError::Unreachable)?;
-        let since = options.catch_up_s.map_or(0, |back_s| now_s().saturating_sub(back_s));
         let from = self.query.from.max(since);
         let sync_options = SyncOptions {
             direction: options.direction,
@@ -364,11 +433,25 @@ impl LiveStream<'_> {
             send_protected: options.send_protected,
             no_comparison: false,
             plugin_up: options.plugin_up.clone(),
-            seen: Some(Arc::clone(self.seen)),
+            seen: Some(Arc::clone(&self.memory.seen)),
+            missed: Some(Arc::clone(&self.memory.missed)),
         };
         let local = LocalEnd { network: ends.network, store };
-        let intake = ends.intake.with_plugin(options.plugin_down.clone());
-        sync(self.client, &sync_options, &local, intake, &status.meter).await?;
-        Ok(())
+        let intake = self.intake.clone();
+        let report = sync(self.client, &sync_options, &local, intake, &status.meter).await?;
+        let after = status.meter.totals();
+        tracing::info!(
+            relay = address.as_str(),
+            fetched = after.missing_here - before.missing_here,
+            sent = after.missing_there - before.missing_there,
+            took_ms = began.elapsed().as_millis() as u64,
+            "both sides are compared"
+        );
+        Ok(report.paged.is_some())
     }
+}
+
+/// Returns the earlier of two times, if there is one.
+fn earliest(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.into_iter().chain(other).min()
 }

@@ -11,10 +11,10 @@ use tokio::sync::mpsc;
 use crate::client::{PeerClient, now_s};
 use crate::compare::{self, Compared, DifferenceSink};
 use crate::error::PeerError;
-use crate::feed::SeenIds;
+use crate::feed::{MissedEvents, SeenIds};
 use crate::fetch::Fetcher;
 use crate::intake::IntakeQueue;
-use crate::local;
+use crate::local::{self, LocalWindow};
 use crate::meter::SyncMeter;
 use crate::page::RelayPages;
 use crate::plugin::EventPlugin;
@@ -58,7 +58,7 @@ pub struct SyncOptions {
     pub query: Query,
     /// Kinds that do not leave this archive. They are compared if the relay compares them.
     pub private_kinds: Vec<u32>,
-    /// Whether protected events (NIP-70) leave this archive.
+    /// Whether protected events (NIP-70) leave this archive, and are taken from the relay.
     pub send_protected: bool,
     /// Whether the relay is read page by page even if it can compare.
     pub no_comparison: bool,
@@ -66,6 +66,8 @@ pub struct SyncOptions {
     pub(crate) plugin_up: Option<Arc<EventPlugin>>,
     /// Remembers which events the relay has.
     pub(crate) seen: Option<Arc<SeenIds>>,
+    /// Where it is noted what the relay did not take for the moment.
+    pub(crate) missed: Option<Arc<MissedEvents>>,
 }
 
 impl SyncOptions {
@@ -80,6 +82,7 @@ impl SyncOptions {
             no_comparison,
             plugin_up: None,
             seen: None,
+            missed: None,
         }
     }
 }
@@ -123,11 +126,12 @@ pub async fn sync(
         meter,
     };
     let network = local.network;
-    let fetcher =
-        Fetcher { client, network, intake: intake.clone(), meter, seen: options.seen.clone() };
+    let (seen, protected) = (options.seen.clone(), options.send_protected);
+    let fetcher = Fetcher { client, network, intake: intake.clone(), meter, seen, protected };
     let store = Some(Arc::clone(&local.store));
     let plugin = options.plugin_up.as_deref();
-    let uploader = Uploader { client, store, withheld: &withheld, plugin, meter };
+    let missed = options.missed.as_deref();
+    let uploader = Uploader { client, store, withheld: &withheld, plugin, meter, missed };
     let job = SyncJob { client, options, local, query, intake, meter };
     let (report, (), ()) =
         tokio::try_join!(job.run(differences), fetcher.run(needed), uploader.run(had))?;
@@ -184,8 +188,8 @@ impl SyncJob<'_> {
             asked.normalise();
             let (client, network) = (self.client, self.local.network);
             let mut left = vec![(from, self.query.to)];
+            let LocalWindow { items, permit, .. } = newest;
             if report.paged.is_none() {
-                let items = newest.items;
                 let compared =
                     compare::compare(client, network, &asked, items, self.meter, &mut differences);
                 left = match compared.await? {
@@ -196,6 +200,7 @@ impl SyncJob<'_> {
                     }
                 };
             }
+            drop(permit);
             for window in left.into_iter().rev() {
                 self.page(&asked, window, &mut differences).await?;
             }
@@ -246,6 +251,7 @@ impl SyncJob<'_> {
             ids: (direction != Direction::Down).then_some(&mut theirs),
             meter: self.meter,
             seen: self.options.seen.clone(),
+            protected: self.options.send_protected,
         };
         walk.walk((from, to)).await?;
         if direction == Direction::Down {
@@ -289,7 +295,12 @@ struct Differences<'a> {
 impl DifferenceSink for Differences<'_> {
     async fn take(&mut self, mut need: Vec<Id>, have: Vec<Id>) -> Result<(), PeerError> {
         // Those of private kinds are not compared, and may be here.
-        need.retain(|id| !self.store.knows(id).unwrap_or(false));
+        let store = Arc::clone(&self.store);
+        let need = local::blocking(move || {
+            need.retain(|id| !store.knows(id).unwrap_or(false));
+            Ok(need)
+        });
+        let need = need.await?;
         self.meter.add(|meter| &meter.missing_here, need.len() as u64);
         self.meter.add(|meter| &meter.missing_there, have.len() as u64);
         let ended = || PeerError::Ended("what fetches and sends has ended".into());

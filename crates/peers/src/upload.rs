@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::client::PeerClient;
 use crate::error::PeerError;
+use crate::feed::MissedEvents;
 use crate::local::{self, LocalEvent};
 use crate::meter::SyncMeter;
 use crate::plugin::EventPlugin;
@@ -62,8 +63,8 @@ impl Withheld {
 pub(crate) enum UploadList {
     /// These, which are in the archive.
     Ids(Vec<Id>),
-    /// These, which may be sent.
-    Events(Vec<LocalEvent>),
+    /// This one, which may be sent.
+    Event(LocalEvent),
 }
 
 /// Sends events.
@@ -75,12 +76,22 @@ pub(crate) struct Uploader<'a> {
     /// Decides which events go.
     pub(crate) plugin: Option<&'a EventPlugin>,
     pub(crate) meter: &'a SyncMeter,
+    /// Where it is noted what failed for the moment, if that is tried again.
+    pub(crate) missed: Option<&'a MissedEvents>,
 }
 
 /// An event that is on its way, and how often it was sent before.
 struct Upload {
     event: LocalEvent,
     retries: u32,
+    /// How often the key was proved when it was sent.
+    proofs: u64,
+}
+
+impl Upload {
+    fn new(event: LocalEvent) -> Self {
+        Self { event, retries: 0, proofs: 0 }
+    }
 }
 
 impl Uploader<'_> {
@@ -100,13 +111,17 @@ impl Uploader<'_> {
                 && bytes < UNANSWERED_BYTES_MAX
                 && now >= not_before
             {
-                let Some(upload): Option<Upload> = waiting.pop_front() else { break };
+                let Some(mut upload): Option<Upload> = waiting.pop_front() else { break };
                 if let Some(plugin) = self.plugin.filter(|_| upload.retries == 0)
-                    && plugin.accept(&upload.event.json).await.is_err()
+                    && let Err(refusal) = plugin.accept(&upload.event.json).await
                 {
+                    if refusal.is_failure {
+                        self.failed(&upload.event);
+                    }
                     self.meter.add(|meter| &meter.withheld, 1);
                     continue;
                 }
+                upload.proofs = self.client.proofs();
                 bytes += upload.event.json.len();
                 running.push(self.send(upload).await?);
             }
@@ -117,9 +132,7 @@ impl Uploader<'_> {
             tokio::select! {
                 more = lists.recv(), if is_open && waiting_ids.is_empty() && waiting.len() < READ_TOGETHER => match more {
                     Some(UploadList::Ids(ids)) => waiting_ids.extend(ids),
-                    Some(UploadList::Events(events)) => waiting.extend(
-                        events.into_iter().map(|event| Upload { event, retries: 0 }),
-                    ),
+                    Some(UploadList::Event(event)) => waiting.push_back(Upload::new(event)),
                     None => is_open = false,
                 },
                 () = sleep_until(not_before), if !waiting.is_empty() && not_before > now => {}
@@ -136,6 +149,7 @@ impl Uploader<'_> {
                         }
                         Err(PeerError::Silent { .. }) if silent < SILENT_MAX => {
                             silent += 1;
+                            self.failed(&upload.event);
                             self.meter.refuse_there("no answer", "");
                         }
                         Err(error) => return Err(error),
@@ -151,7 +165,7 @@ impl Uploader<'_> {
             if self.withheld.has(event.kind, &event.json) {
                 self.meter.add(|meter| &meter.withheld, 1);
             } else {
-                waiting.push_back(Upload { event, retries: 0 });
+                waiting.push_back(Upload::new(event));
             }
         }
         Ok(())
@@ -183,22 +197,38 @@ impl Uploader<'_> {
             return Ok(again(upload));
         }
         if !accepted && reason.starts_with("auth-required") && upload.retries == 0 {
-            match self.client.authenticate().await {
+            match self.client.authenticate(upload.proofs).await {
                 Ok(()) => return Ok(again(upload)),
                 Err(PeerError::Refused { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
+        if !accepted && is_passing(&reason) {
+            self.failed(&upload.event);
+        }
         count(self.meter, accepted, &reason);
         Ok(None)
     }
+
+    /// Notes that an event is to be sent again later.
+    fn failed(&self, event: &LocalEvent) {
+        if let Some(missed) = self.missed {
+            missed.add_failed(event.time);
+        }
+    }
+}
+
+/// Whether a relay may take later what it refuses now.
+fn is_passing(reason: &str) -> bool {
+    PeerError::is_rate(reason) || reason.starts_with("error")
 }
 
 /// Counts the answer to an event.
 pub(crate) fn count(meter: &SyncMeter, accepted: bool, reason: &str) {
     let lower = reason.to_ascii_lowercase();
     let has = ["duplicate", "replaced"].iter().any(|word| lower.starts_with(word));
-    if has || !accepted && lower.contains("deleted") {
+    let gone = ["deleted", "vanish"].iter().any(|word| lower.contains(word));
+    if has || !accepted && gone {
         meter.add(|meter| &meter.settled, 1);
     } else if accepted {
         meter.add(|meter| &meter.taken, 1);
@@ -223,6 +253,7 @@ mod tests {
             (false, "duplicate: have it"),
             (false, "replaced: have newer"),
             (false, "blocked: event was deleted"),
+            (false, "blocked: its author asked to vanish"),
             (false, "blocked: not here"),
             (false, "blocked: not you"),
             (false, "pow: 3 is less than 20"),
@@ -232,7 +263,7 @@ mod tests {
             count(&meter, accepted, reason);
         }
         let totals = meter.totals();
-        assert_eq!((totals.taken, totals.settled), (1, 4));
+        assert_eq!((totals.taken, totals.settled), (1, 5));
         let refused: Vec<_> = totals.refused_there.iter().collect();
         assert_eq!(
             refused,

@@ -35,7 +35,6 @@ impl StreamArchive {
     /// Opens the archive. Streams stop waiting for a server once `stop` is set.
     pub(super) fn open(
         location: &ArchiveLocation,
-        private: bool,
         stop: &Arc<AtomicBool>,
     ) -> anyhow::Result<Self> {
         let feed = Arc::<LocalFeed>::default();
@@ -59,7 +58,7 @@ impl StreamArchive {
             location: location.of(location.network),
             stop: Arc::clone(stop),
         };
-        let mut options = super::intake_options(location, is_database, private);
+        let mut options = super::intake_options(location, is_database);
         options.known = store.filter(|_| !is_database);
         (options.feed, options.stored) = (Some(Arc::clone(&feed)), stored);
         let intake = EventIntake::start(options, Box::new(writer))

@@ -111,15 +111,19 @@ pub(crate) fn events(location: &ArchiveLocation) -> anyhow::Result<ArchiveLocati
 }
 
 /// Returns which events are accepted from relays: those that clients may publish here. Protected
-/// events come from their authors alone, unless `private` lets other relays send them.
-fn rules(config: &Config, private: bool) -> EventRules {
+/// events come from their authors alone, unless a stream lets other relays send them.
+fn rules(config: &Config) -> EventRules {
     let (limits, policy) = (config.limits.clone(), config.policy.clone());
-    Arc::new(move |event, bytes| {
+    Arc::new(move |event, bytes, protected| {
         let author = [*event.pubkey()];
-        let proven = if private { &author[..] } else { &[] };
+        let proven = if protected { &author[..] } else { &[] };
         let mut arena = EventArena::new();
+        if event.is_protected() && !protected {
+            return Some(("protected", "only its author may publish it".into()));
+        }
         admit::refusal(event, bytes, &limits, when::now_s(), proven, &mut arena)
             .or_else(|| policy.refusal(event))
+            .map(|words| ("policy", words))
     })
 }
 
@@ -132,13 +136,12 @@ pub(crate) struct OpenArchive {
 /// Opens the archive, and starts the threads that check and write events.
 pub(crate) fn open(
     location: &ArchiveLocation,
-    private: bool,
     stored: Option<StoredListener>,
 ) -> anyhow::Result<OpenArchive> {
     let writer = location.write()?;
     let store = writer.read(location)?;
     let local = LocalEnd { network: location.network, store: Arc::clone(&store) };
-    let intake = intake(location, writer, Some(store), private, stored)?;
+    let intake = intake(location, writer, Some(store), stored)?;
     Ok(OpenArchive { local, intake })
 }
 
@@ -148,18 +151,17 @@ pub(crate) fn intake(
     location: &ArchiveLocation,
     writer: WriterHandle,
     known: Option<Arc<dyn Store>>,
-    private: bool,
     stored: Option<StoredListener>,
 ) -> anyhow::Result<EventIntake> {
     let is_database = matches!(writer, WriterHandle::Database(_));
-    let mut options = intake_options(location, is_database, private);
+    let mut options = intake_options(location, is_database);
     (options.known, options.stored) = (known.filter(|_| !is_database), stored);
     let intake = EventIntake::start(options, Box::new(ArchiveWriter(writer)));
     intake.context("the threads that check events could not be started")
 }
 
 /// Returns how events are checked that go into an archive.
-fn intake_options(location: &ArchiveLocation, is_database: bool, private: bool) -> IntakeOptions {
+fn intake_options(location: &ArchiveLocation, is_database: bool) -> IntakeOptions {
     IntakeOptions {
         network: location.network,
         read: ReadOptions {
@@ -169,7 +171,7 @@ fn intake_options(location: &ArchiveLocation, is_database: bool, private: bool) 
             own_urls: location.config.info.urls().collect(),
         },
         known: None,
-        rules: rules(&location.config, private),
+        rules: rules(&location.config),
         batch_records: if is_database { BATCH_RECORDS_DATABASE } else { BATCH_RECORDS },
         feed: None,
         stored: None,

@@ -102,11 +102,6 @@ impl RouterPlan {
 }
 
 impl StreamPlan {
-    /// Whether private events go either way.
-    pub(super) fn is_private(&self) -> bool {
-        self.private
-    }
-
     fn planned(
         &self,
         name: &str,

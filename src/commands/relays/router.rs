@@ -76,8 +76,7 @@ pub(crate) fn run(args: &RouterArgs, location: &ArchiveLocation) -> anyhow::Resu
     }
     args.log.start(&location)?;
     let stop = interrupt::flag()?;
-    let is_private = plan.streams.values().any(StreamPlan::is_private);
-    let archive = StreamArchive::open(&location, is_private, &stop)?;
+    let archive = StreamArchive::open(&location, &stop)?;
     let runtime = runtime()?;
     let failed = {
         let local = LocalSet::new();

@@ -95,7 +95,7 @@ pub(crate) fn run(args: &StreamArgs, location: &ArchiveLocation) -> anyhow::Resu
     };
     args.log.start(&location)?;
     let stop = interrupt::flag()?;
-    let archive = StreamArchive::open(&location, args.treated.private, &stop)?;
+    let archive = StreamArchive::open(&location, &stop)?;
     let runtime = runtime()?;
     let started = Instant::now();
     let mut relays = args.relays.clone();

@@ -102,7 +102,7 @@ pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result
         .enable_all()
         .build()
         .context("the system does not let Hark open connections")?;
-    let OpenArchive { local, intake } = super::open(&location, args.relays.private, None)?;
+    let OpenArchive { local, intake } = super::open(&location, None)?;
     let private_kinds =
         if args.relays.private { Vec::new() } else { location.config.private_kinds.clone() };
     let direction = if args.dry_run { Direction::Neither } else { args.dir.into() };
@@ -243,14 +243,14 @@ impl ShownProgress {
 /// How many events are dealt with, and of how many that is known by now.
 fn done(totals: &SyncTotals) -> (u64, u64) {
     let there = totals.taken + totals.settled + totals.withheld + totals.refused_there.total();
-    let done = totals.stored + totals.refused_here.total() + totals.not_sent + there;
+    let done = totals.stored + totals.refused_here.total() + totals.not_sent + totals.not_asked + there;
     (done, (totals.missing_here.max(totals.received) + totals.missing_there).max(done))
 }
 
 /// Whether events are missing on a side that both were to have.
 fn is_in_part(totals: &SyncTotals) -> bool {
-    let bad = ["malformed", "bad id", "bad signature", "too large"];
-    totals.refused_there.total() + totals.unreached > 0
+    let bad = ["malformed", "bad id", "bad signature", "too large", "policy"];
+    totals.refused_there.total() + totals.unreached + totals.not_asked > 0
         || bad.iter().any(|reason| totals.refused_here.of(reason) > 0)
 }
 
@@ -291,6 +291,7 @@ fn to_text(
     row("settled there", totals.settled, "had it, a newer version or its deletion");
     row("withheld", totals.withheld, "protected or of a private kind; --private sends them");
     row("not sent", totals.not_sent, "the relay has them and does not show them, as private ones");
+    row("left out", totals.not_asked, "the relay had named too many that it did not send");
     row("not asked for", totals.unasked, "the relay sent them all the same");
     row("seconds in part", totals.unreached, "of more events than the relay returns");
     let mut text = head;
@@ -344,6 +345,7 @@ fn to_json(
             "stored": totals.stored,
             "not_stored": reasons(&totals.refused_here),
             "not_sent": totals.not_sent,
+            "left_out": totals.not_asked,
             "not_asked_for": totals.unasked,
             "seconds_in_part": totals.unreached,
         },

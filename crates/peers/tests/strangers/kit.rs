@@ -96,7 +96,7 @@ impl Here {
             network: &Nostr,
             read: read(),
             known: Some(Arc::clone(&store) as _),
-            rules: Arc::new(|_, _| None),
+            rules: Arc::new(|_, _, _| None),
             batch_records: 64,
             feed: None,
             stored: None,
