@@ -60,10 +60,9 @@ impl RecordFeeds {
         let (queue, queued) = channel();
         let (waiting, lagged) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let feed = RecordFeed { queue, waiting: Arc::clone(&waiting), lagged: Arc::clone(&lagged) };
-        let feed = Arc::new(feed);
+        let (feed, stream) = (Arc::new(feed), to.try_clone()?);
         self.0.write().push(Arc::clone(&feed));
         let sending = std::thread::Builder::new().name("hark-records".into()).spawn({
-            let stream = to.try_clone()?;
             move || {
                 let sent = send(shelf, &queued, &waiting, &lagged, to);
                 // Ends the thread that reads.
@@ -71,7 +70,11 @@ impl RecordFeeds {
                 sent
             }
         });
-        let read = io::copy(&mut from, &mut io::sink());
+        // Without the thread nothing takes what waits.
+        let read = match &sending {
+            Ok(_) => io::copy(&mut from, &mut io::sink()),
+            Err(_) => Ok(0),
+        };
         self.0.write().retain(|other| !Arc::ptr_eq(other, &feed));
         drop(feed);
         // The process may end in the middle of a record, which is its way to close the connection.
