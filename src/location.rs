@@ -411,11 +411,7 @@ impl ArchiveLocation {
             lock = DirectoryLock::acquire(&self.data);
         }
         lock.map_err(|error| match error {
-            LockError::Held { pid, .. } => anyhow::anyhow!(
-                "another process ({pid}) holds the archive in {}; stop it first, let `hark serve \
-                 --takeover` take its place, or name another directory with --data",
-                self.data.display()
-            ),
+            LockError::Held { pid, .. } => ArchiveHeld { pid, data: self.data.clone() }.into(),
             other @ LockError::Io { .. } if other.is_disk_full() => {
                 anyhow::Error::new(other).context(disk_is_full(&self.data))
             }
@@ -469,6 +465,26 @@ pub(crate) fn space_bounds(config: &Config, retention: &RetentionPolicy) -> Spac
         dead_bytes_max: bytes_max.map_or(u64::MAX, |bytes| bytes / DEAD_SHARE),
         free_bytes_min: retention.free_bytes_min.unwrap_or(0),
         erase_within: config.erase_within.0.map(Duration::from_secs),
+    }
+}
+
+/// Another process holds the archive's lock.
+#[derive(Debug)]
+pub(crate) struct ArchiveHeld {
+    pub(crate) pid: String,
+    data: PathBuf,
+}
+
+impl std::error::Error for ArchiveHeld {}
+
+impl std::fmt::Display for ArchiveHeld {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (pid, data) = (&self.pid, self.data.display());
+        write!(
+            out,
+            "another process ({pid}) holds the archive in {data}; stop it first, let `hark serve \
+             --takeover` take its place, or name another directory with --data"
+        )
     }
 }
 

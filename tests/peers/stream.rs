@@ -65,3 +65,38 @@ fn an_archive_without_a_server_takes_and_sends_too() {
     assert_eq!(done.code, 0, "{done:?}");
     assert!(done.stdout.contains("20 stored, 10 taken there"), "{done:?}");
 }
+
+/// A stream waits for a process that holds the archive, such as a server that is still opening it.
+#[test]
+fn a_stream_waits_for_whoever_holds_the_archive() {
+    let there = Node::served("held-there", "", &notes("there", 15, now_s() - 60));
+    let (here, url) = (Node::new("held-here", "", &[]), there.url());
+    let first = Running::start(here.command(&["stream", &url]));
+    here.wait_for(15);
+    let second = Running::start(here.command(&["stream", &url]));
+    std::thread::sleep(Duration::from_secs(1));
+    let done = first.stop();
+    assert_eq!(done.code, 0, "{done:?}");
+    publish(&there, "new", 5);
+    here.wait_for(20);
+    let done = second.stop();
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(done.stderr.contains("another process holds the archive"), "{done:?}");
+}
+
+/// What comes faster than a relay takes it is sent in the end, however old it is.
+#[test]
+fn old_events_in_quantity_are_not_left_behind() {
+    let rates = "[rates]\nevents_per_address = [0, 0]\nevents_per_key = [0, 0]\n";
+    let there = Node::served("old-there", rates, &[]);
+    let here = Node::served("old-here", rates, &[]);
+    let (url, back) = (there.url(), ["--dir", "up", "--catch-up", "1h"]);
+    let running = Running::start(here.command(&[&["stream", &url][..], &back].concat()));
+    let lines = here.path("old.jsonl");
+    super::nodes::write(&lines, &notes("old", 6_000, now_s() - 30 * 86_400).concat());
+    let done = here.run(&["import", &lines.to_string_lossy()]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let stored = here.ids("{}").len();
+    there.wait_for(stored);
+    assert_eq!(running.stop().code, 0);
+}

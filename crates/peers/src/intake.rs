@@ -30,7 +30,7 @@ const WAITING_MAX: usize = 4096;
 /// How long the writer waits for more events, from the first one on, before it writes what it has.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// What became of a record that was to be written, or why it could not be.
+/// What became of a record that was to be written, or why it alone could not be.
 pub type WriteOutcome = Result<Outcome, String>;
 
 /// Writes records to an archive.
@@ -374,7 +374,7 @@ fn write(
                 Ok(outcomes) => {
                     for (at, outcome) in outcomes.into_iter().enumerate() {
                         let Some((origin, _)) = origins.get(at) else { break };
-                        if !count(origin, outcome, failed) {
+                        if !count(origin, outcome) {
                             continue;
                         }
                         let record = told.get(at).and_then(|record| Record::new(record).ok());
@@ -394,7 +394,7 @@ fn write(
 }
 
 /// Counts an outcome. Returns whether the record is stored now.
-fn count(origin: &Origin, outcome: WriteOutcome, failed: &Mutex<Option<String>>) -> bool {
+fn count(origin: &Origin, outcome: WriteOutcome) -> bool {
     let meter = &origin.meter;
     let reason = match outcome {
         Ok(Outcome::Stored { .. } | Outcome::Erased(_)) => {
@@ -406,7 +406,7 @@ fn count(origin: &Origin, outcome: WriteOutcome, failed: &Mutex<Option<String>>)
         Ok(Outcome::Refused(Refusal::Deleted)) => "deleted",
         Ok(Outcome::Refused(Refusal::Vanished)) => "vanished",
         Err(why) => {
-            failed.lock().get_or_insert(format!("the server could not store an event: {why}"));
+            meter.refuse_here("not stored", &why);
             return false;
         }
     };

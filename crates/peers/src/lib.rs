@@ -24,6 +24,7 @@ mod page;
 mod plugin;
 mod request;
 mod route;
+mod status;
 mod stream;
 mod sync;
 mod tls;
@@ -38,5 +39,6 @@ pub use intake::{
 };
 pub use meter::{ReasonCounts, SyncMeter, SyncTotals};
 pub use plugin::EventPlugin;
-pub use stream::{RelayStream, SnapshotOpener, StreamEnds, StreamOptions, StreamStatus};
+pub use status::StreamStatus;
+pub use stream::{RelayStream, SnapshotOpener, StreamEnds, StreamOptions};
 pub use sync::{Direction, LocalEnd, SyncOptions, SyncReport, sync};

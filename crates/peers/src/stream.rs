@@ -5,7 +5,7 @@
 //! between them. What comes twice is stored once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hark_archive::{Query, Store};
@@ -19,9 +19,9 @@ use crate::client::{ClientOptions, PeerClient, now_s};
 use crate::error::PeerError;
 use crate::feed::{FeedOutlet, FeedReceiver, LocalFeed, MissedEvents, SeenIds};
 use crate::intake::{IntakeQueue, Origin, Wanted};
-use crate::meter::SyncMeter;
 use crate::plugin::EventPlugin;
 use crate::route::SubscriptionAnswer;
+use crate::status::StreamStatus;
 use crate::sync::{Direction, LocalEnd, SyncOptions, sync};
 use crate::upload::{UploadList, Uploader, Withheld};
 
@@ -81,72 +81,8 @@ pub struct StreamEnds {
     pub feed: Arc<LocalFeed>,
     /// Where events go that come from relays.
     pub intake: IntakeQueue,
-}
-
-/// The state of a stream, for people and metrics.
-#[derive(Debug)]
-pub struct StreamStatus {
-    /// What was done.
-    pub meter: Arc<SyncMeter>,
-    connected: AtomicBool,
-    in_step: AtomicBool,
-    connections: AtomicU64,
-    waiting: AtomicU64,
-    last_error: Mutex<Option<String>>,
-    /// When the two were in step for the last time, or the start.
-    left_step: Mutex<std::time::Instant>,
-}
-
-impl Default for StreamStatus {
-    fn default() -> Self {
-        Self {
-            meter: Arc::default(),
-            connected: AtomicBool::new(false),
-            in_step: AtomicBool::new(false),
-            connections: AtomicU64::new(0),
-            waiting: AtomicU64::new(0),
-            last_error: Mutex::default(),
-            left_step: Mutex::new(std::time::Instant::now()),
-        }
-    }
-}
-
-impl StreamStatus {
-    /// Whether the relay is connected.
-    pub fn is_connected(&self) -> bool {
-        self.connected.load(Ordering::Relaxed)
-    }
-
-    /// Whether nothing was missed since the two were last compared.
-    pub fn is_in_step(&self) -> bool {
-        self.in_step.load(Ordering::Relaxed)
-    }
-
-    /// Connections that were made.
-    pub fn connections(&self) -> u64 {
-        self.connections.load(Ordering::Relaxed)
-    }
-
-    /// Seconds since the two were last in step; 0 while they are.
-    pub fn behind_s(&self) -> u64 {
-        if self.is_in_step() { 0 } else { self.left_step.lock().elapsed().as_secs() }
-    }
-
-    fn set_in_step(&self, in_step: bool) {
-        if self.in_step.swap(in_step, Ordering::Relaxed) && !in_step {
-            *self.left_step.lock() = std::time::Instant::now();
-        }
-    }
-
-    /// Events that wait to be sent.
-    pub fn waiting(&self) -> u64 {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// Why the last connection ended or was not made.
-    pub fn last_error(&self) -> Option<String> {
-        self.last_error.lock().clone()
-    }
+    /// Whether events that came cannot be written for the moment.
+    pub waits: Arc<AtomicBool>,
 }
 
 /// What a stream remembers from one connection to the next.
@@ -375,7 +311,8 @@ impl LiveStream<'_> {
             let compared = Instant::now();
             loop {
                 let has_failed = missed.has_failed();
-                status.set_in_step(!has_failed);
+                let is_written = !self.stream.ends.waits.load(Ordering::Relaxed);
+                status.set_in_step(!has_failed && is_written);
                 status.waiting.store(up.map_or(0, FeedOutlet::waiting) as u64, Ordering::Relaxed);
                 *last.lock() = Some(LastStep { at_s: now_s(), paged });
                 tokio::select! {

@@ -12,16 +12,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use hark_archive::{Outcome, Record, Store, vital};
-use hark_peers::{EventIntake, EventWriter, LocalFeed, SnapshotOpener, StreamEnds, WriteOutcome};
+use hark_archive::{Record, Store, vital};
+use hark_peers::{EventIntake, LocalFeed, SnapshotOpener, StreamEnds};
 use hark_server::control::FedRecord;
 
-use crate::location::{ArchiveLocation, WriterHandle};
+use super::waiting::WaitingWriter;
+use crate::location::{ArchiveHeld, ArchiveLocation, WriterHandle};
 
 /// How often a server that is gone is looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Times that a write is tried again that a running server cannot do.
-const RETRIES_MAX: u32 = 40;
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// An archive under streams. [`StreamArchive::finish`] closes it.
 pub(super) struct StreamArchive {
@@ -32,13 +31,14 @@ pub(super) struct StreamArchive {
 }
 
 impl StreamArchive {
-    /// Opens the archive. Streams stop waiting for a server once `stop` is set.
+    /// Opens the archive. Streams stop waiting for a server once `stop` is set; `None` if that was
+    /// before the archive could be opened.
     pub(super) fn open(
         location: &ArchiveLocation,
         stop: &Arc<AtomicBool>,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<Option<Self>> {
         let feed = Arc::<LocalFeed>::default();
-        let writer = location.write()?;
+        let Some(writer) = writer(location, stop)? else { return Ok(None) };
         let is_served = location.control()?.is_some();
         let store = match &writer {
             WriterHandle::Server(_) => None,
@@ -53,7 +53,9 @@ impl StreamArchive {
         };
         let stored = (!is_served).then_some(stored);
         let is_database = matches!(writer, WriterHandle::Database(_));
+        let waits = Arc::<AtomicBool>::default();
         let writer = WaitingWriter {
+            waits: Arc::clone(&waits),
             writer,
             location: location.of(location.network),
             stop: Arc::clone(stop),
@@ -64,8 +66,8 @@ impl StreamArchive {
         let intake = EventIntake::start(options, Box::new(writer))
             .context("the threads that check events could not be started")?;
         let network = location.network;
-        let ends = StreamEnds { network, open, feed, intake: intake.queue() };
-        Ok(Self { ends, intake, following, stop: Arc::clone(stop) })
+        let ends = StreamEnds { network, open, feed, intake: intake.queue(), waits };
+        Ok(Some(Self { ends, intake, following, stop: Arc::clone(stop) }))
     }
 
     /// Writes what was received, and closes the archive. All streams must have ended.
@@ -78,6 +80,32 @@ impl StreamArchive {
             let _ = thread.join();
         }
         written.context("not all that was received was written")
+    }
+}
+
+/// Opens the archive for writing. Another process that holds it may be its server, which is about to
+/// start or to end: that is waited for, until `stop` is set.
+fn writer(location: &ArchiveLocation, stop: &AtomicBool) -> anyhow::Result<Option<WriterHandle>> {
+    let mut has_told = false;
+    loop {
+        match location.write() {
+            Ok(writer) => return Ok(Some(writer)),
+            Err(error) => {
+                let Some(held) = error.downcast_ref::<ArchiveHeld>() else { return Err(error) };
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(None);
+                }
+                if !std::mem::replace(&mut has_told, true) {
+                    tracing::warn!(
+                        pid = held.pid,
+                        data = %location.data.display(),
+                        "another process holds the archive and is no server yet; waiting until it \
+                         serves or ends"
+                    );
+                }
+            }
+        }
+        std::thread::sleep(LOOK_EVERY);
     }
 }
 
@@ -126,53 +154,4 @@ fn follow(
         }
     });
     thread.context("the thread that follows the server could not be started")
-}
-
-/// Writes events, and waits where the server or the database is gone for a while.
-struct WaitingWriter {
-    writer: WriterHandle,
-    location: ArchiveLocation,
-    stop: Arc<AtomicBool>,
-}
-
-impl EventWriter for WaitingWriter {
-    fn put(&mut self, records: Vec<Box<[u8]>>) -> Result<Vec<WriteOutcome>, String> {
-        let mut outcomes: Vec<Option<Outcome>> = vec![None; records.len()];
-        let mut retries = 0;
-        loop {
-            let missing = records.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
-            let missing: Vec<Box<[u8]>> = missing.map(|(record, _)| record.clone()).collect();
-            let failed = match self.writer.put(missing) {
-                Ok(written) => {
-                    let mut failed = None;
-                    let open = outcomes.iter_mut().filter(|outcome| outcome.is_none());
-                    for (outcome, written) in open.zip(written) {
-                        match written {
-                            Ok(written) => *outcome = Some(written),
-                            Err(words) => failed = Some(words),
-                        }
-                    }
-                    retries += 1;
-                    failed
-                }
-                Err(error) if matches!(self.writer, WriterHandle::Own(_)) => {
-                    return Err(format!("{error:#}"));
-                }
-                Err(error) => Some(format!("{error:#}")),
-            };
-            let Some(words) = failed else {
-                return Ok(outcomes.into_iter().flatten().map(Ok).collect());
-            };
-            if retries > RETRIES_MAX || self.stop.load(Ordering::Relaxed) {
-                return Err(words);
-            }
-            tracing::debug!(error = words, "writing again");
-            std::thread::sleep(LOOK_EVERY);
-            if matches!(self.writer, WriterHandle::Server(_))
-                && let Ok(Some(client)) = self.location.control()
-            {
-                self.writer = WriterHandle::Server(client);
-            }
-        }
-    }
 }

@@ -7,6 +7,7 @@ pub(crate) mod router;
 mod router_metrics;
 pub(crate) mod stream;
 pub(crate) mod sync;
+mod waiting;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -183,6 +184,10 @@ struct ArchiveWriter(WriterHandle);
 
 impl EventWriter for ArchiveWriter {
     fn put(&mut self, records: Vec<Box<[u8]>>) -> Result<Vec<WriteOutcome>, String> {
-        self.0.put(records).map_err(|error| format!("{error:#}"))
+        let outcomes = self.0.put(records).map_err(|error| format!("{error:#}"))?;
+        match outcomes.iter().find_map(|outcome| outcome.as_ref().err()) {
+            Some(why) => Err(format!("the server could not store an event: {why}")),
+            None => Ok(outcomes),
+        }
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct StreamPlan {
     dir: PlanDirection,
     urls: Vec<String>,
     filter: Option<toml::Value>,
-    #[serde(default = "day")]
+    #[serde(default = "all")]
     catch_up: String,
     #[serde(default)]
     private: bool,
@@ -57,8 +57,8 @@ enum PlanDirection {
     Both,
 }
 
-fn day() -> String {
-    "1d".into()
+fn all() -> String {
+    "all".into()
 }
 
 fn half_a_minute() -> u64 {

@@ -34,7 +34,7 @@ A file of streams:
   dir = \"both\"                          # down, up or both; down without it
   urls = [\"wss://a.example\", \"wss://b.example\"]
   filter = { kinds = [0, 1], authors = [\"npub1…\"] }
-  catch_up = \"1d\"                       # how far back both are compared: 12h, 7d, all, or 0
+  catch_up = \"all\"                      # how far back both are compared: 12h, 7d, all, or 0
   events_per_s_max = 500                # taken from a relay; no bound without it
   timeout_s = 30
   key_file = \"relay.key\"                # answers AUTH
@@ -76,7 +76,9 @@ pub(crate) fn run(args: &RouterArgs, location: &ArchiveLocation) -> anyhow::Resu
     }
     args.log.start(&location)?;
     let stop = interrupt::flag()?;
-    let archive = StreamArchive::open(&location, &stop)?;
+    let Some(archive) = StreamArchive::open(&location, &stop)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     let runtime = runtime()?;
     let failed = {
         let local = LocalSet::new();

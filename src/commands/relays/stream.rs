@@ -25,8 +25,9 @@ Examples:
   hark stream wss://a.example wss://b.example --filter '{\"kinds\":[0,1]}' --dir both
   hark stream ws://10.0.0.2:7777 --dir up --catch-up all
 
-New events go where they belong as they come. When a connection is made, and when something was missed, \
-both sides are compared (NIP-77), as far back as --catch-up says. A connection that is lost is made \
+New events go where they belong as they come. When a connection is made, when something was missed, and \
+every six hours, both sides are compared (NIP-77), as far back as --catch-up says. A relay that does not \
+compare is read page by page, after the first time from a day before both were last in step. A connection that is lost is made \
 again, after a wait that grows. An event never goes back to the relay that it came from. Until it is \
 stopped by Ctrl-C or SIGTERM it runs beside the archive's server, which it waits for if that restarts; \
 if none runs when it starts, it holds the archive itself. What is bounded and checked is as in \
@@ -44,7 +45,7 @@ pub(crate) struct StreamArgs {
     #[arg(long, value_enum, default_value_t = DirectionArg::Down)]
     pub(crate) dir: DirectionArg,
     /// How far back both are compared: an age like 12h or 7d, `all`, or 0 for not at all
-    #[arg(long, value_name = "AGE", default_value = "1d", value_parser = catch_up)]
+    #[arg(long, value_name = "AGE", default_value = "all", value_parser = catch_up)]
     pub(crate) catch_up: CatchUp,
     #[command(flatten)]
     pub(crate) treated: RelayArgs,
@@ -95,7 +96,9 @@ pub(crate) fn run(args: &StreamArgs, location: &ArchiveLocation) -> anyhow::Resu
     };
     args.log.start(&location)?;
     let stop = interrupt::flag()?;
-    let archive = StreamArchive::open(&location, &stop)?;
+    let Some(archive) = StreamArchive::open(&location, &stop)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     let runtime = runtime()?;
     let started = Instant::now();
     let mut relays = args.relays.clone();

@@ -35,7 +35,7 @@ A server may run on the archive meanwhile: it does the writes, and its subscribe
 run that was stopped or lost its connection goes on when it is run again.
 
 Exit codes: 0 both are in step (what is deleted, expired or replaced on one side may stay so), 1 failed, \
-2 wrong flags or filter, 3 done, but some events were refused or not reached: the report says which, \
+2 wrong flags or filter, 3 done, but some events were refused by either side or not reached: the report says which, \
 130 interrupted. What one side keeps to itself, as private events, is counted and does not fail.")]
 pub(crate) struct SyncArgs {
     /// The relay: wss://host or ws://host:port
@@ -243,7 +243,8 @@ impl ShownProgress {
 /// How many events are dealt with, and of how many that is known by now.
 fn done(totals: &SyncTotals) -> (u64, u64) {
     let there = totals.taken + totals.settled + totals.withheld + totals.refused_there.total();
-    let done = totals.stored + totals.refused_here.total() + totals.not_sent + totals.not_asked + there;
+    let done =
+        totals.stored + totals.refused_here.total() + totals.not_sent + totals.not_asked + there;
     (done, (totals.missing_here.max(totals.received) + totals.missing_there).max(done))
 }
 

@@ -70,6 +70,14 @@ async fn whoever_does_not_compare_is_read_by_pages() {
         "too many",
     )
     .await;
+    // It compares for some only, and this client has no key.
+    is_paged(
+        |message| vec![json!(["NEG-ERR", message[1], "auth-required: who are you?"]).to_string()],
+        "auth-required",
+    )
+    .await;
+    // It talks, and does not answer.
+    is_paged(|_| vec![json!(["NOTICE", "have a nice day"]).to_string(); 30], "nice day").await;
 }
 
 /// A relay may cut a second. What it cannot return is counted, and the walk goes on behind it.
@@ -86,6 +94,22 @@ async fn a_second_with_more_events_than_a_page_is_told_of_and_passed() {
     here.sync(&url, Direction::Down).await.unwrap();
     let totals = here.finish();
     assert_eq!((totals.stored, totals.unreached), (130, 1));
+}
+
+/// So is a second that a relay cuts which returns very few events at a time.
+#[tokio::test]
+async fn a_cut_second_is_told_of_however_short_pages_are() {
+    let mut events: Vec<Value> = (0..40).map(|n| event(n, 1_700_000_005)).collect();
+    events.extend((40..60).map(|n| event(n, 1_700_000_000)));
+    let url = play(move |message| match message[0].as_str() {
+        Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
+        _ => answer(message, &events, 30),
+    })
+    .await;
+    let here = Here::with(&[]);
+    here.sync(&url, Direction::Down).await.unwrap();
+    let totals = here.finish();
+    assert_eq!((totals.stored, totals.unreached), (50, 1));
 }
 
 /// Nothing is stored that was not asked for, does not match, or is not what it says it is.

@@ -1,0 +1,74 @@
+//! The state of a stream, for people and metrics.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::meter::SyncMeter;
+
+/// The state of a stream, for people and metrics.
+#[derive(Debug)]
+pub struct StreamStatus {
+    /// What was done.
+    pub meter: Arc<SyncMeter>,
+    pub(crate) connected: AtomicBool,
+    in_step: AtomicBool,
+    pub(crate) connections: AtomicU64,
+    pub(crate) waiting: AtomicU64,
+    pub(crate) last_error: Mutex<Option<String>>,
+    /// When the two were in step for the last time, or the start.
+    left_step: Mutex<std::time::Instant>,
+}
+
+impl Default for StreamStatus {
+    fn default() -> Self {
+        Self {
+            meter: Arc::default(),
+            connected: AtomicBool::new(false),
+            in_step: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            last_error: Mutex::default(),
+            left_step: Mutex::new(std::time::Instant::now()),
+        }
+    }
+}
+
+impl StreamStatus {
+    /// Whether the relay is connected.
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing was missed since the two were last compared.
+    pub fn is_in_step(&self) -> bool {
+        self.in_step.load(Ordering::Relaxed)
+    }
+
+    /// Connections that were made.
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Seconds since the two were last in step; 0 while they are.
+    pub fn behind_s(&self) -> u64 {
+        if self.is_in_step() { 0 } else { self.left_step.lock().elapsed().as_secs() }
+    }
+
+    pub(crate) fn set_in_step(&self, in_step: bool) {
+        if self.in_step.swap(in_step, Ordering::Relaxed) && !in_step {
+            *self.left_step.lock() = std::time::Instant::now();
+        }
+    }
+
+    /// Events that wait to be sent.
+    pub fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Why the last connection ended or was not made.
+    pub fn last_error(&self) -> Option<String> {
+        self.last_error.lock().clone()
+    }
+}

@@ -1,0 +1,118 @@
+//! Writes what relays send through a server or a database that may be gone for a while.
+//!
+//! Whatever fails is tried again until it is stored: a server may be stopped for an hour, and a disk
+//! may be full. A record that fails alone while all else works is refused, so that it does not hold
+//! up the others for ever.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hark_peers::{EventWriter, WriteOutcome};
+
+use super::engine::LOOK_EVERY;
+use crate::location::{ArchiveLocation, WriterHandle};
+
+/// The longest wait between two tries; each is twice the one before.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Failures in a row after which it is said, and fewer records are tried together.
+const FAILURES_MAX: u32 = 3;
+/// Failures in a row after which a single record is refused, which is after about a minute.
+const TRIES_MAX: u32 = 12;
+
+/// A writer that waits.
+pub(super) struct WaitingWriter {
+    pub(super) writer: WriterHandle,
+    pub(super) location: ArchiveLocation,
+    pub(super) stop: Arc<AtomicBool>,
+    /// Whether it waits now.
+    pub(super) waits: Arc<AtomicBool>,
+}
+
+impl EventWriter for WaitingWriter {
+    fn put(&mut self, records: Vec<Box<[u8]>>) -> Result<Vec<WriteOutcome>, String> {
+        let mut outcomes: Vec<Option<WriteOutcome>> = vec![None; records.len()];
+        let mut left: VecDeque<usize> = (0..records.len()).collect();
+        let (mut together, mut failures, mut wait) = (records.len(), 0, LOOK_EVERY);
+        while !left.is_empty() {
+            let part: Vec<usize> = left.iter().copied().take(together).collect();
+            let sent = part.iter().map(|&at| records[at].clone()).collect();
+            let failed = match self.writer.put(sent) {
+                Ok(written) => {
+                    let mut failed = None;
+                    for (&at, written) in part.iter().zip(written) {
+                        match written {
+                            Ok(outcome) => outcomes[at] = Some(Ok(outcome)),
+                            Err(words) => failed = Some(words),
+                        }
+                    }
+                    failed
+                }
+                Err(error) if matches!(self.writer, WriterHandle::Own(_)) => {
+                    return Err(format!("{error:#}"));
+                }
+                Err(error) => Some(format!("{error:#}")),
+            };
+            left.retain(|&at| outcomes[at].is_none());
+            let Some(words) = failed else {
+                (failures, wait) = (0, LOOK_EVERY);
+                if self.waits.swap(false, Ordering::Relaxed) {
+                    tracing::info!("events are written again");
+                }
+                continue;
+            };
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(words);
+            }
+            failures += 1;
+            if failures >= FAILURES_MAX {
+                if !self.waits.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        error = words,
+                        "events cannot be written; trying until they can"
+                    );
+                }
+                if self.works() {
+                    if part.len() == 1 && failures >= TRIES_MAX {
+                        tracing::warn!(error = words, "an event is refused that cannot be written");
+                        outcomes[part[0]] = Some(Err(words));
+                        left.pop_front();
+                        (failures, wait) = (0, LOOK_EVERY);
+                        continue;
+                    }
+                    together = part.len().div_ceil(2);
+                }
+            }
+            self.sleep(wait);
+            wait = (wait * 2).min(WAIT_MAX);
+            if matches!(self.writer, WriterHandle::Server(_))
+                && let Ok(Some(client)) = self.location.control()
+            {
+                self.writer = WriterHandle::Server(client);
+            }
+        }
+        self.waits.store(false, Ordering::Relaxed);
+        Ok(outcomes.into_iter().flatten().collect())
+    }
+}
+
+impl WaitingWriter {
+    /// Whether the server or the database answers and has no trouble.
+    fn works(&self) -> bool {
+        if let Some(store) = self.writer.own_store() {
+            return store.knows(&[0; 32]).is_ok();
+        }
+        let client = self.location.control().ok().flatten();
+        let stats = client.and_then(|mut client| client.stats().ok());
+        stats.is_some_and(|stats| stats["trouble"].is_null())
+    }
+
+    fn sleep(&self, mut wait: Duration) {
+        while !wait.is_zero() && !self.stop.load(Ordering::Relaxed) {
+            let step = wait.min(LOOK_EVERY);
+            std::thread::sleep(step);
+            wait -= step;
+        }
+    }
+}
