@@ -294,7 +294,7 @@ impl LiveStream<'_> {
             // So nothing falls between the comparison and the subscription. Some do not answer it.
             let _ = timeout(options.client.patience, self.opened.notified()).await;
         }
-        let mut from = earliest(self.since(), missed.take());
+        let mut from = earliest(self.since(), self.missed());
         let mut retry = RETRY;
         loop {
             let mut paged = false;
@@ -318,17 +318,17 @@ impl LiveStream<'_> {
                 tokio::select! {
                     () = missed.any() => {
                         tracing::warn!(relay = address.as_str(), "something was missed; comparing");
-                        from = missed.take();
+                        from = self.missed();
                         break;
                     }
                     () = sleep(Duration::from_secs(1)) => {}
                 }
                 if has_failed && compared.elapsed() >= retry {
-                    from = missed.take();
+                    from = self.missed();
                     break;
                 }
                 if compared.elapsed() >= COMPARE_EVERY {
-                    from = earliest(self.since(), missed.take());
+                    from = earliest(self.since(), self.missed());
                     break;
                 }
             }
@@ -350,6 +350,18 @@ impl LiveStream<'_> {
             }
             (None, Some(LastStep { at_s, paged: true })) => Some(at_s.saturating_sub(PAGED_BACK_S)),
             (None, _) => Some(0),
+        }
+    }
+
+    /// The time from which both are to be compared because of what was missed.
+    fn missed(&self) -> Option<u64> {
+        let from = self.memory.missed.take();
+        match (from, *self.memory.last.lock()) {
+            // It is not known what was missed, and reading all pages again takes long.
+            (Some(0), Some(LastStep { at_s, paged: true })) => {
+                Some(at_s.saturating_sub(PAGED_BACK_S))
+            }
+            _ => from,
         }
     }
 

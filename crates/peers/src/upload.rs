@@ -100,17 +100,15 @@ impl Uploader<'_> {
         let mut running = FuturesUnordered::new();
         let (mut waiting_ids, mut waiting) = (VecDeque::new(), VecDeque::new());
         let (mut bytes, mut is_open, mut silent) = (0, true, 0);
-        let mut not_before = Instant::now();
+        // Where a relay bounds the rate, fewer are sent at a time, until it takes them all.
+        let (mut not_before, mut window, mut refusals) = (Instant::now(), UNANSWERED_MAX, 0);
         loop {
             if waiting.is_empty() && !waiting_ids.is_empty() {
                 let count = waiting_ids.len().min(READ_TOGETHER);
                 self.read(waiting_ids.drain(..count).collect(), &mut waiting).await?;
             }
             let now = Instant::now();
-            while running.len() < UNANSWERED_MAX
-                && bytes < UNANSWERED_BYTES_MAX
-                && now >= not_before
-            {
+            while running.len() < window && bytes < UNANSWERED_BYTES_MAX && now >= not_before {
                 let Some(mut upload): Option<Upload> = waiting.pop_front() else { break };
                 if let Some(plugin) = self.plugin.filter(|_| upload.retries == 0)
                     && let Err(refusal) = plugin.accept(&upload.event.json).await
@@ -142,9 +140,17 @@ impl Uploader<'_> {
                         Ok(answer) => {
                             silent = 0;
                             if let Some(again) = self.answered(upload, answer).await? {
-                                let wait = Duration::from_secs(1 << again.retries);
-                                not_before = not_before.max(Instant::now() + wait);
+                                let now = Instant::now();
+                                // One wait is for all that were on their way.
+                                if now >= not_before {
+                                    refusals = RETRIES_MAX.min(refusals + 1);
+                                    not_before = now + Duration::from_secs(1 << refusals);
+                                    window = (window / 4).max(1);
+                                }
                                 waiting.push_front(again);
+                            } else {
+                                refusals = 0;
+                                window = UNANSWERED_MAX.min(window + 1);
                             }
                         }
                         Err(PeerError::Silent { .. }) if silent < SILENT_MAX => {
