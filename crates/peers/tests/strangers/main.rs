@@ -268,6 +268,29 @@ async fn answers_to_uploads_are_counted_and_rates_are_waited_for() {
     assert_eq!([refused("blocked"), refused("no answer"), refused("pow")], [1, 1, 2]);
 }
 
+/// A relay that takes few events at a time has all of them in the end.
+#[tokio::test]
+async fn a_relay_that_bounds_the_rate_gets_everything_more_slowly() {
+    let ours: Vec<Value> = (0..300).map(|n| event(n, 1_700_000_000 + n)).collect();
+    let (began, taken) = (std::time::Instant::now(), AtomicUsize::new(0));
+    let url = play(move |message| match message[0].as_str() {
+        Some("EVENT") => {
+            let most = 100 + began.elapsed().as_millis() as usize / 20;
+            let accepted = taken.load(Ordering::Relaxed) < most;
+            taken.fetch_add(usize::from(accepted), Ordering::Relaxed);
+            let reason = if accepted { "" } else { "rate-limited: slower" };
+            vec![json!(["OK", message[1]["id"], accepted, reason]).to_string()]
+        }
+        Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
+        _ => answer(message, &[], 500),
+    })
+    .await;
+    let here = Here::with(&ours);
+    here.sync(&url, Direction::Up).await.unwrap();
+    let totals = here.finish();
+    assert_eq!((totals.taken, totals.refused_there.total()), (300, 0), "{totals:?}");
+}
+
 /// A relay that asks for AUTH gets it, and then answers.
 #[tokio::test]
 async fn a_relay_that_asks_for_it_gets_a_proof_of_the_key() {
