@@ -13,3 +13,7 @@ pub mod token;
 
 pub use record::{CLASS_MAX, Part, RecordWords, TOKENS_MAX, WeighedWord};
 pub use search_text::{NeededWord, SearchText, SearchTextError};
+
+/// The version of how texts become words and words get their classes. What was indexed by another
+/// one is to be indexed anew.
+pub const VERSION: u64 = 1;

@@ -18,8 +18,10 @@
 //! relevance that doubles with each class and halves with each week of age.) All of this is whole
 //! numbers, so all stores agree.
 
+use std::cell::OnceCell;
+
 use crate::language::Scripts;
-use crate::search_text::SearchText;
+use crate::search_text::{NeededWord, SearchText};
 use crate::token::Tokens;
 
 /// The highest class.
@@ -47,6 +49,9 @@ pub struct RecordWords {
     titles: Tokens,
     bodies: Tokens,
     languages: Vec<Box<str>>,
+    scripts: OnceCell<Scripts>,
+    /// The first place of each distinct word, and whether that is in a body, by the word.
+    sorted: OnceCell<Vec<(bool, u32)>>,
 }
 
 /// A word of a record, as an index has it.
@@ -83,10 +88,18 @@ impl RecordWords {
         self.titles.clear();
         self.bodies.clear();
         self.languages.clear();
+        self.forget();
+    }
+
+    /// Drops what was derived from the texts.
+    fn forget(&mut self) {
+        self.scripts.take();
+        self.sorted.take();
     }
 
     /// Adds a text of the record.
     pub fn add(&mut self, part: Part, text: &str) {
+        self.forget();
         let others = if part == Part::Title { self.bodies.len() } else { self.titles.len() };
         let max = TOKENS_MAX.saturating_sub(others);
         match part {
@@ -148,20 +161,54 @@ impl RecordWords {
         tokens.get(word.place as usize)
     }
 
+    fn word_at(&self, (in_body, place): (bool, u32)) -> &str {
+        let tokens = if in_body { &self.bodies } else { &self.titles };
+        tokens.get(place as usize)
+    }
+
+    fn sorted(&self) -> &[(bool, u32)] {
+        self.sorted.get_or_init(|| {
+            let places = |in_body, tokens: &Tokens| {
+                (0..tokens.places() as u32).map(move |place| (in_body, place))
+            };
+            let all = places(false, &self.titles).chain(places(true, &self.bodies));
+            let mut all: Vec<_> = all.filter(|at| !self.word_at(*at).is_empty()).collect();
+            all.sort_unstable_by_key(|at| self.word_at(*at));
+            all.dedup_by(|a, b| self.word_at(*a) == self.word_at(*b));
+            all
+        })
+    }
+
+    /// Returns the distinct words, ascending. They are sorted when they are first asked for; from
+    /// then on [`RecordWords::points`] compares a question that lacks a word in a few steps.
+    pub fn distinct(&self) -> impl Iterator<Item = &str> {
+        self.sorted().iter().map(|at| self.word_at(*at))
+    }
+
+    /// Returns whether the record has a word, or one that begins so.
+    fn has(&self, sorted: &[(bool, u32)], needed: &NeededWord) -> bool {
+        let at = sorted.partition_point(|at| self.word_at(*at) < &*needed.word);
+        sorted.get(at).is_some_and(|at| {
+            let word = self.word_at(*at);
+            if needed.is_prefix { word.starts_with(&*needed.word) } else { word == &*needed.word }
+        })
+    }
+
     /// Returns the sum of the classes of the words and phrases asked for. `None` if one of them is
     /// missing, or if the record is in another language.
     pub fn points(&self, asked: &SearchText) -> Option<u32> {
+        if let Some(sorted) = self.sorted.get()
+            && !asked.needed().iter().all(|needed| self.has(sorted, needed))
+        {
+            return None;
+        }
         let mut points = 0;
         for term in asked.terms() {
-            let count = |tokens: &Tokens| {
-                let last = tokens.places().saturating_sub(term.words().len() - 1);
-                (0..last).filter(|&at| term.is_at(tokens, at)).count()
-            };
-            if count(&self.titles) > 0 {
+            if term.count_in(&self.titles, 1) > 0 {
                 points += u32::from(CLASS_MAX);
                 continue;
             }
-            match count(&self.bodies) {
+            match term.count_in(&self.bodies, usize::MAX) {
                 0 => return None,
                 found => points += u32::from(body_class(found, self.bodies.len())),
             }
@@ -176,8 +223,11 @@ impl RecordWords {
         if !self.languages.is_empty() {
             return languages.iter().any(|language| self.languages.contains(language));
         }
-        let mut scripts = Scripts::default();
-        self.titles.iter().chain(self.bodies.iter()).for_each(|word| scripts.add(word));
+        let scripts = self.scripts.get_or_init(|| {
+            let mut scripts = Scripts::default();
+            self.titles.iter().chain(self.bodies.iter()).for_each(|word| scripts.add(word));
+            scripts
+        });
         languages.iter().any(|language| scripts.may_be(language))
     }
 }
@@ -260,6 +310,48 @@ mod tests {
             assert_eq!(word.hash, hash(text));
             let asked = if text == "京" { "京*" } else { text };
             assert_eq!(points(&record, asked), Some(word.class.into()), "{text}");
+        }
+    }
+
+    #[test]
+    fn phrases_that_overlap_themselves_are_counted_like_by_a_loop() {
+        let mut state = 1_u64;
+        let mut words = |count: usize| {
+            let word = |_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                if state >> 62 == 0 { "ab " } else { "a " }
+            };
+            (0..count).map(word).collect::<String>()
+        };
+        for round in 0..200 {
+            let (text, phrase) = (words(60), words(1 + round % 7));
+            let star = if round % 3 == 0 { "*" } else { "" };
+            let asked = format!("\"{}{star}\"", phrase.trim());
+            let text: Vec<&str> = text.split_whitespace().collect();
+            let phrase: Vec<&str> = phrase.split_whitespace().collect();
+            let is_at = |at: &[&str]| {
+                let (last, all) = phrase.split_last().unwrap();
+                let word = at[all.len()];
+                at.starts_with(all) && (word == *last || (star == "*" && word.starts_with(last)))
+            };
+            let found = text.windows(phrase.len()).filter(|at| is_at(at)).count();
+            let expected = (found > 0).then(|| u32::from(body_class(found, text.len())));
+            let record = record(&[(Part::Body, &text.join(" "))]);
+            let asked = SearchText::parse(&asked).unwrap().unwrap();
+            assert_eq!(record.points(&asked), expected, "{asked:?} in {text:?}");
+            assert_eq!(record.distinct().collect::<Vec<_>>(), ["a", "ab"]);
+            assert_eq!(record.points(&asked), expected, "{asked:?} in {text:?}, sorted");
+        }
+    }
+
+    #[test]
+    fn a_phrase_is_looked_for_in_few_comparisons_wherever_its_words_are() {
+        let text = record(&[(Part::Body, &"a ".repeat(TOKENS_MAX))]);
+        for last in ["a", "b", "b*"] {
+            let asked = format!("\"{}{last}\"", "a ".repeat(59));
+            let asked = SearchText::parse(&asked).unwrap().unwrap();
+            let steps = crate::search_text::count_steps(&asked.terms()[0], &text.bodies);
+            assert!(steps <= 3 * TOKENS_MAX, "{steps} comparisons for {asked:?}");
         }
     }
 

@@ -33,6 +33,9 @@ pub(crate) struct SearchTerm {
     words: Vec<Box<str>>,
     /// Whether the last word is only the beginning of a word.
     is_prefix: bool,
+    /// For each word that is not a beginning: how many words at the start of the phrase end with it
+    /// again, so that no place of a text is compared with all of them.
+    borders: Vec<u16>,
 }
 
 /// A word that every match has.
@@ -74,19 +77,68 @@ impl std::fmt::Display for SearchTextError {
 }
 
 impl SearchTerm {
-    pub(crate) fn words(&self) -> &[Box<str>] {
-        &self.words
+    /// Makes a term of words, of which there is at least one.
+    fn new(words: Vec<Box<str>>, is_prefix: bool) -> Self {
+        let whole = if is_prefix { &words[..words.len() - 1] } else { &words[..] };
+        let mut borders: Vec<u16> = Vec::with_capacity(whole.len());
+        for at in 0..whole.len() {
+            let mut border = if at == 0 { 0 } else { usize::from(borders[at - 1]) };
+            while at > 0 && border > 0 && whole[border] != whole[at] {
+                border = usize::from(borders[border - 1]);
+            }
+            borders.push((border + usize::from(at > 0 && whole[border] == whole[at])) as u16);
+        }
+        Self { words, is_prefix, borders }
     }
 
-    /// Whether the words follow one another from a place on.
-    #[inline]
-    pub(crate) fn is_at(&self, tokens: &Tokens, place: usize) -> bool {
-        let last = self.words.len() - 1;
-        self.words.iter().enumerate().all(|(at, word)| {
-            let token = tokens.get(place + at);
-            if at == last && self.is_prefix { token.starts_with(&**word) } else { token == &**word }
-        })
+    /// Counts the places from which on the words follow one another, `max` at most.
+    pub(crate) fn count_in(&self, tokens: &Tokens, max: usize) -> usize {
+        self.count(tokens, max, &mut || {})
     }
+
+    /// Calls `step` for each comparison of two words: a phrase takes at most three for each place
+    /// (Knuth, Morris and Pratt), however often its words are repeated in it and in the text.
+    #[inline]
+    fn count(&self, tokens: &Tokens, max: usize, step: &mut impl FnMut()) -> usize {
+        let whole = self.borders.len();
+        let beginning = self.words.last().filter(|_| self.is_prefix);
+        let (mut count, mut matched) = (0, 0);
+        for token in tokens.iter() {
+            if count == max {
+                break;
+            }
+            if matched == whole
+                && let Some(beginning) = beginning
+            {
+                // All words before the beginning of a word were matched up to here.
+                step();
+                count += usize::from(token.starts_with(&**beginning));
+            }
+            if matched == whole && whole > 0 {
+                matched = usize::from(self.borders[whole - 1]);
+            }
+            while matched < whole {
+                step();
+                if *self.words[matched] == *token {
+                    matched += 1;
+                    break;
+                }
+                if matched == 0 {
+                    break;
+                }
+                matched = usize::from(self.borders[matched - 1]);
+            }
+            count += usize::from(matched == whole && beginning.is_none());
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn count_steps(term: &SearchTerm, tokens: &Tokens) -> usize {
+    let mut steps = 0;
+    term.count(tokens, usize::MAX, &mut || steps += 1);
+    steps
 }
 
 /// A piece of a search text.
@@ -153,7 +205,7 @@ impl SearchText {
                 continue;
             }
             let is_prefix = is_open || inner.trim_end().ends_with('*');
-            let term = SearchTerm { words: tokens.iter().map(Box::from).collect(), is_prefix };
+            let term = SearchTerm::new(tokens.iter().map(Box::from).collect(), is_prefix);
             if terms.contains(&term) {
                 continue;
             }
@@ -211,7 +263,7 @@ impl SearchText {
 
 fn needed(terms: &[SearchTerm]) -> Vec<NeededWord> {
     let mut needed: Vec<NeededWord> = Vec::new();
-    for (term, SearchTerm { words, is_prefix }) in terms.iter().enumerate() {
+    for (term, SearchTerm { words, is_prefix, .. }) in terms.iter().enumerate() {
         for (at, word) in words.iter().enumerate() {
             let is_prefix = *is_prefix && at + 1 == words.len();
             let known = |one: &NeededWord| one.word == *word && one.is_prefix == is_prefix;
