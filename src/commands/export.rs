@@ -73,6 +73,8 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
     for query in &mut queries {
         query.from = query.from.max(time(args.since.unwrap_or(0)));
         query.to = query.to.min(args.until.map_or(u64::MAX, time));
+        // An import needs the order of time.
+        query.ranked = false;
         query.order = if args.newest_first { Order::NewestFirst } else { Order::OldestFirst };
     }
     let store = location.read()?;
