@@ -26,9 +26,9 @@ use hark_codec::record::{Id, Record};
 
 use self::ranges::IdRanges;
 use crate::meter::HistogramSnapshot;
-use crate::query::Query;
 use crate::query::explain::Explanation;
 use crate::query::plan::Set;
+use crate::query::{Query, SearchRank};
 
 pub mod label_values;
 pub mod memory;
@@ -195,6 +195,11 @@ pub trait Search: Send {
     /// Returns the set that drives the search in the largest part opened so far. `None` if nothing
     /// in the opened parts can match.
     fn driver(&self) -> Option<Set>;
+
+    /// Returns the rank of the last record delivered, if the query is ranked.
+    fn last_rank(&self) -> Option<SearchRank> {
+        None
+    }
 }
 
 /// What several stores take of a disk.

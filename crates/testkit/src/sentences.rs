@@ -121,8 +121,8 @@ impl TextSource for Sentences {
         }
     }
 
-    fn has_texts(&self, kind: u32) -> bool {
-        self.kinds.contains(&kind)
+    fn kinds(&self) -> &[u32] {
+        self.kinds
     }
 
     fn fingerprint(&self) -> u64 {

@@ -17,7 +17,7 @@ use super::prepared::PreparedQuery;
 use super::ranked::RankBound;
 use super::source::Source;
 use super::stream::{PostingSlice, PostingStream};
-use super::words::{LazyWords, TEXT_ROWS};
+use super::words::LazyWords;
 use super::{Order, Query};
 
 /// The most rows that are gathered at once.
@@ -379,6 +379,12 @@ impl<S: Source> SourceWalk<S> {
         WalkStep::Found
     }
 
+    /// Returns whether the work is done although rows of the block are left: their texts cost far
+    /// more than the rows themselves.
+    fn is_tired(&self, work: u64) -> bool {
+        work == 0 && self.query.words.is_some() && self.next < self.block.len()
+    }
+
     /// Takes the next row of the block, and prefetches the record of a later one.
     #[inline]
     fn next_of_block(&mut self) -> Option<(u32, S::RecordLocation, u32)> {
@@ -454,6 +460,10 @@ impl<S: Source> SourceWalk<S> {
         let passed = (rows - kept.len()) as u64;
         self.visited += passed;
         *work = work.saturating_sub(passed);
+        if let Some(rank) = &mut self.rank {
+            // What is left tells the driver's classes.
+            rank.terms.drain(..self.cuts.len());
+        }
         self.cuts.clear();
         self.driver = Driver::Keys(kept.into_iter());
     }
@@ -553,8 +563,9 @@ fn has_words(
     visited: &mut u64,
 ) -> bool {
     let Some(words) = query.words.as_ref().filter(|_| query.rank.is_none()) else { return true };
-    *work = work.saturating_sub(TEXT_ROWS);
-    *visited += TEXT_ROWS;
+    let rows = words.cost(record);
+    *work = work.saturating_sub(rows);
+    *visited += rows;
     words.matches(record, &LazyWords::default())
 }
 
@@ -654,7 +665,9 @@ pub trait AnyWalk: Send {
 impl<S: Source> AnyWalk for SourceWalk<S> {
     fn advance(&mut self, work: &mut u64) -> WalkStep {
         loop {
-            while let Some((row, location, value)) = self.next_of_block() {
+            while !self.is_tired(*work)
+                && let Some((row, location, value)) = self.next_of_block()
+            {
                 let Some(record) = self.source.read(row, location) else {
                     self.damaged += 1;
                     continue;
@@ -668,6 +681,9 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
                     self.here = Some((row, location));
                     return WalkStep::Found;
                 }
+            }
+            if self.is_tired(*work) {
+                return WalkStep::Paused;
             }
             match self.fill(work) {
                 WalkStep::Found => {}
@@ -694,6 +710,7 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
         }
         loop {
             while *wanted > 0
+                && !self.is_tired(*work)
                 && let Some((row, location, value)) = self.next_of_block()
             {
                 let Some(record) = self.source.read(row, location) else {
@@ -719,6 +736,9 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
             }
             if *wanted == 0 {
                 return WalkEnd::Full;
+            }
+            if self.is_tired(*work) {
+                return WalkEnd::Paused;
             }
             match self.fill(work) {
                 WalkStep::Found => {}

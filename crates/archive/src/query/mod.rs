@@ -19,7 +19,7 @@ mod stream;
 pub mod words;
 
 pub use gate::{Gate, UngatedQuery};
-pub use words::{LazyWords, SearchRank, TextSource, WordCondition};
+pub use words::{LazyWords, SearchRank, TextSource, WordCondition, text_rows};
 
 /// The order of the results. Both orders are total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -138,7 +138,8 @@ impl Default for Query {
 }
 
 impl Query {
-    /// Sorts and deduplicates the lists, and removes excluded kinds from `kinds`.
+    /// Sorts and deduplicates the lists, and removes excluded kinds from `kinds`. A query for words
+    /// names the kinds that have texts, so no record of another kind is visited.
     pub fn normalise(&mut self) {
         fn tidy<T: Ord>(list: &mut Vec<T>) {
             if !list.is_sorted_by(|a, b| a < b) {
@@ -151,6 +152,13 @@ impl Query {
         tidy(&mut self.not_authors);
         self.kinds.iter_mut().for_each(tidy);
         tidy(&mut self.not_kinds);
+        if let Some(words) = &self.words {
+            let with_texts = words.texts().kinds();
+            match &mut self.kinds {
+                None => self.kinds = Some(with_texts.to_vec()),
+                Some(kinds) => kinds.retain(|kind| with_texts.binary_search(kind).is_ok()),
+            }
+        }
         if let Some(kinds) = self.kinds.as_mut().filter(|_| !self.not_kinds.is_empty()) {
             kinds.retain(|kind| !self.not_kinds.contains(kind));
         }

@@ -7,7 +7,7 @@
 //! kept, and the walk ends at rows so old that no bonus suffices. In the end the best are read by
 //! their ids and passed on.
 
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +16,14 @@ use hark_codec::record::{Id, Record};
 use hark_words::RecordWords;
 
 use super::plan::Set;
-use super::words::{SearchRank, TEXT_ROWS, WordCondition};
+use super::words::{SearchRank, WordCondition};
 use super::{Order, Query};
 use crate::store::{Search, SearchError, SearchProgress};
 
 /// Records that are read by their ids at once.
 const CHUNK: usize = 32;
+/// Bytes of such records that are kept until they are passed on, but for the first record.
+const READY_BYTES_MAX: usize = 64 << 10;
 
 /// The score below which records are not wanted, shared by a search and the walks below it.
 #[derive(Debug)]
@@ -75,11 +77,15 @@ pub struct RankedSearch {
     more: bool,
     read: ReadById,
     /// Records that were read and not passed on yet, the next one last.
-    ready: Vec<Box<[u8]>>,
+    ready: Vec<(SearchRank, Box<[u8]>)>,
+    /// Records that are read next.
+    chunk: usize,
+    /// The rank of the last record that was passed on.
+    last: Option<SearchRank>,
     seq: u64,
     visited: u64,
-    /// Records whose text was divided into words, and buffers for the next one.
-    texts: u64,
+    /// Rows that the texts divided into words count as, and buffers for the next one.
+    text_rows: u64,
     words: RecordWords,
     damaged: u64,
     driver: Option<Set>,
@@ -105,8 +111,10 @@ impl RankedSearch {
             more: false,
             read,
             ready: Vec::new(),
+            chunk: CHUNK,
+            last: None,
             visited: 0,
-            texts: 0,
+            text_rows: 0,
             words: RecordWords::default(),
             damaged: 0,
             driver,
@@ -123,17 +131,19 @@ impl RankedSearch {
 
     /// Ranks matches for one slice. Returns how it went on, or `None` once all are ranked.
     fn rank(&mut self, work: u64) -> Result<Option<SearchProgress>, SearchError> {
-        let Self { search: Some(search), best, bound, limit, more, texts, words, .. } = self else {
+        let Self { search: Some(search), best, bound, limit, more, text_rows, words, .. } = self
+        else {
             return Ok(None);
         };
-        let (mut is_over, mut left) = (false, (work / TEXT_ROWS).max(1));
+        let (mut is_over, mut left) = (false, work);
         let progress = search.slice(work, &mut |record: &Record<'_>| {
             if *more && !bound.admits_any(record.time()) {
                 is_over = true;
                 return ControlFlow::Break(());
             }
-            left -= 1;
-            *texts += 1;
+            let rows = bound.words.cost(record);
+            left = left.saturating_sub(rows);
+            *text_rows += rows;
             let flow = if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
             let Some(rank) = bound.words.rank_in(record, words) else { return flow };
             if best.len() < *limit {
@@ -152,7 +162,7 @@ impl RankedSearch {
             flow
         });
         let progress = progress?;
-        self.visited = search.visited() + self.texts * TEXT_ROWS;
+        self.visited = search.visited() + self.text_rows;
         self.damaged = search.damaged();
         self.driver = search.driver();
         match progress {
@@ -171,15 +181,29 @@ impl RankedSearch {
 
     /// Reads the next records by their ids.
     fn read_some(&mut self) -> Result<(), SearchError> {
-        let from = self.sorted.len().saturating_sub(CHUNK);
-        let chunk = self.sorted.split_off(from);
+        let from = self.sorted.len().saturating_sub(self.chunk);
+        let mut chunk = self.sorted.split_off(from);
         let times = || chunk.iter().map(SearchRank::time);
         let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
         let mut search = (self.read)(chunk.iter().map(|rank| rank.id).collect(), first, last)?;
-        let mut found: Vec<(usize, Box<[u8]>)> = Vec::with_capacity(chunk.len());
+        // By their places in the chunk, which like `sorted` has the best last. Where there are too
+        // many bytes, the worst are left for later.
+        let mut found: BTreeMap<usize, Box<[u8]>> = BTreeMap::new();
+        let (mut bytes, mut left) = (0, 0);
         let progress = search.slice(u64::MAX, &mut |record| {
             if let Some(at) = chunk.iter().position(|rank| rank.id == *record.id()) {
-                found.push((at, record.bytes().into()));
+                if at < left {
+                    return ControlFlow::Continue(());
+                }
+                bytes += record.bytes().len();
+                found.insert(at, record.bytes().into());
+                while bytes > READY_BYTES_MAX
+                    && found.len() > 1
+                    && let Some((at, dropped)) = found.pop_first()
+                {
+                    bytes -= dropped.len();
+                    left = at + 1;
+                }
             }
             ControlFlow::Continue(())
         })?;
@@ -188,9 +212,12 @@ impl RankedSearch {
         }
         self.visited += search.visited();
         self.damaged += search.damaged();
-        // Both are the worst first. A record that was deleted meanwhile is left out.
-        found.sort_unstable_by_key(|(at, _)| *at);
-        self.ready = found.into_iter().map(|(_, bytes)| bytes).collect();
+        // A record that was deleted meanwhile is left out.
+        self.ready = found.into_iter().map(|(at, bytes)| (chunk[at], bytes)).collect();
+        // No more are read next than are likely to be kept.
+        self.chunk = if left == 0 { CHUNK } else { (2 * self.ready.len()).clamp(1, CHUNK) };
+        chunk.truncate(left);
+        self.sorted.append(&mut chunk);
         Ok(())
     }
 }
@@ -208,8 +235,9 @@ impl Search for RankedSearch {
         }
         let mut work = work.max(1);
         loop {
-            while let Some(bytes) = self.ready.pop() {
+            while let Some((rank, bytes)) = self.ready.pop() {
                 work = work.saturating_sub(1);
+                self.last = Some(rank);
                 let is_break = Record::new(&bytes).is_ok_and(|record| sink(&record).is_break());
                 if is_break || work == 0 {
                     return Ok(SearchProgress::Paused);
@@ -236,5 +264,9 @@ impl Search for RankedSearch {
 
     fn driver(&self) -> Option<Set> {
         self.driver
+    }
+
+    fn last_rank(&self) -> Option<SearchRank> {
+        self.last
     }
 }

@@ -10,16 +10,22 @@ use std::sync::Arc;
 use hark_codec::record::{Id, Record};
 use hark_words::{CLASS_MAX, Part, RecordWords, SearchText};
 
-/// Rows that a text counts as if it is divided into words.
-pub(super) const TEXT_ROWS: u64 = 16;
+/// Returns the rows that a record's text counts as if it is divided into words.
+pub fn text_rows(record: &Record<'_>) -> u64 {
+    16 + record.wire().len() as u64 / 32
+}
 
 /// The texts that a network's records have.
 pub trait TextSource: Send + Sync {
     /// Passes the texts of a record that are searched to `each`, titles first. None for a record
     /// of a kind that is not searched.
     fn texts(&self, record: &Record<'_>, each: &mut dyn FnMut(Part, &str));
+    /// Returns the kinds of records that may have texts, ascending.
+    fn kinds(&self) -> &[u32];
     /// Returns whether a record of the kind may have texts. Cheap.
-    fn has_texts(&self, kind: u32) -> bool;
+    fn has_texts(&self, kind: u32) -> bool {
+        self.kinds().binary_search(&kind).is_ok()
+    }
     /// Returns a number that tells this choice of texts from any other, also after a restart.
     fn fingerprint(&self) -> u64;
     /// Returns by how much newer a record must be to rank like one of a class more, in the unit of
@@ -32,7 +38,7 @@ pub trait TextSource: Send + Sync {
 pub struct LazyWords(OnceCell<Box<RecordWords>>);
 
 impl LazyWords {
-    fn get(&self, record: &Record<'_>, texts: &dyn TextSource) -> &RecordWords {
+    pub(crate) fn get(&self, record: &Record<'_>, texts: &dyn TextSource) -> &RecordWords {
         self.0.get_or_init(|| {
             let mut words = Box::<RecordWords>::default();
             texts.texts(record, &mut |part, text| words.add(part, text));
@@ -98,6 +104,16 @@ impl WordCondition {
         Self { asked, texts }
     }
 
+    /// Returns which texts records have.
+    pub(crate) fn texts(&self) -> &Arc<dyn TextSource> {
+        &self.texts
+    }
+
+    /// Returns the rows that it takes to compare a record's words with the question's.
+    pub(super) fn cost(&self, record: &Record<'_>) -> u64 {
+        if self.texts.has_texts(record.kind()) { text_rows(record) } else { 0 }
+    }
+
     /// Returns the number of terms that are looked up for the words.
     pub(super) fn lookups(&self) -> usize {
         self.needed().len() * super::prepared::WORD_TERMS
@@ -133,7 +149,13 @@ impl WordCondition {
 
     /// Returns the record's place among the results. `None` if it has not all the words.
     pub fn rank(&self, record: &Record<'_>) -> Option<SearchRank> {
-        Some(self.rank_of(record, self.points(record, &LazyWords::default())?))
+        self.rank_with(record, &LazyWords::default())
+    }
+
+    /// Does the same as [`WordCondition::rank`], with the words of the record, which several
+    /// queries share.
+    pub(crate) fn rank_with(&self, record: &Record<'_>, words: &LazyWords) -> Option<SearchRank> {
+        Some(self.rank_of(record, self.points(record, words)?))
     }
 
     /// Returns the score of a record of this time whose words have these classes in sum.

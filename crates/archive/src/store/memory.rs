@@ -17,7 +17,7 @@ use super::{
 use crate::effects::{Effects, Rules};
 use crate::query::explain::{Explanation, SourcePlan};
 use crate::query::plan::Set;
-use crate::query::{Order, Position, Query};
+use crate::query::{Order, Position, Query, SearchRank, WordCondition};
 
 /// A store that keeps everything in memory and indexes nothing but ids and authors.
 pub struct MemoryStore {
@@ -230,6 +230,7 @@ impl Store for MemoryStore {
         Ok(Box::new(MemorySearch {
             limit: query.limit,
             records: found,
+            ranking: query.ranking().cloned(),
             delivered: 0,
             seq: state.seq,
             visited: state.records.values().filter(|bytes| shows(&query, bytes)).count() as u64,
@@ -330,6 +331,7 @@ impl IdRanges for MemoryRanges {
 
 struct MemorySearch {
     records: Vec<Arc<[u8]>>,
+    ranking: Option<Arc<WordCondition>>,
     limit: usize,
     delivered: usize,
     seq: u64,
@@ -365,5 +367,10 @@ impl Search for MemorySearch {
 
     fn driver(&self) -> Option<Set> {
         Some(Set::Time)
+    }
+
+    fn last_rank(&self) -> Option<SearchRank> {
+        let last = self.records.get(self.delivered.checked_sub(1)?)?;
+        self.ranking.as_ref()?.rank(&view(last))
     }
 }

@@ -22,8 +22,8 @@ pub const KINDS: [u32; 18] = [
 
 /// A week, by which an event must be newer to rank like one of a class more.
 const CLASS_S: u64 = 7 * 86_400;
-/// The version of what this file says, which is part of a fingerprint: another one has all events
-/// indexed anew.
+/// The version of what this file says, which is part of a fingerprint beside that of
+/// [`hark_words`]: another one has all events indexed anew.
 const VERSION: u64 = 1;
 
 /// Which texts are searched.
@@ -100,15 +100,17 @@ impl TextSource for EventTexts {
         });
     }
 
-    fn has_texts(&self, kind: u32) -> bool {
-        self.0.kinds.binary_search(&kind).is_ok()
+    fn kinds(&self) -> &[u32] {
+        &self.0.kinds
     }
 
     fn fingerprint(&self) -> u64 {
         let TextChoice { kinds, parts } = &self.0;
         let flag = |all: u64, part| all << 1 | u64::from(parts.contains(part));
         let flags = TextPart::ALL.iter().fold(1, flag);
-        let numbers = [VERSION, flags].into_iter().chain(kinds.iter().map(|kind| u64::from(*kind)));
+        let numbers = [VERSION, hark_words::VERSION, flags]
+            .into_iter()
+            .chain(kinds.iter().map(|kind| u64::from(*kind)));
         numbers.fold(0xcbf2_9ce4_8422_2325, |all, number| {
             let mixed = (all ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             mixed ^ mixed >> 29
@@ -155,10 +157,16 @@ impl EventTexts {
 }
 
 fn of_profile(content: &str, each: &mut dyn FnMut(Part, &str)) {
-    profile::strings(content, |name, value| match name {
-        "name" | "display_name" | "nip05" => each(Part::Title, value),
-        "about" => each(Part::Body, value),
-        _ => {}
+    // Names come first, wherever they are: only so many words of an event are read.
+    profile::strings(content, |name, value| {
+        if matches!(name, "name" | "display_name" | "nip05") {
+            each(Part::Title, value);
+        }
+    });
+    profile::strings(content, |name, value| {
+        if name == "about" {
+            each(Part::Body, value);
+        }
     });
 }
 
@@ -209,11 +217,11 @@ mod tests {
 
     #[test]
     fn a_profile_has_the_texts_of_its_fields() {
-        let content = r#"{"name":"bob","about":"I \"am\" Bob","picture":"https://x","nip05":"bob@x.org","n":1}"#;
+        let content = r#"{"about":"I \"am\" Bob","name":"bob","picture":"https://x","nip05":"bob@x.org","n":1}"#;
         let source = TextChoice::default().source(&[]);
         let all = texts(&*source, &record(0, "[]", content));
         assert_eq!(all.len(), 3);
-        assert!(all.contains(&(Part::Body, "I \"am\" Bob".into())));
+        assert_eq!(all[2], (Part::Body, "I \"am\" Bob".into()), "names come first");
         assert_eq!(texts(&*source, &record(0, "[]", "no JSON")), []);
         let others = TextChoice { parts: vec![TextPart::Content], ..TextChoice::default() };
         assert_eq!(texts(&*others.source(&[]), &record(0, "[]", content)), []);

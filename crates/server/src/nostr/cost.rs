@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hark_archive::query::SearchRank;
 use hark_archive::{Query, Record, Search, SearchError, SearchProgress, Store};
 
 use super::metrics::RelayMetrics;
@@ -97,10 +98,15 @@ impl QuestionCost {
         let spent = started.elapsed();
         search.spent += spent;
         self.note(spent, search.spent, SearchDriver::from(search.search.driver()));
-        self.visited += visited;
-        self.metrics.rows_visited.add(visited);
-        self.rated.visited(visited);
+        self.read(visited);
         Ok((progress?, work.saturating_sub(visited).max(1)))
+    }
+
+    /// Counts `rows` that were visited beside a search.
+    pub(super) fn read(&mut self, rows: u64) {
+        self.visited += rows;
+        self.metrics.rows_visited.add(rows);
+        self.rated.visited(rows);
     }
 
     /// Counts `records` that were sent.
@@ -157,6 +163,11 @@ impl TimedSearch {
     /// Whether the search met a record that could not be read.
     pub(super) fn has_met_damage(&self) -> bool {
         self.search.damaged() > 0
+    }
+
+    /// See [`Search::last_rank`].
+    pub(super) fn last_rank(&self) -> Option<SearchRank> {
+        self.search.last_rank()
     }
 
     /// See [`Search::seq`].

@@ -9,6 +9,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use hark_archive::query::{LazyWords, text_rows};
 use hark_archive::{Query, Record, SearchProgress};
 use hark_codec::nostr::reply;
 
@@ -98,15 +99,23 @@ impl CountJob {
         };
         let (before, count) = (&self.queries[..self.at], &mut self.count);
         let hll = &mut self.hll;
-        let progress = self.cost.slice(&mut search, work.max(1), &mut |record: &Record<'_>| {
-            if !before.iter().any(|query| query.matches(record)) {
+        // Each record is compared with the earlier queries, words and all.
+        let are_texts_read = before.iter().any(|query| query.words.is_some());
+        let (work, mut texts) = (work.max(1), 0);
+        let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
+            let words = LazyWords::default();
+            if !before.iter().any(|query| query.matches_with(record, &words)) {
                 *count += 1;
                 if let (Some(hll), Some(author)) = (hll.as_mut(), record.author()) {
                     hll.add(author);
                 }
             }
-            ControlFlow::Continue(())
+            if are_texts_read {
+                texts += text_rows(record);
+            }
+            if texts < work { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
+        self.cost.read(texts);
         self.damaged |= search.has_met_damage();
         match progress.map_err(|error| error.to_string())?.0 {
             SearchProgress::Paused => self.search = Some(search),

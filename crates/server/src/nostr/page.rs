@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hark_archive::live::{self, AnswerReach, NewRecord, SubscriptionHandle};
-use hark_archive::query::SearchRank;
+use hark_archive::query::{SearchRank, text_rows};
 use hark_archive::{Position, Query, Record, SearchProgress};
 use hark_codec::nostr::reply::{self, EoseHint};
 use parking_lot::Mutex;
@@ -258,22 +258,33 @@ impl StoredAnswer {
             };
             let enough = self.enough.get(self.at).copied().unwrap_or_default();
             let (handed, last) = (&mut self.handed, &mut self.last);
-            let (last_rank, ranking) = (&mut self.last_rank, self.queries[self.at].ranking());
             let (reached, queries, mut ended) = (&self.reached, &self.queries, false);
+            // Each record is compared with the earlier queries, words and all.
+            let asks_words = |query: &Query| query.words.is_some();
+            let are_texts_read = queries[..reached.len()].iter().any(asks_words);
+            let mut texts = 0;
             let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
                 if *handed >= enough && last.is_none_or(|last| last.time != record.time()) {
                     ended = true;
                     return ControlFlow::Break(());
                 }
                 (*handed, *last) = (*handed + 1, Some(Position::of(record)));
-                *last_rank = ranking.and_then(|words| words.rank(record));
                 if !AnswerReach::any(reached, queries, record) {
                     page.add(record.wire());
                 }
-                if page.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                if are_texts_read {
+                    texts += text_rows(record);
+                }
+                if page.is_full() || texts >= work {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
             });
             let (progress, left) = progress.map_err(|error| error.to_string())?;
-            work = left;
+            self.cost.read(texts);
+            work = left.saturating_sub(texts).max(1);
+            self.last_rank = search.last_rank();
             self.damaged |= search.has_met_damage();
             match progress {
                 _ if ended => self.end(true),
