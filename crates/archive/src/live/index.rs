@@ -1,5 +1,6 @@
 //! An index of the filters of subscriptions. Each filter is indexed under one field: ids, else
-//! authors, else the label with the fewest values, else kinds, else none. Filters under the same
+//! authors, else a word that is searched for, else the label with the fewest values, else the
+//! beginning of a word, else kinds, else none. Filters under the same
 //! value are indexed further by their times and their kinds ([`super::list`]), so that filters that
 //! do not match cost each new record next to nothing.
 
@@ -10,18 +11,24 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hark_codec::record::{Id, Key, Record};
+use hark_words::NeededWord;
 
 use super::Subscription;
 use super::list::{ListedQuery, QueryList};
-use crate::query::{LabelSet, LazyWords, Query};
+use crate::query::{LabelSet, LazyWords, Query, TextSource};
 
 #[derive(Default)]
 pub(super) struct SubscriptionIndex {
     ids: HashMap<Id, QueryList>,
     authors: HashMap<Key, QueryList>,
     labels: HashMap<u8, HashMap<Box<[u8]>, QueryList>>,
+    words: HashMap<Box<str>, QueryList>,
+    /// By the beginning of a word.
+    beginnings: HashMap<Box<str>, QueryList>,
     kinds: HashMap<u32, QueryList>,
     all: QueryList,
+    /// The texts that records have, once a filter has searched for words.
+    texts: Option<Arc<dyn TextSource>>,
 }
 
 /// The field that a query is indexed under.
@@ -29,6 +36,7 @@ enum IndexField<'a> {
     Ids(&'a [Id]),
     Authors(&'a [Key]),
     Label(&'a LabelSet),
+    Word(&'a NeededWord),
     Kinds(&'a [u32]),
     All,
 }
@@ -39,12 +47,18 @@ impl<'a> IndexField<'a> {
         if query.is_void() {
             return None;
         }
+        // The longest comes first, and whole words before beginnings.
+        let word = query.words.as_ref().and_then(|words| words.needed().first());
         Some(if let Some(ids) = &query.ids {
             Self::Ids(ids)
         } else if let Some(authors) = &query.authors {
             Self::Authors(authors)
+        } else if let Some(word) = word.filter(|word| !word.is_prefix) {
+            Self::Word(word)
         } else if let Some(set) = query.labels.iter().min_by_key(|set| set.values.len()) {
             Self::Label(set)
+        } else if let Some(word) = word {
+            Self::Word(word)
         } else if let Some(kinds) = &query.kinds {
             Self::Kinds(kinds)
         } else {
@@ -59,7 +73,7 @@ impl<'a> IndexField<'a> {
             Self::Authors(authors) => authors.len(),
             Self::Label(set) => set.values.len(),
             Self::Kinds(kinds) => kinds.len(),
-            Self::All => 1,
+            Self::Word(_) | Self::All => 1,
         }
     }
 }
@@ -100,6 +114,9 @@ impl SubscriptionIndex {
         change: &mut dyn FnMut(&mut QueryList, &ListedQuery),
     ) -> bool {
         while let Some(query) = subscription.queries.get(progress.query) {
+            if let Some(words) = &query.words {
+                self.texts = Some(Arc::clone(words.texts()));
+            }
             if let Some(field) = IndexField::of(query) {
                 let end = field.len().min(progress.value + lists);
                 lists -= end - progress.value;
@@ -136,6 +153,10 @@ impl SubscriptionIndex {
                     self.labels.remove(&set.name);
                 }
             }
+            IndexField::Word(word) => {
+                let lists = if word.is_prefix { &mut self.beginnings } else { &mut self.words };
+                each(lists, some.map(|_| word.word.clone()), change);
+            }
             IndexField::Kinds(kinds) => each(&mut self.kinds, kinds[some].iter().copied(), change),
             IndexField::All if some.is_empty() => {}
             IndexField::All => change(&mut self.all),
@@ -168,6 +189,26 @@ impl SubscriptionIndex {
         if !self.labels.is_empty() {
             for (name, value) in record.labels() {
                 add(self.labels.get(&name).and_then(|named| named.get(value)));
+            }
+        }
+        let are_words_asked = !(self.words.is_empty() && self.beginnings.is_empty());
+        if let Some(texts) = self.texts.as_ref()
+            && are_words_asked
+            && texts.has_texts(kind)
+        {
+            let mut before = "";
+            for word in words.get(record, &**texts).distinct() {
+                add(self.words.get(word));
+                if !self.beginnings.is_empty() {
+                    // What both begin with was looked up for the word before.
+                    let shared = word.bytes().zip(before.bytes()).take_while(|(a, b)| a == b);
+                    let shared = shared.count();
+                    let ends = word.char_indices().map(|(at, c)| at + c.len_utf8());
+                    for end in ends.filter(|&end| end > shared) {
+                        add(self.beginnings.get(&word[..end]));
+                    }
+                }
+                before = word;
             }
         }
         add(self.kinds.get(&kind));
@@ -207,6 +248,8 @@ impl SubscriptionIndex {
         self.ids.is_empty()
             && self.authors.is_empty()
             && self.labels.is_empty()
+            && self.words.is_empty()
+            && self.beginnings.is_empty()
             && self.kinds.is_empty()
             && self.all.is_empty()
     }

@@ -1,7 +1,7 @@
 //! Live subscriptions: finds those that a new record matches, and delivers the record to them.
 //!
-//! A record is compared only with filters that name its id, author, one of its labels or its kind,
-//! or that name nothing, and whose time window it lies in. All subscriptions that match share the
+//! A record is compared only with filters that name its id, author, one of its labels or words or
+//! its kind, or that name nothing, and whose time window it lies in. All subscriptions that match share the
 //! same bytes. Records come in the order of their sequence numbers, from the writer's thread.
 //! Records that are never stored come from any thread and have no number.
 
@@ -62,10 +62,6 @@ impl NewRecord {
     /// Returns the bytes that the record takes in memory, for all its recipients together.
     pub fn size(&self) -> usize {
         self.shared.bytes.len()
-    }
-
-    fn matches(&self, query: &Query) -> bool {
-        Record::new(&self.shared.bytes).is_ok_and(|record| query.matches(&record))
     }
 
     fn record(&self) -> Option<Record<'_>> {

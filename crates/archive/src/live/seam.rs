@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use hark_codec::record::Record;
 
 use super::NewRecord;
-use crate::query::{Position, Query, SearchRank};
+use crate::query::{LazyWords, Position, Query, SearchRank};
 
 /// How far the stored answer to a query went through the matching records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,17 +32,23 @@ impl AnswerReach {
     /// Returns whether an answer to one of these queries, which went as far as `reached`, passed
     /// `record`. If so, a further query does not send the record.
     pub fn any(reached: &[Self], queries: &[Query], record: &Record<'_>) -> bool {
+        let words = LazyWords::default();
         let mut all = reached.iter().zip(queries);
-        all.any(|(reach, query)| reach.covers(query, record) && query.matches(record))
+        all.any(|(reach, query)| reach.passed(query, record, &words))
+    }
+
+    /// Returns whether the record matches and the answer passed it.
+    fn passed(self, query: &Query, record: &Record<'_>, words: &LazyWords) -> bool {
+        self.covers(query, record, words) && query.matches_with(record, words)
     }
 
     /// Returns whether the answer passed a record, if the record matches.
-    fn covers(self, query: &Query, record: &Record<'_>) -> bool {
+    fn covers(self, query: &Query, record: &Record<'_>, words: &LazyWords) -> bool {
         match self {
             Self::Nothing => false,
             Self::UpTo(last) => query.order.compare(&Position::of(record), &last).is_le(),
             Self::UpToRank(last) => {
-                let rank = query.words.as_ref().and_then(|words| words.rank(record));
+                let rank = query.words.as_ref().and_then(|asked| asked.rank_with(record, words));
                 rank.is_some_and(|rank| rank <= last)
             }
             Self::All => true,
@@ -153,26 +159,23 @@ fn is_new(
     queries: &[Query],
 ) -> bool {
     let Some(seq) = news.seq else { return true };
-    let unseen = |(snapshot, query): (&Option<u64>, &Query)| {
-        snapshot.is_none_or(|seen| seq > seen) && news.matches(query)
-    };
-    snapshots.iter().zip(queries).any(unseen) && !was_sent(snapshots, reached, news, seq, queries)
-}
-
-/// Returns whether the stored answer contained the record. The first query whose answer passed the
-/// record sent it, if its search saw it; later queries left it out because of [`AnswerReach::any`].
-fn was_sent(
-    snapshots: &[Option<u64>],
-    reached: &[AnswerReach],
-    news: &NewRecord,
-    seq: u64,
-    queries: &[Query],
-) -> bool {
+    if let [snapshot] = snapshots {
+        // The record was offered because it matches the only query.
+        return snapshot.is_none_or(|seen| seq > seen);
+    }
     let Some(record) = news.record() else { return false };
+    let words = LazyWords::default();
+    let unseen = |(snapshot, query): (&Option<u64>, &Query)| {
+        snapshot.is_none_or(|seen| seq > seen) && query.matches_with(&record, &words)
+    };
+    if !snapshots.iter().zip(queries).any(unseen) {
+        return false;
+    }
+    // The first query whose answer passed the record sent it, if its search saw it; later queries
+    // left it out because of [`AnswerReach::any`].
     let mut all = reached.iter().zip(queries).zip(snapshots);
-    let first =
-        all.find(|((reach, query), _)| reach.covers(query, &record) && query.matches(&record));
-    first.is_some_and(|(_, snapshot)| snapshot.is_some_and(|seen| seq <= seen))
+    let first = all.find(|((reach, query), _)| reach.passed(query, &record, &words));
+    !first.is_some_and(|(_, snapshot)| snapshot.is_some_and(|seen| seq <= seen))
 }
 
 #[cfg(test)]

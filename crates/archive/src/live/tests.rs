@@ -4,9 +4,10 @@
 use std::sync::atomic::AtomicUsize;
 
 use hark_codec::record::{self, LabelPosition, RecordHeader};
+use hark_words::{Part, SearchText};
 
 use super::*;
-use crate::query::{LabelSet, Position};
+use crate::query::{LabelSet, Position, TextSource, WordCondition};
 
 fn record(id: u8, author: u8, kind: u32, labels: &[(u8, &[u8])]) -> Vec<u8> {
     let head =
@@ -301,6 +302,85 @@ fn filters_that_cannot_match_now_are_not_compared_with_a_record() {
         assert_eq!(compared(&live, &bytes), (2, 2));
         drop((others, matching));
         assert!(live.index.read().is_bare());
+    }
+}
+
+/// The text of a record of kind 1 is in its labels `w`.
+struct LabelTexts;
+
+impl TextSource for LabelTexts {
+    fn texts(&self, record: &Record<'_>, each: &mut dyn FnMut(Part, &str)) {
+        for (_, value) in record.labels().filter(|(name, _)| *name == b'w') {
+            each(Part::Body, str::from_utf8(value).unwrap());
+        }
+    }
+
+    fn kinds(&self) -> &[u32] {
+        &[1]
+    }
+
+    fn fingerprint(&self) -> u64 {
+        1
+    }
+
+    fn class_time(&self) -> u64 {
+        1
+    }
+}
+
+fn search(text: &str) -> Query {
+    let asked = SearchText::parse(text).unwrap().unwrap();
+    let words = WordCondition::new(asked, Arc::new(LabelTexts));
+    Query { words: Some(Arc::new(words)), ..Query::default() }
+}
+
+#[test]
+fn a_record_is_compared_only_with_searches_for_its_words() {
+    let live = Arc::new(LiveIndex::default());
+    let mut others = Vec::new();
+    for n in 10..510 {
+        for asked in [format!("zz{n}"), format!("zz{n}*"), format!("\"fox zz{n}\" dog")] {
+            others.push(listen(&live, vec![search(&asked)]));
+        }
+    }
+    let words: &[u8] = "The quick fox, the foxes and 東京都".as_bytes();
+    let bytes = record(1, 1, 1, &[(b'w', words)]);
+    assert_eq!(compared(&live, &bytes), (0, 0));
+    let asked = ["fox", "qu*", "f*", "\"quick fox\"", "東", "language:zh", "foxes quick"];
+    let matching: Vec<_> = asked.map(|text| listen(&live, vec![search(text)])).into();
+    let (found, hits) = compared(&live, &bytes);
+    assert!(hits == asked.len() && found <= hits + 1, "{found} filters compared, {hits} match");
+    // A record of a kind without texts has no words.
+    assert_eq!(compared(&live, &record(2, 1, 7, &[(b'w', words)])), (0, 0));
+    drop((others, matching));
+    assert!(live.index.read().is_bare());
+}
+
+#[test]
+fn searches_find_live_what_a_loop_finds() {
+    let live = Arc::new(LiveIndex::default());
+    let texts =
+        ["a fox", "the lazy dog", "fox dog fox", "東京都", "привет fox", "do foxes dig", ""];
+    let asked =
+        ["fox", "fo*", "d* fox", "\"fox dog\"", "dog", "京都", "language:ru", "do*", "lazy fox"];
+    let more = |text: &str| {
+        let named = Query { labels: vec![LabelSet::one(b't', b"x")], ..search(text) };
+        [search(text), named, Query { authors: Some(vec![[1; 32]]), ..search(text) }]
+    };
+    let queries: Vec<Query> = asked.iter().flat_map(|text| more(text)).collect();
+    let handles: Vec<_> = queries.iter().map(|one| listen(&live, vec![one.clone()])).collect();
+    for (text, author) in texts.iter().flat_map(|text| [(text, 1), (text, 2)]) {
+        let labels: &[(u8, &[u8])] = &[(b'w', text.as_bytes()), (b't', b"x")];
+        let bytes = record(1, author, 1, &labels[..usize::from(author)]);
+        let (record, mut found) = (Record::new(&bytes).unwrap(), Vec::new());
+        live.index.read().find(&record, &mut found);
+        let mut found: Vec<u64> = found.iter().map(|found| found.number).collect();
+        found.sort_unstable();
+        let subscriptions = handles.iter().map(|(handle, _)| &handle.0.subscription);
+        let all =
+            subscriptions.filter(|one| one.queries.iter().any(|query| query.matches(&record)));
+        let expected: Vec<u64> = all.map(|one| one.number).collect();
+        assert_eq!(found, expected, "{text}");
     }
 }
 
