@@ -68,7 +68,7 @@ async fn nip11_the_document_is_there_for_every_origin_and_says_what_holds() {
         assert!(nips.contains(&nip), "{nip}");
     }
     // The relay does not claim NIPs that it does not offer, or that are no longer recommended.
-    for nip in [26, 28, 29, 43, 66, 72, 86, 91] {
+    for nip in [26, 28, 29, 43, 50, 66, 72, 86] {
         assert!(!nips.contains(&nip), "{nip}");
     }
     // The relay keeps the limits that it claims.

@@ -94,11 +94,11 @@ fn put_head(out: &mut Vec<u8>, opcode: u8, len: usize, masked: u8) {
     match len {
         0..126 => out.push(masked | len as u8),
         126..65_536 => {
-            out.push(masked | 126);
+            out.push(masked | 0x7e);
             out.extend_from_slice(&(len as u16).to_be_bytes());
         }
         _ => {
-            out.push(masked | 127);
+            out.push(masked | 0x7f);
             out.extend_from_slice(&(len as u64).to_be_bytes());
         }
     }

@@ -154,7 +154,9 @@ pub fn compare_ranges(
         let [low, high] = &ends;
         let expected = &items[index(low)..index(high)];
         let mut tally = IdTally::default();
-        expected.iter().for_each(|at| tally.add(&at.id));
+        for at in expected {
+            tally.add(&at.id);
+        }
         assert_eq!(ranges.before(high).minus(ranges.before(low)), tally, "sums differ, {context}");
         let max = world.random.below(expected.len() + 2);
         let found = ranges.items(low, high, max);

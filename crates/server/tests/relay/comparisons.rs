@@ -141,7 +141,7 @@ async fn more_events_than_a_set_may_have_are_compared_by_sums() {
                 }
             }
             open(&mut client, "held", json!({})).await;
-            assert_eq!(scrape(&relay).await["hark_comparisons_bytes"], 0.0);
+            assert!(scrape(&relay).await["hark_comparisons_bytes"] == 0.0);
         }
         // Sums follow what is put, deleted and expires.
         let more = archive(&mut random, 300);

@@ -99,7 +99,7 @@ pub fn seal(
     if !values.is_empty() {
         let mut has_rows = |number| {
             head.rows_of_list(number, &mut old);
-            old.drain(..).fold(false, |any, row| any || rows[row as usize] != DROPPED)
+            old.drain(..).any(|row| rows[row as usize] != DROPPED)
         };
         let live = lists.iter().filter(|(.., number)| has_rows(*number));
         let live: HashSet<u64> = live.map(|(term, ..)| *term).collect();

@@ -53,7 +53,7 @@ impl ShelfRanges {
     }
 }
 
-fn sort(items: &mut Vec<Position>) {
+fn sort(items: &mut [Position]) {
     items.sort_unstable_by_key(|at| (at.time, at.id));
 }
 
