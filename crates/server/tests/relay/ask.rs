@@ -239,10 +239,12 @@ async fn limits_refuse_with_closed_and_a_reason() {
         (json!(["REQ", "b", {"#t": ["x".repeat(90)]}]), "blocked"),
         (json!(["COUNT", "d", {"kinds": [1, 2, 3, 4]}]), "blocked"),
     ];
-    let mut all = Relay::start(|_| {}).await.client().await;
+    let plain = Relay::start(|_| {}).await;
+    let mut all = plain.client().await;
     let wanted: Vec<String> = (0..33).map(|n| n.to_string()).collect();
     all.say(json!(["REQ", "d", {"&t": wanted}])).await;
     assert!(all.receive().await[2].as_str().unwrap().starts_with("blocked: "));
+    plain.stop().await;
     for (said, prefix) in refused {
         client.say(&said).await;
         let received = client.receive().await;
