@@ -216,7 +216,8 @@ fn ranges(store: &dyn Store, random: &mut Random) -> Vec<(IdTally, Vec<Position>
     let gate = Gate { kinds: PRIVATE.to_vec(), ..Gate::default() };
     let from = 1_000_000 + random.below(200) as u64;
     let query = Query { from, gate: Some(Arc::new(gate)), ..Query::default() };
-    let ranges = store.ranges(&query).expect("asks").expect("has sums");
+    // A store without sums answers nothing.
+    let Some(ranges) = store.ranges(&query).expect("asks") else { return Vec::new() };
     let mut at = 0..5;
     std::iter::from_fn(|| {
         let low = Position { time: from + 100 * at.next()?, id: random.bytes() };
