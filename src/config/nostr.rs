@@ -27,6 +27,7 @@ fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &StoreFacts<'_>) -> Ne
     let identity = SharedIdentity::new(config.info.clone(), config.private_kinds.clone());
     relay.identity = identity.clone();
     relay.threads = config.threads;
+    relay.store_at = at.store_location(config);
     let texts = config.search.texts(&config.private_kinds);
     relay.texts = texts.filter(|_| at.database_is_near.is_none());
     if at.database_is_near.is_some() && relay.threads.read == 0 {

@@ -77,8 +77,8 @@ impl CountJob {
         Ok(())
     }
 
-    fn work(&mut self) -> Result<SliceResult, String> {
-        let mut work = self.relay.settings().limits.slice_rows;
+    fn work(&mut self, rows_max: u64) -> Result<SliceResult, String> {
+        let mut work = self.relay.settings().limits.slice_rows.min(rows_max);
         if self.at == 0 && self.search.is_none() && self.hll.is_none() {
             self.count_first(work)?;
         }
@@ -139,12 +139,12 @@ impl Drop for CountJob {
 }
 
 impl ReaderJob for CountJob {
-    fn turn(&mut self) -> SliceResult {
+    fn turn(&mut self, rows_max: u64) -> SliceResult {
         if self.outbox.is_gone() {
             return SliceResult::Done;
         }
         self.cost.begin();
-        self.work().unwrap_or_else(|reason| {
+        self.work(rows_max).unwrap_or_else(|reason| {
             self.refuse(&format!("error: {reason}"));
             SliceResult::Done
         })

@@ -2,10 +2,10 @@
 //! and refusals are sent at once, as OK or CLOSED where the message has an id to answer.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Context;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hark_archive::Query;
 use hark_codec::hex;
@@ -24,6 +24,7 @@ use super::hll::HyperLogLog;
 use super::metrics::Verb;
 use super::outbox::{Outbox, RequestKind};
 use super::page::{SessionSubscription, StoredAnswer};
+use super::readers::ReaderJob;
 use crate::address::ClientAddress;
 use crate::budget::BudgetShare;
 use crate::rate::{RateExceeded, RatedConnection};
@@ -32,6 +33,9 @@ thread_local! {
     /// Buffers for the current message. One set per thread is enough, as nothing here waits.
     static INBOX: RefCell<Option<(usize, MessageBuffers)>> = const { RefCell::new(None) };
 }
+
+/// Time that a session's thread spends on questions before it serves other sessions.
+const OWN_MAX: Duration = Duration::from_millis(1);
 
 /// Bytes of an answer to a comparison for which memory is reserved at least.
 const SHORT_ANSWER: usize = 16 << 10;
@@ -46,6 +50,15 @@ pub(crate) struct MessageHandler {
     address: Option<ClientAddress>,
     subs: HashMap<Box<str>, Arc<SessionSubscription>>,
     comparisons: Comparisons,
+    own: OwnQuestions,
+}
+
+/// The questions that a session's thread answers while it polls the session.
+#[derive(Default)]
+struct OwnQuestions {
+    unfinished: VecDeque<Box<dyn ReaderJob>>,
+    /// Time spent on them in this poll.
+    spent: Duration,
 }
 
 impl Drop for MessageHandler {
@@ -75,7 +88,16 @@ impl MessageHandler {
     ) -> Self {
         outbox.say(|out| reply::write_auth(out, caller.challenge()));
         let comparisons = Comparisons::new(&relay, &outbox, rated.clone());
-        Self { relay, outbox, caller, rated, address, subs: HashMap::new(), comparisons }
+        Self {
+            relay,
+            outbox,
+            caller,
+            rated,
+            address,
+            subs: HashMap::new(),
+            comparisons,
+            own: OwnQuestions::default(),
+        }
     }
 
     /// Ends every subscription and comparison.
@@ -84,6 +106,34 @@ impl MessageHandler {
             sub.end(&self.relay.readers);
         }
         self.comparisons.end_all();
+    }
+
+    /// Begins a question on this thread, or hands it to the readers.
+    fn ask(&mut self, question: Box<dyn ReaderJob>) {
+        let begun = Instant::now();
+        self.own.unfinished.extend(self.relay.readers.begin(question));
+        self.own.spent += begun.elapsed();
+    }
+
+    /// Whether this poll has spent enough time on questions.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.own.spent >= OWN_MAX
+    }
+
+    /// Goes on with a question that this thread has begun, once the client has taken what was sent. Returns
+    /// false if there is none, or this poll has spent enough time on them.
+    pub(crate) fn go_on_asking(&mut self) -> bool {
+        if self.is_spent() {
+            return false;
+        }
+        let question = self.own.unfinished.pop_front();
+        question.map(|question| self.ask(question)).is_some()
+    }
+
+    /// Ends a poll: the readers go on with what is unfinished.
+    pub(crate) fn end_poll(&mut self) {
+        self.own.spent = Duration::ZERO;
+        self.own.unfinished.drain(..).for_each(|question| self.relay.readers.push(question));
     }
 
     /// Ends the comparisons whose client took too long, and has the task woken when that is next due.
@@ -229,11 +279,11 @@ impl MessageHandler {
         let rooms = filters.iter().map(|filter| query::room(filter, limits));
         let cost = QuestionCost::new(&self.relay.metrics, self.rated.clone());
         let answer = StoredAnswer::new(Arc::clone(&self.relay), sub, queries, rooms, cost, permit);
-        self.relay.readers.push(Box::new(answer));
+        self.ask(Box::new(answer));
         Ok(())
     }
 
-    fn count(&self, id: &str, filters: &[Filter], bytes: usize) -> Result<(), String> {
+    fn count(&mut self, id: &str, filters: &[Filter], bytes: usize) -> Result<(), String> {
         let queries = self.queries(id, filters)?;
         let memory = self.memory(bytes, filters.len())?;
         let permit = self.outbox.permit(RequestKind::Search);
@@ -242,7 +292,7 @@ impl MessageHandler {
         let held = (permit, memory);
         let counting =
             CountJob::new(relay, outbox, id, queries, HyperLogLog::of(filters), cost, held);
-        self.relay.readers.push(Box::new(counting));
+        self.ask(Box::new(counting));
         Ok(())
     }
 

@@ -17,6 +17,7 @@ use crate::rate::RateLimiter;
 use crate::settings::{Settings, SharedSettings};
 use crate::shelf::{self, Shelf};
 use crate::slow::SlowLog;
+use crate::turns::StoreLocation;
 use crate::websocket::DeflateOptions;
 pub use identity::SharedIdentity;
 use metrics::RelayMetrics;
@@ -75,6 +76,8 @@ pub struct RelayConfig {
     pub identity: SharedIdentity,
     /// Numbers of threads for work that must not run on the runtime's threads.
     pub threads: ThreadCounts,
+    /// Where the store does its work.
+    pub store_at: StoreLocation,
     /// The texts that are searched (NIP-50). `None`: searches are refused.
     pub texts: Option<Arc<dyn TextSource>>,
 }
@@ -86,6 +89,7 @@ impl std::fmt::Debug for RelayConfig {
             .field("deflate_from_bytes", &self.deflate_from_bytes)
             .field("identity", &self.identity)
             .field("threads", &self.threads)
+            .field("store_at", &self.store_at)
             .field("searches", &self.texts.is_some())
             .finish_non_exhaustive()
     }
@@ -100,6 +104,7 @@ impl RelayConfig {
             policy: policy::SharedPolicy::default(),
             identity: SharedIdentity::default(),
             threads: ThreadCounts::default(),
+            store_at: StoreLocation::Process,
             texts: None,
         }
     }

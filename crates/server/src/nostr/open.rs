@@ -90,7 +90,8 @@ impl RelayService {
         let (intake, mut joined) =
             Intake::start(threads(config.threads.verify), parts).map_err(ServeError::Thread)?;
         let (readers, reader_threads) =
-            Readers::start(threads(config.threads.read)).map_err(ServeError::Thread)?;
+            Readers::start(threads(config.threads.read), config.store_at)
+                .map_err(ServeError::Thread)?;
         joined.extend(reader_threads);
         let outboxes = Outboxes::new(Arc::clone(&metrics), Arc::clone(&live), Arc::clone(&readers));
         let relay = Arc::new(Relay {

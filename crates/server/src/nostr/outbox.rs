@@ -5,7 +5,7 @@
 //! here, and resumed from here; above another, the client is disconnected as too slow. The bytes
 //! that wait for all clients together are bounded as well: [`OutboxAccount`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::iter::Sum;
 use std::sync::Arc;
@@ -22,10 +22,23 @@ use super::outboxes::OutboxAccount;
 #[cfg(test)]
 use super::outboxes::Outboxes;
 use super::readers::ReaderJob;
+use crate::websocket::{FramedMessages, Framing};
 
 thread_local! {
     /// Sessions to wake at the end of [`together`]. `None` outside of it: each is woken at once.
     static TO_WAKE: RefCell<Option<Vec<Waker>>> = const { RefCell::new(None) };
+    /// The outbox of the session that this thread is polling.
+    static POLLED: Cell<*const Outbox> = const { Cell::new(std::ptr::null()) };
+}
+
+/// While this exists, its thread puts items into the outbox of its session without waking the session,
+/// which reads the outbox before it drops this.
+pub(crate) struct PolledOutbox(());
+
+impl Drop for PolledOutbox {
+    fn drop(&mut self) {
+        POLLED.set(std::ptr::null());
+    }
 }
 
 /// Runs `work`, and wakes sessions only at its end. All that `work` puts into an outbox is then
@@ -52,8 +65,8 @@ pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
 
 /// Something to send.
 pub(crate) enum OutboxItem {
-    /// Concatenated messages, and the offset at which each ends.
-    Page(Vec<u8>, Vec<u32>),
+    /// Messages that were asked for.
+    Page(FramedMessages),
     /// One message.
     One(Vec<u8>),
     /// A live event: `["EVENT","sub",`, and the bytes that all its subscribers share.
@@ -65,7 +78,7 @@ impl OutboxItem {
     pub(crate) fn size(&self) -> usize {
         size_of::<Self>()
             + match self {
-                Self::Page(bytes, ends) => bytes.len() + ends.len() * 4,
+                Self::Page(messages) => messages.len(),
                 Self::One(bytes) => bytes.len(),
                 Self::Live(open, news) => open.len() + news.size(),
             }
@@ -146,6 +159,7 @@ pub(crate) struct Outbox {
     had_ns: AtomicU64,
     pause_bytes: usize,
     bytes_max: usize,
+    framing: Framing,
     account: Arc<OutboxAccount>,
     metrics: Arc<RelayMetrics>,
 }
@@ -177,6 +191,7 @@ impl OutboxQueue {
 impl Outbox {
     pub(crate) fn new(
         limits: &Limits,
+        framing: Framing,
         account: Arc<OutboxAccount>,
         metrics: Arc<RelayMetrics>,
     ) -> Self {
@@ -189,6 +204,7 @@ impl Outbox {
             had_ns: AtomicU64::new(0),
             pause_bytes: limits.outbox_pause_bytes,
             bytes_max: limits.outbox_bytes_max,
+            framing,
             account,
             metrics,
         }
@@ -202,7 +218,12 @@ impl Outbox {
 
     /// Puts an item into the outbox for a subscription, and wakes the session. Returns false, and
     /// puts nothing, if the subscription is over.
-    pub(crate) fn put_for(&self, over: &EndFlag, part: OutboxItem) -> bool {
+    pub(crate) fn put_for(&self, over: &EndFlag, mut part: OutboxItem) -> bool {
+        if let OutboxItem::Page(messages) = &mut part
+            && !self.is_polled()
+        {
+            messages.settle();
+        }
         let laid = self.lay(over, part);
         self.wake();
         laid
@@ -220,6 +241,9 @@ impl Outbox {
 
     /// Wakes the session's task, so that it reads the outbox; within [`together`], at its end.
     pub(crate) fn wake(&self) {
+        if self.is_polled() {
+            return;
+        }
         let Some(waker) = self.task.take() else { return };
         let now = TO_WAKE.with_borrow_mut(|wakers| match wakers {
             Some(wakers) => {
@@ -245,7 +269,7 @@ impl Outbox {
             return;
         }
         // A page never ends the connection: the client requested it, and it waited for capacity.
-        let may_end = !matches!(part, OutboxItem::Page(..));
+        let may_end = !matches!(part, OutboxItem::Page(_));
         let (had, weight) = (queue.waiting(), part.weight());
         queue.weight.add(weight);
         self.account.add(weight.own);
@@ -286,6 +310,16 @@ impl Outbox {
     /// Resumes questions that wait for capacity in the outboxes of all clients, if there is some.
     pub(crate) fn look_for_room(&self) {
         self.account.go_on();
+    }
+
+    /// Whether this thread is polling the session of this outbox.
+    fn is_polled(&self) -> bool {
+        std::ptr::eq(POLLED.get(), self)
+    }
+
+    /// How messages to the client become frames.
+    pub(crate) fn framing(&self) -> &Framing {
+        &self.framing
     }
 
     pub(crate) fn metrics(&self) -> &RelayMetrics {
@@ -329,6 +363,13 @@ impl Outbox {
     /// Registers the task to wake when an item is put into the outbox or a permit is dropped.
     pub(crate) fn listen(&self, waker: &Waker) {
         self.task.register(waker);
+    }
+
+    /// Notes that this thread polls the session, until the result is dropped. The session must
+    /// [take](Self::take) what was put into the outbox before that.
+    pub(crate) fn poll(&self) -> PolledOutbox {
+        POLLED.set(self);
+        PolledOutbox(())
     }
 
     /// Takes all parts, in order. Returns false if the client is too slow and must be disconnected.
@@ -385,7 +426,7 @@ impl Outbox {
     pub(crate) fn alone(limits: &Limits) -> Self {
         let metrics = Arc::<RelayMetrics>::default();
         let outboxes = Outboxes::new(Arc::clone(&metrics), Arc::default(), Arc::default());
-        Self::new(limits, Arc::new(outboxes.open(None, limits)), metrics)
+        Self::new(limits, Framing::default(), Arc::new(outboxes.open(None, limits)), metrics)
     }
 
     pub(crate) fn waiting(&self) -> usize {

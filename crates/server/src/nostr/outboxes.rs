@@ -210,6 +210,7 @@ mod tests {
     use super::*;
     use crate::nostr::outbox::{EndFlag, Outbox, OutboxItem};
     use crate::nostr::readers::SliceResult;
+    use crate::websocket::{FramedMessages, Framing};
 
     /// Outboxes, and connections with the same bounds.
     struct BoundedOutboxes(Arc<Outboxes>, Limits);
@@ -225,14 +226,14 @@ mod tests {
             let address =
                 address.map(|address| ClientAddress::from(address.parse::<IpAddr>().unwrap()));
             let account = Arc::new(self.0.open(address, &self.1));
-            Arc::new(Outbox::new(&self.1, account, Arc::clone(&self.0.metrics)))
+            Arc::new(Outbox::new(&self.1, Framing::default(), account, Arc::clone(&self.0.metrics)))
         }
     }
 
     struct ParkedQuestion(Arc<Outbox>);
 
     impl ReaderJob for ParkedQuestion {
-        fn turn(&mut self) -> SliceResult {
+        fn turn(&mut self, _: u64) -> SliceResult {
             SliceResult::Done
         }
 
@@ -244,7 +245,7 @@ mod tests {
     }
 
     fn page(outbox: &Outbox, bytes: usize) {
-        outbox.put(OutboxItem::Page(vec![0; bytes], vec![bytes as u32]));
+        outbox.put(OutboxItem::Page(FramedMessages::of_len(bytes)));
     }
 
     fn may_ask(outbox: &Arc<Outbox>) -> bool {

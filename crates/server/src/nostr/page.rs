@@ -1,7 +1,7 @@
 //! The answer to a REQ: stored events in pages, EOSE, then live ones.
 //!
-//! A page is built from stored bytes straight into the buffer that goes to the socket: no parse, no
-//! second copy, one item in the outbox for many events.
+//! A page is built from stored bytes straight into the buffer that is written to the connection: no parse,
+//! no second copy, one item in the outbox for many events.
 //!
 //! EOSE says whether there is more (NIP-67), except where a damaged record may belong to the answer:
 //! then neither is true. Where a bound of the relay ends an answer, the answer
@@ -23,6 +23,7 @@ use super::metrics::{RelayMetrics, Verb};
 use super::outbox::{EndFlag, Outbox, OutboxItem, RequestPermit};
 use super::readers::{ReaderJob, Readers, SliceResult};
 use crate::budget::BudgetShare;
+use crate::websocket::FramedMessages;
 
 /// A page of at least this many bytes is put into the outbox.
 const PAGE_BYTES: usize = 64 << 10;
@@ -135,7 +136,7 @@ struct SubscriptionRemoval {
 }
 
 impl ReaderJob for SubscriptionRemoval {
-    fn turn(&mut self) -> SliceResult {
+    fn turn(&mut self, _: u64) -> SliceResult {
         if self.handle.leave() { SliceResult::Done } else { SliceResult::More }
     }
 
@@ -229,7 +230,7 @@ impl StoredAnswer {
         Ok(Some(search))
     }
 
-    fn work(&mut self) -> Result<SliceResult, String> {
+    fn work(&mut self, rows_max: u64) -> Result<SliceResult, String> {
         // All queries enter the live index before the first search, so that no event is missed
         // between the two.
         if self.at == 0
@@ -238,9 +239,9 @@ impl StoredAnswer {
         {
             return Ok(SliceResult::More);
         }
-        let open = Arc::clone(&self.sub.open);
-        let mut page = EventPage::new(&open);
-        let mut work = self.relay.settings().limits.slice_rows;
+        let sub = Arc::clone(&self.sub);
+        let mut page = EventPage::new(&sub);
+        let mut work = self.relay.settings().limits.slice_rows.min(rows_max);
         while self.at < self.queries.len() {
             let mut search = if let Some(search) = self.search.take() {
                 search
@@ -305,7 +306,7 @@ impl StoredAnswer {
             (false, true) => None,
             (false, false) => (!self.damaged).then_some(EoseHint::Finish),
         };
-        page.end(|out| reply::write_eose(out, &self.sub.id, hint));
+        page.end(hint);
         self.put(page);
         if let Some(handle) = self.sub.handle() {
             handle.release(std::mem::take(&mut self.reached));
@@ -360,12 +361,12 @@ impl Drop for StoredAnswer {
 }
 
 impl ReaderJob for StoredAnswer {
-    fn turn(&mut self) -> SliceResult {
+    fn turn(&mut self, rows_max: u64) -> SliceResult {
         if self.sub.is_over() || self.sub.outbox.is_gone() {
             return SliceResult::Done;
         }
         self.cost.begin();
-        self.work().unwrap_or_else(|reason| {
+        self.work(rows_max).unwrap_or_else(|reason| {
             self.refuse(&format!("error: {reason}"));
             SliceResult::Done
         })
@@ -382,35 +383,32 @@ impl ReaderJob for StoredAnswer {
 
 /// Messages in one buffer.
 struct EventPage<'a> {
-    open: &'a [u8],
-    bytes: Vec<u8>,
-    ends: Vec<u32>,
+    sub: &'a SessionSubscription,
+    messages: FramedMessages,
     records: u64,
 }
 
 impl<'a> EventPage<'a> {
-    fn new(open: &'a [u8]) -> Self {
-        Self { open, bytes: Vec::new(), ends: Vec::new(), records: 0 }
+    fn new(sub: &'a SessionSubscription) -> Self {
+        Self { sub, messages: FramedMessages::new(), records: 0 }
     }
 
     fn add(&mut self, wire: &[u8]) {
-        self.bytes.reserve(self.open.len() + wire.len() + 1);
-        self.bytes.extend_from_slice(self.open);
-        self.bytes.extend_from_slice(wire);
+        self.messages.add(self.sub.outbox.framing(), &[&self.sub.open, wire, b"]"]);
         self.records += 1;
-        self.end(|out| out.push(b']'));
     }
 
-    fn end(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        write(&mut self.bytes);
-        self.ends.push(self.bytes.len() as u32);
+    fn end(&mut self, hint: Option<EoseHint>) {
+        let mut eose = Vec::with_capacity(128);
+        reply::write_eose(&mut eose, &self.sub.id, hint);
+        self.messages.add(self.sub.outbox.framing(), &[&eose]);
     }
 
     fn is_full(&self) -> bool {
-        self.bytes.len() >= PAGE_BYTES
+        self.messages.len() >= PAGE_BYTES
     }
 
     fn part(self) -> Option<OutboxItem> {
-        (!self.ends.is_empty()).then_some(OutboxItem::Page(self.bytes, self.ends))
+        (self.messages.messages() > 0).then_some(OutboxItem::Page(self.messages))
     }
 }

@@ -4,22 +4,29 @@
 //! Connections share the threads by time (start-time fair queueing): the next question is one whose
 //! connection has had the least time. So a connection with many or expensive questions waits for
 //! its own, and a question of a connection that has been quiet is next.
+//!
+//! Most questions take less time than it takes to wake another thread twice. So the thread that has
+//! read a question begins it ([`Readers::begin`]) if no other question is before it; if it is not answered soon,
+//! the readers go on with it. While the disk is slow, which shows in the time that such a beginning takes, questions
+//! begin at the readers.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hark_archive::vital;
 use parking_lot::{Condvar, Mutex};
 
 use super::outbox::Outbox;
+use crate::turns::StoreLocation;
 
 /// A question being answered.
 pub(crate) trait ReaderJob: Send {
-    /// Does a time slice of the work.
-    fn turn(&mut self) -> SliceResult;
+    /// Does a time slice of the work, of about `rows_max` rows at most.
+    fn turn(&mut self, rows_max: u64) -> SliceResult;
 
     /// Answers the client with an error, after a time slice that panicked.
     fn fail(&mut self);
@@ -44,11 +51,15 @@ pub(crate) enum SliceResult {
 
 /// The queue that the threads work on. Its length is bounded only by the number of questions that
 /// each connection may have under way.
-#[derive(Default)]
 pub(crate) struct Readers {
     queue: Mutex<FairQueue>,
     /// Notified of each arrival, which costs no system call while all threads are at work.
     work: Condvar,
+    /// Whether searches run in this process, so that a thread which searches does not wait for another process.
+    is_local: bool,
+    started: Instant,
+    /// Until when questions begin at the readers, as the disk is slow, in ns since `started`.
+    slow_until_ns: AtomicU64,
 }
 
 #[derive(Default)]
@@ -65,11 +76,22 @@ struct FairQueue {
 /// one connection do not all get the same start time.
 const TURN_NS: u64 = 20_000;
 
+/// Rows of a time slice on the thread that has read the question.
+const BEGIN_ROWS: u64 = 512;
+/// A slice of so many rows that takes this long waited for the disk.
+const SLOW: Duration = Duration::from_millis(2);
+/// For how many times the duration of such a slice questions begin at the readers.
+const SLOW_PAUSE: u32 = 50;
+
 impl FairQueue {
+    /// The start time of a question of this connection, which accumulates no credit while it is quiet.
+    fn starts_ns(&self, outbox: &Outbox) -> u64 {
+        outbox.had_ns().max(self.reached_ns)
+    }
+
     fn push(&mut self, job: Box<dyn ReaderJob>) {
         let outbox = job.outbox();
-        // A connection that was quiet does not accumulate credit.
-        let starts_ns = outbox.had_ns().max(self.reached_ns);
+        let starts_ns = self.starts_ns(&outbox);
         outbox.has_had(starts_ns + TURN_NS);
         self.came += 1;
         self.waiting.insert((starts_ns, self.came), job);
@@ -80,12 +102,41 @@ impl FairQueue {
         self.reached_ns = self.reached_ns.max(starts_ns);
         Some(job)
     }
+
+    /// Charges this connection for a slice if none that waits is before it. Otherwise returns false.
+    fn go_first(&mut self, outbox: &Outbox) -> bool {
+        let starts_ns = self.starts_ns(outbox);
+        if self.closed
+            || self
+                .waiting
+                .first_key_value()
+                .is_some_and(|(&(first_ns, _), _)| first_ns < starts_ns)
+        {
+            return false;
+        }
+        self.reached_ns = starts_ns;
+        outbox.has_had(starts_ns + TURN_NS);
+        true
+    }
 }
 
 impl Readers {
+    fn new(store_at: StoreLocation) -> Self {
+        Self {
+            queue: Mutex::default(),
+            work: Condvar::new(),
+            is_local: store_at == StoreLocation::Process,
+            started: Instant::now(),
+            slow_until_ns: AtomicU64::new(0),
+        }
+    }
+
     /// Starts `threads` threads. They end after [`Readers::close`].
-    pub(crate) fn start(threads: usize) -> std::io::Result<(Arc<Self>, Vec<JoinHandle<()>>)> {
-        let readers = Arc::new(Self::default());
+    pub(crate) fn start(
+        threads: usize,
+        store_at: StoreLocation,
+    ) -> std::io::Result<(Arc<Self>, Vec<JoinHandle<()>>)> {
+        let readers = Arc::new(Self::new(store_at));
         let spawn = |n| {
             let readers = Arc::clone(&readers);
             let name = format!("hark-read-{n}");
@@ -103,6 +154,27 @@ impl Readers {
             drop(queue);
             self.work.notify_one();
         }
+    }
+
+    /// Works on a question for a time slice on this thread, which polls the session of its client, or queues it.
+    /// Returns the question if it is not answered and this thread may go on with it.
+    pub(crate) fn begin(&self, job: Box<dyn ReaderJob>) -> Option<Box<dyn ReaderJob>> {
+        let begun = Instant::now();
+        let since_start = begun.duration_since(self.started).as_nanos() as u64;
+        let is_slow = since_start < self.slow_until_ns.load(Ordering::Relaxed);
+        let outbox = job.outbox();
+        if !self.is_local || is_slow || !self.queue.lock().go_first(&outbox) {
+            self.push(job);
+            return None;
+        }
+        let job = outbox.park(job)?;
+        let job = Self::slice(job, &outbox, BEGIN_ROWS);
+        let took = begun.elapsed();
+        if took >= SLOW {
+            let pause = (took * SLOW_PAUSE).as_nanos() as u64;
+            self.slow_until_ns.store(since_start + pause, Ordering::Relaxed);
+        }
+        job
     }
 
     /// Drops the queued jobs and ends the threads.
@@ -137,17 +209,37 @@ impl Readers {
     /// Runs a question for a time slice, unless its client's outbox has no capacity for the result.
     fn work(&self, job: Box<dyn ReaderJob>) {
         let outbox = job.outbox();
-        let Some(mut job) = outbox.park(job) else { return };
+        let Some(job) = outbox.park(job) else { return };
+        if let Some(job) = Self::slice(job, &outbox, u64::MAX) {
+            self.push(job);
+        }
+    }
+
+    /// Works on a question for a time slice that is charged as [`TURN_NS`] already. Returns it unless it is
+    /// answered.
+    fn slice(
+        mut job: Box<dyn ReaderJob>,
+        outbox: &Outbox,
+        rows_max: u64,
+    ) -> Option<Box<dyn ReaderJob>> {
         let begun = Instant::now();
         // A panic is a bug of the server. It costs one answer, but not the thread.
-        let turn = catch_unwind(AssertUnwindSafe(|| job.turn()));
+        let turn = catch_unwind(AssertUnwindSafe(|| job.turn(rows_max)));
         let took_ns = begun.elapsed().as_nanos() as u64;
         outbox.has_had(outbox.had_ns() + took_ns.saturating_sub(TURN_NS));
         match turn {
-            Ok(SliceResult::More) => self.push(job),
+            Ok(SliceResult::More) => return Some(job),
             Ok(SliceResult::Done) => {}
             Err(_) => job.fail(),
         }
+        None
+    }
+}
+
+#[cfg(test)]
+impl Default for Readers {
+    fn default() -> Self {
+        Self::new(StoreLocation::Process)
     }
 }
 
@@ -157,13 +249,14 @@ mod tests {
 
     use super::*;
     use crate::nostr::outbox::OutboxItem;
+    use crate::websocket::FramedMessages;
 
     /// A question whose answer is one page.
     struct PageQuestion(Arc<Outbox>);
 
     impl ReaderJob for PageQuestion {
-        fn turn(&mut self) -> SliceResult {
-            self.0.put(OutboxItem::Page(vec![0; 64 << 10], vec![64 << 10]));
+        fn turn(&mut self, _: u64) -> SliceResult {
+            self.0.put(OutboxItem::Page(FramedMessages::of_len(64 << 10)));
             SliceResult::Done
         }
 
@@ -189,7 +282,7 @@ mod tests {
             }
         };
         work();
-        let page = OutboxItem::Page(vec![0; 64 << 10], vec![64 << 10]).size();
+        let page = OutboxItem::Page(FramedMessages::of_len(64 << 10)).size();
         let (full, mut taken) = (limits.outbox_pause_bytes + page, 0);
         // All questions are answered once the client reads.
         loop {
@@ -213,7 +306,7 @@ mod tests {
     struct SlicedQuestion(Arc<Outbox>, u32);
 
     impl ReaderJob for SlicedQuestion {
-        fn turn(&mut self) -> SliceResult {
+        fn turn(&mut self, _: u64) -> SliceResult {
             self.1 -= 1;
             if self.1 == 0 { SliceResult::Done } else { SliceResult::More }
         }
@@ -237,7 +330,7 @@ mod tests {
             let at = outboxes.iter().position(|(outbox, _)| Arc::ptr_eq(outbox, &whose)).unwrap();
             order.push(at);
             whose.has_had(whose.had_ns() + outboxes[at].1 - TURN_NS);
-            if job.turn() == SliceResult::More {
+            if job.turn(u64::MAX) == SliceResult::More {
                 queue.push(job);
             }
         }
@@ -279,5 +372,57 @@ mod tests {
         let order = order(&mut queue, &outboxes);
         assert_eq!(order.iter().filter(|at| **at == 1).count(), 2);
         assert_ne!(order[..2], [1, 1]);
+    }
+
+    fn waiting(readers: &Readers) -> usize {
+        readers.queue.lock().waiting.len()
+    }
+
+    #[test]
+    fn a_question_is_answered_where_it_was_read_if_no_other_is_before_it() {
+        let (readers, [one, two]) = (Readers::default(), [outbox(), outbox()]);
+        let ask = |outbox: &Arc<Outbox>, slices| {
+            readers.begin(Box::new(SlicedQuestion(Arc::clone(outbox), slices)))
+        };
+        assert!(ask(&one, 1).is_none() && waiting(&readers) == 0, "it is answered");
+        let unfinished = ask(&two, 2).expect("this thread may go on with it");
+        assert!(waiting(&readers) == 0);
+        readers.push(unfinished);
+        assert!(ask(&two, 1).is_none() && waiting(&readers) == 2, "its first is before it");
+        one.has_had(two.had_ns() + 1);
+        assert!(ask(&one, 1).is_none() && waiting(&readers) == 3, "it has had more than the other");
+        let quiet = outbox();
+        assert!(ask(&quiet, 1).is_none() && waiting(&readers) == 3, "it goes first");
+    }
+
+    #[test]
+    fn a_database_and_a_slow_disk_are_left_to_the_readers() {
+        let question = || Box::new(SlicedQuestion(outbox(), 1));
+        let far = Readers::new(StoreLocation::Machine(4));
+        assert!(far.begin(question()).is_none() && waiting(&far) == 1);
+
+        /// A question that takes as long as a disk.
+        struct SlowQuestion(Arc<Outbox>);
+
+        impl ReaderJob for SlowQuestion {
+            fn turn(&mut self, _: u64) -> SliceResult {
+                std::thread::sleep(SLOW);
+                SliceResult::Done
+            }
+
+            fn fail(&mut self) {}
+
+            fn outbox(&self) -> Arc<Outbox> {
+                Arc::clone(&self.0)
+            }
+        }
+
+        let near = Readers::default();
+        assert!(near.begin(Box::new(SlowQuestion(outbox()))).is_none() && waiting(&near) == 0);
+        assert!(near.begin(question()).is_none() && waiting(&near) == 1, "the disk is slow");
+        near.slow_until_ns.store(0, Ordering::Relaxed);
+        let question = Box::new(SlicedQuestion(outbox(), 1));
+        near.queue.lock().waiting.clear();
+        assert!(near.begin(question).is_none() && waiting(&near) == 0, "and again quick");
     }
 }

@@ -75,9 +75,6 @@ struct RelaySession {
 #[derive(Default)]
 struct OutgoingItems {
     parts: VecDeque<OutboxItem>,
-    /// In the first part, if it is a page: the index of the next message, and its byte offset.
-    message: usize,
-    start: usize,
 }
 
 /// What was fed to the socket in one poll.
@@ -112,7 +109,12 @@ pub(crate) fn run(
     let limits = &relay.settings.load_full().limits;
     let address = account.address();
     let inbound = relay.inbound.share(address);
-    let outbox = Arc::new(Outbox::new(limits, account, Arc::clone(&relay.metrics)));
+    let outbox = Arc::new(Outbox::new(
+        limits,
+        socket.framing().clone(),
+        account,
+        Arc::clone(&relay.metrics),
+    ));
     let now = Instant::now();
     let first_alarm = now + Duration::from_secs(limits.ping_after_s);
     // In a box, as a future reserves memory for every value that moves through it.
@@ -202,6 +204,7 @@ impl RelaySession {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<SessionEnd> {
         self.outbox.listen(cx.waker());
+        let _polled = self.outbox.poll();
         if let Poll::Ready(end) = self.poll_alarm(cx) {
             return Poll::Ready(end);
         }
@@ -213,7 +216,11 @@ impl RelaySession {
         if !self.count_inbound() {
             return Poll::Ready(SessionEnd::Close(CloseReason::Crowded));
         }
-        let written = self.poll_write(cx);
+        let mut written = self.poll_write(cx);
+        while matches!(written, Poll::Ready(Ok(()))) && self.door.go_on_asking() {
+            written = self.poll_write(cx);
+        }
+        self.door.end_poll();
         match written {
             Poll::Ready(Err(end)) => return Poll::Ready(end),
             Poll::Ready(Ok(())) if self.leaving && self.is_through() => {
@@ -261,7 +268,7 @@ impl RelaySession {
                     self.receive(received);
                 }
             }
-            if bytes >= TURN_BYTES {
+            if bytes >= TURN_BYTES || self.door.is_spent() {
                 break;
             }
         }
@@ -393,7 +400,7 @@ impl RelaySession {
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(SessionEnd::Gone)),
                     Poll::Ready(Ok(())) => {}
                 }
-                if sent.messages == TURN_MESSAGES_OUT {
+                if sent.messages >= TURN_MESSAGES_OUT {
                     // There is more to send: poll again after other tasks.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
@@ -410,27 +417,19 @@ impl RelaySession {
 }
 
 impl OutgoingItems {
-    /// Puts the next message on the socket.
+    /// Puts the next item on the socket.
     fn feed(&mut self, socket: &mut Socket, sent: &mut SentCounts) {
-        let Some(part) = self.parts.front() else { return };
-        match part {
-            OutboxItem::Page(bytes, ends) => {
-                if let Some(&end) = ends.get(self.message) {
-                    let text = &bytes[self.start..end as usize];
-                    sent.feed(socket, &[text]);
-                    self.message += 1;
-                    self.start = end as usize;
-                    if self.message < ends.len() {
-                        return;
-                    }
-                }
-                (self.message, self.start) = (0, 0);
-            }
-            OutboxItem::One(text) => sent.feed(socket, &[text]),
-            OutboxItem::Live(open, news) => sent.feed(socket, &[open, news.wire(), b"]"]),
-        }
+        let Some(part) = self.parts.pop_front() else { return };
         sent.done.add(part.weight());
-        self.parts.pop_front();
+        match part {
+            OutboxItem::Page(messages) => {
+                sent.messages += messages.messages();
+                sent.text_bytes += messages.text_bytes();
+                socket.feed_framed(messages);
+            }
+            OutboxItem::One(text) => sent.feed(socket, &[&text]),
+            OutboxItem::Live(open, news) => sent.feed(socket, &[&open, news.wire(), b"]"]),
+        }
     }
 }
 

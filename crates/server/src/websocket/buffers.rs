@@ -21,6 +21,23 @@ thread_local! {
     static TO_WRITE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
+/// Takes the thread's spare write buffer, which is empty.
+pub(super) fn take_spare() -> Vec<u8> {
+    TO_WRITE.take()
+}
+
+/// Keeps a buffer as the thread's spare write buffer, unless that is larger or this too large.
+pub(super) fn keep_spare(mut bytes: Vec<u8>) {
+    if bytes.capacity() <= KEPT_BYTES_MAX {
+        let spare = TO_WRITE.take();
+        if spare.capacity() > bytes.capacity() {
+            bytes = spare;
+        }
+        bytes.clear();
+        TO_WRITE.set(bytes);
+    }
+}
+
 /// Bytes that were read from the connection and not taken yet.
 #[derive(Default)]
 pub(super) struct ReadBuffer {
@@ -128,9 +145,29 @@ impl WriteBuffer {
     /// The buffer, to append bytes to.
     pub(super) fn end(&mut self) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
-            self.bytes = TO_WRITE.take();
+            self.bytes = take_spare();
         }
         &mut self.bytes
+    }
+
+    /// Appends bytes, or takes them as the buffer if nothing is in it.
+    pub(super) fn append(&mut self, bytes: Vec<u8>) {
+        if self.len() == 0 {
+            self.sent = 0;
+            keep_spare(std::mem::replace(&mut self.bytes, bytes));
+        } else {
+            self.bytes.extend_from_slice(&bytes);
+            keep_spare(bytes);
+        }
+    }
+
+    /// Gives back the memory of bytes that are sent, as the others wait.
+    fn settle(&mut self) {
+        if self.len() < self.bytes.capacity() / 2 {
+            let rest = self.bytes[self.sent..].to_vec();
+            self.sent = 0;
+            keep_spare(std::mem::replace(&mut self.bytes, rest));
+        }
     }
 
     /// Sends all buffered bytes.
@@ -143,6 +180,7 @@ impl WriteBuffer {
             let rest = &self.bytes[self.sent..];
             let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(cx, rest) else {
                 self.stalled.get_or_insert_with(Instant::now);
+                self.settle();
                 return Poll::Pending;
             };
             self.stalled = None;
@@ -151,12 +189,8 @@ impl WriteBuffer {
                 count => self.sent += count,
             }
         }
-        let mut bytes = std::mem::take(&mut self.bytes);
         self.sent = 0;
-        if bytes.capacity() > 0 && bytes.capacity() <= KEPT_BYTES_MAX {
-            bytes.clear();
-            TO_WRITE.set(bytes);
-        }
+        keep_spare(std::mem::take(&mut self.bytes));
         Poll::Ready(Ok(()))
     }
 }

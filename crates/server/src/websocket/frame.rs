@@ -98,6 +98,9 @@ pub(super) fn unmask(bytes: &mut [u8], mask: [u8; 4]) {
     }
 }
 
+/// The longest head of a server's frame.
+pub(super) const HEAD_BYTES_MAX: usize = 10;
+
 /// Writes the head of a server's frame, which is never masked or fragmented.
 pub(super) fn write_head(out: &mut Vec<u8>, opcode: Opcode, compressed: bool, len: usize) {
     out.push(0x80 | if compressed { 0x40 } else { 0 } | opcode as u8);

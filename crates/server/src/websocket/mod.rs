@@ -15,11 +15,13 @@ use tokio::time::Instant;
 use buffers::{ReadBuffer, WriteBuffer};
 pub use deflate::{Compressors, DeflateOptions};
 use frame::{CloseFault, FrameHeader, Opcode};
+pub(crate) use framing::{FramedMessages, Framing};
 pub(crate) use handshake::Handshake;
 
 mod buffers;
 mod deflate;
 mod frame;
+mod framing;
 mod handshake;
 
 /// Bytes that are buffered before they are written to the connection.
@@ -63,7 +65,7 @@ pub struct Socket<S = TcpStream> {
     stream: S,
     inbox: ReadBuffer,
     outbox: WriteBuffer,
-    deflate: Option<Arc<Compressors>>,
+    framing: Framing,
     message_bytes_max: usize,
     /// The fragmented message that is being received.
     begun: Option<Box<PartialMessage>>,
@@ -90,7 +92,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             stream,
             inbox: ReadBuffer::new(read_before),
             outbox: WriteBuffer::default(),
-            deflate,
+            framing: Framing(deflate),
             message_bytes_max,
             begun: None,
             pongs_waiting: 0,
@@ -138,7 +140,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             let Some(payload) = self.inbox.take(head.size, head.len) else { return Ok(None) };
             frame::unmask(payload, head.mask);
             if head.compressed
-                && (self.deflate.is_none() || !matches!(head.opcode, Opcode::Text | Opcode::Binary))
+                && (self.framing.0.is_none()
+                    || !matches!(head.opcode, Opcode::Text | Opcode::Binary))
             {
                 return Err(CloseFault::protocol("RSV1 is set where nothing is compressed"));
             }
@@ -148,7 +151,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                     return Err(CloseFault::protocol("a message begins within another"));
                 }
                 Opcode::Text | Opcode::Binary if head.fin => {
-                    let bytes = match &self.deflate {
+                    let bytes = match &self.framing.0 {
                         Some(deflate) if head.compressed => {
                             deflate.decompress(payload, self.message_bytes_max)?.into()
                         }
@@ -169,7 +172,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                     begun.bytes.extend_from_slice(payload);
                     let Some(begun) = self.begun.take_if(|_| head.fin) else { continue };
                     let PartialMessage { opcode, compressed, mut bytes } = *begun;
-                    if let Some(deflate) = self.deflate.as_ref().filter(|_| compressed) {
+                    if let Some(deflate) = self.framing.0.as_ref().filter(|_| compressed) {
                         bytes = deflate.decompress(&bytes, self.message_bytes_max)?;
                     }
                     message(opcode, bytes.into())
@@ -198,22 +201,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         if self.outbox.len() < WRITE_BYTES { Poll::Ready(Ok(())) } else { self.poll_flush(cx) }
     }
 
+    /// How messages of this connection become frames.
+    pub(crate) fn framing(&self) -> &Framing {
+        &self.framing
+    }
+
     /// Buffers a message, given in pieces. To be called only after [`Socket::poll_ready`].
     pub(crate) fn feed_text(&mut self, pieces: &[&[u8]]) {
-        let len = pieces.iter().map(|piece| piece.len()).sum();
-        let out = self.outbox.end();
-        if let Some(deflate) = self.deflate.as_ref().filter(|deflate| len >= deflate.from_bytes) {
-            let mut compressed = Vec::with_capacity(len / 2);
-            if deflate.compress(pieces, &mut compressed).is_some() {
-                frame::write_head(out, Opcode::Text, true, compressed.len());
-                out.extend_from_slice(&compressed);
-                return;
-            }
-        }
-        frame::write_head(out, Opcode::Text, false, len);
-        for piece in pieces {
-            out.extend_from_slice(piece);
-        }
+        self.framing.write(self.outbox.end(), pieces);
+    }
+
+    /// Buffers messages that are frames already. To be called only after [`Socket::poll_ready`].
+    pub(crate) fn feed_framed(&mut self, messages: FramedMessages) {
+        self.outbox.append(messages.bytes);
     }
 
     /// Buffers a ping.

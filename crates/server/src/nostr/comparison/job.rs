@@ -251,7 +251,7 @@ impl Drop for ComparisonJob {
 }
 
 impl ReaderJob for ComparisonJob {
-    fn turn(&mut self) -> SliceResult {
+    fn turn(&mut self, _: u64) -> SliceResult {
         if self.comparison.over.is() || self.comparison.outbox.is_gone() {
             return SliceResult::Done;
         }

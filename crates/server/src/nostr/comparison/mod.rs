@@ -28,6 +28,7 @@ use super::metrics::{RelayMetrics, Verb};
 use super::outbox::{EndFlag, Outbox, OutboxItem, RequestKind};
 use crate::budget::BudgetShare;
 use crate::rate::RatedConnection;
+use crate::websocket::FramedMessages;
 use job::ComparisonJob;
 use set::{ComparedSet, SetMemory};
 
@@ -114,8 +115,9 @@ impl Comparison {
         // Set first, as the client may go on before this returns.
         self.state.lock().answered_at = Some(Instant::now());
         self.metrics.answered(Verb::Neg, "");
-        let end = out.len() as u32;
-        self.outbox.put_for(&self.over, OutboxItem::Page(out, vec![end]));
+        let mut page = FramedMessages::default();
+        page.add(self.outbox.framing(), &[&out]);
+        self.outbox.put_for(&self.over, OutboxItem::Page(page));
     }
 }
 

@@ -1,0 +1,85 @@
+//! Messages as frames. A page of messages is framed where it is made, so the bytes that leave the archive
+//! are copied once, into the buffer that the connection is written from.
+
+use std::sync::Arc;
+
+use super::buffers;
+use super::deflate::Compressors;
+use super::frame::{self, Opcode};
+
+/// How the messages of a connection become frames: compressed, if its client agreed on that.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Framing(pub(super) Option<Arc<Compressors>>);
+
+impl Framing {
+    /// Appends a message, given in pieces, to `out`.
+    pub(super) fn write(&self, out: &mut Vec<u8>, pieces: &[&[u8]]) {
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        if let Some(deflate) = self.0.as_ref().filter(|deflate| len >= deflate.from_bytes) {
+            let mut compressed = Vec::with_capacity(len / 2);
+            if deflate.compress(pieces, &mut compressed).is_some() {
+                frame::write_head(out, Opcode::Text, true, compressed.len());
+                out.extend_from_slice(&compressed);
+                return;
+            }
+        }
+        out.reserve(frame::HEAD_BYTES_MAX + len);
+        frame::write_head(out, Opcode::Text, false, len);
+        for piece in pieces {
+            out.extend_from_slice(piece);
+        }
+    }
+}
+
+/// Messages in one buffer, as frames that are ready to be sent.
+#[derive(Debug, Default)]
+pub(crate) struct FramedMessages {
+    pub(super) bytes: Vec<u8>,
+    messages: u64,
+    text_bytes: u64,
+}
+
+impl FramedMessages {
+    /// No message yet, in the thread's spare buffer.
+    pub(crate) fn new() -> Self {
+        Self { bytes: buffers::take_spare(), messages: 0, text_bytes: 0 }
+    }
+
+    /// Adds a message, given in pieces.
+    pub(crate) fn add(&mut self, framing: &Framing, pieces: &[&[u8]]) {
+        framing.write(&mut self.bytes, pieces);
+        self.messages += 1;
+        self.text_bytes += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+    }
+
+    /// The number of messages.
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    /// Bytes of the messages, without frames and before compression.
+    pub(crate) fn text_bytes(&self) -> u64 {
+        self.text_bytes
+    }
+
+    /// Bytes of the frames.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Gives back memory that the frames do not fill, as they wait for another thread.
+    pub(crate) fn settle(&mut self) {
+        if self.bytes.len() < self.bytes.capacity() / 2 {
+            let bytes = self.bytes.as_slice().to_vec();
+            buffers::keep_spare(std::mem::replace(&mut self.bytes, bytes));
+        }
+    }
+}
+
+#[cfg(test)]
+impl FramedMessages {
+    /// One message, of `len` bytes with its frame.
+    pub(crate) fn of_len(len: usize) -> Self {
+        Self { bytes: vec![0; len], messages: 1, text_bytes: len as u64 }
+    }
+}
