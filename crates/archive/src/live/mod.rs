@@ -273,11 +273,15 @@ impl SubscriptionHandle {
         let mut seam = subscription.seam.lock();
         // Read under the seam's lock: all records up to this number have been offered.
         let published = self.0.live.published.load(Ordering::Acquire);
+        let mut delivered = false;
         seam.release(reached, published, &subscription.queries, |news| {
             subscription.sink.deliver(news);
+            delivered = true;
         });
         drop(seam);
-        subscription.sink.wake();
+        if delivered {
+            subscription.sink.wake();
+        }
     }
 }
 
