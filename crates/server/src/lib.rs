@@ -24,6 +24,7 @@ mod key_file;
 pub mod listener;
 pub mod metrics;
 pub mod nostr;
+mod page_faults;
 mod patience;
 mod permits;
 pub mod ranges;

@@ -4,7 +4,7 @@
 //! value are indexed further by their times and their kinds ([`super::list`]), so that filters that
 //! do not match cost each new record next to nothing.
 
-use std::collections::HashMap;
+use std::collections::HashMap as StdHashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::ops::Range;
@@ -16,6 +16,10 @@ use hark_words::NeededWord;
 use super::Subscription;
 use super::list::{ListedQuery, QueryList};
 use crate::query::{LabelSet, LazyWords, Query, TextSource};
+
+/// A subscription to the notes of hundreds of authors is hundreds of entries, made and dropped with each question of a
+/// client that opens its home. The hash has a seed that clients do not know.
+type HashMap<K, V> = StdHashMap<K, V, foldhash::quality::RandomState>;
 
 #[derive(Default)]
 pub(super) struct SubscriptionIndex {

@@ -37,21 +37,22 @@ impl ListedQuery {
 }
 
 /// A list of filters without duplicates.
+#[derive(Default)]
 pub(super) enum QueryList {
+    #[default]
+    Empty,
+    /// Most lists are that of an author whom one client follows.
+    One(ListedQuery),
     /// In no order.
     Few(Vec<ListedQuery>),
     Many(Box<TimeTree>),
 }
 
-impl Default for QueryList {
-    fn default() -> Self {
-        Self::Few(Vec::new())
-    }
-}
-
 impl QueryList {
     pub(super) fn is_empty(&self) -> bool {
         match self {
+            Self::Empty => true,
+            Self::One(_) => false,
             Self::Few(entries) => entries.is_empty(),
             Self::Many(tree) => tree.len == 0,
         }
@@ -60,12 +61,14 @@ impl QueryList {
     /// Adds an entry, unless the list contains it already.
     pub(super) fn insert(&mut self, entry: ListedQuery) {
         match self {
+            Self::Empty => *self = Self::One(entry),
+            Self::One(known) if known.number() == entry.number() => {}
+            Self::One(known) => *self = Self::Few(vec![known.clone(), entry]),
             Self::Few(entries) => {
                 if entries.iter().any(|known| known.number() == entry.number()) {
                     return;
                 }
                 if entries.len() < FEW {
-                    entries.reserve_exact(usize::from(entries.is_empty()));
                     entries.push(entry);
                     return;
                 }
@@ -80,6 +83,9 @@ impl QueryList {
     /// Removes an entry, if the list contains it.
     pub(super) fn remove(&mut self, entry: &ListedQuery) {
         match self {
+            Self::Empty => {}
+            Self::One(known) if known.number() != entry.number() => {}
+            Self::One(_) => *self = Self::Empty,
             Self::Few(entries) => entries.retain(|known| known.number() != entry.number()),
             Self::Many(tree) => {
                 tree.remove(entry);
@@ -94,6 +100,8 @@ impl QueryList {
     /// Passes the entries that could match a record of this time and kind to `each`.
     pub(super) fn find(&self, time: u64, kind: u32, each: &mut impl FnMut(&ListedQuery)) {
         match self {
+            Self::Empty => {}
+            Self::One(entry) => each(entry),
             Self::Few(entries) => entries.iter().for_each(each),
             Self::Many(tree) => tree.find(time, bit(kind), each),
         }

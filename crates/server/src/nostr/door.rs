@@ -130,10 +130,13 @@ impl MessageHandler {
         question.map(|question| self.ask(question)).is_some()
     }
 
-    /// Ends a poll: the readers go on with what is unfinished.
-    pub(crate) fn end_poll(&mut self) {
+    /// Ends a poll. The readers go on with what is unfinished, unless the client has first to take what is
+    /// sent: then it waits for that here.
+    pub(crate) fn end_poll(&mut self, is_client_behind: bool) {
         self.own.spent = Duration::ZERO;
-        self.own.unfinished.drain(..).for_each(|question| self.relay.readers.push(question));
+        if !is_client_behind {
+            self.own.unfinished.drain(..).for_each(|question| self.relay.readers.push(question));
+        }
     }
 
     /// Ends the comparisons whose client took too long, and has the task woken when that is next due.

@@ -220,7 +220,7 @@ impl RelaySession {
         while matches!(written, Poll::Ready(Ok(()))) && self.door.go_on_asking() {
             written = self.poll_write(cx);
         }
-        self.door.end_poll();
+        self.door.end_poll(written.is_pending());
         match written {
             Poll::Ready(Err(end)) => return Poll::Ready(end),
             Poll::Ready(Ok(())) if self.leaving && self.is_through() => {

@@ -1,0 +1,34 @@
+//! Whether a thread that reads mapped files waits for the disk.
+
+use std::cell::Cell;
+use std::fs;
+
+thread_local! {
+    static SEEN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Whether this thread has waited for a page of a file since it last asked. Takes some microseconds. Where the
+/// system does not say, it may have.
+pub(crate) fn has_waited_for_disk() -> bool {
+    let Some(faults) = major_faults() else { return true };
+    SEEN.replace(faults) != faults
+}
+
+fn major_faults() -> Option<u64> {
+    let stat = fs::read_to_string("/proc/thread-self/stat").ok()?;
+    // The second field is a name in brackets, which may contain spaces; the twelfth is the number wanted (proc(5)).
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(9)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_reads_nothing_does_not_wait() {
+        let faults = major_faults();
+        has_waited_for_disk();
+        assert_eq!(has_waited_for_disk(), faults.is_none() || faults != major_faults());
+    }
+}
