@@ -219,10 +219,8 @@ impl Outbox {
     /// Puts an item into the outbox for a subscription, and wakes the session. Returns false, and
     /// puts nothing, if the subscription is over.
     pub(crate) fn put_for(&self, over: &EndFlag, mut part: OutboxItem) -> bool {
-        if let OutboxItem::Page(messages) = &mut part
-            && !self.is_polled()
-        {
-            messages.settle();
+        if let OutboxItem::Page(messages) = &mut part {
+            messages.settle(self.is_polled());
         }
         let laid = self.lay(over, part);
         self.wake();

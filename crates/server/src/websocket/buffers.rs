@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
+/// Bytes of a new buffer for what is sent: a page, and the event that fills it.
+const PAGE_BYTES: usize = 72 << 10;
 /// The largest buffer that a thread keeps.
 const KEPT_BYTES_MAX: usize = 128 << 10;
 
@@ -21,9 +23,10 @@ thread_local! {
     static TO_WRITE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Takes the thread's spare write buffer, which is empty.
+/// Takes the thread's spare write buffer, which is empty and has room for a page.
 pub(super) fn take_spare() -> Vec<u8> {
-    TO_WRITE.take()
+    let spare = TO_WRITE.take();
+    if spare.capacity() < PAGE_BYTES { Vec::with_capacity(PAGE_BYTES) } else { spare }
 }
 
 /// Keeps a buffer as the thread's spare write buffer, unless that is larger or this too large.
@@ -145,7 +148,7 @@ impl WriteBuffer {
     /// The buffer, to append bytes to.
     pub(super) fn end(&mut self) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
-            self.bytes = take_spare();
+            self.bytes = TO_WRITE.take();
         }
         &mut self.bytes
     }

@@ -7,6 +7,9 @@ use super::buffers;
 use super::deflate::Compressors;
 use super::frame::{self, Opcode};
 
+/// Frames of fewer bytes are moved to memory of their size.
+const FEW_BYTES: usize = 4 << 10;
+
 /// How the messages of a connection become frames: compressed, if its client agreed on that.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Framing(pub(super) Option<Arc<Compressors>>);
@@ -67,9 +70,10 @@ impl FramedMessages {
         self.bytes.len()
     }
 
-    /// Gives back memory that the frames do not fill, as they wait for another thread.
-    pub(crate) fn settle(&mut self) {
-        if self.bytes.len() < self.bytes.capacity() / 2 {
+    /// Gives back memory that the frames do not fill, unless they are sent `at_once` and are more than a few.
+    pub(crate) fn settle(&mut self, at_once: bool) {
+        let is_kept = at_once && self.bytes.len() >= FEW_BYTES;
+        if !is_kept && self.bytes.len() < self.bytes.capacity() / 2 {
             let bytes = self.bytes.as_slice().to_vec();
             buffers::keep_spare(std::mem::replace(&mut self.bytes, bytes));
         }
