@@ -297,7 +297,6 @@ impl Store for MemoryStore {
     }
 }
 
-/// A search whose whole result was computed at its start.
 /// The records of a query when they were asked for, the oldest first.
 struct MemoryRanges(Vec<Position>);
 
@@ -320,15 +319,12 @@ impl IdRanges for MemoryRanges {
         self.range(from, to).iter().take(max).copied().collect()
     }
 
-    fn count(&self, at: &Position) -> u64 {
-        self.before(at).count
-    }
-
     fn check(&self) -> Result<(), SearchError> {
         Ok(())
     }
 }
 
+/// A search whose whole result was computed at its start.
 struct MemorySearch {
     records: Vec<Arc<[u8]>>,
     ranking: Option<Arc<WordCondition>>,

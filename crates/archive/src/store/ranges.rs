@@ -21,8 +21,11 @@ pub trait IdRanges: Send {
     /// at most `max`.
     fn items(&self, from: &Position, to: &Position, max: usize) -> Vec<Position>;
 
-    /// Returns the number of records before a position, as [`IdRanges::before`] does.
-    fn count(&self, at: &Position) -> u64;
+    /// Returns the number of records before a position, as [`IdRanges::before`] does. A store that can
+    /// do so without their sum overrides this.
+    fn count(&self, at: &Position) -> u64 {
+        self.before(at).count
+    }
 
     /// Returns positions within the range, ascending, that divide it into `parts` parts, or fewer, of
     /// about the same number of records. They follow from the number of records that match, and so tell nothing of

@@ -44,6 +44,7 @@ pub use error::NegentropyError;
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use initiator::{NegentropyDifference, NegentropyInitiator};
 pub use ranges::{NegentropyRanges, RangesResponder};
+pub use read::check_message;
 pub use responder::NegentropyResponder;
 pub use set::{NegentropySet, SortedItems, SummedItems};
 

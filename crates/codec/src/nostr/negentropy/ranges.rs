@@ -6,7 +6,7 @@ use super::VERSION;
 use super::bound::{NegentropyItem, RangeBound};
 use super::error::NegentropyError;
 use super::fingerprint::fingerprint;
-use super::read::{MessageReader, RangeWords, is_ours};
+use super::read::{MessageReader, RangeWords, check_message};
 use super::set::{NegentropySet as _, SortedItems};
 use super::write::{MessageFull, MessageWriter, PARTS};
 use crate::id_sum::IdTally;
@@ -44,14 +44,9 @@ pub struct RangesResponder {
 impl RangesResponder {
     /// Does the same as [`NegentropyResponder::new`](super::NegentropyResponder::new).
     pub fn new(message: Vec<u8>, frame_bytes_max: usize) -> Result<Self, NegentropyError> {
-        let reader = MessageReader::new();
-        let writer = if is_ours(&message)? {
-            reader.check(&message)?;
-            Some(MessageWriter::new(frame_bytes_max))
-        } else {
-            None
-        };
-        Ok(Self { message, reader, writer, start: (NegentropyItem::default(), None) })
+        let writer = check_message(&message)?.then(|| MessageWriter::new(frame_bytes_max));
+        let (reader, start) = (MessageReader::new(), (NegentropyItem::default(), None));
+        Ok(Self { message, reader, writer, start })
     }
 
     /// Answers the next `ranges_max` ranges. Returns whether more are left.

@@ -35,6 +35,15 @@ pub(super) fn is_ours(message: &[u8]) -> Result<bool, NegentropyError> {
     }
 }
 
+/// Checks all of a message, and returns whether it has this version. Of another version only the first
+/// byte is looked at.
+pub fn check_message(message: &[u8]) -> Result<bool, NegentropyError> {
+    let is_ours = is_ours(message)?;
+    let mut reader = MessageReader::new();
+    while is_ours && reader.next(message)?.is_some() {}
+    Ok(is_ours)
+}
+
 impl MessageReader {
     /// A position in front of the first range.
     pub(super) const fn new() -> Self {
@@ -72,12 +81,6 @@ impl MessageReader {
         };
         (self.at, self.bound) = (message.len() - rest.len(), bound.at);
         Ok(Some((bound, words)))
-    }
-
-    /// Reads all ranges that are left, and returns the first error.
-    pub(super) fn check(mut self, message: &[u8]) -> Result<(), NegentropyError> {
-        while self.next(message)?.is_some() {}
-        Ok(())
     }
 }
 
@@ -140,6 +143,23 @@ mod tests {
             (&[0xff; 12], NegentropyError::Number),
         ] {
             assert_eq!(take_number(&mut &*bytes), Err(error), "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn all_of_a_message_is_checked_if_it_has_this_version() {
+        // An infinite bound, and no ids.
+        let whole = [VERSION, 0, 0, 2, 0];
+        assert_eq!(check_message(&whole), Ok(true));
+        for (message, checked) in [
+            (&[][..], Err(NegentropyError::Short)),
+            (&[0x60, 0xff], Ok(false)),
+            (&[0x70], Err(NegentropyError::NoVersion(0x70))),
+            (&[VERSION], Ok(true)),
+            (&[VERSION, 0, 0, 3], Err(NegentropyError::Mode(3))),
+            (&[&whole[..4], &[1]].concat(), Err(NegentropyError::Short)),
+        ] {
+            assert_eq!(check_message(message), checked, "{message:x?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::VERSION;
 use super::error::NegentropyError;
 use super::pass::AnswerPass;
-use super::read::{MessageReader, is_ours};
+use super::read::check_message;
 use super::set::NegentropySet;
 
 /// The answer to one message of an initiator, worked out in steps.
@@ -14,14 +14,12 @@ pub struct NegentropyResponder {
 }
 
 impl NegentropyResponder {
-    /// Checks all of `message`. One of another version is answered with ours alone. The answer has at most `frame_bytes_max` bytes, or
+    /// Checks all of `message` ([`check_message`]). One of another version is answered with ours alone.
+    /// The answer has at most `frame_bytes_max` bytes, or
     /// [`FRAME_BYTES_MIN`](super::FRAME_BYTES_MIN) if that is more.
     pub fn new(message: Vec<u8>, frame_bytes_max: usize) -> Result<Self, NegentropyError> {
-        if !is_ours(&message)? {
-            return Ok(Self { pass: None });
-        }
-        MessageReader::new().check(&message)?;
-        Ok(Self { pass: Some(AnswerPass::new(message, frame_bytes_max)) })
+        let is_ours = check_message(&message)?;
+        Ok(Self { pass: is_ours.then(|| AnswerPass::new(message, frame_bytes_max)) })
     }
 
     /// Answers the next `ranges_max` ranges, from the same `set` in every step. Returns whether more

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use hark_archive::{Query, Record, SearchError, SearchProgress};
 use hark_codec::nostr::negentropy::{
     NegentropyError, NegentropyItem, NegentropyResponder, NegentropySet, RangesResponder,
+    check_message,
 };
 
 use super::ranges::{RangesCandidate, StoreRanges};
@@ -134,7 +135,7 @@ impl ComparisonJob {
         if self.memory.is_some() {
             if self.candidate.is_none() {
                 // A message that is wrong costs nothing.
-                NegentropyResponder::new(message.clone(), frame_bytes_max)?;
+                check_message(&message)?;
                 self.candidate = RangesCandidate::of(&self.comparison, store)?;
             }
             if let Some(candidate) = self.candidate.take() {
