@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use tokio_tungstenite::tungstenite::http::uri::Authority;
+
 /// The address of a relay: `ws://` or `wss://`, a host, and perhaps a port and a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RelayAddress(String);
@@ -60,6 +62,16 @@ impl FromStr for RelayAddress {
         if host.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
             return Err(format!("the URL names no host; {example}"));
         }
+        let authority: Authority =
+            host.parse().map_err(|_| format!("`{host}` is no host; {example}"))?;
+        // An address of IPv6 has colons within its brackets.
+        let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
+        if authority.host().is_empty() {
+            return Err(format!("the URL names no host; {example}"));
+        }
+        if has_port && authority.port_u16().is_none_or(|port| port == 0) {
+            return Err("a port is a number from 1 to 65535".into());
+        }
         if rest.contains('#') {
             return Err("a relay's URL has no fragment (#)".into());
         }
@@ -88,6 +100,13 @@ mod tests {
         {
             assert!(bad.parse::<RelayAddress>().is_err(), "{bad}");
         }
+        for bad in
+            ["ws://a:", "ws://a:0", "ws://a:99999", "ws://a:x", "ws://[::1]:70000", "ws://:1"]
+        {
+            let why = bad.parse::<RelayAddress>().unwrap_err();
+            assert!(why.contains("port") || why.contains("host"), "{bad}: {why}");
+        }
+        assert!("ws://[::1".parse::<RelayAddress>().unwrap_err().contains("`[::1`"));
     }
 
     #[test]
