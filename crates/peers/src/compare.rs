@@ -4,6 +4,7 @@
 //! divided until there are few enough.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use hark_archive::{Id, Query};
 use hark_codec::hex;
@@ -15,7 +16,7 @@ use hark_networks::Network;
 use crate::client::{PeerClient, now_s};
 use crate::error::PeerError;
 use crate::meter::SyncMeter;
-use crate::request::Comparing;
+use crate::request::{Comparing, PATIENCE_FOR_ALL};
 use crate::route::ComparisonAnswer;
 
 /// Bytes of a message that is sent. In hex it is twice as long, and most relays read messages of
@@ -27,6 +28,8 @@ const ROUNDS_MAX: u32 = 100_000;
 const WINDOWS_MAX: u32 = 50_000;
 /// Differences that are remembered. After so many, some may be passed on twice, which costs little.
 const DIFFERENCES_MAX: usize = 1 << 20;
+/// How much longer a relay may take for its answers because of a difference that was in one.
+const DIFFERENCE_WORTH: Duration = Duration::from_millis(100);
 /// Notices for which a relay may leave a message without its answer.
 const NOTICES_MAX: u32 = 20;
 /// Times that a comparison is begun again which the relay ended before its time.
@@ -182,6 +185,8 @@ struct SeenDifferences {
     count: u64,
     /// Messages that were answered.
     rounds: u32,
+    /// How long answers were waited for, less what the differences in them are worth.
+    waited: Duration,
 }
 
 /// Where to divide a time: `None` if it is one second.
@@ -211,7 +216,7 @@ async fn window(
     let first = in_hex(&initiator.open());
     let proofs = client.proofs();
     let mut open = client.compare(filter, &first).await?;
-    let (mut is_first, mut notices) = (true, 0);
+    let (mut is_first, mut notices, mut asked) = (true, 0, Instant::now());
     loop {
         let answer = match open.next().await {
             Ok(ComparisonAnswer::Message(message)) => message,
@@ -242,7 +247,7 @@ async fn window(
                 if rate_wait_s > 64 {
                     return Ok(WindowEnd::NotSupported(reason));
                 }
-                tokio::time::sleep(std::time::Duration::from_secs(rate_wait_s)).await;
+                tokio::time::sleep(Duration::from_secs(rate_wait_s)).await;
                 rate_wait_s *= 2;
                 initiator = NegentropyInitiator::new(set, FRAME_BYTES_MAX);
                 open = client.compare(filter, &first).await?;
@@ -255,12 +260,21 @@ async fn window(
             }
             Err(error) => return Err(error),
         };
+        if !is_first && !open.shared.was_held_up_since(asked) {
+            seen.waited += asked.elapsed();
+        }
         (is_first, notices) = (false, 0);
         seen.rounds += 1;
         meter.add(|meter| &meter.rounds, 1);
         if seen.rounds > ROUNDS_MAX {
             return Err(PeerError::Misbehaved(format!(
                 "a comparison did not end within {ROUNDS_MAX} messages"
+            )));
+        }
+        if seen.waited > open.shared.patience() * PATIENCE_FOR_ALL {
+            return Err(PeerError::Misbehaved(format!(
+                "its answers to a comparison took {} s, and came to hardly anything",
+                seen.waited.as_secs()
             )));
         }
         let mut bytes = Vec::new();
@@ -275,6 +289,7 @@ async fn window(
             };
             if seen.ids.insert(id) {
                 seen.count += 1;
+                seen.waited = seen.waited.saturating_sub(DIFFERENCE_WORTH);
                 list.push(id);
             }
         });
@@ -289,6 +304,7 @@ async fn window(
         }
         let Some(next) = next else { return Ok(WindowEnd::Whole) };
         say(&open, &next).await?;
+        asked = Instant::now();
     }
 }
 

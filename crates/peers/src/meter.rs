@@ -53,6 +53,8 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct SyncMeter {
             $(pub(crate) $name: AtomicU64,)*
+            /// Forged and stored events before the connection.
+            before: Mutex<(u64, u64)>,
             pub(crate) refused_here: Mutex<ReasonCounts>,
             pub(crate) refused_there: Mutex<ReasonCounts>,
         }
@@ -120,15 +122,31 @@ impl SyncMeter {
         counter(self).fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Fails if more events of the relay are forged than can be an accident. So a relay cannot send
-    /// them without end.
+    /// Notes that a connection begins, by which forged events are counted.
+    pub(crate) fn connected(&self) {
+        *self.before.lock() = (self.forged(), self.stored.load(Ordering::Relaxed));
+    }
+
+    /// Fails if more events of the connection are forged than can be an accident. So a relay cannot
+    /// send them without end.
     pub(crate) fn check_forged(&self) -> Result<(), PeerError> {
-        let refused = self.refused_here.lock();
-        let forged = FORGED.iter().map(|reason| refused.of(reason)).sum::<u64>();
-        if forged > FORGED_MAX && forged > self.stored.load(Ordering::Relaxed) {
+        let before = *self.before.lock();
+        let forged = self.forged().saturating_sub(before.0);
+        let stored = self.stored.load(Ordering::Relaxed).saturating_sub(before.1);
+        if forged > FORGED_MAX && forged > stored {
             return Err(PeerError::Misbehaved(format!("{forged} of its events are not valid")));
         }
         Ok(())
+    }
+
+    fn forged(&self) -> u64 {
+        let refused = self.refused_here.lock();
+        FORGED.iter().map(|reason| refused.of(reason)).sum()
+    }
+
+    /// Counts an event that was too long to be read.
+    pub(crate) fn refuse_too_long(&self, bytes: u64) {
+        self.refuse_here("too large", &format!("a message of {bytes} bytes, which was not read"));
     }
 
     pub(crate) fn refuse_here(&self, reason: &str, words: &str) {
@@ -156,5 +174,21 @@ mod tests {
         assert_eq!(counts.total(), 1_002);
         assert!(counts.iter().count() <= REASONS_MAX + 1);
         assert!(counts.iter().any(|(reason, _, words)| (reason, words) == ("blocked", "first")));
+    }
+
+    #[test]
+    fn forged_events_are_counted_by_connection() {
+        let meter = SyncMeter::default();
+        let forge = |count| (0..count).for_each(|_| meter.refuse_here("bad id", ""));
+        forge(FORGED_MAX + 1);
+        assert!(matches!(meter.check_forged(), Err(PeerError::Misbehaved(_))));
+        meter.connected();
+        assert!(meter.check_forged().is_ok());
+        forge(FORGED_MAX);
+        assert!(meter.check_forged().is_ok());
+        forge(1);
+        assert!(meter.check_forged().is_err());
+        meter.add(|meter| &meter.stored, FORGED_MAX + 2);
+        assert!(meter.check_forged().is_ok());
     }
 }

@@ -12,7 +12,7 @@ use crate::error::PeerError;
 use crate::route::{BytesPermit, ComparisonAnswer, SubscriptionAnswer};
 
 /// All answers to a request are given so many times as long as one.
-const PATIENCE_FOR_ALL: u32 = 10;
+pub(crate) const PATIENCE_FOR_ALL: u32 = 10;
 
 /// The stored and live events of a filter. Dropping this closes the subscription.
 pub(crate) struct RelaySubscription {
