@@ -40,8 +40,8 @@ const CHALLENGE_WAIT: Duration = Duration::from_millis(500);
 pub struct ClientOptions {
     /// How long the relay may leave a request without an answer, and a connection without life.
     pub patience: Duration,
-    /// The longest message that is read. A longer one ends the connection, so it is well above what
-    /// relays let their clients publish.
+    /// The longest message that is read. A longer event is passed over, and any other longer message
+    /// ends the connection.
     pub message_bytes_max: usize,
     /// Bytes of answers that are received and not dealt with yet.
     pub waiting_bytes_max: usize,
@@ -393,6 +393,10 @@ impl ClientShared {
     async fn take(&self, text: &Utf8Bytes, budget: &Arc<Semaphore>) -> Result<(), String> {
         self.received_bytes.fetch_add(text.len() as u64, Ordering::Relaxed);
         let says = message::read(text)?;
+        if let RelaySays::TooLong { subscription: None, bytes } = says {
+            let max = self.options.message_bytes_max;
+            return Err(format!("it sent a message of {bytes} bytes, and {max} are read at most"));
+        }
         let bytes = (text.len() + MESSAGE_OVERHEAD).min(self.options.waiting_bytes_max) as u32;
         let permit = self.permit(bytes, budget).await?;
         let challenges = matches!(says, RelaySays::Auth(_));

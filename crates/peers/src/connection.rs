@@ -2,20 +2,29 @@
 
 use std::time::Duration;
 
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
-use tokio_tungstenite::tungstenite::error::Error as WsError;
-use tokio_tungstenite::tungstenite::http::HeaderValue;
+use tokio_tungstenite::tungstenite::error::{Error as WsError, ProtocolError};
 use tokio_tungstenite::tungstenite::http::header::{LOCATION, USER_AGENT};
+use tokio_tungstenite::tungstenite::http::{HeaderValue, Uri};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
-use tokio_tungstenite::{
-    Connector, MaybeTlsStream, WebSocketStream, connect_async_tls_with_config,
-};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use crate::address::RelayAddress;
 use crate::error::PeerError;
+use crate::frames::BoundedFrames;
 use crate::tls;
+
+/// A connection, encrypted or not.
+pub(crate) trait RelayTransport: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl RelayTransport for TcpStream {}
+impl RelayTransport for TlsStream<TcpStream> {}
 
 /// Redirects that are followed.
 const REDIRECTS_MAX: usize = 4;
@@ -24,9 +33,10 @@ const READ_BYTES: usize = 256 << 10;
 /// Bytes of a reason that are shown.
 const REASON_BYTES_MAX: usize = 300;
 
-pub(crate) type RelaySocket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+pub(crate) type RelaySocket = WebSocketStream<BoundedFrames<Box<dyn RelayTransport>>>;
 
-/// Connects to a relay within `patience`. Messages above `message_bytes_max` end the connection.
+/// Connects to a relay within `patience`. Events above `message_bytes_max` are passed over, and other
+/// messages above it end the connection.
 pub(crate) async fn connect(
     address: &RelayAddress,
     message_bytes_max: usize,
@@ -45,19 +55,15 @@ async fn follow(
     message_bytes_max: usize,
 ) -> Result<RelaySocket, String> {
     let config = WebSocketConfig::default()
-        .read_buffer_size(READ_BYTES)
         .max_message_size(Some(message_bytes_max))
         .max_frame_size(Some(message_bytes_max));
     for _ in 0..=REDIRECTS_MAX {
         let mut request = address.as_str().into_client_request().map_err(|error| words(&error))?;
         let agent = HeaderValue::from_static(concat!("hark/", env!("CARGO_PKG_VERSION")));
         request.headers_mut().insert(USER_AGENT, agent);
-        let connector = if address.is_encrypted() {
-            Connector::Rustls(tls::config()?)
-        } else {
-            Connector::Plain
-        };
-        match connect_async_tls_with_config(request, Some(config), true, Some(connector)).await {
+        let transport = transport(&address, request.uri()).await?;
+        let frames = BoundedFrames::new(transport, message_bytes_max, READ_BYTES);
+        match client_async_with_config(request, frames, Some(config)).await {
             Ok((socket, _)) => return Ok(socket),
             Err(WsError::Http(answer)) if answer.status().is_redirection() => {
                 let location = answer.headers().get(LOCATION).and_then(|to| to.to_str().ok());
@@ -70,6 +76,34 @@ async fn follow(
     Err(format!("it redirects more than {REDIRECTS_MAX} times"))
 }
 
+/// Connects to the address's host, with TLS if it says so. The error is a text for people.
+async fn transport(address: &RelayAddress, uri: &Uri) -> Result<Box<dyn RelayTransport>, String> {
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    let port = uri.port_u16().unwrap_or(if address.is_encrypted() { 443 } else { 80 });
+    let socket = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
+    // Without it a request is merely sent a little later.
+    let _ = socket.set_nodelay(true);
+    if !address.is_encrypted() {
+        return Ok(Box::new(socket));
+    }
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| format!("`{host}` is no name that a certificate can have"))?;
+    let connected = TlsConnector::from(tls::config()?).connect(name, socket).await;
+    let stream = connected.map_err(|error| {
+        let advice = match error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>()) {
+            Some(rustls::Error::InvalidMessage(_)) => {
+                ". No TLS is spoken there: is its address ws://, or its port another one?"
+            }
+            Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
+                "; if you trust its authority, name the file of that in SSL_CERT_FILE"
+            }
+            _ => "",
+        };
+        format!("{error}{advice}")
+    })?;
+    Ok(Box::new(stream))
+}
+
 /// Returns what is wrong, for people.
 pub(crate) fn words(error: &WsError) -> String {
     match error {
@@ -80,9 +114,14 @@ pub(crate) fn words(error: &WsError) -> String {
             format!("it answers with HTTP {} and not as a relay{said}", answer.status())
         }
         WsError::Capacity(error) => format!("it sent a message that is too large: {error}"),
-        WsError::Io(error) if error.to_string().contains("UnknownIssuer") => {
-            format!("{error}; if you trust its authority, name the file of that in SSL_CERT_FILE")
+        WsError::Protocol(ProtocolError::HandshakeIncomplete) => {
+            "it closed the connection without an answer".into()
         }
+        WsError::Protocol(ProtocolError::HttparseError(_)) => {
+            "it does not answer as a relay does; is the port right, and is it ws:// or wss://?"
+                .into()
+        }
+        WsError::AttackAttempt => "its answer has no end".into(),
         WsError::Io(error) => error.to_string(),
         other => other.to_string(),
     }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::client::PeerClient;
 use crate::error::PeerError;
-use crate::feed::SeenIds;
+use crate::feed::{MissedEvents, SeenIds};
 use crate::intake::{AskedIds, IntakeQueue, Origin, Wanted};
 use crate::meter::SyncMeter;
 use crate::route::SubscriptionAnswer;
@@ -36,6 +36,7 @@ pub(crate) struct Fetcher<'a> {
     pub(crate) intake: IntakeQueue,
     pub(crate) meter: &'a Arc<SyncMeter>,
     pub(crate) seen: Option<Arc<SeenIds>>,
+    pub(crate) missed: Option<Arc<MissedEvents>>,
     pub(crate) protected: bool,
 }
 
@@ -123,6 +124,7 @@ impl Fetcher<'_> {
             meter: Arc::clone(self.meter),
             wanted: Wanted::Ids(Arc::clone(&asked)),
             seen: self.seen.clone(),
+            missed: self.missed.clone(),
             protected: self.protected,
         };
         let proofs = self.client.proofs();
@@ -138,6 +140,10 @@ impl Fetcher<'_> {
                         )));
                     }
                     self.intake.put(event, origin.clone()).await?;
+                }
+                Ok(SubscriptionAnswer::TooLong(bytes)) => {
+                    received += 1;
+                    self.meter.refuse_too_long(bytes);
                 }
                 Ok(SubscriptionAnswer::Eose { .. }) => break,
                 Ok(SubscriptionAnswer::Closed(reason)) => {

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::client::now_s;
 use crate::error::PeerError;
-use crate::feed::{LocalFeed, SeenIds};
+use crate::feed::{LocalFeed, MissedEvents, SeenIds};
 use crate::meter::SyncMeter;
 use crate::plugin::EventPlugin;
 use crate::route::{BytesPermit, RelayEvent};
@@ -74,6 +74,8 @@ pub(crate) struct Origin {
     pub(crate) wanted: Wanted,
     /// Remembers that the relay has the event.
     pub(crate) seen: Option<Arc<SeenIds>>,
+    /// Where it is noted that a plugin failed to decide about the event.
+    pub(crate) missed: Option<Arc<MissedEvents>>,
     /// Whether the relay may send protected events.
     pub(crate) protected: bool,
 }
@@ -204,8 +206,13 @@ impl IntakeQueue {
         {
             origin.meter.refuse_here("plugin", &refusal.words);
             // It has come, and is not asked for again.
-            if let (Wanted::Ids(ids), Some(id)) = (&origin.wanted, refusal.event) {
+            if let (Wanted::Ids(ids), Some((id, _))) = (&origin.wanted, refusal.event) {
                 ids.left.lock().remove(&id);
+            }
+            if let (Some(missed), Some((_, time)), true) =
+                (&origin.missed, refusal.event, refusal.is_failure)
+            {
+                missed.add_failed(time);
             }
             return Ok(());
         }
@@ -253,6 +260,10 @@ fn check(
     let mut checker = EventChecker {
         options,
         reader: options.network.lines().reader(&options.read),
+        unverified: {
+            let unverified = ReadOptions { trusted: true, ..options.read.clone() };
+            options.network.lines().reader(&unverified)
+        },
         arena: EventArena::new(),
         record: Vec::new(),
     };
@@ -281,6 +292,8 @@ fn check(
 struct EventChecker<'a> {
     options: &'a IntakeOptions,
     reader: Box<dyn LineReader>,
+    /// Makes records of events that are not verified yet.
+    unverified: Box<dyn LineReader>,
     arena: EventArena,
     record: Vec<u8>,
 }
@@ -289,7 +302,7 @@ impl EventChecker<'_> {
     /// Makes a record of an event. The error is the reason why it is refused with details, or
     /// `None` if it was not asked for.
     fn check(&mut self, json: &str, origin: &Origin) -> Result<(), Option<(&'static str, String)>> {
-        let Self { options, reader, arena, record } = self;
+        let Self { options, reader, unverified, arena, record } = self;
         let event = match Event::parse(json.as_bytes(), arena) {
             Ok(event) => event,
             Err(error) => return Err(Some(("malformed", plain(&error.to_string())))),
@@ -314,15 +327,18 @@ impl EventChecker<'_> {
             options.feed.as_ref().is_some_and(|feed| feed.has_stored(id))
                 || options.known.as_ref().is_some_and(|store| store.knows(id).unwrap_or(false))
         };
-        if let Err(fault) = reader.read(json.as_bytes(), &known, record) {
-            return Err(Some(reason_of(fault)));
+        let read = |fault| Some(reason_of(fault));
+        if let Wanted::Matching(query) = &origin.wanted {
+            // A signature costs far more to verify than all else.
+            unverified.read(json.as_bytes(), &known, record).map_err(read)?;
+            if !Record::new(record).is_ok_and(|record| query.matches(&record)) {
+                return Err(None);
+            }
+            reader.read(json.as_bytes(), &|_| false, record).map_err(read)?;
+        } else {
+            reader.read(json.as_bytes(), &known, record).map_err(read)?;
         }
         origin.meter.add(|meter| &meter.verified, 1);
-        if let Wanted::Matching(query) = &origin.wanted
-            && !Record::new(record).is_ok_and(|record| query.matches(&record))
-        {
-            return Err(None);
-        }
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! The client of other relays: what `hark sync`, `hark stream` and `hark router` are made of.
 //!
-//! Read in this order: `address` and `connection` (a WebSocket to a relay), `message` (what a relay
+//! Read in this order: `address`, `connection` and `frames` (a WebSocket to a relay), `message` (what a relay
 //! says), `client`, `request` and `route` (requests, and which answer belongs to which), then what is done with them:
 //! `compare` (NIP-77), `page` (what is done where a relay does not compare), `fetch`, `upload`.
 //! `intake` checks events on all cores and has them written. `sync` puts these together once,
@@ -16,6 +16,7 @@ mod connection;
 mod error;
 mod feed;
 mod fetch;
+mod frames;
 mod intake;
 mod local;
 mod message;

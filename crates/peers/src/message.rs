@@ -7,6 +7,7 @@ use hark_codec::record::Id;
 use serde_json::Value;
 
 use crate::connection::shortened;
+use crate::frames::TOO_LONG;
 
 /// A relay's message.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,6 +28,9 @@ pub(crate) enum RelaySays {
     NegMsg { comparison: String, message: String },
     /// A comparison has ended.
     NegErr { comparison: String, reason: String },
+    /// A message of so many bytes was too long, and passed over. It was an event of this subscription,
+    /// if it was one.
+    TooLong { subscription: Option<String>, bytes: u64 },
     /// Something else, which is ignored.
     Other,
 }
@@ -74,6 +78,13 @@ pub(crate) fn read(text: &str) -> Result<RelaySays, String> {
             comparison,
             reason: shortened(&field().unwrap_or_default()),
         }),
+        TOO_LONG => field().and_then(|bytes| {
+            let bytes = bytes.parse().map_err(|_| ())?;
+            let beginning = field()?;
+            let subscription =
+                subscription(&beginning).map(|(subscription, _)| subscription.into());
+            Ok(RelaySays::TooLong { subscription, bytes })
+        }),
         _ => Ok(RelaySays::Other),
     };
     read.map_err(|()| wrong())
@@ -82,21 +93,25 @@ pub(crate) fn read(text: &str) -> Result<RelaySays, String> {
 /// Reads an EVENT message as far as its event, which is left as it is. `None` if the message is
 /// another one.
 fn event(text: &str) -> Option<RelaySays> {
-    let rest = text.trim_start().strip_prefix('[')?.trim_start().strip_prefix("\"EVENT\"")?;
-    let rest = rest.trim_start().strip_prefix(',')?.trim_start().strip_prefix('"')?;
-    let (subscription, rest) = rest.split_once('"')?;
-    // Ours have nothing to escape.
-    if subscription.contains('\\') {
-        return None;
-    }
+    let (subscription, rest) = subscription(text)?;
     let rest = rest.trim_start().strip_prefix(',')?;
     let event = rest.trim_end().strip_suffix(']')?.trim();
     let from = event.as_ptr() as usize - text.as_ptr() as usize;
     Some(RelaySays::Event { subscription: subscription.into(), event: from..from + event.len() })
 }
 
+/// Returns the subscription of an EVENT message, and what follows it.
+fn subscription(text: &str) -> Option<(&str, &str)> {
+    let rest = text.trim_start().strip_prefix('[')?.trim_start().strip_prefix("\"EVENT\"")?;
+    let rest = rest.trim_start().strip_prefix(',')?.trim_start().strip_prefix('"')?;
+    // Ours have nothing to escape.
+    rest.split_once('"').filter(|(subscription, _)| !subscription.contains('\\'))
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -122,6 +137,13 @@ mod tests {
             Ok(RelaySays::NegErr { comparison: "c".into(), reason: "blocked: too many".into() })
         );
         assert_eq!(read(r#"["X",1]"#), Ok(RelaySays::Other));
+        let too_long = |beginning| json!([TOO_LONG, "5000000", beginning]).to_string();
+        for (beginning, subscription) in
+            [(r#"["EVENT", "h7", {"id"#, Some("h7".to_owned())), (r#"["NOTICE","x"#, None)]
+        {
+            let said = RelaySays::TooLong { subscription, bytes: 5_000_000 };
+            assert_eq!(read(&too_long(beginning)), Ok(said));
+        }
         assert_eq!(read("[]"), Ok(RelaySays::Other));
         for bad in ["", "{}", "[", r#"["OK","12",true,""]"#, r#"["EOSE"]"#, r#"["NEG-MSG","a",5]"#]
         {

@@ -16,7 +16,7 @@ use hark_networks::Network;
 
 use crate::client::PeerClient;
 use crate::error::PeerError;
-use crate::feed::SeenIds;
+use crate::feed::{MissedEvents, SeenIds};
 use crate::intake::{IntakeQueue, Origin, Wanted};
 use crate::meter::SyncMeter;
 use crate::request::RelaySubscription;
@@ -45,6 +45,7 @@ pub(crate) struct RelayPages<'a> {
     pub(crate) ids: Option<&'a mut HashSet<Id>>,
     pub(crate) meter: &'a Arc<SyncMeter>,
     pub(crate) seen: Option<Arc<SeenIds>>,
+    pub(crate) missed: Option<Arc<MissedEvents>>,
     pub(crate) protected: bool,
 }
 
@@ -54,6 +55,8 @@ struct PageEnd {
     events: usize,
     /// Of these, those of the time that was asked for.
     inside: usize,
+    /// Those that were too long to be read.
+    too_long: usize,
     new: usize,
     oldest: u64,
     finish: bool,
@@ -67,6 +70,7 @@ impl RelayPages<'_> {
             meter: Arc::clone(self.meter),
             wanted: Wanted::Matching(Arc::new(query.clone())),
             seen: self.seen.clone(),
+            missed: self.missed.clone(),
             protected: self.protected,
         };
         // The ids of the events that came with the time `until`.
@@ -90,6 +94,10 @@ impl RelayPages<'_> {
             if page.new > 0 {
                 until = page.oldest;
                 continue;
+            }
+            if page.too_long == page.events {
+                // Where they end is not known. Pages are far longer than that, so they are the last.
+                return Ok(());
             }
             if page.inside == 0 {
                 return Err(PeerError::Misbehaved(format!(
@@ -154,6 +162,14 @@ impl RelayPages<'_> {
         loop {
             let event = match asked.next("a page").await {
                 Ok(SubscriptionAnswer::Event(event)) => event,
+                Ok(SubscriptionAnswer::TooLong(bytes)) => {
+                    self.meter.refuse_too_long(bytes);
+                    (page.events, page.too_long) = (page.events + 1, page.too_long + 1);
+                    if page.events > PAGE_EVENTS_MAX {
+                        return Err(too_many());
+                    }
+                    continue;
+                }
                 Ok(SubscriptionAnswer::Eose { finish }) => {
                     page.finish = finish;
                     return Ok((page, None));
@@ -165,9 +181,7 @@ impl RelayPages<'_> {
             };
             page.events += 1;
             if page.events > PAGE_EVENTS_MAX {
-                return Err(PeerError::Misbehaved(format!(
-                    "it sent more than {PAGE_EVENTS_MAX} events for a page of {PAGE_EVENTS}"
-                )));
+                return Err(too_many());
             }
             let (id, time) = match Event::parse(event.json().as_bytes(), &mut arena) {
                 Ok(event) => (*event.id(), event.created_at()),
@@ -210,4 +224,10 @@ impl RelayPages<'_> {
             None => Ok(()),
         }
     }
+}
+
+fn too_many() -> PeerError {
+    PeerError::Misbehaved(format!(
+        "it sent more than {PAGE_EVENTS_MAX} events for a page of {PAGE_EVENTS}"
+    ))
 }

@@ -17,13 +17,17 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::client::now_s;
 use crate::connection::shortened;
 
 /// How long a plugin may take for an event.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// The wait before a plugin that failed is started again. Each is twice the one before, until it
+/// answers.
+const RESTART: Duration = Duration::from_millis(100);
+const RESTART_MAX: Duration = Duration::from_secs(10);
 /// The longest line of an answer.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
@@ -31,12 +35,20 @@ const LINE_BYTES_MAX: u64 = 64 << 10;
 pub struct EventPlugin {
     command: String,
     source: String,
-    running: Mutex<Option<RunningPlugin>>,
+    state: Mutex<PluginState>,
+}
+
+#[derive(Default)]
+struct PluginState {
+    running: Option<RunningPlugin>,
+    /// Failures since the last answer, and when it may be started again.
+    failures: u32,
+    not_before: Option<Instant>,
 }
 
 struct RunningPlugin {
     // Ended when it is dropped.
-    _process: Child,
+    process: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
@@ -54,8 +66,8 @@ struct PluginAnswer {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PluginRefusal {
     pub(crate) words: String,
-    /// The event; `None` if it cannot be read.
-    pub(crate) event: Option<Id>,
+    /// The event and its time; `None` if it cannot be read.
+    pub(crate) event: Option<(Id, u64)>,
     /// Whether the plugin did not decide this, but failed.
     pub(crate) is_failure: bool,
 }
@@ -64,41 +76,74 @@ impl EventPlugin {
     /// A plugin by its command line, which a shell reads. `source` names where the events come from
     /// or go to.
     pub fn new(command: &str, source: &str) -> Self {
-        Self { command: command.into(), source: source.into(), running: Mutex::default() }
+        Self { command: command.into(), source: source.into(), state: Mutex::default() }
     }
 
     /// Asks whether an event passes. The error says why not.
     pub(crate) async fn accept(&self, json: &str) -> Result<(), PluginRefusal> {
-        let event = Event::parse(json.as_bytes(), &mut EventArena::new()).map(|event| *event.id());
-        let id = match event {
-            Ok(id) => id,
+        let event = Event::parse(json.as_bytes(), &mut EventArena::new())
+            .map(|event| (*event.id(), event.created_at()));
+        let event = match event {
+            Ok(event) => event,
             Err(error) => {
                 let words = format!("the event cannot be read: {error}");
                 return Err(PluginRefusal { words, event: None, is_failure: false });
             }
         };
-        match self.decide(json, &id).await {
+        let (decided, event) = (self.decide(json, &event.0).await, Some(event));
+        match decided {
             Ok(None) => Ok(()),
-            Ok(Some(words)) => Err(PluginRefusal { words, event: Some(id), is_failure: false }),
-            Err(words) => Err(PluginRefusal { words, event: Some(id), is_failure: true }),
+            Ok(Some(words)) => Err(PluginRefusal { words, event, is_failure: false }),
+            Err(words) => Err(PluginRefusal { words, event, is_failure: true }),
         }
     }
 
-    /// Returns why the plugin refuses an event, if it does. The error says why it has failed.
+    /// Returns why the plugin refuses an event, if it does. The error says why it has failed. After a
+    /// failure this waits a while, so that a plugin that cannot work does not refuse everything.
     async fn decide(&self, event: &str, id: &Id) -> Result<Option<String>, String> {
-        let mut running = self.running.lock().await;
-        let mut process = match running.take() {
+        let mut state = self.state.lock().await;
+        if let Some(not_before) = state.not_before.take() {
+            sleep_until(not_before).await;
+        }
+        let decided = self.ask(&mut state, event, id).await;
+        match &decided {
+            Ok(_) => {
+                let failures = std::mem::take(&mut state.failures);
+                if failures > 1 {
+                    tracing::info!(plugin = self.command, failures, "the plugin works again");
+                }
+            }
+            Err(why) => {
+                let wait = (RESTART * 2_u32.saturating_pow(state.failures)).min(RESTART_MAX);
+                state.not_before = Some(Instant::now() + wait);
+                state.failures = (state.failures + 1).min(30);
+                // Its first failure, and that it goes on failing.
+                if state.failures <= 2 {
+                    let until = if state.failures == 1 { "" } else { ", until it works" };
+                    tracing::warn!(
+                        plugin = self.command,
+                        "{why}; the event is refused, and the plugin is started again{until}"
+                    );
+                }
+            }
+        }
+        decided
+    }
+
+    async fn ask(
+        &self,
+        state: &mut PluginState,
+        event: &str,
+        id: &Id,
+    ) -> Result<Option<String>, String> {
+        let mut process = match state.running.take() {
             Some(process) => process,
             None => self.start()?,
         };
-        let asked = timeout(ANSWER_WITHIN, process.ask(event, &self.source)).await;
-        let failed = |why: String| {
-            tracing::warn!(plugin = self.command, why, "a plugin failed; it is started again");
-            format!("the plugin failed: {why}")
-        };
-        let line = match asked {
+        let failed = |why: String| format!("the plugin failed: {why}");
+        let line = match timeout(ANSWER_WITHIN, process.ask(event, &self.source)).await {
             Ok(Ok(line)) => line,
-            Ok(Err(error)) => return Err(failed(error.to_string())),
+            Ok(Err(error)) => return Err(failed(process.end(&error))),
             Err(_) => {
                 return Err(failed(format!("no answer within {} s", ANSWER_WITHIN.as_secs())));
             }
@@ -111,7 +156,7 @@ impl EventPlugin {
                 shortened(&answer.id)
             )));
         }
-        *running = Some(process);
+        state.running = Some(process);
         Ok((answer.action != "accept").then(|| shortened(&answer.msg)))
     }
 
@@ -125,15 +170,21 @@ impl EventPlugin {
         let failed = |error| format!("the plugin could not be started: {error}");
         let mut process = started.map_err(failed)?;
         match (process.stdin.take(), process.stdout.take()) {
-            (Some(to), Some(from)) => {
-                Ok(RunningPlugin { _process: process, to, from: BufReader::new(from) })
-            }
+            (Some(to), Some(from)) => Ok(RunningPlugin { process, to, from: BufReader::new(from) }),
             _ => Err("the plugin has no stdin or stdout".into()),
         }
     }
 }
 
 impl RunningPlugin {
+    /// Says why it could not be asked.
+    fn end(&mut self, error: &std::io::Error) -> String {
+        match self.process.try_wait() {
+            Ok(Some(status)) => format!("it ended ({status})"),
+            _ => error.to_string(),
+        }
+    }
+
     async fn ask(&mut self, event: &str, source: &str) -> std::io::Result<String> {
         // Outside of its strings, an event may have line ends; within them it cannot.
         let event = event.replace(['\n', '\r'], " ");

@@ -43,6 +43,8 @@ pub(crate) enum SubscriptionAnswer {
         finish: bool,
     },
     Closed(String),
+    /// An event that is too long was passed over, with the message's bytes.
+    TooLong(u64),
 }
 
 /// An answer to a message of a comparison.
@@ -90,6 +92,10 @@ impl AnswerRoutes {
             }
             RelaySays::Closed { subscription: id, reason } => {
                 subscription(&id, SubscriptionAnswer::Closed(reason), Some(permit));
+            }
+            RelaySays::TooLong { subscription: id, bytes } => {
+                let id = id.unwrap_or_default();
+                subscription(&id, SubscriptionAnswer::TooLong(bytes), Some(permit));
             }
             RelaySays::Ok { id, accepted, reason } => {
                 for to in self.published.remove(&id).unwrap_or_default() {

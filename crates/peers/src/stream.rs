@@ -153,6 +153,7 @@ impl RelayStream {
         let client = PeerClient::connect(address, options.client.clone()).await?;
         status.connections.fetch_add(1, Ordering::Relaxed);
         status.connected.store(true, Ordering::Relaxed);
+        status.meter.connected();
         tracing::info!(relay = address.as_str(), "a stream is connected");
         let mut query = Query { limit: usize::MAX, ..options.query.clone() };
         query.normalise();
@@ -208,6 +209,7 @@ impl LiveStream<'_> {
             meter: Arc::clone(&status.meter),
             wanted: Wanted::Matching(Arc::new(self.query.clone())),
             seen: Some(Arc::clone(&self.memory.seen)),
+            missed: Some(Arc::clone(&self.memory.missed)),
             protected: options.send_protected,
         };
         let (mut reopens, mut closed_s) = (0, None);
@@ -220,10 +222,12 @@ impl LiveStream<'_> {
             let reason = loop {
                 match events.next_live().await {
                     Ok(SubscriptionAnswer::Event(event)) => {
-                        if let Err(error) = self.intake.put(event, origin.clone()).await {
+                        let put = self.intake.put(event, origin.clone()).await;
+                        if let Err(error) = put.and_then(|()| status.meter.check_forged()) {
                             return error;
                         }
                     }
+                    Ok(SubscriptionAnswer::TooLong(bytes)) => status.meter.refuse_too_long(bytes),
                     Ok(SubscriptionAnswer::Eose { .. }) => {
                         reopens = 0;
                         self.opened.notify_one();

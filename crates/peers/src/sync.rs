@@ -66,7 +66,7 @@ pub struct SyncOptions {
     pub(crate) plugin_up: Option<Arc<EventPlugin>>,
     /// Remembers which events the relay has.
     pub(crate) seen: Option<Arc<SeenIds>>,
-    /// Where it is noted what the relay did not take for the moment.
+    /// Where it is noted what could not be exchanged for the moment.
     pub(crate) missed: Option<Arc<MissedEvents>>,
 }
 
@@ -126,8 +126,15 @@ pub async fn sync(
         meter,
     };
     let network = local.network;
-    let (seen, protected) = (options.seen.clone(), options.send_protected);
-    let fetcher = Fetcher { client, network, intake: intake.clone(), meter, seen, protected };
+    let fetcher = Fetcher {
+        client,
+        network,
+        intake: intake.clone(),
+        meter,
+        seen: options.seen.clone(),
+        missed: options.missed.clone(),
+        protected: options.send_protected,
+    };
     let store = Some(Arc::clone(&local.store));
     let plugin = options.plugin_up.as_deref();
     let missed = options.missed.as_deref();
@@ -251,6 +258,7 @@ impl SyncJob<'_> {
             ids: (direction != Direction::Down).then_some(&mut theirs),
             meter: self.meter,
             seen: self.options.seen.clone(),
+            missed: self.options.missed.clone(),
             protected: self.options.send_protected,
         };
         walk.walk((from, to)).await?;

@@ -60,6 +60,21 @@ pub(crate) async fn play(
     address.parse().unwrap()
 }
 
+/// Plays a relay that sends `first`, and then `then` without end. Returns its address.
+pub(crate) async fn pour(first: Message, then: Message) -> RelayAddress {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("ws://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+        let mut sent = socket.send(first).await;
+        while sent.is_ok() {
+            sent = socket.send(then.clone()).await;
+        }
+    });
+    address.parse().unwrap()
+}
+
 /// An archive in memory.
 pub(crate) struct Here {
     store: Arc<MemoryStore>,

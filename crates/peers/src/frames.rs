@@ -1,0 +1,308 @@
+//! Passes over messages that are too long, so that one long event does not end a connection.
+//!
+//! It lies below the WebSocket, which has no way to go on after such a message. A message whose first frame
+//! is too long is replaced by a short one, which says how long it was and how it began
+//! ([`crate::message`] reads it). A message that becomes too long by its fragments is left to the WebSocket,
+//! which ends the connection.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use serde_json::json;
+use tokio::io::{AsyncBufRead as _, AsyncRead, AsyncWrite, BufReader, ReadBuf};
+
+/// The label of a message that takes the place of one that is too long.
+pub(crate) const TOO_LONG: &str = "TOO LONG";
+
+/// Bytes of a long message that are kept: its label and its subscription are among them.
+const BEGINNING: usize = 128;
+/// The end of the answer to the handshake; frames follow.
+const HEAD_END: &[u8; 4] = b"\r\n\r\n";
+const FIN: u8 = 0x80;
+const RESERVED: u8 = 0x70;
+const OPCODE: u8 = 0x0f;
+const CONTINUATION: u8 = 0;
+const TEXT: u8 = 1;
+const MASKED: u8 = 0x80;
+const LEN: u8 = 0x7f;
+
+/// A connection to a WebSocket server, before its handshake.
+pub(crate) struct BoundedFrames<S> {
+    inner: BufReader<S>,
+    filter: FrameFilter,
+    /// How much of what the filter has ready was passed on.
+    passed: usize,
+}
+
+/// Divides the bytes that come into frames, and leaves out those of long messages.
+struct FrameFilter {
+    message_bytes_max: u64,
+    at: FramePart,
+    /// What is to be passed on.
+    ready: Vec<u8>,
+    /// The message that is passed over: its length by its first frame, and its first bytes.
+    long: Option<(u64, Vec<u8>)>,
+}
+
+/// The part of the stream that comes next.
+enum FramePart {
+    /// The answer to the handshake; so many bytes of its end have come.
+    Head(usize),
+    /// A frame's header, as far as it has come.
+    Header(Vec<u8>),
+    /// So many bytes of a frame, which are passed on.
+    Passed(u64),
+    /// So many bytes of a frame that is passed over, and whether it is the message's last.
+    Skipped(u64, bool),
+    /// Something that is not understood here: the WebSocket will say what is wrong with it.
+    Unknown,
+}
+
+impl<S: AsyncRead> BoundedFrames<S> {
+    /// Reads `read_bytes` of `stream` at once.
+    pub(crate) fn new(stream: S, message_bytes_max: usize, read_bytes: usize) -> Self {
+        let filter = FrameFilter::new(message_bytes_max as u64);
+        Self { inner: BufReader::with_capacity(read_bytes, stream), filter, passed: 0 }
+    }
+}
+
+impl FrameFilter {
+    fn new(message_bytes_max: u64) -> Self {
+        Self { message_bytes_max, at: FramePart::Head(0), ready: Vec::new(), long: None }
+    }
+
+    /// Deals with some of the bytes that came, of which at most `room` are put into `ready`. Returns
+    /// how many were dealt with.
+    fn take(&mut self, came: &[u8], room: usize) -> usize {
+        match &mut self.at {
+            FramePart::Head(matched) => {
+                let mut taken = 0;
+                for &byte in &came[..room.min(came.len())] {
+                    taken += 1;
+                    *matched = match *matched {
+                        have if HEAD_END[have] == byte => have + 1,
+                        _ => usize::from(byte == HEAD_END[0]),
+                    };
+                    if *matched == HEAD_END.len() {
+                        self.at = FramePart::Header(Vec::new());
+                        break;
+                    }
+                }
+                self.ready.extend_from_slice(&came[..taken]);
+                taken
+            }
+            FramePart::Header(header) => {
+                header.push(came[0]);
+                if let Some(at) = frame(header) {
+                    let header = std::mem::take(header);
+                    self.begin(&header, at);
+                }
+                1
+            }
+            FramePart::Passed(left) => {
+                let taken = limited(*left, room.min(came.len()));
+                self.ready.extend_from_slice(&came[..taken]);
+                *left -= taken as u64;
+                if *left == 0 {
+                    self.at = FramePart::Header(Vec::new());
+                }
+                taken
+            }
+            FramePart::Skipped(left, is_last) => {
+                let (taken, is_last) = (limited(*left, came.len()), *is_last);
+                *left -= taken as u64;
+                let is_whole = *left == 0;
+                if let Some((_, beginning)) = &mut self.long {
+                    let kept = taken.min(BEGINNING.saturating_sub(beginning.len()));
+                    beginning.extend_from_slice(&came[..kept]);
+                }
+                if is_whole {
+                    self.end_skipped(is_last);
+                }
+                taken
+            }
+            FramePart::Unknown => {
+                let taken = room.min(came.len());
+                self.ready.extend_from_slice(&came[..taken]);
+                taken
+            }
+        }
+    }
+
+    /// Decides about a frame of this header and so many bytes.
+    fn begin(&mut self, header: &[u8], len: Option<u64>) {
+        let first = header[0];
+        let Some(len) = len else {
+            self.ready.extend_from_slice(header);
+            self.at = FramePart::Unknown;
+            return;
+        };
+        let is_long = match first & OPCODE {
+            CONTINUATION => self.long.is_some(),
+            TEXT => len > self.message_bytes_max,
+            _ => false,
+        };
+        if is_long {
+            self.long.get_or_insert_with(|| (len, Vec::new()));
+            self.at = FramePart::Skipped(len, first & FIN != 0);
+            if len == 0 {
+                self.end_skipped(first & FIN != 0);
+            }
+            return;
+        }
+        self.ready.extend_from_slice(header);
+        self.at = if len == 0 { FramePart::Header(Vec::new()) } else { FramePart::Passed(len) };
+    }
+
+    /// Puts a short message in the place of one that was passed over, if that was its last frame.
+    fn end_skipped(&mut self, is_last: bool) {
+        self.at = FramePart::Header(Vec::new());
+        if !is_last {
+            return;
+        }
+        if let Some((len, beginning)) = self.long.take() {
+            let text = json!([TOO_LONG, len.to_string(), String::from_utf8_lossy(&beginning)]);
+            let text = text.to_string();
+            // At most six times as long as the beginning, and so below 64 KiB.
+            let [high, low] = (text.len() as u16).to_be_bytes();
+            self.ready.extend_from_slice(&[FIN | TEXT, 126, high, low]);
+            self.ready.extend_from_slice(text.as_bytes());
+        }
+    }
+}
+
+fn limited(left: u64, room: usize) -> usize {
+    usize::try_from(left).unwrap_or(usize::MAX).min(room)
+}
+
+/// Returns the length of a frame once its header is whole: `None` in it if no server sends such a frame.
+fn frame(header: &[u8]) -> Option<Option<u64>> {
+    let (&[first, second], rest) = header.split_first_chunk()?;
+    if first & RESERVED != 0 || second & MASKED != 0 {
+        return Some(None);
+    }
+    match second & LEN {
+        126 => Some(Some(u16::from_be_bytes(rest.try_into().ok()?).into())),
+        127 => Some(Some(u64::from_be_bytes(rest.try_into().ok()?))),
+        len => Some(Some(len.into())),
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for BoundedFrames<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { inner, filter, passed } = self.get_mut();
+        loop {
+            let ready = filter.ready.get(*passed..).unwrap_or_default();
+            if !ready.is_empty() || buf.remaining() == 0 {
+                let count = buf.remaining().min(ready.len());
+                buf.put_slice(&ready[..count]);
+                *passed += count;
+                return Poll::Ready(Ok(()));
+            }
+            filter.ready.clear();
+            *passed = 0;
+            let came = ready!(Pin::new(&mut *inner).poll_fill_buf(context))?;
+            if came.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut taken = 0;
+            while taken < came.len() && filter.ready.len() < buf.remaining() {
+                let room = buf.remaining() - filter.ready.len();
+                taken += filter.take(&came[taken..], room);
+            }
+            Pin::new(&mut *inner).consume(taken);
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for BoundedFrames<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write(context, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+        let len = payload.len();
+        let mut frame = vec![first];
+        match len {
+            0..126 => frame.push(len as u8),
+            126..65_536 => frame.extend([&[126][..], &(len as u16).to_be_bytes()].concat()),
+            _ => frame.extend([&[127][..], &(len as u64).to_be_bytes()].concat()),
+        }
+        [frame, payload.to_vec()].concat()
+    }
+
+    /// What is passed on of frames that come in pieces of `step` bytes.
+    fn passed(frames: &[u8], step: usize) -> Vec<u8> {
+        let mut filter = FrameFilter::new(1000);
+        let all = [&b"HTTP/1.1 101\r\nX: \r\r\n\r\n"[..], frames].concat();
+        for mut came in all.chunks(step) {
+            while !came.is_empty() {
+                let taken = filter.take(came, 7);
+                assert!(taken > 0);
+                came = &came[taken..];
+            }
+        }
+        let head = filter.ready.windows(4).position(|end| end == HEAD_END).unwrap() + 4;
+        filter.ready[head..].to_vec()
+    }
+
+    #[test]
+    fn a_long_message_is_replaced_and_all_others_pass() {
+        let long = format!("[\"EVENT\",\"h1\",{{\"id\":\"{}", "é".repeat(40_000));
+        let short =
+            [frame(FIN | TEXT, b"[1]"), frame(0x89, b"ping"), frame(FIN | TEXT, b"")].concat();
+        let whole = [
+            short.clone(),
+            frame(FIN | TEXT, long.as_bytes()),
+            short.clone(),
+            // A long one in parts, with a control frame between them.
+            frame(TEXT, long.as_bytes()),
+            frame(0x89, b"x"),
+            frame(CONTINUATION, &[b'y'; 300]),
+            frame(FIN, b""),
+            // A short one in parts.
+            frame(TEXT, &[b'a'; 700]),
+            frame(FIN, &[b'b'; 900]),
+        ];
+        for step in [1, 2, 3, 64, 1 << 20] {
+            let got = passed(&whole.concat(), step);
+            let said = String::from_utf8_lossy(&got);
+            let message =
+                format!("[\"{TOO_LONG}\",\"{}\",\"[\\\"EVENT\\\",\\\"h1\\\",", long.len());
+            assert_eq!(said.matches(&message).count(), 2, "{step}: {said}");
+            assert!(got.len() < 4_000 && got.starts_with(&short), "{step}");
+            assert!(got.ends_with(&[&whole[7][..], &whole[8]].concat()), "{step}");
+            let ping = frame(0x89, b"x");
+            assert!(got.windows(ping.len()).any(|some| some == ping), "{step}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_of_a_server_is_left_to_the_websocket() {
+        for odd in [&b"<html>not a frame"[..], &[0x81, 0x85, 1, 2, 3, 4, 9, 9, 9, 9, 9]] {
+            assert_eq!(passed(&[odd, &[7; 3000]].concat(), 50), [odd, &[7; 3000]].concat());
+        }
+    }
+}

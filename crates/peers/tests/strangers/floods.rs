@@ -1,0 +1,133 @@
+//! Relays that send without end, or more than is read, or nothing that helps.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hark_codec::crypto::KeyPair;
+use hark_peers::{Direction, PeerError};
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
+
+use crate::kit::{Here, event, held, play, pour};
+use crate::{answer, paged};
+
+/// An event that is too long to be read is counted, and all others come: in pages, and by their ids.
+#[tokio::test]
+async fn an_event_that_is_too_long_to_be_read_holds_up_no_other() {
+    let mut events: Vec<Value> = (0..60).map(|n| event(n, 1_700_000_000 + n)).collect();
+    events[30]["content"] = "x".repeat(300 << 10).into();
+    let ids: Vec<String> = events.iter().map(|event| event["id"].to_string()).collect();
+    let ids = ids.concat().replace('"', "");
+    let (sent, compared) = (Arc::new(events), format!("610000023c{ids}"));
+    for compares in [false, true] {
+        let (events, compared) = (Arc::clone(&sent), compared.clone());
+        let url = play(move |message| match message[0].as_str() {
+            Some("NEG-OPEN") if compares => {
+                vec![json!(["NEG-MSG", message[1], compared]).to_string()]
+            }
+            _ => paged(message, &events, 20),
+        })
+        .await;
+        let mut here = Here::with(&[]);
+        here.client.message_bytes_max = 128 << 10;
+        let report = here.sync(&url, Direction::Down).await.unwrap();
+        assert_eq!(report.paged.is_none(), compares, "{report:?}");
+        let totals = here.finish();
+        assert_eq!((totals.stored, held(&here)), (59, 59), "{totals:?}");
+        assert!(totals.refused_here.of("too large") > 0, "{totals:?}");
+    }
+}
+
+/// So is one that is alone in its page.
+#[tokio::test]
+async fn pages_end_with_an_event_that_is_too_long() {
+    let mut events: Vec<Value> = (0..3).map(|n| event(n, 1_700_000_000 + n)).collect();
+    events[0]["content"] = "x".repeat(300 << 10).into();
+    let url = play(move |message| paged(message, &events, 500)).await;
+    let mut here = Here::with(&[]);
+    here.client.message_bytes_max = 128 << 10;
+    here.sync(&url, Direction::Down).await.unwrap();
+    let totals = here.finish();
+    assert_eq!(totals.stored, 2, "{totals:?}");
+    assert!(totals.refused_here.of("too large") > 0, "{totals:?}");
+}
+
+/// Whatever a relay pours out instead of an answer, it is left within the time that it is given.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn floods_are_no_answer() {
+    let text = |value: Value| Message::text(value.to_string());
+    let event = event(1, 1_700_000_000);
+    let part = Frame::message(vec![b'x'; 1000], OpCode::Data(Data::Text), false);
+    let more = Frame::message(vec![b'x'; 1000], OpCode::Data(Data::Continue), false);
+    let nothing = Frame::message(Vec::new(), OpCode::Data(Data::Continue), false);
+    let long = Frame::message(vec![b'x'; 300 << 10], OpCode::Data(Data::Text), true);
+    for (name, first, then) in [
+        ("notices", text(json!(["NOTICE", "hello"])), text(json!(["NOTICE", "hello"]))),
+        ("challenges", text(json!(["AUTH", "1"])), text(json!(["AUTH", "2"]))),
+        ("other events", text(json!(["EVENT", "x", event])), text(json!(["EVENT", "x", event]))),
+        ("pings", Message::Ping(vec![1].into()), Message::Ping(vec![2].into())),
+        ("fragments", Message::Frame(part.clone()), Message::Frame(more)),
+        ("empty fragments", Message::Frame(part), Message::Frame(nothing)),
+        ("long messages", Message::Frame(long.clone()), Message::Frame(long)),
+    ] {
+        let url = pour(first, then).await;
+        let mut here = Here::with(&[]);
+        here.client.message_bytes_max = 128 << 10;
+        let began = Instant::now();
+        let error = here.sync(&url, Direction::Down).await.unwrap_err();
+        assert!(matches!(error, PeerError::Silent { .. } | PeerError::Ended(_)), "{name}: {error}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{name}");
+        assert_eq!(here.finish().stored, 0, "{name}");
+    }
+}
+
+/// A relay that closes each request is left, and so is one that always wants another proof.
+#[tokio::test]
+async fn a_relay_that_refuses_everything_is_left() {
+    for (reason, said) in [
+        ("error: no", "error: no"),
+        ("auth-required: who are you?", "another key"),
+        ("", "refused a page"),
+    ] {
+        let challenges = std::sync::atomic::AtomicU64::new(0);
+        let url = play(move |message| match message[0].as_str() {
+            Some("AUTH") => vec![json!(["OK", message[1]["id"], true, ""]).to_string()],
+            Some("REQ") => {
+                let n = challenges.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                vec![
+                    json!(["AUTH", n.to_string()]).to_string(),
+                    json!(["CLOSED", message[1], reason]).to_string(),
+                ]
+            }
+            _ => paged(message, &[], 500),
+        })
+        .await;
+        let mut here = Here::with(&[]);
+        here.client.key = KeyPair::from_secret([9; 32]);
+        let error = here.sync(&url, Direction::Down).await.unwrap_err();
+        assert!(matches!(error, PeerError::Refused { .. }), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+    }
+}
+
+/// A comparison whose answers say nothing ends, however fast or slow they come.
+#[tokio::test]
+async fn a_comparison_that_comes_to_nothing_ends() {
+    let url = play(|message| match message[0].as_str() {
+        Some("NEG-OPEN" | "NEG-MSG") => {
+            std::thread::sleep(Duration::from_millis(40));
+            // The fingerprint of a set that nobody has.
+            let wrong = format!("61000001{}", "5a".repeat(16));
+            vec![json!(["NEG-MSG", message[1], wrong]).to_string()]
+        }
+        _ => answer(message, &[], 500),
+    })
+    .await;
+    let mut here = Here::with(&[]);
+    here.client.patience = Duration::from_millis(200);
+    let error = here.sync(&url, Direction::Down).await.unwrap_err();
+    assert!(error.to_string().contains("hardly anything"), "{error}");
+    assert!(here.finish().rounds < 200);
+}
