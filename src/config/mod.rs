@@ -207,7 +207,7 @@ pub(crate) struct FileState {
 }
 
 impl FileState {
-    fn new(file: PathBuf) -> Self {
+    pub(crate) fn new(file: PathBuf) -> Self {
         let state = |file: &Path| {
             let meta = std::fs::metadata(file).ok()?;
             Some((meta.modified().ok()?, meta.len()))

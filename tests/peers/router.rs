@@ -94,6 +94,48 @@ fn three_servers_have_the_same_events_in_the_end() {
     assert_eq!(left.ids("{}"), middle.ids("{}"));
 }
 
+/// What the configuration accepts and the key that is proved change while the router runs, and what is
+/// wrong with a new one is said and changes nothing.
+#[test]
+fn the_configuration_and_the_keys_are_read_again() {
+    let there = Node::served("router-reload-there", "", &notes("there", 12, now_s() - 99));
+    let here = Node::new("router-reload-here", "[policy]\ndeny_kinds = [7]\n", &[]);
+    let (port, file, key) = (free_port(), here.path("router.toml"), here.path("relay.key"));
+    let settings = here.path("hark.toml");
+    write(&key, &"11".repeat(32));
+    write(
+        &file,
+        &format!(
+            "metrics = \"127.0.0.1:{port}\"\n[streams.a]\nurls = [\"{}\"]\nkey_file = \"{}\"\n",
+            there.url(),
+            key.display()
+        ),
+    );
+    let running = Running::start(here.command(&["router", &file.to_string_lossy()]));
+    wait_for_metric(port, "hark_router_in_step", "a", 1);
+    here.wait_for(9);
+    assert_eq!(metric(port, "hark_router_refused_events_total", "a"), Some(3));
+    write(&settings, "[policy]\ndeny_kinds = \"seven\"\n");
+    std::thread::sleep(Duration::from_secs(1));
+    write(&settings, "[policy]\ndeny_kinds = [1]\n");
+    // Until it is in force, what comes is refused by the old one.
+    std::thread::sleep(Duration::from_secs(2));
+    publish(&there, "live", 8);
+    here.wait_for(13);
+    assert_eq!(here.ids(r#"{"kinds":[7]}"#).len(), 2);
+    assert_eq!(metric(port, "hark_router_connections_total", "a"), Some(1));
+    write(&key, &"22".repeat(32));
+    std::thread::sleep(Duration::from_secs(2));
+    wait_for_metric(port, "hark_router_in_step", "a", 1);
+    let done = running.stop();
+    assert_eq!(done.code, 0, "{done:?}");
+    let said = |words: &str| done.stderr.matches(words).count();
+    assert_eq!(said("nothing was changed"), 1, "{done:?}");
+    assert!(said("deny_kinds") >= 2 && said("now policy.deny_kinds") == 1, "{done:?}");
+    // Only another key is another stream.
+    assert_eq!((said("begun=1 ended=1"), said("begun=0 ended=0")), (1, 1), "{done:?}");
+}
+
 #[test]
 fn a_file_that_cannot_be_used_is_refused_with_the_reason() {
     let node = Node::new("router-file", "", &[]);
@@ -103,6 +145,7 @@ fn a_file_that_cannot_be_used_is_refused_with_the_reason() {
         ("", "names no stream"),
         ("[streams.a]\nurls = []\n", "`urls` is empty"),
         ("[streams.a]\nurls = [\"https://x\"]\n", "wss://"),
+        ("[streams.a]\nurls = [\"wss://x:y\"]\n", "port"),
         ("[streams.a]\nurls = [\"wss://x\"]\ndirection = \"up\"\n", "direction"),
         ("[streams.a]\nurls = [\"wss://x\"]\nfilter = { kinds = \"a\" }\n", "filter"),
         ("[streams.a]\nurls = [\"wss://x\"]\nfilter = { limit = 5 }\n", "limit"),

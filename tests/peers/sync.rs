@@ -3,6 +3,7 @@
 use hark_testkit::postgres::Cluster;
 
 use super::nodes::{Node, Running, all, event, id, notes};
+use crate::served::hark;
 
 const START: u64 = 1_700_000_000;
 
@@ -177,9 +178,12 @@ fn a_relay_that_never_answers_holds_nobody_up() {
 #[test]
 fn what_cannot_be_done_is_said_at_once() {
     let here = Node::new("wrong", "", &notes("here", 3, START));
+    let there = Node::served("wrong-there", "", &notes("here", 3, START));
     for (args, code, said) in [
         (vec!["sync", "https://relay.example"], 2, "ws://"),
         (vec!["sync", "ws://127.0.0.1:1"], 1, "ws://127.0.0.1:1"),
+        (vec!["sync", "ws://127.0.0.1:70000"], 2, "65535"),
+        (vec!["sync", "wss://127.0.0.1:1"], 1, "refused"),
         (vec!["sync", "ws://127.0.0.1:1", "--filter", "{"], 2, "filter"),
         (vec!["sync", "ws://127.0.0.1:1", "--filter", r#"{"limit":5}"#], 2, "no limit"),
         (vec!["sync", "ws://127.0.0.1:1", "--key-file", "nowhere.key"], 1, "nowhere.key"),
@@ -189,6 +193,14 @@ fn what_cannot_be_done_is_said_at_once() {
         assert_eq!(done.code, code, "{args:?} {done:?}");
         assert!(done.stderr.contains(said), "{args:?} {done:?}");
     }
+    // What was not reached leaves nothing behind.
+    let nowhere = here.path("nowhere");
+    let ended = hark(&nowhere).args(["sync", "ws://127.0.0.1:1"]).output().expect("it runs");
+    assert!(!ended.status.success() && !nowhere.exists(), "{ended:?}");
+    let done = here.run(&["sync", &there.url().replace("ws://", "wss://")]);
+    assert!(done.code == 1 && done.stderr.contains("No TLS is spoken there"), "{done:?}");
+    let done = here.run(&["sync", &there.url()]);
+    assert!(done.code == 0 && done.stdout.contains("both are in step"), "{done:?}");
 }
 
 #[test]

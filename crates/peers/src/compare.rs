@@ -247,6 +247,7 @@ async fn window(
                 if rate_wait_s > 64 {
                     return Ok(WindowEnd::NotSupported(reason));
                 }
+                meter.add(|meter| &meter.slowed, 1);
                 tokio::time::sleep(Duration::from_secs(rate_wait_s)).await;
                 rate_wait_s *= 2;
                 initiator = NegentropyInitiator::new(set, FRAME_BYTES_MAX);

@@ -95,6 +95,7 @@ impl Fetcher<'_> {
                             if rate_wait_s > RATE_WAIT_MAX_S {
                                 return Err(PeerError::Refused { what: "events by their ids", reason });
                             }
+                            self.meter.add(|meter| &meter.slowed, 1);
                             tokio::time::sleep(Duration::from_secs(rate_wait_s)).await;
                             rate_wait_s *= 2;
                             waiting.extend(left);

@@ -89,6 +89,8 @@ counters! {
     rounds,
     /// Pages that were read where the relay does not compare.
     pages,
+    /// Waits after the relay has said that requests come too fast.
+    slowed,
     /// Events that only the relay has.
     missing_here,
     /// Events that only this side has.

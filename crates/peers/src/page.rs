@@ -142,6 +142,7 @@ impl RelayPages<'_> {
             } else if PeerError::wants_auth(&reason) {
                 self.client.authenticate(proofs).await?;
             } else if PeerError::is_rate(&reason) {
+                self.meter.add(|meter| &meter.slowed, 1);
                 tokio::time::sleep(Duration::from_secs(1 << retries)).await;
             } else {
                 return Err(PeerError::Refused { what: "a page", reason });

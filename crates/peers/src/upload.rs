@@ -143,6 +143,7 @@ impl Uploader<'_> {
                                 let now = Instant::now();
                                 // One wait is for all that were on their way.
                                 if now >= not_before {
+                                    self.meter.add(|meter| &meter.slowed, 1);
                                     refusals = RETRIES_MAX.min(refusals + 1);
                                     not_before = now + Duration::from_secs(1 << refusals);
                                     window = (window / 4).max(1);

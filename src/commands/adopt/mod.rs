@@ -6,6 +6,7 @@
 //! saved is put again, which changes nothing: each id is stored once. At the end, all ids of the
 //! source are compared with the archive's.
 
+mod copy;
 mod database;
 mod events;
 mod mailserver;

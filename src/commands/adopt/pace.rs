@@ -21,6 +21,11 @@ impl<'a> AdoptPace<'a> {
         Self { started: Instant::now(), rate: rate.filter(|rate| *rate > 0), rows: 0, stop }
     }
 
+    /// What an interrupt sets.
+    pub(super) fn stop(&self) -> &'a AtomicBool {
+        self.stop
+    }
+
     /// Whether the run was interrupted.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)

@@ -16,6 +16,7 @@ use hark_archive::{Record, Store, vital};
 use hark_peers::{EventIntake, LocalFeed, SnapshotOpener, StreamEnds};
 use hark_server::control::FedRecord;
 
+use super::RelayRules;
 use super::waiting::WaitingWriter;
 use crate::location::{ArchiveHeld, ArchiveLocation, WriterHandle};
 
@@ -25,6 +26,8 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// An archive under streams. [`StreamArchive::finish`] closes it.
 pub(super) struct StreamArchive {
     pub(super) ends: StreamEnds,
+    /// Which events come in.
+    pub(super) rules: RelayRules,
     intake: EventIntake,
     following: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
@@ -60,14 +63,15 @@ impl StreamArchive {
             location: location.of(location.network),
             stop: Arc::clone(stop),
         };
-        let mut options = super::intake_options(location, is_database);
+        let rules = RelayRules::new(&location.config);
+        let mut options = super::intake_options(location, &rules, is_database);
         options.known = store.filter(|_| !is_database);
         (options.feed, options.stored) = (Some(Arc::clone(&feed)), stored);
         let intake = EventIntake::start(options, Box::new(writer))
             .context("the threads that check events could not be started")?;
         let network = location.network;
         let ends = StreamEnds { network, open, feed, intake: intake.queue(), waits };
-        Ok(Some(Self { ends, intake, following, stop: Arc::clone(stop) }))
+        Ok(Some(Self { ends, rules, intake, following, stop: Arc::clone(stop) }))
     }
 
     /// Writes what was received, and closes the archive. All streams must have ended.

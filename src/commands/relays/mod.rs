@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use hark_archive::Store;
+use hark_archive::limits::Limits;
 use hark_codec::crypto::KeyPair;
 use hark_codec::hex;
 use hark_codec::nostr::{EventArena, npub};
@@ -25,6 +26,9 @@ use hark_peers::{
     ClientOptions, EventIntake, EventRules, EventWriter, IntakeOptions, LocalEnd, StoredListener,
     WriteOutcome,
 };
+
+use hark_server::nostr::policy::EventPolicy;
+use parking_lot::RwLock;
 
 use crate::WrongUse;
 use crate::config::{Config, LogFormat, setup};
@@ -111,21 +115,36 @@ pub(crate) fn events(location: &ArchiveLocation) -> anyhow::Result<ArchiveLocati
     Ok(location.of(nostr.network))
 }
 
-/// Returns which events are accepted from relays: those that clients may publish here. Protected
-/// events come from their authors alone, unless a stream lets other relays send them.
-fn rules(config: &Config) -> EventRules {
-    let (limits, policy) = (config.limits.clone(), config.policy.clone());
-    Arc::new(move |event, bytes, protected| {
-        let author = [*event.pubkey()];
-        let proven = if protected { &author[..] } else { &[] };
-        let mut arena = EventArena::new();
-        if event.is_protected() && !protected {
-            return Some(("protected", "only its author may publish it".into()));
-        }
-        admit::refusal(event, bytes, &limits, when::now_s(), proven, &mut arena)
-            .or_else(|| policy.refusal(event))
-            .map(|words| ("policy", words))
-    })
+/// Which events are accepted from relays: those that clients may publish here. Protected events come
+/// from their authors alone, unless a stream lets other relays send them.
+#[derive(Clone)]
+pub(super) struct RelayRules(Arc<RwLock<(Limits, EventPolicy)>>);
+
+impl RelayRules {
+    fn new(config: &Config) -> Self {
+        Self(Arc::new(RwLock::new((config.limits.clone(), config.policy.clone()))))
+    }
+
+    /// Puts other rules in force.
+    fn set(&self, config: &Config) {
+        *self.0.write() = (config.limits.clone(), config.policy.clone());
+    }
+
+    fn of_events(&self) -> EventRules {
+        let rules = Arc::clone(&self.0);
+        Arc::new(move |event, bytes, protected| {
+            let author = [*event.pubkey()];
+            let proven = if protected { &author[..] } else { &[] };
+            let mut arena = EventArena::new();
+            if event.is_protected() && !protected {
+                return Some(("protected", "only its author may publish it".into()));
+            }
+            let (limits, policy) = &*rules.read();
+            admit::refusal(event, bytes, limits, when::now_s(), proven, &mut arena)
+                .or_else(|| policy.refusal(event))
+                .map(|words| ("policy", words))
+        })
+    }
 }
 
 /// An archive as it is written and read.
@@ -155,24 +174,30 @@ pub(crate) fn intake(
     stored: Option<StoredListener>,
 ) -> anyhow::Result<EventIntake> {
     let is_database = matches!(writer, WriterHandle::Database(_));
-    let mut options = intake_options(location, is_database);
+    let rules = RelayRules::new(&location.config);
+    let mut options = intake_options(location, &rules, is_database);
     (options.known, options.stored) = (known.filter(|_| !is_database), stored);
     let intake = EventIntake::start(options, Box::new(ArchiveWriter(writer)));
     intake.context("the threads that check events could not be started")
 }
 
 /// Returns how events are checked that go into an archive.
-fn intake_options(location: &ArchiveLocation, is_database: bool) -> IntakeOptions {
+fn intake_options(
+    location: &ArchiveLocation,
+    rules: &RelayRules,
+    is_database: bool,
+) -> IntakeOptions {
     IntakeOptions {
         network: location.network,
         read: ReadOptions {
-            record_bytes_max: location.shelf_config().record_bytes_max,
+            // The rules bound it.
+            record_bytes_max: usize::MAX,
             trusted: false,
             now_s: when::now_s(),
             own_urls: location.config.info.urls().collect(),
         },
         known: None,
-        rules: rules(&location.config),
+        rules: rules.of_events(),
         batch_records: if is_database { BATCH_RECORDS_DATABASE } else { BATCH_RECORDS },
         feed: None,
         stored: None,

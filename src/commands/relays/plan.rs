@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use hark_archive::Query;
+use hark_codec::record::Key;
 use hark_peers::{ClientOptions, Direction, EventPlugin, RelayAddress, StreamOptions};
 use serde::Deserialize;
 
 use super::stream::{CatchUp, catch_up};
 use super::sync::queries;
 use crate::WrongUse;
+use crate::config::FileState;
 use crate::location::ArchiveLocation;
 
 /// The file as typed.
@@ -65,22 +67,30 @@ fn half_a_minute() -> u64 {
     30
 }
 
+/// All that a stream depends on: what was typed, and what the configuration and the key's file say.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct StreamTerms {
+    typed: StreamPlan,
+    key: Option<Key>,
+    private_kinds: Vec<u32>,
+    message_bytes_max: usize,
+}
+
 /// A stream to one relay.
 pub(super) struct PlannedStream {
     /// The name of the stream and the relay's address.
     pub(super) key: (String, RelayAddress),
-    /// What was typed, by which it is seen whether it has changed.
-    pub(super) typed: StreamPlan,
+    /// By what it is seen whether it has changed.
+    pub(super) terms: StreamTerms,
     pub(super) options: StreamOptions,
 }
 
 impl RouterPlan {
-    /// Reads the file, and what its streams are.
-    pub(super) fn load(
-        path: &Path,
-        location: &ArchiveLocation,
-    ) -> anyhow::Result<(Self, Vec<PlannedStream>)> {
+    /// Reads the file. Adds it, and the files of keys that it names, to `files`, as they are before they
+    /// are read.
+    pub(super) fn read(path: &Path, files: &mut Vec<FileState>) -> anyhow::Result<Self> {
         let shown = path.display();
+        files.push(FileState::new(path.into()));
         let text =
             std::fs::read_to_string(path).with_context(|| format!("{shown} could not be read"))?;
         let plan: Self =
@@ -91,13 +101,24 @@ impl RouterPlan {
             ))
             .into());
         }
+        let keys = plan.streams.values().filter_map(|stream| stream.key_file.clone());
+        files.extend(keys.map(FileState::new));
+        Ok(plan)
+    }
+
+    /// Returns its streams. `path` is the file, for words on what is wrong.
+    pub(super) fn planned(
+        &self,
+        path: &Path,
+        location: &ArchiveLocation,
+    ) -> anyhow::Result<Vec<PlannedStream>> {
         let mut streams = Vec::new();
-        for (name, typed) in &plan.streams {
+        for (name, typed) in &self.streams {
             let planned = typed.planned(name, location);
-            let wrong = |error| WrongUse(format!("{shown}: [streams.{name}] {error:#}"));
+            let wrong = |error| WrongUse(format!("{}: [streams.{name}] {error:#}", path.display()));
             streams.extend(planned.map_err(wrong)?);
         }
-        Ok((plan, streams))
+        Ok(streams)
     }
 }
 
@@ -120,6 +141,14 @@ impl StreamPlan {
         let key = self.key_file.as_deref().map(super::key).transpose()?;
         let client = super::client(&location.config, Duration::from_secs(self.timeout_s));
         let client = ClientOptions { key, ..client };
+        let private_kinds =
+            if self.private { Vec::new() } else { location.config.private_kinds.clone() };
+        let terms = StreamTerms {
+            typed: self.clone(),
+            key: client.key.as_ref().map(|key| *key.public()),
+            private_kinds: private_kinds.clone(),
+            message_bytes_max: client.message_bytes_max,
+        };
         let mut urls = self.urls.clone();
         urls.sort_unstable();
         urls.dedup();
@@ -138,11 +167,7 @@ impl StreamPlan {
                         PlanDirection::Both => Direction::Both,
                     },
                     query: query.clone(),
-                    private_kinds: if self.private {
-                        Vec::new()
-                    } else {
-                        location.config.private_kinds.clone()
-                    },
+                    private_kinds: private_kinds.clone(),
                     send_protected: self.private,
                     catch_up_s,
                     events_per_s_max: self.events_per_s_max,
@@ -150,7 +175,7 @@ impl StreamPlan {
                     plugin_up: plugin(&self.plugin_up),
                     client: client.clone(),
                 };
-                Ok(PlannedStream { key: (name.into(), address), typed: self.clone(), options })
+                Ok(PlannedStream { key: (name.into(), address), terms: terms.clone(), options })
             })
             .collect()
     }

@@ -11,13 +11,15 @@ use anyhow::Context as _;
 use clap::Args;
 use hark_peers::{PeerError, RelayAddress, RelayStream, StreamEnds, StreamStatus};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{AbortHandle, JoinSet, LocalSet};
 
-use super::LogArgs;
 use super::engine::StreamArchive;
-use super::plan::{PlannedStream, RouterPlan, StreamPlan};
+use super::plan::{PlannedStream, RouterPlan, StreamTerms};
 use super::router_metrics::{self, SharedStatuses};
 use super::stream::runtime;
+use super::{LogArgs, RelayRules};
+use crate::config::{Config, FileState};
 use crate::location::ArchiveLocation;
 use crate::{interrupt, notify, print};
 
@@ -43,8 +45,9 @@ A file of streams:
   plugin_up = \"./policy.py\"             # decides which events go out
 
 Each stream is like `hark stream`. The file is read again when it changes: streams that it no longer \
-names end, new and changed ones begin, and the others are not touched. A file that is wrong changes \
-nothing, and the log says why. Start it after the archive's server, beside which it then runs and \
+names end, new and changed ones begin, and the others are not touched. So are the files of keys, and \
+[limits], [policy] and [privacy] of the configuration. What is wrong changes nothing, and the log says \
+why. Start it after the archive's server, beside which it then runs and \
 for which it waits if that restarts.
 
 Exit codes: 0 stopped, 1 failed, 2 wrong flags or file.")]
@@ -59,12 +62,16 @@ pub(crate) struct RouterArgs {
     pub(crate) log: LogArgs,
 }
 
-/// How often the file and the end are looked for.
+/// How often the files and the end are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// The sections of the configuration whose changes are in force at once.
+const APPLIED: [&str; 3] = ["limits.", "policy.", "privacy."];
 
 pub(crate) fn run(args: &RouterArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let location = super::events(location)?;
-    let (plan, streams) = RouterPlan::load(&args.file, &location)?;
+    let mut files = Vec::new();
+    let plan = RouterPlan::read(&args.file, &mut files)?;
+    let streams = plan.planned(&args.file, &location)?;
     if args.check {
         for PlannedStream { key: (name, address), options, .. } in &streams {
             let filter = location.network.filters().text(&options.query);
@@ -84,13 +91,14 @@ pub(crate) fn run(args: &RouterArgs, location: &ArchiveLocation) -> anyhow::Resu
         let local = LocalSet::new();
         let router = Router {
             args,
-            location: &location,
+            location,
             ends: archive.ends.clone(),
+            rules: archive.rules.clone(),
             running: JoinSet::new(),
             streams: BTreeMap::new(),
             statuses: Arc::default(),
         };
-        local.block_on(&runtime, router.run(plan, streams, &stop))
+        local.block_on(&runtime, router.run((plan, files), streams, &stop))
     };
     runtime.shutdown_background();
     let written = archive.finish();
@@ -105,10 +113,12 @@ pub(crate) fn run(args: &RouterArgs, location: &ArchiveLocation) -> anyhow::Resu
 /// The streams that run.
 struct Router<'a> {
     args: &'a RouterArgs,
-    location: &'a ArchiveLocation,
+    /// With the configuration in force.
+    location: ArchiveLocation,
     ends: StreamEnds,
+    rules: RelayRules,
     running: JoinSet<PeerError>,
-    streams: BTreeMap<(String, RelayAddress), (StreamPlan, AbortHandle)>,
+    streams: BTreeMap<(String, RelayAddress), (StreamTerms, AbortHandle)>,
     statuses: SharedStatuses,
 }
 
@@ -116,7 +126,7 @@ impl Router<'_> {
     /// Runs until `stop` is set, or the archive fails, which is returned.
     async fn run(
         mut self,
-        mut plan: RouterPlan,
+        (mut plan, mut files): (RouterPlan, Vec<FileState>),
         streams: Vec<PlannedStream>,
         stop: &AtomicBool,
     ) -> anyhow::Result<Option<PeerError>> {
@@ -129,9 +139,14 @@ impl Router<'_> {
         }
         self.apply(streams);
         notify::working(&format!("{} streams", self.streams.len()));
-        let (mut read, mut seen) = (self.text(), self.text());
+        let mut hangup = signal(SignalKind::hangup())
+            .context("the system does not let Hark listen for signals")?;
+        files.extend(self.location.config.files.iter().cloned());
+        let (mut read, mut seen) = (files.clone(), files);
         let failed = loop {
+            let mut is_asked = false;
             tokio::select! {
+                _ = hangup.recv() => is_asked = true,
                 Some(ended) = self.running.join_next() => match ended {
                     Ok(error) => break Some(error),
                     Err(error) if error.is_cancelled() => {}
@@ -143,40 +158,61 @@ impl Router<'_> {
                 break None;
             }
             // A file that still changes may be half written.
-            let now = self.text();
-            if now == read || now != seen {
+            let now: Vec<FileState> = read.iter().map(FileState::again).collect();
+            if !is_asked && (now == read || now != seen) {
                 seen = now;
                 continue;
             }
-            read = now;
-            match RouterPlan::load(&self.args.file, self.location) {
-                Ok((new, streams)) => {
-                    if new.metrics != plan.metrics {
-                        tracing::warn!("the address of the metrics changes with a restart only");
-                    }
-                    plan = RouterPlan { metrics: plan.metrics, ..new };
-                    self.apply(streams);
-                }
+            read = Vec::new();
+            match self.read_again(&plan, &mut read) {
+                Ok(new) => plan = new,
                 Err(error) => {
-                    tracing::error!("the file is not used, and nothing was changed: {error:#}");
+                    tracing::error!("what is new is not used, and nothing was changed: {error:#}");
                 }
             }
+            seen.clone_from(&read);
         };
         notify::stopping();
         self.running.shutdown().await;
         Ok(failed)
     }
 
-    /// The file's text; `None` if it cannot be read.
-    fn text(&self) -> Option<String> {
-        std::fs::read_to_string(&self.args.file).ok()
+    /// Reads the configuration and the file again, and puts both in force. Adds the files that were
+    /// read to `files`.
+    fn read_again(
+        &mut self,
+        before: &RouterPlan,
+        files: &mut Vec<FileState>,
+    ) -> anyhow::Result<RouterPlan> {
+        let config = Config::load(self.location.config.file.as_deref()).map_err(|faults| {
+            files.extend([FileState::new(self.args.file.clone())]);
+            files.extend(faults.files.iter().cloned());
+            anyhow::anyhow!(faults.list())
+        })?;
+        files.extend(config.files.iter().cloned());
+        let mut location = self.location.of(self.location.network);
+        location.config = config;
+        let plan = RouterPlan::read(&self.args.file, files)?;
+        let streams = plan.planned(&self.args.file, &location)?;
+        if plan.metrics != before.metrics {
+            tracing::warn!("the address of the metrics changes with a restart only");
+        }
+        for (change, _) in location.config.changes(&self.location.config) {
+            if APPLIED.iter().any(|section| change.starts_with(section)) {
+                tracing::info!("now {change}");
+            }
+        }
+        self.rules.set(&location.config);
+        self.location = location;
+        self.apply(streams);
+        Ok(RouterPlan { metrics: before.metrics, ..plan })
     }
 
     /// Ends streams that are no longer wanted, and begins those that are new or changed.
     fn apply(&mut self, wanted: Vec<PlannedStream>) {
         let (mut ended, mut begun) = (0, 0);
-        self.streams.retain(|key, (typed, handle)| {
-            let stays = wanted.iter().any(|stream| stream.key == *key && stream.typed == *typed);
+        self.streams.retain(|key, (terms, handle)| {
+            let stays = wanted.iter().any(|stream| stream.key == *key && stream.terms == *terms);
             if !stays {
                 handle.abort();
                 self.statuses.lock().remove(key);
@@ -184,7 +220,7 @@ impl Router<'_> {
             }
             stays
         });
-        for PlannedStream { key, typed, options } in wanted {
+        for PlannedStream { key, terms, options } in wanted {
             if self.streams.contains_key(&key) {
                 continue;
             }
@@ -193,7 +229,7 @@ impl Router<'_> {
             let stream =
                 RelayStream { address: key.1.clone(), options, ends: self.ends.clone(), status };
             let handle = self.running.spawn_local(stream.run());
-            self.streams.insert(key, (typed, handle));
+            self.streams.insert(key, (terms, handle));
             begun += 1;
         }
         tracing::info!(streams = self.streams.len(), begun, ended, "the file is in force");

@@ -1,5 +1,6 @@
 //! `hark stream`: keeps the archive and some relays in step until it is stopped.
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -150,7 +151,10 @@ async fn watch(
         running.spawn_local(stream.run());
     }
     drop(ends);
-    let mut progress = CommandProgress::start("stream", 0, CountedUnit::Records);
+    // Elsewhere the log says what happens; a line now and then would fill it for ever.
+    let mut progress = std::io::stderr()
+        .is_terminal()
+        .then(|| CommandProgress::start("stream", 0, CountedUnit::Records));
     let failed = loop {
         tokio::select! {
             ended = running.join_next() => {
@@ -158,14 +162,18 @@ async fn watch(
                     ended.unwrap_or_else(|error| PeerError::Ended(format!("a stream failed: {error}")))
                 });
             }
-            () = tokio::time::sleep(SHOW_EVERY) => progress.at(0, 0, &words(streams)),
+            () = tokio::time::sleep(SHOW_EVERY) => {
+                if let Some(progress) = &mut progress {
+                    progress.at(0, 0, &words(streams));
+                }
+            }
         }
         if stop.load(Ordering::Relaxed) {
             break None;
         }
     };
     running.shutdown().await;
-    progress.finish();
+    progress.into_iter().for_each(CommandProgress::finish);
     failed
 }
 

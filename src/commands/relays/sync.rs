@@ -1,16 +1,16 @@
 //! `hark sync`: brings the archive and a relay into step, once.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use hark_archive::Query;
 use hark_peers::{
-    ClientOptions, Direction, IntakeQueue, LocalEnd, PeerClient, PeerError, ReasonCounts,
-    RelayAddress, SyncMeter, SyncOptions, SyncTotals, sync,
+    Direction, IntakeQueue, LocalEnd, PeerClient, PeerError, ReasonCounts, RelayAddress, SyncMeter,
+    SyncOptions, SyncTotals, sync,
 };
 use serde_json::{Value, json};
 
@@ -102,36 +102,40 @@ pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result
         .enable_all()
         .build()
         .context("the system does not let Hark open connections")?;
-    let OpenArchive { local, intake } = super::open(&location, None)?;
-    let private_kinds =
-        if args.relays.private { Vec::new() } else { location.config.private_kinds.clone() };
-    let direction = if args.dry_run { Direction::Neither } else { args.dir.into() };
-    let options = |query| {
-        let mut options = SyncOptions::new(direction, query, private_kinds.clone());
-        options.send_protected = args.relays.private;
-        options.no_comparison = args.pages;
-        options
-    };
     let (meter, started) = (Arc::new(SyncMeter::default()), Instant::now());
     let mut shown = ShownProgress::start(args, &meter);
-    let queue = intake.queue();
-    let connected = OnceLock::new();
-    let mut end = runtime.block_on(async {
-        let client = (&connected, client);
-        let queries = queries.into_iter().map(options);
-        let work = work(args, client, queries, &local, queue, &meter);
-        watched(Box::pin(work), &stop, &mut shown).await
-    });
-    let traffic = connected.get().map(PeerClient::traffic).unwrap_or_default();
-    // What was received is written in any case.
-    runtime.shutdown_background();
-    let written = intake.finish();
+    // Only a relay that is there is worth an archive.
+    let connecting = Box::pin(PeerClient::connect(&args.relay, client));
+    let connected = runtime.block_on(watched(connecting, &stop, &mut shown));
+    let (mut end, mut traffic) = (RunEnd::default(), None);
+    match connected {
+        None => end.stopped = true,
+        Some(Err(error)) => end.error = Some(error),
+        Some(Ok(client)) => {
+            let OpenArchive { local, intake } = match super::open(&location, None) {
+                Ok(archive) => archive,
+                Err(error) => {
+                    shown.finish();
+                    return Err(error);
+                }
+            };
+            let options = queries.into_iter().map(|query| options(args, &location, query));
+            let work = Box::pin(work(&client, options, &local, intake.queue(), &meter));
+            let done = runtime.block_on(watched(work, &stop, &mut shown));
+            end = done.unwrap_or(RunEnd { stopped: true, ..RunEnd::default() });
+            traffic = Some(client.traffic());
+            // What was received is written in any case.
+            drop(client);
+            runtime.shutdown_background();
+            end.error = intake.finish().err().or(end.error);
+        }
+    }
     shown.finish();
-    end.error = written.err().or(end.error);
     let (totals, spent) = (meter.totals(), started.elapsed());
     if args.json {
-        print::line(&to_json(args, &totals, &end, traffic, spent).to_string())?;
-    } else if connected.get().is_some() {
+        let report = to_json(args, &totals, &end, traffic.unwrap_or_default(), spent);
+        print::line(&report.to_string())?;
+    } else if let Some(traffic) = traffic {
         print::line(&to_text(args, &totals, &end, traffic, spent))?;
     }
     let left = "what is counted as stored or taken is safe; run it again to go on";
@@ -166,20 +170,26 @@ pub(super) fn queries(
     Ok(queries)
 }
 
+/// What is synchronised of a query.
+fn options(args: &SyncArgs, location: &ArchiveLocation, query: Query) -> SyncOptions {
+    let direction = if args.dry_run { Direction::Neither } else { args.dir.into() };
+    let private_kinds =
+        if args.relays.private { Vec::new() } else { location.config.private_kinds.clone() };
+    let mut options = SyncOptions::new(direction, query, private_kinds);
+    options.send_protected = args.relays.private;
+    options.no_comparison = args.pages;
+    options
+}
+
 /// Synchronises one query after the other.
 async fn work(
-    args: &SyncArgs,
-    (connected, options): (&OnceLock<PeerClient>, ClientOptions),
+    client: &PeerClient,
     queries: impl Iterator<Item = SyncOptions>,
     local: &LocalEnd,
     queue: IntakeQueue,
     meter: &Arc<SyncMeter>,
 ) -> RunEnd {
     let mut end = RunEnd::default();
-    let client = match PeerClient::connect(&args.relay, options).await {
-        Ok(client) => connected.get_or_init(|| client),
-        Err(error) => return RunEnd { error: Some(error), ..end },
-    };
     for options in queries {
         match sync(client, &options, local, queue.clone(), meter).await {
             Ok(report) => end.paged = end.paged.or(report.paged),
@@ -192,19 +202,19 @@ async fn work(
     end
 }
 
-/// Runs work until it is done or is to stop, and shows its progress.
-async fn watched(
-    mut work: impl Future<Output = RunEnd> + Unpin,
+/// Runs work until it is done, and shows its progress. `None` if it is to stop before.
+async fn watched<T>(
+    mut work: impl Future<Output = T> + Unpin,
     stop: &AtomicBool,
     shown: &mut ShownProgress,
-) -> RunEnd {
+) -> Option<T> {
     loop {
         tokio::select! {
-            end = &mut work => return end,
+            end = &mut work => return Some(end),
             () = tokio::time::sleep(SHOW_EVERY) => shown.show(),
         }
         if stop.load(Ordering::Relaxed) {
-            return RunEnd { stopped: true, ..RunEnd::default() };
+            return None;
         }
     }
 }
@@ -226,12 +236,16 @@ impl ShownProgress {
         let totals = self.meter.totals();
         let (done, all) = done(&totals);
         let rate = done as f64 / self.started.elapsed().as_secs_f64().max(0.001);
-        let words = format!(
+        let mut words = format!(
             "{} stored, {} taken there, {}/s",
             print::number(totals.stored),
             print::number(totals.taken),
             print::number(rate as u64)
         );
+        if totals.slowed > 0 {
+            words +=
+                &format!(", {} as the relay bounds rates", print::count(totals.slowed, "wait"));
+        }
         self.progress.at(done, all, &words);
     }
 
@@ -263,8 +277,10 @@ fn to_text(
     spent: Duration,
 ) -> String {
     let how = match &end.paged {
-        Some(why) => format!("{} pages, as it was not compared with ({why})", totals.pages),
-        None => format!("{} rounds", totals.rounds),
+        Some(why) => {
+            format!("{}, as it was not compared with ({why})", print::count(totals.pages, "page"))
+        }
+        None => print::count(totals.rounds, "round"),
     };
     let head = format!(
         "{} in {:.1} s: {how}, {} sent, {} received",
@@ -294,7 +310,12 @@ fn to_text(
     row("not sent", totals.not_sent, "the relay has them and does not show them, as private ones");
     row("left out", totals.not_asked, "the relay had named too many that it did not send");
     row("not asked for", totals.unasked, "the relay sent them all the same");
+    row("waits", totals.slowed, "the relay said that this was too fast");
     row("seconds in part", totals.unreached, "of more events than the relay returns");
+    let is_done = end.error.is_none() && !end.stopped;
+    if rows.is_empty() && is_done && totals.refused_here.total() == 0 {
+        return format!("{head}; both are in step, and were before");
+    }
     let mut text = head;
     if !rows.is_empty() {
         text = format!("{text}\n{}", print::table(&rows));
@@ -338,6 +359,7 @@ fn to_json(
         "pages": totals.pages,
         "sent_bytes": traffic.0,
         "received_bytes": traffic.1,
+        "waits": totals.slowed,
         "seconds": spent.as_secs_f64(),
         "down": {
             "missing": totals.missing_here,

@@ -11,8 +11,6 @@ mod source;
 mod sweep;
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
 
 use clap::Args;
 use hark_networks::whisper::Whisper;
@@ -21,14 +19,14 @@ use hark_networks::whisper::admit::EnvelopeBounds;
 use self::convert::convert;
 use self::progress::MailProgress;
 use self::source::MailSource;
+use super::copy::{AdoptBatch, AdoptTarget, AdoptTotal, copy};
 use super::pace::AdoptPace;
 use super::sweep::finish;
 use super::tally::{AdoptTally, ReasonWords};
-use super::{AHEAD, ConvertedRows, put};
 use crate::commands::refusal::RefusalReason;
 use crate::interrupt;
 use crate::location::{ArchiveLocation, WriterHandle};
-use crate::print::{self, CommandProgress};
+use crate::print;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -98,7 +96,6 @@ pub(super) fn run(
         bounds: EnvelopeBounds { envelope_bytes_max, pow_min: 0.0 },
         pace: AdoptPace::start(args.rate, &stop),
         tally: AdoptTally::new(REASONS),
-        stop: &stop,
     };
     adoption.copy(&mut source, &mut writer, &mut progress)?;
     let swept = if adoption.pace.is_stopped() {
@@ -116,16 +113,6 @@ struct MailAdoption<'a> {
     bounds: EnvelopeBounds,
     pace: AdoptPace<'a>,
     tally: AdoptTally,
-    stop: &'a AtomicBool,
-}
-
-/// A converted batch, the key of its last row, the number of its rows, and how much of the source
-/// was read then.
-struct MailBatch {
-    converted: ConvertedRows,
-    key: Vec<u8>,
-    rows: u64,
-    done: u64,
 }
 
 impl MailAdoption<'_> {
@@ -137,42 +124,24 @@ impl MailAdoption<'_> {
         progress: &mut MailProgress,
     ) -> anyhow::Result<()> {
         source.begin(&progress.key, progress.envelopes)?;
-        let total = source.total()?;
-        let mut meter = CommandProgress::start("adopt", total, source.unit());
-        let (batch, bounds, stop) = (self.args.batch, self.bounds, self.stop);
-        let (batches, queue) = sync_channel::<MailBatch>(AHEAD);
-        let before = progress.envelopes;
-        std::thread::scope(|scope| {
-            let reader = scope.spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    let rows = source.batch(batch)?;
-                    let Some(last) = rows.last() else { break };
-                    let batch = MailBatch {
-                        converted: convert(&rows, &bounds),
-                        key: last.key.clone(),
-                        rows: rows.len() as u64,
-                        done: source.done(),
-                    };
-                    if batches.send(batch).is_err() {
-                        break;
-                    }
-                }
-                anyhow::Ok(())
-            });
-            for batch in queue {
-                put(writer, batch.converted, &mut self.tally)?;
-                progress.key = batch.key;
-                progress.envelopes += batch.rows;
-                progress.save()?;
-                let rate = (progress.envelopes - before) as f64 / self.pace.seconds().max(0.001);
-                let envelopes = print::count(progress.envelopes, "envelope");
-                let words = format!("{envelopes}, {}/s", print::number(rate as u64));
-                meter.at(batch.done, total.max(batch.done), &words);
-                self.pace.wait(batch.rows);
-            }
-            reader.join().map_err(|_| anyhow::anyhow!("the reader has panicked"))?
-        })?;
-        meter.finish();
-        Ok(())
+        let total = AdoptTotal {
+            total: source.total()?,
+            unit: source.unit(),
+            noun: "envelope",
+            before: progress.envelopes,
+        };
+        let (batch, bounds) = (self.args.batch, self.bounds);
+        let read = || {
+            let rows = source.batch(batch)?;
+            let Some(last) = rows.last() else { return Ok(None) };
+            let (at, converted) = (last.key.clone(), convert(&rows, &bounds));
+            let rows = rows.len() as u64;
+            Ok(Some(AdoptBatch { converted, at, rows, done: source.done() }))
+        };
+        let to = AdoptTarget { writer, tally: &mut self.tally, pace: &mut self.pace };
+        copy(&total, to, read, |key, envelopes| {
+            (progress.key, progress.envelopes) = (key, envelopes);
+            progress.save()
+        })
     }
 }

@@ -28,10 +28,14 @@ pub(super) struct NostrRsSource {
 }
 
 impl NostrRsSource {
-    /// Opens a file, and checks that it is the database of a nostr-rs-relay. Events above
+    /// Opens a file, or a data directory, and checks that it is the database of a nostr-rs-relay. Events above
     /// `event_bytes_max` are not read.
     pub(super) fn open(path: &Path, event_bytes_max: usize) -> anyhow::Result<Self> {
+        let path = &if path.is_dir() { path.join("nostr.db") } else { path.into() };
         let shown = path.display();
+        if path.exists() && !path.is_file() {
+            bail!("{shown} is no file. Nothing was done");
+        }
         let is_sqlite = begins_with_magic(path)
             .with_context(|| format!("{shown} cannot be read; nothing was done"))?;
         if !is_sqlite {

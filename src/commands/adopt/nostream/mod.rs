@@ -12,8 +12,6 @@ mod source;
 mod sweep;
 
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -21,15 +19,16 @@ use clap::Args;
 use self::late::LateScan;
 use self::progress::NostreamProgress;
 use self::source::{NostreamRow, NostreamSource, RowCursor};
+use super::copy::{AdoptBatch, AdoptTarget, AdoptTotal, copy};
 use super::events::ConvertOptions;
 use super::pace::AdoptPace;
+use super::put;
 use super::sweep::{stopped, tell_faulty};
 use super::tally::{AdoptTally, ReasonWords};
-use super::{AHEAD, ConvertedRows, put};
 use crate::commands::refusal::RefusalReason;
 use crate::interrupt;
 use crate::location::{ArchiveLocation, WriterHandle};
-use crate::print::{self, CommandProgress, CountedUnit};
+use crate::print::{self, CountedUnit};
 use crate::when;
 
 #[derive(Debug, Args)]
@@ -117,7 +116,6 @@ pub(crate) fn run(
         terms: ConvertOptions::new(location, args.verify_signatures),
         pace: AdoptPace::start(args.rate, &stop),
         tally: AdoptTally::new(REASONS),
-        stop: &stop,
     };
     adoption.copy(&mut source, &mut writer, &mut progress)?;
     if args.follow && !adoption.stopped() {
@@ -144,14 +142,6 @@ pub(super) struct Adoption<'a> {
     terms: ConvertOptions,
     pace: AdoptPace<'a>,
     tally: AdoptTally,
-    stop: &'a AtomicBool,
-}
-
-/// A converted batch, the position of its last row, and the number of its rows.
-struct AdoptBatch {
-    converted: ConvertedRows,
-    at: RowCursor,
-    rows: u64,
 }
 
 impl Adoption<'_> {
@@ -166,46 +156,27 @@ impl Adoption<'_> {
         writer: &mut WriterHandle,
         progress: &mut NostreamProgress,
     ) -> anyhow::Result<()> {
-        let total = source.estimate()?;
-        let mut meter = CommandProgress::start("adopt", total, CountedUnit::Records);
-        let (args, stop) = (self.args, self.stop);
-        let terms = self.terms.clone();
-        let from = progress.at;
-        let before = progress.events;
-        let (batches, queue) = sync_channel::<AdoptBatch>(AHEAD);
-        std::thread::scope(|scope| {
-            let reader = scope.spawn(move || {
-                let mut at = from;
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    let rows = source.after(&at, args.batch)?;
-                    let Some(last) = rows.last() else { break };
-                    at = last.cursor();
-                    let converted = terms.convert(&rows, when::now_s());
-                    if batches.send(AdoptBatch { converted, at, rows: rows.len() as u64 }).is_err()
-                    {
-                        break;
-                    }
-                }
-                anyhow::Ok(())
-            });
-            for batch in queue {
-                put(writer, batch.converted, &mut self.tally)?;
-                progress.at = batch.at;
-                progress.events += batch.rows;
-                progress.save()?;
-                let rate = (progress.events - before) as f64 / self.pace.seconds().max(0.001);
-                let words = format!(
-                    "{}, {}/s",
-                    print::count(progress.events, "event"),
-                    print::number(rate as u64)
-                );
-                meter.at(progress.events, total.max(progress.events), &words);
-                self.pace.wait(batch.rows);
-            }
-            reader.join().map_err(|_| anyhow::anyhow!("the reader has panicked"))?
-        })?;
-        meter.finish();
-        Ok(())
+        let total = AdoptTotal {
+            total: source.estimate()?,
+            unit: CountedUnit::Records,
+            noun: "event",
+            before: progress.events,
+        };
+        let (mut at, mut done) = (progress.at, progress.events);
+        let (batch, terms) = (self.args.batch, &self.terms);
+        let read = || {
+            let rows = source.after(&at, batch)?;
+            let Some(last) = rows.last() else { return Ok(None) };
+            at = last.cursor();
+            done += rows.len() as u64;
+            let converted = terms.convert(&rows, when::now_s());
+            Ok(Some(AdoptBatch { converted, at, rows: rows.len() as u64, done }))
+        };
+        let to = AdoptTarget { writer, tally: &mut self.tally, pace: &mut self.pace };
+        copy(&total, to, read, |at, events| {
+            (progress.at, progress.events) = (at, events);
+            progress.save()
+        })
     }
 
     /// Copies newly published events until an interrupt.

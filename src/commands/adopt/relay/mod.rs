@@ -10,23 +10,22 @@ mod progress;
 mod sweep;
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use hark_networks::nostr::Nostr;
 
 use self::progress::RelayProgress;
+use super::copy::{AdoptBatch, AdoptTarget, AdoptTotal, copy};
 use super::events::{ConvertOptions, EventRow, EventRowFault};
 use super::pace::AdoptPace;
+use super::put;
 use super::sweep::finish;
 use super::tally::{AdoptTally, ReasonWords};
-use super::{AHEAD, ConvertedRows, put};
 use crate::commands::refusal::RefusalReason;
 use crate::interrupt;
 use crate::location::{ArchiveLocation, WriterHandle};
-use crate::print::{self, CommandProgress, CountedUnit};
+use crate::print::{self, CountedUnit};
 use crate::when;
 
 /// Why rows stay behind.
@@ -146,7 +145,6 @@ pub(super) fn run(
         terms: ConvertOptions::new(location, args.verify_signatures),
         pace: AdoptPace::start(args.rate, &stop),
         tally: AdoptTally::new(REASONS),
-        stop: &stop,
     };
     adoption.copy(&mut source, &mut writer, &mut progress)?;
     if args.follow && !adoption.pace.is_stopped() {
@@ -165,14 +163,6 @@ struct RelayAdoption<'a> {
     terms: ConvertOptions,
     pace: AdoptPace<'a>,
     tally: AdoptTally,
-    stop: &'a AtomicBool,
-}
-
-/// A converted batch, the number of its last row, and how many rows it has.
-struct RelayBatch {
-    converted: ConvertedRows,
-    number: u64,
-    rows: u64,
 }
 
 impl RelayAdoption<'_> {
@@ -183,40 +173,25 @@ impl RelayAdoption<'_> {
         writer: &mut WriterHandle,
         progress: &mut RelayProgress,
     ) -> anyhow::Result<()> {
-        let total = source.last()?;
-        let mut meter = CommandProgress::start("adopt", total, CountedUnit::Records);
-        let (batch, stop, terms) = (self.args.batch, self.stop, self.terms.clone());
-        let (mut after, before) = (progress.number, progress.events);
-        let (batches, queue) = sync_channel::<RelayBatch>(AHEAD);
-        std::thread::scope(|scope| {
-            let reader = scope.spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    let rows = source.batch(after, batch)?;
-                    let Some(last) = rows.last() else { break };
-                    after = last.number;
-                    let converted = terms.convert(&rows, when::now_s());
-                    let batch = RelayBatch { converted, number: after, rows: rows.len() as u64 };
-                    if batches.send(batch).is_err() {
-                        break;
-                    }
-                }
-                anyhow::Ok(())
-            });
-            for batch in queue {
-                put(writer, batch.converted, &mut self.tally)?;
-                progress.number = batch.number;
-                progress.events += batch.rows;
-                progress.save()?;
-                let rate = (progress.events - before) as f64 / self.pace.seconds().max(0.001);
-                let events = print::count(progress.events, "event");
-                let words = format!("{events}, {}/s", print::number(rate as u64));
-                meter.at(progress.number, total.max(progress.number), &words);
-                self.pace.wait(batch.rows);
-            }
-            reader.join().map_err(|_| anyhow::anyhow!("the reader has panicked"))?
-        })?;
-        meter.finish();
-        Ok(())
+        let total = AdoptTotal {
+            total: source.last()?,
+            unit: CountedUnit::Records,
+            noun: "event",
+            before: progress.events,
+        };
+        let (mut after, batch, terms) = (progress.number, self.args.batch, &self.terms);
+        let read = || {
+            let rows = source.batch(after, batch)?;
+            let Some(last) = rows.last() else { return Ok(None) };
+            after = last.number;
+            let converted = terms.convert(&rows, when::now_s());
+            Ok(Some(AdoptBatch { converted, at: after, rows: rows.len() as u64, done: after }))
+        };
+        let to = AdoptTarget { writer, tally: &mut self.tally, pace: &mut self.pace };
+        copy(&total, to, read, |number, events| {
+            (progress.number, progress.events) = (number, events);
+            progress.save()
+        })
     }
 
     /// Copies newly published events until an interrupt.

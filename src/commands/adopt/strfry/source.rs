@@ -68,6 +68,9 @@ impl StrfrySource {
                 path.display()
             )
         })?;
+        if !path.is_file() {
+            bail!("{} is no file. Nothing was done", path.display());
+        }
         let file = LmdbFile::open(&path)?;
         let meta = file.read(|snapshot, _| {
             let Some(meta) = snapshot.table(META)? else { return Ok(None) };

@@ -1,0 +1,76 @@
+//! The copying of an adoption: a thread reads and converts batches ahead, and the main thread puts them
+//! and saves the position.
+
+use std::sync::mpsc::sync_channel;
+
+use super::pace::AdoptPace;
+use super::tally::AdoptTally;
+use super::{AHEAD, ConvertedRows, put};
+use crate::location::WriterHandle;
+use crate::print::{self, CommandProgress, CountedUnit};
+
+/// A converted batch.
+pub(super) struct AdoptBatch<P> {
+    pub(super) converted: ConvertedRows,
+    /// The position of its last row.
+    pub(super) at: P,
+    pub(super) rows: u64,
+    /// How much of the source was read with it, in the unit of the total.
+    pub(super) done: u64,
+}
+
+/// How much there is to copy.
+pub(super) struct AdoptTotal {
+    /// All of the source, in a unit.
+    pub(super) total: u64,
+    pub(super) unit: CountedUnit,
+    /// What a row is to people.
+    pub(super) noun: &'static str,
+    /// Rows that earlier runs have copied.
+    pub(super) before: u64,
+}
+
+/// Where copied rows go, and how they are counted.
+pub(super) struct AdoptTarget<'a, 'p> {
+    pub(super) writer: &'a mut WriterHandle,
+    pub(super) tally: &'a mut AdoptTally,
+    pub(super) pace: &'a mut AdoptPace<'p>,
+}
+
+/// Copies what `read` returns, until it returns `None` or the run is interrupted. After each batch
+/// `save` gets its position, and the number of all rows that were copied so far.
+pub(super) fn copy<P: Send>(
+    source: &AdoptTotal,
+    to: AdoptTarget<'_, '_>,
+    mut read: impl FnMut() -> anyhow::Result<Option<AdoptBatch<P>>> + Send,
+    mut save: impl FnMut(P, u64) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let AdoptTarget { writer, tally, pace } = to;
+    let mut meter = CommandProgress::start("adopt", source.total, source.unit);
+    let (batches, queue) = sync_channel(AHEAD);
+    let (mut rows, stop) = (source.before, pace.stop());
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let Some(batch) = read()? else { break };
+                if batches.send(batch).is_err() {
+                    break;
+                }
+            }
+            anyhow::Ok(())
+        });
+        for batch in queue {
+            put(writer, batch.converted, tally)?;
+            rows += batch.rows;
+            save(batch.at, rows)?;
+            let rate = (rows - source.before) as f64 / pace.seconds().max(0.001);
+            let copied = print::count(rows, source.noun);
+            let words = format!("{copied}, {}/s", print::number(rate as u64));
+            meter.at(batch.done, source.total.max(batch.done), &words);
+            pace.wait(batch.rows);
+        }
+        reader.join().map_err(|_| anyhow::anyhow!("the reader has panicked"))?
+    })?;
+    meter.finish();
+    Ok(())
+}
