@@ -14,6 +14,7 @@ pub mod record;
 pub mod request;
 pub mod segment;
 pub mod socket;
+pub mod strfry;
 pub mod waku;
 
 /// What another reader makes of bytes that were read as JSON, which it must; `None` if they have a number
@@ -42,7 +43,7 @@ mod tests {
 
     #[test]
     fn all_seeds_hold() {
-        let targets: [Target; 13] = [
+        let targets: [Target; 14] = [
             ("event", super::event::check),
             ("filter", super::filter::check),
             ("message", super::message::check),
@@ -56,6 +57,7 @@ mod tests {
             ("request", super::request::check),
             ("handshake", super::handshake::check),
             ("frame", super::frame::check),
+            ("strfry", super::strfry::check),
         ];
         for (name, check) in targets {
             let root = Path::new(env!("CARGO_MANIFEST_DIR"));

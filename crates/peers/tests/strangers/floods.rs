@@ -131,3 +131,51 @@ async fn a_comparison_that_comes_to_nothing_ends() {
     assert!(error.to_string().contains("hardly anything"), "{error}");
     assert!(here.finish().rounds < 200);
 }
+
+/// TLS that begins and does not go on is given up in time.
+#[tokio::test]
+async fn tls_that_stalls_is_given_up() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("wss://localhost:{}", silent.local_addr().unwrap().port());
+    let here = Here::with(&[]);
+    let error = here.sync(&url.parse().unwrap(), Direction::Down).await.unwrap_err();
+    // A machine without authorities cannot begin it.
+    let said = error.to_string();
+    assert!(said.contains("no answer within") || said.contains("authorities"), "{said}");
+}
+
+/// A relay whose live events are forged is left, and holds up no other.
+#[tokio::test]
+async fn a_stream_of_forged_events_ends_and_another_one_goes_on() {
+    let mut forged = event(1, 1_700_000_000);
+    forged["content"] = "other words".into();
+    let bad = play(move |message| match message[0].as_str() {
+        Some("REQ") if message[2]["limit"] == 0 => {
+            let live = json!(["EVENT", message[1], forged]).to_string();
+            let eose = json!(["EOSE", message[1]]).to_string();
+            std::iter::once(eose).chain(std::iter::repeat_n(live, 12_000)).collect()
+        }
+        _ => paged(message, &[], 500),
+    })
+    .await;
+    let events: Vec<Value> = (0..95).map(|n| event(n, 1_700_000_000 + n)).collect();
+    let good = play(move |message| paged(message, &events, 500)).await;
+    let here = Here::with(&[]);
+    let (bad, bad_status) = here.stream(&bad);
+    let (good, good_status) = here.stream(&good);
+    let until = Instant::now() + Duration::from_secs(60);
+    let as_expected = async {
+        while !(bad_status.last_error().is_some() && good_status.is_in_step()) {
+            assert!(Instant::now() < until, "{bad_status:?} {good_status:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        error = bad.run() => panic!("{error}"),
+        error = good.run() => panic!("{error}"),
+        () = as_expected => {}
+    }
+    let said = bad_status.last_error().unwrap();
+    assert!(said.contains("not valid"), "{said}");
+    assert_eq!(good_status.meter.totals().received, 95);
+}

@@ -12,8 +12,9 @@ use hark_networks::nostr::Nostr;
 use hark_networks::nostr::rules::NostrRules;
 use hark_networks::{Network as _, ReadOptions};
 use hark_peers::{
-    ClientOptions, Direction, EventIntake, EventWriter, IntakeOptions, LocalEnd, PeerClient,
-    PeerError, RelayAddress, SyncMeter, SyncOptions, SyncReport, SyncTotals, WriteOutcome, sync,
+    ClientOptions, Direction, EventIntake, EventWriter, IntakeOptions, LocalEnd, LocalFeed,
+    PeerClient, PeerError, RelayAddress, RelayStream, StreamEnds, StreamOptions, StreamStatus,
+    SyncMeter, SyncOptions, SyncReport, SyncTotals, WriteOutcome, sync,
 };
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -133,6 +134,32 @@ impl Here {
         let options = SyncOptions::new(direction, self.query.clone(), vec![4]);
         let queue = self.intake.lock().as_ref().expect("is open").queue();
         sync(&client, &options, &local, queue, &self.meter).await
+    }
+
+    /// A stream that takes events from a relay, and its state.
+    pub(crate) fn stream(&self, address: &RelayAddress) -> (RelayStream, Arc<StreamStatus>) {
+        let store = Arc::clone(&self.store);
+        let ends = StreamEnds {
+            network: &Nostr,
+            open: Arc::new(move || Ok(Arc::clone(&store) as _)),
+            feed: Arc::<LocalFeed>::default(),
+            intake: self.intake.lock().as_ref().expect("is open").queue(),
+            waits: Arc::default(),
+        };
+        let options = StreamOptions {
+            direction: Direction::Down,
+            query: self.query.clone(),
+            private_kinds: vec![4],
+            send_protected: false,
+            catch_up_s: None,
+            events_per_s_max: None,
+            plugin_down: None,
+            plugin_up: None,
+            client: self.client.clone(),
+        };
+        let status = Arc::<StreamStatus>::default();
+        let address = address.clone();
+        (RelayStream { address, options, ends, status: Arc::clone(&status) }, status)
     }
 
     /// Waits until everything is written, and returns what was done.

@@ -1,0 +1,84 @@
+//! A database of strfry: any file is read without a panic, in bounded memory, and a walk over it is one in the
+//! order of keys, wherever it ends.
+
+use std::ops::ControlFlow;
+
+use self::lmdb::{DamagedPages, LmdbFault, LmdbFile, LmdbSnapshot, LmdbValue};
+
+#[path = "../../src/commands/adopt/strfry/lmdb/mod.rs"]
+mod lmdb;
+#[path = "../../src/commands/adopt/strfry/record.rs"]
+mod record;
+
+/// The longest value that is read, in bytes.
+const VALUE_BYTES_MAX: usize = 1000;
+const TABLE: &str = "events";
+
+/// Panics if anything does not hold.
+///
+/// The first byte says what the others are: 0 a record of a small table, else a file.
+pub fn check(bytes: &[u8]) {
+    match bytes.split_first() {
+        None => {}
+        Some((0, buffer)) => fields(buffer),
+        Some((_, file)) => entries(file),
+    }
+}
+
+fn fields(buffer: &[u8]) {
+    for field in [0, 1, 2, 300] {
+        let _ = record::number(buffer, field);
+        let bytes = record::bytes(buffer, field);
+        assert!(bytes.is_none_or(|bytes| bytes.len() <= buffer.len()));
+    }
+}
+
+fn entries(bytes: &[u8]) {
+    let path = super::scratch("strfry");
+    std::fs::write(&path, bytes).expect("a temporary file");
+    let file = LmdbFile::open(&path);
+    std::fs::remove_file(&path).expect("ours");
+    let Ok(file) = file else { return };
+    let all = |after, limit| file.read(|snapshot, _| walk(snapshot, after, limit)).ok().flatten();
+    let Some((whole, damaged)) = all(0, usize::MAX) else { return };
+    assert!(whole.is_sorted_by(|one, next| one.0 < next.0), "each key comes once, in order");
+    assert_eq!(damaged.count() == 0, damaged.first().is_empty());
+    for limit in [1, whole.len() / 2 + 1] {
+        let Some((some, _)) = all(0, limit) else { panic!("it was read before") };
+        assert_eq!(
+            some,
+            whole[..limit.min(whole.len())],
+            "a walk that ends early is its beginning"
+        );
+    }
+    for (key, value) in &whole {
+        if let LmdbValue::Bytes(bytes) = value {
+            assert!(bytes.len() <= VALUE_BYTES_MAX);
+        }
+        let Some((behind, more)) = all(*key, usize::MAX) else { panic!("it was read before") };
+        assert!(behind.iter().all(|(next, _)| next > key));
+        let (mut both, count) = (DamagedPages::default(), more.count());
+        both.append(more);
+        assert_eq!(both.count(), count);
+    }
+}
+
+type Entries = Vec<(u64, LmdbValue)>;
+
+/// The entries behind a key, up to a number, and the damaged pages. `None` without the table.
+fn walk(
+    snapshot: &LmdbSnapshot<'_>,
+    after: u64,
+    limit: usize,
+) -> Result<Option<(Entries, DamagedPages)>, LmdbFault> {
+    let Some(table) = snapshot.table(TABLE)? else { return Ok(None) };
+    // Whatever these say of a damaged file.
+    let _ = (snapshot.last_key(table).is_ok(), table.entries());
+    let _ = snapshot.value(table, after, VALUE_BYTES_MAX).is_ok();
+    let mut found = Vec::new();
+    let damaged = snapshot.walk(table, after, VALUE_BYTES_MAX, &mut |key, value| {
+        found.push((key, value));
+        if found.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(Some((found, damaged)))
+}
