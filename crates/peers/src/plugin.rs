@@ -24,6 +24,8 @@ use crate::connection::shortened;
 
 /// How long a plugin may take for an event.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How long a plugin that cannot be asked any more may take to end.
+const END_WITHIN: Duration = Duration::from_millis(100);
 /// The wait before a plugin that failed is started again. Each is twice the one before, until it
 /// answers.
 const RESTART: Duration = Duration::from_millis(100);
@@ -143,7 +145,7 @@ impl EventPlugin {
         let failed = |why: String| format!("the plugin failed: {why}");
         let line = match timeout(ANSWER_WITHIN, process.ask(event, &self.source)).await {
             Ok(Ok(line)) => line,
-            Ok(Err(error)) => return Err(failed(process.end(&error))),
+            Ok(Err(error)) => return Err(failed(process.end(&error).await)),
             Err(_) => {
                 return Err(failed(format!("no answer within {} s", ANSWER_WITHIN.as_secs())));
             }
@@ -178,9 +180,9 @@ impl EventPlugin {
 
 impl RunningPlugin {
     /// Says why it could not be asked.
-    fn end(&mut self, error: &std::io::Error) -> String {
-        match self.process.try_wait() {
-            Ok(Some(status)) => format!("it ended ({status})"),
+    async fn end(&mut self, error: &std::io::Error) -> String {
+        match timeout(END_WITHIN, self.process.wait()).await {
+            Ok(Ok(status)) => format!("it ended ({status})"),
             _ => error.to_string(),
         }
     }

@@ -68,6 +68,10 @@ pub(super) fn copy<P: Send>(
             let words = format!("{copied}, {}/s", print::number(rate as u64));
             meter.at(batch.done, source.total.max(batch.done), &words);
             pace.wait(batch.rows);
+            if pace.is_stopped() {
+                // What was read ahead comes with the next run.
+                break;
+            }
         }
         reader.join().map_err(|_| anyhow::anyhow!("the reader has panicked"))?
     })?;

@@ -21,6 +21,11 @@ impl<'a> AdoptPace<'a> {
         Self { started: Instant::now(), rate: rate.filter(|rate| *rate > 0), rows: 0, stop }
     }
 
+    /// The rows of a batch: `most`, or those of a second, so that a low rate is no row of bursts.
+    pub(super) fn batch(&self, most: u32) -> u32 {
+        self.rate.map_or(most, |rate| most.min(u32::try_from(rate).unwrap_or(most)))
+    }
+
     /// What an interrupt sets.
     pub(super) fn stop(&self) -> &'a AtomicBool {
         self.stop

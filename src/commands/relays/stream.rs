@@ -207,11 +207,11 @@ fn report(
     for (address, status) in streams {
         let totals = status.meter.totals();
         print::line(&format!(
-            "{address}: {} stored, {} taken there, {} refused there; connected {} times{}",
+            "{address}: {} stored, {} taken there, {} refused there; connected {}{}",
             print::number(totals.stored),
             print::number(totals.taken),
             print::number(totals.refused_there.total()),
-            status.connections(),
+            print::count(status.connections(), "time"),
             status.last_error().map(|error| format!(", at last: {error}")).unwrap_or_default()
         ))?;
     }

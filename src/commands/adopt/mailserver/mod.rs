@@ -130,7 +130,7 @@ impl MailAdoption<'_> {
             noun: "envelope",
             before: progress.envelopes,
         };
-        let (batch, bounds) = (self.args.batch, self.bounds);
+        let (batch, bounds) = (self.pace.batch(self.args.batch), self.bounds);
         let read = || {
             let rows = source.batch(batch)?;
             let Some(last) = rows.last() else { return Ok(None) };

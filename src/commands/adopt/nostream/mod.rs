@@ -163,7 +163,7 @@ impl Adoption<'_> {
             before: progress.events,
         };
         let (mut at, mut done) = (progress.at, progress.events);
-        let (batch, terms) = (self.args.batch, &self.terms);
+        let (batch, terms) = (self.pace.batch(self.args.batch), &self.terms);
         let read = || {
             let rows = source.after(&at, batch)?;
             let Some(last) = rows.last() else { return Ok(None) };

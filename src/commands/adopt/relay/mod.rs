@@ -179,7 +179,8 @@ impl RelayAdoption<'_> {
             noun: "event",
             before: progress.events,
         };
-        let (mut after, batch, terms) = (progress.number, self.args.batch, &self.terms);
+        let (mut after, batch, terms) =
+            (progress.number, self.pace.batch(self.args.batch), &self.terms);
         let read = || {
             let rows = source.batch(after, batch)?;
             let Some(last) = rows.last() else { return Ok(None) };
