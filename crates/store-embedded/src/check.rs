@@ -22,7 +22,7 @@ use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::rebuild::DeletionMap;
 use crate::salvage::scan::{ScannedPart, scan};
 use crate::segment::file::SegmentFile;
-use crate::segment::values::{self, Value};
+use crate::segment::values::Value;
 use crate::segment::view::{Segment, SegmentView};
 use crate::segment::{self, RecordAddress, SECTIONS, SUMMED_ROWS};
 use crate::term::{TermBuffers, TermHasher, WORDS, lists_words};
@@ -377,7 +377,10 @@ impl ShelfCheck<'_> {
                 } else {
                     self.terms.of_labels(&record, &mut terms);
                 }
-                for term in terms.all() {
+                for &term in &terms.terms {
+                    add(0, term, record.kind(), row);
+                }
+                for &term in &terms.word_terms {
                     add(0, term, record.kind(), row);
                 }
             }
@@ -404,6 +407,13 @@ impl ShelfCheck<'_> {
                 }
             }
         }
+        if segment.has_words() {
+            self.words(segment, faults, &mut |term, kind, row| {
+                if !gone(row) {
+                    add(1, term, kind, row);
+                }
+            });
+        }
         // Which words another configuration has indexed cannot be told.
         let has_other_words = lists_words(file.listed()) && !segment.has_words();
         if sums[0] != sums[1] && !has_other_words {
@@ -426,7 +436,44 @@ impl ShelfCheck<'_> {
         }
         self.values(segment, faults);
         self.sums(file, faults);
-        debug_assert_eq!(SECTIONS.len(), 13, "a new section needs its check here");
+        debug_assert_eq!(SECTIONS.len(), 15, "a new section needs its check here");
+    }
+
+    /// Checks the order of the words and of their lists, and passes the term, kind and row of each
+    /// posting to `each`.
+    fn words(
+        &mut self,
+        segment: &Segment,
+        faults: &mut FaultCount,
+        each: &mut impl FnMut(u64, u32, u32),
+    ) {
+        let words = segment.file.words();
+        let (mut last, mut reader, mut at) = (None, words.read(), 0);
+        while reader.advance() {
+            let Ok(word) = str::from_utf8(&reader.word) else {
+                self.count_fault(faults, format!("word {at} is no text"));
+                continue;
+            };
+            if last.as_deref().is_some_and(|last: &str| last >= word) {
+                self.count_fault(faults, format!("word {at} is out of order"));
+            }
+            last = Some(word.to_owned());
+            at += 1;
+            let terms: Vec<u64> = self.terms.of_word(word).map(|(_, term)| term).collect();
+            let mut before = None;
+            for ((kind, class), list) in reader.lists() {
+                let mut rows = list.rows(words.blocks);
+                let is_sound = rows.try_fold(None, |before, row| {
+                    let is_next = before.is_none_or(|before| before < row);
+                    each(terms[usize::from(class)], kind, row);
+                    (is_next && row < segment.file.rows).then_some(Some(row))
+                });
+                if is_sound.is_none() || before >= Some((kind, class)) {
+                    self.count_fault(faults, format!("a list of word {at} is out of order"));
+                }
+                before = Some((kind, class));
+            }
+        }
     }
 
     /// Checks the sums of ids. The ids of live rows were compared with their records.
@@ -450,20 +497,12 @@ impl ShelfCheck<'_> {
         let is_live = |row: &u32| !segment.dead.dead.get(*row);
         let live = if listed.is_empty() { 0 } else { file.rows };
         let records = (0..live).filter(is_live).filter_map(|row| segment.record(row));
-        let words = if segment.has_words() {
-            values::words_of(records.clone(), &self.terms)
-        } else {
-            Vec::new()
-        };
         let labels = records.flat_map(|record| record.labels());
         let mut missing: BTreeSet<Value<'_>> =
             labels.filter(|(name, _)| listed.contains(name)).collect();
-        missing.extend(words.iter().map(|word| (WORDS, word.as_bytes())));
         let terms = self.terms.clone();
-        let is_known = |value: Value<'_>| {
-            let other_words = value.0 == WORDS && !segment.has_words();
-            let mut terms = terms.of_value(value.0, value.1);
-            other_words || terms.any(|term| !file.term(term).is_empty())
+        let is_known = |(name, value): Value<'_>| {
+            name == WORDS || !file.term(terms.label(name, value)).is_empty()
         };
         let mut last = None;
         let mut values = file.values();

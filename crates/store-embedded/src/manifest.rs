@@ -14,10 +14,10 @@ use crate::segment::sidecar::SidecarKind;
 use crate::term::SECRET;
 
 /// The format that this version writes.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The formats that it reads. The others are the same but for segments: those of the first listed no
 /// labels, those of the first two had no ids.
-const KNOWN: [u32; 3] = [1, 2, VERSION];
+const KNOWN: [u32; 4] = [1, 2, 3, VERSION];
 const NAME: &str = "MANIFEST";
 const ASIDE: &str = "MANIFEST.new";
 

@@ -16,7 +16,7 @@ use crate::options::EmbeddedOptions;
 /// Bytes of a shelf's secret.
 pub const SECRET: usize = 16;
 
-/// The name under which segments list their words, as if these were the values of a label.
+/// The name by which segments say that they have words. Those of format 3 listed their words under it.
 pub const WORDS: u8 = 0x1f;
 /// Names of labels that stand for four bits of the fingerprint of the texts whose words are listed.
 const FINGERPRINT: u8 = 0x10;
@@ -44,19 +44,18 @@ pub struct TermBuffers {
 }
 
 impl TermBuffers {
-    /// The terms of the words, and the words.
+    /// The words, each with its term.
     pub fn words(&self) -> impl Iterator<Item = (u64, &str)> + '_ {
         self.word_terms.iter().copied().zip(self.weighed.iter().map(|word| self.words.text(word)))
     }
 
-    /// All terms.
-    pub fn all(&self) -> impl Iterator<Item = u64> + '_ {
-        self.terms.iter().copied().chain(self.word_terms.iter().copied())
+    /// The words, each with its class.
+    pub fn classes(&self) -> impl Iterator<Item = (&str, u8)> + '_ {
+        self.weighed.iter().map(|word| (self.words.text(word), word.class))
     }
 }
 
-/// The term of a word of a class: its hash, with the class in the lowest bits. So all terms of a word
-/// are neighbours in a dictionary.
+/// The term of a word of a class: its hash, with the class in the lowest bits.
 fn of_class(hash: u64, class: u8) -> u64 {
     hash & !u64::from(CLASS_MAX) | u64::from(class)
 }
@@ -137,13 +136,10 @@ impl TermHasher {
         of_class(hash(self.hasher, 3, 0, word.as_bytes()), 0)
     }
 
-    /// The terms of a listed value: one for a label, one for each class for a word.
-    pub fn of_value(&self, name: u8, value: &[u8]) -> impl Iterator<Item = u64> + use<> {
-        let (first, count) = match (name, str::from_utf8(value)) {
-            (WORDS, Ok(word)) if self.has_words() => (self.word_hash(word), CLASS_MAX),
-            _ => (prepared::TermMap::label(self, name, value), 0),
-        };
-        (0..=count).map(move |class| first + u64::from(class))
+    /// The terms that a head has for a word, one for each class, ascending.
+    pub fn of_word(&self, word: &str) -> impl Iterator<Item = (u8, u64)> + use<> {
+        let hash = self.word_hash(word);
+        (0..=CLASS_MAX).map(move |class| (class, of_class(hash, class)))
     }
 }
 
@@ -176,9 +172,5 @@ impl prepared::TermMap for TermHasher {
 
     fn label(&self, name: u8, value: &[u8]) -> u64 {
         hash(self.hasher, 2, name, value)
-    }
-
-    fn word(&self, word: &str, class: u8) -> u64 {
-        of_class(self.word_hash(word), class)
     }
 }

@@ -13,7 +13,7 @@ use hark_words::CLASS_MAX;
 use super::excluded::ExcludedLists;
 use super::pace::ReadPace;
 use super::plan::{Plan, Set, SetSize, driven_by, plan};
-use super::prepared::PreparedQuery;
+use super::prepared::{PreparedQuery, WORD_LISTS};
 use super::ranked::RankBound;
 use super::source::Source;
 use super::stream::{PostingSlice, PostingStream};
@@ -113,13 +113,13 @@ impl RowRank {
         self.classes.fill(CLASS_MAX);
     }
 
-    /// Notes that a row was found in the list of the set's `value`th term.
+    /// Notes that a row was found in the set's list of a class.
     #[inline]
-    fn note(&mut self, set: usize, value: u32) {
+    fn note(&mut self, set: usize, of_row: u32) {
         if let Some(class) =
             self.terms.get(set).copied().flatten().and_then(|t| self.classes.get_mut(t))
         {
-            *class = (*class).min(CLASS_MAX.saturating_sub(value as u8));
+            *class = (*class).min(of_row as u8);
         }
     }
 
@@ -135,7 +135,7 @@ fn lists<S: Source>(
     query: &PreparedQuery,
     window: &OnceCell<S::Window>,
     set: Set,
-    completed: &[(usize, Vec<u64>)],
+    completed: &Completed,
 ) -> Vec<PostingSlice<S::PostingList>> {
     let kinds = query.kinds.as_deref();
     let mut cuts = Vec::new();
@@ -158,9 +158,14 @@ fn lists<S: Source>(
         Set::Authors => source.terms(&query.authors, kinds, &mut clip),
         Set::Label(i) => source.terms(&query.labels[i], kinds, &mut clip),
         Set::Word(i) => {
-            let completed = completed.iter().find(|(word, _)| *word == i);
-            let terms = completed.map_or(&query.word_terms[i][..], |(_, terms)| terms);
-            source.terms(terms, kinds, &mut clip);
+            if let Some((_, words)) = completed.iter().find(|(word, _)| *word == i) {
+                for (at, word) in (0..).zip(words) {
+                    let value = |class: u8| at * WORD_LISTS as u32 + u32::from(class);
+                    source.word(word, kinds, &mut |class, list| clip(value(class), list));
+                }
+            } else if let Some(one) = query.words.as_ref().and_then(|words| words.needed().get(i)) {
+                source.word(&one.word, kinds, &mut |class, list| clip(class.into(), list));
+            }
         }
     }
     cuts
@@ -216,11 +221,11 @@ fn rows_of(cuts: &[PostingSlice<impl Sized>]) -> u64 {
     cuts.iter().map(|cut| cut.range.len() as u64).sum()
 }
 
-/// The terms of beginnings of words in one source, by the index of the needed word.
-type Completed = Vec<(usize, Vec<u64>)>;
+/// The words that beginnings of words are completed to in one source, by the index of the needed word.
+type Completed = Vec<(usize, Vec<Box<str>>)>;
 
-/// Returns the conditions that the source has lists for, those that it has none for, and the terms of
-/// the beginnings of words.
+/// Returns the conditions that the source has lists for, those that it has none for, and the completed
+/// beginnings of words.
 fn conditions_of<S: Source>(
     source: &S,
     query: &PreparedQuery,
@@ -233,15 +238,13 @@ fn conditions_of<S: Source>(
             continue;
         };
         let one = needed.get(i).filter(|_| source.has_words());
-        let terms = one.filter(|one| one.is_prefix).map(|one| {
-            let max = COMPLETED_MAX;
-            source.words_from(&one.word, max)
-        });
-        match (one, terms) {
+        let words = one.filter(|one| one.is_prefix);
+        let words = words.map(|one| source.words_from(&one.word, COMPLETED_MAX));
+        match (one, words) {
             (Some(_), None) => listed.push((set, probes)),
-            (Some(_), Some(Some(terms))) => {
+            (Some(_), Some(Some(words))) => {
                 listed.push((set, probes));
-                completed.push((i, terms));
+                completed.push((i, words));
             }
             _ => others.push(set),
         }

@@ -5,7 +5,7 @@
 //! change the choice.
 
 use super::Query;
-use super::prepared::WORD_TERMS;
+use super::prepared::WORD_LISTS;
 
 /// A set of rows that an index can list: those that meet one condition of the query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -189,7 +189,7 @@ pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
         .collect();
     sets.extend(query.authors.iter().map(|authors| (Set::Authors, authors.len() as u64)));
     for (i, needed) in query.words.iter().flat_map(|words| words.needed()).enumerate() {
-        let probes = if needed.is_prefix { BEGINNING_PROBES } else { WORD_TERMS as u64 };
+        let probes = if needed.is_prefix { BEGINNING_PROBES } else { WORD_LISTS as u64 };
         sets.push((Set::Word(i), probes));
     }
     sets.sort_by_key(|(_, probes)| *probes);

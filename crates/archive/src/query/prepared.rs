@@ -18,17 +18,10 @@ pub trait TermMap {
     fn author(&self, author: &Key) -> u64;
     /// Returns the term of a label.
     fn label(&self, name: u8, value: &[u8]) -> u64;
-    /// Returns the term of a word that is of this class in a record.
-    fn word(&self, word: &str, class: u8) -> u64;
 }
 
-/// The number of terms of a word, one for each class.
-pub const WORD_TERMS: usize = CLASS_MAX as usize + 1;
-
-/// Returns the terms of a word, that of the highest class first.
-pub fn word_terms(word: &str, terms: &impl TermMap) -> [u64; WORD_TERMS] {
-    std::array::from_fn(|at| terms.word(word, CLASS_MAX - at as u8))
-}
+/// The number of posting lists that a word has of a kind, one for each class.
+pub const WORD_LISTS: usize = CLASS_MAX as usize + 1;
 
 /// A normalised query and what is derived from it.
 #[derive(Clone, Debug)]
@@ -40,9 +33,6 @@ pub struct PreparedQuery {
     pub authors: Vec<u64>,
     /// Terms of the values of each label condition.
     pub labels: Vec<Vec<u64>>,
-    /// Terms of the needed words, each of the highest class first. Meaningless for beginnings of
-    /// words, which each source completes with the words that it has.
-    pub word_terms: Vec<[u64; WORD_TERMS]>,
     /// The bound below which records are not wanted, if the query is ranked.
     pub rank: Option<Arc<RankBound>>,
     /// The conditions that an index can evaluate and the number of terms that each looks up, in the
@@ -67,11 +57,9 @@ impl PreparedQuery {
         labels.extend(query.labels.iter().skip(known).map(|set| {
             set.values.iter().map(|value| terms.label(set.name, value)).collect::<Vec<u64>>()
         }));
-        let needed = query.words.iter().flat_map(|words| words.needed());
-        let word_terms = needed.map(|needed| word_terms(&needed.word, terms)).collect();
         let conditions = conditions(&query);
         let (rank, driver) = (None, None);
-        Self { query, id_hashes, authors, labels, word_terms, rank, conditions, driver }
+        Self { query, id_hashes, authors, labels, rank, conditions, driver }
     }
 
     /// Prepares a query that may have a gate. Returns one query, or several with disjoint matches

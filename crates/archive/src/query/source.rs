@@ -1,7 +1,7 @@
 //! What the engine needs of an index to evaluate queries: posting lists, sorted lists of rows.
 //!
 //! To a source, authors and labels are *terms*: numbers that the shelf gives them
-//! ([`super::prepared`]). A source is an immutable part of a shelf (a segment) or a snapshot of a
+//! ([`super::prepared`]). Words are words, as a source may have them as text. A source is an immutable part of a shelf (a segment) or a snapshot of a
 //! growing part (a head). For a term and a kind it finds the posting list (a [`Source::PostingList`]) of
 //! the rows that have both, newest first. Everything else (planning, merging, intersecting,
 //! counting) is implemented once for all sources, in [`super`].
@@ -60,9 +60,17 @@ pub trait Source: Send + Sync + 'static {
     fn has_words(&self) -> bool {
         false
     }
-    /// Returns the terms, of all classes, of the words that begin with `beginning`. `None` if they
-    /// are more than `max`.
-    fn words_from(&self, _beginning: &str, _max: usize) -> Option<Vec<u64>> {
+    /// Passes the posting lists of a word, of these kinds or (`None`) of all, to `each`, with the
+    /// class of the word in the rows of the list.
+    fn word(
+        &self,
+        _word: &str,
+        _kinds: Option<&[u32]>,
+        _each: &mut impl FnMut(u8, Self::PostingList),
+    ) {
+    }
+    /// Returns the words that begin with `beginning`. `None` if they are more than `max`.
+    fn words_from(&self, _beginning: &str, _max: usize) -> Option<Vec<Box<str>>> {
         None
     }
     /// Returns the row of an id. `hash` is the id's hash; a row found by it is checked against its

@@ -116,7 +116,7 @@ impl WordCondition {
 
     /// Returns the number of terms that are looked up for the words.
     pub(super) fn lookups(&self) -> usize {
-        self.needed().len() * super::prepared::WORD_TERMS
+        self.needed().len() * super::prepared::WORD_LISTS
     }
 
     /// Returns whether the record has the words.

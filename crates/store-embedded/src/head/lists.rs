@@ -104,6 +104,11 @@ impl PostingLists {
         u64::from(self.entries.len()) * ENTRY_BYTES + u64::from(self.long.len()) * LONG_BYTES
     }
 
+    /// Number of lists, but for that of all rows.
+    pub(super) fn len(&self) -> u32 {
+        self.entries.len()
+    }
+
     /// Bytes of memory of the first table of chains.
     pub(super) fn table_bytes(&self) -> u64 {
         self.chains as u64 * 4
@@ -326,6 +331,14 @@ impl PostingLists {
     ) {
         self.any(term, kinds, &mut |entry| {
             self.postings_of(entry, each);
+            false
+        });
+    }
+
+    /// Passes the lists of a term to `each`, with the kind of their rows.
+    pub(super) fn by_kind(&self, term: u64, each: &mut impl FnMut(u32, HeadPostings)) {
+        self.any(term, None, &mut |entry| {
+            self.postings_of(entry, &mut |list| each(entry.kind(), list));
             false
         });
     }

@@ -9,7 +9,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use hark_archive::query::prepared::{TermMap as _, word_terms};
+use hark_archive::query::prepared::TermMap as _;
 use hark_archive::{Id, Record};
 use parking_lot::Mutex;
 
@@ -20,6 +20,7 @@ pub use self::table::{HeadRow, id_prefix};
 pub use self::view::HeadView;
 use crate::bits::DeadRows;
 use crate::log::Log;
+use crate::segment::words::{self, ListKey};
 use crate::sums::SummedHead;
 use crate::term::{TermBuffers, TermHasher};
 
@@ -70,15 +71,19 @@ pub struct Head {
     /// The term that all rows have.
     every: u64,
     lists: PostingLists,
+    /// The posting lists of words.
+    word_lists: PostingLists,
     ids: Ids,
-    /// The words in its posting lists.
+    /// The words that have posting lists.
     words: Mutex<BTreeSet<Box<str>>>,
     /// Approximate bytes of memory of `words`.
     words_bytes: AtomicU64,
     inserted: AtomicU32,
     published: AtomicU32,
-    /// Rows in all posting lists except those of all rows and of kinds.
+    /// Rows in all posting lists of labels and authors.
     postings: AtomicU64,
+    /// Rows in all posting lists of words.
+    word_postings: AtomicU64,
     /// Whether a record was requested that is not in the log yet.
     missed: AtomicBool,
     dead: DeadRows,
@@ -101,12 +106,14 @@ impl Head {
             every: terms.every(),
             terms,
             lists: PostingLists::new(rows),
+            word_lists: PostingLists::new(rows),
             ids: Ids::new(rows),
             words: Mutex::default(),
             words_bytes: AtomicU64::new(0),
             inserted: AtomicU32::new(0),
             published: AtomicU32::new(0),
             postings: AtomicU64::new(0),
+            word_postings: AtomicU64::new(0),
             missed: AtomicBool::new(false),
             dead: DeadRows::new(0),
             oldest: AtomicU64::new(u64::MAX),
@@ -127,9 +134,12 @@ impl Head {
     pub fn bytes(&self) -> u64 {
         let rows = u64::from(self.inserted());
         let tables = if rows > 0 { self.lists.table_bytes() + self.ids.table_bytes() } else { 0 };
-        let postings = self.postings.load(Ordering::Relaxed);
-        let words = self.words_bytes.load(Ordering::Relaxed);
-        words + tables + rows * ROW_BYTES + self.lists.bytes() + postings * lists::POSTING_BYTES
+        let tables =
+            tables + if self.word_lists.len() > 0 { self.word_lists.table_bytes() } else { 0 };
+        let lists = self.lists.bytes() + self.word_lists.bytes();
+        let postings =
+            self.postings.load(Ordering::Relaxed) + self.word_postings.load(Ordering::Relaxed);
+        self.words_bytes() + tables + rows * ROW_BYTES + lists + postings * lists::POSTING_BYTES
     }
 
     /// Rows that readers may see.
@@ -177,14 +187,14 @@ impl Head {
     fn insert_words(&self, row: u32, (kind, time): (u32, u64), buffers: &TermBuffers) {
         let mut words = buffers.words();
         for some in buffers.word_terms.chunks(WARM) {
-            self.lists.warm(some);
+            self.word_lists.warm(some);
             for (term, word) in words.by_ref().take(some.len()) {
-                if self.lists.insert(term, row, (kind, time), &self.table) {
+                if self.word_lists.insert(term, row, (kind, time), &self.table) {
                     self.note_word(word);
                 }
             }
         }
-        self.postings.fetch_add(buffers.word_terms.len() as u64, Ordering::Relaxed);
+        self.word_postings.fetch_add(buffers.word_terms.len() as u64, Ordering::Relaxed);
     }
 
     /// Adds a word to the list of words.
@@ -196,29 +206,37 @@ impl Head {
         }
     }
 
-    /// The words that live rows have, ascending.
-    pub fn live_words(&self) -> Vec<Box<str>> {
-        let words: Vec<Box<str>> = self.words.lock().iter().cloned().collect();
-        let is_live = |word: &str| {
-            let mut found = false;
-            for term in word_terms(word, &self.terms) {
-                self.lists.postings(term, None, &mut |list| {
-                    found |= (0..list.len()).any(|at| !self.is_dead(list.row(at)));
-                });
-            }
-            found
-        };
-        words.into_iter().filter(|word| is_live(word)).collect()
+    /// The words that rows have, ascending.
+    pub fn words(&self) -> Vec<Box<str>> {
+        self.words.lock().iter().cloned().collect()
     }
 
-    /// The terms of the words that begin with `beginning`; `None` if these are more than `max`.
-    fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<u64>> {
+    /// Adds the rows of a word to `rows`, each with its kind and the word's class, in no order.
+    pub fn rows_of_word(&self, word: &str, rows: &mut Vec<(ListKey, u32)>) {
+        for (class, term) in self.terms.of_word(word) {
+            self.word_lists.by_kind(term, &mut |kind, list| {
+                rows.extend((0..list.len()).map(|at| ((kind, class), list.row(at))));
+            });
+        }
+    }
+
+    /// Most bytes that the words take in a segment.
+    pub fn word_bytes_max(&self) -> u64 {
+        let lists = u64::from(self.word_lists.len());
+        words::bytes_max(lists, self.word_postings.load(Ordering::Relaxed), self.words_bytes())
+    }
+
+    fn words_bytes(&self) -> u64 {
+        self.words_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The words that begin with `beginning`; `None` if these are more than `max`.
+    fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<Box<str>>> {
         let words = self.words.lock();
         let range = (Bound::Included(beginning), Bound::Unbounded);
-        let mut found = words.range::<str, _>(range).take_while(|word| word.starts_with(beginning));
-        let first: Vec<u64> =
-            found.by_ref().take(max).flat_map(|word| word_terms(word, &self.terms)).collect();
-        found.next().is_none().then_some(first)
+        let found = words.range::<str, _>(range).take_while(|word| word.starts_with(beginning));
+        let found: Vec<Box<str>> = found.take(max + 1).cloned().collect();
+        (found.len() <= max).then_some(found)
     }
 
     /// A row of the table.

@@ -125,7 +125,13 @@ impl Source for HeadView {
         self.head.terms.has_words()
     }
 
-    fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<u64>> {
+    fn word(&self, word: &str, kinds: Option<&[u32]>, each: &mut impl FnMut(u8, HeadPostings)) {
+        for (class, term) in self.head.terms.of_word(word) {
+            self.head.word_lists.postings(term, kinds, &mut |list| each(class, list));
+        }
+    }
+
+    fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<Box<str>>> {
         self.head.words_from(beginning, max)
     }
 

@@ -28,7 +28,7 @@ impl EmbeddedShelf {
         }
         let bad = self.mend_addresses(bad)?;
         let file = &bad.file;
-        if file.damaged_sections().is_empty() && file.listed() == self.terms.listed() {
+        if file.damaged_sections().is_empty() && bad.lists_what_it_should() {
             return Ok(1);
         }
         self.mend_segment(&bad)

@@ -103,13 +103,12 @@ impl<'a> MaintenanceRound<'a> {
     /// should, adds ids to those that lack them, then merges what is due.
     pub(crate) fn merge(&mut self, due: MergeFinder) {
         let view = self.shelf.view.load_full();
-        let listed = self.shelf.terms.listed().to_vec();
         let suspects = self.shelf.known.lock().suspects.clone();
         for segment in &view.segments {
             let is_suspect = suspects.contains(&segment.entry.number);
             if is_suspect || segment.is_unreadable() {
                 self.mend(segment);
-            } else if segment.file.listed() != &*listed {
+            } else if !segment.lists_what_it_should() {
                 self.list_anew(segment);
             }
             self.seal();

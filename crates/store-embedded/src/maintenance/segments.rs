@@ -16,8 +16,7 @@ impl EmbeddedShelf {
     pub(super) fn seal_next(&self) -> Result<bool, MaintenanceError> {
         let Some(head) = self.view.load().frozen.first().cloned() else { return Ok(false) };
         let (started, before) = (JobStart::now(), self.before());
-        let words = head.live_words();
-        let values = seal::values(&head, &words, &self.terms);
+        let values = seal::values(&head, &self.terms);
         let needs = seal::bytes_max(&head, &values, &self.terms) + self.dead_files_max();
         let room = self.room("sealing a full head", BESIDE_OTHERS, needs)?;
         let number = self.segment_number();

@@ -8,6 +8,7 @@ use hark_codec::id_sum::IdSum;
 
 use super::spool::Spool;
 use super::values::{self, Value};
+use super::words::{ListKey, WordPacker};
 use super::{MAGIC, SECTIONS, SUMMED_ROWS, SegmentSection, filter, path};
 use crate::disk::{Disk, DiskFile};
 
@@ -156,6 +157,21 @@ impl SegmentBuilder {
         self.end(SegmentSection::IdSums)
     }
 
+    /// Writes the words and their posting lists, which `give` gives.
+    pub fn words(
+        &mut self,
+        give: impl FnOnce(&mut WordBuilder<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.begin();
+        let mut words = WordBuilder { packer: WordPacker::default(), builder: self };
+        give(&mut words)?;
+        let (last, index) = words.packer.end();
+        self.put(&last.unwrap_or_default())?;
+        self.end(SegmentSection::Words)?;
+        let index = index.into_iter().flat_map(|(key, at)| [key, at]);
+        self.u64s(SegmentSection::WordIndex, index)
+    }
+
     /// Writes the trailer and returns the file's size. The file is durable then, its name is not.
     pub fn finish(mut self) -> io::Result<u64> {
         let mut trailer = Vec::new();
@@ -230,5 +246,24 @@ impl SegmentBuilder {
         self.buffer.clear();
         self.sum = 0;
         Ok(())
+    }
+}
+
+/// The words of a segment file being written.
+pub struct WordBuilder<'a> {
+    packer: WordPacker,
+    builder: &'a mut SegmentBuilder,
+}
+
+impl WordBuilder<'_> {
+    /// Adds a list of the next word. Lists ascend by kind and class, rows ascend.
+    pub fn list(&mut self, key: ListKey, rows: &[u32]) {
+        self.packer.list(key, rows);
+    }
+
+    /// Ends a word. Words ascend; those without rows are left out.
+    pub fn word(&mut self, word: &[u8]) -> io::Result<()> {
+        let block = self.packer.word(word);
+        block.map_or(Ok(()), |block| self.builder.put(&block))
     }
 }

@@ -4,13 +4,16 @@
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::OnceLock;
 
 use hark_archive::Id;
 use hark_codec::id_sum::IdSum;
 
+use super::packed::PackedReader;
 use super::values::{self, Values};
-use super::{MAGIC, MAGIC_1, MAGIC_2, SECTIONS, SUMMED_ROWS, SegmentSection, filter, path};
+use super::words::{INDEX_ENTRY, Words};
+use super::{
+    MAGIC, MAGIC_1, MAGIC_2, MAGIC_3, SECTIONS, SUMMED_ROWS, SegmentSection, filter, path,
+};
 use crate::disk::Disk;
 use crate::map::Map;
 
@@ -31,8 +34,8 @@ pub struct SegmentFile {
     wide: bool,
     /// Whether it has the ids of its rows, and their sums.
     pub has_ids: bool,
-    /// Where some of the words are in their section. Found when they are first needed.
-    marks: OnceLock<Box<[u32]>>,
+    /// Whether it can have words.
+    pub has_words: bool,
 }
 
 fn bad(what: &str) -> io::Error {
@@ -51,6 +54,7 @@ impl SegmentFile {
         let count = match magic {
             MAGIC_1 => SegmentSection::Values as usize,
             MAGIC_2 => SegmentSection::Ids as usize,
+            MAGIC_3 => SegmentSection::Words as usize,
             MAGIC => SECTIONS.len(),
             _ => return None,
         };
@@ -85,8 +89,8 @@ impl SegmentFile {
         let newest = u64::from_le_bytes(*rest[8..].first_chunk()?);
         let rows = u32::from_le_bytes(*rest.last_chunk()?);
         let wide = newest.checked_sub(oldest)? > u64::from(u32::MAX);
-        let (has_ids, marks) = (magic == MAGIC, OnceLock::new());
-        let file = Self { map, sections, sums, rows, oldest, newest, wide, has_ids, marks };
+        let (has_ids, has_words) = (magic == MAGIC || magic == MAGIC_3, magic == MAGIC);
+        let file = Self { map, sections, sums, rows, oldest, newest, wide, has_ids, has_words };
         file.lengths_agree().then_some(file)
     }
 
@@ -103,6 +107,7 @@ impl SegmentFile {
             && len(SegmentSection::ExpiryRows) * 2 == len(SegmentSection::ExpiryTimes)
             && len(SegmentSection::Ids) == with_id * 32
             && len(SegmentSection::IdSums) == with_id / SUMMED_ROWS as usize * 32
+            && len(SegmentSection::WordIndex).is_multiple_of(INDEX_ENTRY)
     }
 
     fn section(&self, section: SegmentSection) -> &[u8] {
@@ -168,6 +173,24 @@ impl SegmentFile {
             let before = |at| self.posting(list.start + at) < row;
             let at = list.start + partition(list.end - list.start, before);
             at < list.end && self.posting(at) == row
+        })
+    }
+
+    /// The words and their posting lists. None in a file of a version before.
+    #[inline]
+    pub fn words(&self) -> Words<'_> {
+        let (blocks, index) =
+            (self.section(SegmentSection::Words), self.section(SegmentSection::WordIndex));
+        Words { blocks, index, rows: self.rows }
+    }
+
+    /// Whether the posting list of a word, a kind and a class has a row.
+    pub fn has_word(&self, word: &str, key: (u32, u8), row: u32) -> bool {
+        let words = self.words();
+        words.find(word).any(|(other, list)| {
+            let mut reader = PackedReader::new(list);
+            let at = reader.seek(words.blocks, 0, row);
+            other == key && at < list.len && reader.get(words.blocks, at) == row
         })
     }
 
@@ -300,13 +323,6 @@ impl SegmentFile {
     /// name and value.
     pub fn values(&self) -> Values<'_> {
         values::open(self.section(SegmentSection::Values)).1
-    }
-
-    /// The words of the segment that begin with `beginning`; `None` if these are more than `max`.
-    pub fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<&str>> {
-        let section = self.section(SegmentSection::Values);
-        let marks = self.marks.get_or_init(|| values::marks(section));
-        values::words_from(section, marks, beginning, max)
     }
 
     /// Returns the indices at which an ascending array of hashes equals `value`. Since hashes are

@@ -8,13 +8,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hark_archive::Id;
+use hark_archive::query::prepared::TermMap as _;
 
-use super::build::SegmentBuilder;
+use super::build::{SegmentBuilder, WordBuilder};
 use super::seal::DROPPED;
 use super::sidecar::SidecarKind;
 use super::spool::{self, Spool};
 use super::values::Value;
 use super::view::Segment;
+use super::words::WordReader;
 use crate::disk::Disk;
 use crate::merged::merged;
 use crate::term::TermHasher;
@@ -36,7 +38,10 @@ pub fn bytes_max(segments: &[Arc<Segment>]) -> u64 {
         let file = &segment.file;
         let aside = file.entries() as u64 * spool::ENTRY_BYTES;
         let ids = if file.has_ids { 0 } else { 33 };
-        file.bytes() + segment.addresses.bytes() + u64::from(file.rows) * (4 + ids) + aside
+        // Rows of words that are close together in a small segment may take three times as many bytes
+        // in a large one.
+        let words = file.words().blocks.len() as u64 * 2;
+        file.bytes() + segment.addresses.bytes() + u64::from(file.rows) * (4 + ids) + aside + words
     };
     segments.iter().map(bytes).sum()
 }
@@ -70,6 +75,7 @@ pub fn merge(
     builder.expiries(&expiries)?;
     builder.values(terms.listed(), values(segments, &rows, terms))?;
     builder.sums(order.iter().map(|&(segment, row)| id(&segments[segment as usize], row)))?;
+    builder.words(|into| words(into, segments, &rows))?;
     let mut bytes = builder.finish()?;
     let addresses =
         order.iter().map(|&(segment, row)| segments[segment as usize].address(row).pack());
@@ -135,12 +141,11 @@ fn values<'a>(
     terms: &'a TermHasher,
 ) -> impl Iterator<Item = Value<'a>> {
     let is_kept = move |(name, value): Value<'_>| {
-        terms.of_value(name, value).any(|term| {
-            segments.iter().zip(rows).any(|(segment, map)| {
-                let file = &segment.file;
-                let mut postings = file.term(term).flat_map(|entry| file.list(entry));
-                postings.any(|at| kept(map, file.posting(at)).is_some())
-            })
+        let term = terms.label(name, value);
+        segments.iter().zip(rows).any(|(segment, map)| {
+            let file = &segment.file;
+            let mut postings = file.term(term).flat_map(|entry| file.list(entry));
+            postings.any(|at| kept(map, file.posting(at)).is_some())
         })
     };
     let mut last = None;
@@ -179,4 +184,52 @@ fn lists(
         }
         Some((term, kind))
     })
+}
+
+/// The next word of each segment.
+type WordHeap = BinaryHeap<Reverse<(Vec<u8>, usize)>>;
+
+/// Merges the words and their posting lists. Words that no remaining row has are left out.
+fn words(
+    into: &mut WordBuilder<'_>,
+    segments: &[Arc<Segment>],
+    rows: &[Vec<u32>],
+) -> io::Result<()> {
+    let mut readers: Vec<_> = segments.iter().map(|segment| segment.file.words().read()).collect();
+    let mut heap = WordHeap::new();
+    let advance = |readers: &mut [WordReader<'_>], heap: &mut WordHeap, at: usize| {
+        if readers[at].advance() {
+            heap.push(Reverse((readers[at].word.clone(), at)));
+        }
+    };
+    (0..readers.len()).for_each(|at| advance(&mut readers, &mut heap, at));
+    let (mut lists, mut merged) = (Vec::new(), Vec::new());
+    while let Some(Reverse((word, first))) = heap.pop() {
+        let mut next = Some(first);
+        while let Some(at) = next {
+            lists.extend(readers[at].lists().map(|(key, list)| (key, at, list)));
+            advance(&mut readers, &mut heap, at);
+            let is_same = heap.peek().is_some_and(|Reverse((other, _))| *other == word);
+            next = if is_same { heap.pop().map(|Reverse((_, at))| at) } else { None };
+        }
+        lists.sort_unstable_by_key(|(key, at, _)| (*key, *at));
+        for same in lists.chunk_by(|(one, ..), (other, ..)| one == other) {
+            for (_, at, list) in same {
+                let section = segments[*at].file.words().blocks;
+                merged.extend(list.rows(section).filter_map(|row| kept(&rows[*at], row)));
+            }
+            if same.len() > 1 {
+                #[expect(
+                    clippy::stable_sort_primitive,
+                    reason = "the rows of each segment ascend"
+                )]
+                merged.sort();
+            }
+            into.list(same[0].0, &merged);
+            merged.clear();
+        }
+        lists.clear();
+        into.word(&word)?;
+    }
+    Ok(())
 }

@@ -7,15 +7,20 @@ pub mod build;
 pub mod file;
 pub mod filter;
 pub mod merge;
+pub mod packed;
 pub mod seal;
 pub mod sidecar;
 pub mod spool;
 pub mod values;
 pub mod view;
+pub mod words;
 
 /// First and last bytes of a segment file: the file's type and the format's version.
-pub const MAGIC: &[u8; 8] = b"HARKseg3";
-/// The same of the version before, which has the sections up to [`SegmentSection::Values`].
+pub const MAGIC: &[u8; 8] = b"HARKseg4";
+/// The same of the version before, which has the sections before [`SegmentSection::Words`], and the
+/// words among the other values and posting lists.
+pub const MAGIC_3: &[u8; 8] = b"HARKseg3";
+/// The same of version 2, which has the sections up to [`SegmentSection::Values`].
 pub const MAGIC_2: &[u8; 8] = b"HARKseg2";
 /// The same of the first version, which has the sections before [`SegmentSection::Values`].
 pub const MAGIC_1: &[u8; 8] = b"HARKseg1";
@@ -46,16 +51,20 @@ pub enum SegmentSection {
     ExpiryTimes,
     /// The rows that expire at these times, u32.
     ExpiryRows,
-    /// The values of listed labels (see [`values`]).
+    /// Which labels and words are listed, and the values of the labels (see [`values`]).
     Values,
     /// The id of each row, 32 bytes.
     Ids,
     /// For each [`SUMMED_ROWS`] rows, the sum of their ids and of all ids before.
     IdSums,
+    /// The words and their packed posting lists, in blocks (see [`words`]).
+    Words,
+    /// For each block, the first bytes of its first word, u64, and its offset, u64.
+    WordIndex,
 }
 
 /// All sections in their order.
-pub const SECTIONS: [SegmentSection; 13] = [
+pub const SECTIONS: [SegmentSection; 15] = [
     SegmentSection::Times,
     SegmentSection::IdHashes,
     SegmentSection::IdRows,
@@ -69,6 +78,8 @@ pub const SECTIONS: [SegmentSection; 13] = [
     SegmentSection::Values,
     SegmentSection::Ids,
     SegmentSection::IdSums,
+    SegmentSection::Words,
+    SegmentSection::WordIndex,
 ];
 
 /// The path of a segment file of a shelf.

@@ -1,6 +1,6 @@
 //! Sealing: a head that no longer grows becomes a segment.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 
@@ -8,10 +8,11 @@ use hark_archive::query::prepared::TermMap as _;
 use hark_archive::{Id, Record};
 
 use super::RecordAddress;
-use super::build::SegmentBuilder;
+use super::build::{SegmentBuilder, WordBuilder};
 use super::sidecar::SidecarKind;
 use super::spool::{self, Spool};
 use super::values::{self, Value};
+use super::words::ListKey;
 use crate::disk::Disk;
 use crate::head::{Head, HeadRow};
 use crate::term::{TermBuffers, TermHasher};
@@ -43,15 +44,15 @@ pub struct SegmentRow {
     pub address: RecordAddress,
 }
 
-/// Returns the values of listed labels that live rows of a head have, and its `words`.
-pub fn values<'a>(head: &'a Head, words: &'a [Box<str>], terms: &TermHasher) -> Vec<Value<'a>> {
+/// Returns the values of listed labels that live rows of a head have.
+pub fn values<'a>(head: &'a Head, terms: &TermHasher) -> Vec<Value<'a>> {
     let live = (0..head.inserted()).filter(|&row| !head.is_dead(row));
-    values::of(live.filter_map(|row| head.record(row)), words, terms)
+    values::of(live.filter_map(|row| head.record(row)), terms)
 }
 
 /// Most bytes that sealing a head with these `values` writes: its rows, each with time, hash, filter,
 /// address, expiry, id and sum; the rows of its posting lists; their entries, spilled and in the dictionary;
-/// and the values.
+/// the values; and the words.
 pub fn bytes_max(head: &Head, values: &[Value<'_>], terms: &TermHasher) -> u64 {
     let (mut entries, mut postings, mut rows) = (0, 0, Vec::new());
     for (.., number) in head.lists() {
@@ -65,6 +66,7 @@ pub fn bytes_max(head: &Head, values: &[Value<'_>], terms: &TermHasher) -> u64 {
         + postings * 4
         + entries * (16 + spool::ENTRY_BYTES)
         + values::bytes(terms.listed(), values)
+        + head.word_bytes_max()
         + (4 << 10)
 }
 
@@ -103,7 +105,7 @@ pub fn seal(
         };
         let live = lists.iter().filter(|(.., number)| has_rows(*number));
         let live: HashSet<u64> = live.map(|(term, ..)| *term).collect();
-        values.retain(|&(name, value)| terms.of_value(name, value).any(|at| live.contains(&at)));
+        values.retain(|&(name, value)| live.contains(&terms.label(name, value)));
     }
     let mut lists = lists.into_iter();
     let next = |list: &mut Vec<u32>| {
@@ -113,9 +115,34 @@ pub fn seal(
         list.sort_unstable();
         Some((term, kind))
     };
-    let listed = (terms.listed(), &values[..]);
-    let bytes = sorted.write(disk, shelf, number, next, head.expiries(), listed)?;
+    let mut found = Vec::new();
+    let words = |into: &mut WordBuilder<'_>| {
+        head.words().iter().try_for_each(|word| {
+            head.rows_of_word(word, &mut found);
+            let new = |(key, old)| (key, rows[old as usize]);
+            put_word(into, word, found.drain(..).map(new).filter(|(_, row)| *row != DROPPED))
+        })
+    };
+    let lists = SegmentLists { next, words, expiries: head.expiries(), values: &values };
+    let bytes = sorted.write(disk, shelf, number, lists, terms)?;
     Ok(sorted.written(bytes))
+}
+
+/// Writes a word and its rows.
+fn put_word(
+    into: &mut WordBuilder<'_>,
+    word: &str,
+    rows: impl Iterator<Item = (ListKey, u32)>,
+) -> io::Result<()> {
+    let mut all: Vec<(ListKey, u32)> = rows.collect();
+    all.sort_unstable();
+    let mut list = Vec::new();
+    for same in all.chunk_by(|(one, _), (other, _)| one == other) {
+        list.clear();
+        list.extend(same.iter().map(|(_, row)| *row));
+        into.list(same[0].0, &list);
+    }
+    into.word(word.as_bytes())
 }
 
 /// Writes the segment `number` and its addresses (generation 0) from records, each with its old row
@@ -135,11 +162,12 @@ pub fn write(
     let sorted = SortedRows::new(records.iter().map(item).collect(), old_rows);
     let mut postings = Vec::with_capacity(records.len() * 8);
     let mut of_record = TermBuffers::default();
-    let mut expiries = Vec::new();
+    let (mut expiries, mut words) = (Vec::new(), GatheredWords::default());
     for (row, _, record) in records {
         let new = sorted.rows[*row as usize];
         terms.of(record, &mut of_record);
-        postings.extend(of_record.all().map(|term| (term, record.kind(), new)));
+        postings.extend(of_record.terms.iter().map(|&term| (term, record.kind(), new)));
+        words.add(record.kind(), new, &of_record);
         expiries.extend(record.expires().map(|at| (at, *row)));
     }
     postings.sort_unstable();
@@ -151,12 +179,54 @@ pub fn write(
         rest = &rest[len..];
         Some((term, kind))
     };
-    let all = || records.iter().map(|(.., record)| *record);
-    let words = values::words_of(all(), terms);
-    let values = values::of(all(), &words, terms);
-    let listed = (terms.listed(), &values[..]);
-    let bytes = sorted.write(disk, shelf, number, next, expiries, listed)?;
+    let values = values::of(records.iter().map(|(.., record)| *record), terms);
+    let words = |into: &mut WordBuilder<'_>| words.put(into);
+    let lists = SegmentLists { next, words, expiries, values: &values };
+    let bytes = sorted.write(disk, shelf, number, lists, terms)?;
     Ok(sorted.written(bytes))
+}
+
+/// The words of records, and where they are.
+#[derive(Default)]
+struct GatheredWords {
+    numbers: HashMap<Box<str>, u32>,
+    /// The number of a word, the kind and class, and the row.
+    rows: Vec<(u32, ListKey, u32)>,
+}
+
+impl GatheredWords {
+    fn add(&mut self, kind: u32, row: u32, buffers: &TermBuffers) {
+        for (word, class) in buffers.classes() {
+            let next = self.numbers.len() as u32;
+            let number = self.numbers.get(word).copied();
+            let number = number.unwrap_or_else(|| *self.numbers.entry(word.into()).or_insert(next));
+            self.rows.push((number, (kind, class), row));
+        }
+    }
+
+    fn put(mut self, into: &mut WordBuilder<'_>) -> io::Result<()> {
+        self.rows.sort_unstable();
+        let mut words: Vec<(Box<str>, u32)> = self.numbers.into_iter().collect();
+        words.sort_unstable();
+        for (word, number) in words {
+            let from = self.rows.partition_point(|(other, ..)| *other < number);
+            let of_word = self.rows[from..].iter().take_while(|(other, ..)| *other == number);
+            put_word(into, &word, of_word.map(|(_, key, row)| (*key, *row)))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a segment has beside rows.
+struct SegmentLists<'a, N, W> {
+    /// As for [`SegmentBuilder::lists`].
+    next: N,
+    /// As for [`SegmentBuilder::words`].
+    words: W,
+    /// Times and old rows.
+    expiries: Vec<(u64, u32)>,
+    /// The values of listed labels.
+    values: &'a [Value<'a>],
 }
 
 fn padded(prefix: [u64; 2]) -> Id {
@@ -184,18 +254,20 @@ impl SortedRows {
         Self { items, rows }
     }
 
-    /// Writes the segment and its addresses, and returns their bytes. `next` is as for
-    /// [`SegmentBuilder::lists`]; `expiries` has old rows; `listed` has the names of listed labels and their
-    /// values.
+    /// Writes the segment and its addresses, and returns their bytes.
     fn write(
         &self,
         disk: &dyn Disk,
         shelf: &Path,
         number: u32,
-        next: impl FnMut(&mut Vec<u32>) -> Option<(u64, u32)>,
-        mut expiries: Vec<(u64, u32)>,
-        listed: (&[u8], &[Value<'_>]),
+        lists: SegmentLists<
+            '_,
+            impl FnMut(&mut Vec<u32>) -> Option<(u64, u32)>,
+            impl FnOnce(&mut WordBuilder<'_>) -> io::Result<()>,
+        >,
+        terms: &TermHasher,
     ) -> io::Result<u64> {
+        let SegmentLists { next, words, mut expiries, values } = lists;
         let mut ids: Vec<_> = (0..).zip(&self.items).map(|(new, item)| (item.hash, new)).collect();
         ids.sort_unstable();
         for (_, row) in &mut expiries {
@@ -208,8 +280,9 @@ impl SortedRows {
         builder.ids(ids.into_iter())?;
         builder.lists(Spool::new(disk, shelf, number)?, next)?;
         builder.expiries(&expiries)?;
-        builder.values(listed.0, listed.1.iter().copied())?;
+        builder.values(terms.listed(), values.iter().copied())?;
         builder.sums(self.items.iter().map(|item| item.id))?;
+        builder.words(words)?;
         let addresses = self.items.iter().map(|item| item.address.pack());
         Ok(builder.finish()? + SidecarKind::Addresses.write(disk, shelf, (number, 0), addresses)?)
     }

@@ -1,11 +1,9 @@
 //! The values of the labels that a segment lists. A posting list is found by the hash of its value,
 //! which does not tell the value; this section does. docs/format.md draws it.
 
-use std::collections::BTreeSet;
-
 use hark_archive::Record;
 
-use crate::term::{TermBuffers, TermHasher, WORDS};
+use crate::term::TermHasher;
 
 /// A label's name and a value.
 pub type Value<'a> = (u8, &'a [u8]);
@@ -30,37 +28,17 @@ pub fn bytes(names: &[u8], values: &[Value<'_>]) -> u64 {
     1 + names.len() as u64 + values.sum::<u64>()
 }
 
-/// Returns the values of listed labels in these records and these words, ascending, deduplicated.
-pub fn of<'a>(
-    records: impl Iterator<Item = Record<'a>>,
-    words: &'a [Box<str>],
-    terms: &TermHasher,
-) -> Vec<Value<'a>> {
-    let mut all: Vec<Value<'a>> = words.iter().map(|word| (WORDS, word.as_bytes())).collect();
-    if !terms.labels().is_empty() {
-        let is_listed = |(name, _): &Value<'_>| terms.labels().contains(name);
-        all.extend(records.flat_map(|record| record.labels().filter(is_listed)));
+/// Returns the values of listed labels in these records, ascending, deduplicated.
+pub fn of<'a>(records: impl Iterator<Item = Record<'a>>, terms: &TermHasher) -> Vec<Value<'a>> {
+    if terms.labels().is_empty() {
+        return Vec::new();
     }
+    let is_listed = |(name, _): &Value<'_>| terms.labels().contains(name);
+    let labels = records.flat_map(|record| record.labels());
+    let mut all: Vec<Value<'a>> = labels.filter(is_listed).collect();
     all.sort_unstable();
     all.dedup();
     all
-}
-
-/// Returns the words of these records, ascending, if words are indexed.
-pub fn words_of<'a>(
-    records: impl Iterator<Item = Record<'a>>,
-    terms: &TermHasher,
-) -> Vec<Box<str>> {
-    let (mut words, mut buffers) = (BTreeSet::<Box<str>>::new(), TermBuffers::default());
-    for record in records.filter(|record| terms.has_words_of(record.kind())) {
-        terms.of(&record, &mut buffers);
-        for (_, word) in buffers.words() {
-            if !words.contains(word) {
-                words.insert(word.into());
-            }
-        }
-    }
-    words.into_iter().collect()
 }
 
 /// Divides a section into the names of its labels and their values.
@@ -68,49 +46,6 @@ pub fn open(section: &[u8]) -> (&[u8], Values<'_>) {
     let parts = section.split_first().and_then(|(len, rest)| rest.split_at_checked((*len).into()));
     let (names, rest) = parts.unwrap_or_default();
     (names, Values(rest))
-}
-
-/// Words from one mark to the next.
-const MARK_EVERY: usize = 64;
-
-/// Returns the offsets in a section of every so many words.
-pub fn marks(section: &[u8]) -> Box<[u32]> {
-    let (_, mut values) = open(section);
-    let mut marks = Vec::new();
-    let mut words = 0;
-    loop {
-        let at = section.len() - values.0.len();
-        match values.next() {
-            Some((WORDS, _)) => {
-                if words % MARK_EVERY == 0 {
-                    marks.push(at as u32);
-                }
-                words += 1;
-            }
-            Some((name, _)) if name < WORDS => {}
-            _ => return marks.into(),
-        }
-    }
-}
-
-/// Returns the words of a section that begin with `beginning`; `None` if these are more than `max`.
-pub fn words_from<'a>(
-    section: &'a [u8],
-    marks: &[u32],
-    beginning: &str,
-    max: usize,
-) -> Option<Vec<&'a str>> {
-    let word = |(name, value): Value<'a>| {
-        (name == WORDS).then(|| str::from_utf8(value).unwrap_or_default())
-    };
-    let at = |mark: u32| Values(section.get(mark as usize..).unwrap_or_default());
-    let is_before = |mark: &u32| at(*mark).next().and_then(word).is_some_and(|w| w < beginning);
-    let first = marks.partition_point(is_before).saturating_sub(1);
-    let words = at(*marks.get(first).unwrap_or(&u32::MAX)).map_while(word);
-    let found = words.skip_while(|word| *word < beginning);
-    let found: Vec<_> =
-        found.take_while(|word| word.starts_with(beginning)).take(max + 1).collect();
-    (found.len() <= max).then_some(found)
 }
 
 /// The values of a section, ascending. They end where the section is damaged.

@@ -1,22 +1,23 @@
 //! A segment with its changing parts (addresses, dead rows), as a source of query results.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use hark_archive::query::prepared::word_terms;
 use hark_archive::query::source::Source;
 use hark_archive::{Id, Order, Query, Record};
 use parking_lot::Mutex;
 
 use super::RecordAddress;
 use super::file::{SegmentFile, partition, partition_near};
+use super::packed::{PackedList, PackedReader};
 use super::sidecar::SidecarWords;
 use crate::bits::{AtomicBits, DeadRows};
 use crate::log::Log;
 use crate::manifest::{LogEntry, SegmentEntry};
 use crate::sums::ExcludedRows;
-use crate::term::TermHasher;
+use crate::term::{TermHasher, lists_words};
 
 /// An open segment.
 pub struct Segment {
@@ -186,7 +187,7 @@ impl Segment {
         let every = file.term(terms.every());
         let kinds: Arc<[_]> = every.map(|entry| (file.kind(entry), file.list(entry))).collect();
         let rare = rare_terms(&file, &kinds);
-        let has_words = terms.are_words_in(file.listed());
+        let has_words = file.has_words && terms.are_words_in(file.listed());
         let addresses = Arc::new(addresses);
         Self { entry, file, addresses, logs, dead, kinds, rare, terms, has_words }
     }
@@ -252,6 +253,12 @@ impl Segment {
     /// Whether it indexes the words that the shelf does.
     pub fn has_words(&self) -> bool {
         self.has_words
+    }
+
+    /// Whether it lists the labels and the words that the shelf does, and no others.
+    pub fn lists_what_it_should(&self) -> bool {
+        let listed = self.file.listed();
+        *listed == *self.terms.listed() && (self.file.has_words || !lists_words(listed))
     }
 
     /// Whether a part of its index could not be read, so that the index cannot be trusted.
@@ -377,6 +384,32 @@ pub enum SegmentPostings {
     Every,
     /// The kind of a list, and its position in the postings.
     List(u32, Range<u32>),
+    /// The list of a word.
+    Packed(PackedPostings),
+}
+
+/// The posting list of a word, with the block of it that was read last.
+pub struct PackedPostings {
+    kind: u32,
+    list: PackedList,
+    reader: RefCell<PackedReader>,
+}
+
+impl PackedPostings {
+    fn new(kind: u32, list: PackedList) -> Self {
+        Self { kind, list, reader: RefCell::new(PackedReader::new(list)) }
+    }
+
+    /// The first index from `from` on whose row is `row` or comes after it.
+    fn seek(&self, file: &SegmentFile, from: usize, row: u32) -> usize {
+        self.reader.borrow_mut().seek(file.words().blocks, from, row)
+    }
+}
+
+impl Clone for PackedPostings {
+    fn clone(&self) -> Self {
+        Self::new(self.kind, self.list)
+    }
 }
 
 impl SegmentView {
@@ -389,6 +422,9 @@ impl SegmentView {
         match posting_list {
             SegmentPostings::Every => index as u32,
             SegmentPostings::List(_, list) => self.file().posting(list.start + index as u32),
+            SegmentPostings::Packed(packed) => {
+                packed.reader.borrow_mut().get(self.file().words().blocks, index)
+            }
         }
     }
 
@@ -452,6 +488,7 @@ impl Source for SegmentView {
         match posting_list {
             SegmentPostings::Every => None,
             SegmentPostings::List(kind, _) => Some(*kind),
+            SegmentPostings::Packed(packed) => Some(packed.kind),
         }
     }
 
@@ -488,10 +525,17 @@ impl Source for SegmentView {
         self.segment.has_words
     }
 
-    fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<u64>> {
-        let words = self.file().words_from(beginning, max)?;
-        let terms = |word: &str| word_terms(word, &self.segment.terms);
-        Some(words.into_iter().flat_map(terms).collect())
+    fn word(&self, word: &str, kinds: Option<&[u32]>, each: &mut impl FnMut(u8, SegmentPostings)) {
+        let wanted = |kind: u32| kinds.is_none_or(|kinds| kinds.binary_search(&kind).is_ok());
+        for ((kind, class), list) in self.file().words().find(word) {
+            if wanted(kind) {
+                each(class, SegmentPostings::Packed(PackedPostings::new(kind, list)));
+            }
+        }
+    }
+
+    fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<Box<str>>> {
+        self.file().words().beginning(beginning, max)
     }
 
     fn find(&self, id: &Id, hash: u64) -> Option<u32> {
@@ -547,6 +591,14 @@ impl Source for SegmentView {
                 let start = first(window.start);
                 start as usize..first(window.end).max(start) as usize
             }
+            SegmentPostings::Packed(packed) => {
+                let len = packed.list.len;
+                if window.start == 0 && window.end == self.file().rows {
+                    return 0..len;
+                }
+                let start = packed.seek(self.file(), 0, window.start).min(len);
+                start..packed.seek(self.file(), start, window.end).min(len)
+            }
         }
     }
 
@@ -585,6 +637,9 @@ impl Source for SegmentView {
     }
 
     fn seek(&self, posting_list: &SegmentPostings, range: Range<usize>, row: u32) -> usize {
+        if let SegmentPostings::Packed(packed) = posting_list {
+            return packed.seek(self.file(), range.start, row).min(range.end);
+        }
         let len = range.len();
         let before = |at: usize| self.at(posting_list, range.start + at) < row;
         let (mut low, mut reach) = (0, 1);
@@ -626,6 +681,9 @@ impl Source for SegmentView {
             SegmentPostings::List(_, list) => {
                 let rows = self.file().postings(list.clone()).skip(range.start).take(range.len());
                 rows.filter(|&row| bits.get(row)).count()
+            }
+            SegmentPostings::Packed(_) => {
+                range.filter(|&at| bits.get(self.at(posting_list, at))).count()
             }
         };
         count as u64

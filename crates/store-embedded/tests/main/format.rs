@@ -1,6 +1,7 @@
 //! Archives of earlier formats are opened and brought to the present one. Segments of format 1 list no
 //! labels; the files in `format-1/` were written by the last version that wrote it. Those of formats 1
-//! and 2 have no ids; a segment of format 2 is one of format 3 without its last two sections.
+//! and 2 have no ids; a segment of format 2 is one of format 4 without its last four sections. A segment
+//! of format 3 without words is one without its last two.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -92,29 +93,45 @@ fn segments_of_format_1_are_read_and_made_again() {
 #[test]
 fn segments_of_format_2_are_read_and_made_again() {
     let dir = shelf("format-2");
-    let options = EmbeddedOptions { background: false, ..EmbeddedOptions::default() };
-    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
-    store.settle().expect("settles");
-    drop(store);
-    for path in segments(&dir) {
-        let bytes = fs::read(&path).expect("is read");
-        fs::write(path, in_format_2(&bytes)).expect("is written");
-    }
-    assert!(magics(&dir).iter().all(|magic| magic == b"HARKseg2"), "{:?}", magics(&dir));
+    write_in_format(&dir, b"HARKseg2", 11);
     opened_and_brought_up(&dir, b"");
     fs::remove_dir_all(dir).expect("is removed");
 }
 
-/// The same segment file as the version before wrote it.
-fn in_format_2(bytes: &[u8]) -> Vec<u8> {
-    let trailer = bytes.len() - (13 * 20 + 32);
-    let ids = trailer + 11 * 20;
-    let ids = u64::from_le_bytes(bytes[ids..ids + 8].try_into().expect("8 bytes")) as usize;
-    let mut table = bytes[trailer..trailer + 11 * 20].to_vec();
-    table.extend_from_slice(&bytes[trailer + 13 * 20..bytes.len() - 12]);
-    let sum = crc32c::crc32c(&table);
-    let parts = [b"HARKseg2", &bytes[8..ids], &table, &sum.to_le_bytes(), b"HARKseg2"];
-    parts.concat()
+#[test]
+fn segments_of_format_3_are_read_and_kept_until_they_are_merged() {
+    let dir = shelf("format-3");
+    write_in_format(&dir, b"HARKseg3", 13);
+    let options = EmbeddedOptions { background: false, ..EmbeddedOptions::default() };
+    assert_eq!(check(&dir, &options, &mut |_| {}).expect("checks").faults, Vec::new());
+    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    assert_same(&store, b"", "before maintenance");
+    store.settle().expect("settles");
+    assert!(magics(&dir).iter().all(|magic| magic == b"HARKseg3"), "{:?}", magics(&dir));
+    store.compact(&mut |_| {}).expect("compacts");
+    assert_eq!(magics(&dir), [b"HARKseg4"]);
+    assert_same(&store, b"", "merged");
+    drop(store);
+    assert_eq!(check(&dir, &options, &mut |_| {}).expect("checks").faults, Vec::new());
+    fs::remove_dir_all(dir).expect("is removed");
+}
+
+/// Writes the segments of a shelf as an earlier version wrote them, with so many sections.
+fn write_in_format(dir: &Path, magic: &[u8], sections: usize) {
+    let options = EmbeddedOptions { background: false, ..EmbeddedOptions::default() };
+    let store = EmbeddedStore::open(dir, Box::new(KeepAll), options).expect("opens");
+    store.settle().expect("settles");
+    drop(store);
+    for path in segments(dir) {
+        let bytes = fs::read(&path).expect("is read");
+        let trailer = bytes.len() - (15 * 20 + 32);
+        let end = trailer + sections * 20;
+        let table = [&bytes[trailer..end], &bytes[trailer + 15 * 20..bytes.len() - 12]].concat();
+        let end = u64::from_le_bytes(bytes[end..end + 8].try_into().expect("8 bytes")) as usize;
+        let sum = crc32c::crc32c(&table).to_le_bytes();
+        fs::write(path, [magic, &bytes[8..end], &table, &sum, magic].concat()).expect("is written");
+    }
+    assert!(magics(dir).iter().all(|found| found == magic), "{:?}", magics(dir));
 }
 
 /// Opens a shelf of an earlier format: to read it, to write it, after maintenance, and once more.
@@ -140,16 +157,16 @@ fn opened_and_brought_up(dir: &Path, listed: &'static [u8]) {
     assert_same(&store, listed, "before maintenance");
     store.settle().expect("settles");
     assert_same(&store, listed, "after maintenance");
-    assert!(magics(dir).iter().all(|magic| magic == b"HARKseg3"), "{:?}", magics(dir));
+    assert!(magics(dir).iter().all(|magic| magic == b"HARKseg4"), "{:?}", magics(dir));
     assert!(is_summed(&store));
     if listed.is_empty() {
         let why = store.label_values(b't', &mut |_, _| {}).expect_err("is not listed").to_string();
         assert!(why.contains("label `t`"), "{why}");
     }
     let manifest = fs::read_to_string(dir.join("MANIFEST")).expect("is read");
-    assert!(manifest.starts_with("hark-shelf 3\n"), "{manifest}");
+    assert!(manifest.starts_with("hark-shelf 4\n"), "{manifest}");
     store.compact(&mut |_| {}).expect("compacts");
-    assert_eq!(magics(dir), [b"HARKseg3"]);
+    assert_eq!(magics(dir), [b"HARKseg4"]);
     assert_same(&store, listed, "merged");
     drop(store);
     assert_eq!(check(dir, &options, &mut |_| {}).expect("checks").faults, Vec::new());

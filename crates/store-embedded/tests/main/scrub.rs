@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hark_archive::{Store, Write};
 use hark_store_embedded::log::{self, LogFrame};
+use hark_store_embedded::segment::SECTIONS;
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, rebuild};
 
 use crate::support::{Fixture, everything, files, overwrite};
@@ -13,7 +14,7 @@ use crate::support::{Fixture, everything, files, overwrite};
 /// Where a section of a segment is, and its bytes (docs/format.md draws the table).
 fn section(segment: &Path, number: usize) -> (u64, usize) {
     let bytes = std::fs::read(segment).expect("is read");
-    let entry = &bytes[bytes.len() - 252 + number * 20..];
+    let entry = &bytes[bytes.len() - (SECTIONS.len() * 20 + 32) + number * 20..];
     let number = |at: usize| u64::from_le_bytes(*entry[at..].first_chunk().expect("8 bytes"));
     (number(0), number(8) as usize)
 }
