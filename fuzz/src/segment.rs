@@ -5,17 +5,18 @@ use std::collections::HashMap;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use hark_archive::effects::KeepAll;
 use hark_archive::{
     Id, LabelPosition, LabelSet, Order, Position, Query, Record, RecordHeader, SearchProgress,
-    Store, Write,
+    Store, TextSource, WordCondition, Write,
 };
 use hark_codec::record;
 use hark_store_embedded::log::header;
 use hark_store_embedded::segment::{SECTIONS, path};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
+use hark_words::{Part, SearchText};
 
 /// Bytes of a segment file's trailer.
 const TRAILER: usize = SECTIONS.len() * 20 + 8 + 8 + 4 + 4 + 8;
@@ -82,6 +83,27 @@ fn seal(file: &mut [u8]) {
     file[body + TRAILER - 8..].copy_from_slice(magic);
     if body >= 8 {
         file[..8].copy_from_slice(magic);
+    }
+}
+
+/// Whole wires are searched.
+struct Wires;
+
+impl TextSource for Wires {
+    fn texts(&self, record: &Record<'_>, each: &mut dyn FnMut(Part, &str)) {
+        each(Part::Body, str::from_utf8(record.wire()).expect("is made as text"));
+    }
+
+    fn kinds(&self) -> &[u32] {
+        &[0, 1, 2, 3]
+    }
+
+    fn fingerprint(&self) -> u64 {
+        7
+    }
+
+    fn class_time(&self) -> u64 {
+        1
     }
 }
 
@@ -155,6 +177,7 @@ impl World {
             seal_records,
             background: false,
             merge_fan_in: 2,
+            texts: Some(Arc::new(Wires)),
             ..EmbeddedOptions::default()
         }
     }
@@ -217,6 +240,13 @@ fn queries() -> Vec<Query> {
         Query { now: 1_800_000_020, kinds: Some(vec![1]), ..Query::default() },
         Query { after: Some(middle), ..Query::default() },
     ];
+    for (asked, ranked) in
+        [("nostr", false), ("nostr 3", true), ("1*", false), ("nos*", true), ("17", true)]
+    {
+        let asked = SearchText::parse(asked).expect("is a search").expect("has words");
+        let words = Some(Arc::new(WordCondition::new(asked, Arc::new(Wires))));
+        queries.push(Query { words, ranked, limit: 9, ..Query::default() });
+    }
     let oldest_first = queries.clone().into_iter();
     queries.extend(oldest_first.map(|query| Query { order: Order::OldestFirst, ..query }));
     queries
