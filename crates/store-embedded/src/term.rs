@@ -133,7 +133,7 @@ impl TermHasher {
     }
 
     fn word_hash(&self, word: &str) -> u64 {
-        of_class(hash(self.hasher, 3, 0, word.as_bytes()), 0)
+        of_class(self.hasher.hash(word.as_bytes()), 0)
     }
 
     /// The terms that a head has for a word, one for each class, ascending.

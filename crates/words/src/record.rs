@@ -125,23 +125,25 @@ impl RecordWords {
         }
     }
 
-    /// Sets `found` to one entry for each hash of a word. Returns whether no two words have the same.
+    /// Sets `found` to one entry for each hash of a word but for its highest bit. Returns whether no two
+    /// words have the same.
     fn group(&self, hash: impl Fn(&str) -> u64, found: &mut Vec<WeighedWord>) -> bool {
         found.clear();
         for (in_body, tokens) in [(false, &self.titles), (true, &self.bodies)] {
             let words = (0..).zip(tokens.iter()).filter(|(_, word)| !word.is_empty());
             found.extend(words.map(|(place, word)| {
-                let (hash, class) = (hash(word), 0);
+                // Titles come before bodies: what is in both has the class of a title.
+                let (hash, class) = (hash(word) << 1 | u64::from(in_body), 0);
                 WeighedWord { hash, class, place, in_body }
             }));
         }
-        // Titles come before bodies: what is in both has the class of a title.
-        found.sort_unstable_by_key(|word| (word.hash, word.in_body));
+        found.sort_unstable_by_key(|word| word.hash);
         let (mut kept, mut at, mut are_distinct) = (0, 0, true);
         while let Some(&word) = found.get(at) {
             let text = self.text(&word);
-            let same = found[at..].iter().take_while(|other| other.hash == word.hash);
-            let mut count = 0;
+            let others = &found[at + 1..];
+            let same = others.iter().take_while(|other| other.hash >> 1 == word.hash >> 1);
+            let mut count = 1;
             for other in same {
                 are_distinct &= self.text(other) == text;
                 count += 1;

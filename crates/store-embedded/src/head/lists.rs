@@ -171,7 +171,7 @@ impl PostingLists {
         (number, entry)
     }
 
-    /// Returns the list of a term and kind, and whether it had to be made.
+    /// Returns the list of a term and kind, and whether the term is new.
     fn list(&self, term: u64, kind: u32) -> (&ListEntry, bool) {
         let Some(first) = self.find_first(term) else {
             let (number, entry) = self.make(term, kind, 0);
@@ -179,7 +179,11 @@ impl PostingLists {
             self.link(term, number, entry);
             return (entry, true);
         };
-        first.kinds.fetch_or(bit(kind), Ordering::Relaxed);
+        // One thread inserts.
+        let kinds = first.kinds.load(Ordering::Relaxed);
+        if kinds & bit(kind) == 0 {
+            first.kinds.store(kinds | bit(kind), Ordering::Relaxed);
+        }
         let mut last = first;
         for _ in 1..FEW_KINDS {
             if last.kind() == kind {
@@ -188,7 +192,7 @@ impl PostingLists {
             let Some(next) = self.entry(&last.sibling) else {
                 let (number, entry) = self.make(term, kind, 0);
                 last.sibling.store(number + 1, Ordering::Release);
-                return (entry, true);
+                return (entry, false);
             };
             last = next;
         }
@@ -200,7 +204,7 @@ impl PostingLists {
         }
         let (number, entry) = self.make_far(term, kind, last.sibling.load(Ordering::Relaxed));
         last.sibling.store(number + 1, Ordering::Release);
-        (entry, true)
+        (entry, false)
     }
 
     /// Loads the entries of these terms, a few dozen, into the processor's cache all at once;
@@ -211,12 +215,14 @@ impl PostingLists {
         let load = |link: &AtomicU32| link.load(Ordering::Relaxed);
         let behind = |link: &AtomicU32| Some(load(&self.entry(link)?.sibling));
         let second = |term: &u64| behind(&self.entry(first(term))?.sibling);
+        let long = |term: &u64| Some(self.long(self.entry(first(term))?)?.len());
         std::hint::black_box(terms.iter().map(|term| load(first(term))).fold(0, u32::max));
         std::hint::black_box(terms.iter().filter_map(|term| behind(first(term))).fold(0, u32::max));
         std::hint::black_box(terms.iter().filter_map(second).fold(0, u32::max));
+        std::hint::black_box(terms.iter().filter_map(long).fold(0, u32::max));
     }
 
-    /// Inserts a row into the list of a term and its kind. Returns whether the list is new.
+    /// Inserts a row into the list of a term and its kind. Returns whether the term is new.
     pub(super) fn insert(
         &self,
         term: u64,
@@ -315,6 +321,11 @@ impl PostingLists {
             at = self.entry(&entry.sibling);
         }
         false
+    }
+
+    /// Whether a row has the term.
+    pub(super) fn has_any(&self, term: u64) -> bool {
+        self.find_first(term).is_some()
     }
 
     /// Whether a row of these kinds has the term.

@@ -41,22 +41,30 @@ fn index_of(row: u32, len: usize, nth: impl Fn(usize) -> u32, table: &RowTable) 
 }
 
 fn merge(newer: &[u32], older: &[u32], table: &RowTable) -> SharedRows {
-    let mut out = Vec::with_capacity(newer.len() + older.len());
-    let mut older = older;
+    // Rows that came later are usually newer: few of the older rows, if any, belong behind the first.
+    let first = newer.first().map(|&row| index_of(row, older.len(), |at| older[at], table));
+    let (before, mut behind) = older.split_at(first.unwrap_or(older.len()));
+    let mut mixed = Vec::with_capacity(newer.len() + behind.len());
     for &row in newer {
-        // A row that came later is usually newer: few of the older rows belong behind it.
-        let (before, behind) = older.split_at(index_of(row, older.len(), |at| older[at], table));
-        out.extend_from_slice(before);
-        out.push(row);
-        older = behind;
+        if !behind.is_empty() {
+            let at = index_of(row, behind.len(), |at| behind[at], table);
+            mixed.extend_from_slice(&behind[..at]);
+            behind = &behind[at..];
+        }
+        mixed.push(row);
     }
-    out.extend_from_slice(older);
-    out.into()
+    mixed.extend_from_slice(behind);
+    before.iter().chain(&mixed).copied().collect()
 }
 
 impl LongList {
     fn tail(&self, len: usize) -> impl Iterator<Item = u32> + '_ {
         self.tail[..len].iter().map(|row| row.load(Ordering::Relaxed))
+    }
+
+    /// Number of rows of the tail.
+    pub(super) fn len(&self) -> u32 {
+        self.len.load(Ordering::Relaxed)
     }
 
     /// Inserts a row; with `is_newest` it is known to belong behind all others.
@@ -86,7 +94,7 @@ impl LongList {
     fn pass_on(&self, table: &RowTable) {
         let [mut middle, mut rest] =
             self.older.load_full().map_or_else(Default::default, |older| (*older).clone());
-        let tail: Vec<u32> = self.tail(TAIL).collect();
+        let tail: [u32; TAIL] = std::array::from_fn(|at| self.tail[at].load(Ordering::Relaxed));
         middle = merge(&tail, &middle, table);
         if middle.len() >= MIDDLE {
             rest = merge(&middle, &rest, table);

@@ -4,13 +4,13 @@
 //! order of arrival. A reader keeps the number of rows that were published when it began and skips
 //! later rows, so posting lists may grow while it reads.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use hark_archive::query::prepared::TermMap as _;
 use hark_archive::{Id, Record};
+use hark_words::CLASS_MAX;
 use parking_lot::Mutex;
 
 use self::ids::Ids;
@@ -18,9 +18,10 @@ use self::lists::PostingLists;
 use self::table::{CHUNK, RowTable, TableChunk};
 pub use self::table::{HeadRow, id_prefix};
 pub use self::view::HeadView;
+use self::words::WordList;
 use crate::bits::DeadRows;
 use crate::log::Log;
-use crate::segment::words::{self, ListKey};
+use crate::segment::words::{ListKey, bytes_max};
 use crate::sums::SummedHead;
 use crate::term::{TermBuffers, TermHasher};
 
@@ -32,6 +33,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod view;
+mod words;
 
 /// Most rows a head can have, however large a single batch is. Fewer in the tests of this crate.
 pub const ROWS_MAX: usize = if cfg!(test) { 1 << 14 } else { 1 << 22 };
@@ -44,9 +46,6 @@ pub(crate) const ROW_BYTES: u64 = 80;
 const TEXT_BYTES_PER_WORD: usize = 4;
 /// Terms whose lists are loaded into the processor's cache at once.
 const WARM: usize = 32;
-/// Approximate bytes of memory of a word in the list of words, without its letters.
-const WORD_BYTES: u64 = 48;
-
 /// Most bytes of memory, approximately, that a record takes in a head: as if no other record had
 /// its labels and words.
 pub(crate) fn bytes_of_record(bytes: &[u8], terms: &TermHasher) -> u64 {
@@ -57,7 +56,7 @@ pub(crate) fn bytes_of_record(bytes: &[u8], terms: &TermHasher) -> u64 {
     // Plus one for its author.
     ROW_BYTES
         + (record.labels_max() as u64 + 1 + words) * (lists::ENTRY_BYTES + lists::POSTING_BYTES)
-        + words * WORD_BYTES
+        + words * words::WORD_BYTES
 }
 
 /// The newest records of a shelf, indexed in memory; see the module.
@@ -75,9 +74,7 @@ pub struct Head {
     word_lists: PostingLists,
     ids: Ids,
     /// The words that have posting lists.
-    words: Mutex<BTreeSet<Box<str>>>,
-    /// Approximate bytes of memory of `words`.
-    words_bytes: AtomicU64,
+    words: Mutex<WordList>,
     inserted: AtomicU32,
     published: AtomicU32,
     /// Rows in all posting lists of labels and authors.
@@ -109,7 +106,6 @@ impl Head {
             word_lists: PostingLists::new(rows),
             ids: Ids::new(rows),
             words: Mutex::default(),
-            words_bytes: AtomicU64::new(0),
             inserted: AtomicU32::new(0),
             published: AtomicU32::new(0),
             postings: AtomicU64::new(0),
@@ -139,7 +135,8 @@ impl Head {
         let lists = self.lists.bytes() + self.word_lists.bytes();
         let postings =
             self.postings.load(Ordering::Relaxed) + self.word_postings.load(Ordering::Relaxed);
-        self.words_bytes() + tables + rows * ROW_BYTES + lists + postings * lists::POSTING_BYTES
+        let words = self.words.lock().bytes();
+        words + tables + rows * ROW_BYTES + lists + postings * lists::POSTING_BYTES
     }
 
     /// Rows that readers may see.
@@ -189,26 +186,22 @@ impl Head {
         for some in buffers.word_terms.chunks(WARM) {
             self.word_lists.warm(some);
             for (term, word) in words.by_ref().take(some.len()) {
-                if self.word_lists.insert(term, row, (kind, time), &self.table) {
-                    self.note_word(word);
+                let is_new = self.word_lists.insert(term, row, (kind, time), &self.table);
+                // The terms of a word are the same but for the class.
+                let mut others = (1..=u64::from(CLASS_MAX)).map(|class| term ^ class);
+                if is_new && !others.any(|term| self.word_lists.has_any(term)) {
+                    self.words.lock().add(word);
                 }
             }
         }
         self.word_postings.fetch_add(buffers.word_terms.len() as u64, Ordering::Relaxed);
     }
 
-    /// Adds a word to the list of words.
-    fn note_word(&self, word: &str) {
-        let mut words = self.words.lock();
-        if !words.contains(word) {
-            words.insert(word.into());
-            self.words_bytes.fetch_add(WORD_BYTES + word.len() as u64, Ordering::Relaxed);
-        }
-    }
-
     /// The words that rows have, ascending.
     pub fn words(&self) -> Vec<Box<str>> {
-        self.words.lock().iter().cloned().collect()
+        let mut words: Vec<Box<str>> = self.words.lock().iter().map(Box::from).collect();
+        words.sort_unstable();
+        words
     }
 
     /// Adds the rows of a word to `rows`, each with its kind and the word's class, in no order.
@@ -223,19 +216,14 @@ impl Head {
     /// Most bytes that the words take in a segment.
     pub fn word_bytes_max(&self) -> u64 {
         let lists = u64::from(self.word_lists.len());
-        words::bytes_max(lists, self.word_postings.load(Ordering::Relaxed), self.words_bytes())
-    }
-
-    fn words_bytes(&self) -> u64 {
-        self.words_bytes.load(Ordering::Relaxed)
+        bytes_max(lists, self.word_postings.load(Ordering::Relaxed), self.words.lock().bytes())
     }
 
     /// The words that begin with `beginning`; `None` if these are more than `max`.
     fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<Box<str>>> {
         let words = self.words.lock();
-        let range = (Bound::Included(beginning), Bound::Unbounded);
-        let found = words.range::<str, _>(range).take_while(|word| word.starts_with(beginning));
-        let found: Vec<Box<str>> = found.take(max + 1).cloned().collect();
+        let found = words.iter().filter(|word| word.starts_with(beginning));
+        let found: Vec<Box<str>> = found.take(max + 1).map(Box::from).collect();
         (found.len() <= max).then_some(found)
     }
 
