@@ -123,34 +123,33 @@ impl<'a> SummedSegment<'a> {
         (start..end, start + first)
     }
 
-    /// The visible rows before a position.
-    pub(super) fn before(&self, at: &Position) -> IdTally {
+    /// The rows before a position: those of earlier times, and those of its own. `None` if there are none.
+    fn rows_before(&self, at: &Position) -> Option<[Range<u32>; 2]> {
         let file = &self.segment.file;
         if at.time > file.newest {
-            return self.with_excluded(|excluded| excluded.tally(file, 0..file.rows));
+            return Some([0..file.rows, 0..0]);
         }
         if at.time < file.oldest {
-            return IdTally::default();
+            return None;
         }
         let (same, first) = self.place(at);
-        self.with_excluded(|excluded| {
-            let older = excluded.tally(file, same.end..file.rows);
-            older.plus(excluded.tally(file, same.start..first))
+        Some([same.end..file.rows, same.start..first])
+    }
+
+    /// The visible rows before a position.
+    pub(super) fn before(&self, at: &Position) -> IdTally {
+        self.rows_before(at).map_or_else(IdTally::default, |rows| {
+            self.with_excluded(|excluded| {
+                let [older, same] = rows.map(|rows| excluded.tally(&self.segment.file, rows));
+                older.plus(same)
+            })
         })
     }
 
     /// The number of visible rows before a position.
     pub(super) fn count(&self, at: &Position) -> u64 {
-        let file = &self.segment.file;
-        if at.time > file.newest {
-            return self.with_excluded(|excluded| excluded.count(0..file.rows));
-        }
-        if at.time < file.oldest {
-            return 0;
-        }
-        let (same, first) = self.place(at);
-        self.with_excluded(|excluded| {
-            excluded.count(same.end..file.rows) + excluded.count(same.start..first)
+        self.rows_before(at).map_or(0, |rows| {
+            self.with_excluded(|excluded| rows.map(|rows| excluded.count(rows)).iter().sum())
         })
     }
 
@@ -193,10 +192,5 @@ impl<'a> SummedSegment<'a> {
                 }
             }
         });
-    }
-
-    /// Whether the segment has ids and sums.
-    pub(super) fn has_sums(segment: &Segment) -> bool {
-        segment.file.has_ids
     }
 }

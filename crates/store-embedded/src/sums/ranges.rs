@@ -28,7 +28,7 @@ impl EmbeddedShelf {
     pub(crate) fn ranges(self: &Arc<Self>, query: &Query) -> Option<Box<dyn IdRanges>> {
         let hidden = query.window_without()?;
         let (view, faults) = (self.view.load_full(), self.before());
-        if !view.segments.iter().all(|segment| SummedSegment::has_sums(segment)) {
+        if !view.segments.iter().all(|segment| segment.file.has_ids) {
             return None;
         }
         let start = |time| Position { time, id: [0; 32] };
