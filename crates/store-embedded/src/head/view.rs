@@ -270,8 +270,6 @@ impl Source for HeadView {
     }
 
     fn expired(&self, now: u64, rows: &mut Vec<u32>) {
-        if self.head.next_expiry.load(Ordering::Acquire) <= now {
-            rows.extend(self.head.expiring.lock().range(..=now).flat_map(|(_, rows)| rows));
-        }
+        rows.extend(self.head.expired_by(now).into_iter().map(|(_, row)| row));
     }
 }
