@@ -121,17 +121,26 @@ impl<'a> MaintenanceRound<'a> {
             let due = |neighbours: &[_]| due(neighbours, &self.shelf.options);
             let Some(range) = between(&view.segments, passed, due) else { return };
             let olds = &view.segments[range];
-            match self.shelf.merge(olds) {
-                Ok(None) => {}
-                Ok(Some(bad)) => self.mend(&bad),
-                Err(error) => {
-                    self.unmerged.extend(olds.iter().map(|old| old.entry.number));
-                    self.note(error);
-                }
-            }
-            // Full heads wait in memory, and the writer waits for them.
-            self.seal();
+            self.merge_now(olds);
         }
+    }
+
+    /// Merges segments; if one is damaged, rebuilds it. Those that cannot be merged are noted. Returns
+    /// whether one segment has taken their place.
+    fn merge_now(&mut self, olds: &[Arc<Segment>]) -> bool {
+        let merged = self.shelf.merge(olds);
+        let is_merged = matches!(merged, Ok(None));
+        match merged {
+            Ok(None) => {}
+            Ok(Some(bad)) => self.mend(&bad),
+            Err(error) => {
+                self.unmerged.extend(olds.iter().map(|old| old.entry.number));
+                self.note(error);
+            }
+        }
+        // Full heads wait in memory, and the writer waits for them.
+        self.seal();
+        is_merged
     }
 
     /// Writes each segment again that an earlier version wrote without ids, with all its logs.
@@ -141,19 +150,12 @@ impl<'a> MaintenanceRound<'a> {
             let passed = |number: &u32| self.unmerged.contains(number) || self.bad.contains(number);
             let lacks_ids = |s: &&Arc<Segment>| !s.file.has_ids && !passed(&s.entry.number);
             let Some(old) = view.segments.iter().find(lacks_ids) else { return };
-            match self.shelf.merge(std::slice::from_ref(old)) {
-                Ok(None) => tracing::info!(
+            if self.merge_now(std::slice::from_ref(old)) {
+                tracing::info!(
                     segment = old.entry.number,
                     "a segment of an earlier version was written again, with the ids of its records"
-                ),
-                Ok(Some(bad)) => self.mend(&bad),
-                Err(error) => {
-                    self.unmerged.insert(old.entry.number);
-                    self.note(error);
-                }
+                );
             }
-            // Full heads wait in memory, and the writer waits for them.
-            self.seal();
         }
     }
 
@@ -210,16 +212,10 @@ impl<'a> MaintenanceRound<'a> {
                 left.push(Arc::clone(segment));
                 continue;
             }
-            match self.shelf.merge(std::slice::from_ref(segment)) {
-                Ok(None) => {}
-                Ok(Some(bad)) => self.mend(&bad),
-                Err(error) => {
-                    left.push(Arc::clone(segment));
-                    self.note(error);
-                }
+            self.merge_now(std::slice::from_ref(segment));
+            if self.unmerged.contains(&segment.entry.number) {
+                left.push(Arc::clone(segment));
             }
-            // Full heads wait in memory, and the writer waits for them.
-            self.seal();
         }
         left
     }
