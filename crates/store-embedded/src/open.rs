@@ -24,7 +24,7 @@ use crate::maintenance::{self, MaintenanceSignal};
 use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
 use crate::map::unreadable;
 use crate::options::EmbeddedOptions;
-use crate::rebuild::{DeletionMap, rebuild_segment};
+use crate::rebuild::{DeletionMap, rebuild_logs};
 use crate::reserve::START_BYTES;
 use crate::room::{self, DiskSpace};
 use crate::scrub::{self, ScrubState};
@@ -270,21 +270,21 @@ impl EmbeddedStore {
         let disk = &*options.disk;
         let damage = Arc::default();
         let mut segments = Vec::new();
-        let mut remade = false;
-        for at in 0..manifest.segments.len() {
-            let entry = manifest.segments[at].clone();
+        let (mut remade, first_new) = (false, manifest.next_segment);
+        while let Some(entry) = manifest.segments.get(segments.len()).cloned() {
             let opened = open_segment((disk, dir), &entry, &manifest, terms.clone(), None, &damage);
             let segment = match (opened, &mut notes) {
                 (Ok(segment), _) => segment,
-                (Err(error), Some(notes)) => {
+                (Err(error), Some(notes)) if entry.number < first_new => {
                     remade = true;
                     notes.push(format!(
                         "{error}; segment {} is made again from the log",
                         entry.number
                     ));
-                    remake((disk, dir), at, &mut manifest, terms.clone(), error, &damage)?
+                    remake((disk, dir), &entry, &mut manifest, &terms, error)?;
+                    continue;
                 }
-                (Err(error), None) => return Err(error),
+                (Err(error), _) => return Err(error),
             };
             segments.push(Arc::new(segment));
         }
@@ -583,26 +583,21 @@ fn open_sealed(disk: &dyn Disk, dir: &Path, entry: &LogEntry) -> Result<Log, She
     Ok(log)
 }
 
-/// Rebuilds a missing or damaged segment from its logs.
+/// Rebuilds a missing or damaged segment from its logs, as one for each. The manifest has these then.
 fn remake(
     (disk, dir): (&dyn Disk, &Path),
-    at: usize,
+    old: &SegmentEntry,
     manifest: &mut Manifest,
-    terms: TermHasher,
+    terms: &TermHasher,
     why: ShelfOpenError,
-    damage: &Arc<DamagedRecords>,
-) -> Result<Segment, ShelfOpenError> {
+) -> Result<(), ShelfOpenError> {
     if let ShelfOpenError::Io { path, .. } = &why
         && path.extension().is_some_and(|ending| ending == "log")
     {
         return Err(why);
     }
-    let old = manifest.segments[at].clone();
     let deletes = DeletionMap::read(disk, dir, manifest, old.first_log)?;
-    let number = manifest.next_segment;
-    manifest.next_segment += 1;
-    let entry = SegmentEntry { number, addresses: 0, dead: 0, ..old };
-    rebuild_segment(disk, dir, &entry, manifest, &deletes, &terms)?;
-    manifest.segments[at] = entry.clone();
-    open_segment((disk, dir), &entry, manifest, terms, None, damage)
+    let logs = (old.first_log, old.last_log);
+    rebuild_logs((disk, dir), logs, manifest, &deletes, terms, |_| {})?;
+    Ok(())
 }

@@ -68,6 +68,41 @@ impl DeletionMap {
     }
 }
 
+/// Writes a new segment for each log that segments cover from the `first` log to the `last`, so that this
+/// takes no more memory than sealing a head, and notes in the manifest how much of each log is dead. On
+/// return the manifest has the new segments in place of the old ones, which maintenance merges again.
+/// Returns the number of records. `done` is told the number of logs that are done.
+pub(crate) fn rebuild_logs(
+    (disk, dir): (&dyn Disk, &Path),
+    (first, last): (u32, u32),
+    manifest: &mut Manifest,
+    deletes: &DeletionMap,
+    terms: &TermHasher,
+    mut done: impl FnMut(u64),
+) -> Result<u64, ShelfOpenError> {
+    let logs: Vec<u32> = sealed_logs(manifest, (first, last)).collect();
+    let (mut segments, mut records) = (Vec::new(), 0);
+    for (at, log) in (0..).zip(logs) {
+        done(at);
+        let number = manifest.next_segment;
+        manifest.next_segment += 1;
+        let entry = SegmentEntry { number, first_log: log, last_log: log, addresses: 0, dead: 0 };
+        records += u64::from(rebuild_segment(disk, dir, &entry, manifest, deletes, terms)?);
+        segments.push(entry);
+    }
+    let at = manifest.segments.iter().position(|segment| segment.first_log >= first);
+    manifest.segments.retain(|segment| !(first..=last).contains(&segment.first_log));
+    let at = at.unwrap_or(manifest.segments.len());
+    manifest.segments.splice(at..at, segments);
+    Ok(records)
+}
+
+/// The logs from the first to the last that segments cover.
+fn sealed_logs(manifest: &Manifest, (first, last): (u32, u32)) -> impl Iterator<Item = u32> {
+    let numbers = manifest.logs.iter().map(|log| log.number);
+    numbers.filter(move |log| (first..=last).contains(log) && manifest.is_sealed(*log))
+}
+
 /// Writes the segment that `entry` describes, which leaves deleted records out, and notes in the
 /// manifest how much of each of its logs is dead. Returns its number of records.
 pub(crate) fn rebuild_segment(
@@ -186,17 +221,11 @@ fn rebuild_all(
     }
     let terms = TermHasher::new(&manifest.secret, options);
     let deletes = DeletionMap::read(disk, dir, manifest, 0)?;
-    let total = manifest.segments.len() as u64;
-    for at in 0..manifest.segments.len() {
-        progress(JobProgress { what: "segments", done: at as u64, total });
-        let number = manifest.next_segment;
-        manifest.next_segment += 1;
-        let entry = SegmentEntry { number, addresses: 0, dead: 0, ..manifest.segments[at].clone() };
-        let records = rebuild_segment(disk, dir, &entry, manifest, &deletes, &terms)?;
-        rebuilt.records += u64::from(records);
-        rebuilt.segments += 1;
-        manifest.segments[at] = entry;
-    }
+    let all = (0, u32::MAX);
+    let total = sealed_logs(manifest, all).count() as u64;
+    let step = |done| progress(JobProgress { what: "segments", done, total });
+    rebuilt.records = rebuild_logs((disk, dir), all, manifest, &deletes, &terms, step)?;
+    rebuilt.segments = manifest.segments.len() as u64;
     manifest.write(disk, dir).map_err(ShelfOpenError::io(dir))?;
     progress(JobProgress { what: "segments", done: total, total });
     Ok(())

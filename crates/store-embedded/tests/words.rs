@@ -228,3 +228,30 @@ fn large_records_come_best_first_and_each_once() {
     // The texts have 2.6 MB, of which 32 bytes count as a row.
     assert!(slices > 30, "{slices} slices");
 }
+
+#[test]
+fn what_is_indexed_anew_or_rebuilt_log_by_log_is_merged_again() {
+    let mut shelf = WordShelf::new("words-anew", false, 50);
+    shelf.open(EmbeddedOptions { texts: None, ..shelf.options.clone() });
+    let mut world = World::new(7, Flavour::Nostr).with_words();
+    for _ in 0..2_000 {
+        shelf.embedded().commit(&[Write::Put(world.record())]).expect("commits");
+    }
+    let segments = |shelf: &WordShelf| shelf.embedded().stats().segments;
+    shelf.embedded().settle().expect("settles");
+    let (before, records) = (segments(&shelf), shelf.embedded().stats().records);
+    shelf.open(shelf.options.clone());
+    shelf.embedded().settle().expect("settles");
+    shelf.assert_sound();
+    assert!(segments(&shelf) <= before, "{} segments, {before} before", segments(&shelf));
+    shelf.store = None;
+    // One for each log, which takes the memory of one.
+    let rebuilt = rebuild(&shelf.dir, &shelf.options, &mut |_| {}).expect("rebuilds");
+    assert!(rebuilt.segments > 2 * before, "{rebuilt:?}, {before} segments before");
+    shelf.assert_sound();
+    shelf.open(shelf.options.clone());
+    shelf.embedded().settle().expect("settles");
+    shelf.assert_sound();
+    assert!(segments(&shelf) <= before, "{} segments, {before} before", segments(&shelf));
+    assert_eq!(shelf.embedded().stats().records, records);
+}

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::due::due_merge;
 use super::rewrite::RewriteOrder;
 use super::{JobFailure, MaintenanceError};
 use crate::log::{self, Log, LogError};
@@ -100,7 +101,8 @@ impl<'a> MaintenanceRound<'a> {
     }
 
     /// Rebuilds segments that are known to be damaged, or that list other labels or words than they
-    /// should, adds ids to those that lack them, then merges what is due.
+    /// should, adds ids to those that lack them, then merges what is due. What a segment was divided into
+    /// is merged before the next one is divided.
     pub(crate) fn merge(&mut self, due: MergeFinder) {
         let view = self.shelf.view.load_full();
         let suspects = self.shelf.known.lock().suspects.clone();
@@ -110,14 +112,24 @@ impl<'a> MaintenanceRound<'a> {
                 self.mend(segment);
             } else if !segment.lists_what_it_should() {
                 self.list_anew(segment);
+                self.merge_due(due_merge);
             }
             self.seal();
         }
         self.add_ids();
+        self.merge_due(due);
+    }
+
+    /// Merges what is due, but for segments that are to be made anew.
+    fn merge_due(&mut self, due: MergeFinder) {
+        let suspects = self.shelf.known.lock().suspects.clone();
         while !(self.stop)() {
             let view = self.shelf.view.load_full();
-            let passed =
-                |number: u32| self.unmerged.contains(&number) || self.bad.contains(&number);
+            let passed = |old: &Segment| {
+                let number = old.entry.number;
+                let is_passed = self.unmerged.contains(&number) || self.bad.contains(&number);
+                is_passed || suspects.contains(&number) || !old.lists_what_it_should()
+            };
             let due = |neighbours: &[_]| due(neighbours, &self.shelf.options);
             let Some(range) = between(&view.segments, passed, due) else { return };
             let olds = &view.segments[range];
@@ -252,7 +264,7 @@ impl<'a> MaintenanceRound<'a> {
     /// Rebuilds a damaged segment from its logs, or gives it up.
     fn mend(&mut self, bad: &Arc<Segment>) {
         let number = bad.entry.number;
-        if (self.stop)() || !self.bad.insert(number) {
+        if (self.stop)() || !self.shelf.has_segment(number) || !self.bad.insert(number) {
             return;
         }
         let path = segment::path(&self.shelf.dir, number);
@@ -274,7 +286,8 @@ impl<'a> MaintenanceRound<'a> {
     /// stays as it is, and its logs can still be rewritten; it is not merged with others.
     fn list_anew(&mut self, old: &Arc<Segment>) {
         let number = old.entry.number;
-        if (self.stop)() || self.bad.contains(&number) || !self.unmerged.insert(number) {
+        let is_passed = self.bad.contains(&number) || !self.shelf.has_segment(number);
+        if (self.stop)() || is_passed || !self.unmerged.insert(number) {
             return;
         }
         match self.shelf.mend(old) {
@@ -338,11 +351,11 @@ fn damaged_log(error: &LogError) -> Option<PathBuf> {
 /// Returns the first segments that are `due`, among neighbours that no `passed` segment separates.
 fn between(
     segments: &[Arc<Segment>],
-    passed: impl Fn(u32) -> bool,
+    passed: impl Fn(&Segment) -> bool,
     due: impl Fn(&[Arc<Segment>]) -> Option<Range<usize>>,
 ) -> Option<Range<usize>> {
     let mut start = 0;
-    for neighbours in segments.split(|segment| passed(segment.entry.number)) {
+    for neighbours in segments.split(|segment| passed(segment)) {
         if let Some(range) = due(neighbours) {
             return Some(start + range.start..start + range.end);
         }
@@ -352,6 +365,11 @@ fn between(
 }
 
 impl EmbeddedShelf {
+    /// Whether there is a segment of this number: one that was merged meanwhile is gone.
+    fn has_segment(&self, number: u32) -> bool {
+        self.view.load().segments.iter().any(|segment| segment.entry.number == number)
+    }
+
     /// Notes that a file is damaged and is not made again, and logs it once.
     pub(crate) fn note_damaged_file(&self, path: PathBuf, reason: String) {
         if let Entry::Vacant(entry) = self.known.lock().damaged.entry(path) {
