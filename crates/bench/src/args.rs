@@ -41,6 +41,10 @@ pub(crate) struct GenArgs {
     /// for archives that are filled with `hark import --trusted`
     #[arg(long)]
     pub(crate) unsigned: bool,
+
+    /// Make texts of 60,000 words, as often as in natural text, rather than of 48: to measure search
+    #[arg(long)]
+    pub(crate) natural: bool,
 }
 
 /// The target to measure.
@@ -176,6 +180,11 @@ pub(crate) struct BenchQueryArgs {
     /// Only shapes with this in their names; may be given several times
     #[arg(long = "shape", value_name = "NAME")]
     pub(crate) shapes: Vec<String>,
+
+    /// Measure searches for words (NIP-50), too; the relay has to support them, and "all mixed" stays
+    /// without
+    #[arg(long)]
+    pub(crate) search: bool,
 
     /// Do without the relay that does nothing, which is asked beside the relay where --pid is given
     #[arg(long)]

@@ -11,6 +11,7 @@ use hark_codec::nostr::json;
 use hark_codec::record::{Id, Key};
 
 use crate::random::Random;
+use crate::text::Vocabulary;
 use crate::{people, text};
 
 /// The time of the last event: the beginning of 2026.
@@ -134,6 +135,7 @@ struct Note {
 /// Makes events, one after the other.
 pub(crate) struct EventGenerator {
     random: Random,
+    vocabulary: Vocabulary,
     people: Vec<KeyPair>,
     count: u64,
     made: u64,
@@ -147,10 +149,11 @@ pub(crate) struct EventGenerator {
 
 impl EventGenerator {
     /// Creates a generator of the `count` events of a seed.
-    pub(crate) fn new(count: u64, seed: u64) -> anyhow::Result<Self> {
+    pub(crate) fn new(count: u64, seed: u64, vocabulary: Vocabulary) -> anyhow::Result<Self> {
         let authors = usize::try_from(count / 10)?.clamp(200, AUTHORS_MAX);
         Ok(Self {
             random: Random::new(seed),
+            vocabulary,
             people: people::all(authors)?,
             count,
             made: 0,
@@ -238,7 +241,7 @@ impl EventGenerator {
             }
             _ => {}
         }
-        text::note(&mut self.random)
+        text::note(&mut self.random, self.vocabulary)
     }
 
     fn follows(&mut self) {
@@ -279,7 +282,7 @@ impl EventGenerator {
         let every = self.count.div_ceil(BUSIEST_MAX).max(5);
         if self.made.is_multiple_of(every) {
             self.hashtags(1);
-            return (1, EventAuthor::Ranked(0), text::note(&mut self.random));
+            return (1, EventAuthor::Ranked(0), text::note(&mut self.random, self.vocabulary));
         }
         let mut author = self.somebody();
         let (kind, content) = match self.random.below(1_000) {
@@ -298,7 +301,7 @@ impl EventGenerator {
             805..830 => {
                 // Busy authors write profiles no more often than quiet ones.
                 author = self.random.below(self.people.len());
-                (0, text::profile(&mut self.random, author))
+                (0, text::profile(&mut self.random, self.vocabulary, author))
             }
             830..836 => {
                 self.follows();
@@ -315,11 +318,11 @@ impl EventGenerator {
             846..853 => {
                 let article = self.random.below(100_000);
                 self.tag(&["d", &format!("article-{article}")]);
-                let title = text::title(&mut self.random);
+                let title = text::title(&mut self.random, self.vocabulary);
                 self.tag(&["title", &title]);
                 self.tag(&["published_at", &(END - SPAN_S).to_string()]);
                 self.hashtags(3);
-                (30_023, text::article(&mut self.random))
+                (30_023, text::article(&mut self.random, self.vocabulary))
             }
             853..903 => {
                 let reader = self.somebody();
@@ -340,17 +343,17 @@ impl EventGenerator {
             }
             973..993 => {
                 self.comment();
-                (1_111, text::note(&mut self.random))
+                (1_111, text::note(&mut self.random, self.vocabulary))
             }
             993..997 => {
                 // No `p` tag: a query for this kind and a person finds nothing.
                 self.tag(&["d", &format!("track-{}", self.made)]);
                 self.hashtags(1);
-                (RARE_KIND, text::title(&mut self.random))
+                (RARE_KIND, text::title(&mut self.random, self.vocabulary))
             }
             _ => {
                 self.refer();
-                (1_984, text::title(&mut self.random))
+                (1_984, text::title(&mut self.random, self.vocabulary))
             }
         };
         (kind, EventAuthor::Ranked(author as u32), content)

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::args::GenArgs;
 use crate::events::{EventGenerator, UnsignedEvent};
 use crate::meter::ProgressMeter;
+use crate::text::Vocabulary;
 use crate::words;
 
 /// Events of a batch, which one thread signs.
@@ -27,7 +28,8 @@ type SigningJob = (Vec<UnsignedEvent>, SyncSender<anyhow::Result<Vec<u8>>>);
 type SignedBatch = Receiver<anyhow::Result<Vec<u8>>>;
 
 pub(crate) fn run(args: &GenArgs) -> anyhow::Result<ExitCode> {
-    let bytes = write_file(&args.out, args.events, args.seed, !args.unsigned)?;
+    let vocabulary = if args.natural { Vocabulary::Natural } else { Vocabulary::Few };
+    let bytes = write_file(&args.out, args.events, args.seed, (vocabulary, !args.unsigned))?;
     print_summary(&args.out, args.events, "events", bytes, args.seed);
     Ok(ExitCode::SUCCESS)
 }
@@ -37,9 +39,9 @@ pub(crate) fn write_file(
     path: &Path,
     events: u64,
     seed: u64,
-    signed: bool,
+    (vocabulary, signed): (Vocabulary, bool),
 ) -> anyhow::Result<(u64, u64)> {
-    create(path, |out| write(out, events, seed, signed))
+    create(path, |out| write(out, EventGenerator::new(events, seed, vocabulary)?, events, signed))
 }
 
 /// Creates a file, compressed if its name ends in .zst. Returns the number of bytes that `write`
@@ -130,8 +132,12 @@ impl LineOutput {
 }
 
 /// Makes, signs and writes the events. Returns their bytes before compression.
-fn write(out: &mut LineOutput, count: u64, seed: u64, signed: bool) -> anyhow::Result<u64> {
-    let mut events = EventGenerator::new(count, seed)?;
+fn write(
+    out: &mut LineOutput,
+    mut events: EventGenerator,
+    count: u64,
+    signed: bool,
+) -> anyhow::Result<u64> {
     // Keys are cheap to copy, and the signing threads read them while more events are made.
     let people = events.people().to_vec();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -189,7 +195,7 @@ mod tests {
     use super::*;
 
     fn all(count: u64, seed: u64) -> Vec<u8> {
-        let events = EventGenerator::new(count, seed).unwrap();
+        let events = EventGenerator::new(count, seed, Vocabulary::Few).unwrap();
         let people = events.people().to_vec();
         let mut out = Vec::new();
         for event in events {

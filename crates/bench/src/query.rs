@@ -19,7 +19,7 @@ use crate::random::Random;
 use crate::report::{BenchReport, Column};
 use crate::requests::{RequestFrames, created_at, request};
 use crate::sample::EventSample;
-use crate::shapes::{self, INBOX, SHAPES};
+use crate::shapes::{self, INBOX, QueryShape, SEARCH_SHAPES, SHAPES};
 use crate::target::{BenchTarget, Refusals, TimeSpent};
 use crate::websocket::{RelayConnection, RelayMessage, fields, put_text};
 use crate::words::{figure, number};
@@ -349,6 +349,25 @@ fn requests(filters: &[String]) -> Arc<Vec<RequestFrames>> {
 /// The names of the loads that read an author's pages, at three depths.
 const DEPTHS: [&str; 3] = ["until, first pages", "until, middle pages", "until, last pages"];
 
+/// Makes the load of a shape; notes if there is nothing to ask for.
+fn load(
+    shape: &QueryShape,
+    sample: &EventSample,
+    asked: &mut MeasuredTarget<'_>,
+) -> Option<ShapeRequests> {
+    let filters = shape.filters(sample);
+    if filters.is_empty() {
+        asked.report.note(format!("{}: the file has nothing to ask for.", shape.name));
+        return None;
+    }
+    Some(ShapeRequests {
+        name: shape.name.into(),
+        may_be_empty: shape.may_be_empty,
+        requests: vec![requests(&filters)],
+        as_reader: false,
+    })
+}
+
 /// Makes all loads, in the order in which they are run.
 async fn loads(
     args: &BenchQueryArgs,
@@ -358,17 +377,7 @@ async fn loads(
 ) -> anyhow::Result<Vec<ShapeRequests>> {
     let mut loads = Vec::new();
     for shape in &SHAPES {
-        let filters = shape.filters(sample);
-        if filters.is_empty() {
-            asked.report.note(format!("{}: the file has nothing to ask for.", shape.name));
-            continue;
-        }
-        loads.push(ShapeRequests {
-            name: shape.name.into(),
-            may_be_empty: shape.may_be_empty,
-            requests: vec![requests(&filters)],
-            as_reader: false,
-        });
+        loads.extend(load(shape, sample, asked));
     }
     let inboxes: Vec<_> = (0..args.connections)
         .map(|at| {
@@ -399,6 +408,9 @@ async fn loads(
             requests: vec![requests(part)],
             as_reader: false,
         });
+    }
+    for shape in SEARCH_SHAPES.iter().filter(|_| args.search) {
+        loads.extend(load(shape, sample, asked));
     }
     loads.push(mixed);
     shapes::choose(loads, |load| &load.name, &args.shapes)

@@ -16,6 +16,8 @@ use crate::random::Random;
 
 /// The most ids that are remembered.
 const IDS: usize = 20_000;
+/// The most notes whose text is remembered.
+const NOTES: usize = 4_000;
 /// Kinds that notify the people whom they tag.
 pub(crate) const NOTIFYING: [u16; 4] = [1, 6, 7, 9_735];
 
@@ -26,6 +28,8 @@ pub(crate) type Ranked<T> = Vec<(T, u32)>;
 pub(crate) struct EventSample {
     pub(crate) events: u64,
     pub(crate) ids: Vec<Id>,
+    /// Texts of notes.
+    pub(crate) notes: Vec<Box<str>>,
     /// Authors, by the number of their notes and reposts.
     pub(crate) authors: Ranked<Key>,
     /// The last hashtag of each author.
@@ -77,6 +81,7 @@ impl EventSample {
         let mut meter = ProgressMeter::start("reading", 0);
         let mut counts = SampleCounts::default();
         let (mut ids, mut times, mut hashtag_of) = (Vec::new(), Vec::new(), HashMap::new());
+        let (mut notes, mut seen_notes, mut random_note) = (Vec::new(), 0, Random::new(1));
         // The seed is fixed, so that the same events give the same sample.
         let mut random = Random::new(0);
         let (mut events, mut kept) = (0u64, 0);
@@ -90,6 +95,14 @@ impl EventSample {
             counts.take(&event, &mut hashtag_of);
             if !is_private(event.kind()) {
                 times.push(event.created_at());
+            }
+            if event.kind() == 1 {
+                seen_notes += 1;
+                if notes.len() < NOTES {
+                    notes.push(Box::from(event.content()));
+                } else if let Some(slot) = notes.get_mut(random_note.below(seen_notes)) {
+                    *slot = Box::from(event.content());
+                }
             }
             // Events that a later version may have replaced are not queried by id.
             if is_kept(event.kind()) {
@@ -110,6 +123,7 @@ impl EventSample {
         Ok(Self {
             events,
             ids,
+            notes,
             times,
             hashtag_of,
             authors: ranked(counts.authors),

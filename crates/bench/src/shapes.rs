@@ -119,6 +119,26 @@ pub(crate) const SHAPES: [QueryShape; 17] = [
     shape("latest 100", |_| Some(r#"{"limit":100}"#.into())),
 ];
 
+/// Searches for words (NIP-50), of notes that the file has.
+pub(crate) const SEARCH_SHAPES: [QueryShape; 4] = [
+    shape("search, 1 word", |draw| draw.search(|words, at| Some(words.get(at)?.clone()))),
+    shape("search, 2 words", |draw| {
+        draw.search(|words, at| {
+            let (one, other) = (words.get(at)?, words.get((at + words.len() / 2) % words.len())?);
+            (one != other).then(|| format!("{one} {other}"))
+        })
+    }),
+    shape("search, phrase", |draw| {
+        draw.search(|words, at| Some(format!("\"{}\"", words.get(at..at + 3)?.join(" "))))
+    }),
+    shape("search, beginning", |draw| {
+        draw.search(|words, at| {
+            let word = words.get(at).filter(|word| word.chars().count() > 4)?;
+            Some(word.chars().take(4).chain(['*']).collect())
+        })
+    }),
+];
+
 /// The queries that overload SQL relays, for `hark bench sql` and `hark bench hammer`.
 pub(crate) const STORE_SHAPES: [QueryShape; 10] = [
     MANY_E,
@@ -221,6 +241,18 @@ impl<'a> ParameterSampler<'a> {
     /// Creates a sampler. The same seed draws the same parameters of a sample.
     pub(crate) fn new(sample: &'a EventSample, seed: u64) -> Self {
         Self { sample, random: Random::new(seed), counted: 0, drawn: 0 }
+    }
+
+    /// Makes a search of what `pick` makes of the words of a note, from a drawn position on.
+    fn search(&mut self, pick: fn(&[String], usize) -> Option<String>) -> Option<String> {
+        (0..1_000).find_map(|_| {
+            let note = self.sample.notes.get(self.random.below(self.sample.notes.len()))?;
+            let is_part = |c: char| !c.is_alphanumeric();
+            let words: Vec<String> =
+                note.split(is_part).filter(|w| !w.is_empty()).map(str::to_lowercase).collect();
+            let search = quoted(&pick(&words, self.random.below(words.len()))?);
+            Some(format!(r#"{{"search":{search},"kinds":[1],"limit":50}}"#))
+        })
     }
 
     fn ids(&mut self, count: usize) -> Option<String> {

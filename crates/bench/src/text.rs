@@ -61,10 +61,44 @@ pub(crate) fn hex(bytes: &[u8; 32]) -> String {
     String::from_utf8_lossy(&hark_codec::hex::encode_32(bytes)).into_owned()
 }
 
-fn words(random: &mut Random, bytes: usize) -> String {
+/// The words that texts are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Vocabulary {
+    /// 48 words, each as often as the others.
+    Few,
+    /// 60,000 words, as often as in natural text: each half as often as the one of half its rank (Zipf).
+    Natural,
+}
+
+/// Words of [`Vocabulary::Natural`].
+const NATURAL: usize = 60_000;
+
+impl Vocabulary {
+    /// Appends a word.
+    fn put(self, random: &mut Random, out: &mut String) {
+        match self {
+            Self::Few => out.push_str(WORDS[random.below(WORDS.len())]),
+            Self::Natural => put_natural(random.zipf(NATURAL), out),
+        }
+    }
+}
+
+/// Appends the word of this rank: of one syllable for the 64 most common words, of two for the next
+/// 4,096, of three for the others.
+fn put_natural(rank: usize, out: &mut String) {
+    let mut rest = rank;
+    loop {
+        out.push(char::from(b"bcdfghklmnprstvz"[rest % 16]));
+        out.push(char::from(b"aeio"[rest / 16 % 4]));
+        let Some(next) = (rest / 64).checked_sub(1) else { return };
+        rest = next;
+    }
+}
+
+fn words(random: &mut Random, vocabulary: Vocabulary, bytes: usize) -> String {
     let mut out = String::with_capacity(bytes + 16);
     while out.len() < bytes {
-        out.push_str(WORDS[random.below(WORDS.len())]);
+        vocabulary.put(random, &mut out);
         out.push_str(match random.below(40) {
             0 => ".\n",
             1 => ", \"quoted\" ",
@@ -76,10 +110,10 @@ fn words(random: &mut Random, bytes: usize) -> String {
 }
 
 /// Makes the text of a note: most are short, a few are long, some have a link.
-pub(crate) fn note(random: &mut Random) -> String {
+pub(crate) fn note(random: &mut Random, vocabulary: Vocabulary) -> String {
     let least = 28 << random.below(6);
     let length = random.between(least, 2 * least);
-    let mut out = words(random, length);
+    let mut out = words(random, vocabulary, length);
     if random.once_in(5) {
         let name = random.bits();
         let _ = write!(out, "\nhttps://image.example/{name:016x}{name:016x}.jpg");
@@ -88,22 +122,22 @@ pub(crate) fn note(random: &mut Random) -> String {
 }
 
 /// Makes a title of a few words.
-pub(crate) fn title(random: &mut Random) -> String {
-    words(random, 40)
+pub(crate) fn title(random: &mut Random, vocabulary: Vocabulary) -> String {
+    words(random, vocabulary, 40)
 }
 
 /// Makes some 8 KB of Markdown.
-pub(crate) fn article(random: &mut Random) -> String {
+pub(crate) fn article(random: &mut Random, vocabulary: Vocabulary) -> String {
     let mut out = String::new();
     for part in 1..=8 {
-        let _ = write!(out, "## Part {part}\n\n{}\n\n", words(random, 1_000));
+        let _ = write!(out, "## Part {part}\n\n{}\n\n", words(random, vocabulary, 1_000));
     }
     out
 }
 
 /// Makes a profile: JSON that becomes a string in the event's JSON.
-pub(crate) fn profile(random: &mut Random, author: usize) -> String {
-    let about = words(random, 150).replace('"', "\\\"").replace('\n', "\\n");
+pub(crate) fn profile(random: &mut Random, vocabulary: Vocabulary, author: usize) -> String {
+    let about = words(random, vocabulary, 150).replace('"', "\\\"").replace('\n', "\\n");
     format!(
         "{{\"name\":\"author{author}\",\"display_name\":\"Author № {author} ✨\",\"about\":\"{about}\",\
          \"picture\":\"https://image.example/{author}.png\",\"banner\":\"https://image.example/b/{author}.jpg\",\
@@ -149,4 +183,26 @@ pub(crate) fn relay(random: &mut Random) -> String {
 pub(crate) fn hashtag(rank: usize) -> String {
     let word = WORDS[rank % WORDS.len()];
     if rank < WORDS.len() { word.to_owned() } else { format!("{word}{}", rank / WORDS.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn natural_words_are_distinct_and_the_common_ones_short() {
+        let word = |rank| {
+            let mut out = String::new();
+            put_natural(rank, &mut out);
+            out
+        };
+        let all: HashSet<String> = (0..NATURAL).map(word).collect();
+        assert_eq!(all.len(), NATURAL);
+        assert_eq!([0, 63, 64, 4_159, 4_160].map(|rank| word(rank).len()), [2, 2, 4, 4, 6]);
+        let text = words(&mut Random::new(1), Vocabulary::Natural, 100_000);
+        let distinct: HashSet<&str> = text.split_whitespace().collect();
+        assert!((3_000..15_000).contains(&distinct.len()), "{}", distinct.len());
+    }
 }

@@ -18,6 +18,7 @@ use crate::lines;
 use crate::report::BenchReport;
 use crate::sample::EventSample;
 use crate::store::BenchStoreOpener;
+use crate::text::Vocabulary;
 
 /// The cores of Hark in the model.
 const HARK_CORES: f64 = 1.0;
@@ -43,7 +44,7 @@ pub(super) fn run(
     let made = run.path().join("events.jsonl");
     let file = args.file.as_deref().unwrap_or(&made);
     if args.file.is_none() {
-        generate::write_file(file, args.events, args.seed, false)?;
+        generate::write_file(file, args.events, args.seed, (Vocabulary::Few, false))?;
     }
     let sample = EventSample::read(file)?;
     report.setting("events", sample.events);
