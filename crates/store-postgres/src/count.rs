@@ -17,6 +17,7 @@ use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::terms::DatabaseTermHasher;
 use crate::time::to_db;
+use crate::word_index::WordState;
 
 /// The conditions and the values of a statement that is being built.
 #[derive(Default)]
@@ -113,13 +114,93 @@ pub(crate) fn placed(
         }
         return Ok((count <= query.budget).then_some(count));
     }
-    let mut finders = Finders::new(asked);
+    read(inner, asked, &mut reading)
+}
+
+/// Counts matches by reading them. `None` if that would exceed the query's budget of rows.
+fn read(
+    inner: &PostgresState,
+    asked: Vec<SqlQuery>,
+    reading: &mut QuerySessions,
+) -> Result<Option<u64>, StatementError> {
+    let (mut finders, mut count) = (Finders::new(asked), 0);
     let mut each = |_: &Record<'_>| {
         count += 1;
         ControlFlow::Continue(())
     };
-    let progress = finders.slice(inner, u64::MAX, &mut reading, &mut each)?;
+    let progress = finders.slice(inner, u64::MAX, reading, &mut each)?;
     Ok((progress != SearchProgress::Exhausted).then_some(count))
+}
+
+/// Counts the matches of a query for words: in the database if it has nothing but words, kinds and times,
+/// and these words are indexed, and else by reading them. `None` if that would exceed the query's budget.
+pub(crate) fn worded(
+    inner: &Arc<PostgresState>,
+    query: &Query,
+) -> Result<Option<u64>, StatementError> {
+    let position = inner.current.now();
+    let query = &Query { after: None, limit: usize::MAX, ..query.clone() };
+    let mut reading = QuerySessions::new(Arc::clone(inner), position);
+    let mut asked = inner.asked(query, position);
+    asked.retain(|asked| !asked.query.is_void());
+    let budget = i64::try_from(query.budget).unwrap_or(i64::MAX);
+    let Some(statements) = asked.iter().map(|asked| word_statement(asked, inner, budget)).collect()
+    else {
+        return read(inner, asked, &mut reading);
+    };
+    let counting = CountQuery { statements, budget };
+    let counted = reading.with(|session| {
+        // What is indexed after a statement was indexed during it.
+        let counted = counting.count(session)?;
+        let state = WordState::read(session)?;
+        Ok(asked.iter().all(|asked| state.has(asked)).then_some(counted))
+    })?;
+    match counted {
+        Some(counted) => Ok(counted),
+        None => read(inner, asked, &mut reading),
+    }
+}
+
+/// Returns a statement that counts the records with the words of a query. `None` if it has other
+/// conditions, or if not every record that has these words matches.
+fn word_statement(
+    asked: &SqlQuery,
+    inner: &PostgresState,
+    budget: i64,
+) -> Option<(String, StatementText)> {
+    let query = &asked.query;
+    let words = query.words.as_ref()?;
+    let is_enough =
+        words.is_needed_enough() && words.needed().iter().all(|needed| !needed.is_prefix);
+    let is_alone = query.ids.is_none() && query.authors.is_none() && query.labels.is_empty();
+    let kinds = query.kinds.as_ref().filter(|_| is_enough && is_alone && asked.driver.is_none())?;
+    // The longest word is likely to be the rarest.
+    let (first, others) = words.needed().split_first()?;
+    let mut text = StatementText::default();
+    let times = [text.value(to_db(query.from)), text.value(to_db(query.to))];
+    let within =
+        |table: &str| format!("{table}.time >= {} AND {table}.time <= {}", times[0], times[1]);
+    let (kinds, word) = (text.value(signed(kinds)), text.value(first.word.as_bytes().to_vec()));
+    let others: Vec<Vec<u8>> = others.iter().map(|one| one.word.as_bytes().to_vec()).collect();
+    let others = text.value(others);
+    conditions(asked, &inner.terms, &mut text);
+    let rows_max = text.value(budget.saturating_add(1));
+    let conditions = text.conditions.join(" AND ");
+    // Records are found by the first 62 bits of their ids.
+    let top = "(-9223372036854775808)";
+    let sql = format!(
+        "SELECT count(*) FROM (SELECT FROM unnest({kinds}::int[]) k(kind) CROSS JOIN LATERAL \
+         (SELECT w.time, w.mark, w.kind FROM word w WHERE w.word = {word} AND w.kind = k.kind \
+         AND {within} OFFSET 0) w CROSS JOIN LATERAL (SELECT r.* FROM record r \
+         WHERE r.time = w.time AND r.id >= int8send(((w.mark | 3) - 3) # {top}) \
+         ORDER BY r.time DESC, r.id LIMIT 1) r WHERE {conditions} AND (SELECT count(*) \
+         FROM unnest({others}::bytea[]) AS o(word) CROSS JOIN LATERAL (SELECT FROM word v \
+         WHERE v.word = o.word AND v.kind = w.kind AND v.time = w.time \
+         AND v.mark >= (w.mark | 3) - 3 AND v.mark <= (w.mark | 3) LIMIT 1) v) \
+         = cardinality({others}::bytea[]) LIMIT {rows_max}) r",
+        within = within("w")
+    );
+    Some((sql, text))
 }
 
 /// Returns a statement that each shard can answer by itself.

@@ -67,6 +67,10 @@ pub(crate) fn explain_count(
     inner: &Arc<PostgresState>,
     query: &Query,
 ) -> Result<Explanation, StatementError> {
+    if query.words.is_some() {
+        let unlimited = Query { after: None, limit: usize::MAX, ranked: false, ..query.clone() };
+        return explain(inner, &unlimited);
+    }
     let counting = CountQuery::new(inner, query);
     let details = QuerySessions::new(Arc::clone(inner), inner.current.now())
         .with(|session| counting.explain(session))?;

@@ -4,14 +4,18 @@
 //! `search` (how a query is run), `layout` (the SQL of all statements) and `state` (what the
 //! threads of a shelf share). `session` and `pool` are the connections.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use hark_archive::effects::Rules;
 use hark_archive::query::explain::Explanation;
+use hark_archive::query::ranked::{RankBound, RankedSearch};
 use hark_archive::store::{NumberedRecord, StoreStats, commit_whole};
-use hark_archive::{CommitError, CommitResult, Id, Query, Search, SearchError, Store, Write};
+use hark_archive::{
+    CommitError, CommitResult, Id, Query, Search, SearchError, Store, TextSource, Write,
+};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
@@ -30,6 +34,8 @@ pub use shown::{is_database, shown};
 use state::{PostgresState, ShelfProperties};
 use terms::DatabaseTermHasher;
 use time::to_db;
+pub use word_index::WordProgress;
+use word_index::WordState;
 
 mod address;
 pub mod cluster;
@@ -54,6 +60,7 @@ mod state;
 mod stats;
 mod terms;
 mod time;
+mod word_index;
 
 /// How a shelf is stored and queried. The options may contain a password, so they are not printed.
 #[derive(Clone)]
@@ -82,6 +89,8 @@ pub struct PostgresOptions {
     /// Names of labels whose values are listed, for
     /// [`Store::label_values`]. Private labels are never listed.
     pub listed_labels: &'static [u8],
+    /// The texts whose words are indexed. `None`: words are looked for in the records.
+    pub texts: Option<Arc<dyn TextSource>>,
     /// Into how many shards a new shelf's tables are divided, if the database is a Citus cluster.
     pub shards: u32,
     /// Whether missing migrations are applied.
@@ -103,6 +112,7 @@ impl Default for PostgresOptions {
             one_kind: false,
             common_labels: &[],
             listed_labels: &[],
+            texts: None,
             shards: 12,
             migrate: true,
         }
@@ -126,6 +136,12 @@ pub enum DatabaseOpenError {
         /// The oldest supported major version.
         needed: u32,
     },
+    /// Words are not indexed in a cluster.
+    #[error(
+        "full-text search works on archives in files and on one PostgreSQL server, and this database is a \
+         Citus cluster; set enabled = false in [search]"
+    )]
+    SearchInCluster,
     /// The database's schema is not as expected.
     #[error(transparent)]
     Migrate(#[from] MigrateError),
@@ -160,6 +176,9 @@ impl PostgresStore {
     ) -> Result<Self, DatabaseOpenError> {
         let schema = schema(shelf)?;
         let (door, mut session) = enter(url, &schema, options)?;
+        if options.texts.is_some() && door.layout().is_distributed() {
+            return Err(DatabaseOpenError::SearchInCluster);
+        }
         if options.migrate {
             for migration in migrate::up(&mut session, &schema, options.shards)? {
                 tracing::info!(number = migration.number, name = migration.name, "migrated");
@@ -179,6 +198,13 @@ impl PostgresStore {
         let terms = DatabaseTermHasher::new(&secret);
         if options.migrate {
             label_values::settle(&mut session, &terms, options.listed_labels)?;
+            // If nobody has indexed words before, nothing is lost.
+            if let Some(texts) = &options.texts
+                && WordState::read(&mut session)?.texts.is_none()
+            {
+                let texts = texts.fingerprint().cast_signed();
+                word_index::set_texts(&mut session, Some(texts))?;
+            }
         }
         let lines = line::read(&mut session)?;
         let is_distributed = door.layout().is_distributed();
@@ -210,6 +236,7 @@ impl PostgresStore {
                 common_labels: options.common_labels,
                 listed_labels: options.listed_labels,
             },
+            texts: options.texts.clone(),
             parts: RwLock::new(Arc::new(parts)),
             current: CurrentPosition::new(lines, seq),
             room: Arc::new(Semaphore::new(search::KEPT_ALL_BYTES)),
@@ -225,6 +252,32 @@ impl PostgresStore {
     /// Returns the database's name, without its password.
     pub fn database(&self) -> String {
         self.inner.pool.door().name()
+    }
+
+    /// Has the words of everything that is stored indexed, or deletes what is indexed if the options have no
+    /// texts. A server does the former by itself, in the background. `progress` may stop it; it goes on
+    /// there when it is called again. Returns how far it came; `None` if no words are indexed.
+    pub fn index_words(
+        &self,
+        progress: &mut dyn FnMut(WordProgress) -> ControlFlow<()>,
+    ) -> Result<Option<WordProgress>, SearchError> {
+        if self.inner.pool.door().layout().is_distributed() {
+            return Ok(None);
+        }
+        let indexed = match &self.inner.texts {
+            Some(texts) => word_index::index_all(&self.inner, texts, progress).map(Some),
+            None => self.inner.pool.with(|session| word_index::set_texts(session, None)).map(|_| None),
+        };
+        indexed.map_err(|fault| failed(&fault))
+    }
+
+    /// Returns how far the words of the options' texts are indexed. `None` if the database does not index these.
+    pub fn word_progress(&self) -> Result<Option<WordProgress>, SearchError> {
+        if self.inner.pool.door().layout().is_distributed() {
+            return Ok(None);
+        }
+        let state = self.inner.pool.with(WordState::read).map_err(|fault| failed(&fault))?;
+        Ok(self.inner.indexes(state.texts).map(|_| state.progress()))
     }
 
     /// Whether the addresses of the primary and the replica are all on this machine.
@@ -321,16 +374,11 @@ fn check_version(session: &mut DatabaseSession) -> Result<(), DatabaseOpenError>
     Ok(())
 }
 
+/// The bound of a ranked search, and how many of the best records are wanted.
+type RankWanted = (Arc<RankBound>, usize);
+
 fn failed(fault: &StatementError) -> SearchError {
     SearchError::Failed(fault.to_string())
-}
-
-/// Fails if a query asks for words, which a database does not index.
-fn has_no_words(query: &Query) -> Result<(), SearchError> {
-    if query.words.is_none() {
-        return Ok(());
-    }
-    Err(SearchError::Failed("words are searched for in archives in files only".into()))
 }
 
 impl Store for PostgresStore {
@@ -367,14 +415,32 @@ impl Store for PostgresStore {
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
-        has_no_words(query)?;
         let position = self.inner.current.now();
-        let asked = self.inner.asked(query, position);
-        Ok(Box::new(PooledSearch::new(Arc::clone(&self.inner), asked, position)))
+        let open = move |inner: &Arc<PostgresState>, query: &Query, best: Option<RankWanted>| {
+            let mut asked = inner.asked(query, position);
+            if let Some((bound, limit)) = best {
+                for asked in &mut asked {
+                    (asked.rank, asked.best) = (Some(Arc::clone(&bound)), limit);
+                }
+            }
+            Box::new(PooledSearch::new(Arc::clone(inner), asked, position)) as Box<dyn Search>
+        };
+        let Some(words) = query.ranking() else { return Ok(open(&self.inner, query, None)) };
+        let bound = RankBound::new(words);
+        let wanted = (Arc::clone(&bound), query.limit);
+        let search = open(&self.inner, &RankedSearch::unranked(query), Some(wanted));
+        let inner = Arc::clone(&self.inner);
+        let read = move |ids, from, to| {
+            let query = Query { ids: Some(ids), from, to, ..Query::default() };
+            Ok(open(&inner, &query, None))
+        };
+        Ok(Box::new(RankedSearch::new(query, bound, search, Box::new(read))))
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
-        has_no_words(query)?;
+        if query.words.is_some() {
+            return count::worded(&self.inner, query).map_err(|fault| failed(&fault));
+        }
         if self.inner.pool.door().layout().is_distributed() {
             return count::placed(&self.inner, query).map_err(|fault| failed(&fault));
         }
@@ -404,12 +470,10 @@ impl Store for PostgresStore {
     }
 
     fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
-        has_no_words(query)?;
         explain::explain(&self.inner, query).map_err(|fault| failed(&fault))
     }
 
     fn explain_count(&self, query: &Query) -> Result<Explanation, SearchError> {
-        has_no_words(query)?;
         explain::explain_count(&self.inner, query).map_err(|fault| failed(&fault))
     }
 
@@ -440,6 +504,13 @@ impl Store for PostgresStore {
         let listening = hark_archive::vital::spawn("hark-listen", run);
         if let Err(error) = listening {
             tracing::error!(%error, "what other processes put is not delivered: no thread can be started");
+        }
+        if self.inner.texts.is_some() {
+            let inner = Arc::downgrade(&self.inner);
+            let run = move || word_index::run(&inner);
+            if let Err(error) = hark_archive::vital::spawn("hark-words", run) {
+                tracing::error!(%error, "stored records are not indexed: no thread can be started");
+            }
         }
     }
 }

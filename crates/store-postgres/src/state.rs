@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32};
 
-use hark_archive::Query;
+use hark_archive::{Query, TextSource};
 use hark_archive::effects::Rules;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
@@ -26,6 +26,8 @@ pub(crate) struct PostgresState {
     pub(crate) grid: PartGrid,
     pub(crate) units_per_s: u64,
     pub(crate) nature: ShelfProperties,
+    /// The texts whose words this process indexes.
+    pub(crate) texts: Option<Arc<dyn TextSource>>,
     pub(crate) parts: RwLock<Arc<Parts>>,
     /// The number up to which searches see puts.
     pub(crate) current: CurrentPosition,
@@ -71,6 +73,12 @@ impl PostgresState {
     /// Forgets the known ids, whose records other processes may have deleted.
     pub(crate) fn forget_known(&self) {
         *self.known.lock() = RecentIds::default();
+    }
+
+    /// Returns the texts of this process, if the database has the words of these and no others.
+    pub(crate) fn indexes(&self, texts: Option<i64>) -> Option<&Arc<dyn TextSource>> {
+        let same = |own: &&Arc<dyn TextSource>| texts == Some(own.fingerprint().cast_signed());
+        self.texts.as_ref().filter(same)
     }
 
     pub(crate) fn asked(&self, query: &Query, position: TimelinePosition) -> Vec<SqlQuery> {

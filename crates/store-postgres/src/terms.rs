@@ -75,6 +75,11 @@ impl DatabaseTermHasher {
         keys
     }
 
+    /// Returns the hash of a word, by which the words of one record are told apart.
+    pub(crate) fn word(&self, word: &str) -> u64 {
+        self.hash(3, 0, &[], word.as_bytes()).cast_unsigned()
+    }
+
     /// Returns a short hash of an id, for a memory of ids that need not be exact.
     pub(crate) fn id(&self, id: &Id) -> u64 {
         let mut hasher = self.0;

@@ -39,21 +39,21 @@ impl RankBound {
     }
 
     /// Returns the needed words.
-    pub(super) fn words(&self) -> &WordCondition {
+    pub fn words(&self) -> &WordCondition {
         &self.words
     }
 
     /// Returns whether a record of this time may be wanted if the classes of its words are at most
     /// these in sum.
     #[inline]
-    pub(super) fn admits(&self, time: u64, points: u32) -> bool {
+    pub fn admits(&self, time: u64, points: u32) -> bool {
         let least = self.least.load(Ordering::Relaxed);
         least == 0 || self.words.score(time, points) >= least
     }
 
     /// Returns whether any record of this time may be wanted.
     #[inline]
-    pub(super) fn admits_any(&self, time: u64) -> bool {
+    pub fn admits_any(&self, time: u64) -> bool {
         self.admits(time, self.words.points_max())
     }
 }

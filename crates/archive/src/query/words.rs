@@ -105,12 +105,12 @@ impl WordCondition {
     }
 
     /// Returns which texts records have.
-    pub(crate) fn texts(&self) -> &Arc<dyn TextSource> {
+    pub fn texts(&self) -> &Arc<dyn TextSource> {
         &self.texts
     }
 
     /// Returns the rows that it takes to compare a record's words with the question's.
-    pub(super) fn cost(&self, record: &Record<'_>) -> u64 {
+    pub fn cost(&self, record: &Record<'_>) -> u64 {
         if self.texts.has_texts(record.kind()) { text_rows(record) } else { 0 }
     }
 

@@ -3,8 +3,9 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-/// PostgreSQL's OID of the type bigint, which an array of bigint contains.
+/// PostgreSQL's OIDs of the types bigint and bytea, which arrays of these contain.
 const INT8_OID: u32 = 20;
+const BYTEA_OID: u32 = 17;
 
 pub(super) struct CopyRows(BytesMut);
 
@@ -52,6 +53,21 @@ impl CopyRows {
         }
         for value in values {
             self.bigint(*value);
+        }
+    }
+
+    /// Writes an array of bytea, which is not empty.
+    pub(super) fn byte_strings<'a>(&mut self, values: impl Iterator<Item = &'a [u8]> + Clone) {
+        let (count, bytes) =
+            values.clone().fold((0, 0), |(n, all), value| (n + 1, all + 4 + value.len() as u32));
+        self.0.put_u32(20 + bytes);
+        self.0.put_u32(1);
+        self.0.put_i32(0);
+        self.0.put_u32(BYTEA_OID);
+        self.0.put_u32(count);
+        self.0.put_i32(1);
+        for value in values {
+            self.bytes(value);
         }
     }
 

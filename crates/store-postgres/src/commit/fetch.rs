@@ -52,6 +52,10 @@ pub(super) struct FetchedState {
     pub(super) parts: i64,
     /// The line that the numbers belong to.
     pub(super) line: i64,
+    /// The texts whose words are indexed, if any are.
+    pub(super) texts: Option<i64>,
+    /// The number up to which words are indexed.
+    pub(super) words_seq: i64,
     /// The batch's ids that are stored.
     pub(super) known: HashSet<[u8; 32]>,
     /// The newest forbidding record of each key that has one.
@@ -110,7 +114,7 @@ impl FetchedState {
         let mut fetched = Self::default();
         for row in next() {
             (fetched.seq, fetched.records, fetched.parts) = (row.get(0), row.get(1), row.get(2));
-            fetched.line = row.get(3);
+            (fetched.line, fetched.texts, fetched.words_seq) = (row.get(3), row.get(4), row.get(5));
         }
         for row in next() {
             let n = row.get::<_, i64>(0) as usize - 1;

@@ -8,13 +8,14 @@
 //!
 //! So numbers follow the order of commits without gaps, and rules hold when several nodes write.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use hark_archive::effects::Effects;
 use hark_archive::store::NumberedRecord;
-use hark_archive::{CommitError, CommitResult, Outcome, Record, Write};
+use hark_archive::{CommitError, CommitResult, Outcome, Record, TextSource, Write};
 use tokio_postgres::types::ToSql;
 
 use crate::label_values::ValueTally;
@@ -30,11 +31,13 @@ use crate::{line, listen};
 use copy::CopyRows;
 use fetch::FetchedState;
 use play::BatchReplay;
+use words::{WordRows, mark};
 
 mod copy;
 mod fetch;
 pub(crate) mod placed;
 mod play;
+pub(crate) mod words;
 
 /// Most records of other processes delivered with a batch.
 const NEWS_MAX: i64 = 20_000;
@@ -168,6 +171,9 @@ fn attempt(
         parts = inner.set_parts(Parts::read(session, fetched.parts)?);
     }
     let before = news(position, session, seq)?;
+    let (texts, mut words_seq) = (inner.indexes(fetched.texts), fetched.words_seq);
+    // Above a put that was not indexed none is, until the ones below are.
+    let texts = texts.filter(|_| words_seq == seq);
     let mut play = BatchReplay::new(inner, session, fetched, position);
     let mut committed = CommitResult {
         outcomes: Vec::with_capacity(writes.len()),
@@ -207,9 +213,13 @@ fn attempt(
     }
     let gone = delete(inner, session, &deleted)?;
     committed.bytes = insert(inner, session, &kept)?;
+    if let Some(texts) = texts {
+        committed.bytes += insert_words(inner, session, texts, &kept)?;
+        words_seq = last;
+    }
     let records = records.saturating_add_unsigned(kept.len() as u64) - gone;
     let said = i32::from(!deleted.is_empty());
-    let advance: [&(dyn ToSql + Sync); 3] = [&last, &records, &said];
+    let advance: [&(dyn ToSql + Sync); 4] = [&last, &records, &said, &words_seq];
     session.query(StatementForm::Advance, &advance)?;
     session.batch("COMMIT")?;
     let kept = kept.iter().map(|(_, put)| put.key).collect();
@@ -249,8 +259,11 @@ fn delete(
     let ids: Vec<&[u8]> = deleted.iter().map(|key| &key.id[..]).collect();
     let lists = !inner.nature.listed_labels.is_empty();
     let delete = if lists { StatementForm::DeleteListed } else { StatementForm::Delete };
-    let answers =
-        session.pipeline(&[(delete, &[&times, &ids]), (StatementForm::DeleteForbids, &[&ids])])?;
+    let marks: Vec<i64> = deleted.iter().map(|key| mark(&key.id)).collect();
+    let answers = session.pipeline(&[
+        (delete, &[&times, &ids, &marks]),
+        (StatementForm::DeleteForbids, &[&ids]),
+    ])?;
     Ok(answers[0].first().map_or(0, |row| row.get(0)))
 }
 
@@ -291,6 +304,24 @@ fn insert(
         session.query(StatementForm::AddForbids, &columns)?;
     }
     Ok(making.bytes as u64)
+}
+
+/// Inserts the rows of records' words, and returns their bytes.
+fn insert_words(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+    texts: &Arc<dyn TextSource>,
+    kept: &[(i64, &PreparedPut<'_>)],
+) -> Result<u64, StatementError> {
+    let mut rows = WordRows::new(texts, &inner.terms);
+    for (_, put) in kept {
+        rows.add(&put.record, &put.key);
+        if rows.are_many() {
+            rows.write(session)?;
+        }
+    }
+    rows.write(session)?;
+    Ok(rows.bytes())
 }
 
 /// Encodes the rows of records, of their tags, and of what the records forbid.

@@ -54,7 +54,11 @@ impl Layout for CitusLayout {
                 .into(),
             // Others are told after the workers have committed.
             StatementForm::Advance => "UPDATE state SET seq = $1, records = $2 \
-                WHERE $3::int IS NOT NULL"
+                WHERE $3::int IS NOT NULL AND $4::bigint IS NOT NULL"
+                .into(),
+            // Words are not indexed on a cluster.
+            StatementForm::Lock => "SELECT seq, records, parts, line, NULL::bigint, 0::bigint \
+                FROM state FOR UPDATE"
                 .into(),
             StatementForm::News => "SELECT r.seq, r.body FROM record r WHERE r.seq > $1 \
                 AND r.seq <= $2 ORDER BY r.seq LIMIT $3"

@@ -33,7 +33,7 @@ SELECT r.time FROM record r ORDER BY r.time LIMIT 1
 -- Enter
 SELECT pg_advisory_lock(hashtextextended(current_schema(), 7235419860234518))
 -- Lock
-SELECT seq, records, parts, line FROM state FOR UPDATE
+SELECT seq, records, parts, line, NULL::bigint, 0::bigint FROM state FOR UPDATE
 -- Known
 SELECT array_position($2::bytea[], p.id)::bigint FROM id_place p WHERE p.id = ANY($2) AND cardinality($1::bigint[]) >= 0
 -- Forbids
@@ -57,7 +57,7 @@ COPY id_place (id, place) FROM STDIN BINARY
 -- AddForbids
 INSERT INTO forbid SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])
 -- Advance
-UPDATE state SET seq = $1, records = $2 WHERE $3::int IS NOT NULL
+UPDATE state SET seq = $1, records = $2 WHERE $3::int IS NOT NULL AND $4::bigint IS NOT NULL
 -- Leave
 SELECT pg_advisory_unlock(hashtextextended(current_schema(), 7235419860234518))
 -- LeaveTelling
@@ -75,13 +75,20 @@ SELECT count(*), max(seq) FROM (SELECT seq FROM retired_record_19000 WHERE seq >
 -- retire_part
 CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_19000 WHERE kind = ANY('{5,62}'::int[]);
          CREATE TEMP TABLE spared_tag ON COMMIT DROP AS SELECT t.* FROM spared_record r CROSS JOIN LATERAL (SELECT DISTINCT unnest(r.terms) AS term) v CROSS JOIN LATERAL (SELECT t.* FROM tag_19000 t WHERE t.term = v.term AND t.kind = r.kind AND t.time = r.time AND t.id = r.id OFFSET 0) t;
+         CREATE TEMP TABLE spared_worded ON COMMIT DROP AS SELECT w.* FROM spared_record r CROSS JOIN LATERAL (SELECT w.* FROM worded_19000 w WHERE w.time = r.time AND w.mark = ((('x' || encode(substr(r.id, 1, 8), 'hex'))::bit(64)::bigint | 3) - 3) # (-9223372036854775808) AND w.kind = r.kind OFFSET 0) w;
+         CREATE TEMP TABLE spared_word ON COMMIT DROP AS SELECT w.* FROM spared_worded l CROSS JOIN LATERAL (SELECT unnest(l.words) AS word) v CROSS JOIN LATERAL (SELECT w.* FROM word_19000 w WHERE w.word = v.word AND w.kind = l.kind AND w.time = l.time AND w.mark >= l.mark AND w.mark <= l.mark + 3 OFFSET 0) w;
          SET LOCAL lock_timeout = 50;
          ALTER TABLE record DETACH PARTITION record_19000;
          ALTER TABLE tag DETACH PARTITION tag_19000;
+         ALTER TABLE word DETACH PARTITION word_19000;
+         ALTER TABLE worded DETACH PARTITION worded_19000;
          ALTER TABLE record_19000 RENAME TO retired_record_19000;
          ALTER TABLE tag_19000 RENAME TO retired_tag_19000;
+         DROP TABLE word_19000, worded_19000;
          INSERT INTO record SELECT * FROM spared_record;
          INSERT INTO tag SELECT * FROM spared_tag;
+         INSERT INTO word SELECT * FROM spared_word;
+         INSERT INTO worded SELECT * FROM spared_worded;
          DELETE FROM part WHERE number = 19000;
          INSERT INTO retired VALUES (19000, 100);
          UPDATE state SET parts = parts + 1, records = records + 3 - 100;

@@ -135,6 +135,26 @@ pub(crate) enum StatementForm {
     Expired,
     /// The parts.
     Parts,
+    /// Which words are indexed, up to which put, and the newest put.
+    WordState,
+    /// The next rows of index ranges of (word, kind), with the classes of further words.
+    WordKeys(Order),
+    /// The words that begin in the same way.
+    WordsFrom,
+    /// How many rows words have, each of each kind up to a bound.
+    WordSize,
+    /// Records by time and the first bits of their ids: of all parts, or of one.
+    WordBodies(Option<i64>),
+    /// Bodies of keys that have some words.
+    WordedBodies(Option<i64>),
+    /// Inserts the rows of words.
+    CopyWords,
+    /// Inserts the words of records.
+    CopyWorded,
+    /// Notes up to which put words are indexed.
+    AdvanceWords,
+    /// The numbers of puts that are still stored.
+    StillThere,
     /// The next rows of a window of time. This form and those below are for distributed tables.
     Window(WindowForm),
     /// Some keys and places of a window, in no order.
@@ -210,6 +230,18 @@ impl StatementForm {
             Self::News => "news",
             Self::Expired => "expired",
             Self::Parts => "parts",
+            Self::WordState => "word_state",
+            Self::WordKeys(_) => "word_keys",
+            Self::WordsFrom => "words_from",
+            Self::WordSize => "word_size",
+            Self::WordBodies(None) => "word_bodies",
+            Self::WordBodies(Some(_)) => "part_word_bodies",
+            Self::WordedBodies(None) => "worded_bodies",
+            Self::WordedBodies(Some(_)) => "part_worded_bodies",
+            Self::CopyWords => "copy_words",
+            Self::CopyWorded => "copy_worded",
+            Self::AdvanceWords => "advance_words",
+            Self::StillThere => "still_there",
             Self::Window(WindowForm { table: WindowTable::Tag, .. }) => "term_window",
             Self::Window(WindowForm { table: WindowTable::Author, .. }) => "author_window",
             Self::Window(WindowForm { table: WindowTable::Record, .. }) => "record_window",

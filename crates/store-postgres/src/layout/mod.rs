@@ -8,6 +8,7 @@ pub(crate) use plain::PlainLayout;
 mod citus;
 mod form;
 mod plain;
+mod words;
 
 /// A migration: its number, its name and its text. What has been released is never changed.
 pub(crate) type MigrationText = (i32, &'static str, &'static str);
@@ -115,6 +116,7 @@ mod tests {
                 StatementForm::TimeKeysBut(order),
                 StatementForm::TimePage(order),
                 StatementForm::TimePageBut(order),
+                StatementForm::WordKeys(order),
                 StatementForm::TermTimePage(order, None),
                 StatementForm::TermTimePage(order, Some(7)),
             ]);
@@ -161,6 +163,17 @@ mod tests {
             StatementForm::News,
             StatementForm::Expired,
             StatementForm::Parts,
+            StatementForm::WordState,
+            StatementForm::WordsFrom,
+            StatementForm::WordSize,
+            StatementForm::WordBodies(None),
+            StatementForm::WordBodies(Some(7)),
+            StatementForm::WordedBodies(None),
+            StatementForm::WordedBodies(Some(7)),
+            StatementForm::CopyWords,
+            StatementForm::CopyWorded,
+            StatementForm::AdvanceWords,
+            StatementForm::StillThere,
         ]);
         forms
     }

@@ -5,6 +5,7 @@
 
 use hark_archive::Order;
 
+use super::words::DELETE_WORDS;
 use super::{Layout, MigrationText, StatementForm};
 
 /// The tables as `migrations/` makes them.
@@ -17,6 +18,10 @@ const LOWER_VALUES: &str = "ended AS (DELETE FROM label_value v USING lost l \
     WHERE v.term = l.term AND v.records <= l.records), \
     lowered AS (UPDATE label_value v SET records = v.records - l.records FROM lost l \
     WHERE v.term = l.term AND v.records > l.records)";
+
+/// The mark of a record, of class 0: the first 62 bits of its id, with the first one turned over.
+const MARK: &str = "((('x' || encode(substr(r.id, 1, 8), 'hex'))::bit(64)::bigint | 3) - 3) \
+    # (-9223372036854775808)";
 
 /// How long retiring a part may wait for its lock, as queries wait behind it.
 const LOCK_TIMEOUT_MS: u32 = 50;
@@ -85,7 +90,9 @@ impl Layout for PlainLayout {
                 )
             }
             StatementForm::Begin => "BEGIN".into(),
-            StatementForm::Lock => "SELECT seq, records, parts, line FROM state FOR UPDATE".into(),
+            StatementForm::Lock => "SELECT seq, records, parts, line, texts, words_seq \
+                FROM state FOR UPDATE"
+                .into(),
             StatementForm::Known => "SELECT v.n FROM unnest($1::bigint[], $2::bytea[]) \
                 WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id FROM record r \
                 WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b \
@@ -106,13 +113,15 @@ impl Layout for PlainLayout {
                 AND t.kind = v.kind OFFSET 0) t CROSS JOIN LATERAL (SELECT r.body FROM record r \
                 WHERE r.time = t.time AND r.id = t.id LIMIT 1) r"
                 .into(),
-            StatementForm::Delete => "WITH gone AS (DELETE FROM record r USING \
-                unnest($1::bigint[], $2::bytea[]) AS v(time, id) WHERE r.time = v.time AND r.id = v.id \
-                RETURNING r.time, r.id, r.kind, r.terms), tags AS (DELETE FROM tag t USING \
-                (SELECT g.time, g.id, g.kind, unnest(g.terms) AS term FROM gone g) g \
-                WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id) \
-                SELECT count(*) FROM gone"
-                .into(),
+            StatementForm::Delete => format!(
+                "WITH gone AS (DELETE FROM record r USING \
+                 unnest($1::bigint[], $2::bytea[], $3::bigint[]) AS v(time, id, mark) \
+                 WHERE r.time = v.time AND r.id = v.id \
+                 RETURNING r.time, r.id, r.kind, r.terms, v.mark), tags AS (DELETE FROM tag t USING \
+                 (SELECT g.time, g.id, g.kind, unnest(g.terms) AS term FROM gone g) g \
+                 WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id), \
+                 {DELETE_WORDS}{COUNT_GONE}"
+            ),
             StatementForm::DeleteListed => {
                 let delete = self.text(StatementForm::Delete);
                 let (delete, count) = delete.split_at(delete.len() - COUNT_GONE.len());
@@ -139,8 +148,8 @@ impl Layout for PlainLayout {
             StatementForm::Values => "SELECT term, value, records FROM label_value \
                 WHERE name = $1 AND term > $2 ORDER BY term LIMIT $3"
                 .into(),
-            StatementForm::Advance => "WITH s AS (UPDATE state SET seq = $1, records = $2 \
-                RETURNING seq, parts, line) SELECT pg_notify(current_schema(), \
+            StatementForm::Advance => "WITH s AS (UPDATE state SET seq = $1, records = $2, \
+                words_seq = $4 RETURNING seq, parts, line) SELECT pg_notify(current_schema(), \
                 seq || ' ' || $3::int || ' ' || parts || ' ' || line) FROM s"
                 .into(),
             // Without records, one row is still returned, for the line and its number.
@@ -150,7 +159,7 @@ impl Layout for PlainLayout {
                 .into(),
             StatementForm::Expired => "SELECT id FROM record WHERE expires <= $1 LIMIT $2".into(),
             StatementForm::Parts => "SELECT start, stop, number FROM part ORDER BY start".into(),
-            form => super::citus::text(form),
+            form => super::words::text(form).unwrap_or_else(|| super::citus::text(form)),
         }
     }
 
@@ -179,12 +188,13 @@ impl Layout for PlainLayout {
             (1, "shelf", include_str!("../../migrations/0001_shelf.sql")),
             (2, "line", include_str!("../../migrations/0002_line.sql")),
             (3, "label_values", include_str!("../../migrations/0003_label_values.sql")),
+            (4, "words", include_str!("../../migrations/0004_words.sql")),
         ]
     }
 
     fn make_part(&self, number: u64, start: i64, stop: i64) -> Vec<String> {
         let mut texts = Vec::new();
-        for table in ["record", "tag"] {
+        for table in ["record", "tag", "word", "worded"] {
             texts.push(format!(
                 "CREATE TABLE {table}_{number} (LIKE {table});
                      ALTER TABLE {table}_{number} SET (autovacuum_vacuum_insert_scale_factor = 0.05,
@@ -223,13 +233,26 @@ impl Layout for PlainLayout {
              CROSS JOIN LATERAL (SELECT DISTINCT unnest(r.terms) AS term) v \
              CROSS JOIN LATERAL (SELECT t.* FROM tag_{number} t WHERE t.term = v.term \
                  AND t.kind = r.kind AND t.time = r.time AND t.id = r.id OFFSET 0) t;
+         CREATE TEMP TABLE spared_worded ON COMMIT DROP AS SELECT w.* FROM spared_record r \
+             CROSS JOIN LATERAL (SELECT w.* FROM worded_{number} w WHERE w.time = r.time \
+                 AND w.mark = {MARK} AND w.kind = r.kind OFFSET 0) w;
+         CREATE TEMP TABLE spared_word ON COMMIT DROP AS SELECT w.* FROM spared_worded l \
+             CROSS JOIN LATERAL (SELECT unnest(l.words) AS word) v \
+             CROSS JOIN LATERAL (SELECT w.* FROM word_{number} w WHERE w.word = v.word \
+                 AND w.kind = l.kind AND w.time = l.time AND w.mark >= l.mark \
+                 AND w.mark <= l.mark + 3 OFFSET 0) w;
          SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
          ALTER TABLE record DETACH PARTITION record_{number};
          ALTER TABLE tag DETACH PARTITION tag_{number};
+         ALTER TABLE word DETACH PARTITION word_{number};
+         ALTER TABLE worded DETACH PARTITION worded_{number};
          ALTER TABLE record_{number} RENAME TO retired_record_{number};
          ALTER TABLE tag_{number} RENAME TO retired_tag_{number};
+         DROP TABLE word_{number}, worded_{number};
          INSERT INTO record SELECT * FROM spared_record;
          INSERT INTO tag SELECT * FROM spared_tag;
+         INSERT INTO word SELECT * FROM spared_word;
+         INSERT INTO worded SELECT * FROM spared_worded;
          DELETE FROM part WHERE number = {number};
          INSERT INTO retired VALUES ({number}, {records});
          UPDATE state SET parts = parts + 1, records = records + {moved} - {records};
@@ -331,7 +354,7 @@ fn page(
 }
 
 /// Returns the name of the table of all parts, or of one part.
-fn of_part(table: &str, part: Option<i64>) -> String {
+pub(super) fn of_part(table: &str, part: Option<i64>) -> String {
     part.map_or_else(|| table.into(), |number| format!("{table}_{number}"))
 }
 

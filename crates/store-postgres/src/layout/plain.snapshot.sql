@@ -12,6 +12,8 @@ SELECT 1::bigint, r.time, r.id, r.author FROM record r WHERE r.time <= $1::bigin
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
 -- TimePageBut(NewestFirst)
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.kind <> ALL($7::int[]) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
+-- WordKeys(NewestFirst)
+SELECT v.n, r.time, r.mark, ARRAY(SELECT (SELECT (w.mark & 3)::int FROM word w WHERE w.word = o.word AND w.kind = v.kind AND w.time = r.time AND w.mark >= (r.mark | 3) - 3 AND w.mark <= (r.mark | 3) LIMIT 1) FROM unnest($8::bytea[]) AS o(word)) FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS v(word, kind, time, mark, n) CROSS JOIN LATERAL (SELECT r.time, r.mark FROM word r WHERE r.word = v.word AND r.kind = v.kind AND r.time >= $5 AND r.time <= $6 AND r.time <= v.time AND (r.time < v.time OR r.mark >= v.mark) ORDER BY r.time DESC, r.mark LIMIT $7) r
 -- TermTimePage(NewestFirst, None)
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND (r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
 -- TermTimePage(NewestFirst, Some(7))
@@ -46,6 +48,8 @@ SELECT 1::bigint, r.time, r.id, r.author FROM record r WHERE r.time >= $1::bigin
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
 -- TimePageBut(OldestFirst)
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.kind <> ALL($7::int[]) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
+-- WordKeys(OldestFirst)
+SELECT v.n, r.time, r.mark, ARRAY(SELECT (SELECT (w.mark & 3)::int FROM word w WHERE w.word = o.word AND w.kind = v.kind AND w.time = r.time AND w.mark >= (r.mark | 3) - 3 AND w.mark <= (r.mark | 3) LIMIT 1) FROM unnest($8::bytea[]) AS o(word)) FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS v(word, kind, time, mark, n) CROSS JOIN LATERAL (SELECT r.time, r.mark FROM word r WHERE r.word = v.word AND r.kind = v.kind AND r.time >= $5 AND r.time <= $6 AND r.time >= v.time AND (r.time > v.time OR r.mark >= v.mark) ORDER BY r.time, r.mark LIMIT $7) r
 -- TermTimePage(OldestFirst, None)
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND (r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
 -- TermTimePage(OldestFirst, Some(7))
@@ -99,7 +103,7 @@ SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS v(t
 -- Begin
 BEGIN
 -- Lock
-SELECT seq, records, parts, line FROM state FOR UPDATE
+SELECT seq, records, parts, line, texts, words_seq FROM state FOR UPDATE
 -- Known
 SELECT v.n FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id FROM record r WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b WHERE b.id = v.id
 -- Forbids
@@ -109,9 +113,9 @@ SELECT v.n, r.time, r.id FROM unnest($1::bytea[], $2::int[]) WITH ORDINALITY AS 
 -- TermSlots
 SELECT v.n, t.time, t.id, r.body FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY AS v(term, kind, n) CROSS JOIN LATERAL (SELECT t.time, t.id FROM tag t WHERE t.term = v.term AND t.kind = v.kind OFFSET 0) t CROSS JOIN LATERAL (SELECT r.body FROM record r WHERE r.time = t.time AND r.id = t.id LIMIT 1) r
 -- Delete
-WITH gone AS (DELETE FROM record r USING unnest($1::bigint[], $2::bytea[]) AS v(time, id) WHERE r.time = v.time AND r.id = v.id RETURNING r.time, r.id, r.kind, r.terms), tags AS (DELETE FROM tag t USING (SELECT g.time, g.id, g.kind, unnest(g.terms) AS term FROM gone g) g WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id) SELECT count(*) FROM gone
+WITH gone AS (DELETE FROM record r USING unnest($1::bigint[], $2::bytea[], $3::bigint[]) AS v(time, id, mark) WHERE r.time = v.time AND r.id = v.id RETURNING r.time, r.id, r.kind, r.terms, v.mark), tags AS (DELETE FROM tag t USING (SELECT g.time, g.id, g.kind, unnest(g.terms) AS term FROM gone g) g WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id), listed AS (DELETE FROM worded w USING gone g WHERE w.time = g.time AND w.mark = g.mark AND w.kind = g.kind RETURNING w.time, w.mark, w.kind, w.words), words AS (DELETE FROM word w USING (SELECT l.time, l.mark, l.kind, unnest(l.words) AS word FROM listed l) l WHERE w.word = l.word AND w.kind = l.kind AND w.time = l.time AND w.mark >= l.mark AND w.mark <= l.mark + 3) SELECT count(*) FROM gone
 -- DeleteListed
-WITH gone AS (DELETE FROM record r USING unnest($1::bigint[], $2::bytea[]) AS v(time, id) WHERE r.time = v.time AND r.id = v.id RETURNING r.time, r.id, r.kind, r.terms), tags AS (DELETE FROM tag t USING (SELECT g.time, g.id, g.kind, unnest(g.terms) AS term FROM gone g) g WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id), lost AS (SELECT t.term, count(*) AS records FROM gone g CROSS JOIN LATERAL unnest(g.terms) AS t(term) GROUP BY t.term), ended AS (DELETE FROM label_value v USING lost l WHERE v.term = l.term AND v.records <= l.records), lowered AS (UPDATE label_value v SET records = v.records - l.records FROM lost l WHERE v.term = l.term AND v.records > l.records) SELECT count(*) FROM gone
+WITH gone AS (DELETE FROM record r USING unnest($1::bigint[], $2::bytea[], $3::bigint[]) AS v(time, id, mark) WHERE r.time = v.time AND r.id = v.id RETURNING r.time, r.id, r.kind, r.terms, v.mark), tags AS (DELETE FROM tag t USING (SELECT g.time, g.id, g.kind, unnest(g.terms) AS term FROM gone g) g WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id), listed AS (DELETE FROM worded w USING gone g WHERE w.time = g.time AND w.mark = g.mark AND w.kind = g.kind RETURNING w.time, w.mark, w.kind, w.words), words AS (DELETE FROM word w USING (SELECT l.time, l.mark, l.kind, unnest(l.words) AS word FROM listed l) l WHERE w.word = l.word AND w.kind = l.kind AND w.time = l.time AND w.mark >= l.mark AND w.mark <= l.mark + 3), lost AS (SELECT t.term, count(*) AS records FROM gone g CROSS JOIN LATERAL unnest(g.terms) AS t(term) GROUP BY t.term), ended AS (DELETE FROM label_value v USING lost l WHERE v.term = l.term AND v.records <= l.records), lowered AS (UPDATE label_value v SET records = v.records - l.records FROM lost l WHERE v.term = l.term AND v.records > l.records) SELECT count(*) FROM gone
 -- DeleteForbids
 DELETE FROM forbid WHERE id = ANY($1::bytea[])
 -- CopyRecords
@@ -125,13 +129,35 @@ INSERT INTO label_value SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::b
 -- Values
 SELECT term, value, records FROM label_value WHERE name = $1 AND term > $2 ORDER BY term LIMIT $3
 -- Advance
-WITH s AS (UPDATE state SET seq = $1, records = $2 RETURNING seq, parts, line) SELECT pg_notify(current_schema(), seq || ' ' || $3::int || ' ' || parts || ' ' || line) FROM s
+WITH s AS (UPDATE state SET seq = $1, records = $2, words_seq = $4 RETURNING seq, parts, line) SELECT pg_notify(current_schema(), seq || ' ' || $3::int || ' ' || parts || ' ' || line) FROM s
 -- News
 SELECT s.line, s.seq, r.seq, r.body FROM state s LEFT JOIN LATERAL (SELECT r.seq, r.body FROM record r WHERE r.seq > $1 AND r.seq <= $2 ORDER BY r.seq LIMIT $3) r ON true
 -- Expired
 SELECT id FROM record WHERE expires <= $1 LIMIT $2
 -- Parts
 SELECT start, stop, number FROM part ORDER BY start
+-- WordState
+SELECT texts, words_seq, seq FROM state
+-- WordsFrom
+WITH RECURSIVE k AS ((SELECT r.word FROM word r WHERE r.word >= $1::bytea AND r.word < $2::bytea ORDER BY r.word LIMIT 1) UNION ALL SELECT (SELECT r.word FROM word r WHERE r.word > k.word AND r.word < $2::bytea ORDER BY r.word LIMIT 1) FROM k WHERE k.word IS NOT NULL) SELECT word FROM k WHERE word IS NOT NULL LIMIT $3
+-- WordSize
+SELECT coalesce(sum(r.rows), 0)::bigint FROM unnest($1::bytea[]) AS v(word) CROSS JOIN unnest($3::int[]) AS k(kind) CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT 1 FROM word r WHERE r.word = v.word AND r.kind = k.kind LIMIT $2) r) r
+-- WordBodies(None)
+SELECT v.n, b.time, b.id, b.body FROM unnest($1::bigint[], $2::bytea[], $3::bytea[]) WITH ORDINALITY AS v(time, low, high, n) CROSS JOIN LATERAL (SELECT r.time, r.id, r.seq, r.terms, r.body FROM record r WHERE r.time = v.time AND r.id >= v.low AND r.id <= v.high ORDER BY r.time DESC, r.id LIMIT 16) b WHERE b.seq <= $4 AND ($5::bigint[] IS NULL OR b.terms && $5)
+-- WordBodies(Some(7))
+SELECT v.n, b.time, b.id, b.body FROM unnest($1::bigint[], $2::bytea[], $3::bytea[]) WITH ORDINALITY AS v(time, low, high, n) CROSS JOIN LATERAL (SELECT r.time, r.id, r.seq, r.terms, r.body FROM record_7 r WHERE r.time = v.time AND r.id >= v.low AND r.id <= v.high ORDER BY r.time DESC, r.id LIMIT 16) b WHERE b.seq <= $4 AND ($5::bigint[] IS NULL OR b.terms && $5)
+-- WordedBodies(None)
+SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[], $5::bigint[]) WITH ORDINALITY AS v(time, id, mark, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, r.kind, r.terms, r.body FROM record r WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4) AND (SELECT count(*) FROM unnest($6::bytea[]) AS o(word) CROSS JOIN LATERAL (SELECT FROM word w WHERE w.word = o.word AND w.kind = b.kind AND w.time = v.time AND w.mark >= v.mark AND w.mark <= v.mark + 3 LIMIT 1) w) = cardinality($6::bytea[])
+-- WordedBodies(Some(7))
+SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[], $5::bigint[]) WITH ORDINALITY AS v(time, id, mark, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, r.kind, r.terms, r.body FROM record_7 r WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4) AND (SELECT count(*) FROM unnest($6::bytea[]) AS o(word) CROSS JOIN LATERAL (SELECT FROM word w WHERE w.word = o.word AND w.kind = b.kind AND w.time = v.time AND w.mark >= v.mark AND w.mark <= v.mark + 3 LIMIT 1) w) = cardinality($6::bytea[])
+-- CopyWords
+COPY word (time, mark, kind, word) FROM STDIN BINARY
+-- CopyWorded
+COPY worded (time, mark, kind, words) FROM STDIN BINARY
+-- AdvanceWords
+UPDATE state SET words_seq = $1
+-- StillThere
+SELECT v.seq FROM unnest($1::bigint[]) AS v(seq) CROSS JOIN LATERAL (SELECT FROM record r WHERE r.seq = v.seq LIMIT 1) r
 -- make_part 0
 CREATE TABLE record_19000 (LIKE record);
                      ALTER TABLE record_19000 SET (autovacuum_vacuum_insert_scale_factor = 0.05,
@@ -151,6 +177,24 @@ CREATE TABLE tag_19000 (LIKE tag);
                      ALTER TABLE tag ATTACH PARTITION tag_19000
                          FOR VALUES FROM (-7) TO (7)
 -- make_part 2
+CREATE TABLE word_19000 (LIKE word);
+                     ALTER TABLE word_19000 SET (autovacuum_vacuum_insert_scale_factor = 0.05,
+                         autovacuum_analyze_scale_factor = 0.05);
+                     WITH moved AS (DELETE FROM word_other WHERE time >= -7 AND time < 7
+                         RETURNING *)
+                     INSERT INTO word_19000 SELECT * FROM moved;
+                     ALTER TABLE word ATTACH PARTITION word_19000
+                         FOR VALUES FROM (-7) TO (7)
+-- make_part 3
+CREATE TABLE worded_19000 (LIKE worded);
+                     ALTER TABLE worded_19000 SET (autovacuum_vacuum_insert_scale_factor = 0.05,
+                         autovacuum_analyze_scale_factor = 0.05);
+                     WITH moved AS (DELETE FROM worded_other WHERE time >= -7 AND time < 7
+                         RETURNING *)
+                     INSERT INTO worded_19000 SELECT * FROM moved;
+                     ALTER TABLE worded ATTACH PARTITION worded_19000
+                         FOR VALUES FROM (-7) TO (7)
+-- make_part 4
 INSERT INTO part VALUES (19000, -7, 7)
 -- count_spared
 SELECT count(*), coalesce(sum(1 + cardinality(terms)), 0)::bigint FROM (SELECT terms FROM record_19000 WHERE kind = ANY($1) LIMIT $2) r
@@ -161,13 +205,20 @@ SELECT count(*), max(seq) FROM (SELECT seq FROM retired_record_19000 WHERE seq >
 -- retire_part
 CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_19000 WHERE kind = ANY('{5,62}'::int[]);
          CREATE TEMP TABLE spared_tag ON COMMIT DROP AS SELECT t.* FROM spared_record r CROSS JOIN LATERAL (SELECT DISTINCT unnest(r.terms) AS term) v CROSS JOIN LATERAL (SELECT t.* FROM tag_19000 t WHERE t.term = v.term AND t.kind = r.kind AND t.time = r.time AND t.id = r.id OFFSET 0) t;
+         CREATE TEMP TABLE spared_worded ON COMMIT DROP AS SELECT w.* FROM spared_record r CROSS JOIN LATERAL (SELECT w.* FROM worded_19000 w WHERE w.time = r.time AND w.mark = ((('x' || encode(substr(r.id, 1, 8), 'hex'))::bit(64)::bigint | 3) - 3) # (-9223372036854775808) AND w.kind = r.kind OFFSET 0) w;
+         CREATE TEMP TABLE spared_word ON COMMIT DROP AS SELECT w.* FROM spared_worded l CROSS JOIN LATERAL (SELECT unnest(l.words) AS word) v CROSS JOIN LATERAL (SELECT w.* FROM word_19000 w WHERE w.word = v.word AND w.kind = l.kind AND w.time = l.time AND w.mark >= l.mark AND w.mark <= l.mark + 3 OFFSET 0) w;
          SET LOCAL lock_timeout = 50;
          ALTER TABLE record DETACH PARTITION record_19000;
          ALTER TABLE tag DETACH PARTITION tag_19000;
+         ALTER TABLE word DETACH PARTITION word_19000;
+         ALTER TABLE worded DETACH PARTITION worded_19000;
          ALTER TABLE record_19000 RENAME TO retired_record_19000;
          ALTER TABLE tag_19000 RENAME TO retired_tag_19000;
+         DROP TABLE word_19000, worded_19000;
          INSERT INTO record SELECT * FROM spared_record;
          INSERT INTO tag SELECT * FROM spared_tag;
+         INSERT INTO word SELECT * FROM spared_word;
+         INSERT INTO worded SELECT * FROM spared_worded;
          DELETE FROM part WHERE number = 19000;
          INSERT INTO retired VALUES (19000, 100);
          UPDATE state SET parts = parts + 1, records = records + 3 - 100;
@@ -327,4 +378,47 @@ CREATE TABLE label_value (
 CREATE TABLE listed_label (
     name smallint PRIMARY KEY
 );
+
+-- migration 4 words
+-- The words of records, for full-text search. A word is its folded text, in UTF-8: words are compared as bytes,
+-- whatever the database's encoding and collation, and the beginning of a word is a range of the index.
+
+-- Which texts the words are of: a number that changes with the settings. Not known before anyone indexes.
+ALTER TABLE state ADD COLUMN texts bigint;
+-- Words are indexed of all puts up to this number, and of none above it.
+ALTER TABLE state ADD COLUMN words_seq bigint NOT NULL DEFAULT 0;
+
+-- A row for each word of a record: a page of what has a word is a range of this index.
+CREATE TABLE word (
+    time bigint NOT NULL,
+    -- The first 62 bits of the record's id and, in the lowest two, the word's class. With the first bit
+    -- turned over, so that the order is that of ids.
+    mark bigint NOT NULL,
+    kind integer NOT NULL,
+    word bytea NOT NULL
+) PARTITION BY RANGE (time);
+CREATE INDEX ON word (word, kind, time DESC, mark);
+
+-- The words of each record, by which they are deleted with it, whatever the settings are then.
+CREATE TABLE worded (
+    time bigint NOT NULL,
+    -- As in `word`, of class 0.
+    mark bigint NOT NULL,
+    kind integer NOT NULL,
+    words bytea[] NOT NULL
+) PARTITION BY RANGE (time);
+CREATE INDEX ON worded (time, mark);
+
+CREATE TABLE word_other PARTITION OF word DEFAULT;
+CREATE TABLE worded_other PARTITION OF worded DEFAULT;
+DO $$ DECLARE
+    p record;
+BEGIN
+    FOR p IN SELECT number, start, stop FROM part LOOP
+        EXECUTE format('CREATE TABLE word_%s PARTITION OF word FOR VALUES FROM (%s) TO (%s)',
+            p.number, p.start, p.stop);
+        EXECUTE format('CREATE TABLE worded_%s PARTITION OF worded FOR VALUES FROM (%s) TO (%s)',
+            p.number, p.start, p.stop);
+    END LOOP;
+END $$;
 

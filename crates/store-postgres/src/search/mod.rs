@@ -7,14 +7,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hark_archive::query::UngatedQuery;
 use hark_archive::query::plan::Set;
+use hark_archive::query::ranked::RankBound;
+use hark_archive::query::{LazyWords, UngatedQuery};
 use hark_archive::{Order, Query, Record, Search, SearchError, SearchProgress};
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use crate::commit::words::mark;
 use crate::layout::StatementForm;
 use crate::line::TimelinePosition;
 use crate::replica::QuerySessions;
@@ -24,6 +26,7 @@ use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 use walk::{GatherResult, IndexWalk, PageWalk};
 use windows::WindowWalk;
+use words::WordWalk;
 
 pub(crate) use several::Finders;
 
@@ -31,6 +34,7 @@ mod plan;
 mod several;
 mod walk;
 pub(crate) mod windows;
+mod words;
 
 /// Most records fetched at a time.
 const FETCH_MAX: usize = 500;
@@ -38,6 +42,8 @@ const FETCH_MAX: usize = 500;
 const FETCH_PARTS_MAX: usize = 4;
 /// Least number of records fetched at a time, however long the records are.
 const FETCH_MIN: usize = 16;
+/// Most records whose words are read at a time, and the least that a ranked search reads.
+const WORDS_READ_MAX: usize = 64;
 /// Bytes of records that every search may keep between slices. Other records are fetched again.
 const KEPT_BYTES: usize = 64 << 10;
 /// Bytes of records that a search keeps if it gets a permit from `PostgresState::room`.
@@ -60,6 +66,14 @@ pub(crate) struct SqlQuery {
     pub(crate) seq: i64,
     /// The only set that may drive the search. `None` leaves the choice to the planner.
     pub(crate) driver: Option<Set>,
+    /// The query without its words, which are the dearest to compare.
+    plain: Query,
+    /// The bound of the ranked search that this one is part of. That search compares words itself.
+    pub(crate) rank: Option<Arc<RankBound>>,
+    /// How many of the best records are wanted, in a ranked search.
+    pub(crate) best: usize,
+    /// Words that records must have to be read, if they are indexed and no word drives the search.
+    probes: Vec<Vec<u8>>,
 }
 
 impl SqlQuery {
@@ -105,7 +119,9 @@ impl SqlQuery {
         let common = common.collect();
         let listed = query.labels.iter().map(|set| nature.listed_labels.contains(&set.name));
         let listed = listed.collect();
-        Self { query, terms, common, listed, seq, driver: None }
+        let plain = Query { words: None, ..query.clone() };
+        let (driver, rank, best, probes) = (None, None, 0, Vec::new());
+        Self { query, terms, common, listed, seq, driver, plain, rank, best, probes }
     }
 
     /// Returns the first and the last kind of each range between the excluded kinds. `None` if the
@@ -174,6 +190,8 @@ enum SearchStage {
     Pages(Box<PageWalk>),
     /// The search reads windows of distributed tables.
     Windows(Box<WindowWalk>),
+    /// A walk along index ranges of words reads the records.
+    Words(Box<WordWalk>),
     /// All keys are found.
     Found,
 }
@@ -244,7 +262,15 @@ impl Finder {
     /// Returns how many keys yield the wanted number of records, if the share of matches stays the
     /// same.
     fn reach(&self) -> usize {
-        self.wanted().saturating_mul(self.fetched + 1) / (self.matched + 1)
+        let reach = self.wanted().saturating_mul(self.fetched + 1) / (self.matched + 1);
+        if self.asked.rank.is_some() {
+            // A ranked search sets no limit, and ends where no record can be better than those it has.
+            reach.min((self.asked.best + self.fetched).clamp(WORDS_READ_MAX, FETCH_MAX))
+        } else if self.asked.query.words.is_some() {
+            reach.min(WORDS_READ_MAX)
+        } else {
+            reach
+        }
     }
 
     /// Takes a step towards the next record. Returns false if no record is left.
@@ -253,8 +279,14 @@ impl Finder {
         inner: &PostgresState,
         session: &mut DatabaseSession,
     ) -> Result<bool, StatementError> {
-        if !self.keys.is_empty() {
-            self.fetch(inner, session)?;
+        if let Some(key) = self.keys.front() {
+            let time = crate::time::from_db(key.time);
+            if self.asked.rank.as_ref().is_some_and(|bound| !bound.admits_any(time)) {
+                self.keys.clear();
+                self.stage = SearchStage::Found;
+            } else {
+                self.fetch(inner, session)?;
+            }
             return Ok(true);
         }
         let (wanted, reach) = (self.wanted(), self.reach());
@@ -283,6 +315,10 @@ impl Finder {
                 Ok(true)
             }
             SearchStage::Pages(pages) => {
+                let wanted = match self.asked.query.words {
+                    Some(_) => wanted.min(reach),
+                    None => wanted,
+                };
                 let (before, wanted) = (pages.visited, wanted.min(self.page_max));
                 let page = pages.next(&self.asked, &inner.parts(), wanted, session)?;
                 self.visited += pages.visited - before;
@@ -300,6 +336,21 @@ impl Finder {
                 match rows {
                     Some(found) => {
                         self.fetched += usize::try_from(passed).unwrap_or(usize::MAX);
+                        self.matched += found.len();
+                        self.bodies.extend(found);
+                    }
+                    None => self.stage = SearchStage::Found,
+                }
+                Ok(true)
+            }
+            SearchStage::Words(words) => {
+                let (before, fetched) = (words.visited, words.fetched);
+                let reach = reach.min(self.page_max);
+                let found = words.next(&self.asked, &inner.parts(), reach, session)?;
+                self.visited += words.visited - before;
+                self.fetched += words.fetched - fetched;
+                match found {
+                    Some(found) => {
                         self.matched += found.len();
                         self.bodies.extend(found);
                     }
@@ -331,7 +382,8 @@ impl Finder {
         let mut found: Vec<(usize, &[u8])> =
             rows.iter().map(|(index, row)| (*index, row.get(1))).collect();
         found.sort_unstable_by_key(|(index, _)| *index);
-        let found = matching(&self.asked, found.into_iter().map(|(_, body)| body))?;
+        let bodies = found.into_iter().map(|(_, body)| body);
+        let found = matching(&self.asked, bodies, &mut self.visited)?;
         (self.fetched, self.matched) = (self.fetched + count, self.matched + found.len());
         self.bodies.extend(found);
         self.keys.drain(..count);
@@ -349,7 +401,8 @@ impl Finder {
         let placed: Vec<_> = placed.collect();
         let mut found = windows::bodies(session, &placed, self.asked.seq, None)?;
         found.sort_unstable_by(|(a, _), (b, _)| compare(self.asked.query.order, a, b));
-        let found = matching(&self.asked, found.iter().map(|(_, body)| &body[..]))?;
+        let bodies = found.iter().map(|(_, body)| &body[..]);
+        let found = matching(&self.asked, bodies, &mut self.visited)?;
         (self.fetched, self.matched) = (self.fetched + keys.len(), self.matched + found.len());
         self.bodies.extend(found);
         self.keys.drain(..keys.len());
@@ -380,12 +433,35 @@ impl Finder {
             .iter()
             .map(|(times, ids)| [times as _, ids as _, &self.asked.seq as _, &cut as _])
             .collect();
-        let calls: Vec<_> = by_part
+        let probes = &self.asked.probes;
+        let marks: Vec<Vec<i64>> = match probes.is_empty() {
+            true => Vec::new(),
+            false => by_part
+                .values()
+                .map(|indices| indices.iter().map(|&at| mark(&keys[at].id)).collect())
+                .collect(),
+        };
+        let mut given: Vec<Vec<&(dyn ToSql + Sync)>> =
+            values.iter().map(|values| values.to_vec()).collect();
+        for (given, marks) in given.iter_mut().zip(&marks) {
+            given.extend([marks as &(dyn ToSql + Sync), probes]);
+        }
+        let form = |part: Option<i64>| match probes.is_empty() {
+            true => StatementForm::Bodies(part),
+            false => StatementForm::WordedBodies(part),
+        };
+        let mut calls: Vec<_> = by_part
             .keys()
-            .zip(&values)
-            .map(|(part, values)| (StatementForm::Bodies(*part), &values[..]))
+            .zip(&given)
+            .map(|(part, given)| (form(*part), &given[..]))
             .collect();
-        let answers = session.pipeline(&calls)?;
+        if !probes.is_empty() {
+            calls.push((StatementForm::WordState, &[]));
+        }
+        let mut answers = session.pipeline(&calls)?;
+        if !probes.is_empty() {
+            words::still_indexed(&self.asked, &answers.pop().unwrap_or_default())?;
+        }
         let rows = by_part.values().zip(answers).flat_map(|(indices, rows)| {
             rows.into_iter().map(|row| (indices[row.get::<_, i64>(0) as usize - 1], row))
         });
@@ -519,18 +595,27 @@ impl Search for PooledSearch {
     }
 }
 
-/// Returns the records that match the query.
+/// Returns the records that match the query. In a ranked search they may lack its words. Adds the rows
+/// that it takes to compare words.
 fn matching<'a>(
     asked: &SqlQuery,
     bodies: impl Iterator<Item = &'a [u8]>,
+    visited: &mut u64,
 ) -> Result<Vec<Box<[u8]>>, StatementError> {
     let mut found = Vec::new();
     for body in bodies {
         let record = Record::new(body)
             .map_err(|error| StatementError::Refused(format!("a record is damaged: {error}")))?;
-        if asked.query.matches(&record) {
-            found.push(body.into());
+        if !asked.plain.matches(&record) {
+            continue;
         }
+        if let Some(words) = asked.query.words.as_ref().filter(|_| asked.rank.is_none()) {
+            *visited += words.cost(&record);
+            if !words.matches(&record, &LazyWords::default()) {
+                continue;
+            }
+        }
+        found.push(body.into());
     }
     Ok(found)
 }

@@ -10,6 +10,7 @@ use hark_archive::query::plan::Set;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use super::words::IndexedWords;
 use super::walk::{IndexWalk, PAGE_RANGES_MAX, PageWalk, RangeValue};
 use super::{FETCH_MAX, Finder, SearchStage, SqlQuery, compare, matching};
 use crate::layout::StatementForm;
@@ -38,6 +39,7 @@ const MANY_SHARE: i64 = 24;
 enum ConditionValues<'a> {
     Terms(Vec<i64>),
     Authors(Vec<&'a [u8]>),
+    Words(&'a Vec<Vec<u8>>),
 }
 
 impl ConditionValues<'_> {
@@ -45,6 +47,7 @@ impl ConditionValues<'_> {
         match self {
             Self::Terms(terms) => terms.len(),
             Self::Authors(authors) => authors.len(),
+            Self::Words(words) => words.len(),
         }
     }
 
@@ -52,11 +55,16 @@ impl ConditionValues<'_> {
         match self {
             Self::Terms(terms) => terms,
             Self::Authors(authors) => authors,
+            Self::Words(words) => *words,
         }
     }
 
     fn form(&self, terms: StatementForm, authors: StatementForm) -> StatementForm {
-        if matches!(self, Self::Terms(_)) { terms } else { authors }
+        match self {
+            Self::Terms(_) => terms,
+            Self::Authors(_) => authors,
+            Self::Words(_) => StatementForm::WordSize,
+        }
     }
 
     fn value(&self, at: usize) -> RangeValue {
@@ -65,6 +73,8 @@ impl ConditionValues<'_> {
             Self::Authors(authors) => {
                 RangeValue::Author(authors[at].try_into().unwrap_or_default())
             }
+            // Their ranges are walked in another way.
+            Self::Words(_) => RangeValue::Any,
         }
     }
 
@@ -75,6 +85,7 @@ impl ConditionValues<'_> {
             Self::Authors(authors) => {
                 Self::Authors(indices.iter().map(|&at| authors[at]).collect())
             }
+            Self::Words(words) => Self::Words(words),
         }
     }
 }
@@ -104,7 +115,8 @@ impl Finder {
             found.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
             self.visited += ids.len() as u64;
             if whole {
-                let found = matching(asked, found.iter().map(|(_, row)| row.get(2)))?;
+                let bodies = found.iter().map(|(_, row)| row.get(2));
+                let found = matching(asked, bodies, &mut self.visited)?;
                 self.bodies.extend(found);
             } else {
                 self.keys = found.into_iter().map(|(key, _)| key).collect();
@@ -112,7 +124,17 @@ impl Finder {
             return Ok(SearchStage::Found);
         }
         let (kinds, mut visited) = (kinds(asked), 0);
-        let set = choose(asked, session, &mut visited)?;
+        let indexed = IndexedWords::of(asked, session, &mut visited)?;
+        let set = choose(asked, indexed.as_ref(), session, &mut visited)?;
+        if let (Some(indexed), Some(Set::Word(at)), Some(kinds)) = (&indexed, set, &kinds)
+            && let Some(walk) = indexed.walk(at, kinds, asked)
+        {
+            self.driver = set;
+            self.visited += visited;
+            return Ok(SearchStage::Words(Box::new(walk)));
+        }
+        self.asked.probes = indexed.map_or_else(Vec::new, |indexed| indexed.probes());
+        let asked = &self.asked;
         let values = set.and_then(|set| Some((set, values(asked, set)?)));
         if let Some((set, values)) = &values
             && let Some(passed) = most(asked, *set, values, session, &mut visited)?
@@ -191,6 +213,7 @@ fn values(asked: &SqlQuery, set: Set) -> Option<ConditionValues<'_>> {
 /// Returns the indexed condition that the fewest records meet.
 fn choose(
     asked: &SqlQuery,
+    indexed: Option<&IndexedWords>,
     session: &mut DatabaseSession,
     visited: &mut u64,
 ) -> Result<Option<Set>, StatementError> {
@@ -200,6 +223,8 @@ fn choose(
     let labels = (0..asked.terms.len()).map(Set::Label);
     let mut sets: Vec<(Set, ConditionValues<'_>)> =
         labels.chain([Set::Authors]).filter_map(|set| Some((set, values(asked, set)?))).collect();
+    let words = indexed.iter().flat_map(|indexed| &indexed.sets);
+    sets.extend(words.map(|(at, words)| (Set::Word(*at), ConditionValues::Words(words))));
     let is_common = |set: &Set| matches!(set, Set::Label(at) if asked.common[*at]);
     if sets.iter().any(|(set, _)| !is_common(set)) {
         sets.retain(|(set, _)| !is_common(set));
@@ -212,11 +237,12 @@ fn choose(
     };
     let bounds: Vec<i64> = sets.iter().map(|(_, values)| bound(values)).collect();
     // Records of excluded kinds must not affect the choice.
-    let gaps = asked.gaps();
+    let (gaps, kinds) = (asked.gaps(), kinds(asked).unwrap_or_default());
     let given: Vec<Vec<&(dyn ToSql + Sync)>> = sets
         .iter()
         .zip(&bounds)
         .map(|((_, v), bound)| match &gaps {
+            _ if matches!(v, ConditionValues::Words(_)) => vec![v.array(), bound, &kinds],
             Some((firsts, lasts)) => vec![v.array(), bound, firsts, lasts],
             None => vec![v.array(), bound],
         })
@@ -251,7 +277,10 @@ fn most(
 ) -> Result<Option<u64>, StatementError> {
     let Set::Label(at) = set else { return Ok(None) };
     let query = &asked.query;
-    let is_alone = asked.terms.len() == 1 && query.authors.is_none() && query.not_kinds.is_empty();
+    let is_alone = asked.terms.len() == 1
+        && query.authors.is_none()
+        && query.not_kinds.is_empty()
+        && query.words.is_none();
     if !asked.listed[at] || !is_alone || asked.driver.is_some() {
         return Ok(None);
     }

@@ -77,7 +77,7 @@ pub(super) struct IndexWalk {
 }
 
 /// The times of a query, window by window.
-struct TimeWindows {
+pub(super) struct TimeWindows {
     /// The times that no window has covered; both bounds are inclusive.
     rest: Option<(i64, i64)>,
     /// The current window; both bounds are inclusive.
@@ -90,7 +90,7 @@ struct TimeWindows {
 }
 
 impl TimeWindows {
-    fn of(asked: &SqlQuery) -> Self {
+    pub(super) fn of(asked: &SqlQuery) -> Self {
         let query = &asked.query;
         let after = query.after.map(|at| IndexKey { time: to_db(at.time), id: at.id });
         let (mut from, mut to) = (to_db(query.from), to_db(query.to));
@@ -105,7 +105,7 @@ impl TimeWindows {
     }
 
     /// Moves to the next window. Returns false if no window is left.
-    fn next(&mut self, order: Order, parts: &Parts) -> bool {
+    pub(super) fn next(&mut self, order: Order, parts: &Parts) -> bool {
         let Some(rest) = self.rest else { return false };
         let now = parts.window(rest, order, self.parts);
         self.parts = self.parts.saturating_mul(self.widen);
@@ -118,14 +118,19 @@ impl TimeWindows {
     }
 
     /// Returns the key behind which the current window begins. `None` if the window is read whole.
-    fn begins_behind(&mut self, order: Order) -> Option<IndexKey> {
+    pub(super) fn begins_behind(&mut self, order: Order) -> Option<IndexKey> {
         let edge = self.edge(order);
         self.after.take().filter(|after| after.time == edge)
     }
 
     /// Returns the time at which the current window begins.
-    fn edge(&self, order: Order) -> i64 {
+    pub(super) fn edge(&self, order: Order) -> i64 {
         if order == Order::NewestFirst { self.now.1 } else { self.now.0 }
+    }
+
+    /// Returns the current window; both bounds are inclusive.
+    pub(super) fn window(&self) -> (i64, i64) {
+        self.now
     }
 }
 
@@ -198,7 +203,7 @@ impl PageWalk {
         // A record with two of the values comes twice. A record stored after the query began has
         // no body.
         let once = rows.chunk_by(|a, b| key(a) == key(b)).filter_map(|same| same[0].get(2));
-        let found = matching(asked, once)?;
+        let found = matching(asked, once, &mut self.visited)?;
         self.visited += rows.len() as u64 * self.passed + 1;
         self.open = is_cut || rows.len() >= wanted;
         if is_cut {
@@ -387,7 +392,7 @@ impl IndexWalk {
             (0..asked.terms.len()).filter(|&at| !asked.common[at] || self.set == Set::Label(at));
         let conditions = labels.count() + usize::from(asked.query.authors.is_some());
         let driven = usize::from(matches!(self.set, Set::Label(_) | Set::Authors));
-        (few && self.instead.is_none() && conditions == driven).then(|| PageWalk {
+        (few && self.instead.is_none() && conditions == driven && asked.probes.is_empty()).then(|| PageWalk {
             ranges: self.ranges.iter().map(|range| (range.value, range.kind)).collect(),
             visited: 0,
             windows: TimeWindows::of(asked),

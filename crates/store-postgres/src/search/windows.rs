@@ -123,7 +123,8 @@ impl Finder {
             }
             found.retain(|(key, _)| super::plan::lies_ahead(asked, key));
             found.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
-            let found = matching(asked, found.iter().map(|(_, body)| &body[..]))?;
+            let bodies = found.iter().map(|(_, body)| &body[..]);
+            let found = matching(asked, bodies, &mut self.visited)?;
             self.bodies.extend(found);
             return Ok(SearchStage::Found);
         }
@@ -306,7 +307,8 @@ impl WindowWalk {
             let keys: Vec<(IndexKey, Place)> = self.keys.iter().take(count).copied().collect();
             let mut found = bodies(session, &keys, asked.seq, asked.cut(Some(self.set)))?;
             found.sort_unstable_by(|(a, _), (b, _)| compare(self.order, a, b));
-            let found = matching(asked, found.iter().map(|(_, body)| &body[..]))?;
+            let bodies = found.iter().map(|(_, body)| &body[..]);
+            let found = matching(asked, bodies, &mut self.visited)?;
             self.keys.drain(..count);
             return Ok(Some(found));
         }
@@ -333,7 +335,7 @@ impl WindowWalk {
             let last = self.keys.back().copied();
             self.keys.extend(keys.into_iter().filter(|key| Some(*key) != last));
         } else {
-            found = matching(asked, rows.iter().map(|row| row.get(2)))?;
+            found = matching(asked, rows.iter().map(|row| row.get(2)), &mut self.visited)?;
         }
         if let Some(last) = rows.last() {
             self.at = Some(key(last));

@@ -1,0 +1,92 @@
+//! The statements of full-text search, which the layout for one server has: a word is an ordered index
+//! range, like a label (`migrations/0004_words.sql`).
+
+use hark_archive::Order;
+
+use super::StatementForm;
+
+/// Most records of one time whose ids begin with the same 62 bits that a row of a word finds. Two such
+/// records take some billion attempts to make, and only their author can make them.
+const SAME_MARK_MAX: u32 = 16;
+
+/// Returns the text of a statement about words.
+pub(super) fn text(form: StatementForm) -> Option<String> {
+    Some(match form {
+        StatementForm::WordState => "SELECT texts, words_seq, seq FROM state".into(),
+        StatementForm::WordKeys(order) => keys(order),
+        StatementForm::WordsFrom => "WITH RECURSIVE k AS ((SELECT r.word FROM word r \
+            WHERE r.word >= $1::bytea AND r.word < $2::bytea ORDER BY r.word LIMIT 1) UNION ALL \
+            SELECT (SELECT r.word FROM word r WHERE r.word > k.word AND r.word < $2::bytea \
+            ORDER BY r.word LIMIT 1) FROM k WHERE k.word IS NOT NULL) \
+            SELECT word FROM k WHERE word IS NOT NULL LIMIT $3"
+            .into(),
+        StatementForm::WordSize => "SELECT coalesce(sum(r.rows), 0)::bigint \
+            FROM unnest($1::bytea[]) AS v(word) CROSS JOIN unnest($3::int[]) AS k(kind) \
+            CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT 1 FROM word r \
+            WHERE r.word = v.word AND r.kind = k.kind LIMIT $2) r) r"
+            .into(),
+        StatementForm::WordBodies(part) => {
+            let record = super::plain::of_part("record", part);
+            format!(
+                "SELECT v.n, b.time, b.id, b.body FROM unnest($1::bigint[], $2::bytea[], $3::bytea[]) \
+                 WITH ORDINALITY AS v(time, low, high, n) CROSS JOIN LATERAL (SELECT r.time, r.id, \
+                 r.seq, r.terms, r.body FROM {record} r WHERE r.time = v.time AND r.id >= v.low \
+                 AND r.id <= v.high ORDER BY r.time DESC, r.id LIMIT {SAME_MARK_MAX}) b \
+                 WHERE b.seq <= $4 AND ($5::bigint[] IS NULL OR b.terms && $5)"
+            )
+        }
+        StatementForm::WordedBodies(part) => {
+            let record = super::plain::of_part("record", part);
+            format!(
+                "SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[], $5::bigint[]) \
+                 WITH ORDINALITY AS v(time, id, mark, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, \
+                 r.kind, r.terms, r.body FROM {record} r WHERE r.time = v.time AND r.id >= v.id \
+                 ORDER BY r.time DESC, r.id LIMIT 1) b \
+                 WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4) \
+                 AND (SELECT count(*) FROM unnest($6::bytea[]) AS o(word) CROSS JOIN LATERAL \
+                 (SELECT FROM word w WHERE w.word = o.word AND w.kind = b.kind AND w.time = v.time \
+                 AND w.mark >= v.mark AND w.mark <= v.mark + 3 LIMIT 1) w) = cardinality($6::bytea[])"
+            )
+        }
+        StatementForm::CopyWords => "COPY word (time, mark, kind, word) FROM STDIN BINARY".into(),
+        StatementForm::CopyWorded => {
+            "COPY worded (time, mark, kind, words) FROM STDIN BINARY".into()
+        }
+        StatementForm::AdvanceWords => "UPDATE state SET words_seq = $1".into(),
+        StatementForm::StillThere => "SELECT v.seq FROM unnest($1::bigint[]) AS v(seq) \
+            CROSS JOIN LATERAL (SELECT FROM record r WHERE r.seq = v.seq LIMIT 1) r"
+            .into(),
+        _ => return None,
+    })
+}
+
+/// The parts of [`StatementForm::Delete`] that delete the words of `gone` records.
+pub(super) const DELETE_WORDS: &str = "listed AS (DELETE FROM worded w USING gone g \
+    WHERE w.time = g.time AND w.mark = g.mark AND w.kind = g.kind \
+    RETURNING w.time, w.mark, w.kind, w.words), words AS (DELETE FROM word w USING \
+    (SELECT l.time, l.mark, l.kind, unnest(l.words) AS word FROM listed l) l \
+    WHERE w.word = l.word AND w.kind = l.kind AND w.time = l.time \
+    AND w.mark >= l.mark AND w.mark <= l.mark + 3)";
+
+/// Returns a statement for the next rows of each range of a word and kind, in order, with the classes
+/// of the words in $8 in the same records. A class is NULL if the record does not have the word.
+fn keys(order: Order) -> String {
+    let (behind, sorted) = match order {
+        Order::NewestFirst => {
+            ("r.time <= v.time AND (r.time < v.time OR r.mark >= v.mark)", "r.time DESC, r.mark")
+        }
+        Order::OldestFirst => {
+            ("r.time >= v.time AND (r.time > v.time OR r.mark >= v.mark)", "r.time, r.mark")
+        }
+    };
+    format!(
+        "SELECT v.n, r.time, r.mark, ARRAY(SELECT (SELECT (w.mark & 3)::int FROM word w \
+         WHERE w.word = o.word AND w.kind = v.kind AND w.time = r.time \
+         AND w.mark >= (r.mark | 3) - 3 AND w.mark <= (r.mark | 3) LIMIT 1) \
+         FROM unnest($8::bytea[]) AS o(word)) \
+         FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[]) \
+         WITH ORDINALITY AS v(word, kind, time, mark, n) CROSS JOIN LATERAL (SELECT r.time, r.mark \
+         FROM word r WHERE r.word = v.word AND r.kind = v.kind AND r.time >= $5 AND r.time <= $6 \
+         AND {behind} ORDER BY {sorted} LIMIT $7) r"
+    )
+}

@@ -1,0 +1,410 @@
+//! Walks the index ranges of a word, or of the words that begin alike, one for each word and kind.
+//!
+//! A row of a word has the first bits of its record's id and the word's class, and PostgreSQL adds the
+//! classes that other words of the question have in the same record. So a record is read only if it
+//! has these words and, in a ranked search, only if their classes can make it one of the best. Rows are merged
+//! as in [`super::walk`]. Two records of the same time whose ids begin with the same 62 bits share
+//! their rows; both are read then.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hark_archive::Order;
+use hark_archive::query::plan::Set;
+use hark_words::CLASS_MAX;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::walk::TimeWindows;
+use super::{FETCH_PARTS_MAX, SqlQuery, compare, matching};
+use crate::commit::words::{ids_of, mark};
+use crate::layout::StatementForm;
+use crate::parts::Parts;
+use crate::session::{DatabaseSession, StatementError};
+use crate::time::{IndexKey, from_db};
+use crate::word_index::WordState;
+
+/// Least and most rows read from a range at a time, and from all ranges together at first.
+const ASK_MIN: usize = 4;
+const ASK_MAX: usize = 2_000;
+const ASK_ALL: usize = 512;
+/// Most other words that each row is looked up in.
+const CUTS_MAX: usize = 3;
+/// Most words that the beginning of a word is completed to. If there are more, records are read.
+const COMPLETED_MAX: i64 = 64;
+/// Most words that records are compared by before they are read, if other conditions drive a search.
+const PROBES_MAX: usize = 4;
+/// The bits of a mark that tell a word's class.
+const CLASS_BITS: i64 = 3;
+
+/// The words of a question that an index has, by the position of the needed word.
+#[derive(Debug, Default)]
+pub(super) struct IndexedWords {
+    /// Words, and beginnings of words with what they are completed to.
+    pub(super) sets: Vec<(usize, Vec<Vec<u8>>)>,
+    /// Words that are not beginnings.
+    whole: Vec<(usize, Vec<u8>)>,
+}
+
+/// Fails if words are no longer indexed as a search has found them: it would miss records. `rows` is the
+/// result of [`StatementForm::WordState`] after what was read by words.
+pub(super) fn still_indexed(asked: &SqlQuery, rows: &[Row]) -> Result<(), StatementError> {
+    if WordState::of(rows)?.has(asked) {
+        return Ok(());
+    }
+    let words = "words are being indexed anew, as [search] was changed; ask again";
+    Err(StatementError::Refused(words.into()))
+}
+
+impl IndexedWords {
+    /// Finds out which words of the question are indexed. `None` if the database does not have the words
+    /// of all records.
+    pub(super) fn of(
+        asked: &SqlQuery,
+        session: &mut DatabaseSession,
+        visited: &mut u64,
+    ) -> Result<Option<Self>, StatementError> {
+        let Some(words) = &asked.query.words else { return Ok(None) };
+        if session.layout().is_distributed() {
+            return Ok(None);
+        }
+        let beginnings = words.needed().iter().enumerate().filter(|(_, one)| one.is_prefix);
+        let beginnings: Vec<(usize, &[u8], Vec<u8>)> = beginnings
+            .map(|(at, one)| (at, one.word.as_bytes(), behind_all(one.word.as_bytes())))
+            .collect();
+        let more = COMPLETED_MAX + 1;
+        let given: Vec<[&(dyn ToSql + Sync); 3]> =
+            beginnings.iter().map(|(_, first, end)| [first as _, end as _, &more as _]).collect();
+        let mut calls: Vec<_> =
+            given.iter().map(|given| (StatementForm::WordsFrom, &given[..])).collect();
+        calls.push((StatementForm::WordState, &[]));
+        let mut answers = session.pipeline(&calls)?;
+        let state = answers.pop().unwrap_or_default();
+        if !WordState::of(&state)?.has(asked) {
+            return Ok(None);
+        }
+        let mut found = Self::default();
+        for (at, one) in words.needed().iter().enumerate().filter(|(_, one)| !one.is_prefix) {
+            let word = one.word.as_bytes().to_vec();
+            found.whole.push((at, word.clone()));
+            found.sets.push((at, vec![word]));
+        }
+        for ((at, ..), rows) in beginnings.iter().zip(answers) {
+            *visited += rows.len() as u64 / 4;
+            if rows.len() as u64 <= COMPLETED_MAX.unsigned_abs() {
+                found.sets.push((*at, rows.iter().map(|row| row.get(0)).collect()));
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// Returns the words that a record must have to be read, in a search that no word drives.
+    pub(super) fn probes(&self) -> Vec<Vec<u8>> {
+        self.whole.iter().take(PROBES_MAX).map(|(_, word)| word.clone()).collect()
+    }
+
+    /// Returns a walk along a word's ranges.
+    pub(super) fn walk(&self, at: usize, kinds: &[i32], asked: &SqlQuery) -> Option<WordWalk> {
+        let words = self.sets.iter().find(|(set, _)| *set == at).map(|(_, words)| words)?;
+        let needed = asked.query.words.as_ref().map_or(&[][..], |words| words.needed());
+        let others = self.whole.iter().filter(|(other, _)| *other != at).take(CUTS_MAX);
+        let (mut cuts, mut terms) = (Vec::new(), Vec::new());
+        for (other, word) in others {
+            cuts.push(word.clone());
+            terms.push(needed.get(*other).map(|one| one.term));
+        }
+        // What a beginning is completed to tells no class.
+        terms.push(needed.get(at).filter(|one| !one.is_prefix).map(|one| one.term));
+        let range = |(word, kind): (&Vec<u8>, i32)| WordRange {
+            word: word.clone(),
+            kind,
+            rows: VecDeque::new(),
+            from: (0, 0),
+            more: false,
+            ask: ASK_MIN,
+        };
+        let ranges = words.iter().flat_map(|word| kinds.iter().map(move |kind| (word, *kind)));
+        Some(WordWalk {
+            set: Set::Word(at),
+            visited: 0,
+            fetched: 0,
+            ranges: ranges.map(range).collect(),
+            cuts,
+            terms,
+            windows: TimeWindows::of(asked),
+            rows: VecDeque::new(),
+            last: None,
+            reached: None,
+        })
+    }
+}
+
+/// Returns what lies behind all words that begin so, and before all others that do.
+fn behind_all(beginning: &[u8]) -> Vec<u8> {
+    let mut end = beginning.to_vec();
+    // UTF-8 has no byte of 255.
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+/// The ordered rows of one word and kind.
+#[derive(Debug)]
+struct WordRange {
+    word: Vec<u8>,
+    kind: i32,
+    rows: VecDeque<WordRow>,
+    /// The time and the mark from which on to read.
+    from: (i64, i64),
+    /// Whether the range may have more rows in the window.
+    more: bool,
+    ask: usize,
+}
+
+/// A row of a word whose record has the other words too.
+#[derive(Clone, Copy, Debug)]
+struct WordRow {
+    time: i64,
+    mark: i64,
+    /// The sum of classes that the record has at most.
+    points: u32,
+    has_all: bool,
+}
+
+pub(super) struct WordWalk {
+    pub(super) set: Set,
+    pub(super) visited: u64,
+    /// Records that were read.
+    pub(super) fetched: usize,
+    ranges: Vec<WordRange>,
+    /// Other words, in which each row is looked up.
+    cuts: Vec<Vec<u8>>,
+    /// For each of these, and behind them for the walked word, the term whose class it tells.
+    terms: Vec<Option<usize>>,
+    windows: TimeWindows,
+    /// The next rows whose records are not read yet, in order.
+    rows: VecDeque<WordRow>,
+    /// The time and the mark of the last of them, of class 0.
+    last: Option<(i64, i64)>,
+    /// The time up to which rows are read.
+    reached: Option<i64>,
+}
+
+fn order_rows(order: Order, a: (i64, i64), b: (i64, i64)) -> std::cmp::Ordering {
+    let times = match order {
+        Order::NewestFirst => b.0.cmp(&a.0),
+        Order::OldestFirst => a.0.cmp(&b.0),
+    };
+    times.then_with(|| a.1.cmp(&b.1))
+}
+
+/// Returns the first place behind a row.
+fn behind(order: Order, (time, mark): (i64, i64)) -> (i64, i64) {
+    match (mark.checked_add(1), order) {
+        (Some(mark), _) => (time, mark),
+        (None, Order::NewestFirst) => (time.saturating_sub(1), i64::MIN),
+        (None, Order::OldestFirst) => (time.saturating_add(1), i64::MIN),
+    }
+}
+
+impl WordWalk {
+    /// Returns the next records that match, of about as many rows as `reach`. `None` if none is left.
+    pub(super) fn next(
+        &mut self,
+        asked: &SqlQuery,
+        parts: &Parts,
+        reach: usize,
+        session: &mut DatabaseSession,
+    ) -> Result<Option<Vec<Box<[u8]>>>, StatementError> {
+        let is_over = |time: i64| {
+            asked.rank.as_ref().is_some_and(|bound| !bound.admits_any(from_db(time)))
+        };
+        let next = self.rows.front().map(|row| row.time).or(self.reached);
+        if asked.query.order == Order::NewestFirst && next.is_some_and(is_over) {
+            return Ok(None);
+        }
+        if let Some(bound) = &asked.rank {
+            self.rows.retain(|row| bound.admits(from_db(row.time), row.points));
+        }
+        if self.rows.is_empty() {
+            let more = self.gather(asked, parts, reach, session)?;
+            return Ok(more.then(Vec::new));
+        }
+        let count = reach.clamp(1, self.rows.len());
+        let some: Vec<WordRow> = self.rows.iter().take(count).copied().collect();
+        let found = match self.read(asked, &some, &|time| parts.of_time(time), session) {
+            // A part may have been dropped, or not have reached a lagging replica.
+            Err(StatementError::Missing(_)) => self.read(asked, &some, &|_| None, session)?,
+            found => found?,
+        };
+        self.fetched += count;
+        self.rows.drain(..count);
+        Ok(Some(found))
+    }
+
+    /// Reads the next rows. Returns false if none are left.
+    fn gather(
+        &mut self,
+        asked: &SqlQuery,
+        parts: &Parts,
+        reach: usize,
+        session: &mut DatabaseSession,
+    ) -> Result<bool, StatementError> {
+        let order = asked.query.order;
+        let open = self.ranges.iter().any(|range| range.more || !range.rows.is_empty());
+        if !open {
+            if self.ranges.is_empty() || !self.windows.next(order, parts) {
+                return Ok(false);
+            }
+            let begin = match self.windows.begins_behind(order) {
+                // The row of the cursor may be that of another record as well.
+                Some(after) => (after.time, mark(&after.id)),
+                None => (self.windows.edge(order), i64::MIN),
+            };
+            let ask = (reach.saturating_mul(2).clamp(ASK_MIN, ASK_MAX)).max(ASK_ALL);
+            let ask = (ask / self.ranges.len()).max(ASK_MIN);
+            for range in &mut self.ranges {
+                (range.from, range.more, range.ask) = (begin, true, ask);
+            }
+        }
+        self.read_rows(asked, session)?;
+        let frontier = self.ranges.iter().filter(|range| range.more).map(|range| range.from);
+        let frontier = frontier.min_by(|a, b| order_rows(order, *a, *b));
+        let within = |row: &WordRow| {
+            frontier.is_none_or(|from| order_rows(order, (row.time, row.mark), from).is_lt())
+        };
+        let mut found: Vec<WordRow> = Vec::new();
+        for range in &mut self.ranges {
+            let count = range.rows.partition_point(within);
+            found.extend(range.rows.drain(..count));
+        }
+        found.sort_unstable_by(|a, b| order_rows(order, (a.time, a.mark), (b.time, b.mark)));
+        let window = self.windows.window();
+        self.reached = Some(match (frontier, order) {
+            (Some((time, _)), _) => time,
+            (None, Order::NewestFirst) => window.0,
+            (None, Order::OldestFirst) => window.1,
+        });
+        for row in found {
+            let record = (row.time, row.mark & !CLASS_BITS);
+            // A record that has several of the words comes several times.
+            if row.has_all && self.last != Some(record) {
+                self.rows.push_back(row);
+                self.last = Some(record);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads the next rows of the ranges whose rows are used up.
+    fn read_rows(
+        &mut self,
+        asked: &SqlQuery,
+        session: &mut DatabaseSession,
+    ) -> Result<(), StatementError> {
+        let due: Vec<usize> = (0..self.ranges.len())
+            .filter(|&at| self.ranges[at].more && self.ranges[at].rows.is_empty())
+            .collect();
+        let Some(ask) = due.iter().map(|&at| self.ranges[at].ask).max() else { return Ok(()) };
+        let ranges = || due.iter().map(|&at| &self.ranges[at]);
+        let words: Vec<&[u8]> = ranges().map(|range| &range.word[..]).collect();
+        let kinds: Vec<i32> = ranges().map(|range| range.kind).collect();
+        let (times, marks): (Vec<i64>, Vec<i64>) = ranges().map(|range| range.from).unzip();
+        let ((lo, hi), limit) = (self.windows.window(), i64::from(ask as u32));
+        let order = asked.query.order;
+        let given: [&(dyn ToSql + Sync); 8] =
+            [&words, &kinds, &times, &marks, &lo, &hi, &limit, &self.cuts];
+        let mut answers = session.pipeline(&[
+            (StatementForm::WordKeys(order), &given),
+            (StatementForm::WordState, &[]),
+        ])?;
+        still_indexed(asked, &answers.pop().unwrap_or_default())?;
+        let rows = answers.pop().unwrap_or_default();
+        let mut counts = vec![0_usize; due.len()];
+        for row in &rows {
+            let n = row.get::<_, i64>(0) as usize - 1;
+            let (time, mark) = (row.get(1), row.get::<_, i64>(2));
+            let cuts: Vec<Option<i32>> = row.get(3);
+            let points = self.points(asked, mark, &cuts);
+            let has_all = cuts.iter().all(Option::is_some);
+            counts[n] += 1;
+            let range = &mut self.ranges[due[n]];
+            if order_rows(order, range.from, (time, mark)).is_le() {
+                range.from = behind(order, (time, mark));
+            }
+            range.rows.push_back(WordRow { time, mark, points, has_all });
+        }
+        for (n, &at) in due.iter().enumerate() {
+            let range = &mut self.ranges[at];
+            range.more = counts[n] == ask;
+            range.ask = (ask * 4).min(ASK_MAX);
+            let key = |row: &WordRow| (row.time, row.mark);
+            range.rows.make_contiguous().sort_unstable_by(|a, b| order_rows(order, key(a), key(b)));
+        }
+        // Reading an empty range is work too.
+        self.visited += rows.len() as u64 + due.len() as u64 / 4;
+        Ok(())
+    }
+
+    /// Returns the sum of classes that a record has at most.
+    fn points(&self, asked: &SqlQuery, mark: i64, cuts: &[Option<i32>]) -> u32 {
+        let Some(bound) = &asked.rank else { return 0 };
+        let mut classes = vec![u32::from(CLASS_MAX); bound.words().term_count()];
+        let own = (mark & CLASS_BITS).unsigned_abs() as u32;
+        let found = cuts.iter().map(|class| class.map(i32::unsigned_abs)).chain([Some(own)]);
+        // The words of a phrase are at least as often in a record as the phrase is.
+        for (term, class) in self.terms.iter().zip(found) {
+            if let (Some(known), Some(class)) = (term.and_then(|at| classes.get_mut(at)), class) {
+                *known = (*known).min(class);
+            }
+        }
+        classes.iter().sum()
+    }
+
+    /// Reads the records of rows, and returns those that match, in order.
+    fn read(
+        &mut self,
+        asked: &SqlQuery,
+        rows: &[WordRow],
+        part: &dyn Fn(i64) -> Option<i64>,
+        session: &mut DatabaseSession,
+    ) -> Result<Vec<Box<[u8]>>, StatementError> {
+        let mut by_part: BTreeMap<Option<i64>, Vec<&WordRow>> = BTreeMap::new();
+        for row in rows {
+            by_part.entry(part(row.time)).or_default().push(row);
+        }
+        if by_part.len() > FETCH_PARTS_MAX {
+            by_part = BTreeMap::from([(None, rows.iter().collect())]);
+        }
+        let cut = asked.cut(Some(self.set));
+        let of_part = |rows: &Vec<&WordRow>| {
+            let times: Vec<i64> = rows.iter().map(|row| row.time).collect();
+            let ids = rows.iter().map(|row| ids_of(row.mark));
+            let (first, last): (Vec<_>, Vec<_>) =
+                ids.map(|(first, last)| (first.to_vec(), last.to_vec())).unzip();
+            (times, first, last)
+        };
+        let values: Vec<_> = by_part.values().map(of_part).collect();
+        let given: Vec<[&(dyn ToSql + Sync); 5]> = values
+            .iter()
+            .map(|(times, first, last)| {
+                [times as _, first as _, last as _, &asked.seq as _, &cut as _]
+            })
+            .collect();
+        let calls: Vec<_> = by_part
+            .keys()
+            .zip(&given)
+            .map(|(part, given)| (StatementForm::WordBodies(*part), &given[..]))
+            .collect();
+        let answers = session.pipeline(&calls)?;
+        let key = |row: &Row| {
+            let id: &[u8] = row.get(2);
+            IndexKey { time: row.get(1), id: id.try_into().unwrap_or_default() }
+        };
+        let mut found: Vec<(IndexKey, &[u8])> =
+            answers.iter().flatten().map(|row| (key(row), row.get(3))).collect();
+        found.retain(|(key, _)| super::plan::lies_ahead(asked, key));
+        found.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
+        matching(asked, found.into_iter().map(|(_, body)| body), &mut self.visited)
+    }
+}

@@ -1,0 +1,419 @@
+//! Full-text search: PostgreSQL finds words like the model, whatever was indexed when and by whom, and
+//! the words of what was deleted leave the tables.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hark_archive::store::memory::MemoryStore;
+use hark_archive::{Id, Query, RecordHeader, SearchProgress, Store, TextSource, WordCondition, Write};
+use hark_networks::nostr::rules::NostrRules;
+use hark_store_postgres::{PostgresOptions, PostgresStore, WordProgress};
+use hark_testkit::citus::{CitusCluster, is_installed};
+use hark_testkit::contract::{Size, Subject, listed, rules, run_with_words};
+use hark_testkit::postgres::{Cluster, Database};
+use hark_testkit::random::{Flavour, Random, World, encode};
+use hark_testkit::sentences::{SENTENCES, Sentences};
+use hark_words::SearchText;
+
+const NOW: u64 = 1_700_000_000;
+
+/// A shelf in its own database, with many small parts.
+struct WordShelf {
+    database: Database<'static>,
+    store: Option<PostgresStore>,
+}
+
+fn sentences() -> Option<Arc<dyn TextSource>> {
+    Some(Arc::new(SENTENCES))
+}
+
+/// Other texts of the same records.
+fn others() -> Option<Arc<dyn TextSource>> {
+    Some(Arc::new(Sentences { number: 2, kinds: &[1] }))
+}
+
+fn open_with(database: &Database<'_>, texts: Option<Arc<dyn TextSource>>) -> PostgresStore {
+    let listed_labels = listed(Flavour::Nostr);
+    let options =
+        PostgresOptions { part_s: 600, listed_labels, texts, ..PostgresOptions::default() };
+    PostgresStore::open(&database.url, "nostr", rules(Flavour::Nostr), &options).expect("opens")
+}
+
+impl WordShelf {
+    fn new(name: &str) -> Self {
+        let mut shelf = Self { database: Cluster::shared().database(name), store: None };
+        shelf.open(sentences());
+        shelf
+    }
+
+    fn open(&mut self, texts: Option<Arc<dyn TextSource>>) {
+        self.store = None;
+        self.store = Some(open_with(&self.database, texts));
+    }
+
+    fn postgres(&self) -> &PostgresStore {
+        self.store.as_ref().expect("open")
+    }
+
+    fn sql(&self, text: &str) -> String {
+        self.database.sql(text).trim().to_owned()
+    }
+
+    /// The rows of words, and the words of records, that the tables have.
+    fn rows(&self) -> (String, String) {
+        let count = |table| self.sql(&format!("SELECT count(*) FROM hark_nostr.{table}"));
+        (count("word"), count("worded"))
+    }
+
+    /// Panics unless the words are those of the records that there are.
+    fn assert_sound(&self) {
+        let lost = "SELECT count(*) FROM hark_nostr.worded w WHERE NOT EXISTS (SELECT FROM \
+            hark_nostr.record r WHERE r.time = w.time AND r.kind = w.kind)";
+        assert_eq!(self.sql(lost), "0");
+        let differ = "SELECT count(*) FROM (SELECT time, mark, kind, unnest(words) AS word FROM \
+            hark_nostr.worded) a FULL JOIN (SELECT time, mark - (mark & 3) AS mark, kind, word FROM \
+            hark_nostr.word) b USING (time, mark, kind, word) WHERE a IS NULL OR b IS NULL";
+        assert_eq!(self.sql(differ), "0");
+    }
+}
+
+/// Indexes up to `steps` steps.
+fn index_some(store: &PostgresStore, mut steps: usize) -> Option<WordProgress> {
+    let mut next = |_| {
+        steps = steps.saturating_sub(1);
+        if steps == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    store.index_words(&mut next).expect("indexes")
+}
+
+fn index_all(store: &PostgresStore) {
+    let at = index_some(store, usize::MAX).expect("has texts");
+    assert_eq!(at.indexed, at.newest);
+    assert_eq!(store.word_progress().expect("reads"), Some(at));
+}
+
+impl Subject for WordShelf {
+    fn store(&self) -> &dyn Store {
+        self.postgres()
+    }
+
+    fn disturb(&mut self, random: &mut Random) {
+        match random.below(7) {
+            0 => self.open(sentences()),
+            // What comes next is not indexed, and searches read records.
+            1 => self.open(None),
+            2 => {
+                // Other texts are indexed, or some of them.
+                self.open(others());
+                index_some(self.postgres(), 1 + random.below(20));
+                self.open(sentences());
+                index_some(self.postgres(), 1 + random.below(8));
+            }
+            3 => {
+                // Words are deleted, and others are not indexed.
+                self.open(None);
+                self.postgres().index_words(&mut |_| ControlFlow::Continue(())).expect("deletes");
+                assert_eq!(self.rows(), ("0".into(), "0".into()));
+            }
+            4 => drop(self.database.sql("VACUUM ANALYZE")),
+            _ => {
+                self.open(sentences());
+                index_all(self.postgres());
+            }
+        }
+        self.assert_sound();
+    }
+}
+
+#[test]
+fn postgres_finds_words_like_the_model() {
+    let seed =
+        std::env::var("HARK_SEED").map_or(20_261_123, |seed| seed.parse().expect("a number"));
+    let size = Size { records: 4_000, queries: 5_000, disturbances: 24 };
+    let mut shelf = WordShelf::new("words");
+    let compared = run_with_words(&mut shelf, seed, size);
+    println!("seed {seed}: {compared:?}, {:?}", shelf.postgres().stats());
+    assert!(compared.queries >= size.queries && compared.answers > size.queries / 2);
+}
+
+#[test]
+fn postgres_finds_words_like_the_model_from_the_index_alone() {
+    let seed =
+        std::env::var("HARK_SEED").map_or(20_261_124, |seed| seed.parse().expect("a number"));
+    let size = Size { records: 3_000, queries: 6_000, disturbances: 0 };
+    let mut shelf = WordShelf::new("words indexed");
+    let compared = run_with_words(&mut shelf, seed, size);
+    println!("seed {seed}: {compared:?}");
+    assert!(compared.answers > size.queries / 2);
+    let at = shelf.postgres().word_progress().expect("reads").expect("is indexed");
+    assert_eq!(at.indexed, at.newest, "every commit has indexed its records");
+    shelf.assert_sound();
+}
+
+fn asked(text: &str) -> Option<Arc<WordCondition>> {
+    let asked = SearchText::parse(text).expect("is short").expect("has words");
+    Some(Arc::new(WordCondition::new(asked, Arc::new(SENTENCES))))
+}
+
+fn note(number: u8, time: u64, text: &str) -> Write {
+    let (id, author) = ([number; 32], Some([number % 5; 32]));
+    let head = RecordHeader { id, time, author, kind: 1, expires: None };
+    Write::Put(encode(&head, &[(b's', text.into())]))
+}
+
+fn ids(store: &dyn Store, query: &Query) -> Vec<Id> {
+    let mut ids = Vec::new();
+    let mut search = store.search(query).expect("searches");
+    let progress = search.slice(u64::MAX, &mut |record| {
+        ids.push(*record.id());
+        ControlFlow::Continue(())
+    });
+    assert!(matches!(progress, Ok(SearchProgress::Done { .. })), "{progress:?}");
+    ids
+}
+
+#[test]
+fn words_of_what_is_deleted_leave_the_tables_whatever_the_settings_of_who_deletes_it() {
+    let shelf = WordShelf::new("words deleted");
+    let store = shelf.postgres();
+    let puts: Vec<Write> =
+        (0..20).map(|n| note(n, NOW + u64::from(n), &format!("a xylophone{n}"))).collect();
+    store.commit(&puts).expect("commits");
+    let query = Query { words: asked("xyl*"), ..Query::default() };
+    assert_eq!(store.count(&query).expect("counts"), Some(20));
+    assert_eq!(shelf.rows(), ("40".into(), "20".into()));
+    let erase = |store: &PostgresStore, ids: std::ops::Range<u8>| {
+        let ids = Some(ids.map(|id| [id; 32]).collect());
+        let erase = Write::Erase(Box::new(Query { ids, ..Query::default() }));
+        store.commit(&[erase]).expect("erases");
+    };
+    erase(store, 0..5);
+    erase(&open_with(&shelf.database, None), 5..10);
+    assert_eq!(shelf.rows(), ("20".into(), "10".into()));
+    assert_eq!(open_with(&shelf.database, sentences()).count(&query).expect("counts"), Some(10));
+    // Another process puts without indexing: its record is found all the same, and indexed later.
+    let other = open_with(&shelf.database, None);
+    other.commit(&[note(30, NOW + 30, "another xylophone")]).expect("commits");
+    let again = open_with(&shelf.database, sentences());
+    assert_eq!(again.count(&query).expect("counts"), Some(11));
+    assert_eq!(shelf.rows(), ("20".into(), "10".into()));
+    again.commit(&[note(31, NOW + 31, "one more xylophone")]).expect("commits");
+    assert_eq!((again.count(&query).expect("counts"), shelf.rows().1), (Some(12), "10".into()));
+    index_all(&again);
+    assert_eq!((again.count(&query).expect("counts"), shelf.rows().1), (Some(12), "12".into()));
+    again.commit(&[note(32, NOW + 32, "indexed at once: xylophone")]).expect("commits");
+    assert_eq!(shelf.rows().1, "13");
+    erase(&other, 0..40);
+    assert_eq!(shelf.rows(), ("0".into(), "0".into()));
+}
+
+#[test]
+fn a_server_indexes_what_is_stored_while_it_takes_more() {
+    let shelf = WordShelf::new("words background");
+    let plain = open_with(&shelf.database, None);
+    plain.index_words(&mut |_| ControlFlow::Continue(())).expect("forgets the texts");
+    let mut world = World::new(5, Flavour::Nostr).with_words();
+    for _ in 0..20 {
+        let puts: Vec<Write> = (0..50).map(|_| Write::Put(world.record())).collect();
+        plain.commit(&puts).expect("commits");
+    }
+    assert_eq!(shelf.rows().1, "0");
+    let server = open_with(&shelf.database, sentences());
+    server.on_news(Box::new(|| {}));
+    let query = Query { words: asked("the relay"), ..Query::default() };
+    let until = Instant::now() + Duration::from_mins(1);
+    loop {
+        // Whatever is indexed, the answer is whole.
+        let found = ids(&server, &query);
+        assert_eq!(server.count(&query).expect("counts"), Some(found.len() as u64));
+        let at = server.word_progress().expect("reads").expect("is indexed");
+        if at.indexed == at.newest {
+            break;
+        }
+        assert!(Instant::now() < until, "{at:?}");
+        plain.commit(&[Write::Put(world.record())]).expect("commits");
+    }
+    assert!(!ids(&server, &query).is_empty());
+    shelf.assert_sound();
+}
+
+#[test]
+fn indexing_goes_on_where_it_was_stopped_and_begins_anew_for_other_texts() {
+    let shelf = WordShelf::new("words resumed");
+    let plain = open_with(&shelf.database, None);
+    plain.index_words(&mut |_| ControlFlow::Continue(())).expect("forgets the texts");
+    let puts: Vec<Write> = (0..250).map(|n| note(n, NOW, "fox")).collect();
+    plain.commit(&puts).expect("commits");
+    let store = open_with(&shelf.database, sentences());
+    assert_eq!(index_some(&store, 1), Some(WordProgress { indexed: 100, newest: 250 }));
+    assert_eq!(shelf.rows().1, "100");
+    drop(store);
+    let store = open_with(&shelf.database, sentences());
+    let query = Query { words: asked("fox"), ..Query::default() };
+    assert_eq!(ids(&store, &query).len(), 250);
+    assert_eq!(index_some(&store, 1), Some(WordProgress { indexed: 200, newest: 250 }));
+    index_all(&store);
+    assert_eq!(shelf.rows(), ("250".into(), "250".into()));
+    // A process with other settings has its own indexed, and the first one notices.
+    let other = open_with(&shelf.database, others());
+    assert_eq!(other.word_progress().expect("reads"), None);
+    index_all(&other);
+    assert_eq!(store.word_progress().expect("reads"), None);
+    assert_eq!(ids(&store, &query).len(), 250);
+    store.commit(&[note(251, NOW, "fox")]).expect("commits");
+    assert_eq!(ids(&store, &query).len(), 251);
+    assert_eq!(shelf.rows().1, "250", "what a process with other texts puts is indexed later");
+    index_all(&other);
+    assert_eq!(shelf.rows().1, "251");
+}
+
+#[test]
+fn the_words_of_dropped_parts_go_and_those_of_spared_records_stay() {
+    let shelf = WordShelf::new("words retired");
+    let store = shelf.postgres();
+    let start = NOW / 600 * 600;
+    let article = |number: u8, time: u64, kind: u32, text: &str| {
+        let head =
+            RecordHeader { id: [number; 32], time, author: Some([9; 32]), kind, expires: None };
+        Write::Put(encode(&head, &[(b's', text.into()), (b'd', format!("x{number}").into())]))
+    };
+    let puts = [
+        article(1, start + 1, 1, "an old fox"),
+        article(2, start + 2, 30_023, "a spared fox"),
+        article(3, start + 601, 1, "a new fox"),
+    ];
+    store.commit(&puts).expect("commits");
+    assert_eq!(shelf.sql("SELECT count(*) FROM hark_nostr.part"), "2");
+    let query = Query { words: asked("fox"), ..Query::default() };
+    assert_eq!(ids(store, &query).len(), 3);
+    assert_eq!(store.drop_part(start + 600, &[30_023]).expect("drops"), Some(1));
+    assert_eq!(ids(store, &query), [[3; 32], [2; 32]]);
+    assert_eq!(store.count(&query).expect("counts"), Some(2));
+    assert_eq!(shelf.rows().1, "2");
+    shelf.assert_sound();
+    let words = "SELECT count(*) FROM hark_nostr.word WHERE word = 'old'";
+    assert_eq!(shelf.sql(words), "0");
+    // A part that is made again takes them in.
+    store.commit(&[article(4, start + 3, 1, "late fox")]).expect("commits");
+    assert_eq!(shelf.sql("SELECT count(*) FROM hark_nostr.word_other"), "0");
+    assert_eq!(ids(store, &query), [[3; 32], [4; 32], [2; 32]]);
+}
+
+#[test]
+fn large_records_come_best_first_and_each_once() {
+    let shelf = WordShelf::new("words large");
+    let model = MemoryStore::new(NostrRules);
+    for id in 0..90_u8 {
+        let header = RecordHeader {
+            id: [id; 32],
+            time: NOW + u64::from(id % 7),
+            author: Some([id; 32]),
+            kind: 1,
+            expires: None,
+        };
+        let wire = vec![b'x'; if id % 3 == 0 { 100 } else { 1_000 * usize::from(id) }];
+        let text = format!("fox {}", "dog ".repeat(usize::from(id) % 40));
+        let labels = [(b's', hark_archive::LabelPosition::Bytes(text.as_bytes()))];
+        let mut bytes = Vec::new();
+        hark_codec::record::write(&mut bytes, &header, &wire, labels.into_iter());
+        for store in [shelf.store(), &model] {
+            store.commit(&[Write::Put(bytes.clone().into())]).expect("commits");
+        }
+    }
+    let query = Query { words: asked("fox"), ranked: true, limit: 80, ..Query::default() };
+    let answer = |store: &dyn Store, work: u64| {
+        let (mut ids, mut slices) = (Vec::new(), 0);
+        let mut search = store.search(&query).expect("searches");
+        loop {
+            slices += 1;
+            let progress = search.slice(work, &mut |record| {
+                ids.push(record.id()[0]);
+                ControlFlow::Continue(())
+            });
+            if let SearchProgress::Done { more } = progress.expect("is read") {
+                assert!(more);
+                let last = search.last_rank().map(|rank| rank.id[0]);
+                assert_eq!(last, ids.last().copied());
+                return (ids, slices);
+            }
+        }
+    };
+    let (expected, _) = answer(&model, u64::MAX);
+    assert_eq!(expected.len(), 80);
+    assert_eq!(answer(shelf.store(), u64::MAX).0, expected);
+    let (found, slices) = answer(shelf.store(), 2_000);
+    assert_eq!(found, expected);
+    // The texts have 2.6 MB, of which 32 bytes count as a row.
+    assert!(slices > 30, "{slices} slices");
+}
+
+#[test]
+fn records_whose_ids_begin_alike_are_told_apart() {
+    let shelf = WordShelf::new("words alike");
+    let model = MemoryStore::new(NostrRules);
+    let mut puts = Vec::new();
+    for n in 0..12_u8 {
+        // The first 62 bits are the same for three at a time, of which one does not have the word.
+        let mut id = [n / 3; 32];
+        (id[7], id[31]) = (n / 3 * 4 + n % 3, n);
+        let text = if n % 3 == 1 { "dog" } else { "fox and more" };
+        let head = RecordHeader { id, time: NOW, author: Some([n; 32]), kind: 1, expires: None };
+        puts.push(Write::Put(encode(&head, &[(b's', text.into())])));
+    }
+    for store in [shelf.store(), &model] {
+        store.commit(&puts).expect("commits");
+    }
+    for text in ["fox", "fo*", "dog", "more fox"] {
+        let query = Query { words: asked(text), ..Query::default() };
+        let all = ids(&model, &query);
+        assert_eq!(ids(shelf.store(), &query), all, "{text}");
+        for (at, id) in all.iter().enumerate() {
+            let after = Some(hark_archive::Position { time: NOW, id: *id });
+            let query = Query { after, limit: 2, ..query.clone() };
+            let next: Vec<Id> = all[at + 1..].iter().take(2).copied().collect();
+            assert_eq!(ids(shelf.store(), &query), next, "{text} behind {at}");
+        }
+    }
+}
+
+#[test]
+fn a_search_above_its_budget_says_so_and_one_by_the_index_does_not_get_there() {
+    let shelf = WordShelf::new("words budget");
+    let plain = open_with(&shelf.database, None);
+    let store = shelf.postgres();
+    for first in [0, 125] {
+        let text = |n: u8| if n == 77 { "a rare fox" } else { "a common dog" };
+        let puts: Vec<Write> =
+            (first..first + 125).map(|n| note(n, NOW + u64::from(n), text(n))).collect();
+        store.commit(&puts).expect("commits");
+    }
+    let rare =
+        Query { words: asked("fox"), ranked: true, limit: 5, budget: 200, ..Query::default() };
+    assert_eq!(ids(store, &rare), [[77; 32]]);
+    assert_eq!(store.count(&rare).expect("counts"), Some(1));
+    let explained = store.explain(&rare).expect("explains");
+    assert!(explained.plan.contains("word fox"), "{explained:?}");
+    assert!(explained.details.iter().any(|line| line.contains("word_keys")), "{explained:?}");
+    // One record that is not indexed yet, and the others are read: too many for this budget.
+    plain.commit(&[note(250, NOW + 250, "not indexed")]).expect("commits");
+    let store = open_with(&shelf.database, sentences());
+    let mut search = store.search(&rare).expect("searches");
+    let progress = search.slice(u64::MAX, &mut |_| ControlFlow::Continue(()));
+    assert_eq!(progress.expect("is read"), SearchProgress::Exhausted);
+    assert_eq!(store.count(&rare).expect("counts"), None);
+    index_all(&store);
+    assert_eq!(ids(&store, &rare), [[77; 32]]);
+}
+
+#[test]
+fn a_cluster_is_not_searched_and_says_so() {
+    if !is_installed("full-text search on Citus") {
+        return;
+    }
+    let database = CitusCluster::shared().database("words");
+    let options = PostgresOptions { texts: sentences(), ..PostgresOptions::default() };
+    let refused = PostgresStore::open(&database.url, "nostr", rules(Flavour::Nostr), &options);
+    let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(said.contains("Citus cluster; set enabled = false in [search]"), "{said}");
+}
