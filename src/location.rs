@@ -138,9 +138,9 @@ impl ArchiveLocation {
         (setup.shelf)(&self.config)
     }
 
-    /// The texts that are searched for words, if any are. An archive in a database has none.
+    /// The texts that are searched for words, if any are.
     pub(crate) fn texts(&self) -> Option<Arc<dyn TextSource>> {
-        self.shelf_config().texts.filter(|_| self.database.is_none())
+        self.shelf_config().texts
     }
 
     /// The options with which the embedded store is opened.
@@ -153,7 +153,7 @@ impl ArchiveLocation {
             dead_bytes_max: bounds.dead_bytes_max,
             scrub_within: Some(Duration::from_secs(self.config.scrub_days.saturating_mul(86_400))),
             listed_labels: self.network.nature().listed_labels,
-            texts: self.shelf_config().texts,
+            texts: self.texts(),
             erase_within: bounds.erase_within,
             free_bytes_min: bounds.free_bytes_min,
             reserve: Some(Arc::clone(&self.reserve)),
@@ -180,6 +180,7 @@ impl ArchiveLocation {
             one_kind: nature.one_kind,
             common_labels: nature.common_labels,
             listed_labels: nature.listed_labels,
+            texts: self.texts(),
             ..hark_store_postgres::PostgresOptions::default()
         }
     }

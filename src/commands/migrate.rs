@@ -1,5 +1,5 @@
-//! `hark migrate`: updates the tables of an archive in a database, shows which updates are missing, or
-//! divides the tables over the workers of a cluster.
+//! `hark migrate`: updates the tables of an archive in a database, shows which updates are missing, indexes
+//! words or deletes their index, or divides the tables over the workers of a cluster.
 
 use std::ops::ControlFlow;
 use std::process::ExitCode;
@@ -20,9 +20,12 @@ use crate::print::{self, CommandProgress, CountedUnit};
 Examples:
   hark migrate status --store postgres://hark@localhost/hark
   hark migrate up --store postgres://hark@localhost/hark
+  hark migrate index-words --config hark.toml --store postgres://hark@localhost/hark
   hark migrate distribute --store postgres://hark@coordinator/hark
 
-`hark serve` applies missing migrations when it starts, unless postgres.migrate is false. `distribute` is for
+`hark serve` applies missing migrations when it starts, unless postgres.migrate is false. It also indexes the
+words that [search] names, in the background; `index-words` does that at once, beside running servers or without.
+Both go on where they were interrupted. `drop-words` frees the space of the index when [search] is off for good. `distribute` is for
 an archive that was made before its server became the coordinator of a Citus cluster: stop its servers
 first. It can be interrupted at any time, and goes on when it is run again; until its end the archive has
 its old tables.")]
@@ -41,6 +44,10 @@ pub(crate) enum MigrateAction {
     Up,
     /// Only show which migrations are applied
     Status,
+    /// Index the words of all events that are not indexed yet, as [search] of the configuration says
+    IndexWords,
+    /// Delete the index of words
+    DropWords,
     /// Divide the tables of an archive over the workers of a Citus cluster
     Distribute,
 }
@@ -51,8 +58,11 @@ pub(crate) fn run(args: &MigrateArgs, location: &ArchiveLocation) -> anyhow::Res
             "files need no migration; name a database with --store postgres://user@host/database"
         );
     };
-    if args.action == MigrateAction::Distribute {
-        return distribute(url, args, location);
+    match args.action {
+        MigrateAction::Distribute => return distribute(url, args, location),
+        MigrateAction::IndexWords => return index_words(url, args, location),
+        MigrateAction::DropWords => return drop_words(url, args, location),
+        MigrateAction::Up | MigrateAction::Status => {}
     }
     let up = args.action == MigrateAction::Up;
     let all = hark_store_postgres::migrations(
@@ -74,6 +84,74 @@ pub(crate) fn run(args: &MigrateArgs, location: &ArchiveLocation) -> anyhow::Res
         }
     }
     Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Indexes the words of what is stored, with a progress bar.
+fn index_words(
+    url: &str,
+    args: &MigrateArgs,
+    location: &ArchiveLocation,
+) -> anyhow::Result<ExitCode> {
+    if location.texts().is_none() {
+        bail!(
+            "no words of {} are indexed; set enabled = true in [search], and name that \
+             configuration with --config",
+            location.network.records()
+        );
+    }
+    let store = location.postgres(url, true)?;
+    let stop = interrupt::flag()?;
+    let started = Instant::now();
+    let all = store.word_progress()?.map_or(1, |at| at.newest.max(1));
+    let mut meter = CommandProgress::start("index words", all, CountedUnit::Records);
+    let done = store.index_words(&mut |at| {
+        meter.at(at.indexed, at.newest, location.network.records());
+        if stop.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    meter.finish();
+    let Some(at) = done.context("not all words were indexed; run the command again to go on")?
+    else {
+        bail!("words are indexed on one PostgreSQL server, and this database is a Citus cluster");
+    };
+    let is_done = at.indexed >= at.newest;
+    let state = if is_done { "indexed" } else { "stopped" };
+    let seconds = started.elapsed().as_secs_f64();
+    if args.json {
+        let (indexed, newest) = (at.indexed, at.newest);
+        let line =
+            json!({ "state": state, "indexed": indexed, "newest": newest, "seconds": seconds });
+        print::line(&line.to_string())?;
+    } else {
+        print::line(&format!(
+            "{state}: up to number {} of {} in {seconds:.1} s",
+            at.indexed, at.newest
+        ))?;
+    }
+    if !is_done {
+        eprintln!("hark: what is indexed stays so; run the command again, or a server, to go on");
+        return Ok(ExitCode::from(interrupt::INTERRUPTED));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Deletes the index of words, unless the configuration wants one.
+fn drop_words(
+    url: &str,
+    args: &MigrateArgs,
+    location: &ArchiveLocation,
+) -> anyhow::Result<ExitCode> {
+    if location.texts().is_some() {
+        bail!("[search] has enabled = true; set it to false first, here and for all servers");
+    }
+    let dropped = location.postgres(url, true)?.drop_words();
+    let dropped = dropped.context("the index of words was not deleted")?;
+    let state = if dropped { "deleted" } else { "nothing was indexed" };
+    print::line(&if args.json { json!({ "state": state }).to_string() } else { state.into() })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn distribute(

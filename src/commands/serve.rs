@@ -174,6 +174,12 @@ fn open(
     let store: Arc<dyn Store> = if let Some(url) = &location.database {
         let store = location.postgres(url, location.config.postgres.migrate)?;
         let (shelf, database) = (location.network.name(), store.database());
+        if store.is_cluster() && location.texts().is_some() {
+            bail!(
+                "full-text search works on archives in files and on one PostgreSQL server, and the \
+                 database is a Citus cluster; set enabled = false in [search]"
+            );
+        }
         tracing::info!(shelf, database, "the archive is in a database");
         database_is_near = Some(store.is_near());
         Arc::new(store)

@@ -28,8 +28,7 @@ fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &StoreFacts<'_>) -> Ne
     relay.identity = identity.clone();
     relay.threads = config.threads;
     relay.store_at = at.store_location(config);
-    let texts = config.search.texts(&config.private_kinds);
-    relay.texts = texts.filter(|_| at.database_is_near.is_none());
+    relay.texts = config.search.texts(&config.private_kinds);
     if at.database_is_near.is_some() && relay.threads.read == 0 {
         // Each connection to the database occupies one thread while it waits.
         relay.threads.read = config.postgres.connections_max;

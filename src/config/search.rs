@@ -11,7 +11,7 @@ use super::typed::TypedValue;
 /// The section of the configuration file.
 pub(super) const SECTION: SettingsSection = SettingsSection {
     name: "search",
-    doc: "Full-text search (NIP-50) of an archive in files. A change has all events indexed anew in the background; until that\n# is done, searches read the events that are not indexed.",
+    doc: "Full-text search (NIP-50), not on a Citus cluster. A change has all events indexed anew in the background; until that\n# is done, searches read events that are not indexed. Servers that share a database need the same settings here.",
     settings: settings! {
         "enabled" search.enabled: "Whether words are indexed and searched for.";
         "kinds" search.kinds: "Kinds of events whose words are indexed. Private kinds ([privacy] kinds) never are.";

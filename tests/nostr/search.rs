@@ -1,5 +1,8 @@
 //! Full-text search (NIP-50) with the binary: REQ, COUNT, live, private events, commands, a kill -9.
 
+use std::process::Stdio;
+
+use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::Random;
 use hark_testkit::sentences::{question, sentence};
 use hark_words::{Part, RecordWords, SearchText};
@@ -14,9 +17,25 @@ const SEARCH: &str = "[search]\nenabled = true\n";
 /// A week, by which an event must be newer to rank like one of a class more.
 const CLASS_S: u64 = 7 * 86_400;
 
+/// Settings of an archive in files, and of one in a database.
+fn stores(database: &Database<'_>) -> [(&'static str, String); 2] {
+    let url = &database.url;
+    [
+        ("files", format!("{SEARCH}[archive]\nseal_records = 60\n")),
+        ("database", format!("{SEARCH}[archive]\nstore = \"{url}\"\n")),
+    ]
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nip50_the_best_matches_come_first_and_the_limit_is_after_the_ranking() {
-    let relay = Relay::with("search", SEARCH);
+    let database = Cluster::shared().database("search");
+    for (store, settings) in stores(&database) {
+        let relay = Relay::with(&format!("search-{store}"), &settings);
+        the_best_come_first(&relay).await;
+    }
+}
+
+async fn the_best_come_first(relay: &Relay) {
     let mut client = relay.client().await;
     let latest = now() - 100;
     let long = format!("{} fox", "other words here ".repeat(60));
@@ -51,7 +70,14 @@ async fn nip50_the_best_matches_come_first_and_the_limit_is_after_the_ranking() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip50_matches_come_as_they_are_published() {
-    let relay = Relay::with("search-live", SEARCH);
+    let database = Cluster::shared().database("search live");
+    for (store, settings) in stores(&database) {
+        let relay = Relay::with(&format!("search-live-{store}"), &settings);
+        matches_come(&relay).await;
+    }
+}
+
+async fn matches_come(relay: &Relay) {
     let (mut client, mut other) = (relay.client().await, relay.client().await);
     client.ask("s", &[json!({"search": "quick fox", "limit": 5})]).await;
     other.keep(&note(1, now(), "a slow fox")).await;
@@ -80,7 +106,14 @@ fn expected(events: &[Value], asked: &SearchText, limit: usize) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip50_results_are_those_of_a_loop_over_all_events() {
-    let relay = Relay::with("search-loop", &format!("{SEARCH}[archive]\nseal_records = 60\n"));
+    let database = Cluster::shared().database("search loop");
+    for (store, settings) in stores(&database) {
+        let relay = Relay::with(&format!("search-loop-{store}"), &settings);
+        results_are_those_of_a_loop(&relay).await;
+    }
+}
+
+async fn results_are_those_of_a_loop(relay: &Relay) {
     let mut client = relay.client().await;
     let (mut random, latest) = (Random::new(50), now() - 10);
     let events: Vec<Value> = (0..400)
@@ -144,6 +177,70 @@ fn nip50_every_acknowledged_event_is_found_by_its_words_after_kill_9() {
         .output()
         .expect("runs");
     assert!(String::from_utf8_lossy(&run.stdout).contains("word word17x"), "{run:?}");
+    // What is left behind in the temporary directory harms nobody.
+    let _ = std::fs::remove_dir_all(&root);
+}
+
+#[test]
+fn nip50_a_database_that_was_not_searched_is_indexed_by_a_command() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let root = hark_testkit::disk::scratch("nostr-search-database");
+    let (data, plain, searched) =
+        (root.join("data"), root.join("plain.toml"), root.join("searched.toml"));
+    std::fs::create_dir_all(&root).expect("is made");
+    let database = Cluster::shared().database("search command");
+    let archive = format!("[archive]\nstore = \"{}\"\n", database.url);
+    std::fs::write(&plain, &archive).expect("is written");
+    std::fs::write(&searched, format!("{SEARCH}{archive}")).expect("is written");
+    let mut server = Server::start(&data, &plain);
+    let url = format!("ws://{}", server.address);
+    let mut client = runtime.block_on(super::client::Client::connect(&url, now()));
+    for at in 0..150 {
+        let note = note(1, now() - 1_000 + at, &format!("a word{at}x"));
+        runtime.block_on(client.keep(&note));
+    }
+    let run = |config: &std::path::Path, args: &[&str]| {
+        let mut command = hark(&data);
+        let run = command.arg("--config").arg(config).args(args).stderr(Stdio::piped());
+        let run = run.output().expect("runs");
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        (run.status.code(), said(&run.stdout), said(&run.stderr))
+    };
+    let (code, _, why) = run(&plain, &["migrate", "index-words"]);
+    assert!(code == Some(1) && why.contains("set enabled = true in [search]"), "{why}");
+    // Before anything is indexed, answers are whole: the events are read.
+    let count = ["count", "{\"search\":\"word1*\"}"];
+    assert_eq!(run(&searched, &count).1, "61");
+    // The server without search goes on meanwhile; what it takes is found as well.
+    let (code, said, _) = run(&searched, &["migrate", "index-words", "--json"]);
+    let said: Value = serde_json::from_str(&said).expect("is JSON");
+    assert_eq!((code, &said["state"], &said["indexed"]), (Some(0), &json!("indexed"), &json!(150)));
+    runtime.block_on(client.keep(&note(1, now(), "a word1999x")));
+    assert_eq!(run(&searched, &count).1, "62");
+    server.kill();
+    let mut server = Server::start(&data, &searched);
+    let url = format!("ws://{}", server.address);
+    let mut client = runtime.block_on(super::client::Client::connect(&url, now()));
+    assert_eq!(runtime.block_on(client.count(&[json!({"search": "word17x"})])), 1);
+    let rows = || {
+        let rows = "SELECT count(*) FROM hark_nostr.worded";
+        database.sql(rows).trim().to_owned()
+    };
+    let until = std::time::Instant::now() + crate::served::PATIENCE;
+    while rows() != "151" {
+        assert!(std::time::Instant::now() < until, "the server does not index what was put");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let (_, said, _) = run(&searched, &["query", "--search", "word17x", "{}"]);
+    assert!(said.contains("word17x"), "{said}");
+    let (_, said, _) = run(&searched, &["explain", "{\"search\":\"word17x\"}"]);
+    assert!(said.contains("word word17x") && said.contains("word_keys"), "{said}");
+    server.kill();
+    let (code, _, why) = run(&searched, &["migrate", "drop-words"]);
+    assert!(code == Some(1) && why.contains("enabled = true"), "{why}");
+    assert_eq!(run(&plain, &["migrate", "drop-words"]).1, "deleted");
+    assert_eq!(rows(), "0");
+    assert_eq!(run(&plain, &["migrate", "drop-words"]).1, "nothing was indexed");
     // What is left behind in the temporary directory harms nobody.
     let _ = std::fs::remove_dir_all(&root);
 }

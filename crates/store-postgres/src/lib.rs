@@ -136,12 +136,6 @@ pub enum DatabaseOpenError {
         /// The oldest supported major version.
         needed: u32,
     },
-    /// Words are not indexed in a cluster.
-    #[error(
-        "full-text search works on archives in files and on one PostgreSQL server, and this database is a \
-         Citus cluster; set enabled = false in [search]"
-    )]
-    SearchInCluster,
     /// The database's schema is not as expected.
     #[error(transparent)]
     Migrate(#[from] MigrateError),
@@ -176,9 +170,6 @@ impl PostgresStore {
     ) -> Result<Self, DatabaseOpenError> {
         let schema = schema(shelf)?;
         let (door, mut session) = enter(url, &schema, options)?;
-        if options.texts.is_some() && door.layout().is_distributed() {
-            return Err(DatabaseOpenError::SearchInCluster);
-        }
         if options.migrate {
             for migration in migrate::up(&mut session, &schema, options.shards)? {
                 tracing::info!(number = migration.number, name = migration.name, "migrated");
@@ -199,7 +190,7 @@ impl PostgresStore {
         if options.migrate {
             label_values::settle(&mut session, &terms, options.listed_labels)?;
             // If nobody has indexed words before, nothing is lost.
-            if let Some(texts) = &options.texts
+            if let Some(texts) = options.texts.as_ref().filter(|_| !door.layout().is_distributed())
                 && WordState::read(&mut session)?.texts.is_none()
             {
                 let texts = texts.fingerprint().cast_signed();
@@ -236,7 +227,7 @@ impl PostgresStore {
                 common_labels: options.common_labels,
                 listed_labels: options.listed_labels,
             },
-            texts: options.texts.clone(),
+            texts: options.texts.clone().filter(|_| !is_distributed),
             parts: RwLock::new(Arc::new(parts)),
             current: CurrentPosition::new(lines, seq),
             room: Arc::new(Semaphore::new(search::KEPT_ALL_BYTES)),
@@ -254,30 +245,47 @@ impl PostgresStore {
         self.inner.pool.door().name()
     }
 
-    /// Has the words of everything that is stored indexed, or deletes what is indexed if the options have no
-    /// texts. A server does the former by itself, in the background. `progress` may stop it; it goes on
-    /// there when it is called again. Returns how far it came; `None` if no words are indexed.
+    /// Indexes the words of everything that is stored. A server does this by itself, in the background.
+    /// `progress` may stop it; it goes on there when it is called again. Returns how far it came; `None` if
+    /// the options have no texts, or if the database is a cluster.
     pub fn index_words(
         &self,
         progress: &mut dyn FnMut(WordProgress) -> ControlFlow<()>,
     ) -> Result<Option<WordProgress>, SearchError> {
-        if self.inner.pool.door().layout().is_distributed() {
-            return Ok(None);
+        let Some(texts) = &self.inner.texts else { return Ok(None) };
+        let indexed = word_index::index_all(&self.inner, texts, progress);
+        indexed.map(Some).map_err(|fault| failed(&fault))
+    }
+
+    /// Deletes the index of words, whatever texts it is of. Returns whether there was one.
+    pub fn drop_words(&self) -> Result<bool, SearchError> {
+        if self.is_cluster() {
+            return Ok(false);
         }
-        let indexed = match &self.inner.texts {
-            Some(texts) => word_index::index_all(&self.inner, texts, progress).map(Some),
-            None => self.inner.pool.with(|session| word_index::set_texts(session, None)).map(|_| None),
-        };
-        indexed.map_err(|fault| failed(&fault))
+        let dropped = self.inner.pool.with(|session| word_index::set_texts(session, None));
+        dropped.map(|before| before.is_some()).map_err(|fault| failed(&fault))
     }
 
     /// Returns how far the words of the options' texts are indexed. `None` if the database does not index these.
     pub fn word_progress(&self) -> Result<Option<WordProgress>, SearchError> {
-        if self.inner.pool.door().layout().is_distributed() {
+        if self.inner.texts.is_none() {
             return Ok(None);
         }
         let state = self.inner.pool.with(WordState::read).map_err(|fault| failed(&fault))?;
         Ok(self.inner.indexes(state.texts).map(|_| state.progress()))
+    }
+
+    /// Whether the tables are divided over the workers of a Citus cluster. Words are not searched for there.
+    pub fn is_cluster(&self) -> bool {
+        self.inner.pool.door().layout().is_distributed()
+    }
+
+    /// Fails if a query asks for words, in a cluster.
+    fn must_be_answerable(&self, query: &Query) -> Result<(), SearchError> {
+        if query.words.is_none() || !self.is_cluster() {
+            return Ok(());
+        }
+        Err(SearchError::Failed(NO_WORDS_IN_CLUSTER.into()))
     }
 
     /// Whether the addresses of the primary and the replica are all on this machine.
@@ -374,6 +382,9 @@ fn check_version(session: &mut DatabaseSession) -> Result<(), DatabaseOpenError>
     Ok(())
 }
 
+/// Why a search for words fails in a cluster.
+const NO_WORDS_IN_CLUSTER: &str = "words are searched for in archives in files and on one PostgreSQL server, not on a Citus cluster";
+
 /// The bound of a ranked search, and how many of the best records are wanted.
 type RankWanted = (Arc<RankBound>, usize);
 
@@ -415,6 +426,7 @@ impl Store for PostgresStore {
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
+        self.must_be_answerable(query)?;
         let position = self.inner.current.now();
         let open = move |inner: &Arc<PostgresState>, query: &Query, best: Option<RankWanted>| {
             let mut asked = inner.asked(query, position);
@@ -438,6 +450,7 @@ impl Store for PostgresStore {
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
+        self.must_be_answerable(query)?;
         if query.words.is_some() {
             return count::worded(&self.inner, query).map_err(|fault| failed(&fault));
         }
@@ -470,10 +483,12 @@ impl Store for PostgresStore {
     }
 
     fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
+        self.must_be_answerable(query)?;
         explain::explain(&self.inner, query).map_err(|fault| failed(&fault))
     }
 
     fn explain_count(&self, query: &Query) -> Result<Explanation, SearchError> {
+        self.must_be_answerable(query)?;
         explain::explain_count(&self.inner, query).map_err(|fault| failed(&fault))
     }
 

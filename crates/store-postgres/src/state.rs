@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32};
 
-use hark_archive::{Query, TextSource};
 use hark_archive::effects::Rules;
+use hark_archive::{Query, TextSource};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 

@@ -108,6 +108,8 @@ pub(crate) enum StepResult {
     Done(WordProgress),
     /// The database indexes other texts.
     Others,
+    /// The database indexes none.
+    None,
 }
 
 /// Indexes the words of the next records.
@@ -118,7 +120,7 @@ pub(crate) fn step(
 ) -> Result<StepResult, StatementError> {
     let before = WordState::read(session)?;
     if inner.indexes(before.texts).is_none() {
-        return Ok(StepResult::Others);
+        return Ok(before.texts.map_or(StepResult::None, |_| StepResult::Others));
     }
     if before.words_seq >= before.seq {
         return Ok(StepResult::Done(before.progress()));
@@ -175,7 +177,7 @@ pub(crate) fn index_all(
                     return Ok(at);
                 }
             }
-            StepResult::Others => {
+            StepResult::Others | StepResult::None => {
                 let words = "another process has other settings in [search], and has the words of \
                              all records indexed anew; give all processes the same settings";
                 return Err(StatementError::Refused(words.into()));
@@ -241,6 +243,10 @@ impl BackgroundIndexing {
                 }
                 // Others commit meanwhile.
                 started.elapsed().min(LOOK_EVERY)
+            }
+            Ok(StepResult::None) => {
+                self.has_begun = false;
+                LOOK_EVERY
             }
             Ok(StepResult::Others) => {
                 if !std::mem::replace(&mut self.has_warned, true) {

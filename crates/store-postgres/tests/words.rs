@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hark_archive::store::memory::MemoryStore;
-use hark_archive::{Id, Query, RecordHeader, SearchProgress, Store, TextSource, WordCondition, Write};
+use hark_archive::{
+    Id, Query, RecordHeader, SearchProgress, Store, TextSource, WordCondition, Write,
+};
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore, WordProgress};
 use hark_testkit::citus::{CitusCluster, is_installed};
@@ -113,7 +115,7 @@ impl Subject for WordShelf {
             3 => {
                 // Words are deleted, and others are not indexed.
                 self.open(None);
-                self.postgres().index_words(&mut |_| ControlFlow::Continue(())).expect("deletes");
+                self.postgres().drop_words().expect("deletes");
                 assert_eq!(self.rows(), ("0".into(), "0".into()));
             }
             4 => drop(self.database.sql("VACUUM ANALYZE")),
@@ -212,7 +214,7 @@ fn words_of_what_is_deleted_leave_the_tables_whatever_the_settings_of_who_delete
 fn a_server_indexes_what_is_stored_while_it_takes_more() {
     let shelf = WordShelf::new("words background");
     let plain = open_with(&shelf.database, None);
-    plain.index_words(&mut |_| ControlFlow::Continue(())).expect("forgets the texts");
+    assert!(plain.drop_words().expect("deletes"));
     let mut world = World::new(5, Flavour::Nostr).with_words();
     for _ in 0..20 {
         let puts: Vec<Write> = (0..50).map(|_| Write::Put(world.record())).collect();
@@ -242,7 +244,7 @@ fn a_server_indexes_what_is_stored_while_it_takes_more() {
 fn indexing_goes_on_where_it_was_stopped_and_begins_anew_for_other_texts() {
     let shelf = WordShelf::new("words resumed");
     let plain = open_with(&shelf.database, None);
-    plain.index_words(&mut |_| ControlFlow::Continue(())).expect("forgets the texts");
+    assert!(plain.drop_words().expect("deletes"));
     let puts: Vec<Write> = (0..250).map(|n| note(n, NOW, "fox")).collect();
     plain.commit(&puts).expect("commits");
     let store = open_with(&shelf.database, sentences());
@@ -413,7 +415,14 @@ fn a_cluster_is_not_searched_and_says_so() {
     }
     let database = CitusCluster::shared().database("words");
     let options = PostgresOptions { texts: sentences(), ..PostgresOptions::default() };
-    let refused = PostgresStore::open(&database.url, "nostr", rules(Flavour::Nostr), &options);
-    let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
-    assert!(said.contains("Citus cluster; set enabled = false in [search]"), "{said}");
+    let store = PostgresStore::open(&database.url, "nostr", rules(Flavour::Nostr), &options);
+    let store = store.expect("opens");
+    assert!(store.is_cluster());
+    store.commit(&[note(1, NOW, "fox")]).expect("commits");
+    let query = Query { words: asked("fox"), ..Query::default() };
+    for refused in [store.search(&query).err(), store.count(&query).err()] {
+        let said = refused.expect("is refused").to_string();
+        assert!(said.contains("not on a Citus cluster"), "{said}");
+    }
+    assert_eq!(store.count(&Query::default()).expect("counts"), Some(1));
 }

@@ -141,7 +141,7 @@ impl WordCondition {
     }
 
     fn points(&self, record: &Record<'_>, words: &LazyWords) -> Option<u32> {
-        if !self.texts.has_texts(record.kind()) {
+        if !self.texts.has_texts(record.kind()) || self.asked.is_void() {
             return None;
         }
         words.get(record, &*self.texts).points(&self.asked)

@@ -260,10 +260,8 @@ fn delete(
     let lists = !inner.nature.listed_labels.is_empty();
     let delete = if lists { StatementForm::DeleteListed } else { StatementForm::Delete };
     let marks: Vec<i64> = deleted.iter().map(|key| mark(&key.id)).collect();
-    let answers = session.pipeline(&[
-        (delete, &[&times, &ids, &marks]),
-        (StatementForm::DeleteForbids, &[&ids]),
-    ])?;
+    let answers = session
+        .pipeline(&[(delete, &[&times, &ids, &marks]), (StatementForm::DeleteForbids, &[&ids])])?;
     Ok(answers[0].first().map_or(0, |row| row.get(0)))
 }
 

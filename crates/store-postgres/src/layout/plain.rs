@@ -47,7 +47,9 @@ impl Layout for PlainLayout {
             StatementForm::AuthorPage(order, ranges) => {
                 page(Some(("author", "bytea")), ranges, order, "record", RECORD, SEEN)
             }
-            StatementForm::KindPage(order, ranges) => page(None, ranges, order, "record", RECORD, SEEN),
+            StatementForm::KindPage(order, ranges) => {
+                page(None, ranges, order, "record", RECORD, SEEN)
+            }
             StatementForm::TimePage(order) => page(None, 0, order, "record", RECORD, SEEN),
             StatementForm::TimePageBut(order) => {
                 let more = format!("{SEEN} AND r.kind <> ALL($7::int[])");
@@ -153,10 +155,12 @@ impl Layout for PlainLayout {
                 seq || ' ' || $3::int || ' ' || parts || ' ' || line) FROM s"
                 .into(),
             // Without records, one row is still returned, for the line and its number.
-            StatementForm::News => "SELECT s.line, s.seq, r.seq, r.body FROM state s LEFT JOIN LATERAL \
+            StatementForm::News => {
+                "SELECT s.line, s.seq, r.seq, r.body FROM state s LEFT JOIN LATERAL \
                 (SELECT r.seq, r.body FROM record r WHERE r.seq > $1 AND r.seq <= $2 \
                 ORDER BY r.seq LIMIT $3) r ON true"
-                .into(),
+                    .into()
+            }
             StatementForm::Expired => "SELECT id FROM record WHERE expires <= $1 LIMIT $2".into(),
             StatementForm::Parts => "SELECT start, stop, number FROM part ORDER BY start".into(),
             form => super::words::text(form).unwrap_or_else(|| super::citus::text(form)),

@@ -265,7 +265,8 @@ impl Finder {
         let reach = self.wanted().saturating_mul(self.fetched + 1) / (self.matched + 1);
         if self.asked.rank.is_some() {
             // A ranked search sets no limit, and ends where no record can be better than those it has.
-            reach.min((self.asked.best + self.fetched).clamp(WORDS_READ_MAX, FETCH_MAX))
+            let best = self.asked.best.saturating_add(self.fetched);
+            reach.min(best.clamp(WORDS_READ_MAX, FETCH_MAX))
         } else if self.asked.query.words.is_some() {
             reach.min(WORDS_READ_MAX)
         } else {
@@ -450,11 +451,8 @@ impl Finder {
             true => StatementForm::Bodies(part),
             false => StatementForm::WordedBodies(part),
         };
-        let mut calls: Vec<_> = by_part
-            .keys()
-            .zip(&given)
-            .map(|(part, given)| (form(*part), &given[..]))
-            .collect();
+        let mut calls: Vec<_> =
+            by_part.keys().zip(&given).map(|(part, given)| (form(*part), &given[..])).collect();
         if !probes.is_empty() {
             calls.push((StatementForm::WordState, &[]));
         }

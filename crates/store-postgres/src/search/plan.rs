@@ -10,8 +10,8 @@ use hark_archive::query::plan::Set;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::words::IndexedWords;
 use super::walk::{IndexWalk, PAGE_RANGES_MAX, PageWalk, RangeValue};
+use super::words::IndexedWords;
 use super::{FETCH_MAX, Finder, SearchStage, SqlQuery, compare, matching};
 use crate::layout::StatementForm;
 use crate::session::{DatabaseSession, StatementError};

@@ -392,15 +392,17 @@ impl IndexWalk {
             (0..asked.terms.len()).filter(|&at| !asked.common[at] || self.set == Set::Label(at));
         let conditions = labels.count() + usize::from(asked.query.authors.is_some());
         let driven = usize::from(matches!(self.set, Set::Label(_) | Set::Authors));
-        (few && self.instead.is_none() && conditions == driven && asked.probes.is_empty()).then(|| PageWalk {
-            ranges: self.ranges.iter().map(|range| (range.value, range.kind)).collect(),
-            visited: 0,
-            windows: TimeWindows::of(asked),
-            open: false,
-            at: None,
-            passed: 1,
-            records_max: FETCH_MAX,
-        })
+        (few && self.instead.is_none() && conditions == driven && asked.probes.is_empty()).then(
+            || PageWalk {
+                ranges: self.ranges.iter().map(|range| (range.value, range.kind)).collect(),
+                visited: 0,
+                windows: TimeWindows::of(asked),
+                open: false,
+                at: None,
+                passed: 1,
+                records_max: FETCH_MAX,
+            },
+        )
     }
 
     /// Reads the next keys of the ranges whose keys are used up.

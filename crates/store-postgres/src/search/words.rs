@@ -216,9 +216,8 @@ impl WordWalk {
         reach: usize,
         session: &mut DatabaseSession,
     ) -> Result<Option<Vec<Box<[u8]>>>, StatementError> {
-        let is_over = |time: i64| {
-            asked.rank.as_ref().is_some_and(|bound| !bound.admits_any(from_db(time)))
-        };
+        let is_over =
+            |time: i64| asked.rank.as_ref().is_some_and(|bound| !bound.admits_any(from_db(time)));
         let next = self.rows.front().map(|row| row.time).or(self.reached);
         if asked.query.order == Order::NewestFirst && next.is_some_and(is_over) {
             return Ok(None);
