@@ -67,7 +67,11 @@ const ARROWS: [(&str, &[&str], &[&str]); 11] = [
         &["hark-codec", "hark-archive", "hark-words"],
         &["hark-networks", "hark-testkit"],
     ),
-    ("hark-store-postgres", &["hark-codec", "hark-archive"], &["hark-networks", "hark-testkit"]),
+    (
+        "hark-store-postgres",
+        &["hark-codec", "hark-archive", "hark-words"],
+        &["hark-networks", "hark-testkit"],
+    ),
     ("hark-server", &["hark-codec", "hark-archive", "hark-networks"], &["hark-testkit"]),
     ("hark-peers", &["hark-codec", "hark-archive", "hark-networks"], &["hark-testkit"]),
     (

@@ -17,7 +17,7 @@ use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::terms::DatabaseTermHasher;
 use crate::time::to_db;
-use crate::word_index::WordState;
+use crate::words::state::WordState;
 
 /// The conditions and the values of a statement that is being built.
 #[derive(Default)]
@@ -153,7 +153,7 @@ pub(crate) fn worded(
         // What is indexed after a statement was indexed during it.
         let counted = counting.count(session)?;
         let state = WordState::read(session)?;
-        Ok(asked.iter().all(|asked| state.has(asked)).then_some(counted))
+        Ok(asked.iter().all(|asked| state.has(&asked.query, asked.seq)).then_some(counted))
     })?;
     match counted {
         Some(counted) => Ok(counted),

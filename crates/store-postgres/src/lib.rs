@@ -4,14 +4,12 @@
 //! `search` (how a query is run), `layout` (the SQL of all statements) and `state` (what the
 //! threads of a shelf share). `session` and `pool` are the connections.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use hark_archive::effects::Rules;
 use hark_archive::query::explain::Explanation;
-use hark_archive::query::ranked::{RankBound, RankedSearch};
 use hark_archive::store::{NumberedRecord, StoreStats, commit_whole};
 use hark_archive::{
     CommitError, CommitResult, Id, Query, Search, SearchError, Store, TextSource, Write,
@@ -28,18 +26,19 @@ pub use migrate::{MigrateError, Migration};
 use parts::{PartGrid, Parts};
 use pool::Pool;
 use replica::{QuerySessions, Replica};
-use search::{PooledSearch, Sessions as _};
+use search::Sessions as _;
 use session::{Connector, DatabaseSession, StatementError};
 pub use shown::{is_database, shown};
 use state::{PostgresState, ShelfProperties};
 use terms::DatabaseTermHasher;
 use time::to_db;
-pub use word_index::WordProgress;
-use word_index::WordState;
+pub use words::state::WordProgress;
+use words::state::WordState;
 
 mod address;
 pub mod cluster;
 mod commit;
+mod copy;
 mod count;
 mod distribute;
 mod explain;
@@ -60,7 +59,7 @@ mod state;
 mod stats;
 mod terms;
 mod time;
-mod word_index;
+mod words;
 
 /// How a shelf is stored and queried. The options may contain a password, so they are not printed.
 #[derive(Clone)]
@@ -194,7 +193,7 @@ impl PostgresStore {
                 && WordState::read(&mut session)?.texts.is_none()
             {
                 let texts = texts.fingerprint().cast_signed();
-                word_index::set_texts(&mut session, Some(texts))?;
+                words::index::set_texts(&mut session, Some(texts))?;
             }
         }
         let lines = line::read(&mut session)?;
@@ -243,36 +242,6 @@ impl PostgresStore {
     /// Returns the database's name, without its password.
     pub fn database(&self) -> String {
         self.inner.pool.door().name()
-    }
-
-    /// Indexes the words of everything that is stored. A server does this by itself, in the background.
-    /// `progress` may stop it; it goes on there when it is called again. Returns how far it came; `None` if
-    /// the options have no texts, or if the database is a cluster.
-    pub fn index_words(
-        &self,
-        progress: &mut dyn FnMut(WordProgress) -> ControlFlow<()>,
-    ) -> Result<Option<WordProgress>, SearchError> {
-        let Some(texts) = &self.inner.texts else { return Ok(None) };
-        let indexed = word_index::index_all(&self.inner, texts, progress);
-        indexed.map(Some).map_err(|fault| failed(&fault))
-    }
-
-    /// Deletes the index of words, whatever texts it is of. Returns whether there was one.
-    pub fn drop_words(&self) -> Result<bool, SearchError> {
-        if self.is_cluster() {
-            return Ok(false);
-        }
-        let dropped = self.inner.pool.with(|session| word_index::set_texts(session, None));
-        dropped.map(|before| before.is_some()).map_err(|fault| failed(&fault))
-    }
-
-    /// Returns how far the words of the options' texts are indexed. `None` if the database does not index these.
-    pub fn word_progress(&self) -> Result<Option<WordProgress>, SearchError> {
-        if self.inner.texts.is_none() {
-            return Ok(None);
-        }
-        let state = self.inner.pool.with(WordState::read).map_err(|fault| failed(&fault))?;
-        Ok(self.inner.indexes(state.texts).map(|_| state.progress()))
     }
 
     /// Whether the tables are divided over the workers of a Citus cluster. Words are not searched for there.
@@ -385,9 +354,6 @@ fn check_version(session: &mut DatabaseSession) -> Result<(), DatabaseOpenError>
 /// Why a search for words fails in a cluster.
 const NO_WORDS_IN_CLUSTER: &str = "words are searched for in archives in files and on one PostgreSQL server, not on a Citus cluster";
 
-/// The bound of a ranked search, and how many of the best records are wanted.
-type RankWanted = (Arc<RankBound>, usize);
-
 fn failed(fault: &StatementError) -> SearchError {
     SearchError::Failed(fault.to_string())
 }
@@ -427,26 +393,7 @@ impl Store for PostgresStore {
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
         self.must_be_answerable(query)?;
-        let position = self.inner.current.now();
-        let open = move |inner: &Arc<PostgresState>, query: &Query, best: Option<RankWanted>| {
-            let mut asked = inner.asked(query, position);
-            if let Some((bound, limit)) = best {
-                for asked in &mut asked {
-                    (asked.rank, asked.best) = (Some(Arc::clone(&bound)), limit);
-                }
-            }
-            Box::new(PooledSearch::new(Arc::clone(inner), asked, position)) as Box<dyn Search>
-        };
-        let Some(words) = query.ranking() else { return Ok(open(&self.inner, query, None)) };
-        let bound = RankBound::new(words);
-        let wanted = (Arc::clone(&bound), query.limit);
-        let search = open(&self.inner, &RankedSearch::unranked(query), Some(wanted));
-        let inner = Arc::clone(&self.inner);
-        let read = move |ids, from, to| {
-            let query = Query { ids: Some(ids), from, to, ..Query::default() };
-            Ok(open(&inner, &query, None))
-        };
-        Ok(Box::new(RankedSearch::new(query, bound, search, Box::new(read))))
+        Ok(search::start(&self.inner, query, self.inner.current.now()))
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
@@ -522,7 +469,7 @@ impl Store for PostgresStore {
         }
         if self.inner.texts.is_some() {
             let inner = Arc::downgrade(&self.inner);
-            let run = move || word_index::run(&inner);
+            let run = move || words::index::run(&inner);
             if let Err(error) = hark_archive::vital::spawn("hark-words", run) {
                 tracing::error!(%error, "stored records are not indexed: no thread can be started");
             }

@@ -26,13 +26,13 @@ struct WordShelf {
     store: Option<PostgresStore>,
 }
 
-fn sentences() -> Option<Arc<dyn TextSource>> {
-    Some(Arc::new(SENTENCES))
+fn sentences() -> Arc<dyn TextSource> {
+    Arc::new(SENTENCES)
 }
 
 /// Other texts of the same records.
-fn others() -> Option<Arc<dyn TextSource>> {
-    Some(Arc::new(Sentences { number: 2, kinds: &[1] }))
+fn others() -> Arc<dyn TextSource> {
+    Arc::new(Sentences { number: 2, kinds: &[1] })
 }
 
 fn open_with(database: &Database<'_>, texts: Option<Arc<dyn TextSource>>) -> PostgresStore {
@@ -45,7 +45,7 @@ fn open_with(database: &Database<'_>, texts: Option<Arc<dyn TextSource>>) -> Pos
 impl WordShelf {
     fn new(name: &str) -> Self {
         let mut shelf = Self { database: Cluster::shared().database(name), store: None };
-        shelf.open(sentences());
+        shelf.open(Some(sentences()));
         shelf
     }
 
@@ -102,14 +102,14 @@ impl Subject for WordShelf {
 
     fn disturb(&mut self, random: &mut Random) {
         match random.below(7) {
-            0 => self.open(sentences()),
+            0 => self.open(Some(sentences())),
             // What comes next is not indexed, and searches read records.
             1 => self.open(None),
             2 => {
                 // Other texts are indexed, or some of them.
-                self.open(others());
+                self.open(Some(others()));
                 index_some(self.postgres(), 1 + random.below(20));
-                self.open(sentences());
+                self.open(Some(sentences()));
                 index_some(self.postgres(), 1 + random.below(8));
             }
             3 => {
@@ -120,7 +120,7 @@ impl Subject for WordShelf {
             }
             4 => drop(self.database.sql("VACUUM ANALYZE")),
             _ => {
-                self.open(sentences());
+                self.open(Some(sentences()));
                 index_all(self.postgres());
             }
         }
@@ -153,9 +153,9 @@ fn postgres_finds_words_like_the_model_from_the_index_alone() {
     shelf.assert_sound();
 }
 
-fn asked(text: &str) -> Option<Arc<WordCondition>> {
+fn asked(text: &str) -> Arc<WordCondition> {
     let asked = SearchText::parse(text).expect("is short").expect("has words");
-    Some(Arc::new(WordCondition::new(asked, Arc::new(SENTENCES))))
+    Arc::new(WordCondition::new(asked, Arc::new(SENTENCES)))
 }
 
 fn note(number: u8, time: u64, text: &str) -> Write {
@@ -182,7 +182,7 @@ fn words_of_what_is_deleted_leave_the_tables_whatever_the_settings_of_who_delete
     let puts: Vec<Write> =
         (0..20).map(|n| note(n, NOW + u64::from(n), &format!("a xylophone{n}"))).collect();
     store.commit(&puts).expect("commits");
-    let query = Query { words: asked("xyl*"), ..Query::default() };
+    let query = Query { words: Some(asked("xyl*")), ..Query::default() };
     assert_eq!(store.count(&query).expect("counts"), Some(20));
     assert_eq!(shelf.rows(), ("40".into(), "20".into()));
     let erase = |store: &PostgresStore, ids: std::ops::Range<u8>| {
@@ -193,11 +193,14 @@ fn words_of_what_is_deleted_leave_the_tables_whatever_the_settings_of_who_delete
     erase(store, 0..5);
     erase(&open_with(&shelf.database, None), 5..10);
     assert_eq!(shelf.rows(), ("20".into(), "10".into()));
-    assert_eq!(open_with(&shelf.database, sentences()).count(&query).expect("counts"), Some(10));
+    assert_eq!(
+        open_with(&shelf.database, Some(sentences())).count(&query).expect("counts"),
+        Some(10)
+    );
     // Another process puts without indexing: its record is found all the same, and indexed later.
     let other = open_with(&shelf.database, None);
     other.commit(&[note(30, NOW + 30, "another xylophone")]).expect("commits");
-    let again = open_with(&shelf.database, sentences());
+    let again = open_with(&shelf.database, Some(sentences()));
     assert_eq!(again.count(&query).expect("counts"), Some(11));
     assert_eq!(shelf.rows(), ("20".into(), "10".into()));
     again.commit(&[note(31, NOW + 31, "one more xylophone")]).expect("commits");
@@ -221,9 +224,9 @@ fn a_server_indexes_what_is_stored_while_it_takes_more() {
         plain.commit(&puts).expect("commits");
     }
     assert_eq!(shelf.rows().1, "0");
-    let server = open_with(&shelf.database, sentences());
+    let server = open_with(&shelf.database, Some(sentences()));
     server.on_news(Box::new(|| {}));
-    let query = Query { words: asked("the relay"), ..Query::default() };
+    let query = Query { words: Some(asked("the relay")), ..Query::default() };
     let until = Instant::now() + Duration::from_mins(1);
     loop {
         // Whatever is indexed, the answer is whole.
@@ -247,18 +250,18 @@ fn indexing_goes_on_where_it_was_stopped_and_begins_anew_for_other_texts() {
     assert!(plain.drop_words().expect("deletes"));
     let puts: Vec<Write> = (0..250).map(|n| note(n, NOW, "fox")).collect();
     plain.commit(&puts).expect("commits");
-    let store = open_with(&shelf.database, sentences());
+    let store = open_with(&shelf.database, Some(sentences()));
     assert_eq!(index_some(&store, 1), Some(WordProgress { indexed: 100, newest: 250 }));
     assert_eq!(shelf.rows().1, "100");
     drop(store);
-    let store = open_with(&shelf.database, sentences());
-    let query = Query { words: asked("fox"), ..Query::default() };
+    let store = open_with(&shelf.database, Some(sentences()));
+    let query = Query { words: Some(asked("fox")), ..Query::default() };
     assert_eq!(ids(&store, &query).len(), 250);
     assert_eq!(index_some(&store, 1), Some(WordProgress { indexed: 200, newest: 250 }));
     index_all(&store);
     assert_eq!(shelf.rows(), ("250".into(), "250".into()));
     // A process with other settings has its own indexed, and the first one notices.
-    let other = open_with(&shelf.database, others());
+    let other = open_with(&shelf.database, Some(others()));
     assert_eq!(other.word_progress().expect("reads"), None);
     index_all(&other);
     assert_eq!(store.word_progress().expect("reads"), None);
@@ -287,7 +290,7 @@ fn the_words_of_dropped_parts_go_and_those_of_spared_records_stay() {
     ];
     store.commit(&puts).expect("commits");
     assert_eq!(shelf.sql("SELECT count(*) FROM hark_nostr.part"), "2");
-    let query = Query { words: asked("fox"), ..Query::default() };
+    let query = Query { words: Some(asked("fox")), ..Query::default() };
     assert_eq!(ids(store, &query).len(), 3);
     assert_eq!(store.drop_part(start + 600, &[30_023]).expect("drops"), Some(1));
     assert_eq!(ids(store, &query), [[3; 32], [2; 32]]);
@@ -323,7 +326,7 @@ fn large_records_come_best_first_and_each_once() {
             store.commit(&[Write::Put(bytes.clone().into())]).expect("commits");
         }
     }
-    let query = Query { words: asked("fox"), ranked: true, limit: 80, ..Query::default() };
+    let query = Query { words: Some(asked("fox")), ranked: true, limit: 80, ..Query::default() };
     let answer = |store: &dyn Store, work: u64| {
         let (mut ids, mut slices) = (Vec::new(), 0);
         let mut search = store.search(&query).expect("searches");
@@ -367,7 +370,7 @@ fn records_whose_ids_begin_alike_are_told_apart() {
         store.commit(&puts).expect("commits");
     }
     for text in ["fox", "fo*", "dog", "more fox"] {
-        let query = Query { words: asked(text), ..Query::default() };
+        let query = Query { words: Some(asked(text)), ..Query::default() };
         let all = ids(&model, &query);
         assert_eq!(ids(shelf.store(), &query), all, "{text}");
         for (at, id) in all.iter().enumerate() {
@@ -390,8 +393,13 @@ fn a_search_above_its_budget_says_so_and_one_by_the_index_does_not_get_there() {
             (first..first + 125).map(|n| note(n, NOW + u64::from(n), text(n))).collect();
         store.commit(&puts).expect("commits");
     }
-    let rare =
-        Query { words: asked("fox"), ranked: true, limit: 5, budget: 200, ..Query::default() };
+    let rare = Query {
+        words: Some(asked("fox")),
+        ranked: true,
+        limit: 5,
+        budget: 200,
+        ..Query::default()
+    };
     assert_eq!(ids(store, &rare), [[77; 32]]);
     assert_eq!(store.count(&rare).expect("counts"), Some(1));
     let explained = store.explain(&rare).expect("explains");
@@ -399,7 +407,7 @@ fn a_search_above_its_budget_says_so_and_one_by_the_index_does_not_get_there() {
     assert!(explained.details.iter().any(|line| line.contains("word_keys")), "{explained:?}");
     // One record that is not indexed yet, and the others are read: too many for this budget.
     plain.commit(&[note(250, NOW + 250, "not indexed")]).expect("commits");
-    let store = open_with(&shelf.database, sentences());
+    let store = open_with(&shelf.database, Some(sentences()));
     let mut search = store.search(&rare).expect("searches");
     let progress = search.slice(u64::MAX, &mut |_| ControlFlow::Continue(()));
     assert_eq!(progress.expect("is read"), SearchProgress::Exhausted);
@@ -414,12 +422,12 @@ fn a_cluster_is_not_searched_and_says_so() {
         return;
     }
     let database = CitusCluster::shared().database("words");
-    let options = PostgresOptions { texts: sentences(), ..PostgresOptions::default() };
+    let options = PostgresOptions { texts: Some(sentences()), ..PostgresOptions::default() };
     let store = PostgresStore::open(&database.url, "nostr", rules(Flavour::Nostr), &options);
     let store = store.expect("opens");
     assert!(store.is_cluster());
     store.commit(&[note(1, NOW, "fox")]).expect("commits");
-    let query = Query { words: asked("fox"), ..Query::default() };
+    let query = Query { words: Some(asked("fox")), ..Query::default() };
     for refused in [store.search(&query).err(), store.count(&query).err()] {
         let said = refused.expect("is refused").to_string();
         assert!(said.contains("not on a Citus cluster"), "{said}");

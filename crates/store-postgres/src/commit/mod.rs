@@ -18,6 +18,7 @@ use hark_archive::store::NumberedRecord;
 use hark_archive::{CommitError, CommitResult, Outcome, Record, TextSource, Write};
 use tokio_postgres::types::ToSql;
 
+use crate::copy::CopyRows;
 use crate::label_values::ValueTally;
 use crate::layout::StatementForm;
 use crate::line::TimelinePosition;
@@ -27,17 +28,15 @@ use crate::search::windows::id_head;
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::time::{IndexKey, from_db, to_db};
+use crate::words::mark::mark;
+use crate::words::rows::WordRows;
 use crate::{line, listen};
-use copy::CopyRows;
 use fetch::FetchedState;
 use play::BatchReplay;
-use words::{WordRows, mark};
 
-mod copy;
 mod fetch;
 pub(crate) mod placed;
 mod play;
-pub(crate) mod words;
 
 /// Most records of other processes delivered with a batch.
 const NEWS_MAX: i64 = 20_000;

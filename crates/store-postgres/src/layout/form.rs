@@ -141,7 +141,7 @@ pub(crate) enum StatementForm {
     WordKeys(Order),
     /// The words that begin in the same way.
     WordsFrom,
-    /// How many rows words have, each of each kind up to a bound.
+    /// How many rows words have in some kinds, up to a bound.
     WordSize,
     /// Records by time and the first bits of their ids: of all parts, or of one.
     WordBodies(Option<i64>),

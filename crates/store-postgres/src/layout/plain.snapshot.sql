@@ -141,7 +141,7 @@ SELECT texts, words_seq, seq FROM state
 -- WordsFrom
 WITH RECURSIVE k AS ((SELECT r.word FROM word r WHERE r.word >= $1::bytea AND r.word < $2::bytea ORDER BY r.word LIMIT 1) UNION ALL SELECT (SELECT r.word FROM word r WHERE r.word > k.word AND r.word < $2::bytea ORDER BY r.word LIMIT 1) FROM k WHERE k.word IS NOT NULL) SELECT word FROM k WHERE word IS NOT NULL LIMIT $3
 -- WordSize
-SELECT coalesce(sum(r.rows), 0)::bigint FROM unnest($1::bytea[]) AS v(word) CROSS JOIN unnest($3::int[]) AS k(kind) CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT 1 FROM word r WHERE r.word = v.word AND r.kind = k.kind LIMIT $2) r) r
+SELECT count(*) FROM (SELECT 1 FROM unnest($1::bytea[]) AS v(word) CROSS JOIN unnest($3::int[]) AS k(kind) CROSS JOIN LATERAL (SELECT 1 FROM word r WHERE r.word = v.word AND r.kind = k.kind LIMIT $2) r LIMIT $2) r
 -- WordBodies(None)
 SELECT v.n, b.time, b.id, b.body FROM unnest($1::bigint[], $2::bytea[], $3::bytea[]) WITH ORDINALITY AS v(time, low, high, n) CROSS JOIN LATERAL (SELECT r.time, r.id, r.seq, r.terms, r.body FROM record r WHERE r.time = v.time AND r.id >= v.low AND r.id <= v.high ORDER BY r.time DESC, r.id LIMIT 16) b WHERE b.seq <= $4 AND ($5::bigint[] IS NULL OR b.terms && $5)
 -- WordBodies(Some(7))

@@ -20,11 +20,12 @@ pub(super) fn text(form: StatementForm) -> Option<String> {
             ORDER BY r.word LIMIT 1) FROM k WHERE k.word IS NOT NULL) \
             SELECT word FROM k WHERE word IS NOT NULL LIMIT $3"
             .into(),
-        StatementForm::WordSize => "SELECT coalesce(sum(r.rows), 0)::bigint \
-            FROM unnest($1::bytea[]) AS v(word) CROSS JOIN unnest($3::int[]) AS k(kind) \
-            CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT 1 FROM word r \
-            WHERE r.word = v.word AND r.kind = k.kind LIMIT $2) r) r"
-            .into(),
+        StatementForm::WordSize => {
+            "SELECT count(*) FROM (SELECT 1 FROM unnest($1::bytea[]) AS v(word) \
+            CROSS JOIN unnest($3::int[]) AS k(kind) CROSS JOIN LATERAL (SELECT 1 FROM word r \
+            WHERE r.word = v.word AND r.kind = k.kind LIMIT $2) r LIMIT $2) r"
+                .into()
+        }
         StatementForm::WordBodies(part) => {
             let record = super::plain::of_part("record", part);
             format!(

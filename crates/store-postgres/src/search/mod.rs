@@ -7,30 +7,30 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use hark_archive::query::LazyWords;
 use hark_archive::query::plan::Set;
-use hark_archive::query::ranked::RankBound;
-use hark_archive::query::{LazyWords, UngatedQuery};
-use hark_archive::{Order, Query, Record, Search, SearchError, SearchProgress};
+use hark_archive::{Order, Record, SearchProgress};
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::commit::words::mark;
 use crate::layout::StatementForm;
-use crate::line::TimelinePosition;
-use crate::replica::QuerySessions;
 use crate::session::{DatabaseSession, StatementError};
-use crate::state::{PostgresState, ShelfProperties};
-use crate::terms::DatabaseTermHasher;
+use crate::state::PostgresState;
 use crate::time::IndexKey;
+use crate::words::mark::mark;
 use walk::{GatherResult, IndexWalk, PageWalk};
 use windows::WindowWalk;
 use words::WordWalk;
 
+pub(crate) use asked::SqlQuery;
+pub(crate) use pooled::start;
 pub(crate) use several::Finders;
 
+mod asked;
 mod plan;
+mod pooled;
 mod several;
 mod walk;
 pub(crate) mod windows;
@@ -50,117 +50,6 @@ const KEPT_BYTES: usize = 64 << 10;
 const KEPT_BYTES_MAX: usize = 1 << 20;
 /// Bytes of these permits, for all searches together.
 pub(crate) const KEPT_ALL_BYTES: usize = 64 << 20;
-/// Most values of a label condition that the database also compares, to send only what matches.
-const CUT_VALUES_MAX: usize = 64;
-
-/// A query, and what is derived from it before it is run.
-pub(crate) struct SqlQuery {
-    pub(crate) query: Query,
-    /// The terms of each label condition's values. `None` if no index has these terms.
-    pub(crate) terms: Vec<Option<Vec<i64>>>,
-    /// For each label condition, whether large parts of all records meet it.
-    pub(crate) common: Vec<bool>,
-    /// For each label condition, whether the numbers of records of its values are kept.
-    pub(crate) listed: Vec<bool>,
-    /// Records with a higher sequence number are not seen.
-    pub(crate) seq: i64,
-    /// The only set that may drive the search. `None` leaves the choice to the planner.
-    pub(crate) driver: Option<Set>,
-    /// The query without its words, which are the dearest to compare.
-    plain: Query,
-    /// The bound of the ranked search that this one is part of. That search compares words itself.
-    pub(crate) rank: Option<Arc<RankBound>>,
-    /// How many of the best records are wanted, in a ranked search.
-    pub(crate) best: usize,
-    /// Words that records must have to be read, if they are indexed and no word drives the search.
-    probes: Vec<Vec<u8>>,
-}
-
-impl SqlQuery {
-    /// Returns the queries that replace a query which may have a gate.
-    pub(crate) fn opened(
-        query: &Query,
-        terms: &DatabaseTermHasher,
-        nature: ShelfProperties,
-        seq: i64,
-    ) -> Vec<Self> {
-        let mut query = query.clone();
-        query.normalise();
-        let asked = |UngatedQuery { query, driver }| Self {
-            driver,
-            ..Self::new(&query, terms, nature, seq)
-        };
-        query.opened().into_iter().map(asked).collect()
-    }
-
-    pub(crate) fn new(
-        query: &Query,
-        terms: &DatabaseTermHasher,
-        nature: ShelfProperties,
-        seq: i64,
-    ) -> Self {
-        let mut query = query.clone();
-        if nature.one_kind {
-            query.kinds.get_or_insert_with(|| vec![0]);
-        }
-        query.normalise();
-        let author = match query.authors.as_deref() {
-            Some([one]) => Some(*one),
-            _ => None,
-        };
-        let of = |set: &hark_archive::LabelSet| {
-            let values = set.values.iter();
-            values
-                .map(|value| terms.label(set.name, value, author.as_ref()))
-                .collect::<Option<Vec<i64>>>()
-        };
-        let terms = query.labels.iter().map(of).collect();
-        let common = query.labels.iter().map(|set| nature.common_labels.contains(&set.name));
-        let common = common.collect();
-        let listed = query.labels.iter().map(|set| nature.listed_labels.contains(&set.name));
-        let listed = listed.collect();
-        let plain = Query { words: None, ..query.clone() };
-        let (driver, rank, best, probes) = (None, None, 0, Vec::new());
-        Self { query, terms, common, listed, seq, driver, plain, rank, best, probes }
-    }
-
-    /// Returns the first and the last kind of each range between the excluded kinds. `None` if the
-    /// query excludes no kind.
-    pub(crate) fn gaps(&self) -> Option<(Vec<i32>, Vec<i32>)> {
-        if self.query.not_kinds.is_empty() {
-            return None;
-        }
-        let mut not: Vec<i32> =
-            self.query.not_kinds.iter().map(|kind| kind.cast_signed()).collect();
-        not.sort_unstable();
-        let (mut firsts, mut lasts, mut next) = (Vec::new(), Vec::new(), Some(i32::MIN));
-        for kind in not {
-            if let Some(first) = next.filter(|&first| first < kind) {
-                firsts.push(first);
-                lasts.push(kind - 1);
-            }
-            next = kind.checked_add(1);
-        }
-        if let Some(first) = next {
-            firsts.push(first);
-            lasts.push(i32::MAX);
-        }
-        Some((firsts, lasts))
-    }
-
-    /// Returns the excluded kinds in the database's type.
-    fn not_kinds(&self) -> Vec<i32> {
-        self.query.not_kinds.iter().map(|kind| kind.cast_signed()).collect()
-    }
-
-    /// Returns the label condition, other than `driver`, that the database compares most cheaply.
-    fn cut(&self, driver: Option<Set>) -> Option<&Vec<i64>> {
-        let others =
-            self.terms.iter().enumerate().filter(|(at, _)| driver != Some(Set::Label(*at)));
-        let short = others.filter_map(|(_, terms)| terms.as_ref());
-        short.filter(|terms| terms.len() <= CUT_VALUES_MAX).min_by_key(|terms| terms.len())
-    }
-}
 
 /// The sessions on which a search runs its statements.
 pub(crate) trait Sessions {
@@ -435,22 +324,18 @@ impl Finder {
             .map(|(times, ids)| [times as _, ids as _, &self.asked.seq as _, &cut as _])
             .collect();
         let probes = &self.asked.probes;
-        let marks: Vec<Vec<i64>> = match probes.is_empty() {
-            true => Vec::new(),
-            false => by_part
-                .values()
-                .map(|indices| indices.iter().map(|&at| mark(&keys[at].id)).collect())
-                .collect(),
-        };
+        let marks: Vec<Vec<i64>> = by_part
+            .values()
+            .filter(|_| !probes.is_empty())
+            .map(|indices| indices.iter().map(|&at| mark(&keys[at].id)).collect())
+            .collect();
         let mut given: Vec<Vec<&(dyn ToSql + Sync)>> =
             values.iter().map(|values| values.to_vec()).collect();
         for (given, marks) in given.iter_mut().zip(&marks) {
             given.extend([marks as &(dyn ToSql + Sync), probes]);
         }
-        let form = |part: Option<i64>| match probes.is_empty() {
-            true => StatementForm::Bodies(part),
-            false => StatementForm::WordedBodies(part),
-        };
+        let form: fn(Option<i64>) -> StatementForm =
+            if probes.is_empty() { StatementForm::Bodies } else { StatementForm::WordedBodies };
         let mut calls: Vec<_> =
             by_part.keys().zip(&given).map(|(part, given)| (form(*part), &given[..])).collect();
         if !probes.is_empty() {
@@ -546,50 +431,6 @@ impl Finder {
             (count, bytes) = (count + 1, bytes + body.len());
         }
         (count, bytes)
-    }
-}
-
-/// A search on pooled sessions.
-pub(crate) struct PooledSearch {
-    inner: Arc<PostgresState>,
-    reading: QuerySessions,
-    finders: Finders,
-    seq: u64,
-}
-
-impl PooledSearch {
-    /// Creates a search that runs the queries as of `position`.
-    pub(crate) fn new(
-        inner: Arc<PostgresState>,
-        asked: Vec<SqlQuery>,
-        position: TimelinePosition,
-    ) -> Self {
-        let reading = QuerySessions::new(Arc::clone(&inner), position);
-        Self { inner, reading, finders: Finders::new(asked), seq: position.own(position.seen) }
-    }
-}
-
-impl Search for PooledSearch {
-    fn slice(
-        &mut self,
-        work: u64,
-        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
-    ) -> Result<SearchProgress, SearchError> {
-        let Self { inner, reading, finders, .. } = self;
-        let progress = finders.slice(inner, work, reading, sink);
-        progress.map_err(|fault| SearchError::Failed(fault.to_string()))
-    }
-
-    fn seq(&self) -> u64 {
-        self.seq
-    }
-
-    fn visited(&self) -> u64 {
-        self.finders.visited()
-    }
-
-    fn driver(&self) -> Option<Set> {
-        self.finders.driver()
     }
 }
 

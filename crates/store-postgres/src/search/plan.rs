@@ -232,8 +232,10 @@ fn choose(
     if sets.len() < 2 {
         return Ok(sets.first().map(|(set, _)| *set));
     }
-    let bound = |values: &ConditionValues<'_>| {
-        (SIZE_MAX / i64::try_from(values.len()).unwrap_or(SIZE_MAX).max(1)).max(16)
+    let bound = |values: &ConditionValues<'_>| match values {
+        // Of all words and kinds together.
+        ConditionValues::Words(_) => SIZE_MAX,
+        _ => (SIZE_MAX / i64::try_from(values.len()).unwrap_or(SIZE_MAX).max(1)).max(16),
     };
     let bounds: Vec<i64> = sets.iter().map(|(_, values)| bound(values)).collect();
     // Records of excluded kinds must not affect the choice.

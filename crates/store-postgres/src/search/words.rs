@@ -16,12 +16,12 @@ use tokio_postgres::types::ToSql;
 
 use super::walk::TimeWindows;
 use super::{FETCH_PARTS_MAX, SqlQuery, compare, matching};
-use crate::commit::words::{ids_of, mark};
 use crate::layout::StatementForm;
 use crate::parts::Parts;
 use crate::session::{DatabaseSession, StatementError};
 use crate::time::{IndexKey, from_db};
-use crate::word_index::WordState;
+use crate::words::mark::{CLASS_BITS, ids_of, mark};
+use crate::words::state::WordState;
 
 /// Least and most rows read from a range at a time, and from all ranges together at first.
 const ASK_MIN: usize = 4;
@@ -33,8 +33,6 @@ const CUTS_MAX: usize = 3;
 const COMPLETED_MAX: i64 = 64;
 /// Most words that records are compared by before they are read, if other conditions drive a search.
 const PROBES_MAX: usize = 4;
-/// The bits of a mark that tell a word's class.
-const CLASS_BITS: i64 = 3;
 
 /// The words of a question that an index has, by the position of the needed word.
 #[derive(Debug, Default)]
@@ -48,7 +46,7 @@ pub(super) struct IndexedWords {
 /// Fails if words are no longer indexed as a search has found them: it would miss records. `rows` is the
 /// result of [`StatementForm::WordState`] after what was read by words.
 pub(super) fn still_indexed(asked: &SqlQuery, rows: &[Row]) -> Result<(), StatementError> {
-    if WordState::of(rows)?.has(asked) {
+    if WordState::of(rows)?.has(&asked.query, asked.seq) {
         return Ok(());
     }
     let words = "words are being indexed anew, as [search] was changed; ask again";
@@ -79,7 +77,7 @@ impl IndexedWords {
         calls.push((StatementForm::WordState, &[]));
         let mut answers = session.pipeline(&calls)?;
         let state = answers.pop().unwrap_or_default();
-        if !WordState::of(&state)?.has(asked) {
+        if !WordState::of(&state)?.has(&asked.query, asked.seq) {
             return Ok(None);
         }
         let mut found = Self::default();

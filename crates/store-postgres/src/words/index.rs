@@ -12,66 +12,24 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use hark_archive::{Record, TextSource};
-use tokio_postgres::Row;
+use hark_archive::{SearchError, TextSource};
 
-use crate::commit::words::WordRows;
+use super::rows::WordRows;
+use super::state::{WordProgress, WordState};
 use crate::layout::StatementForm;
 use crate::listen;
-use crate::search::SqlQuery;
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
-use crate::time::{IndexKey, to_db};
+use crate::{PostgresStore, failed};
 
 /// Records that a step indexes. Commits wait while their rows are written, for some hundredths of a second.
 const STEP: i64 = 100;
+/// Rows of words after which a step takes no further record.
+const STEP_ROWS: usize = 10_000;
 /// How often to look whether there is something to index.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait after a fault.
 const RETRY: Duration = Duration::from_secs(5);
-
-/// How far words are indexed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WordProgress {
-    /// The number of the newest put whose words are indexed, like those of all puts before it.
-    pub indexed: u64,
-    /// The number of the newest put.
-    pub newest: u64,
-}
-
-/// What the database says of its words.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WordState {
-    pub(crate) texts: Option<i64>,
-    words_seq: i64,
-    seq: i64,
-}
-
-impl WordState {
-    pub(crate) fn read(session: &mut DatabaseSession) -> Result<Self, StatementError> {
-        Self::of(&session.query(StatementForm::WordState, &[])?)
-    }
-
-    /// Whether the words of all records that a search sees are indexed.
-    pub(crate) fn has(&self, asked: &SqlQuery) -> bool {
-        let texts = asked.query.words.as_ref().map(|words| words.texts().fingerprint());
-        texts.is_some_and(|texts| self.texts == Some(texts.cast_signed()))
-            && self.words_seq >= asked.seq.min(self.seq)
-    }
-
-    /// Reads the result of [`StatementForm::WordState`].
-    pub(crate) fn of(rows: &[Row]) -> Result<Self, StatementError> {
-        let Some(row) = rows.first() else {
-            return Err(StatementError::Refused("its table `state` is not whole".into()));
-        };
-        Ok(Self { texts: row.get(0), words_seq: row.get(1), seq: row.get(2) })
-    }
-
-    pub(crate) fn progress(&self) -> WordProgress {
-        let number = |seq: i64| seq.max(0).cast_unsigned();
-        WordProgress { indexed: number(self.words_seq), newest: number(self.seq) }
-    }
-}
 
 /// Has the database index these texts from now on, or none. What it has indexed of others is deleted. Returns
 /// the texts that it indexed before, if they were others.
@@ -126,8 +84,17 @@ pub(crate) fn step(
         return Ok(StepResult::Done(before.progress()));
     }
     // The records are read and divided into words before commits have to wait.
-    let puts = listen::read(session, before.words_seq, before.seq, STEP)?.puts;
-    let is_last = (puts.len() as u64) < STEP.unsigned_abs();
+    let mut puts = listen::read(session, before.words_seq, before.seq, STEP)?.puts;
+    let mut is_last = (puts.len() as u64) < STEP.unsigned_abs();
+    let mut all = WordRows::new(texts, &inner.terms);
+    for at in 0..puts.len() {
+        all.add_stored(&puts[at].1);
+        if all.len() > STEP_ROWS && at + 1 < puts.len() {
+            puts.truncate(at + 1);
+            is_last = false;
+            break;
+        }
+    }
     let last = puts.last().filter(|_| !is_last).map_or(before.seq, |(seq, _)| *seq);
     let numbers: Vec<i64> = puts.iter().map(|(seq, _)| *seq).collect();
     let moved = session.whole(|session| {
@@ -139,19 +106,15 @@ pub(crate) fn step(
         }
         // Some may have been deleted since they were read.
         let there = session.query(StatementForm::StillThere, &[&numbers])?;
-        let mut there: Vec<i64> = there.iter().map(|row| row.get(0)).collect();
-        there.sort_unstable();
-        let mut rows = WordRows::new(texts, &inner.terms);
-        for (_, body) in puts.iter().filter(|(seq, _)| there.binary_search(seq).is_ok()) {
-            if let Ok(record) = Record::new(body) {
-                let key = IndexKey { time: to_db(record.time()), id: *record.id() };
-                rows.add(&record, &key);
-            }
-            if rows.are_many() {
-                rows.write(session)?;
+        if there.len() < puts.len() {
+            let mut there: Vec<i64> = there.iter().map(|row| row.get(0)).collect();
+            there.sort_unstable();
+            all = WordRows::new(texts, &inner.terms);
+            for (_, body) in puts.iter().filter(|(seq, _)| there.binary_search(seq).is_ok()) {
+                all.add_stored(body);
             }
         }
-        rows.write(session)?;
+        all.write(session)?;
         session.query(StatementForm::AdvanceWords, &[&last])?;
         session.batch("COMMIT")?;
         Ok(Some(()))
@@ -183,6 +146,38 @@ pub(crate) fn index_all(
                 return Err(StatementError::Refused(words.into()));
             }
         }
+    }
+}
+
+impl PostgresStore {
+    /// Indexes the words of everything that is stored. A server does this by itself, in the background.
+    /// `progress` may stop it; it goes on there when it is called again. Returns how far it came; `None` if
+    /// the options have no texts, or if the database is a cluster.
+    pub fn index_words(
+        &self,
+        progress: &mut dyn FnMut(WordProgress) -> ControlFlow<()>,
+    ) -> Result<Option<WordProgress>, SearchError> {
+        let Some(texts) = &self.inner.texts else { return Ok(None) };
+        let indexed = index_all(&self.inner, texts, progress);
+        indexed.map(Some).map_err(|fault| failed(&fault))
+    }
+
+    /// Deletes the index of words, whatever texts it is of. Returns whether there was one.
+    pub fn drop_words(&self) -> Result<bool, SearchError> {
+        if self.is_cluster() {
+            return Ok(false);
+        }
+        let dropped = self.inner.pool.with(|session| set_texts(session, None));
+        dropped.map(|before| before.is_some()).map_err(|fault| failed(&fault))
+    }
+
+    /// Returns how far the words of the options' texts are indexed. `None` if the database does not index these.
+    pub fn word_progress(&self) -> Result<Option<WordProgress>, SearchError> {
+        if self.inner.texts.is_none() {
+            return Ok(None);
+        }
+        let state = self.inner.pool.with(WordState::read).map_err(|fault| failed(&fault))?;
+        Ok(self.inner.indexes(state.texts).map(|_| state.progress()))
     }
 }
 

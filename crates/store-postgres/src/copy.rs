@@ -7,40 +7,40 @@ const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 const INT8_OID: u32 = 20;
 const BYTEA_OID: u32 = 17;
 
-pub(super) struct CopyRows(BytesMut);
+pub(crate) struct CopyRows(BytesMut);
 
 impl CopyRows {
-    pub(super) fn new(bytes: usize) -> Self {
+    pub(crate) fn new(bytes: usize) -> Self {
         let mut rows = BytesMut::with_capacity(bytes + 64);
         rows.put_slice(HEADER);
         Self(rows)
     }
 
     /// Begins a row with the given number of fields.
-    pub(super) fn row(&mut self, fields: i16) {
+    pub(crate) fn row(&mut self, fields: i16) {
         self.0.put_i16(fields);
     }
 
-    pub(super) fn bigint(&mut self, value: i64) {
+    pub(crate) fn bigint(&mut self, value: i64) {
         self.0.put_i32(8);
         self.0.put_i64(value);
     }
 
-    pub(super) fn int(&mut self, value: i32) {
+    pub(crate) fn int(&mut self, value: i32) {
         self.0.put_i32(4);
         self.0.put_i32(value);
     }
 
-    pub(super) fn bytes(&mut self, value: &[u8]) {
+    pub(crate) fn bytes(&mut self, value: &[u8]) {
         self.0.put_u32(value.len() as u32);
         self.0.put_slice(value);
     }
 
-    pub(super) fn null(&mut self) {
+    pub(crate) fn null(&mut self) {
         self.0.put_i32(-1);
     }
 
-    pub(super) fn bigints(&mut self, values: &[i64]) {
+    pub(crate) fn bigints(&mut self, values: &[i64]) {
         let dimensions = u32::from(!values.is_empty());
         let count = values.len() as u32;
         self.0.put_u32(12 + dimensions * 8 + count * 12);
@@ -57,7 +57,7 @@ impl CopyRows {
     }
 
     /// Writes an array of bytea, which is not empty.
-    pub(super) fn byte_strings<'a>(&mut self, values: impl Iterator<Item = &'a [u8]> + Clone) {
+    pub(crate) fn byte_strings<'a>(&mut self, values: impl Iterator<Item = &'a [u8]> + Clone) {
         let (count, bytes) =
             values.clone().fold((0, 0), |(n, all), value| (n + 1, all + 4 + value.len() as u32));
         self.0.put_u32(20 + bytes);
@@ -72,16 +72,16 @@ impl CopyRows {
     }
 
     /// Marks the end of the rows.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.0.put_i16(-1);
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Takes the bytes written since the last call, and reserves `next` bytes for the next ones.
-    pub(super) fn take(&mut self, next: usize) -> Bytes {
+    pub(crate) fn take(&mut self, next: usize) -> Bytes {
         let written = self.0.split().freeze();
         self.0.reserve(next);
         written

@@ -5,32 +5,15 @@ use std::sync::Arc;
 use hark_archive::{Record, TextSource};
 use hark_words::{RecordWords, WeighedWord};
 
-use super::copy::CopyRows;
+use super::mark::mark;
+use crate::copy::CopyRows;
 use crate::layout::StatementForm;
 use crate::session::{DatabaseSession, StatementError};
 use crate::terms::DatabaseTermHasher;
-use crate::time::IndexKey;
+use crate::time::{IndexKey, to_db};
 
 /// Rows that are copied in at a time.
 const ROWS: usize = 50_000;
-/// The bits of a mark that tell a word's class.
-const CLASS_BITS: i64 = 3;
-
-/// Returns the mark of a record's words of class 0.
-pub(crate) fn mark(id: &[u8; 32]) -> i64 {
-    let head = id.first_chunk().map_or(0, |head| u64::from_be_bytes(*head));
-    crate::time::to_db(head) & !CLASS_BITS
-}
-
-/// Returns the first and the last id that records of a mark may have.
-pub(crate) fn ids_of(mark: i64) -> ([u8; 32], [u8; 32]) {
-    let (mut first, mut last) = ([0; 32], [0xff; 32]);
-    let head = crate::time::from_db(mark & !CLASS_BITS);
-    first[..8].copy_from_slice(&head.to_be_bytes());
-    last[..8].copy_from_slice(&(head | CLASS_BITS.cast_unsigned()).to_be_bytes());
-    (first, last)
-}
-
 /// Rows of words that are being made.
 pub(crate) struct WordRows<'a> {
     texts: &'a Arc<dyn TextSource>,
@@ -40,14 +23,14 @@ pub(crate) struct WordRows<'a> {
     /// The letters of all words.
     letters: Vec<u8>,
     /// Where a word ends in `letters`, and what else its row has.
-    rows: Vec<WordRow>,
+    rows: Vec<CopiedWord>,
     /// Of each record its key, its kind, and where its words begin and end in `rows`.
     records: Vec<(i64, i64, i32, std::ops::Range<usize>)>,
     bytes: u64,
 }
 
 #[derive(Clone, Copy)]
-struct WordRow {
+struct CopiedWord {
     first: usize,
     last: usize,
     time: i64,
@@ -83,11 +66,23 @@ impl<'a> WordRows<'a> {
             let first = self.letters.len();
             self.letters.extend_from_slice(words.text(word).as_bytes());
             let (last, mark) = (self.letters.len(), base | i64::from(word.class));
-            self.rows.push(WordRow { first, last, time: key.time, mark, kind });
+            self.rows.push(CopiedWord { first, last, time: key.time, mark, kind });
         }
         if begin < self.rows.len() {
             self.records.push((key.time, base, kind, begin..self.rows.len()));
         }
+    }
+
+    /// Adds the words of a record as it is stored.
+    pub(crate) fn add_stored(&mut self, body: &[u8]) {
+        if let Ok(record) = Record::new(body) {
+            self.add(&record, &IndexKey { time: to_db(record.time()), id: *record.id() });
+        }
+    }
+
+    /// The number of rows that are to be written.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
     }
 
     /// Whether the rows should be written before more are added.
@@ -101,7 +96,7 @@ impl<'a> WordRows<'a> {
             return Ok(());
         }
         let Self { letters, rows, records, .. } = self;
-        let word = |row: &WordRow| &letters[row.first..row.last];
+        let word = |row: &CopiedWord| &letters[row.first..row.last];
         let mut worded = CopyRows::new(letters.len() + rows.len() * 4 + records.len() * 64);
         for (time, mark, kind, range) in records.drain(..) {
             worded.row(4);
@@ -133,26 +128,5 @@ impl<'a> WordRows<'a> {
     /// The bytes of all rows that were written.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mark_says_which_ids_it_is_of_in_their_order() {
-        let ids = [[0; 32], [7; 32], [0x7f; 32], [0x80; 32], [0xff; 32]];
-        let marks = ids.map(|id| mark(&id));
-        assert!(marks.is_sorted(), "{marks:?}");
-        for (id, mark) in ids.iter().zip(marks) {
-            for class in 0..4 {
-                let (first, last) = ids_of(mark | class);
-                assert!(first <= *id && *id <= last, "{first:?} {last:?}");
-                assert_eq!((super::mark(&first), super::mark(&last)), (mark, mark));
-            }
-        }
-        let (_, last) = ids_of(mark(&[0x10; 32]));
-        assert_eq!(mark(&last), mark(&[0x10; 32]));
     }
 }
