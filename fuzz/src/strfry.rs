@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use self::lmdb::{DamagedPages, LmdbFault, LmdbFile, LmdbSnapshot, LmdbValue};
+use self::lmdb::{DamagedPages, LmdbFault, LmdbFile, LmdbSnapshot, LmdbTable, LmdbValue};
 
 #[path = "../../src/commands/adopt/strfry/lmdb/mod.rs"]
 mod lmdb;
@@ -71,7 +71,16 @@ fn walk(
     after: u64,
     limit: usize,
 ) -> Result<Option<(Entries, DamagedPages)>, LmdbFault> {
-    let Some(table) = snapshot.table(TABLE)? else { return Ok(None) };
+    let table = snapshot.table(TABLE)?;
+    table.map(|table| walk_table(snapshot, table, after, limit)).transpose()
+}
+
+fn walk_table(
+    snapshot: &LmdbSnapshot<'_>,
+    table: LmdbTable,
+    after: u64,
+    limit: usize,
+) -> Result<(Entries, DamagedPages), LmdbFault> {
     // Whatever these say of a damaged file.
     let _ = (snapshot.last_key(table).is_ok(), table.entries());
     let _ = snapshot.value(table, after, VALUE_BYTES_MAX).is_ok();
@@ -80,5 +89,5 @@ fn walk(
         found.push((key, value));
         if found.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
-    Ok(Some((found, damaged)))
+    Ok((found, damaged))
 }

@@ -131,9 +131,9 @@ impl FrameFilter {
     }
 
     /// Decides about a frame of this header and so many bytes.
-    fn begin(&mut self, header: &[u8], len: Option<u64>) {
+    fn begin(&mut self, header: &[u8], len: FrameLength) {
         let first = header[0];
-        let Some(len) = len else {
+        let FrameLength::Bytes(len) = len else {
             self.ready.extend_from_slice(header);
             self.at = FramePart::Unknown;
             return;
@@ -176,17 +176,25 @@ fn limited(left: u64, room: usize) -> usize {
     usize::try_from(left).unwrap_or(usize::MAX).min(room)
 }
 
-/// Returns the length of a frame once its header is whole: `None` in it if no server sends such a frame.
-fn frame(header: &[u8]) -> Option<Option<u64>> {
+/// What the header of a frame says.
+#[derive(Clone, Copy)]
+enum FrameLength {
+    Bytes(u64),
+    /// No server sends such a frame.
+    Unknown,
+}
+
+/// Reads the length of a frame once its header is whole.
+fn frame(header: &[u8]) -> Option<FrameLength> {
     let (&[first, second], rest) = header.split_first_chunk()?;
     if first & RESERVED != 0 || second & MASKED != 0 {
-        return Some(None);
+        return Some(FrameLength::Unknown);
     }
-    match second & LEN {
-        126 => Some(Some(u16::from_be_bytes(rest.try_into().ok()?).into())),
-        127 => Some(Some(u64::from_be_bytes(rest.try_into().ok()?))),
-        len => Some(Some(len.into())),
-    }
+    Some(FrameLength::Bytes(match second & LEN {
+        126 => u16::from_be_bytes(rest.try_into().ok()?).into(),
+        127 => u64::from_be_bytes(rest.try_into().ok()?),
+        len => len.into(),
+    }))
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for BoundedFrames<S> {

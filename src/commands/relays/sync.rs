@@ -1,5 +1,6 @@
 //! `hark sync`: brings the archive and a relay into step, once.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -243,8 +244,8 @@ impl ShownProgress {
             print::number(rate as u64)
         );
         if totals.slowed > 0 {
-            words +=
-                &format!(", {} as the relay bounds rates", print::count(totals.slowed, "wait"));
+            let waits = print::count(totals.slowed, "wait");
+            let _ = write!(words, ", {waits} as the relay bounds rates");
         }
         self.progress.at(done, all, &words);
     }

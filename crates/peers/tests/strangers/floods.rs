@@ -78,7 +78,7 @@ async fn floods_are_no_answer() {
         let began = Instant::now();
         let error = here.sync(&url, Direction::Down).await.unwrap_err();
         assert!(matches!(error, PeerError::Silent { .. } | PeerError::Ended(_)), "{name}: {error}");
-        assert!(began.elapsed() < Duration::from_secs(60), "{name}");
+        assert!(began.elapsed() < Duration::from_mins(1), "{name}");
         assert_eq!(here.finish().stored, 0, "{name}");
     }
 }
@@ -163,7 +163,7 @@ async fn a_stream_of_forged_events_ends_and_another_one_goes_on() {
     let here = Here::with(&[]);
     let (bad, bad_status) = here.stream(&bad);
     let (good, good_status) = here.stream(&good);
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_mins(1);
     let as_expected = async {
         while !(bad_status.last_error().is_some() && good_status.is_in_step()) {
             assert!(Instant::now() < until, "{bad_status:?} {good_status:?}");
