@@ -79,6 +79,7 @@ fn a_part_that_was_taken_out_and_not_dropped_is_dropped_by_whoever_is_next() {
          ALTER TABLE tag DETACH PARTITION tag_{part};
          ALTER TABLE record_{part} RENAME TO retired_record_{part};
          ALTER TABLE tag_{part} RENAME TO retired_tag_{part};
+         DROP TABLE word_{part}, worded_{part};
          DELETE FROM part WHERE number = {part};
          INSERT INTO retired VALUES ({part}, 190);
          UPDATE state SET parts = parts + 1, records = records - 190; COMMIT"

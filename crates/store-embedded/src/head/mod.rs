@@ -18,7 +18,7 @@ use self::lists::PostingLists;
 use self::table::{CHUNK, RowTable, TableChunk};
 pub use self::table::{HeadRow, id_prefix};
 pub use self::view::HeadView;
-use self::words::WordList;
+use self::words::HeadWords;
 use crate::bits::DeadRows;
 use crate::log::Log;
 use crate::segment::words::{ListKey, bytes_max};
@@ -74,7 +74,7 @@ pub struct Head {
     word_lists: PostingLists,
     ids: Ids,
     /// The words that have posting lists.
-    words: Mutex<WordList>,
+    words: Mutex<HeadWords>,
     inserted: AtomicU32,
     published: AtomicU32,
     /// Rows in all posting lists of labels and authors.

@@ -2,7 +2,7 @@
 
 /// Words, each once.
 #[derive(Default)]
-pub(super) struct WordList {
+pub(super) struct HeadWords {
     text: String,
     /// Where each word ends in the text.
     ends: Vec<usize>,
@@ -11,7 +11,7 @@ pub(super) struct WordList {
 /// Approximate bytes of memory of a word, without its letters.
 pub(super) const WORD_BYTES: u64 = 8;
 
-impl WordList {
+impl HeadWords {
     /// Adds a word that is not there yet.
     pub(super) fn add(&mut self, word: &str) {
         self.text.push_str(word);

@@ -129,7 +129,7 @@ impl<'a> Words<'a> {
     }
 
     /// Begins to read a block at its first word.
-    fn block(&self, block: usize) -> Option<BlockReader<'a>> {
+    fn block(&self, block: usize) -> Option<WordBlockReader<'a>> {
         let (_, start) = self.entry(block)?;
         let end = self.entry(block + 1).map_or(self.blocks.len(), |(_, end)| end);
         let (&count, words) = self.blocks.get(start..end)?.split_first()?;
@@ -140,7 +140,7 @@ impl<'a> Words<'a> {
             rest = rest.get(len..)?;
             varint(&mut rest)?;
         }
-        Some(BlockReader { words, left: count, lists: end - rest.len(), end })
+        Some(WordBlockReader { words, left: count, lists: end - rest.len(), end })
     }
 
     /// Reads all words, ascending.
@@ -208,7 +208,7 @@ impl<'a> Words<'a> {
 }
 
 /// What is left of a block.
-struct BlockReader<'a> {
+struct WordBlockReader<'a> {
     words: &'a [u8],
     left: u8,
     /// Where the lists of the next word begin, and where the block ends.
@@ -221,7 +221,7 @@ pub struct WordReader<'a> {
     words: Words<'a>,
     /// The block after this one.
     next: usize,
-    block: Option<BlockReader<'a>>,
+    block: Option<WordBlockReader<'a>>,
     /// The word.
     pub word: Vec<u8>,
     lists: std::ops::Range<usize>,
@@ -252,7 +252,7 @@ impl<'a> WordReader<'a> {
     }
 }
 
-impl BlockReader<'_> {
+impl WordBlockReader<'_> {
     /// Changes `word` to the next one, and returns where its lists are.
     fn next(&mut self, word: &mut Vec<u8>) -> Option<std::ops::Range<usize>> {
         self.left = self.left.checked_sub(1)?;
