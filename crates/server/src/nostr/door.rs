@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Context;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hark_archive::Query;
 use hark_codec::hex;
@@ -110,9 +110,9 @@ impl MessageHandler {
 
     /// Begins a question on this thread, or hands it to the readers.
     fn ask(&mut self, question: Box<dyn ReaderJob>) {
-        let begun = Instant::now();
-        self.own.unfinished.extend(self.relay.readers.begin(question));
-        self.own.spent += begun.elapsed();
+        let (unfinished, took) = self.relay.readers.begin(question);
+        self.own.unfinished.extend(unfinished);
+        self.own.spent += took;
     }
 
     /// Whether this poll has spent enough time on questions.

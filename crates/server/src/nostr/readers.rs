@@ -78,7 +78,7 @@ struct FairQueue {
 const TURN_NS: u64 = 20_000;
 
 /// Rows of a time slice on the thread that has read the question.
-const BEGIN_ROWS: u64 = 1_024;
+const BEGIN_ROWS: u64 = 4_096;
 /// A slice of so many rows that takes this long has waited for the disk, or was interrupted.
 const SLOW: Duration = Duration::from_millis(2);
 /// For how many times the duration of such a slice questions begin at the readers.
@@ -158,24 +158,23 @@ impl Readers {
     }
 
     /// Works on a question for a time slice on this thread, which polls the session of its client, or queues it.
-    /// Returns the question if it is not answered and this thread may go on with it.
-    pub(crate) fn begin(&self, job: Box<dyn ReaderJob>) -> Option<Box<dyn ReaderJob>> {
+    /// Returns the question if it is not answered and this thread may go on with it, and how long it took.
+    pub(crate) fn begin(&self, job: Box<dyn ReaderJob>) -> (Option<Box<dyn ReaderJob>>, Duration) {
         let begun = Instant::now();
         let since_start = begun.duration_since(self.started).as_nanos() as u64;
         let is_slow = since_start < self.slow_until_ns.load(Ordering::Relaxed);
         let outbox = job.outbox();
         if !self.is_local || is_slow || !self.queue.lock().go_first(&outbox) {
             self.push(job);
-            return None;
+            return (None, Duration::ZERO);
         }
-        let job = outbox.park(job)?;
-        let job = Self::slice(job, &outbox, BEGIN_ROWS);
-        let took = begun.elapsed();
+        let Some(job) = outbox.park(job) else { return (None, Duration::ZERO) };
+        let (job, took) = Self::slice(job, &outbox, BEGIN_ROWS, begun);
         if took >= SLOW && has_waited_for_disk() {
             let pause = (took * SLOW_PAUSE).as_nanos() as u64;
             self.slow_until_ns.store(since_start + pause, Ordering::Relaxed);
         }
-        job
+        (job, took)
     }
 
     /// Drops the queued jobs and ends the threads.
@@ -211,29 +210,29 @@ impl Readers {
     fn work(&self, job: Box<dyn ReaderJob>) {
         let outbox = job.outbox();
         let Some(job) = outbox.park(job) else { return };
-        if let Some(job) = Self::slice(job, &outbox, u64::MAX) {
+        if let (Some(job), _) = Self::slice(job, &outbox, u64::MAX, Instant::now()) {
             self.push(job);
         }
     }
 
     /// Works on a question for a time slice that is charged as [`TURN_NS`] already. Returns it unless it is
-    /// answered.
+    /// answered, and how long it took.
     fn slice(
         mut job: Box<dyn ReaderJob>,
         outbox: &Outbox,
         rows_max: u64,
-    ) -> Option<Box<dyn ReaderJob>> {
-        let begun = Instant::now();
+        begun: Instant,
+    ) -> (Option<Box<dyn ReaderJob>>, Duration) {
         // A panic is a bug of the server. It costs one answer, but not the thread.
         let turn = catch_unwind(AssertUnwindSafe(|| job.turn(rows_max)));
-        let took_ns = begun.elapsed().as_nanos() as u64;
-        outbox.has_had(outbox.had_ns() + took_ns.saturating_sub(TURN_NS));
+        let took = begun.elapsed();
+        outbox.has_had(outbox.had_ns() + (took.as_nanos() as u64).saturating_sub(TURN_NS));
         match turn {
-            Ok(SliceResult::More) => return Some(job),
+            Ok(SliceResult::More) => return (Some(job), took),
             Ok(SliceResult::Done) => {}
             Err(_) => job.fail(),
         }
-        None
+        (None, took)
     }
 }
 
@@ -383,7 +382,7 @@ mod tests {
     fn a_question_is_answered_where_it_was_read_if_no_other_is_before_it() {
         let (readers, [one, two]) = (Readers::default(), [outbox(), outbox()]);
         let ask = |outbox: &Arc<Outbox>, slices| {
-            readers.begin(Box::new(SlicedQuestion(Arc::clone(outbox), slices)))
+            readers.begin(Box::new(SlicedQuestion(Arc::clone(outbox), slices))).0
         };
         assert!(ask(&one, 1).is_none() && waiting(&readers) == 0, "it is answered");
         let unfinished = ask(&two, 2).expect("this thread may go on with it");
@@ -400,13 +399,13 @@ mod tests {
     fn a_database_and_a_slow_disk_are_left_to_the_readers() {
         let question = || Box::new(SlicedQuestion(outbox(), 1));
         let far = Readers::new(StoreLocation::Machine(4));
-        assert!(far.begin(question()).is_none() && waiting(&far) == 1);
+        assert!(far.begin(question()).0.is_none() && waiting(&far) == 1);
 
         let near = Readers::default();
         near.slow_until_ns.store(u64::MAX, Ordering::Relaxed);
-        assert!(near.begin(question()).is_none() && waiting(&near) == 1, "the disk is slow");
+        assert!(near.begin(question()).0.is_none() && waiting(&near) == 1, "the disk is slow");
         near.slow_until_ns.store(0, Ordering::Relaxed);
         near.queue.lock().waiting.clear();
-        assert!(near.begin(question()).is_none() && waiting(&near) == 0, "and again quick");
+        assert!(near.begin(question()).0.is_none() && waiting(&near) == 0, "and again quick");
     }
 }
