@@ -1,14 +1,16 @@
 //! Group commit: one thread takes what has queued up and makes it durable with one sync.
 //!
 //! While one batch is being synced the next one gathers, so batches grow with the load by
-//! themselves; [`WriterOptions::batch_wait`] makes them grow sooner, at the price of latency. Only after
-//! the sync is the listener notified, and then the senders are answered.
+//! themselves. A batch also waits a little while many further writes are about to come
+//! ([`Writer::expect`]), since a sync costs about the same for few writes as for many;
+//! [`WriterOptions::batch_wait`] makes it wait for others, too, at the price of latency. Only after the
+//! sync is the listener notified, and then the senders are answered.
 //!
 //! A write that deletes more than a step ([`Store::commit_some`]) gets its next step after the
 //! writes that have come meanwhile, and its answer after its last step.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -20,6 +22,14 @@ use parking_lot::Mutex;
 use crate::meter::{Counter, Histogram};
 use crate::store::{CommitError, CommitResult, Outcome, Store, Write};
 use crate::vital;
+
+/// A batch waits while at least so many further writes are expected: fewer are not worth the time.
+const EXPECTED_MIN: usize = 8;
+/// The longest that a batch waits for expected writes.
+const EXPECTED_WAIT: Duration = Duration::from_millis(2);
+/// The time between two looks at what has come. A thread that slept until each write came would be
+/// woken by each.
+const LOOK_EVERY: Duration = Duration::from_micros(500);
 
 /// The bounds of batches and of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +95,32 @@ pub type BetweenBatchesJob = Box<dyn FnOnce(&mut WriteTarget) + Send>;
 #[derive(Debug)]
 pub struct WriterBusy(pub Write);
 
+/// Writes that are about to be submitted; none any more once dropped. See [`Writer::expect`].
+#[derive(Debug)]
+pub struct ExpectedWrites {
+    all: Arc<AtomicUsize>,
+    count: usize,
+}
+
+impl ExpectedWrites {
+    /// Says that so many of them are still to come. To be said before a write is submitted, as the
+    /// batch with the last one need not wait.
+    pub fn left(&mut self, count: usize) {
+        if count > self.count {
+            self.all.fetch_add(count - self.count, Ordering::Relaxed);
+        } else {
+            self.all.fetch_sub(self.count - count, Ordering::Relaxed);
+        }
+        self.count = count;
+    }
+}
+
+impl Drop for ExpectedWrites {
+    fn drop(&mut self) {
+        self.left(0);
+    }
+}
+
 enum WriterJob {
     Write(Write, WriteCallback),
     Between(BetweenBatchesJob),
@@ -133,6 +169,7 @@ pub struct Writer {
     /// `None` once the writer is closed.
     thread: Mutex<Option<JoinHandle<()>>>,
     closing: Arc<AtomicBool>,
+    expected: Arc<AtomicUsize>,
     counters: Arc<WriterCounters>,
 }
 
@@ -145,14 +182,24 @@ impl Writer {
     ) -> Self {
         let (jobs, queue) = sync_channel(options.queue_max.max(1));
         let (counters, closing) = (Arc::new(WriterCounters::default()), Arc::default());
+        let expected = Arc::default();
         let thread = vital::spawn("hark-writer", {
             let (counters, store) = (Arc::clone(&counters), Arc::clone(&store));
             let closing = Arc::clone(&closing);
+            let queue = WriteQueue { jobs: queue, expected: Arc::clone(&expected), options };
             let commit = Box::new(move |writes: &[Write]| store.commit_some(writes));
-            move || run(WriteTarget { commit, listener }, options, &queue, &closing, &counters)
+            move || run(WriteTarget { commit, listener }, &queue, &closing, &counters)
         })
         .expect("the system starts a thread");
-        Self { store, jobs, thread: Mutex::new(Some(thread)), closing, counters }
+        Self { store, jobs, thread: Mutex::new(Some(thread)), closing, expected, counters }
+    }
+
+    /// Says that so many writes are about to be submitted, within a millisecond or two: a batch that
+    /// has begun waits for them.
+    pub fn expect(&self, writes: usize) -> ExpectedWrites {
+        let mut expected = ExpectedWrites { all: Arc::clone(&self.expected), count: 0 };
+        expected.left(writes);
+        expected
     }
 
     /// Queues a write, or gives it back at once if the queue is full. `done` is called from the
@@ -274,28 +321,35 @@ impl WriteBatch {
 /// Writes of which a step is done, in the order of their next steps.
 type UnfinishedWrites = VecDeque<(Write, PendingWrite)>;
 
+/// What the thread reads.
+struct WriteQueue {
+    jobs: Receiver<WriterJob>,
+    /// Writes that are about to come.
+    expected: Arc<AtomicUsize>,
+    options: WriterOptions,
+}
+
 fn run(
     mut target: WriteTarget,
-    options: WriterOptions,
-    queue: &Receiver<WriterJob>,
+    queue: &WriteQueue,
     closing: &AtomicBool,
     counters: &WriterCounters,
 ) {
     let (mut batch, mut unfinished) = (WriteBatch::default(), UnfinishedWrites::new());
     loop {
         let first = match unfinished.len() {
-            _ if closing.load(Ordering::Acquire) => queue.try_recv().map(Some).map_err(|_| ()),
-            0 => queue.recv().map(Some).map_err(|_| ()),
+            _ if closing.load(Ordering::Acquire) => queue.jobs.try_recv().map(Some).map_err(|_| ()),
+            0 => queue.jobs.recv().map(Some).map_err(|_| ()),
             // No more unfinished writes than the queue may hold: none is begun until one is done.
-            many if many >= options.queue_max => Ok(None),
-            _ => match queue.try_recv() {
+            many if many >= queue.options.queue_max => Ok(None),
+            _ => match queue.jobs.try_recv() {
                 Ok(job) => Ok(Some(job)),
                 Err(TryRecvError::Empty) => Ok(None),
                 Err(TryRecvError::Disconnected) => Err(()),
             },
         };
         let Ok(first) = first else { break };
-        let between = first.and_then(|first| gather(first, options, queue, &mut batch));
+        let between = first.and_then(|first| queue.gather(first, &mut batch));
         // One unfinished write at a time, so that new writes wait for only one step.
         if let Some((write, waiting)) = unfinished.pop_front() {
             batch.push(write, waiting);
@@ -376,33 +430,44 @@ fn commit(
     }
 }
 
-/// Takes queued writes, up to the bounds or to a job, which is returned to be run after the batch.
-fn gather(
-    first: WriterJob,
-    options: WriterOptions,
-    queue: &Receiver<WriterJob>,
-    batch: &mut WriteBatch,
-) -> Option<BetweenBatchesJob> {
-    let until = Instant::now() + options.batch_wait;
-    let mut bytes = 0;
-    let mut next = Some(first);
-    while let Some(job) = next.take() {
-        let (write, done) = match job {
-            WriterJob::Write(write, done) => (write, done),
-            WriterJob::Between(between) => return Some(between),
-        };
-        bytes += if let Write::Put(record) = &write { record.len() } else { 0 };
-        batch.push(write, PendingWrite { done, erased: 0 });
-        if batch.writes.len() >= options.batch_writes_max || bytes >= options.batch_bytes_max {
-            return None;
+impl WriteQueue {
+    /// Takes queued writes, up to the bounds or to a job, which is returned to be run after the batch.
+    fn gather(&self, first: WriterJob, batch: &mut WriteBatch) -> Option<BetweenBatchesJob> {
+        let began = Instant::now();
+        let mut bytes = 0;
+        let mut next = Some(first);
+        while let Some(job) = next.take() {
+            let (write, done) = match job {
+                WriterJob::Write(write, done) => (write, done),
+                WriterJob::Between(between) => return Some(between),
+            };
+            bytes += if let Write::Put(record) = &write { record.len() } else { 0 };
+            batch.push(write, PendingWrite { done, erased: 0 });
+            if batch.writes.len() >= self.options.batch_writes_max
+                || bytes >= self.options.batch_bytes_max
+            {
+                return None;
+            }
+            next = self.next(began);
         }
-        next = match queue.try_recv() {
-            Ok(job) => Some(job),
-            Err(_) if options.batch_wait.is_zero() => None,
-            Err(_) => queue.recv_timeout(until.saturating_duration_since(Instant::now())).ok(),
-        };
+        None
     }
-    None
+
+    /// Returns the next job of a batch that began then; `None` if it waits no longer.
+    fn next(&self, began: Instant) -> Option<WriterJob> {
+        loop {
+            if let Ok(job) = self.jobs.try_recv() {
+                return Some(job);
+            }
+            let is_worth_it = self.expected.load(Ordering::Relaxed) >= EXPECTED_MIN;
+            if !is_worth_it || began.elapsed() >= EXPECTED_WAIT {
+                break;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let wait = self.options.batch_wait.checked_sub(began.elapsed())?;
+        self.jobs.recv_timeout(wait).ok()
+    }
 }
 
 #[cfg(test)]
@@ -423,6 +488,43 @@ mod tests {
         let head = RecordHeader { id, time: u64::from(n), author: None, kind: 1, expires: None };
         write(&mut out, &head, b"{}", std::iter::empty());
         Write::Put(out.into())
+    }
+
+    /// Tells the number of each batch.
+    struct CountingListener(std::sync::mpsc::Sender<usize>);
+
+    impl CommitListener for CountingListener {
+        fn batch(
+            &mut self,
+            records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
+            answer: &mut dyn FnMut(),
+        ) {
+            self.0.send(records.count()).unwrap();
+            answer();
+        }
+    }
+
+    #[test]
+    fn a_batch_waits_for_many_expected_writes_but_not_for_ever() {
+        let (counts, batches) = channel();
+        let store = Arc::new(MemoryStore::new(KeepAll));
+        let listener = Box::new(CountingListener(counts));
+        let writer = Arc::new(Writer::start(store as _, WriterOptions::default(), listener));
+        let mut expected = writer.expect(20);
+        for n in 0..20 {
+            expected.left(19 - usize::from(n));
+            assert!(writer.submit(put(n), Box::new(|_| {})).is_ok());
+        }
+        let mut came = 0;
+        while came < 20 {
+            came += batches.recv().unwrap();
+        }
+        // What was expected and never comes holds nothing up.
+        expected.left(1_000);
+        writer.write(put(20)).unwrap();
+        assert_eq!(batches.recv().unwrap(), 1);
+        drop(expected);
+        assert_eq!(writer.expected.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use hark_archive::writer::WriterBusy;
+use hark_archive::writer::{ExpectedWrites, WriterBusy};
 use hark_archive::{Record, Write, vital};
 use hark_codec::crypto::{Signature, SignatureVerifier, UnverifiedSignature};
 use hark_codec::nostr::{
@@ -219,6 +219,7 @@ impl<'a> VerifyWorker<'a> {
         let mut batch = Vec::new();
         while intake.take(&mut batch) {
             let now_s = self.parts.shelf.clock().now_s();
+            let mut expected = self.parts.shelf.writer().expect(batch.len());
             // A panic is a bug of the server. These events get no OK then, but the thread, which
             // other clients need, survives.
             let work = AssertUnwindSafe(|| {
@@ -226,7 +227,7 @@ impl<'a> VerifyWorker<'a> {
                 let staged: Vec<CheckedEvent> = outbox::together(|| {
                     batch.drain(..).filter_map(|arrival| self.stage(arrival, now_s)).collect()
                 });
-                self.verify(staged);
+                self.verify(staged, &mut expected);
             });
             if catch_unwind(work).is_err() {
                 batch.clear();
@@ -281,7 +282,9 @@ impl<'a> VerifyWorker<'a> {
         Some(CheckedEvent::new(&event, purpose, from))
     }
 
-    fn verify(&mut self, staged: Vec<CheckedEvent>) {
+    fn verify(&mut self, staged: Vec<CheckedEvent>, expected: &mut ExpectedWrites) {
+        let mut left = staged.len();
+        expected.left(left);
         let started = Instant::now();
         let signed: Vec<UnverifiedSignature<'_>> = staged
             .iter()
@@ -300,6 +303,8 @@ impl<'a> VerifyWorker<'a> {
         }
         for (event, result) in staged.into_iter().zip(results) {
             let CheckedEvent { id, kind, key, purpose, from, .. } = event;
+            left -= 1;
+            expected.left(left);
             if let Err(error) = result {
                 from.ok(&id, false, &error.to_string());
                 continue;
