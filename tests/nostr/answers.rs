@@ -354,3 +354,27 @@ async fn an_empty_archive_is_small() {
     let stats: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(stats["bytes"].as_u64().unwrap() < 1 << 20, "{stats}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_with_one_search_at_a_time_gets_one_answer_after_the_other() {
+    let settings = "[limits]\nsearches_per_connection_max = 1\n";
+    let relay = Relay::with("one-at-a-time", settings);
+    let mut client = relay.client().await;
+    let text = "x".repeat(2_000);
+    let notes: Vec<Value> = (0..100).map(|n| note(1, now() - n, &text)).collect();
+    fill(&mut client, &notes).await;
+    // The first answer has several pages, which the session's own thread puts in one go.
+    for id in ["a", "b", "c"] {
+        client.feed(json!(["REQ", id, {"kinds": [1], "limit": 100}])).await;
+        client.feed(json!(["COUNT", id, {"kinds": [1]}])).await;
+    }
+    client.flush().await;
+    let mut ends = Vec::new();
+    while ends.len() < 6 {
+        let message = client.receive().await;
+        if message[0] != "EVENT" {
+            ends.push(format!("{} {}", message[0], message[1]).replace('"', ""));
+        }
+    }
+    assert_eq!(ends, ["EOSE a", "COUNT a", "EOSE b", "COUNT b", "EOSE c", "COUNT c"]);
+}

@@ -2,7 +2,7 @@
 //! and refusals are sent at once, as OK or CLOSED where the message has an id to answer.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
@@ -34,8 +34,11 @@ thread_local! {
     static INBOX: RefCell<Option<(usize, MessageBuffers)>> = const { RefCell::new(None) };
 }
 
-/// Time that a session's thread spends on questions before it serves other sessions.
-const OWN_MAX: Duration = Duration::from_millis(1);
+/// Nanoseconds that a session's thread spends on questions before it serves other sessions.
+const OWN_MAX_NS: u64 = 1_000_000;
+
+/// A COUNT of more values is begun by the readers: the archive looks all of them up in one time slice.
+const COUNTED_VALUES_MAX: usize = 256;
 
 /// Bytes of an answer to a comparison for which memory is reserved at least.
 const SHORT_ANSWER: usize = 16 << 10;
@@ -56,9 +59,10 @@ pub(crate) struct MessageHandler {
 /// The questions that a session's thread answers while it polls the session.
 #[derive(Default)]
 struct OwnQuestions {
-    unfinished: VecDeque<Box<dyn ReaderJob>>,
-    /// Time spent on them in this poll.
-    spent: Duration,
+    /// In the order in which they came; few.
+    unfinished: Vec<Box<dyn ReaderJob>>,
+    /// Nanoseconds spent on them in this poll.
+    spent_ns: u64,
 }
 
 impl Drop for MessageHandler {
@@ -112,28 +116,29 @@ impl MessageHandler {
     fn ask(&mut self, question: Box<dyn ReaderJob>) {
         let (unfinished, took) = self.relay.readers.begin(question);
         self.own.unfinished.extend(unfinished);
-        self.own.spent += took;
+        self.own.spent_ns += took.as_nanos() as u64;
     }
 
     /// Whether this poll has spent enough time on questions.
     pub(crate) fn is_spent(&self) -> bool {
-        self.own.spent >= OWN_MAX
+        self.own.spent_ns >= OWN_MAX_NS
     }
 
     /// Goes on with a question that this thread has begun, once the client has taken what was sent. Returns
     /// false if there is none, or this poll has spent enough time on them.
     pub(crate) fn go_on_asking(&mut self) -> bool {
-        if self.is_spent() {
+        if self.is_spent() || self.own.unfinished.is_empty() {
             return false;
         }
-        let question = self.own.unfinished.pop_front();
-        question.map(|question| self.ask(question)).is_some()
+        let question = self.own.unfinished.remove(0);
+        self.ask(question);
+        true
     }
 
     /// Ends a poll. The readers go on with what is unfinished, unless the client has first to take what is
     /// sent: then it waits for that here.
     pub(crate) fn end_poll(&mut self, is_client_behind: bool) {
-        self.own.spent = Duration::ZERO;
+        self.own.spent_ns = 0;
         if !is_client_behind {
             self.own.unfinished.drain(..).for_each(|question| self.relay.readers.push(question));
         }
@@ -293,9 +298,14 @@ impl MessageHandler {
         let (relay, outbox) = (Arc::clone(&self.relay), Arc::clone(&self.outbox));
         let cost = QuestionCost::new(&relay.metrics, self.rated.clone());
         let held = (permit, memory);
+        let is_wide = queries.first().is_some_and(|first| first.values() > COUNTED_VALUES_MAX);
         let counting =
             CountJob::new(relay, outbox, id, queries, HyperLogLog::of(filters), cost, held);
-        self.ask(Box::new(counting));
+        if is_wide {
+            self.relay.readers.push(Box::new(counting));
+        } else {
+            self.ask(Box::new(counting));
+        }
         Ok(())
     }
 

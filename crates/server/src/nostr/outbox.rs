@@ -220,11 +220,17 @@ impl Outbox {
     /// puts nothing, if the subscription is over.
     pub(crate) fn put_for(&self, over: &EndFlag, mut part: OutboxItem) -> bool {
         if let OutboxItem::Page(messages) = &mut part {
-            messages.settle(self.is_polled());
+            messages.settle(self.is_polled() && self.is_client_up_to_date());
         }
         let laid = self.lay(over, part);
         self.wake();
         laid
+    }
+
+    /// Whether the client has taken all that was put.
+    fn is_client_up_to_date(&self) -> bool {
+        let queue = self.queue.lock();
+        queue.unsent == 0 && queue.weight.size == 0
     }
 
     /// Does the same as [`Outbox::put_for`], but leaves it to the caller to call [`Outbox::wake`].

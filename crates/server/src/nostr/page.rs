@@ -404,8 +404,9 @@ impl<'a> EventPage<'a> {
         self.messages.add(self.sub.outbox.framing(), &[&eose]);
     }
 
+    /// A page of so much text, too: compressing it takes time, however short it becomes.
     fn is_full(&self) -> bool {
-        self.messages.len() >= PAGE_BYTES
+        self.messages.len().max(self.messages.text_bytes() as usize) >= PAGE_BYTES
     }
 
     fn part(self) -> Option<OutboxItem> {

@@ -172,7 +172,7 @@ impl Readers {
         let (job, took) = Self::slice(job, &outbox, BEGIN_ROWS, begun);
         if took >= SLOW && has_waited_for_disk() {
             let pause = (took * SLOW_PAUSE).as_nanos() as u64;
-            self.slow_until_ns.store(since_start + pause, Ordering::Relaxed);
+            self.slow_until_ns.fetch_max(since_start + pause, Ordering::Relaxed);
         }
         (job, took)
     }

@@ -67,6 +67,9 @@ struct RelaySession {
     received_at: Instant,
     pinged: bool,
     alarm: Pin<Box<Sleep>>,
+    /// Reading pauses, as too much is under way. Nobody else wakes the session if what ends is what its own
+    /// poll has answered.
+    held_back: bool,
     /// The server shuts down: what is under way is finished, nothing new is accepted.
     leaving: bool,
 }
@@ -138,6 +141,7 @@ pub(crate) fn run(
         rest: None,
         received_at: now,
         pinged: false,
+        held_back: false,
         alarm: Box::pin(sleep_until(first_alarm)),
         leaving: false,
     });
@@ -221,6 +225,9 @@ impl RelaySession {
             written = self.poll_write(cx);
         }
         self.door.end_poll(written.is_pending());
+        if self.held_back && !self.is_busy() {
+            cx.waker().wake_by_ref();
+        }
         match written {
             Poll::Ready(Err(end)) => return Poll::Ready(end),
             Poll::Ready(Ok(())) if self.leaving && self.is_through() => {
@@ -256,7 +263,8 @@ impl RelaySession {
                 self.rest = None;
             }
             // While leaving, messages are read and dropped, to see the client's close frame.
-            if !self.leaving && self.is_busy() {
+            self.held_back = !self.leaving && self.is_busy();
+            if self.held_back {
                 return Poll::Pending;
             }
             match self.socket.poll_recv(cx) {
