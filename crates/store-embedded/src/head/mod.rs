@@ -1,6 +1,7 @@
 //! The head: the newest records, indexed in memory while their log is being written.
 //!
-//! One thread inserts, any number of threads read, none takes a lock. Rows are numbered in the
+//! One thread inserts, any number of threads read. Rows, ids and posting lists are read without a lock;
+//! the words that are not sorted yet are copied under one (`words`). Rows are numbered in the
 //! order of arrival. A reader keeps the number of rows that were published when it began and skips
 //! later rows, so posting lists may grow while it reads.
 
@@ -74,7 +75,7 @@ pub struct Head {
     word_lists: PostingLists,
     ids: Ids,
     /// The words that have posting lists.
-    words: Mutex<HeadWords>,
+    words: HeadWords,
     inserted: AtomicU32,
     published: AtomicU32,
     /// Rows in all posting lists of labels and authors.
@@ -105,7 +106,7 @@ impl Head {
             lists: PostingLists::new(rows),
             word_lists: PostingLists::new(rows),
             ids: Ids::new(rows),
-            words: Mutex::default(),
+            words: HeadWords::default(),
             inserted: AtomicU32::new(0),
             published: AtomicU32::new(0),
             postings: AtomicU64::new(0),
@@ -135,7 +136,7 @@ impl Head {
         let lists = self.lists.bytes() + self.word_lists.bytes();
         let postings =
             self.postings.load(Ordering::Relaxed) + self.word_postings.load(Ordering::Relaxed);
-        let words = self.words.lock().bytes();
+        let words = self.words.bytes();
         words + tables + rows * ROW_BYTES + lists + postings * lists::POSTING_BYTES
     }
 
@@ -190,7 +191,7 @@ impl Head {
                 // The terms of a word are the same but for the class.
                 let mut others = (1..=u64::from(CLASS_MAX)).map(|class| term ^ class);
                 if is_new && !others.any(|term| self.word_lists.has_any(term)) {
-                    self.words.lock().add(word);
+                    self.words.add(word);
                 }
             }
         }
@@ -199,9 +200,7 @@ impl Head {
 
     /// The words that rows have, ascending.
     pub fn words(&self) -> Vec<Box<str>> {
-        let mut words: Vec<Box<str>> = self.words.lock().iter().map(Box::from).collect();
-        words.sort_unstable();
-        words
+        self.words.all()
     }
 
     /// Adds the rows of a word to `rows`, each with its kind and the word's class, in no order.
@@ -216,15 +215,12 @@ impl Head {
     /// Most bytes that the words take in a segment.
     pub fn word_bytes_max(&self) -> u64 {
         let lists = u64::from(self.word_lists.len());
-        bytes_max(lists, self.word_postings.load(Ordering::Relaxed), self.words.lock().bytes())
+        bytes_max(lists, self.word_postings.load(Ordering::Relaxed), self.words.bytes())
     }
 
     /// The words that begin with `beginning`; `None` if these are more than `max`.
     fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<Box<str>>> {
-        let words = self.words.lock();
-        let found = words.iter().filter(|word| word.starts_with(beginning));
-        let found: Vec<Box<str>> = found.take(max + 1).map(Box::from).collect();
-        (found.len() <= max).then_some(found)
+        self.words.beginning(beginning, max)
     }
 
     /// A row of the table.
