@@ -68,8 +68,8 @@ impl DeletionMap {
     }
 }
 
-/// Writes a new segment for each log that segments cover from the `first` log to the `last`, so that this
-/// takes no more memory than sealing a head, and notes in the manifest how much of each log is dead. On
+/// Writes a new segment for each log that segments cover from the `first` log to the `last`, so that the
+/// memory that this takes does not grow with the archive, and notes in the manifest how much of each log is dead. On
 /// return the manifest has the new segments in place of the old ones, which maintenance merges again.
 /// Returns the number of records. `done` is told the number of logs that are done.
 pub(crate) fn rebuild_logs(

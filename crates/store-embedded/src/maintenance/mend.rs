@@ -3,8 +3,9 @@
 //! Only the segment's index is damaged. Its addresses are in another file, which is compared with its
 //! checksum and made again first if it is damaged (`addresses`). Its dead rows are in memory, and its
 //! records in the log, each with a checksum of its own. So the segment is rebuilt as a head is sealed: one new segment for each of
-//! its logs, which takes no more memory than sealing, however large the damaged segment is. The new
-//! segments are merged again later. If a single record cannot be read, nothing is changed: then the
+//! its logs, so that the memory that it takes does not grow with the damaged segment. The words are packed
+//! as they are found (`segment::gathered`), since a log that was written before search was enabled may
+//! have far more of them than a head. The new segments are merged again later. If a single record cannot be read, nothing is changed: then the
 //! damage is not in the index.
 
 use std::collections::BTreeMap;

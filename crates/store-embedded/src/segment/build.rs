@@ -58,10 +58,12 @@ impl SegmentBuilder {
         self.newest = times.clone().next().unwrap_or(0);
         self.oldest = times.clone().next_back().unwrap_or(0);
         let oldest = self.oldest;
-        if u32::try_from(self.newest - oldest).is_ok() {
-            self.u32s(SegmentSection::Times, times.map(|time| (time - oldest) as u32))
+        // Of segments that are merged, a page may be lost: then the times are wrong.
+        let since = |time: u64| time.saturating_sub(oldest);
+        if u32::try_from(since(self.newest)).is_ok() {
+            self.u32s(SegmentSection::Times, times.map(|time| since(time) as u32))
         } else {
-            self.u64s(SegmentSection::Times, times.map(|time| time - oldest))
+            self.u64s(SegmentSection::Times, times.map(since))
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 pub mod build;
 pub mod file;
 pub mod filter;
+pub mod gathered;
 pub mod merge;
 pub mod packed;
 pub mod seal;

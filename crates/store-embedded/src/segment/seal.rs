@@ -1,6 +1,6 @@
 //! Sealing: a head that no longer grows becomes a segment.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 
@@ -9,6 +9,7 @@ use hark_archive::{Id, Record};
 
 use super::RecordAddress;
 use super::build::{SegmentBuilder, WordBuilder};
+use super::gathered::GatheredWords;
 use super::sidecar::SidecarKind;
 use super::spool::{self, Spool};
 use super::values::{self, Value};
@@ -167,7 +168,7 @@ pub fn write(
         let new = sorted.rows[*row as usize];
         terms.of(record, &mut of_record);
         postings.extend(of_record.terms.iter().map(|&term| (term, record.kind(), new)));
-        words.add(record.kind(), new, &of_record);
+        words.add(record.kind(), new, of_record.classes());
         expiries.extend(record.expires().map(|at| (at, *row)));
     }
     postings.sort_unstable();
@@ -180,41 +181,11 @@ pub fn write(
         Some((term, kind))
     };
     let values = values::of(records.iter().map(|(.., record)| *record), terms);
-    let words = |into: &mut WordBuilder<'_>| words.put(into);
+    let count = records.len() as u32;
+    let words = |into: &mut WordBuilder<'_>| words.put(into, count);
     let lists = SegmentLists { next, words, expiries, values: &values };
     let bytes = sorted.write(disk, shelf, number, lists, terms)?;
     Ok(sorted.written(bytes))
-}
-
-/// The words of records, and where they are.
-#[derive(Default)]
-struct GatheredWords {
-    numbers: HashMap<Box<str>, u32>,
-    /// The number of a word, the kind and class, and the row.
-    rows: Vec<(u32, ListKey, u32)>,
-}
-
-impl GatheredWords {
-    fn add(&mut self, kind: u32, row: u32, buffers: &TermBuffers) {
-        for (word, class) in buffers.classes() {
-            let next = self.numbers.len() as u32;
-            let number = self.numbers.get(word).copied();
-            let number = number.unwrap_or_else(|| *self.numbers.entry(word.into()).or_insert(next));
-            self.rows.push((number, (kind, class), row));
-        }
-    }
-
-    fn put(mut self, into: &mut WordBuilder<'_>) -> io::Result<()> {
-        self.rows.sort_unstable();
-        let mut words: Vec<(Box<str>, u32)> = self.numbers.into_iter().collect();
-        words.sort_unstable();
-        for (word, number) in words {
-            let from = self.rows.partition_point(|(other, ..)| *other < number);
-            let of_word = self.rows[from..].iter().take_while(|(other, ..)| *other == number);
-            put_word(into, &word, of_word.map(|(_, key, row)| (*key, *row)))?;
-        }
-        Ok(())
-    }
 }
 
 /// What a segment has beside rows.

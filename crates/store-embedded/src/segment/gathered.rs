@@ -1,0 +1,226 @@
+//! The words of records that become a segment without having been in a head. They take far more
+//! memory as they are found than packed, so they are packed whenever they have come to a bound, and
+//! the packed parts are merged in the end.
+
+use std::collections::HashMap;
+use std::io;
+
+use super::build::WordBuilder;
+use super::merge::merge_words;
+use super::words::{ListKey, WordPacker, Words};
+
+/// Approximate bytes of memory of words that are not packed yet. Few in the tests of this crate.
+const UNPACKED_BYTES_MAX: usize = if cfg!(test) { 16 << 10 } else { 64 << 20 };
+/// Approximate bytes of memory of a word, without its letters, and of a row of a word.
+const WORD_BYTES: usize = 64;
+const ROW_BYTES: usize = size_of::<(u32, ListKey, u32)>();
+
+/// The words of records, and where they are.
+#[derive(Default)]
+pub struct GatheredWords {
+    numbers: HashMap<Box<str>, u32>,
+    /// The number of a word, the kind and class, and the row.
+    rows: Vec<(u32, ListKey, u32)>,
+    /// Approximate bytes of memory of both.
+    bytes: usize,
+    packed: Vec<PackedWords>,
+}
+
+/// Some of the words, as in the sections of a segment.
+struct PackedWords {
+    blocks: Vec<u8>,
+    index: Vec<u8>,
+}
+
+impl PackedWords {
+    /// The words, as those of a segment of so many rows.
+    fn words(&self, rows: u32) -> Words<'_> {
+        Words { blocks: &self.blocks, index: &self.index, rows }
+    }
+}
+
+impl GatheredWords {
+    /// Adds the words of a row, each with its class.
+    pub fn add<'a>(&mut self, kind: u32, row: u32, words: impl Iterator<Item = (&'a str, u8)>) {
+        for (word, class) in words {
+            let next = self.numbers.len() as u32;
+            let number = self.numbers.get(word).copied().unwrap_or_else(|| {
+                self.bytes += WORD_BYTES + word.len();
+                *self.numbers.entry(word.into()).or_insert(next)
+            });
+            self.rows.push((number, (kind, class), row));
+            self.bytes += ROW_BYTES;
+        }
+        if self.bytes >= UNPACKED_BYTES_MAX {
+            self.pack();
+        }
+    }
+
+    fn pack(&mut self) {
+        let mut words: Vec<(Box<str>, u32)> = self.numbers.drain().collect();
+        words.sort_unstable();
+        let mut places = vec![0; words.len()];
+        for (place, (_, number)) in (0..).zip(&words) {
+            places[*number as usize] = place;
+        }
+        for (number, ..) in &mut self.rows {
+            *number = places[*number as usize];
+        }
+        self.rows.sort_unstable();
+        let (mut packer, mut blocks, mut list) = (WordPacker::default(), Vec::new(), Vec::new());
+        for of_word in self.rows.chunk_by(|(one, ..), (other, ..)| one == other) {
+            for same in of_word.chunk_by(|(_, one, _), (_, other, _)| one == other) {
+                list.clear();
+                list.extend(same.iter().map(|(.., row)| *row));
+                packer.list(same[0].1, &list);
+            }
+            let (word, _) = &words[of_word[0].0 as usize];
+            blocks.extend(packer.word(word.as_bytes()).unwrap_or_default());
+        }
+        let (last, index) = packer.end();
+        blocks.extend(last.unwrap_or_default());
+        blocks.shrink_to_fit();
+        let entry = |(key, at): (u64, u64)| [key.to_le_bytes(), at.to_le_bytes()];
+        let index = index.into_iter().flat_map(entry).flatten().collect();
+        self.packed.push(PackedWords { blocks, index });
+        self.rows.clear();
+        self.bytes = 0;
+    }
+
+    /// Gives all words to `into`, a segment of so many rows.
+    pub fn put(mut self, into: &mut WordBuilder<'_>, rows: u32) -> io::Result<()> {
+        self.pack();
+        let Self { numbers, rows: unpacked, packed, .. } = self;
+        drop((numbers, unpacked));
+        let parts: Vec<Words<'_>> = packed.iter().map(|part| part.words(rows)).collect();
+        merge_words(into, &parts, |_, row| Some(row))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use hark_testkit::random::Random;
+
+    use super::*;
+    use crate::disk::RealDisk;
+    use crate::segment::build::SegmentBuilder;
+    use crate::segment::file::SegmentFile;
+    use crate::segment::packed::PackedList;
+    use crate::segment::spool::Spool;
+
+    /// Words, their lists, and the rows of each.
+    type ListsOfWords = BTreeMap<Vec<u8>, BTreeMap<ListKey, Vec<u32>>>;
+
+    /// The words of a segment file of so many rows which `give` gives them to.
+    fn written(
+        dir: &Path,
+        rows: u32,
+        give: impl FnOnce(&mut WordBuilder<'_>) -> io::Result<()>,
+    ) -> ListsOfWords {
+        let mut builder = SegmentBuilder::new(&RealDisk, dir, 1).unwrap();
+        builder.times((0..rows).map(|_| 7)).unwrap();
+        builder.ids((0..rows).map(|row| (u64::from(row), row))).unwrap();
+        builder.lists(Spool::new(&RealDisk, dir, 1).unwrap(), |_| None).unwrap();
+        builder.expiries(&[]).unwrap();
+        builder.values(&[], std::iter::empty()).unwrap();
+        builder.sums((0..rows).map(|_| [7; 32])).unwrap();
+        builder.words(give).unwrap();
+        builder.finish().unwrap();
+        let file = SegmentFile::open(&RealDisk, dir, 1).unwrap();
+        let (mut reader, mut found) = (file.words().read(), ListsOfWords::new());
+        while reader.advance() {
+            let rows = |(key, list): (ListKey, PackedList)| {
+                (key, list.rows(file.words().blocks).collect())
+            };
+            found.insert(reader.word.clone(), reader.lists().map(rows).collect());
+        }
+        found
+    }
+
+    fn scratch() -> PathBuf {
+        let dir = hark_testkit::disk::scratch("gathered");
+        fs::create_dir_all(dir.join("seg")).unwrap();
+        dir
+    }
+
+    /// Adds rows with some words each, in another order than that of the rows.
+    fn gather(rows: u32, model: &mut ListsOfWords) -> GatheredWords {
+        let (mut random, mut gathered) = (Random::new(11), GatheredWords::default());
+        for at in 0..rows {
+            let (row, kind) = ((at * 7 + 3) % rows, [1, 30_023][random.below(2)]);
+            let mut words: Vec<String> = (0..random.below(30))
+                .map(|_| format!("{}{}", ["w", "é", "今"][random.below(3)], random.below(300)))
+                .collect();
+            words.sort_unstable();
+            words.dedup();
+            let words: Vec<(&str, u8)> =
+                words.iter().map(|word| (&**word, random.below(4) as u8)).collect();
+            for (word, class) in &words {
+                let lists = model.entry(word.as_bytes().to_vec()).or_default();
+                lists.entry((kind, *class)).or_default().push(row);
+            }
+            gathered.add(kind, row, words.into_iter());
+            assert!(gathered.bytes < UNPACKED_BYTES_MAX);
+        }
+        model.values_mut().flat_map(BTreeMap::values_mut).for_each(|rows| rows.sort_unstable());
+        gathered
+    }
+
+    #[test]
+    fn words_that_were_packed_in_parts_come_back() {
+        let dir = scratch();
+        for rows in [1, 20, 4_999] {
+            let mut model = ListsOfWords::new();
+            let gathered = gather(rows, &mut model);
+            assert!(rows < 4_999 || gathered.packed.len() > 50);
+            let found = written(&dir, rows, |into| gathered.put(into, rows));
+            assert_eq!(found, model, "{rows} rows");
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// A page that is lost while segments are merged reads as zeros, which is noticed afterwards.
+    #[test]
+    fn a_lost_page_of_words_does_not_end_a_merge() {
+        let (dir, rows) = (scratch(), 400);
+        let (mut random, mut gathered) = (Random::new(3), GatheredWords::default());
+        for row in 0..rows {
+            let words = [random.below(5), 5 + random.below(5)].map(|n| format!("word{n}"));
+            gathered.add(1, row, words.iter().map(|word| (&**word, 1)));
+        }
+        gathered.pack();
+        let [whole] = &gathered.packed[..] else { panic!("{} parts", gathered.packed.len()) };
+        let ascend = |rows: &[u32]| rows.is_sorted_by(|one, other| one < other);
+        let mut out_of_order = 0;
+        for lost in (0..whole.blocks.len()).step_by(16) {
+            for bytes in [1, 16, 4096] {
+                let mut blocks = whole.blocks.clone();
+                let end = blocks.len().min(lost + bytes);
+                blocks[lost..end].fill(0);
+                let (mut reader, mut lists) =
+                    (Words { blocks: &blocks, ..whole.words(rows) }.read(), Vec::new());
+                while reader.advance() {
+                    lists.extend(reader.lists().map(|(_, list)| list));
+                }
+                let read = |list: &PackedList| {
+                    list.rows(&blocks).filter(|row| *row < rows).collect::<Vec<u32>>()
+                };
+                out_of_order += usize::from(lists.iter().any(|list| !ascend(&read(list))));
+                let found = written(&dir, rows, |into| {
+                    let sound = whole.words(rows);
+                    let parts = [Words { blocks: &blocks, ..sound }, sound];
+                    merge_words(into, &parts[..=lost / 16 % 2], |_, row| {
+                        Some(row).filter(|row| *row < rows)
+                    })
+                });
+                assert!(found.values().flat_map(BTreeMap::values).all(|rows| ascend(rows)));
+            }
+        }
+        assert!(out_of_order > 0, "no list was out of order");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
