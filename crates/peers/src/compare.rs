@@ -105,6 +105,8 @@ pub(crate) async fn compare(
                 compared_before = true;
                 // What is found again is found in the same window.
                 seen.ids.clear();
+                // A slow relay gets on, too, if there is little that differs.
+                seen.waited = Duration::ZERO;
             }
             WindowEnd::TooMany(why) => {
                 let Some(middle) = middle(all.between(from, to), from, to) else {
@@ -185,7 +187,8 @@ struct SeenDifferences {
     count: u64,
     /// Messages that were answered.
     rounds: u32,
-    /// How long answers were waited for, less what the differences in them are worth.
+    /// How long answers were waited for since a window ended whole, less what the differences in them
+    /// are worth.
     waited: Duration,
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct Fetcher<'a> {
     pub(crate) meter: &'a Arc<SyncMeter>,
     pub(crate) seen: Option<Arc<SeenIds>>,
     pub(crate) missed: Option<Arc<MissedEvents>>,
+    /// As for [`Origin`].
+    pub(crate) missed_from: u64,
     pub(crate) protected: bool,
 }
 
@@ -126,6 +128,7 @@ impl Fetcher<'_> {
             wanted: Wanted::Ids(Arc::clone(&asked)),
             seen: self.seen.clone(),
             missed: self.missed.clone(),
+            missed_from: self.missed_from,
             protected: self.protected,
         };
         let proofs = self.client.proofs();
@@ -135,15 +138,12 @@ impl Fetcher<'_> {
             match answers.next("a request for events").await {
                 Ok(SubscriptionAnswer::Event(event)) => {
                     received += 1;
-                    if received > 2 * count {
-                        return Err(PeerError::Misbehaved(format!(
-                            "it sent more than {received} events where {count} were asked for"
-                        )));
-                    }
+                    bounded(received, count)?;
                     self.intake.put(event, origin.clone()).await?;
                 }
                 Ok(SubscriptionAnswer::TooLong(bytes)) => {
                     received += 1;
+                    bounded(received, count)?;
                     self.meter.refuse_too_long(bytes);
                 }
                 Ok(SubscriptionAnswer::Eose { .. }) => break,
@@ -164,4 +164,13 @@ impl Fetcher<'_> {
         }
         Ok(BatchEnd { asked: count, left, refusal })
     }
+}
+
+/// Fails if more events came than an answer for so many ids has, whoever counts generously.
+fn bounded(received: usize, asked: usize) -> Result<(), PeerError> {
+    if received <= 2 * asked {
+        return Ok(());
+    }
+    let why = format!("it sent more than {} events where {asked} were asked for", 2 * asked);
+    Err(PeerError::Misbehaved(why))
 }

@@ -5,15 +5,19 @@
 //! ([`crate::message`] reads it). A message that becomes too long by its fragments is left to the WebSocket,
 //! which ends the connection.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::pin::Pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll, ready};
 
 use serde_json::json;
 use tokio::io::{AsyncBufRead as _, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 
-/// The label of a message that takes the place of one that is too long.
-pub(crate) const TOO_LONG: &str = "TOO LONG";
+/// The label of a message that takes the place of one that is too long. It is another one in each
+/// process, and random, so that no relay can send such a message itself.
+pub(crate) static TOO_LONG: LazyLock<String> =
+    LazyLock::new(|| format!("TOO LONG {:016x}", RandomState::new().hash_one(0)));
 
 /// Bytes of a long message that are kept: its label and its subscription are among them.
 const BEGINNING: usize = 128;
@@ -162,7 +166,7 @@ impl FrameFilter {
             return;
         }
         if let Some((len, beginning)) = self.long.take() {
-            let text = json!([TOO_LONG, len.to_string(), String::from_utf8_lossy(&beginning)]);
+            let text = json!([*TOO_LONG, len.to_string(), String::from_utf8_lossy(&beginning)]);
             let text = text.to_string();
             // At most six times as long as the beginning, and so below 64 KiB.
             let [high, low] = (text.len() as u16).to_be_bytes();
@@ -298,7 +302,7 @@ mod tests {
             let got = passed(&whole.concat(), step);
             let said = String::from_utf8_lossy(&got);
             let message =
-                format!("[\"{TOO_LONG}\",\"{}\",\"[\\\"EVENT\\\",\\\"h1\\\",", long.len());
+                format!("[\"{}\",\"{}\",\"[\\\"EVENT\\\",\\\"h1\\\",", *TOO_LONG, long.len());
             assert_eq!(said.matches(&message).count(), 2, "{step}: {said}");
             assert!(got.len() < 4_000 && got.starts_with(&short), "{step}");
             assert!(got.ends_with(&[&whole[7][..], &whole[8]].concat()), "{step}");

@@ -76,6 +76,8 @@ pub(crate) struct Origin {
     pub(crate) seen: Option<Arc<SeenIds>>,
     /// Where it is noted that a plugin failed to decide about the event.
     pub(crate) missed: Option<Arc<MissedEvents>>,
+    /// The earliest time that such an event counts as: whoever made it chose its own.
+    pub(crate) missed_from: u64,
     /// Whether the relay may send protected events.
     pub(crate) protected: bool,
 }
@@ -195,6 +197,13 @@ impl IntakeQueue {
         Self { pace: per_s_max.map(|rate| Arc::new(EventPace::new(rate))), ..self.clone() }
     }
 
+    /// An entrance that only a plugin stands at, and nothing behind it.
+    #[cfg(test)]
+    pub(crate) fn failing(plugin: EventPlugin) -> Self {
+        let (events, _) = mpsc::channel(1);
+        Self { events, plugin: Some(Arc::new(plugin)), pace: None, failed: Arc::default() }
+    }
+
     /// Queues an event. Waits while too many are waiting.
     pub(crate) async fn put(&self, event: RelayEvent, origin: Origin) -> Result<(), PeerError> {
         if let Some(failure) = self.failure() {
@@ -212,7 +221,7 @@ impl IntakeQueue {
             if let (Some(missed), Some((_, time)), true) =
                 (&origin.missed, refusal.event, refusal.is_failure)
             {
-                missed.add_failed(time);
+                missed.add_failed(time.max(origin.missed_from));
             }
             return Ok(());
         }

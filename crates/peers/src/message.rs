@@ -78,7 +78,7 @@ pub(crate) fn read(text: &str) -> Result<RelaySays, String> {
             comparison,
             reason: shortened(&field().unwrap_or_default()),
         }),
-        TOO_LONG => field().and_then(|bytes| {
+        label if label == TOO_LONG.as_str() => field().and_then(|bytes| {
             let bytes = bytes.parse().map_err(|_| ())?;
             let beginning = field()?;
             let subscription =
@@ -136,8 +136,10 @@ mod tests {
             read(r#"["NEG-ERR","c","blocked: too many",400000]"#),
             Ok(RelaySays::NegErr { comparison: "c".into(), reason: "blocked: too many".into() })
         );
-        assert_eq!(read(r#"["X",1]"#), Ok(RelaySays::Other));
-        let too_long = |beginning| json!([TOO_LONG, "5000000", beginning]).to_string();
+        for other in [r#"["X",1]"#, r#"["TOO LONG","5000000","[\"EVENT\",\"h7\","]"#] {
+            assert_eq!(read(other), Ok(RelaySays::Other), "{other}");
+        }
+        let too_long = |beginning| json!([*TOO_LONG, "5000000", beginning]).to_string();
         for (beginning, subscription) in
             [(r#"["EVENT", "h7", {"id"#, Some("h7".to_owned())), (r#"["NOTICE","x"#, None)]
         {

@@ -71,6 +71,7 @@ impl RelayPages<'_> {
             wanted: Wanted::Matching(Arc::new(query.clone())),
             seen: self.seen.clone(),
             missed: self.missed.clone(),
+            missed_from: from,
             protected: self.protected,
         };
         // The ids of the events that came with the time `until`.

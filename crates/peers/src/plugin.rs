@@ -208,10 +208,18 @@ impl RunningPlugin {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use hark_codec::crypto::KeyPair;
     use hark_codec::nostr::EventDraft;
+    use tokio::sync::{Semaphore, mpsc};
+    use tokio_tungstenite::tungstenite::Utf8Bytes;
 
     use super::*;
+    use crate::feed::MissedEvents;
+    use crate::intake::{IntakeQueue, Origin, Wanted};
+    use crate::message;
+    use crate::route::{AnswerRoutes, SubscriptionAnswer};
 
     fn event(content: &str) -> String {
         let (keys, mut json) = (KeyPair::from_secret([1; 32]).unwrap(), Vec::new());
@@ -244,5 +252,31 @@ mod tests {
         let refusal = broken.accept(&event("x")).await.unwrap_err();
         assert!(refusal.words.contains("its answer is no"), "{refusal:?}");
         assert_eq!(broken.accept("{}").await.unwrap_err().event, None);
+    }
+
+    #[tokio::test]
+    async fn an_event_that_makes_it_fail_does_not_choose_what_is_compared_again() {
+        let (mut routes, (to, mut answers)) = (AnswerRoutes::default(), mpsc::unbounded_channel());
+        routes.subscriptions.insert("h1".into(), to);
+        let text = Utf8Bytes::from(format!("[\"EVENT\",\"h1\",{}]", event("x")));
+        let queue = IntakeQueue::failing(EventPlugin::new("exit 1", ""));
+        for (missed_from, expected) in [(0, 1), (1_700_000_000, 1_700_000_000)] {
+            let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+            routes.pass(message::read(&text).unwrap(), &text, permit);
+            let Some((SubscriptionAnswer::Event(event), _)) = answers.recv().await else {
+                panic!("no event")
+            };
+            let missed = Arc::<MissedEvents>::default();
+            let origin = Origin {
+                meter: Arc::default(),
+                wanted: Wanted::Matching(Arc::default()),
+                seen: None,
+                missed: Some(Arc::clone(&missed)),
+                missed_from,
+                protected: false,
+            };
+            queue.put(event, origin).await.unwrap();
+            assert_eq!(missed.take(), Some(expected));
+        }
     }
 }

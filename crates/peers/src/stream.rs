@@ -39,7 +39,8 @@ const RETRY: Duration = Duration::from_mins(1);
 const RETRY_MAX: Duration = Duration::from_hours(1);
 /// How often both are compared while nothing is known to be missed.
 const COMPARE_EVERY: Duration = Duration::from_hours(6);
-/// A relay that does not compare is read again from so long before both were last in step.
+/// A relay that does not compare is read again from so long before both were last in step. Nor does a
+/// single event that comes have it read from any earlier.
 const PAGED_BACK_S: u64 = 86_400;
 /// While a subscription is opened again, events of so long ago may come.
 const REOPENED_BACK_S: u64 = 3_600;
@@ -210,6 +211,7 @@ impl LiveStream<'_> {
             wanted: Wanted::Matching(Arc::new(self.query.clone())),
             seen: Some(Arc::clone(&self.memory.seen)),
             missed: Some(Arc::clone(&self.memory.missed)),
+            missed_from: 0,
             protected: options.send_protected,
         };
         let (mut reopens, mut closed_s) = (0, None);
@@ -222,7 +224,9 @@ impl LiveStream<'_> {
             let reason = loop {
                 match events.next_live().await {
                     Ok(SubscriptionAnswer::Event(event)) => {
-                        let put = self.intake.put(event, origin.clone()).await;
+                        let missed_from = live_from(options.catch_up_s, now_s());
+                        let origin = Origin { missed_from, ..origin.clone() };
+                        let put = self.intake.put(event, origin).await;
                         if let Err(error) = put.and_then(|()| status.meter.check_forged()) {
                             return error;
                         }
@@ -404,7 +408,27 @@ impl LiveStream<'_> {
     }
 }
 
+/// Returns the time from which events that came live are compared again if a plugin failed to decide
+/// about them. Those that say that they are older wait until everything is compared.
+fn live_from(catch_up_s: Option<u64>, now_s: u64) -> u64 {
+    now_s.saturating_sub(catch_up_s.unwrap_or_default().max(PAGED_BACK_S))
+}
+
 /// Returns the earlier of two times, if there is one.
 fn earliest(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_live_event_has_a_day_or_what_is_caught_up_compared_again() {
+        let now_s = 1_700_000_000;
+        for (catch_up_s, back_s) in [(None, 86_400), (Some(0), 86_400), (Some(604_800), 604_800)] {
+            assert_eq!(live_from(catch_up_s, now_s), now_s - back_s);
+        }
+        assert_eq!(live_from(Some(u64::MAX), now_s), 0);
+    }
 }

@@ -133,6 +133,8 @@ pub async fn sync(
         meter,
         seen: options.seen.clone(),
         missed: options.missed.clone(),
+        // A relay may answer with other events than those that were compared.
+        missed_from: options.query.from,
         protected: options.send_protected,
     };
     let store = Some(Arc::clone(&local.store));

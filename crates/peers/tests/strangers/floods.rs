@@ -54,6 +54,27 @@ async fn pages_end_with_an_event_that_is_too_long() {
     assert!(totals.refused_here.of("too large") > 0, "{totals:?}");
 }
 
+/// A relay that answers with more of them than were asked for is left, as with any other events.
+#[tokio::test]
+async fn too_long_events_without_end_are_no_answer() {
+    let compared = format!("6100000201{}", "5a".repeat(32));
+    let long = "x".repeat(200 << 10);
+    let url = play(move |message| match message[0].as_str() {
+        Some("NEG-OPEN") => vec![json!(["NEG-MSG", message[1], compared]).to_string()],
+        Some("REQ") => {
+            let event = json!(["EVENT", message[1], {"content": long}]).to_string();
+            vec![event; 5]
+        }
+        _ => vec![],
+    })
+    .await;
+    let mut here = Here::with(&[]);
+    here.client.message_bytes_max = 128 << 10;
+    let error = here.sync(&url, Direction::Down).await.unwrap_err();
+    assert!(matches!(error, PeerError::Misbehaved(_)), "{error}");
+    assert!(error.to_string().contains("more than 2 events"), "{error}");
+}
+
 /// Whatever a relay pours out instead of an answer, it is left within the time that it is given.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn floods_are_no_answer() {
@@ -130,6 +151,37 @@ async fn a_comparison_that_comes_to_nothing_ends() {
     let error = here.sync(&url, Direction::Down).await.unwrap_err();
     assert!(error.to_string().contains("hardly anything"), "{error}");
     assert!(here.finish().rounds < 200);
+}
+
+/// A slow relay is waited for as long as it gets on: here with one small part of the time after another.
+#[tokio::test]
+async fn a_slow_comparison_in_many_parts_ends_well() {
+    let all = 1_700_000_000 - 1_577_836_800;
+    let url = play(move |message| match message[0].as_str() {
+        Some("NEG-OPEN") => {
+            let time = |name: &str| message[2][name].as_u64();
+            let from = time("since").unwrap_or(0).max(1_577_836_800);
+            if time("until").unwrap_or(u64::MAX).saturating_sub(from) > all / 32 {
+                return vec![json!(["NEG-ERR", message[1], "blocked: too many"]).to_string()];
+            }
+            // The fingerprint of another set, which turns out to have nothing that is not here.
+            let other = format!("61000001{}", "5a".repeat(16));
+            vec![json!(["NEG-MSG", message[1], other]).to_string()]
+        }
+        Some("NEG-MSG") => {
+            std::thread::sleep(Duration::from_millis(100));
+            vec![json!(["NEG-MSG", message[1], "61"]).to_string()]
+        }
+        _ => answer(message, &[], 500),
+    })
+    .await;
+    let mut here = Here::with(&[]);
+    here.client.patience = Duration::from_millis(200);
+    here.query.to = 1_700_000_000;
+    let (began, report) = (Instant::now(), here.sync(&url, Direction::Down).await.unwrap());
+    assert_eq!(report.paged, None);
+    let (rounds, patience) = (here.finish().rounds, 10 * here.client.patience);
+    assert!(rounds > 40 && began.elapsed() > patience, "{rounds}");
 }
 
 /// TLS that begins and does not go on is given up in time.
