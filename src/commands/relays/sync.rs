@@ -95,7 +95,7 @@ struct RunEnd {
 }
 
 pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    let location = super::events(location)?;
+    let location = Arc::new(super::events(location)?);
     let queries = queries(&location, &args.filter)?;
     let client = args.relays.client(&location.config)?;
     let stop = interrupt::flag()?;
@@ -108,28 +108,37 @@ pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result
     // Only a relay that is there is worth an archive.
     let connecting = Box::pin(PeerClient::connect(&args.relay, client));
     let connected = runtime.block_on(watched(connecting, &stop, &mut shown));
-    let (mut end, mut traffic) = (RunEnd::default(), None);
+    let (mut end, mut traffic, mut intake) = (RunEnd::default(), None, None);
     match connected {
         None => end.stopped = true,
         Some(Err(error)) => end.error = Some(error),
         Some(Ok(client)) => {
-            let OpenArchive { local, intake } = match super::open(&location, None) {
+            // The relay's pings are answered meanwhile.
+            let opening = Arc::clone(&location);
+            let opening = runtime.spawn_blocking(move || super::open(&opening, None));
+            let opened = runtime.block_on(opening).context("the archive could not be opened");
+            let archive = match opened.flatten() {
                 Ok(archive) => archive,
                 Err(error) => {
                     shown.finish();
+                    runtime.shutdown_background();
                     return Err(error);
                 }
             };
+            let OpenArchive { local, intake: opened } = archive;
             let options = queries.into_iter().map(|query| options(args, &location, query));
-            let work = Box::pin(work(&client, options, &local, intake.queue(), &meter));
+            let work = Box::pin(work(&client, options, &local, opened.queue(), &meter));
             let done = runtime.block_on(watched(work, &stop, &mut shown));
             end = done.unwrap_or(RunEnd { stopped: true, ..RunEnd::default() });
             traffic = Some(client.traffic());
-            // What was received is written in any case.
-            drop(client);
-            runtime.shutdown_background();
-            end.error = intake.finish().err().or(end.error);
+            intake = Some(opened);
         }
+    }
+    // Whatever still runs is not waited for, as the lookup of a name.
+    runtime.shutdown_background();
+    if let Some(intake) = intake {
+        // What was received is written in any case.
+        end.error = intake.finish().err().or(end.error);
     }
     shown.finish();
     let (totals, spent) = (meter.totals(), started.elapsed());
