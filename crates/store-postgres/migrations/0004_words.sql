@@ -6,6 +6,17 @@ ALTER TABLE state ADD COLUMN texts bigint;
 -- Words are indexed of all puts up to this number, and of none above it.
 ALTER TABLE state ADD COLUMN words_seq bigint NOT NULL DEFAULT 0;
 
+-- Servers of earlier versions do not know words: they would delete records without their words, and make and
+-- drop parts without these tables. So nothing that they write is committed from here on, as every commit
+-- changes `state`. Sessions that know words say so.
+CREATE FUNCTION refuse_earlier_versions() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    RAISE EXCEPTION 'a later version of Hark has changed the database; this one may read, but not write. '
+        'Stop it, and start the later version';
+END $$;
+CREATE TRIGGER refuse_earlier_versions BEFORE UPDATE ON state FOR EACH ROW
+    WHEN (current_setting('hark.writes_words', true) IS DISTINCT FROM 'on')
+    EXECUTE FUNCTION refuse_earlier_versions();
+
 -- A row for each word of a record: a page of what has a word is a range of this index.
 CREATE TABLE word (
     time bigint NOT NULL,

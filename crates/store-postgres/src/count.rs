@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use hark_archive::query::plan::Set;
 use hark_archive::{Query, Record, SearchProgress};
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use crate::layout::StatementForm;
 use crate::replica::QuerySessions;
 use crate::search::windows::id_head;
 use crate::search::{Finders, Sessions as _, SqlQuery};
@@ -18,6 +20,9 @@ use crate::state::PostgresState;
 use crate::terms::DatabaseTermHasher;
 use crate::time::to_db;
 use crate::words::state::WordState;
+
+/// Most rows counted of each word, to choose the rarest.
+const COUNTED_MAX: i64 = 4_000;
 
 /// The conditions and the values of a statement that is being built.
 #[derive(Default)]
@@ -143,17 +148,21 @@ pub(crate) fn worded(
     let mut reading = QuerySessions::new(Arc::clone(inner), position);
     let mut asked = inner.asked(query, position);
     asked.retain(|asked| !asked.query.is_void());
-    let budget = i64::try_from(query.budget).unwrap_or(i64::MAX);
-    let Some(statements) = asked.iter().map(|asked| word_statement(asked, inner, budget)).collect()
-    else {
+    if !asked.iter().all(has_words_alone) {
         return read(inner, asked, &mut reading);
-    };
-    let counting = CountQuery { statements, budget };
+    }
+    let budget = i64::try_from(query.budget).unwrap_or(i64::MAX);
     let counted = reading.with(|session| {
-        // What is indexed after a statement was indexed during it.
-        let counted = counting.count(session)?;
-        let state = WordState::read(session)?;
-        Ok(asked.iter().all(|asked| state.has(&asked.query, asked.seq)).then_some(counted))
+        // Words that are counted between these two are complete: they were indexed before, and not deleted.
+        let is_indexed = |session: &mut DatabaseSession| {
+            let state = WordState::read(session)?;
+            Ok::<_, StatementError>(asked.iter().all(|asked| state.has(&asked.query, asked.seq)))
+        };
+        if !is_indexed(session)? {
+            return Ok(None);
+        }
+        let counted = count_words(&asked, inner, budget, session)?;
+        Ok(is_indexed(session)?.then_some(counted))
     })?;
     match counted {
         Some(counted) => Ok(counted),
@@ -161,46 +170,101 @@ pub(crate) fn worded(
     }
 }
 
-/// Returns a statement that counts the records with the words of a query. `None` if it has other
-/// conditions, or if not every record that has these words matches.
+/// Whether a query has no other conditions than words, kinds and times, and every record that has these
+/// words matches.
+fn has_words_alone(asked: &SqlQuery) -> bool {
+    let query = &asked.query;
+    let is_alone = query.ids.is_none() && query.authors.is_none() && query.labels.is_empty();
+    let is_enough = query.words.as_ref().is_some_and(|words| {
+        let needed = words.needed();
+        let is_whole = needed.iter().all(|needed| !needed.is_prefix);
+        words.is_needed_enough() && is_whole && !needed.is_empty()
+    });
+    is_enough && is_alone && query.kinds.is_some() && asked.driver.is_none()
+}
+
+/// Counts the matches of queries whose words are indexed. `None` if more than `budget` rows of words would
+/// have to be gone through.
+fn count_words(
+    asked: &[SqlQuery],
+    inner: &PostgresState,
+    budget: i64,
+    session: &mut DatabaseSession,
+) -> Result<Option<u64>, StatementError> {
+    let (mut count, mut left) = (0_i64, budget);
+    for asked in asked {
+        let words = asked.query.words.as_ref().map_or(&[][..], |words| words.needed());
+        let mut words: Vec<Vec<u8>> =
+            words.iter().map(|one| one.word.as_bytes().to_vec()).collect();
+        let kinds = signed(asked.query.kinds.as_deref().unwrap_or_default());
+        let first = words.remove(rarest(&words, &kinds, session)?);
+        let (sql, text) = word_statement(asked, inner, (first, words), kinds, left);
+        let rows = session.query_once(&sql, &text.values())?;
+        let (matching, walked) =
+            rows.first().map_or((0, 0), |row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
+        left -= walked;
+        if left < 0 {
+            return Ok(None);
+        }
+        count += matching;
+    }
+    Ok(Some(count.cast_unsigned()))
+}
+
+/// Returns the position of the word that the fewest records have, as far as their rows are counted.
+fn rarest(
+    words: &[Vec<u8>],
+    kinds: &[i32],
+    session: &mut DatabaseSession,
+) -> Result<usize, StatementError> {
+    if words.len() < 2 {
+        return Ok(0);
+    }
+    let words: Vec<[&[u8]; 1]> = words.iter().map(|word| [&word[..]]).collect();
+    let words: Vec<&[&[u8]]> = words.iter().map(|word| &word[..]).collect();
+    let given: Vec<[&(dyn ToSql + Sync); 3]> =
+        words.iter().map(|word| [word as _, &COUNTED_MAX as _, &kinds as _]).collect();
+    let calls: Vec<_> = given.iter().map(|given| (StatementForm::WordSize, &given[..])).collect();
+    let sizes = session.pipeline(&calls)?;
+    let size = |rows: &Vec<Row>| rows.first().map_or(0, |row| row.get::<_, i64>(0));
+    // Of equally many the longest, which comes first, is likely to be the rarest.
+    let best = sizes.iter().enumerate().min_by_key(|(_, rows)| size(rows));
+    Ok(best.map_or(0, |(at, _)| at))
+}
+
+/// Returns a statement that goes through at most one row more than `rows_max` of the first word, and counts
+/// the records that have the other words and match. It also returns how many rows it has gone through.
 fn word_statement(
     asked: &SqlQuery,
     inner: &PostgresState,
-    budget: i64,
-) -> Option<(String, StatementText)> {
+    (first, others): (Vec<u8>, Vec<Vec<u8>>),
+    kinds: Vec<i32>,
+    rows_max: i64,
+) -> (String, StatementText) {
     let query = &asked.query;
-    let words = query.words.as_ref()?;
-    let is_enough =
-        words.is_needed_enough() && words.needed().iter().all(|needed| !needed.is_prefix);
-    let is_alone = query.ids.is_none() && query.authors.is_none() && query.labels.is_empty();
-    let kinds = query.kinds.as_ref().filter(|_| is_enough && is_alone && asked.driver.is_none())?;
-    // The longest word is likely to be the rarest.
-    let (first, others) = words.needed().split_first()?;
     let mut text = StatementText::default();
     let times = [text.value(to_db(query.from)), text.value(to_db(query.to))];
-    let within =
-        |table: &str| format!("{table}.time >= {} AND {table}.time <= {}", times[0], times[1]);
-    let (kinds, word) = (text.value(signed(kinds)), text.value(first.word.as_bytes().to_vec()));
-    let others: Vec<Vec<u8>> = others.iter().map(|one| one.word.as_bytes().to_vec()).collect();
-    let others = text.value(others);
+    let (kinds, word, others) = (text.value(kinds), text.value(first), text.value(others));
     conditions(asked, &inner.terms, &mut text);
-    let rows_max = text.value(budget.saturating_add(1));
+    let rows_max = text.value(rows_max.saturating_add(1));
     let conditions = text.conditions.join(" AND ");
-    // Records are found by the first 62 bits of their ids.
+    // Records are found by the first 62 bits of their ids, if they have the other words.
     let top = "(-9223372036854775808)";
     let sql = format!(
-        "SELECT count(*) FROM (SELECT FROM unnest({kinds}::int[]) k(kind) CROSS JOIN LATERAL \
-         (SELECT w.time, w.mark, w.kind FROM word w WHERE w.word = {word} AND w.kind = k.kind \
-         AND {within} OFFSET 0) w CROSS JOIN LATERAL (SELECT r.* FROM record r \
-         WHERE r.time = w.time AND r.id >= int8send(((w.mark | 3) - 3) # {top}) \
-         ORDER BY r.time DESC, r.id LIMIT 1) r WHERE {conditions} AND (SELECT count(*) \
-         FROM unnest({others}::bytea[]) AS o(word) CROSS JOIN LATERAL (SELECT FROM word v \
-         WHERE v.word = o.word AND v.kind = w.kind AND v.time = w.time \
-         AND v.mark >= (w.mark | 3) - 3 AND v.mark <= (w.mark | 3) LIMIT 1) v) \
-         = cardinality({others}::bytea[]) LIMIT {rows_max}) r",
-        within = within("w")
+        "SELECT count(r.matches), count(*) FROM (SELECT w.time, w.mark, w.kind \
+         FROM unnest({kinds}::int[]) k(kind) CROSS JOIN LATERAL (SELECT w.time, w.mark, w.kind \
+         FROM word w WHERE w.word = {word} AND w.kind = k.kind AND w.time >= {from} \
+         AND w.time <= {to} OFFSET 0) w LIMIT {rows_max}) w LEFT JOIN LATERAL (SELECT true AS matches \
+         FROM (SELECT r.* FROM record r WHERE (SELECT count(*) FROM unnest({others}::bytea[]) \
+         AS o(word) CROSS JOIN LATERAL (SELECT FROM word v WHERE v.word = o.word \
+         AND v.kind = w.kind AND v.time = w.time AND v.mark >= (w.mark | 3) - 3 \
+         AND v.mark <= (w.mark | 3) LIMIT 1) v) = cardinality({others}::bytea[]) \
+         AND r.time = w.time AND r.id >= int8send(((w.mark | 3) - 3) # {top}) \
+         ORDER BY r.time DESC, r.id LIMIT 1) r WHERE {conditions}) r ON true",
+        from = times[0],
+        to = times[1],
     );
-    Some((sql, text))
+    (sql, text)
 }
 
 /// Returns a statement that each shard can answer by itself.

@@ -19,8 +19,8 @@ use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::time::to_db;
 
-/// Most rows of spared records and their tags in a part that is dropped. Commits wait while these
-/// rows are moved. A part with more of them has to be emptied record by record.
+/// Most rows of spared records, their tags and their words in a part that is dropped. Commits wait while
+/// these rows are moved. A part with more of them has to be emptied record by record.
 const SPARED_MAX: i64 = 4_000;
 /// Most rows counted by one statement.
 const COUNTED_MAX: i64 = 50_000;
@@ -104,9 +104,16 @@ fn retire(
     session.batch("BEGIN")?;
     // No commit changes the part from here on.
     session.query(StatementForm::Lock, &[])?;
-    let there = session.query_once("SELECT FROM part WHERE number = $1", &[&number])?;
-    if there.is_empty() {
-        return Ok(None);
+    let text = "SELECT start, stop, to_regclass('word_' || number) IS NULL \
+        OR to_regclass('worded_' || number) IS NULL FROM part WHERE number = $1";
+    let there = session.query_once(text, &[&number])?;
+    let Some(part) = there.first() else { return Ok(None) };
+    if part.get(2) {
+        // The part was made by a version that does not know words: they are with those of no part.
+        let (start, stop) = (part.get(0), part.get(1));
+        for text in session.layout().make_word_tables(number.cast_unsigned(), start, stop) {
+            session.batch(&text)?;
+        }
     }
     let Some(moved) = count_spared(session, number, spared)? else { return Ok(None) };
     session.batch(&session.layout().retire_part(number, spared, records, moved))?;

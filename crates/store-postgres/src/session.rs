@@ -39,6 +39,9 @@ pub(crate) enum StatementError {
     /// The database refused.
     #[error("the database refused: {0}")]
     Refused(String),
+    /// The database refused, as the lock of a table was not free in time.
+    #[error("the database refused, as others use what is to be changed: {0}; try again")]
+    Busy(String),
     /// The database refused, as it has no such table.
     #[error("the database refused: {0}")]
     Missing(String),
@@ -66,6 +69,8 @@ impl StatementError {
             Self::Away(said)
         } else if code == "42P01" {
             Self::Missing(said)
+        } else if code == "55P03" {
+            Self::Busy(said)
         } else {
             Self::Refused(said)
         }

@@ -74,7 +74,7 @@ fn a_part_that_was_taken_out_and_not_dropped_is_dropped_by_whoever_is_next() {
     // counted 190 records.
     let part = OLD / DAY;
     database.sql(&format!(
-        "SET search_path = hark_nostr; BEGIN;
+        "SET search_path = hark_nostr; SET hark.writes_words = on; BEGIN;
          ALTER TABLE record DETACH PARTITION record_{part};
          ALTER TABLE tag DETACH PARTITION tag_{part};
          ALTER TABLE record_{part} RENAME TO retired_record_{part};

@@ -2,98 +2,20 @@
 //! the words of what was deleted leave the tables.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hark_archive::store::memory::MemoryStore;
-use hark_archive::{
-    Id, Query, RecordHeader, SearchProgress, Store, TextSource, WordCondition, Write,
-};
+use hark_archive::{Id, Query, RecordHeader, SearchProgress, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore, WordProgress};
 use hark_testkit::citus::{CitusCluster, is_installed};
-use hark_testkit::contract::{Size, Subject, listed, rules, run_with_words};
-use hark_testkit::postgres::{Cluster, Database};
+use hark_testkit::contract::{Size, Subject, rules, run_with_words};
 use hark_testkit::random::{Flavour, Random, World, encode};
-use hark_testkit::sentences::{SENTENCES, Sentences};
-use hark_words::SearchText;
+use word_shelf::{
+    NOW, WordShelf, asked, ids, index_all, index_some, note, open_with, others, sentences,
+};
 
-const NOW: u64 = 1_700_000_000;
-
-/// A shelf in its own database, with many small parts.
-struct WordShelf {
-    database: Database<'static>,
-    store: Option<PostgresStore>,
-}
-
-fn sentences() -> Arc<dyn TextSource> {
-    Arc::new(SENTENCES)
-}
-
-/// Other texts of the same records.
-fn others() -> Arc<dyn TextSource> {
-    Arc::new(Sentences { number: 2, kinds: &[1] })
-}
-
-fn open_with(database: &Database<'_>, texts: Option<Arc<dyn TextSource>>) -> PostgresStore {
-    let listed_labels = listed(Flavour::Nostr);
-    let options =
-        PostgresOptions { part_s: 600, listed_labels, texts, ..PostgresOptions::default() };
-    PostgresStore::open(&database.url, "nostr", rules(Flavour::Nostr), &options).expect("opens")
-}
-
-impl WordShelf {
-    fn new(name: &str) -> Self {
-        let mut shelf = Self { database: Cluster::shared().database(name), store: None };
-        shelf.open(Some(sentences()));
-        shelf
-    }
-
-    fn open(&mut self, texts: Option<Arc<dyn TextSource>>) {
-        self.store = None;
-        self.store = Some(open_with(&self.database, texts));
-    }
-
-    fn postgres(&self) -> &PostgresStore {
-        self.store.as_ref().expect("open")
-    }
-
-    fn sql(&self, text: &str) -> String {
-        self.database.sql(text).trim().to_owned()
-    }
-
-    /// The rows of words, and the words of records, that the tables have.
-    fn rows(&self) -> (String, String) {
-        let count = |table| self.sql(&format!("SELECT count(*) FROM hark_nostr.{table}"));
-        (count("word"), count("worded"))
-    }
-
-    /// Panics unless the words are those of the records that there are.
-    fn assert_sound(&self) {
-        let lost = "SELECT count(*) FROM hark_nostr.worded w WHERE NOT EXISTS (SELECT FROM \
-            hark_nostr.record r WHERE r.time = w.time AND r.kind = w.kind)";
-        assert_eq!(self.sql(lost), "0");
-        let differ = "SELECT count(*) FROM (SELECT time, mark, kind, unnest(words) AS word FROM \
-            hark_nostr.worded) a FULL JOIN (SELECT time, mark - (mark & 3) AS mark, kind, word FROM \
-            hark_nostr.word) b USING (time, mark, kind, word) WHERE a IS NULL OR b IS NULL";
-        assert_eq!(self.sql(differ), "0");
-    }
-}
-
-/// Indexes up to `steps` steps.
-fn index_some(store: &PostgresStore, mut steps: usize) -> Option<WordProgress> {
-    let mut next = |_| {
-        steps = steps.saturating_sub(1);
-        if steps == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    store.index_words(&mut next).expect("indexes")
-}
-
-fn index_all(store: &PostgresStore) {
-    let at = index_some(store, usize::MAX).expect("has texts");
-    assert_eq!(at.indexed, at.newest);
-    assert_eq!(store.word_progress().expect("reads"), Some(at));
-}
+mod word_shelf;
 
 impl Subject for WordShelf {
     fn store(&self) -> &dyn Store {
@@ -151,28 +73,6 @@ fn postgres_finds_words_like_the_model_from_the_index_alone() {
     let at = shelf.postgres().word_progress().expect("reads").expect("is indexed");
     assert_eq!(at.indexed, at.newest, "every commit has indexed its records");
     shelf.assert_sound();
-}
-
-fn asked(text: &str) -> Arc<WordCondition> {
-    let asked = SearchText::parse(text).expect("is short").expect("has words");
-    Arc::new(WordCondition::new(asked, Arc::new(SENTENCES)))
-}
-
-fn note(number: u8, time: u64, text: &str) -> Write {
-    let (id, author) = ([number; 32], Some([number % 5; 32]));
-    let head = RecordHeader { id, time, author, kind: 1, expires: None };
-    Write::Put(encode(&head, &[(b's', text.into())]))
-}
-
-fn ids(store: &dyn Store, query: &Query) -> Vec<Id> {
-    let mut ids = Vec::new();
-    let mut search = store.search(query).expect("searches");
-    let progress = search.slice(u64::MAX, &mut |record| {
-        ids.push(*record.id());
-        ControlFlow::Continue(())
-    });
-    assert!(matches!(progress, Ok(SearchProgress::Done { .. })), "{progress:?}");
-    ids
 }
 
 #[test]

@@ -94,6 +94,10 @@ impl Layout for CitusLayout {
         Vec::new()
     }
 
+    fn make_word_tables(&self, _: u64, _: i64, _: i64) -> Vec<String> {
+        Vec::new()
+    }
+
     fn count_spared(&self, number: i64) -> String {
         PlainLayout.count_spared(number)
     }

@@ -67,7 +67,7 @@ SELECT s.line, s.seq FROM (SELECT pg_advisory_lock_shared(hashtextextended(curre
 -- News
 SELECT r.seq, r.body FROM record r WHERE r.seq > $1 AND r.seq <= $2 ORDER BY r.seq LIMIT $3
 -- count_spared
-SELECT count(*), coalesce(sum(1 + cardinality(terms)), 0)::bigint FROM (SELECT terms FROM record_19000 WHERE kind = ANY($1) LIMIT $2) r
+SELECT count(*), coalesce(sum(1 + cardinality(r.terms) + coalesce((SELECT sum(1 + cardinality(w.words)) FROM worded w WHERE w.time = r.time AND w.mark = ((('x' || encode(substr(r.id, 1, 8), 'hex'))::bit(64)::bigint | 3) - 3) # (-9223372036854775808) AND w.kind = r.kind), 0)), 0)::bigint FROM (SELECT time, id, kind, terms FROM record_19000 WHERE kind = ANY($1) LIMIT $2) r
 -- count_part
 SELECT count(*), max(seq) FROM (SELECT seq FROM record_19000 WHERE seq > $1 ORDER BY seq LIMIT $2) r
 -- count_part retired

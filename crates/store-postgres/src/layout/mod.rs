@@ -13,6 +13,9 @@ mod words;
 /// A migration: its number, its name and its text. What has been released is never changed.
 pub(crate) type MigrationText = (i32, &'static str, &'static str);
 
+/// How long a statement may wait for the lock of tables that questions read: these wait behind it.
+pub(crate) const LOCK_TIMEOUT_MS: u32 = 50;
+
 /// A layout. Names of tables are found through the session's search path.
 pub(crate) trait Layout: Send + Sync {
     /// The text of a statement, which a session prepares once.
@@ -34,7 +37,11 @@ pub(crate) trait Layout: Send + Sync {
     /// `stop`. A commit executes them in this order.
     fn make_part(&self, number: u64, start: i64, stop: i64) -> Vec<String>;
 
-    /// Counts the records of a part that are of the kinds in $1, and their rows, up to $2 records.
+    /// The statements of [`Layout::make_part`] for the tables of words, as far as these do not exist.
+    fn make_word_tables(&self, number: u64, start: i64, stop: i64) -> Vec<String>;
+
+    /// Counts the records of a part that are of the kinds in $1, and their rows with those of their labels
+    /// and words, up to $2 records.
     fn count_spared(&self, number: i64) -> String;
 
     /// Counts at most $2 records, with numbers above $1, of a part or a retired part. Also returns

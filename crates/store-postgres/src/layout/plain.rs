@@ -6,7 +6,7 @@
 use hark_archive::Order;
 
 use super::words::DELETE_WORDS;
-use super::{Layout, MigrationText, StatementForm};
+use super::{LOCK_TIMEOUT_MS, Layout, MigrationText, StatementForm};
 
 /// The tables as `migrations/` makes them.
 pub(crate) struct PlainLayout;
@@ -22,9 +22,6 @@ const LOWER_VALUES: &str = "ended AS (DELETE FROM label_value v USING lost l \
 /// The mark of a record, of class 0: the first 62 bits of its id, with the first one turned over.
 const MARK: &str = "((('x' || encode(substr(r.id, 1, 8), 'hex'))::bit(64)::bigint | 3) - 3) \
     # (-9223372036854775808)";
-
-/// How long retiring a part may wait for its lock, as queries wait behind it.
-const LOCK_TIMEOUT_MS: u32 = 50;
 
 impl Layout for PlainLayout {
     fn text(&self, form: StatementForm) -> String {
@@ -184,6 +181,8 @@ impl Layout for PlainLayout {
             ("synchronous_commit", "on"),
             ("client_min_messages", "warning"),
             ("idle_in_transaction_session_timeout", "30s"),
+            // Without it nothing is committed: see migrations/0004_words.sql.
+            ("hark.writes_words", "on"),
         ]
     }
 
@@ -197,27 +196,38 @@ impl Layout for PlainLayout {
     }
 
     fn make_part(&self, number: u64, start: i64, stop: i64) -> Vec<String> {
-        let mut texts = Vec::new();
-        for table in ["record", "tag", "word", "worded"] {
-            texts.push(format!(
-                "CREATE TABLE {table}_{number} (LIKE {table});
-                     ALTER TABLE {table}_{number} SET (autovacuum_vacuum_insert_scale_factor = 0.05,
-                         autovacuum_analyze_scale_factor = 0.05);
-                     WITH moved AS (DELETE FROM {table}_other WHERE time >= {start} AND time < {stop}
-                         RETURNING *)
-                     INSERT INTO {table}_{number} SELECT * FROM moved;
-                     ALTER TABLE {table} ATTACH PARTITION {table}_{number}
-                         FOR VALUES FROM ({start}) TO ({stop})"
-            ));
-        }
+        let make = |table| {
+            let (filled, attached) = make_table(table, number, start, stop);
+            format!("CREATE TABLE {table}_{number} (LIKE {table});{filled};{attached}")
+        };
+        let mut texts: Vec<String> = ["record", "tag"].map(make).into();
+        texts.extend(self.make_word_tables(number, start, stop));
         texts.push(format!("INSERT INTO part VALUES ({number}, {start}, {stop})"));
         texts
     }
 
+    // A version that does not know words may have dropped the part without them.
+    fn make_word_tables(&self, number: u64, start: i64, stop: i64) -> Vec<String> {
+        let make = |table| {
+            let (filled, attached) = make_table(table, number, start, stop);
+            format!(
+                "CREATE TABLE IF NOT EXISTS {table}_{number} (LIKE {table});{filled};
+                     DO $$ BEGIN
+                         IF NOT (SELECT relispartition FROM pg_class
+                                 WHERE oid = '{table}_{number}'::regclass) THEN{attached};
+                         END IF;
+                     END $$"
+            )
+        };
+        ["word", "worded"].map(make).into()
+    }
+
     fn count_spared(&self, number: i64) -> String {
         format!(
-            "SELECT count(*), coalesce(sum(1 + cardinality(terms)), 0)::bigint FROM \
-         (SELECT terms FROM record_{number} WHERE kind = ANY($1) LIMIT $2) r"
+            "SELECT count(*), coalesce(sum(1 + cardinality(r.terms) + coalesce((SELECT \
+             sum(1 + cardinality(w.words)) FROM worded w WHERE w.time = r.time AND w.mark = {MARK} \
+             AND w.kind = r.kind), 0)), 0)::bigint FROM (SELECT time, id, kind, terms \
+             FROM record_{number} WHERE kind = ANY($1) LIMIT $2) r"
         )
     }
 
@@ -305,6 +315,24 @@ impl Layout for PlainLayout {
             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
             WHERE n.nspname = $1::text AND c.relkind = 'r'"
     }
+}
+
+/// Returns the statements that fill the table of a part from that of no part, and the one that attaches it.
+fn make_table(table: &str, number: u64, start: i64, stop: i64) -> (String, String) {
+    let filled = format!(
+        "
+                     ALTER TABLE {table}_{number} SET (autovacuum_vacuum_insert_scale_factor = 0.05,
+                         autovacuum_analyze_scale_factor = 0.05);
+                     WITH moved AS (DELETE FROM {table}_other WHERE time >= {start} AND time < {stop}
+                         RETURNING *)
+                     INSERT INTO {table}_{number} SELECT * FROM moved"
+    );
+    let attached = format!(
+        "
+                     ALTER TABLE {table} ATTACH PARTITION {table}_{number}
+                         FOR VALUES FROM ({start}) TO ({stop})"
+    );
+    (filled, attached)
 }
 
 /// Returns the condition for rows behind `v` in an order, and that order's sort columns.

@@ -13,7 +13,7 @@ SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHE
 -- TimePageBut(NewestFirst)
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.kind <> ALL($7::int[]) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
 -- WordKeys(NewestFirst)
-SELECT v.n, r.time, r.mark, ARRAY(SELECT (SELECT (w.mark & 3)::int FROM word w WHERE w.word = o.word AND w.kind = v.kind AND w.time = r.time AND w.mark >= (r.mark | 3) - 3 AND w.mark <= (r.mark | 3) LIMIT 1) FROM unnest($8::bytea[]) AS o(word)) FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS v(word, kind, time, mark, n) CROSS JOIN LATERAL (SELECT r.time, r.mark FROM word r WHERE r.word = v.word AND r.kind = v.kind AND r.time >= $5 AND r.time <= $6 AND r.time <= v.time AND (r.time < v.time OR r.mark >= v.mark) ORDER BY r.time DESC, r.mark LIMIT $7) r
+SELECT v.n, r.time, r.mark, ARRAY(SELECT (SELECT (w.mark & 3)::int FROM word w WHERE w.word = o.word AND w.kind = v.kind AND w.time = r.time AND w.mark >= (r.mark | 3) - 3 AND w.mark <= (r.mark | 3) LIMIT 1) FROM unnest($8::bytea[]) AS o(word)) FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[], $7::bigint[]) WITH ORDINALITY AS v(word, kind, time, mark, most, n) CROSS JOIN LATERAL (SELECT r.time, r.mark FROM word r WHERE r.word = v.word AND r.kind = v.kind AND r.time >= $5 AND r.time <= $6 AND r.time <= v.time AND (r.time < v.time OR r.mark >= v.mark) ORDER BY r.time DESC, r.mark LIMIT v.most) r
 -- TermTimePage(NewestFirst, None)
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND (r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
 -- TermTimePage(NewestFirst, Some(7))
@@ -49,7 +49,7 @@ SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHE
 -- TimePageBut(OldestFirst)
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.kind <> ALL($7::int[]) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
 -- WordKeys(OldestFirst)
-SELECT v.n, r.time, r.mark, ARRAY(SELECT (SELECT (w.mark & 3)::int FROM word w WHERE w.word = o.word AND w.kind = v.kind AND w.time = r.time AND w.mark >= (r.mark | 3) - 3 AND w.mark <= (r.mark | 3) LIMIT 1) FROM unnest($8::bytea[]) AS o(word)) FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS v(word, kind, time, mark, n) CROSS JOIN LATERAL (SELECT r.time, r.mark FROM word r WHERE r.word = v.word AND r.kind = v.kind AND r.time >= $5 AND r.time <= $6 AND r.time >= v.time AND (r.time > v.time OR r.mark >= v.mark) ORDER BY r.time, r.mark LIMIT $7) r
+SELECT v.n, r.time, r.mark, ARRAY(SELECT (SELECT (w.mark & 3)::int FROM word w WHERE w.word = o.word AND w.kind = v.kind AND w.time = r.time AND w.mark >= (r.mark | 3) - 3 AND w.mark <= (r.mark | 3) LIMIT 1) FROM unnest($8::bytea[]) AS o(word)) FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[], $7::bigint[]) WITH ORDINALITY AS v(word, kind, time, mark, most, n) CROSS JOIN LATERAL (SELECT r.time, r.mark FROM word r WHERE r.word = v.word AND r.kind = v.kind AND r.time >= $5 AND r.time <= $6 AND r.time >= v.time AND (r.time > v.time OR r.mark >= v.mark) ORDER BY r.time, r.mark LIMIT v.most) r
 -- TermTimePage(OldestFirst, None)
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND (r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
 -- TermTimePage(OldestFirst, Some(7))
@@ -177,27 +177,37 @@ CREATE TABLE tag_19000 (LIKE tag);
                      ALTER TABLE tag ATTACH PARTITION tag_19000
                          FOR VALUES FROM (-7) TO (7)
 -- make_part 2
-CREATE TABLE word_19000 (LIKE word);
+CREATE TABLE IF NOT EXISTS word_19000 (LIKE word);
                      ALTER TABLE word_19000 SET (autovacuum_vacuum_insert_scale_factor = 0.05,
                          autovacuum_analyze_scale_factor = 0.05);
                      WITH moved AS (DELETE FROM word_other WHERE time >= -7 AND time < 7
                          RETURNING *)
                      INSERT INTO word_19000 SELECT * FROM moved;
+                     DO $$ BEGIN
+                         IF NOT (SELECT relispartition FROM pg_class
+                                 WHERE oid = 'word_19000'::regclass) THEN
                      ALTER TABLE word ATTACH PARTITION word_19000
-                         FOR VALUES FROM (-7) TO (7)
+                         FOR VALUES FROM (-7) TO (7);
+                         END IF;
+                     END $$
 -- make_part 3
-CREATE TABLE worded_19000 (LIKE worded);
+CREATE TABLE IF NOT EXISTS worded_19000 (LIKE worded);
                      ALTER TABLE worded_19000 SET (autovacuum_vacuum_insert_scale_factor = 0.05,
                          autovacuum_analyze_scale_factor = 0.05);
                      WITH moved AS (DELETE FROM worded_other WHERE time >= -7 AND time < 7
                          RETURNING *)
                      INSERT INTO worded_19000 SELECT * FROM moved;
+                     DO $$ BEGIN
+                         IF NOT (SELECT relispartition FROM pg_class
+                                 WHERE oid = 'worded_19000'::regclass) THEN
                      ALTER TABLE worded ATTACH PARTITION worded_19000
-                         FOR VALUES FROM (-7) TO (7)
+                         FOR VALUES FROM (-7) TO (7);
+                         END IF;
+                     END $$
 -- make_part 4
 INSERT INTO part VALUES (19000, -7, 7)
 -- count_spared
-SELECT count(*), coalesce(sum(1 + cardinality(terms)), 0)::bigint FROM (SELECT terms FROM record_19000 WHERE kind = ANY($1) LIMIT $2) r
+SELECT count(*), coalesce(sum(1 + cardinality(r.terms) + coalesce((SELECT sum(1 + cardinality(w.words)) FROM worded w WHERE w.time = r.time AND w.mark = ((('x' || encode(substr(r.id, 1, 8), 'hex'))::bit(64)::bigint | 3) - 3) # (-9223372036854775808) AND w.kind = r.kind), 0)), 0)::bigint FROM (SELECT time, id, kind, terms FROM record_19000 WHERE kind = ANY($1) LIMIT $2) r
 -- count_part
 SELECT count(*), max(seq) FROM (SELECT seq FROM record_19000 WHERE seq > $1 ORDER BY seq LIMIT $2) r
 -- count_part retired
@@ -263,6 +273,8 @@ on
 warning
 -- setting idle_in_transaction_session_timeout
 30s
+-- setting hark.writes_words
+on
 -- migration 1 shelf
 -- One shelf of one network. All of it lies in a schema of its own, which is also the search path.
 --
@@ -387,6 +399,17 @@ CREATE TABLE listed_label (
 ALTER TABLE state ADD COLUMN texts bigint;
 -- Words are indexed of all puts up to this number, and of none above it.
 ALTER TABLE state ADD COLUMN words_seq bigint NOT NULL DEFAULT 0;
+
+-- Servers of earlier versions do not know words: they would delete records without their words, and make and
+-- drop parts without these tables. So nothing that they write is committed from here on, as every commit
+-- changes `state`. Sessions that know words say so.
+CREATE FUNCTION refuse_earlier_versions() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    RAISE EXCEPTION 'a later version of Hark has changed the database; this one may read, but not write. '
+        'Stop it, and start the later version';
+END $$;
+CREATE TRIGGER refuse_earlier_versions BEFORE UPDATE ON state FOR EACH ROW
+    WHEN (current_setting('hark.writes_words', true) IS DISTINCT FROM 'on')
+    EXECUTE FUNCTION refuse_earlier_versions();
 
 -- A row for each word of a record: a page of what has a word is a range of this index.
 CREATE TABLE word (

@@ -85,9 +85,9 @@ fn keys(order: Order) -> String {
          WHERE w.word = o.word AND w.kind = v.kind AND w.time = r.time \
          AND w.mark >= (r.mark | 3) - 3 AND w.mark <= (r.mark | 3) LIMIT 1) \
          FROM unnest($8::bytea[]) AS o(word)) \
-         FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[]) \
-         WITH ORDINALITY AS v(word, kind, time, mark, n) CROSS JOIN LATERAL (SELECT r.time, r.mark \
+         FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[], $7::bigint[]) \
+         WITH ORDINALITY AS v(word, kind, time, mark, most, n) CROSS JOIN LATERAL (SELECT r.time, r.mark \
          FROM word r WHERE r.word = v.word AND r.kind = v.kind AND r.time >= $5 AND r.time <= $6 \
-         AND {behind} ORDER BY {sorted} LIMIT $7) r"
+         AND {behind} ORDER BY {sorted} LIMIT v.most) r"
     )
 }

@@ -18,7 +18,7 @@ use super::walk::TimeWindows;
 use super::{FETCH_PARTS_MAX, SqlQuery, compare, matching};
 use crate::layout::StatementForm;
 use crate::parts::Parts;
-use crate::session::{DatabaseSession, StatementError};
+use crate::session::{DatabaseSession, StatementCall, StatementError};
 use crate::time::{IndexKey, from_db};
 use crate::words::mark::{CLASS_BITS, ids_of, mark};
 use crate::words::state::WordState;
@@ -27,6 +27,8 @@ use crate::words::state::WordState;
 const ASK_MIN: usize = 4;
 const ASK_MAX: usize = 2_000;
 const ASK_ALL: usize = 512;
+/// Most rows read at a time from all ranges together, unless that is less than `ASK_MIN` from each.
+const PAGE_ROWS_MAX: usize = 4_000;
 /// Most other words that each row is looked up in.
 const CUTS_MAX: usize = 3;
 /// Most words that the beginning of a word is completed to. If there are more, records are read.
@@ -43,8 +45,8 @@ pub(super) struct IndexedWords {
     whole: Vec<(usize, Vec<u8>)>,
 }
 
-/// Fails if words are no longer indexed as a search has found them: it would miss records. `rows` is the
-/// result of [`StatementForm::WordState`] after what was read by words.
+/// Fails if words are no longer indexed as [`IndexedWords::of`] has found them: the search would miss
+/// records. `rows` is the result of [`StatementForm::WordState`] after what was read by words.
 pub(super) fn still_indexed(asked: &SqlQuery, rows: &[Row]) -> Result<(), StatementError> {
     if WordState::of(rows)?.has(&asked.query, asked.seq) {
         return Ok(());
@@ -72,13 +74,18 @@ impl IndexedWords {
         let more = COMPLETED_MAX + 1;
         let given: Vec<[&(dyn ToSql + Sync); 3]> =
             beginnings.iter().map(|(_, first, end)| [first as _, end as _, &more as _]).collect();
-        let mut calls: Vec<_> =
-            given.iter().map(|given| (StatementForm::WordsFrom, &given[..])).collect();
+        let words_from = given.iter().map(|given| (StatementForm::WordsFrom, &given[..]));
+        // Words that are read between these two are complete: they were indexed before, and not deleted.
+        let mut calls: Vec<StatementCall<'_>> = vec![(StatementForm::WordState, &[])];
+        calls.extend(words_from);
         calls.push((StatementForm::WordState, &[]));
         let mut answers = session.pipeline(&calls)?;
-        let state = answers.pop().unwrap_or_default();
-        if !WordState::of(&state)?.has(&asked.query, asked.seq) {
-            return Ok(None);
+        let after = answers.pop().unwrap_or_default();
+        let mut answers = answers.into_iter();
+        for state in [answers.next().unwrap_or_default(), after] {
+            if !WordState::of(&state)?.has(&asked.query, asked.seq) {
+                return Ok(None);
+            }
         }
         let mut found = Self::default();
         for (at, one) in words.needed().iter().enumerate().filter(|(_, one)| !one.is_prefix) {
@@ -302,15 +309,22 @@ impl WordWalk {
         let due: Vec<usize> = (0..self.ranges.len())
             .filter(|&at| self.ranges[at].more && self.ranges[at].rows.is_empty())
             .collect();
-        let Some(ask) = due.iter().map(|&at| self.ranges[at].ask).max() else { return Ok(()) };
+        if due.is_empty() {
+            return Ok(());
+        }
+        let share = (PAGE_ROWS_MAX / due.len()).max(ASK_MIN);
+        for &at in &due {
+            self.ranges[at].ask = self.ranges[at].ask.min(share);
+        }
         let ranges = || due.iter().map(|&at| &self.ranges[at]);
         let words: Vec<&[u8]> = ranges().map(|range| &range.word[..]).collect();
         let kinds: Vec<i32> = ranges().map(|range| range.kind).collect();
         let (times, marks): (Vec<i64>, Vec<i64>) = ranges().map(|range| range.from).unzip();
-        let ((lo, hi), limit) = (self.windows.window(), i64::from(ask as u32));
+        let asks: Vec<i64> = ranges().map(|range| i64::from(range.ask as u32)).collect();
+        let (lo, hi) = self.windows.window();
         let order = asked.query.order;
         let given: [&(dyn ToSql + Sync); 8] =
-            [&words, &kinds, &times, &marks, &lo, &hi, &limit, &self.cuts];
+            [&words, &kinds, &times, &marks, &lo, &hi, &asks, &self.cuts];
         let mut answers = session.pipeline(&[
             (StatementForm::WordKeys(order), &given),
             (StatementForm::WordState, &[]),
@@ -333,8 +347,8 @@ impl WordWalk {
         }
         for (n, &at) in due.iter().enumerate() {
             let range = &mut self.ranges[at];
-            range.more = counts[n] == ask;
-            range.ask = (ask * 4).min(ASK_MAX);
+            range.more = counts[n] == range.ask;
+            range.ask = (range.ask * 4).min(ASK_MAX);
             let key = |row: &WordRow| (row.time, row.mark);
             range.rows.make_contiguous().sort_unstable_by(|a, b| order_rows(order, key(a), key(b)));
         }

@@ -16,7 +16,7 @@ use hark_archive::{SearchError, TextSource};
 
 use super::rows::WordRows;
 use super::state::{WordProgress, WordState};
-use crate::layout::StatementForm;
+use crate::layout::{LOCK_TIMEOUT_MS, StatementForm};
 use crate::listen;
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
@@ -30,9 +30,15 @@ const STEP_ROWS: usize = 10_000;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait after a fault.
 const RETRY: Duration = Duration::from_secs(5);
+/// How often a command tries to delete words while their tables are in use, once per `LOOK_EVERY`.
+const TRIES: u32 = 20;
+/// After this time in which nothing was indexed, the process that had the database index its texts is taken
+/// to be gone.
+const STALLED: Duration = Duration::from_mins(5);
 
 /// Has the database index these texts from now on, or none. What it has indexed of others is deleted. Returns
-/// the texts that it indexed before, if they were others.
+/// the texts that it indexed before, if they were others. Fails with [`StatementError::Busy`] if searches read
+/// the words of others for longer than commits and further searches should wait.
 pub(crate) fn set_texts(
     session: &mut DatabaseSession,
     texts: Option<i64>,
@@ -48,13 +54,30 @@ pub(crate) fn set_texts(
             return Ok(None);
         }
         if before.is_some() {
-            session.batch("TRUNCATE word, worded")?;
+            session.batch(&format!(
+                "SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; TRUNCATE word, worded"
+            ))?;
         }
         session.query_once("UPDATE state SET texts = $1, words_seq = 0", &[&texts])?;
         session.batch("COMMIT")?;
         Ok(Some(before))
     })?;
     Ok(before.flatten())
+}
+
+/// Calls [`set_texts`] until searches leave it time.
+fn set_texts_in_time(
+    inner: &PostgresState,
+    texts: Option<i64>,
+) -> Result<Option<i64>, StatementError> {
+    let set = || inner.pool.with(|session| set_texts(session, texts));
+    for _ in 1..TRIES {
+        match set() {
+            Err(StatementError::Busy(_)) => std::thread::sleep(LOOK_EVERY),
+            done => return done,
+        }
+    }
+    set()
 }
 
 /// The result of [`step`].
@@ -65,7 +88,7 @@ pub(crate) enum StepResult {
     /// Everything that is stored is indexed.
     Done(WordProgress),
     /// The database indexes other texts.
-    Others,
+    Others(WordProgress),
     /// The database indexes none.
     None,
 }
@@ -78,7 +101,8 @@ pub(crate) fn step(
 ) -> Result<StepResult, StatementError> {
     let before = WordState::read(session)?;
     if inner.indexes(before.texts).is_none() {
-        return Ok(before.texts.map_or(StepResult::None, |_| StepResult::Others));
+        let others = StepResult::Others(before.progress());
+        return Ok(before.texts.map_or(StepResult::None, |_| others));
     }
     if before.words_seq >= before.seq {
         return Ok(StepResult::Done(before.progress()));
@@ -131,7 +155,7 @@ pub(crate) fn index_all(
     progress: &mut dyn FnMut(WordProgress) -> ControlFlow<()>,
 ) -> Result<WordProgress, StatementError> {
     let own = Some(texts.fingerprint().cast_signed());
-    inner.pool.with(|session| set_texts(session, own))?;
+    set_texts_in_time(inner, own)?;
     loop {
         match inner.pool.with(|session| step(inner, texts, session))? {
             StepResult::Done(at) => return Ok(at),
@@ -140,7 +164,7 @@ pub(crate) fn index_all(
                     return Ok(at);
                 }
             }
-            StepResult::Others | StepResult::None => {
+            StepResult::Others(_) | StepResult::None => {
                 let words = "another process has other settings in [search], and has the words of \
                              all records indexed anew; give all processes the same settings";
                 return Err(StatementError::Refused(words.into()));
@@ -167,7 +191,7 @@ impl PostgresStore {
         if self.is_cluster() {
             return Ok(false);
         }
-        let dropped = self.inner.pool.with(|session| set_texts(session, None));
+        let dropped = set_texts_in_time(&self.inner, None);
         dropped.map(|before| before.is_some()).map_err(|fault| failed(&fault))
     }
 
@@ -199,7 +223,12 @@ struct BackgroundIndexing {
     has_begun: bool,
     /// Whether records were found that are not indexed, and it was not said since that all are.
     is_behind: bool,
+    /// Whether it was said that another process has other texts.
     has_warned: bool,
+    /// Whether it was said that indexing fails.
+    has_failed: bool,
+    /// How far another process has indexed other texts, and since when it is no further.
+    others: Option<(u64, Instant)>,
 }
 
 impl BackgroundIndexing {
@@ -218,15 +247,19 @@ impl BackgroundIndexing {
             }
             step(inner, texts, session)
         });
+        if result.is_ok() {
+            self.has_failed = false;
+        }
         match result {
             Ok(StepResult::Done(_)) => {
                 if std::mem::take(&mut self.is_behind) {
                     tracing::info!("the words of all records are indexed");
                 }
-                self.has_warned = false;
+                (self.has_warned, self.others) = (false, None);
                 LOOK_EVERY
             }
             Ok(StepResult::More(at)) => {
+                self.others = None;
                 if !self.is_behind && at.newest - at.indexed > STEP.unsigned_abs() {
                     self.is_behind = true;
                     let WordProgress { indexed, newest } = at;
@@ -243,20 +276,63 @@ impl BackgroundIndexing {
                 self.has_begun = false;
                 LOOK_EVERY
             }
-            Ok(StepResult::Others) => {
+            Ok(StepResult::Others(at)) => {
                 if !std::mem::replace(&mut self.has_warned, true) {
                     tracing::warn!(
                         "another process that uses this database has other settings in [search], and \
                          its words are indexed; searches of this one read records. Give all processes \
-                         the same settings"
+                         the same settings. If that process ends, this one has its own words indexed \
+                         once none were for {} minutes, though records came",
+                        STALLED.as_secs() / 60
                     );
+                }
+                if self.is_left(at, started) {
+                    self.has_begun = false;
                 }
                 RETRY
             }
             Err(fault) => {
-                tracing::debug!(%fault, "words are indexed later");
+                if !std::mem::replace(&mut self.has_failed, true) {
+                    tracing::warn!(
+                        %fault,
+                        "words are not indexed; this is tried again every {} seconds",
+                        RETRY.as_secs()
+                    );
+                }
                 RETRY
             }
         }
+    }
+
+    /// Whether nobody indexes the other texts any more: there is something to index, and nothing was for a
+    /// while.
+    fn is_left(&mut self, at: WordProgress, now: Instant) -> bool {
+        let before = self.others.filter(|(indexed, _)| *indexed == at.indexed);
+        if at.indexed >= at.newest {
+            self.others = None;
+            return false;
+        }
+        let (_, since) = *self.others.insert(before.unwrap_or((at.indexed, now)));
+        now.duration_since(since) >= STALLED
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_of_other_texts_is_left_when_it_stands_still_behind_what_is_stored() {
+        let mut work = BackgroundIndexing::default();
+        let start = Instant::now();
+        let mut is_left = |minutes, indexed, newest| {
+            let at = WordProgress { indexed, newest };
+            work.is_left(at, start + Duration::from_mins(minutes))
+        };
+        assert!(!is_left(0, 7, 7) && !is_left(60, 7, 7), "nothing is stored that is not indexed");
+        assert!(!is_left(61, 7, 8) && !is_left(65, 7, 90));
+        assert!(!is_left(66, 8, 90) && !is_left(70, 8, 90), "somebody indexes");
+        assert!(is_left(71, 8, 90));
+        assert!(!is_left(80, 90, 90) && !is_left(81, 90, 91));
     }
 }
