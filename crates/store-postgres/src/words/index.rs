@@ -225,8 +225,8 @@ struct BackgroundIndexing {
     is_behind: bool,
     /// Whether it was said that another process has other texts.
     has_warned: bool,
-    /// Whether it was said that indexing fails.
-    has_failed: bool,
+    /// Why indexing fails, as it was last said.
+    failure: Option<String>,
     /// How far another process has indexed other texts, and since when it is no further.
     others: Option<(u64, Instant)>,
 }
@@ -248,7 +248,7 @@ impl BackgroundIndexing {
             step(inner, texts, session)
         });
         if result.is_ok() {
-            self.has_failed = false;
+            self.failure = None;
         }
         match result {
             Ok(StepResult::Done(_)) => {
@@ -292,12 +292,14 @@ impl BackgroundIndexing {
                 RETRY
             }
             Err(fault) => {
-                if !std::mem::replace(&mut self.has_failed, true) {
+                let reason = fault.to_string();
+                if self.failure.as_ref() != Some(&reason) {
                     tracing::warn!(
                         %fault,
                         "words are not indexed; this is tried again every {} seconds",
                         RETRY.as_secs()
                     );
+                    self.failure = Some(reason);
                 }
                 RETRY
             }
