@@ -181,6 +181,17 @@ fn open(
             );
         }
         tracing::info!(shelf, database, "the archive is in a database");
+        let is_bounded = location.shelf_config().retention.bytes_max.is_some();
+        let has_texts = location.texts().is_some();
+        // Where other texts are indexed, those of this server will be.
+        if has_texts && is_bounded && store.word_progress()?.is_none_or(|at| at.indexed < at.newest)
+        {
+            tracing::warn!(
+                shelf,
+                "words are being indexed, and count towards bytes_max of retention: if the archive is \
+                 near that bound, its oldest records are deleted; raise it to keep them"
+            );
+        }
         database_is_near = Some(store.is_near());
         Arc::new(store)
     } else {
