@@ -10,7 +10,7 @@ use crate::merged::merged;
 /// Words that are not sorted yet, at most. Each lookup copies and compares them.
 const UNSORTED_MAX: usize = if cfg!(test) { 1 << 4 } else { 1 << 10 };
 /// Runs of the same length are merged until they have so many words.
-const RUN_MAX: usize = UNSORTED_MAX << 6;
+const RUN_MAX: usize = UNSORTED_MAX << 4;
 
 /// Approximate bytes of memory of a word, without its letters.
 pub(super) const WORD_BYTES: u64 = 4;
@@ -21,20 +21,20 @@ pub(super) struct HeadWords(Mutex<WordsNow>);
 
 #[derive(Default)]
 struct WordsNow {
-    runs: Vec<Arc<WordList>>,
-    unsorted: WordList,
+    runs: Vec<Arc<HeadWordList>>,
+    unsorted: HeadWordList,
     bytes: u64,
 }
 
 /// Words, one behind the other.
 #[derive(Clone, Default)]
-struct WordList {
+struct HeadWordList {
     text: String,
     /// Where each word ends in the text.
     ends: Vec<u32>,
 }
 
-impl WordList {
+impl HeadWordList {
     fn push(&mut self, word: &str) {
         self.text.push_str(word);
         self.ends.push(self.text.len() as u32);
@@ -83,7 +83,15 @@ impl WordList {
     /// The words of this sorted list and another one, sorted.
     fn and(&self, other: &Self) -> Self {
         let size = (self.text.len() + other.text.len(), self.len() + other.len());
-        Self::of(merged(vec![self.from(""), other.from("")]), size)
+        let (mut ones, mut others) = (self.iter().peekable(), other.iter().peekable());
+        let next = || {
+            let is_other = match (ones.peek(), others.peek()) {
+                (Some(one), Some(other)) => other < one,
+                (one, _) => one.is_none(),
+            };
+            if is_other { others.next() } else { ones.next() }
+        };
+        Self::of(std::iter::from_fn(next), size)
     }
 }
 
@@ -134,7 +142,7 @@ impl HeadWords {
         (found.len() <= max).then_some(found)
     }
 
-    fn parts(&self) -> (Vec<Arc<WordList>>, WordList) {
+    fn parts(&self) -> (Vec<Arc<HeadWordList>>, HeadWordList) {
         let now = self.0.lock();
         (now.runs.clone(), now.unsorted.clone())
     }
