@@ -73,8 +73,8 @@ impl NegentropySet for SortedItems {
     }
 }
 
-/// A set with the sum of every [`SUMMED_TOGETHER`] items, so that a fingerprint touches few items
-/// however many its range has.
+/// A set with the sum of every 128 items, so that a fingerprint touches few items however many its
+/// range has.
 #[derive(Clone, Debug, Default)]
 pub struct SummedItems {
     items: Vec<NegentropyItem>,
