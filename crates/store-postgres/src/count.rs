@@ -12,6 +12,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::layout::StatementForm;
+use crate::line::TimelinePosition;
 use crate::replica::QuerySessions;
 use crate::search::windows::id_head;
 use crate::search::{Finders, Sessions as _, SqlQuery};
@@ -55,6 +56,15 @@ fn lists(keys: &[[u8; 32]]) -> Vec<Vec<u8>> {
     keys.iter().map(|key| key.to_vec()).collect()
 }
 
+/// Returns what is asked for all matches of a query, whatever its limit and cursor. Empty if nothing can match;
+/// several if a gate divides the query.
+fn all_matches(inner: &PostgresState, query: &Query, position: TimelinePosition) -> Vec<SqlQuery> {
+    let query = &Query { after: None, limit: usize::MAX, ..query.clone() };
+    let mut asked = inner.asked(query, position);
+    asked.retain(|asked| !asked.query.is_void());
+    asked
+}
+
 /// The statements that count a query's matches. The query's limit and cursor are ignored.
 pub(crate) struct CountQuery {
     /// Empty if nothing can match; several if a gate divides the query.
@@ -64,11 +74,9 @@ pub(crate) struct CountQuery {
 
 impl CountQuery {
     pub(crate) fn new(inner: &PostgresState, query: &Query) -> Self {
-        let query = &Query { after: None, limit: usize::MAX, ..query.clone() };
-        let asked = inner.asked(query, inner.current.now());
+        let asked = all_matches(inner, query, inner.current.now());
         let budget = i64::try_from(query.budget).unwrap_or(i64::MAX);
-        let asked = asked.iter().filter(|asked| !asked.query.is_void());
-        let statements = asked.map(|asked| statement(asked, &inner.terms, budget)).collect();
+        let statements = asked.iter().map(|asked| statement(asked, &inner.terms, budget)).collect();
         Self { statements, budget }
     }
 
@@ -106,10 +114,8 @@ pub(crate) fn placed(
     query: &Query,
 ) -> Result<Option<u64>, StatementError> {
     let position = inner.current.now();
-    let query = &Query { after: None, limit: usize::MAX, ..query.clone() };
     let mut reading = QuerySessions::new(Arc::clone(inner), position);
-    let mut asked = inner.asked(query, position);
-    asked.retain(|asked| !asked.query.is_void());
+    let asked = all_matches(inner, query, position);
     let mut count = 0_u64;
     if asked.iter().all(|asked| asked.terms.is_empty()) {
         for asked in &asked {
@@ -144,10 +150,8 @@ pub(crate) fn worded(
     query: &Query,
 ) -> Result<Option<u64>, StatementError> {
     let position = inner.current.now();
-    let query = &Query { after: None, limit: usize::MAX, ..query.clone() };
     let mut reading = QuerySessions::new(Arc::clone(inner), position);
-    let mut asked = inner.asked(query, position);
-    asked.retain(|asked| !asked.query.is_void());
+    let asked = all_matches(inner, query, position);
     if !asked.iter().all(has_words_alone) {
         return read(inner, asked, &mut reading);
     }

@@ -9,7 +9,7 @@ use hark_archive::{Id, Query, RecordHeader, SearchProgress, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore, WordProgress};
 use hark_testkit::citus::{CitusCluster, is_installed};
-use hark_testkit::contract::{Size, Subject, rules, run_with_words};
+use hark_testkit::contract::{Size, Subject, large_records_come_best_first, rules, run_with_words};
 use hark_testkit::random::{Flavour, Random, World, encode};
 use word_shelf::{
     NOW, WordShelf, asked, ids, index_all, index_some, note, open_with, others, sentences,
@@ -208,49 +208,7 @@ fn the_words_of_dropped_parts_go_and_those_of_spared_records_stay() {
 #[test]
 fn large_records_come_best_first_and_each_once() {
     let shelf = WordShelf::new("words large");
-    let model = MemoryStore::new(NostrRules);
-    for id in 0..90_u8 {
-        let header = RecordHeader {
-            id: [id; 32],
-            time: NOW + u64::from(id % 7),
-            author: Some([id; 32]),
-            kind: 1,
-            expires: None,
-        };
-        let wire = vec![b'x'; if id % 3 == 0 { 100 } else { 1_000 * usize::from(id) }];
-        let text = format!("fox {}", "dog ".repeat(usize::from(id) % 40));
-        let labels = [(b's', hark_archive::LabelPosition::Bytes(text.as_bytes()))];
-        let mut bytes = Vec::new();
-        hark_codec::record::write(&mut bytes, &header, &wire, labels.into_iter());
-        for store in [shelf.store(), &model] {
-            store.commit(&[Write::Put(bytes.clone().into())]).expect("commits");
-        }
-    }
-    let query = Query { words: Some(asked("fox")), ranked: true, limit: 80, ..Query::default() };
-    let answer = |store: &dyn Store, work: u64| {
-        let (mut ids, mut slices) = (Vec::new(), 0);
-        let mut search = store.search(&query).expect("searches");
-        loop {
-            slices += 1;
-            let progress = search.slice(work, &mut |record| {
-                ids.push(record.id()[0]);
-                ControlFlow::Continue(())
-            });
-            if let SearchProgress::Done { more } = progress.expect("is read") {
-                assert!(more);
-                let last = search.last_rank().map(|rank| rank.id[0]);
-                assert_eq!(last, ids.last().copied());
-                return (ids, slices);
-            }
-        }
-    };
-    let (expected, _) = answer(&model, u64::MAX);
-    assert_eq!(expected.len(), 80);
-    assert_eq!(answer(shelf.store(), u64::MAX).0, expected);
-    let (found, slices) = answer(shelf.store(), 2_000);
-    assert_eq!(found, expected);
-    // The texts have 2.6 MB, of which 32 bytes count as a row.
-    assert!(slices > 30, "{slices} slices");
+    large_records_come_best_first(shelf.store());
 }
 
 #[test]

@@ -1,14 +1,20 @@
 //! The contract of a store: the same answers as the model store, for random data and queries.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use hark_archive::effects::{KeepAll, Rules};
 use hark_archive::store::memory::MemoryStore;
-use hark_archive::{Id, Outcome, Position, Query, Search, SearchProgress, Store, Write};
+use hark_archive::{
+    Id, LabelPosition, Outcome, Position, Query, RecordHeader, Search, SearchProgress, Store,
+    WordCondition, Write,
+};
 use hark_codec::id_sum::IdTally;
 use hark_networks::nostr::rules::NostrRules;
+use hark_words::SearchText;
 
 use crate::random::{Flavour, Random, World};
+use crate::sentences::{SENTENCE, SENTENCES};
 
 /// A store under test, and what can be done to it between batches.
 pub trait Subject {
@@ -67,6 +73,60 @@ pub fn run(subject: &mut dyn Subject, flavour: Flavour, seed: u64, size: Size) -
 pub fn run_with_words(subject: &mut dyn Subject, seed: u64, size: Size) -> Compared {
     let world = World::new(seed, Flavour::Nostr).with_words();
     run_in(world, subject, Flavour::Nostr, seed, size)
+}
+
+/// Searches an empty store that is given records of very different sizes: the answer is the model's, in its
+/// order, and no slice reads more of their texts than it may.
+pub fn large_records_come_best_first(store: &dyn Store) {
+    let model = MemoryStore::new(NostrRules);
+    for id in 0..90_u8 {
+        let header = RecordHeader {
+            id: [id; 32],
+            time: 1_700_000_000 + u64::from(id % 7),
+            author: Some([id; 32]),
+            kind: 1,
+            expires: None,
+        };
+        let wire = vec![b'x'; if id % 3 == 0 { 100 } else { 1_000 * usize::from(id) }];
+        let text = format!("fox {}", "dog ".repeat(usize::from(id) % 40));
+        let labels = [(SENTENCE, LabelPosition::Bytes(text.as_bytes()))];
+        let mut bytes = Vec::new();
+        hark_codec::record::write(&mut bytes, &header, &wire, labels.into_iter());
+        for store in [store, &model] {
+            store.commit(&[Write::Put(bytes.clone().into())]).expect("commits");
+        }
+    }
+    let asked = SearchText::parse("fox").expect("is short").expect("has a word");
+    let query = Query {
+        words: Some(Arc::new(WordCondition::new(asked, Arc::new(SENTENCES)))),
+        ranked: true,
+        limit: 80,
+        ..Query::default()
+    };
+    let answer = |store: &dyn Store, work: u64| {
+        let (mut ids, mut slices) = (Vec::new(), 0);
+        let mut search = store.search(&query).expect("searches");
+        loop {
+            slices += 1;
+            let progress = search.slice(work, &mut |record| {
+                ids.push(record.id()[0]);
+                ControlFlow::Continue(())
+            });
+            if let SearchProgress::Done { more } = progress.expect("is read") {
+                assert!(more);
+                let last = search.last_rank().map(|rank| rank.id[0]);
+                assert_eq!(last, ids.last().copied());
+                return (ids, slices);
+            }
+        }
+    };
+    let (expected, _) = answer(&model, u64::MAX);
+    assert_eq!(expected.len(), 80);
+    assert_eq!(answer(store, u64::MAX).0, expected);
+    let (found, slices) = answer(store, 2_000);
+    assert_eq!(found, expected);
+    // The texts have 2.6 MB, of which 32 bytes count as a row.
+    assert!(slices > 30, "{slices} slices");
 }
 
 fn run_in(
