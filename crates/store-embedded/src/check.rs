@@ -380,7 +380,7 @@ impl ShelfCheck<'_> {
                 for &term in &terms.terms {
                     add(0, term, record.kind(), row);
                 }
-                for &term in &terms.word_terms {
+                for term in terms.word_terms() {
                     add(0, term, record.kind(), row);
                 }
             }

@@ -42,6 +42,7 @@ pub mod term;
 #[cfg(test)]
 mod tests;
 mod view;
+mod word_postings;
 
 pub use check::{CheckReport, FileFault, check};
 pub use follow::FollowError;

@@ -39,19 +39,17 @@ pub struct TermBuffers {
     pub terms: Vec<u64>,
     words: RecordWords,
     weighed: Vec<WeighedWord>,
-    /// The terms of the words.
-    pub word_terms: Vec<u64>,
 }
 
 impl TermBuffers {
-    /// The words, each with its term.
-    pub fn words(&self) -> impl Iterator<Item = (u64, &str)> + '_ {
-        self.word_terms.iter().copied().zip(self.weighed.iter().map(|word| self.words.text(word)))
+    /// The words, each with its hash and class.
+    pub fn words(&self) -> impl Iterator<Item = (u64, u8, &str)> + '_ {
+        self.weighed.iter().map(|word| (word.hash, word.class, self.words.text(word)))
     }
 
-    /// The words, each with its class.
-    pub fn classes(&self) -> impl Iterator<Item = (&str, u8)> + '_ {
-        self.weighed.iter().map(|word| (self.words.text(word), word.class))
+    /// The terms of the words.
+    pub fn word_terms(&self) -> impl Iterator<Item = u64> + '_ {
+        self.weighed.iter().map(|word| of_class(word.hash, word.class))
     }
 }
 
@@ -108,20 +106,17 @@ impl TermHasher {
     /// Sets the buffers to all terms of a record, deduplicated.
     pub fn of(&self, record: &Record<'_>, buffers: &mut TermBuffers) {
         self.of_labels(record, buffers);
-        let TermBuffers { words, weighed, word_terms, .. } = buffers;
+        let TermBuffers { words, weighed, .. } = buffers;
         if let Some(texts) = self.texts.as_ref().filter(|texts| texts.has_texts(record.kind())) {
             words.clear();
             texts.texts(record, &mut |part, text| words.add(part, text));
-            // Words of the same hash but for the bits of the class are one word to the index.
             words.weigh(|word| self.word_hash(word), weighed);
-            word_terms.extend(weighed.iter().map(|word| of_class(word.hash, word.class)));
         }
     }
 
     /// Does the same without words.
     pub fn of_labels(&self, record: &Record<'_>, buffers: &mut TermBuffers) {
         buffers.weighed.clear();
-        buffers.word_terms.clear();
         let terms = &mut buffers.terms;
         terms.clear();
         terms.push(self.every);
@@ -132,11 +127,12 @@ impl TermHasher {
         terms.dedup();
     }
 
-    fn word_hash(&self, word: &str) -> u64 {
-        of_class(self.hasher.hash(word.as_bytes()), 0)
+    /// The hash of a word.
+    pub fn word_hash(&self, word: &str) -> u64 {
+        self.hasher.hash(word.as_bytes())
     }
 
-    /// The terms that a head has for a word, one for each class, ascending.
+    /// The terms of a word, one for each class, ascending.
     pub fn of_word(&self, word: &str) -> impl Iterator<Item = (u8, u64)> + use<> {
         let hash = self.word_hash(word);
         (0..=CLASS_MAX).map(move |class| (class, of_class(hash, class)))

@@ -451,7 +451,11 @@ impl<S: Source> SourceWalk<S> {
             for index in stream.left.clone() {
                 let row = source.row_at(&stream.list, index);
                 let has = |set: &Vec<PostingSlice<S::PostingList>>| {
-                    set.iter().any(|cut| cut.kind == stream.kind && find(source, cut, row).1)
+                    set.iter().any(|cut| {
+                        cut.kind == stream.kind
+                            && source.may_have(&cut.list, row)
+                            && find(source, cut, row).1
+                    })
                 };
                 if self.cuts.iter().all(has) {
                     kept.push((source.key(&stream.list, index, order), stream.value));
@@ -489,7 +493,9 @@ impl<S: Source> SourceWalk<S> {
         let (source, forward) = (&*self.source, self.query.order == Order::NewestFirst);
         let rank = &mut self.rank;
         self.cuts.iter_mut().enumerate().all(|(number, set)| {
-            let cut = set.iter_mut().filter(|cut| cut.kind == kind).find_map(|cut| {
+            let lists =
+                set.iter_mut().filter(|cut| cut.kind == kind && source.may_have(&cut.list, row));
+            let cut = { lists }.find_map(|cut| {
                 let (at, found) = find(source, cut, row);
                 if forward {
                     cut.range.start = at;

@@ -98,6 +98,10 @@ pub trait Source: Send + Sync + 'static {
     fn row(&self, key: Self::Key) -> u32;
     /// Returns the time of a posting list's row at `index`.
     fn list_time(&self, list: &Self::PostingList, index: usize) -> u64;
+    /// Returns whether a row can be in a posting list, as far as that is known without a search.
+    fn may_have(&self, _list: &Self::PostingList, _row: u32) -> bool {
+        true
+    }
     /// Returns the first index in `range` whose row is `row` or comes after it, newest first. The
     /// result is likely to be near the start of the range.
     fn seek(&self, list: &Self::PostingList, range: Range<usize>, row: u32) -> usize;

@@ -4,13 +4,15 @@
 //! cache: the chain's start, the entry (a cache line, with the newest time and the first few rows),
 //! and, for a longer list only, the list itself.
 
-use std::sync::OnceLock;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::ROWS_MAX;
 use super::arena::Arena;
 use super::long::{LongList, SharedRows};
 use super::table::RowTable;
+use super::word_run::WordRun;
 
 /// Most rows that an entry itself holds.
 const INLINE: usize = 7;
@@ -104,11 +106,6 @@ impl PostingLists {
         u64::from(self.entries.len()) * ENTRY_BYTES + u64::from(self.long.len()) * LONG_BYTES
     }
 
-    /// Number of lists, but for that of all rows.
-    pub(super) fn len(&self) -> u32 {
-        self.entries.len()
-    }
-
     /// Bytes of memory of the first table of chains.
     pub(super) fn table_bytes(&self) -> u64 {
         self.chains as u64 * 4
@@ -171,13 +168,13 @@ impl PostingLists {
         (number, entry)
     }
 
-    /// Returns the list of a term and kind, and whether the term is new.
-    fn list(&self, term: u64, kind: u32) -> (&ListEntry, bool) {
+    /// Returns the list of a term and kind.
+    fn list(&self, term: u64, kind: u32) -> &ListEntry {
         let Some(first) = self.find_first(term) else {
             let (number, entry) = self.make(term, kind, 0);
             entry.kinds.store(bit(kind), Ordering::Relaxed);
             self.link(term, number, entry);
-            return (entry, true);
+            return entry;
         };
         // One thread inserts.
         let kinds = first.kinds.load(Ordering::Relaxed);
@@ -187,24 +184,24 @@ impl PostingLists {
         let mut last = first;
         for _ in 1..FEW_KINDS {
             if last.kind() == kind {
-                return (last, false);
+                return last;
             }
             let Some(next) = self.entry(&last.sibling) else {
                 let (number, entry) = self.make(term, kind, 0);
                 last.sibling.store(number + 1, Ordering::Release);
-                return (entry, false);
+                return entry;
             };
             last = next;
         }
         if last.kind() == kind {
-            return (last, false);
+            return last;
         }
         if let Some(known) = self.find_far(term, kind) {
-            return (known, false);
+            return known;
         }
         let (number, entry) = self.make_far(term, kind, last.sibling.load(Ordering::Relaxed));
         last.sibling.store(number + 1, Ordering::Release);
-        (entry, false)
+        entry
     }
 
     /// Loads the entries of these terms, a few dozen, into the processor's cache all at once;
@@ -222,17 +219,9 @@ impl PostingLists {
         std::hint::black_box(terms.iter().filter_map(long).fold(0, u32::max));
     }
 
-    /// Inserts a row into the list of a term and its kind. Returns whether the term is new.
-    pub(super) fn insert(
-        &self,
-        term: u64,
-        row: u32,
-        (kind, time): (u32, u64),
-        table: &RowTable,
-    ) -> bool {
-        let (list, is_new) = self.list(term, kind);
-        self.grow(list, row, time, table);
-        is_new
+    /// Inserts a row into the list of a term and its kind.
+    pub(super) fn insert(&self, term: u64, row: u32, (kind, time): (u32, u64), table: &RowTable) {
+        self.grow(self.list(term, kind), row, time, table);
     }
 
     /// Inserts a row into the list of all rows, and into that of its kind; `every` is the term that
@@ -323,11 +312,6 @@ impl PostingLists {
         false
     }
 
-    /// Whether a row has the term.
-    pub(super) fn has_any(&self, term: u64) -> bool {
-        self.find_first(term).is_some()
-    }
-
     /// Whether a row of these kinds has the term.
     pub(super) fn has(&self, term: u64, kinds: Option<&[u32]>) -> bool {
         self.any(term, kinds, &mut |_| true)
@@ -342,14 +326,6 @@ impl PostingLists {
     ) {
         self.any(term, kinds, &mut |entry| {
             self.postings_of(entry, each);
-            false
-        });
-    }
-
-    /// Passes the lists of a term to `each`, with the kind of their rows.
-    pub(super) fn by_kind(&self, term: u64, each: &mut impl FnMut(u32, HeadPostings)) {
-        self.any(term, None, &mut |entry| {
-            self.postings_of(entry, &mut |list| each(entry.kind(), list));
             false
         });
     }
@@ -393,13 +369,15 @@ fn few(entry: &ListEntry) -> ([u32; INLINE], u8) {
     (std::array::from_fn(|at| entry.rows[at].load(Ordering::Relaxed)), len)
 }
 
-/// A posting list of a head, or a part of one, oldest row first.
+/// A posting list of a head, or a part of one.
 #[derive(Clone)]
 pub enum HeadPostings {
-    /// A short list, and the number of its rows.
+    /// A short list, and the number of its rows, oldest first.
     Few([u32; INLINE], u8),
-    /// A part of a longer list.
+    /// A part of a longer list, oldest row first.
     Many(SharedRows),
+    /// Postings of a run of words.
+    OfRun(Arc<WordRun>, Range<u32>),
 }
 
 impl HeadPostings {
@@ -408,6 +386,7 @@ impl HeadPostings {
         match self {
             Self::Few(_, len) => usize::from(*len),
             Self::Many(rows) => rows.len(),
+            Self::OfRun(_, at) => at.len(),
         }
     }
 
@@ -417,6 +396,16 @@ impl HeadPostings {
         match self {
             Self::Few(rows, len) => rows[usize::from(*len) - 1 - index],
             Self::Many(rows) => rows[rows.len() - 1 - index],
+            Self::OfRun(run, at) => run.row(at.start + index as u32),
+        }
+    }
+
+    /// Whether a row can be in the list, as far as that is known without a search.
+    #[inline]
+    pub(super) fn may_have(&self, row: u32) -> bool {
+        match self {
+            Self::OfRun(run, _) => run.has(row),
+            _ => true,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The head: the newest records, indexed in memory while their log is being written.
 //!
 //! One thread inserts, any number of threads read. Rows, ids and posting lists are read without a lock;
-//! the words that are not sorted yet are copied under one (`words`). Rows are numbered in the
+//! the words of the last rows are read under one (`words`). Rows are numbered in the
 //! order of arrival. A reader keeps the number of rows that were published when it began and skips
 //! later rows, so posting lists may grow while it reads.
 
@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use hark_archive::query::prepared::TermMap as _;
 use hark_archive::{Id, Record};
-use hark_words::CLASS_MAX;
 use parking_lot::Mutex;
 
 use self::ids::Ids;
@@ -22,7 +21,7 @@ pub use self::view::HeadView;
 use self::words::HeadWords;
 use crate::bits::DeadRows;
 use crate::log::Log;
-use crate::segment::words::{ListKey, bytes_max};
+use crate::segment::words::ListKey;
 use crate::sums::SummedHead;
 use crate::term::{TermBuffers, TermHasher};
 
@@ -34,6 +33,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod view;
+mod word_run;
 mod words;
 
 /// Most rows a head can have, however large a single batch is. Fewer in the tests of this crate.
@@ -45,8 +45,6 @@ pub(crate) const ROW_BYTES: u64 = 80;
 
 /// Bytes of text that a word takes at least, on average over the distinct words of any text.
 const TEXT_BYTES_PER_WORD: usize = 4;
-/// Terms whose lists are loaded into the processor's cache at once.
-const WARM: usize = 32;
 /// Most bytes of memory, approximately, that a record takes in a head: as if no other record had
 /// its labels and words.
 pub(crate) fn bytes_of_record(bytes: &[u8], terms: &TermHasher) -> u64 {
@@ -56,8 +54,8 @@ pub(crate) fn bytes_of_record(bytes: &[u8], terms: &TermHasher) -> u64 {
     let words = words.min(hark_words::TOKENS_MAX) as u64;
     // Plus one for its author.
     ROW_BYTES
-        + (record.labels_max() as u64 + 1 + words) * (lists::ENTRY_BYTES + lists::POSTING_BYTES)
-        + words * words::WORD_BYTES
+        + (record.labels_max() as u64 + 1) * (lists::ENTRY_BYTES + lists::POSTING_BYTES)
+        + words * (words::LONE_WORD_BYTES + TEXT_BYTES_PER_WORD as u64)
 }
 
 /// The newest records of a shelf, indexed in memory; see the module.
@@ -71,17 +69,12 @@ pub struct Head {
     /// The term that all rows have.
     every: u64,
     lists: PostingLists,
-    /// The posting lists of words.
-    word_lists: PostingLists,
     ids: Ids,
-    /// The words that have posting lists.
     words: HeadWords,
     inserted: AtomicU32,
     published: AtomicU32,
     /// Rows in all posting lists of labels and authors.
     postings: AtomicU64,
-    /// Rows in all posting lists of words.
-    word_postings: AtomicU64,
     /// Whether a record was requested that is not in the log yet.
     missed: AtomicBool,
     dead: DeadRows,
@@ -104,13 +97,11 @@ impl Head {
             every: terms.every(),
             terms,
             lists: PostingLists::new(rows),
-            word_lists: PostingLists::new(rows),
             ids: Ids::new(rows),
             words: HeadWords::default(),
             inserted: AtomicU32::new(0),
             published: AtomicU32::new(0),
             postings: AtomicU64::new(0),
-            word_postings: AtomicU64::new(0),
             missed: AtomicBool::new(false),
             dead: DeadRows::new(0),
             oldest: AtomicU64::new(u64::MAX),
@@ -131,13 +122,9 @@ impl Head {
     pub fn bytes(&self) -> u64 {
         let rows = u64::from(self.inserted());
         let tables = if rows > 0 { self.lists.table_bytes() + self.ids.table_bytes() } else { 0 };
-        let tables =
-            tables + if self.word_lists.len() > 0 { self.word_lists.table_bytes() } else { 0 };
-        let lists = self.lists.bytes() + self.word_lists.bytes();
-        let postings =
-            self.postings.load(Ordering::Relaxed) + self.word_postings.load(Ordering::Relaxed);
-        let words = self.words.bytes();
-        words + tables + rows * ROW_BYTES + lists + postings * lists::POSTING_BYTES
+        let lists = self.lists.bytes();
+        let postings = self.postings.load(Ordering::Relaxed);
+        self.words.bytes() + tables + rows * ROW_BYTES + lists + postings * lists::POSTING_BYTES
     }
 
     /// Rows that readers may see.
@@ -176,51 +163,23 @@ impl Head {
         for &term in terms.iter().filter(|&&term| term != self.every) {
             self.lists.insert(term, row, (kind, time), &self.table);
         }
-        self.insert_words(row, (kind, time), buffers);
+        self.words.insert((row, kind), buffers.words(), &self.table);
         self.ids.insert(hash, row);
         row
     }
 
-    /// Inserts a row into the posting lists of its words.
-    fn insert_words(&self, row: u32, (kind, time): (u32, u64), buffers: &TermBuffers) {
-        let mut words = buffers.words();
-        for some in buffers.word_terms.chunks(WARM) {
-            self.word_lists.warm(some);
-            for (term, word) in words.by_ref().take(some.len()) {
-                let is_new = self.word_lists.insert(term, row, (kind, time), &self.table);
-                // The terms of a word are the same but for the class.
-                let mut others = (1..=u64::from(CLASS_MAX)).map(|class| term ^ class);
-                if is_new && !others.any(|term| self.word_lists.has_any(term)) {
-                    self.words.add(word);
-                }
-            }
-        }
-        self.word_postings.fetch_add(buffers.word_terms.len() as u64, Ordering::Relaxed);
-    }
-
-    /// The words that rows have, ascending.
-    pub fn words(&self) -> Vec<Box<str>> {
-        self.words.all()
-    }
-
-    /// Adds the rows of a word to `rows`, each with its kind and the word's class, in no order.
-    pub fn rows_of_word(&self, word: &str, rows: &mut Vec<(ListKey, u32)>) {
-        for (class, term) in self.terms.of_word(word) {
-            self.word_lists.by_kind(term, &mut |kind, list| {
-                rows.extend((0..list.len()).map(|at| ((kind, class), list.row(at))));
-            });
-        }
+    /// Passes each word to `each`, ascending, with its rows, each with its kind and the word's class,
+    /// ascending by these.
+    pub fn each_word<E>(
+        &self,
+        each: impl FnMut(&str, &[(ListKey, u32)]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.words.all(self.inserted(), &self.table, each)
     }
 
     /// Most bytes that the words take in a segment.
     pub fn word_bytes_max(&self) -> u64 {
-        let lists = u64::from(self.word_lists.len());
-        bytes_max(lists, self.word_postings.load(Ordering::Relaxed), self.words.bytes())
-    }
-
-    /// The words that begin with `beginning`; `None` if these are more than `max`.
-    fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<Box<str>>> {
-        self.words.beginning(beginning, max)
+        self.words.bytes_max()
     }
 
     /// A row of the table.

@@ -126,13 +126,12 @@ impl Source for HeadView {
     }
 
     fn word(&self, word: &str, kinds: Option<&[u32]>, each: &mut impl FnMut(u8, HeadPostings)) {
-        for (class, term) in self.head.terms.of_word(word) {
-            self.head.word_lists.postings(term, kinds, &mut |list| each(class, list));
-        }
+        let hash = self.head.terms.word_hash(word);
+        self.head.words.lists((hash, word), kinds, &self.head.table, each);
     }
 
     fn words_from(&self, beginning: &str, max: usize) -> Option<Vec<Box<str>>> {
-        self.head.words_from(beginning, max)
+        self.head.words.beginning(beginning, max)
     }
 
     fn find(&self, id: &Id, hash: u64) -> Option<u32> {
@@ -203,6 +202,11 @@ impl Source for HeadView {
     #[inline]
     fn row_at(&self, list: &HeadPostings, index: usize) -> u32 {
         list.row(index)
+    }
+
+    #[inline]
+    fn may_have(&self, list: &HeadPostings, row: u32) -> bool {
+        list.may_have(row)
     }
 
     fn list_time(&self, list: &HeadPostings, index: usize) -> u64 {

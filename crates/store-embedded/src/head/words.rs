@@ -1,205 +1,320 @@
-//! The words of a head. The last ones that came are as they came; all others are in sorted runs,
-//! which never change. Whoever looks words up copies the last ones, and searches without a lock.
+//! The words of a head. Those of the last rows are as they came; all others are in sorted runs, which
+//! never change. So a word costs little more to insert than to find among those of the last few
+//! hundred rows, which the processor's cache holds, and no lookup waits for a merge.
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 
-use crate::merged::merged;
+use super::lists::HeadPostings;
+use super::table::RowTable;
+use super::word_run::{ListOfRun, WordRun};
+use crate::segment::words::{ListKey, bytes_max};
+use crate::word_postings::{POSTING_BYTES, WORD_BYTES, WordPostings};
 
-/// Words that are not sorted yet, at most. Each lookup copies and compares them.
-const UNSORTED_MAX: usize = if cfg!(test) { 1 << 4 } else { 1 << 10 };
-/// Runs of the same length are merged until they have so many words.
-const RUN_MAX: usize = UNSORTED_MAX << 4;
+/// Postings that are not in a run yet, but for those of the last row.
+const OPEN_MAX: usize = if cfg!(test) { 1 << 6 } else { 1 << 14 };
+/// Number of runs of about this length that are merged into one. That is not merged again: it would
+/// hold up the thread that inserts, and a lookup in a run takes far less than a microsecond.
+const FAN_IN: usize = 8;
 
-/// Approximate bytes of memory of a word, without its letters.
-pub(super) const WORD_BYTES: u64 = 4;
+/// Approximate bytes of memory of a word that only one row has, without its letters.
+pub(super) const LONE_WORD_BYTES: u64 = (WORD_BYTES + POSTING_BYTES) as u64;
 
-/// Words, each once. One thread adds, any number of threads read.
+/// The words of rows. One thread inserts, any number of threads read.
 #[derive(Default)]
-pub(super) struct HeadWords(Mutex<WordsNow>);
+pub(super) struct HeadWords(RwLock<WordsNow>);
 
 #[derive(Default)]
 struct WordsNow {
-    runs: Vec<Arc<HeadWordList>>,
-    unsorted: HeadWordList,
-    bytes: u64,
-}
-
-/// Words, one behind the other.
-#[derive(Clone, Default)]
-struct HeadWordList {
-    text: String,
-    /// Where each word ends in the text.
-    ends: Vec<u32>,
-}
-
-impl HeadWordList {
-    fn push(&mut self, word: &str) {
-        self.text.push_str(word);
-        self.ends.push(self.text.len() as u32);
-    }
-
-    fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    fn get(&self, at: usize) -> &str {
-        let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.text[start as usize..self.ends[at] as usize]
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &str> {
-        (0..self.len()).map(|at| self.get(at))
-    }
-
-    /// The words of a sorted list from `beginning` on.
-    fn from(&self, beginning: &str) -> impl Iterator<Item = &str> {
-        let (mut low, mut high) = (0, self.len());
-        while low < high {
-            let middle = low.midpoint(high);
-            if self.get(middle) < beginning {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        (low..self.len()).map(|at| self.get(at))
-    }
-
-    /// A list of `words`, which take so many bytes and are so many.
-    fn of<'a>(words: impl Iterator<Item = &'a str>, (bytes, count): (usize, usize)) -> Self {
-        let mut list = Self { text: String::with_capacity(bytes), ends: Vec::with_capacity(count) };
-        words.for_each(|word| list.push(word));
-        list
-    }
-
-    fn sorted(&self) -> Self {
-        let mut words: Vec<&str> = self.iter().collect();
-        words.sort_unstable();
-        Self::of(words.into_iter(), (self.text.len(), self.len()))
-    }
-
-    /// The words of this sorted list and another one, sorted.
-    fn and(&self, other: &Self) -> Self {
-        let size = (self.text.len() + other.text.len(), self.len() + other.len());
-        let (mut ones, mut others) = (self.iter().peekable(), other.iter().peekable());
-        let next = || {
-            let is_other = match (ones.peek(), others.peek()) {
-                (Some(one), Some(other)) => other < one,
-                (one, _) => one.is_none(),
-            };
-            if is_other { others.next() } else { ones.next() }
-        };
-        Self::of(std::iter::from_fn(next), size)
-    }
+    /// Those that are merged come first. Oldest first.
+    runs: Vec<Arc<WordRun>>,
+    /// The number of merged runs.
+    merged: usize,
+    open: WordPostings,
+    /// Rows that are in runs.
+    closed: u32,
+    /// Bytes of memory of the runs.
+    bytes: usize,
 }
 
 impl HeadWords {
-    /// Adds a word that is not there yet. Called by one thread at a time.
-    pub(super) fn add(&self, word: &str) {
-        let (unsorted, mut runs) = {
-            let mut now = self.0.lock();
-            now.unsorted.push(word);
-            now.bytes += word.len() as u64 + WORD_BYTES;
-            if now.unsorted.len() < UNSORTED_MAX {
-                return;
-            }
-            (now.unsorted.clone(), now.runs.clone())
-        };
-        // Readers do not wait for this: they find the words where they were.
-        let mut run = unsorted.sorted();
-        while let Some(last) = runs.pop_if(|last| last.len() == run.len() && run.len() < RUN_MAX) {
-            run = last.and(&run);
+    /// Inserts the words of a row, each with its hash and class. Called by one thread at a time, for
+    /// each row in the order of arrival.
+    pub(super) fn insert<'a>(
+        &self,
+        (row, kind): (u32, u32),
+        words: impl Iterator<Item = (u64, u8, &'a str)>,
+        table: &RowTable,
+    ) {
+        let mut words = words.peekable();
+        if words.peek().is_none() {
+            return;
         }
-        runs.push(Arc::new(run));
-        let mut now = self.0.lock();
-        now.runs = runs;
-        now.unsorted.text.clear();
-        now.unsorted.ends.clear();
+        let open = {
+            let now = &mut *self.0.write();
+            words.for_each(|(hash, class, word)| now.open.add((hash, word), (kind, class), row));
+            now.open.len()
+        };
+        if open >= OPEN_MAX {
+            self.close(row + 1, table);
+        }
     }
 
-    /// Approximate bytes of memory, or of the words in a file.
+    /// Makes a run of the words of all rows before `end`, beside readers.
+    fn close(&self, end: u32, table: &RowTable) {
+        let (run, joined, merged) = {
+            let now = self.0.read();
+            let run = WordRun::new(&now.open, now.closed..end, table);
+            let last = &now.runs[now.merged..];
+            if last.len() + 1 < FAN_IN {
+                (run, now.runs.len(), now.merged)
+            } else {
+                let all: Vec<&WordRun> = last.iter().map(|run| &**run).chain([&run]).collect();
+                (WordRun::merge(&all, table), now.merged, now.merged + 1)
+            }
+        };
+        let mut gone = Vec::new();
+        {
+            let now = &mut *self.0.write();
+            gone.extend(now.runs.drain(joined..));
+            now.bytes += run.bytes();
+            now.bytes -= gone.iter().map(|run: &Arc<WordRun>| run.bytes()).sum::<usize>();
+            now.runs.push(Arc::new(run));
+            now.merged = merged;
+            now.open.clear();
+            now.closed = end;
+        }
+    }
+
+    /// Approximate bytes of memory.
     pub(super) fn bytes(&self) -> u64 {
-        self.0.lock().bytes
+        let now = self.0.read();
+        (now.bytes + now.open.bytes()) as u64
     }
 
-    /// All words, ascending.
-    pub(super) fn all(&self) -> Vec<Box<str>> {
-        let (runs, unsorted) = self.parts();
-        let unsorted = unsorted.sorted();
-        let lists = runs.iter().map(|run| &**run).chain([&unsorted]);
-        merged(lists.map(|list| list.from("")).collect()).map(Box::from).collect()
+    /// Most bytes of the words in a segment.
+    pub(super) fn bytes_max(&self) -> u64 {
+        let now = self.0.read();
+        let (mut lists, mut text) = (now.open.len(), now.open.text_bytes());
+        let mut postings = now.open.len();
+        for run in &now.runs {
+            let (lists_of, text_of) = run.size();
+            (lists, text, postings) = (lists + lists_of, text + text_of, postings + run.len());
+        }
+        bytes_max(lists as u64, postings as u64, text as u64)
+    }
+
+    /// Passes the lists of a word, of these kinds or of all, to `each`, each with the class of the
+    /// word in its rows; those of a class come together.
+    pub(super) fn lists(
+        &self,
+        (hash, word): (u64, &str),
+        kinds: Option<&[u32]>,
+        table: &RowTable,
+        each: &mut impl FnMut(u8, HeadPostings),
+    ) {
+        let is_wanted = |(kind, _): ListKey| kinds.is_none_or(|k| k.binary_search(&kind).is_ok());
+        let (mut open, runs): (Vec<(ListKey, u32)>, _) = {
+            let now = self.0.read();
+            (
+                now.open.of((hash, word)).filter(|(key, _)| is_wanted(*key)).collect(),
+                now.runs.clone(),
+            )
+        };
+        let mut lists = Vec::new();
+        open.sort_unstable_by_key(|(key, row)| (*key, std::cmp::Reverse(table.sort_key(*row))));
+        for same in open.chunk_by(|(one, _), (other, _)| one == other) {
+            let rows = same.iter().map(|(_, row)| *row).collect();
+            lists.push((same[0].0.1, HeadPostings::Many(rows)));
+        }
+        for run in runs.iter().rev() {
+            let found = run.find(word).filter(|(key, _)| is_wanted(*key));
+            let list = |at| HeadPostings::OfRun(Arc::clone(run), at);
+            lists.extend(found.map(|((_, class), at)| (class, list(at))));
+        }
+        lists.sort_by_key(|(class, _)| *class);
+        lists.into_iter().for_each(|(class, list)| each(class, list));
     }
 
     /// The words that begin with `beginning`, in no order; `None` if these are more than `max`.
     pub(super) fn beginning(&self, beginning: &str, max: usize) -> Option<Vec<Box<str>>> {
-        let (runs, unsorted) = self.parts();
-        let is_found = |word: &&str| word.starts_with(beginning);
-        let sorted = runs.iter().flat_map(|run| run.from(beginning).take_while(is_found));
-        let found = sorted.chain(unsorted.iter().filter(is_found));
-        let found: Vec<Box<str>> = found.take(max + 1).map(Box::from).collect();
+        let (open, runs) = {
+            let now = self.0.read();
+            let open = now.open.words().filter(|word| word.starts_with(beginning));
+            (open.take(max + 1).map(Box::from).collect::<Vec<Box<str>>>(), now.runs.clone())
+        };
+        let mut found = open;
+        for run in &runs {
+            found.extend(run.beginning(beginning).take(max + 1).map(Box::from));
+            found.sort_unstable();
+            found.dedup();
+            if found.len() > max {
+                return None;
+            }
+        }
         (found.len() <= max).then_some(found)
     }
 
-    fn parts(&self) -> (Vec<Arc<HeadWordList>>, HeadWordList) {
-        let now = self.0.lock();
-        (now.runs.clone(), now.unsorted.clone())
+    /// Passes each word to `each`, ascending, with its postings, ascending by kind and class, in no
+    /// order of their rows, of all rows before `end`.
+    pub(super) fn all<E>(
+        &self,
+        end: u32,
+        table: &RowTable,
+        mut each: impl FnMut(&str, &[(ListKey, u32)]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (last, runs) = {
+            let now = self.0.read();
+            (WordRun::new(&now.open, now.closed..end, table), now.runs.clone())
+        };
+        let runs: Vec<&WordRun> = runs.iter().map(|run| &**run).chain([&last]).collect();
+        let (mut postings, mut ended) = (Vec::new(), Ok(()));
+        WordRun::each_word(&runs, |word, lists| {
+            if ended.is_ok() {
+                postings.extend(lists.iter().flat_map(|ListOfRun { key, run, postings }| {
+                    let run = runs[*run];
+                    postings.iter().map(move |at| (*key, run.row_at(*at)))
+                }));
+                ended = each(word, &postings);
+                postings.clear();
+            }
+        });
+        ended
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use hark_testkit::random::Random;
 
+    use super::super::table::HeadRow;
     use super::*;
 
-    #[test]
-    fn words_are_found_by_their_beginnings_however_many_came() {
-        let (words, mut model) = (HeadWords::default(), Vec::<Box<str>>::new());
-        let mut random = Random::new(5);
-        let mut bytes = 0;
-        for n in 0..3 * RUN_MAX + 7 {
-            let word = format!("{}é{n}", ["a", "ab", "b", "今"][random.below(4)]);
-            words.add(&word);
-            bytes += word.len() as u64 + WORD_BYTES;
-            model.push(word.into());
-            let runs = words.0.lock().runs.len();
-            assert!(runs <= n / RUN_MAX + 7, "{runs} runs of {n} words");
-            if n % 50 > 0 && n < 3 * RUN_MAX {
-                continue;
-            }
-            for beginning in ["", "a", "aé1", "ab", "b", "bé", "今é2", "z"] {
-                let mut expected: Vec<_> =
-                    model.iter().filter(|word| word.starts_with(beginning)).cloned().collect();
-                let mut found = words.beginning(beginning, expected.len()).unwrap();
+    /// Words, and the rows of each by kind and class.
+    type Model = BTreeMap<String, BTreeMap<ListKey, Vec<u32>>>;
+
+    fn hash(word: &str) -> u64 {
+        // Few hashes, so that words share them.
+        word.len() as u64
+    }
+
+    fn row(table: &RowTable, row: u32, random: &mut Random) {
+        let id = [random.below(3) as u64, u64::from(row)];
+        let time = 1_000 + u64::from(row / 9) - random.below(20) as u64;
+        table.set(row, HeadRow { time, id, hash: 0, offset: 0, kind: 0 });
+    }
+
+    fn words_of(random: &mut Random) -> Vec<(String, u8)> {
+        let word = |random: &mut Random| {
+            let text = ["a", "ab", "b", "今", "longer than eight"][random.below(5)];
+            format!("{text}é{}", random.below(60))
+        };
+        let mut words: Vec<_> = (0..random.below(8)).map(|_| word(random)).collect();
+        words.sort_unstable();
+        words.dedup();
+        words.into_iter().map(|word| (word, random.below(4) as u8)).collect()
+    }
+
+    fn compare(words: &HeadWords, table: &RowTable, model: &Model, rows: u32) {
+        let none = BTreeMap::new();
+        for word in model.keys().map(|word| &**word).step_by(7).chain(["missing", ""]) {
+            let expected = model.get(word).unwrap_or(&none);
+            for kinds in [None, Some(&[1][..]), Some(&[2, 9])] {
+                let (mut found, mut classes) = (Vec::new(), Vec::new());
+                words.lists((hash(word), word), kinds, table, &mut |class, list| {
+                    let rows: Vec<u32> = (0..list.len()).map(|at| list.row(at)).collect();
+                    assert!(rows.is_sorted_by_key(|row| table.sort_key(*row)), "newest first");
+                    assert!(rows.iter().all(|row| list.may_have(*row)));
+                    classes.push(class);
+                    found.extend(rows.into_iter().map(|row| (class, row)));
+                });
+                assert!(classes.is_sorted());
                 found.sort_unstable();
+                let wanted = |kind: &u32| kinds.is_none_or(|kinds| kinds.contains(kind));
+                let lists = expected.iter().filter(|((kind, _), _)| wanted(kind));
+                let mut expected: Vec<(u8, u32)> = lists
+                    .flat_map(|((_, class), rows)| rows.iter().map(|row| (*class, *row)))
+                    .collect();
                 expected.sort_unstable();
-                assert_eq!(found, expected, "{beginning} of {n}");
-                if !expected.is_empty() {
-                    assert_eq!(words.beginning(beginning, expected.len() - 1), None);
-                }
+                assert_eq!(found, expected, "{word} of {kinds:?}");
             }
         }
-        model.sort_unstable();
-        assert_eq!((words.all(), words.bytes()), (model, bytes));
+        for beginning in ["", "a", "aé1", "ab", "longer than eighté", "今é2", "z"] {
+            let mut expected: Vec<Box<str>> = Vec::new();
+            expected
+                .extend(model.keys().filter(|w| w.starts_with(beginning)).map(|w| (**w).into()));
+            let mut found = words.beginning(beginning, expected.len()).unwrap();
+            found.sort_unstable();
+            assert_eq!(found, expected, "{beginning} of {rows} rows");
+            if !expected.is_empty() {
+                assert_eq!(words.beginning(beginning, expected.len() - 1), None);
+            }
+        }
+        let mut all = Model::new();
+        let mut last = String::new();
+        let each = |word: &str, postings: &[(ListKey, u32)]| -> Result<(), ()> {
+            assert!(*last < *word && postings.is_sorted_by_key(|(key, _)| *key));
+            last = word.to_owned();
+            let lists = all.entry(last.clone()).or_default();
+            postings.iter().for_each(|(key, row)| lists.entry(*key).or_default().push(*row));
+            Ok(())
+        };
+        words.all(rows, table, each).unwrap();
+        all.values_mut().flat_map(BTreeMap::values_mut).for_each(|rows| rows.sort_unstable());
+        assert_eq!(all, *model);
+    }
+
+    #[test]
+    fn words_and_their_rows_are_found_however_many_came() {
+        let (words, table, mut model) = (HeadWords::default(), RowTable::new(), Model::new());
+        let mut random = Random::new(5);
+        for at in 0..2_000 {
+            row(&table, at, &mut random);
+            let (kind, of_row) = ([1, 2, 9][random.below(3)], words_of(&mut random));
+            let given = of_row.iter().map(|(word, class)| (hash(word), *class, &**word));
+            words.insert((at, kind), given, &table);
+            for (word, class) in of_row {
+                let lists = model.entry(word).or_default();
+                lists.entry((kind, class)).or_default().push(at);
+            }
+            if at % 97 == 0 || at == 1_999 {
+                compare(&words, &table, &model, at + 1);
+            }
+        }
+        let now = words.0.read();
+        assert!(now.merged > 3 && now.runs.len() < now.merged + FAN_IN);
+        assert_eq!(now.bytes, now.runs.iter().map(|run| run.bytes()).sum::<usize>());
     }
 
     #[test]
     fn no_word_is_missing_while_others_are_added() {
-        let words = HeadWords::default();
+        let (words, table) = (HeadWords::default(), RowTable::new());
+        const ROWS: u32 = 5_000;
         std::thread::scope(|threads| {
-            threads.spawn(|| (0..20_000).for_each(|n| words.add(&format!("{n:05}"))));
-            let mut before = 0;
-            while before < 20_000 {
+            threads.spawn(|| {
+                let mut random = Random::new(3);
+                for at in 0..ROWS {
+                    row(&table, at, &mut random);
+                    let (one, every) = (format!("{at:05}"), "every");
+                    let given = [&*one, every].map(|word| (hash(word), 0, word));
+                    words.insert((at, 1), given.into_iter(), &table);
+                }
+            });
+            let (mut before, mut rows_before) = (0, 0);
+            while before <= ROWS as usize {
                 let found = words.beginning("", usize::MAX - 1).unwrap().len();
-                assert!(found >= before);
-                before = found;
-                let mut all = words.all();
-                assert!(all.len() >= before && all.is_sorted());
-                before = all.len();
-                all.dedup();
-                assert_eq!(all.len(), before);
+                let mut rows = Vec::new();
+                words.lists((hash("every"), "every"), None, &table, &mut |_, list| {
+                    rows.extend((0..list.len()).map(|at| list.row(at)));
+                });
+                rows.sort_unstable();
+                // None twice, and none left out.
+                assert!(rows.iter().copied().eq(0..rows.len() as u32));
+                assert!(found >= before && rows.len() >= rows_before);
+                (before, rows_before) = (found, rows.len());
             }
         });
     }

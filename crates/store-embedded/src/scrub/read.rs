@@ -170,9 +170,9 @@ impl EmbeddedShelf {
         }
         let kind = record.kind();
         let has = |term: &u64| file.has_row(*term, kind, row);
-        let has_word = |(word, class)| file.has_word(word, (kind, class), row);
+        let has_word = |(_, class, word)| file.has_word(word, (kind, class), row);
         let agrees = file.time(row) == record.time() && terms.terms.iter().all(has);
-        Some(agrees && terms.classes().all(has_word))
+        Some(agrees && terms.words().all(has_word))
     }
 
     /// Compares the number of rows that were found with that of the segment, and notes what is lost.

@@ -2,27 +2,20 @@
 //! memory as they are found than packed, so they are packed whenever they have come to a bound, and
 //! the packed parts are merged in the end.
 
-use std::collections::HashMap;
 use std::io;
 
 use super::build::WordBuilder;
 use super::merge::merge_words;
-use super::words::{ListKey, WordPacker, Words};
+use super::words::{WordPacker, Words};
+use crate::word_postings::WordPostings;
 
 /// Approximate bytes of memory of words that are not packed yet. Few in the tests of this crate.
 const UNPACKED_BYTES_MAX: usize = if cfg!(test) { 16 << 10 } else { 64 << 20 };
-/// Approximate bytes of memory of a word, without its letters, and of a row of a word.
-const WORD_BYTES: usize = 64;
-const ROW_BYTES: usize = size_of::<(u32, ListKey, u32)>();
 
 /// The words of records, and where they are.
 #[derive(Default)]
 pub struct GatheredWords {
-    numbers: HashMap<Box<str>, u32>,
-    /// The number of a word, the kind and class, and the row.
-    rows: Vec<(u32, ListKey, u32)>,
-    /// Approximate bytes of memory of both.
-    bytes: usize,
+    unpacked: WordPostings,
     packed: Vec<PackedWords>,
 }
 
@@ -40,58 +33,46 @@ impl PackedWords {
 }
 
 impl GatheredWords {
-    /// Adds the words of a row, each with its class.
-    pub fn add<'a>(&mut self, kind: u32, row: u32, words: impl Iterator<Item = (&'a str, u8)>) {
-        for (word, class) in words {
-            let next = self.numbers.len() as u32;
-            let number = self.numbers.get(word).copied().unwrap_or_else(|| {
-                self.bytes += WORD_BYTES + word.len();
-                *self.numbers.entry(word.into()).or_insert(next)
-            });
-            self.rows.push((number, (kind, class), row));
-            self.bytes += ROW_BYTES;
-        }
-        if self.bytes >= UNPACKED_BYTES_MAX {
+    /// Adds the words of a row, each with its hash and class.
+    pub fn add<'a>(
+        &mut self,
+        kind: u32,
+        row: u32,
+        words: impl Iterator<Item = (u64, u8, &'a str)>,
+    ) {
+        words.for_each(|(hash, class, word)| self.unpacked.add((hash, word), (kind, class), row));
+        if self.unpacked.bytes() >= UNPACKED_BYTES_MAX {
             self.pack();
         }
     }
 
     fn pack(&mut self) {
-        let mut words: Vec<(Box<str>, u32)> = self.numbers.drain().collect();
-        words.sort_unstable();
-        let mut places = vec![0; words.len()];
-        for (place, (_, number)) in (0..).zip(&words) {
-            places[*number as usize] = place;
-        }
-        for (number, ..) in &mut self.rows {
-            *number = places[*number as usize];
-        }
-        self.rows.sort_unstable();
         let (mut packer, mut blocks, mut list) = (WordPacker::default(), Vec::new(), Vec::new());
-        for of_word in self.rows.chunk_by(|(one, ..), (other, ..)| one == other) {
-            for same in of_word.chunk_by(|(_, one, _), (_, other, _)| one == other) {
-                list.clear();
-                list.extend(same.iter().map(|(.., row)| *row));
-                packer.list(same[0].1, &list);
-            }
-            let (word, _) = &words[of_word[0].0 as usize];
-            blocks.extend(packer.word(word.as_bytes()).unwrap_or_default());
-        }
+        self.unpacked.sorted(
+            |row| row,
+            |word, postings| {
+                for same in postings.chunk_by(|(one, _), (other, _)| one == other) {
+                    list.clear();
+                    list.extend(same.iter().map(|(_, row)| *row));
+                    packer.list(same[0].0, &list);
+                }
+                blocks.extend(packer.word(word.as_bytes()).unwrap_or_default());
+            },
+        );
         let (last, index) = packer.end();
         blocks.extend(last.unwrap_or_default());
         blocks.shrink_to_fit();
         let entry = |(key, at): (u64, u64)| [key.to_le_bytes(), at.to_le_bytes()];
         let index = index.into_iter().flat_map(entry).flatten().collect();
         self.packed.push(PackedWords { blocks, index });
-        self.rows.clear();
-        self.bytes = 0;
+        self.unpacked.clear();
     }
 
     /// Gives all words to `into`, a segment of so many rows.
     pub fn put(mut self, into: &mut WordBuilder<'_>, rows: u32) -> io::Result<()> {
         self.pack();
-        let Self { numbers, rows: unpacked, packed, .. } = self;
-        drop((numbers, unpacked));
+        let Self { unpacked, packed } = self;
+        drop(unpacked);
         let parts: Vec<Words<'_>> = packed.iter().map(|part| part.words(rows)).collect();
         merge_words(into, &parts, |_, row| Some(row))
     }
@@ -105,6 +86,7 @@ mod tests {
 
     use hark_testkit::random::Random;
 
+    use super::super::words::ListKey;
     use super::*;
     use crate::disk::RealDisk;
     use crate::segment::build::SegmentBuilder;
@@ -163,8 +145,8 @@ mod tests {
                 let lists = model.entry(word.as_bytes().to_vec()).or_default();
                 lists.entry((kind, *class)).or_default().push(row);
             }
-            gathered.add(kind, row, words.into_iter());
-            assert!(gathered.bytes < UNPACKED_BYTES_MAX);
+            gathered.add(kind, row, words.into_iter().map(|(word, class)| (7, class, word)));
+            assert!(gathered.unpacked.bytes() < UNPACKED_BYTES_MAX);
         }
         model.values_mut().flat_map(BTreeMap::values_mut).for_each(|rows| rows.sort_unstable());
         gathered
@@ -190,7 +172,7 @@ mod tests {
         let (mut random, mut gathered) = (Random::new(3), GatheredWords::default());
         for row in 0..rows {
             let words = [random.below(5), 5 + random.below(5)].map(|n| format!("word{n}"));
-            gathered.add(1, row, words.iter().map(|word| (&**word, 1)));
+            gathered.add(1, row, words.iter().map(|word| (7, 1, &**word)));
         }
         gathered.pack();
         let [whole] = &gathered.packed[..] else { panic!("{} parts", gathered.packed.len()) };

@@ -13,7 +13,6 @@ use super::gathered::GatheredWords;
 use super::sidecar::SidecarKind;
 use super::spool::{self, Spool};
 use super::values::{self, Value};
-use super::words::ListKey;
 use crate::disk::Disk;
 use crate::head::{Head, HeadRow};
 use crate::term::{TermBuffers, TermHasher};
@@ -116,34 +115,22 @@ pub fn seal(
         list.sort_unstable();
         Some((term, kind))
     };
-    let mut found = Vec::new();
     let words = |into: &mut WordBuilder<'_>| {
-        head.words().iter().try_for_each(|word| {
-            head.rows_of_word(word, &mut found);
-            let new = |(key, old)| (key, rows[old as usize]);
-            put_word(into, word, found.drain(..).map(new).filter(|(_, row)| *row != DROPPED))
+        let mut list = Vec::new();
+        head.each_word(|word, postings| {
+            for same in postings.chunk_by(|(one, _), (other, _)| one == other) {
+                list.clear();
+                let new = same.iter().map(|(_, old)| rows[*old as usize]);
+                list.extend(new.filter(|row| *row != DROPPED));
+                list.sort_unstable();
+                into.list(same[0].0, &list);
+            }
+            into.word(word.as_bytes())
         })
     };
     let lists = SegmentLists { next, words, expiries: head.expiries(), values: &values };
     let bytes = sorted.write(disk, shelf, number, lists, terms)?;
     Ok(sorted.written(bytes))
-}
-
-/// Writes a word and its rows.
-fn put_word(
-    into: &mut WordBuilder<'_>,
-    word: &str,
-    rows: impl Iterator<Item = (ListKey, u32)>,
-) -> io::Result<()> {
-    let mut all: Vec<(ListKey, u32)> = rows.collect();
-    all.sort_unstable();
-    let mut list = Vec::new();
-    for same in all.chunk_by(|(one, _), (other, _)| one == other) {
-        list.clear();
-        list.extend(same.iter().map(|(_, row)| *row));
-        into.list(same[0].0, &list);
-    }
-    into.word(word.as_bytes())
 }
 
 /// Writes the segment `number` and its addresses (generation 0) from records, each with its old row
@@ -168,7 +155,7 @@ pub fn write(
         let new = sorted.rows[*row as usize];
         terms.of(record, &mut of_record);
         postings.extend(of_record.terms.iter().map(|&term| (term, record.kind(), new)));
-        words.add(record.kind(), new, of_record.classes());
+        words.add(record.kind(), new, of_record.words());
         expiries.extend(record.expires().map(|at| (at, *row)));
     }
     postings.sort_unstable();

@@ -26,7 +26,7 @@ pub fn bytes_max(lists: u64, rows: u64, word_bytes: u64) -> u64 {
 pub type ListKey = (u32, u8);
 
 /// The first bytes of a word as a number that sorts like them.
-fn index_key(word: &[u8]) -> u64 {
+pub fn index_key(word: &[u8]) -> u64 {
     let mut eight = [0; 8];
     eight.iter_mut().zip(word).for_each(|(to, from)| *to = *from);
     u64::from_be_bytes(eight)

@@ -1,0 +1,258 @@
+//! A run: the words of neighbouring rows of a head, sorted, each with its posting lists. Runs never
+//! change.
+
+use std::ops::Range;
+
+use super::table::RowTable;
+use crate::segment::words::{ListKey, index_key};
+use crate::word_postings::WordPostings;
+
+/// The words of rows that came one after another.
+pub struct WordRun {
+    /// The first of the rows.
+    first: u32,
+    /// The rows, newest first. Lists have indices of these.
+    rows: Box<[u32]>,
+    /// The words, one behind the other.
+    text: String,
+    words: Vec<RunWord>,
+    lists: Vec<RunList>,
+    postings: Vec<u32>,
+}
+
+struct RunWord {
+    /// The first bytes of the word, as [`index_key`].
+    key: u64,
+    /// Where the word ends in the text, and its lists in all lists.
+    end: u32,
+    lists_end: u32,
+}
+
+struct RunList {
+    key: ListKey,
+    /// Where it ends in the postings.
+    end: u32,
+}
+
+/// A posting list of one run.
+pub struct ListOfRun<'a> {
+    /// The kind of the rows, and the class of the word in them.
+    pub key: ListKey,
+    /// The number of the run.
+    pub run: usize,
+    /// Indices of the run's rows, ascending.
+    pub postings: &'a [u32],
+}
+
+/// Where the item numbered `at` begins, which is where the one before ends.
+fn start(at: usize, end: impl Fn(usize) -> u32) -> usize {
+    at.checked_sub(1).map_or(0, end) as usize
+}
+
+/// Returns the rows, newest first, and for each row, in the order of arrival, its index among these.
+fn ranked(rows: Range<u32>, table: &RowTable) -> (Box<[u32]>, Vec<u32>) {
+    let mut ranked: Box<[u32]> = rows.clone().collect();
+    ranked.sort_unstable_by_key(|&row| table.sort_key(row));
+    let mut index = vec![0; ranked.len()];
+    for (at, &row) in (0..).zip(&ranked) {
+        index[(row - rows.start) as usize] = at;
+    }
+    (ranked, index)
+}
+
+impl WordRun {
+    fn empty(first: u32, rows: Box<[u32]>) -> Self {
+        let (text, words, lists, postings) = Default::default();
+        Self { first, rows, text, words, lists, postings }
+    }
+
+    /// Makes a run of the words that these rows have.
+    pub(super) fn new(words: &WordPostings, rows: Range<u32>, table: &RowTable) -> Self {
+        let first = rows.start;
+        let (ranked, index) = ranked(rows, table);
+        let mut run = Self::empty(first, ranked);
+        run.postings.reserve_exact(words.len());
+        run.text.reserve_exact(words.text_bytes());
+        words.sorted(
+            |row| index[(row - first) as usize],
+            |word, postings| {
+                for same in postings.chunk_by(|(one, _), (other, _)| one == other) {
+                    run.postings.extend(same.iter().map(|(_, at)| *at));
+                    run.end_list(same[0].0);
+                }
+                run.end_word(word);
+            },
+        );
+        run.lists.shrink_to_fit();
+        run.words.shrink_to_fit();
+        run
+    }
+
+    /// Makes one run of several, which follow one another.
+    pub(super) fn merge(runs: &[&Self], table: &RowTable) -> Self {
+        let first = runs.first().map_or(0, |run| run.first);
+        let len = runs.iter().map(|run| run.rows.len() as u32).sum::<u32>();
+        let (ranked, index) = ranked(first..first + len, table);
+        let of_run = |run: &&Self| -> Vec<u32> {
+            run.rows.iter().map(|row| index[(row - first) as usize]).collect()
+        };
+        let index: Vec<Vec<u32>> = runs.iter().map(of_run).collect();
+        let mut merged = Self::empty(first, ranked);
+        merged.postings.reserve_exact(runs.iter().map(|run| run.postings.len()).sum());
+        Self::each_word(runs, |word, lists| {
+            for same in lists.chunk_by(|one, other| one.key == other.key) {
+                let start = merged.postings.len();
+                for list in same {
+                    let index = &index[list.run];
+                    merged.postings.extend(list.postings.iter().map(|at| index[*at as usize]));
+                }
+                sort_parts(&mut merged.postings[start..]);
+                merged.end_list(same[0].key);
+            }
+            merged.end_word(word);
+        });
+        merged.text.shrink_to_fit();
+        merged.lists.shrink_to_fit();
+        merged.words.shrink_to_fit();
+        merged
+    }
+
+    /// Passes each word of these runs to `each`, ascending, with its lists, ascending by their keys;
+    /// of lists of the same key that of the newest run comes first.
+    pub(super) fn each_word<'a>(
+        runs: &[&'a Self],
+        mut each: impl FnMut(&'a str, &[ListOfRun<'a>]),
+    ) {
+        let of_run = |(at, run): (u32, &&'a Self)| {
+            (0..).zip(&run.words).map(move |(number, word)| (word.key, at, number))
+        };
+        let mut words: Vec<(u64, u32, u32)> = (0..).zip(runs).flat_map(of_run).collect();
+        let text = |(_, run, number): &(u64, u32, u32)| runs[*run as usize].word(*number as usize);
+        words.sort_unstable_by(|one, other| {
+            let texts = || text(one).cmp(text(other));
+            one.0.cmp(&other.0).then_with(texts).then_with(|| other.1.cmp(&one.1))
+        });
+        let mut lists = Vec::new();
+        for same in words.chunk_by(|one, other| one.0 == other.0 && text(one) == text(other)) {
+            for &(_, run, number) in same {
+                lists.extend(runs[run as usize].lists_of(number as usize).map(
+                    |(key, postings)| ListOfRun {
+                        key,
+                        run: run as usize,
+                        postings: runs[run as usize].at(postings),
+                    },
+                ));
+            }
+            if same.len() > 1 {
+                lists.sort_by_key(|list: &ListOfRun<'_>| list.key);
+            }
+            each(text(&same[0]), &lists);
+            lists.clear();
+        }
+    }
+
+    fn end_list(&mut self, key: ListKey) {
+        self.lists.push(RunList { key, end: self.postings.len() as u32 });
+    }
+
+    fn end_word(&mut self, word: &str) {
+        self.text.push_str(word);
+        self.words.push(RunWord {
+            key: index_key(word.as_bytes()),
+            end: self.text.len() as u32,
+            lists_end: self.lists.len() as u32,
+        });
+    }
+
+    fn word(&self, number: usize) -> &str {
+        let from = start(number, |at| self.words[at].end);
+        &self.text[from..self.words[number].end as usize]
+    }
+
+    /// The lists of a word: their keys, and where they are in the postings.
+    fn lists_of(&self, number: usize) -> impl Iterator<Item = (ListKey, Range<u32>)> {
+        let from = start(number, |at| self.words[at].lists_end);
+        (from..self.words[number].lists_end as usize).map(|at| {
+            let from = start(at, |at| self.lists[at].end);
+            (self.lists[at].key, from as u32..self.lists[at].end)
+        })
+    }
+
+    fn at(&self, postings: Range<u32>) -> &[u32] {
+        &self.postings[postings.start as usize..postings.end as usize]
+    }
+
+    /// The number of the first word that is not before `word`.
+    fn partition(&self, word: &str) -> usize {
+        let key = index_key(word.as_bytes());
+        let from = self.words.partition_point(|one| one.key < key);
+        let same = self.words[from..].partition_point(|one| one.key == key);
+        let (mut low, mut high) = (from, from + same);
+        while low < high {
+            let middle = low.midpoint(high);
+            if self.word(middle) < word {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    /// The lists of a word, by the word's text: their keys, and where they are in the postings.
+    pub(super) fn find(&self, word: &str) -> impl Iterator<Item = (ListKey, Range<u32>)> {
+        let at = self.partition(word);
+        let found = (at < self.words.len() && self.word(at) == word).then_some(at);
+        found.into_iter().flat_map(|at| self.lists_of(at))
+    }
+
+    /// The words that begin with `beginning`, ascending.
+    pub(super) fn beginning(&self, beginning: &str) -> impl Iterator<Item = &str> {
+        let from = self.partition(beginning)..self.words.len();
+        from.map(|at| self.word(at)).take_while(move |word| word.starts_with(beginning))
+    }
+
+    /// The row of a posting.
+    #[inline]
+    pub(super) fn row(&self, posting: u32) -> u32 {
+        self.rows[self.postings[posting as usize] as usize]
+    }
+
+    /// The row at an index.
+    #[inline]
+    pub(super) fn row_at(&self, index: u32) -> u32 {
+        self.rows[index as usize]
+    }
+
+    /// Whether a row is one of the run's.
+    #[inline]
+    pub(super) fn has(&self, row: u32) -> bool {
+        (row.wrapping_sub(self.first) as usize) < self.rows.len()
+    }
+
+    /// Number of postings.
+    pub(super) fn len(&self) -> usize {
+        self.postings.len()
+    }
+
+    /// Number of lists, and bytes of the words.
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.lists.len(), self.text.len())
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.text.len()
+            + self.words.len() * size_of::<RunWord>()
+            + self.lists.len() * size_of::<RunList>()
+            + (self.postings.len() + self.rows.len()) * 4
+    }
+}
+
+/// Sorts what consists of a few sorted parts.
+pub(super) fn sort_parts(rows: &mut [u32]) {
+    if !rows.is_sorted() {
+        #[expect(clippy::stable_sort_primitive, reason = "it merges what is sorted in parts")]
+        rows.sort();
+    }
+}

@@ -1,0 +1,148 @@
+//! Words as records bring them, each with its postings, until they are sorted.
+
+use crate::segment::words::{ListKey, index_key};
+
+/// Words and where they are, in the order of arrival.
+#[derive(Default)]
+pub struct WordPostings {
+    /// The words, one behind the other.
+    text: String,
+    words: Vec<GatheredWord>,
+    postings: Vec<WordPosting>,
+    /// Numbers of words plus one, at or behind the place that their hash gives. 0 is free.
+    slots: Vec<u32>,
+}
+
+struct GatheredWord {
+    hash: u64,
+    /// Where the word ends in the text.
+    end: u32,
+    /// Its last posting, plus one.
+    last: u32,
+}
+
+struct WordPosting {
+    /// The posting before of the same word, plus one. 0: there is none.
+    before: u32,
+    row: u32,
+    key: ListKey,
+}
+
+/// Bytes of memory of a word, without its letters: itself, and up to four slots.
+pub const WORD_BYTES: usize = size_of::<GatheredWord>() + 16;
+/// Bytes of memory of a posting.
+pub const POSTING_BYTES: usize = size_of::<WordPosting>();
+
+impl WordPostings {
+    /// Number of postings.
+    pub fn len(&self) -> usize {
+        self.postings.len()
+    }
+
+    /// Bytes of the words.
+    pub fn text_bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Approximate bytes of memory.
+    pub fn bytes(&self) -> usize {
+        self.text.len() + self.words.len() * WORD_BYTES + self.postings.len() * POSTING_BYTES
+    }
+
+    /// Removes all words, and keeps their memory.
+    pub fn clear(&mut self) {
+        self.text.clear();
+        self.words.clear();
+        self.postings.clear();
+        self.slots.fill(0);
+    }
+
+    fn word(&self, number: usize) -> &str {
+        let start = number.checked_sub(1).map_or(0, |before| self.words[before].end);
+        &self.text[start as usize..self.words[number].end as usize]
+    }
+
+    /// The words, in the order of arrival.
+    pub fn words(&self) -> impl Iterator<Item = &str> {
+        (0..self.words.len()).map(|number| self.word(number))
+    }
+
+    /// The number of a word, or else the free slot in which it belongs.
+    fn find(&self, (hash, word): (u64, &str)) -> Result<usize, usize> {
+        let mask = self.slots.len() - 1;
+        let mut slot = hash as usize & mask;
+        loop {
+            let Some(number) = self.slots[slot].checked_sub(1) else { return Err(slot) };
+            let number = number as usize;
+            if self.words[number].hash == hash && self.word(number) == word {
+                return Ok(number);
+            }
+            slot = (slot + 1) & mask;
+        }
+    }
+
+    /// Adds a posting of a word, which comes with its hash: the kind and class of the word in the row.
+    pub fn add(&mut self, (hash, word): (u64, &str), key: ListKey, row: u32) {
+        if self.slots.len() < 2 * (self.words.len() + 1) {
+            self.make_room();
+        }
+        let number = self.find((hash, word)).unwrap_or_else(|slot| {
+            self.text.push_str(word);
+            self.words.push(GatheredWord { hash, end: self.text.len() as u32, last: 0 });
+            self.slots[slot] = self.words.len() as u32;
+            self.words.len() - 1
+        });
+        let before = self.words[number].last;
+        self.postings.push(WordPosting { before, row, key });
+        self.words[number].last = self.postings.len() as u32;
+    }
+
+    fn make_room(&mut self) {
+        let len = (2 * self.slots.len()).max(1 << 10);
+        self.slots.clear();
+        self.slots.resize(len, 0);
+        for (number, word) in (1..).zip(&self.words) {
+            let mut slot = word.hash as usize & (len - 1);
+            while self.slots[slot] > 0 {
+                slot = (slot + 1) & (len - 1);
+            }
+            self.slots[slot] = number;
+        }
+    }
+
+    /// The postings of a word, the last one first.
+    pub fn of(&self, word: (u64, &str)) -> impl Iterator<Item = (ListKey, u32)> {
+        let found = (!self.slots.is_empty()).then(|| self.find(word).ok()).flatten();
+        self.chain(found.map_or(0, |number| self.words[number].last))
+    }
+
+    fn chain(&self, mut next: u32) -> impl Iterator<Item = (ListKey, u32)> {
+        std::iter::from_fn(move || {
+            let posting = &self.postings[next.checked_sub(1)? as usize];
+            next = posting.before;
+            Some((posting.key, posting.row))
+        })
+    }
+
+    /// Passes each word to `each`, ascending, with its postings, which `row` may renumber, ascending.
+    pub fn sorted<'a>(
+        &'a self,
+        row: impl Fn(u32) -> u32,
+        mut each: impl FnMut(&'a str, &[(ListKey, u32)]),
+    ) {
+        let mut words: Vec<(u64, u32)> =
+            (0..).zip(self.words()).map(|(at, word)| (index_key(word.as_bytes()), at)).collect();
+        words.sort_unstable_by(|(one_key, one), (other_key, other)| {
+            let texts = || self.word(*one as usize).cmp(self.word(*other as usize));
+            one_key.cmp(other_key).then_with(texts)
+        });
+        let mut postings = Vec::new();
+        for (_, number) in words {
+            let number = number as usize;
+            postings.extend(self.chain(self.words[number].last).map(|(key, at)| (key, row(at))));
+            postings.sort_unstable();
+            each(self.word(number), &postings);
+            postings.clear();
+        }
+    }
+}
