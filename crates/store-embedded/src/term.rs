@@ -3,12 +3,13 @@
 //! The key is the shelf's own secret, so nobody can make two terms collide on purpose. Since every
 //! hit is checked against its record, a collision by chance never shows a wrong record.
 
-use std::hash::Hasher;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
 use hark_archive::query::prepared;
 use hark_archive::{Id, Key, Record, TextSource};
-use hark_words::{CLASS_MAX, RecordWords, WeighedWord};
+use hark_words::{CLASS_MAX, RecordWords, WeighedWords};
 use siphasher::sip::SipHasher13;
 
 use crate::options::EmbeddedOptions;
@@ -26,6 +27,9 @@ const FINGERPRINT: u8 = 0x10;
 #[derive(Clone)]
 pub struct TermHasher {
     hasher: SipHasher13,
+    /// Words are hashed by something quicker: their hashes are in memory only, and so many that it
+    /// shows.
+    words: FixedState,
     every: u64,
     labels: &'static [u8],
     listed: Arc<[u8]>,
@@ -38,7 +42,7 @@ pub struct TermBuffers {
     /// The terms, ascending, except those of words.
     pub terms: Vec<u64>,
     words: RecordWords,
-    weighed: Vec<WeighedWord>,
+    weighed: WeighedWords,
 }
 
 impl TermBuffers {
@@ -70,7 +74,8 @@ impl TermHasher {
             listed.extend((0..16).map(|at| FINGERPRINT | (print >> (4 * at) & 0xf) as u8));
         }
         let (labels, listed) = (options.listed_labels, listed.into());
-        Self { hasher, every: hash(hasher, 0, 0, &[]), labels, listed, texts }
+        let words = FixedState::with_seed(hash(hasher, 3, 0, &[]));
+        Self { hasher, words, every: hash(hasher, 0, 0, &[]), labels, listed, texts }
     }
 
     /// The names of the labels whose values are listed.
@@ -129,7 +134,9 @@ impl TermHasher {
 
     /// The hash of a word.
     pub fn word_hash(&self, word: &str) -> u64 {
-        self.hasher.hash(word.as_bytes())
+        let mut hasher = self.words.build_hasher();
+        hasher.write(word.as_bytes());
+        hasher.finish()
     }
 
     /// The terms of a word, one for each class, ascending.

@@ -46,8 +46,8 @@ fn joins(c: char) -> bool {
     matches!(c, '\u{3099}' | '\u{309a}' | '\u{1161}'..='\u{11ff}')
 }
 
-/// Appends a character, folded.
-pub(crate) fn push(c: char, out: &mut String) {
+/// Appends a character, folded, to a word that begins at `start`.
+pub(crate) fn push(c: char, out: &mut String, start: usize) {
     match c {
         'A'..='Z' => out.push(c.to_ascii_lowercase()),
         // Letters that are folded already: kana, ideographs, syllables of Hangul, Cyrillic.
@@ -65,7 +65,8 @@ pub(crate) fn push(c: char, out: &mut String) {
                 return;
             }
             if joins(part)
-                && let Some(whole) = out.chars().next_back().and_then(|last| compose(last, part))
+                && let Some(whole) =
+                    out[start..].chars().next_back().and_then(|last| compose(last, part))
             {
                 out.pop();
                 out.push(whole);
@@ -103,7 +104,7 @@ mod tests {
 
     fn folded(text: &str) -> String {
         let mut out = String::new();
-        text.chars().for_each(|c| push(c, &mut out));
+        text.chars().for_each(|c| push(c, &mut out, 0));
         out
     }
 

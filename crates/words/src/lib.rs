@@ -11,7 +11,7 @@ mod record;
 mod search_text;
 pub mod token;
 
-pub use record::{CLASS_MAX, Part, RecordWords, TOKENS_MAX, WeighedWord};
+pub use record::{CLASS_MAX, Part, RecordWords, TOKENS_MAX, WeighedWord, WeighedWords};
 pub use search_text::{NeededWord, SearchText, SearchTextError};
 
 /// The version of how texts become words and words get their classes. What was indexed by another

@@ -55,31 +55,41 @@ pub struct RecordWords {
 }
 
 /// A word of a record, as an index has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 pub struct WeighedWord {
     /// The word's hash.
     pub hash: u64,
     /// The word's class in the record.
     pub class: u8,
-    place: u32,
     in_body: bool,
+    place: u32,
+    /// How often it is in the record.
+    count: u32,
+}
+
+/// The distinct words of a record, in the order in which they come. The memory is reused.
+#[derive(Debug, Default)]
+pub struct WeighedWords {
+    words: Vec<WeighedWord>,
+    /// Numbers of words plus one, at or behind the place that their hash gives. 0 is free.
+    slots: Vec<u32>,
+}
+
+impl WeighedWords {
+    /// Removes all words.
+    pub fn clear(&mut self) {
+        self.words.clear();
+    }
+
+    /// The words.
+    pub fn iter(&self) -> impl Iterator<Item = &WeighedWord> {
+        self.words.iter()
+    }
 }
 
 /// The class of a word that is `count` times in a body of `len` words.
 fn body_class(count: usize, len: usize) -> u8 {
     if count * OFTEN >= len { 2 } else { u8::from(count * SELDOM >= len) }
-}
-
-/// A hash that groups the words of one record, and is nothing more than quick.
-fn quick_hash(word: &str) -> u64 {
-    let chunks = word.as_bytes().chunks(8);
-    chunks.fold(word.len() as u64, |hash, chunk| {
-        let mut eight = [0; 8];
-        eight[..chunk.len()].copy_from_slice(chunk);
-        let mixed =
-            (hash.rotate_left(23) ^ u64::from_le_bytes(eight)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        mixed ^ mixed >> 32
-    })
 }
 
 impl RecordWords {
@@ -113,48 +123,38 @@ impl RecordWords {
         }
     }
 
-    /// Sets `found` to the distinct words, in no particular order, with their classes. `hash` is
-    /// called once for each of them.
-    pub fn weigh(&self, hash: impl Fn(&str) -> u64, found: &mut Vec<WeighedWord>) {
-        if !self.group(quick_hash, found) {
-            // Two words have the same quick hash, which anyone can bring about.
-            self.group(&hash, found);
-        }
-        for word in found.iter_mut() {
-            word.hash = hash(self.text(word));
-        }
-    }
-
-    /// Sets `found` to one entry for each hash of a word but for its highest bit. Returns whether no two
-    /// words have the same.
-    fn group(&self, hash: impl Fn(&str) -> u64, found: &mut Vec<WeighedWord>) -> bool {
-        found.clear();
+    /// Sets `found` to the distinct words with their classes. `hash` should be keyed: whoever knows it
+    /// can write a record that takes long.
+    pub fn weigh(&self, hash: impl Fn(&str) -> u64, found: &mut WeighedWords) {
+        let WeighedWords { words, slots } = found;
+        words.clear();
+        slots.clear();
+        slots.resize((2 * (self.titles.len() + self.bodies.len())).next_power_of_two(), 0);
+        let mask = slots.len() - 1;
+        // Titles come before bodies: what is in both has the class of a title.
         for (in_body, tokens) in [(false, &self.titles), (true, &self.bodies)] {
-            let words = (0..).zip(tokens.iter()).filter(|(_, word)| !word.is_empty());
-            found.extend(words.map(|(place, word)| {
-                // Titles come before bodies: what is in both has the class of a title.
-                let (hash, class) = (hash(word) << 1 | u64::from(in_body), 0);
-                WeighedWord { hash, class, place, in_body }
-            }));
-        }
-        found.sort_unstable_by_key(|word| word.hash);
-        let (mut kept, mut at, mut are_distinct) = (0, 0, true);
-        while let Some(&word) = found.get(at) {
-            let text = self.text(&word);
-            let others = &found[at + 1..];
-            let same = others.iter().take_while(|other| other.hash >> 1 == word.hash >> 1);
-            let mut count = 1;
-            for other in same {
-                are_distinct &= self.text(other) == text;
-                count += 1;
+            for (place, word) in (0..).zip(tokens.iter()).filter(|(_, word)| !word.is_empty()) {
+                let hash = hash(word);
+                let mut slot = hash as usize & mask;
+                let known = loop {
+                    let Some(at) = slots[slot].checked_sub(1) else { break None };
+                    let known = &words[at as usize];
+                    if known.hash == hash && self.text(known) == word {
+                        break Some(at as usize);
+                    }
+                    slot = (slot + 1) & mask;
+                };
+                if let Some(at) = known {
+                    words[at].count += 1;
+                } else {
+                    words.push(WeighedWord { hash, class: CLASS_MAX, in_body, place, count: 1 });
+                    slots[slot] = words.len() as u32;
+                }
             }
-            let class = if word.in_body { body_class(count, self.bodies.len()) } else { CLASS_MAX };
-            found[kept] = WeighedWord { class, ..word };
-            kept += 1;
-            at += count;
         }
-        found.truncate(kept);
-        are_distinct
+        for word in words.iter_mut().filter(|word| word.in_body) {
+            word.class = body_class(word.count as usize, self.bodies.len());
+        }
     }
 
     /// The text of a word that [`RecordWords::weigh`] has found.
@@ -300,14 +300,12 @@ mod tests {
         ];
         let words = self::record(&record);
         let hash = |word: &str| word.bytes().fold(7_u64, |all, b| all * 31 + u64::from(b));
-        let mut found = Vec::new();
+        let mut found = WeighedWords::default();
+        words.weigh(|_| 7, &mut found);
+        assert_eq!(found.iter().count(), 6);
         words.weigh(hash, &mut found);
-        let quick = found.len();
-        assert!(words.group(hash, &mut found) && found.len() == quick);
-        assert!(!words.group(|_| 7, &mut found) && found.len() == 1);
-        words.weigh(hash, &mut found);
-        assert_eq!(found.len(), 6);
-        for word in &found {
+        assert_eq!(found.iter().count(), 6);
+        for word in found.iter() {
             let text = words.text(word);
             assert_eq!(word.hash, hash(text));
             let asked = if text == "京" { "京*" } else { text };

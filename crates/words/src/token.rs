@@ -15,8 +15,10 @@ pub const WORD_CHARS_MAX: usize = 40;
 /// The words of texts, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
+    /// The texts, in lower case as far as they are ASCII, each with its other words, folded, behind it.
     text: String,
-    ends: Vec<u32>,
+    /// Where the words are in the text. Empty at a boundary between texts.
+    places: Vec<(u32, u32)>,
     /// The words that are no boundary between texts.
     len: usize,
     /// A run of a dense script.
@@ -83,7 +85,7 @@ impl Tokens {
     /// Removes all words.
     pub fn clear(&mut self) {
         self.text.clear();
-        self.ends.clear();
+        self.places.clear();
         self.len = 0;
     }
 
@@ -99,14 +101,14 @@ impl Tokens {
 
     /// Number of places: words, and boundaries between texts.
     pub fn places(&self) -> usize {
-        self.ends.len()
+        self.places.len()
     }
 
     /// The word at a place. Empty at a boundary between texts, which no phrase crosses.
     #[inline]
     pub fn get(&self, place: usize) -> &str {
-        let start = if place == 0 { 0 } else { self.ends[place - 1] as usize };
-        &self.text[start..self.ends[place] as usize]
+        let (start, end) = self.places[place];
+        &self.text[start as usize..end as usize]
     }
 
     /// All places in order.
@@ -127,8 +129,13 @@ impl Tokens {
     }
 
     fn read_run(&mut self, text: &str, max: usize, asked: bool) -> bool {
-        if !self.ends.is_empty() && !text.is_empty() {
-            self.ends.push(self.text.len() as u32);
+        if !self.places.is_empty() && !text.is_empty() {
+            self.places.push((0, 0));
+        }
+        let base = self.text.len();
+        if self.len < max {
+            self.text.push_str(text);
+            self.text[base..].make_ascii_lowercase();
         }
         let bytes = text.as_bytes();
         let (mut at, mut is_open) = (0, false);
@@ -142,7 +149,11 @@ impl Tokens {
                     continue;
                 }
                 is_open = false;
-                if self.read_ascii(text, &mut at) {
+                let rest = &bytes[at..];
+                let len = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+                if rest.get(len).is_none_or(u8::is_ascii) {
+                    self.add(base + at, base + at + len.min(WORD_CHARS_MAX));
+                    at += len;
                     continue;
                 }
             }
@@ -159,8 +170,9 @@ impl Tokens {
                     continue;
                 }
                 CharClass::Emoji => {
+                    let start = self.text.len();
                     self.text.push(c);
-                    self.end();
+                    self.end(start);
                     c.len_utf8()
                 }
                 CharClass::Flag => self.read_flag(&text[at..]),
@@ -174,39 +186,26 @@ impl Tokens {
     fn read_flag(&mut self, text: &str) -> usize {
         let start = self.text.len();
         self.text.extend(text.chars().take(2).take_while(|c| class(*c) == CharClass::Flag));
-        let read = self.text.len() - start;
-        self.end();
-        read
+        self.end(start);
+        self.text.len() - start
     }
 
-    /// Ends a word.
-    fn end(&mut self) {
-        let start = self.ends.last().copied().unwrap_or(0) as usize;
+    /// Adds the word that is there in the text.
+    fn add(&mut self, start: usize, end: usize) {
+        self.places.push((start as u32, end as u32));
+        self.len += 1;
+    }
+
+    /// Ends a word that began at `start`, if it has letters.
+    fn end(&mut self, start: usize) {
         if self.text.len() > start {
-            self.ends.push(self.text.len() as u32);
-            self.len += 1;
+            self.add(start, self.text.len());
         }
-    }
-
-    /// Reads a word of ASCII; false, with nothing read, if it goes on with another character.
-    #[inline]
-    fn read_ascii(&mut self, text: &str, at: &mut usize) -> bool {
-        let rest = &text.as_bytes()[*at..];
-        let len = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
-        if rest.get(len).is_some_and(|byte| !byte.is_ascii()) {
-            return false;
-        }
-        let start = self.text.len();
-        self.text.push_str(&text[*at..*at + len.min(WORD_CHARS_MAX)]);
-        self.text[start..].make_ascii_lowercase();
-        *at += len;
-        self.end();
-        true
     }
 
     /// Reads the word at the start of `text` and returns its length.
     fn read_letters(&mut self, text: &str) -> usize {
-        let (mut read, mut chars) = (0, 0);
+        let (start, mut read, mut chars) = (self.text.len(), 0, 0);
         for c in text.chars() {
             match class(c) {
                 CharClass::Letter => {}
@@ -216,11 +215,11 @@ impl Tokens {
             read += c.len_utf8();
             if chars < WORD_CHARS_MAX {
                 let before = self.text.len();
-                fold::push(c, &mut self.text);
+                fold::push(c, &mut self.text, start);
                 chars += self.text.len().saturating_sub(before).min(1);
             }
         }
-        self.end();
+        self.end(start);
         read
     }
 
@@ -235,7 +234,7 @@ impl Tokens {
                 break;
             }
             read += c.len_utf8();
-            fold::push(c, &mut run);
+            fold::push(c, &mut run, 0);
         }
         let is_last = asked && text[read..].chars().all(|c| class(c) == CharClass::Boundary);
         let mut chars = run.chars().peekable();
@@ -247,9 +246,10 @@ impl Tokens {
             if next.is_none() && is_last && words > 0 {
                 break;
             }
+            let start = self.text.len();
             self.text.push(c);
             self.text.extend(next);
-            self.end();
+            self.end(start);
             words += 1;
         }
         let is_open = is_last && run.chars().nth(1).is_none() && words == 1;
@@ -291,6 +291,8 @@ mod tests {
             ("👍🏽❤️", &["👍", "❤"]),
             ("🇩🇪🇯🇵", &["🇩🇪", "🇯🇵"]),
             ("привет, МИР", &["привет", "мир"]),
+            // The half-width vowel is a word of its own, which changes no other.
+            ("ｶﾞ ￂ ᄀ", &["ガ", "\u{1161}", "ᄀ"]),
             ("مرحبا بالعالم", &["مرحبا", "بالعالم"]),
             ("שלום עולם", &["שלום", "עולם"]),
             ("हिन्दी में", &["हिन्दी", "में"]),

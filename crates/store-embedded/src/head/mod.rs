@@ -18,10 +18,10 @@ use self::lists::PostingLists;
 use self::table::{CHUNK, RowTable, TableChunk};
 pub use self::table::{HeadRow, id_prefix};
 pub use self::view::HeadView;
+pub use self::word_run::ListOfRun;
 use self::words::HeadWords;
 use crate::bits::DeadRows;
 use crate::log::Log;
-use crate::segment::words::ListKey;
 use crate::sums::SummedHead;
 use crate::term::{TermBuffers, TermHasher};
 
@@ -168,11 +168,11 @@ impl Head {
         row
     }
 
-    /// Passes each word to `each`, ascending, with its rows, each with its kind and the word's class,
-    /// ascending by these.
+    /// Passes each word to `each`, ascending, with its lists, ascending by kind and class. There may be
+    /// several lists of one kind and class.
     pub fn each_word<E>(
         &self,
-        each: impl FnMut(&str, &[(ListKey, u32)]) -> Result<(), E>,
+        each: impl FnMut(&str, &[ListOfRun<'_>]) -> Result<(), E>,
     ) -> Result<(), E> {
         self.words.all(self.inserted(), &self.table, each)
     }

@@ -1,6 +1,7 @@
 //! A run: the words of neighbouring rows of a head, sorted, each with its posting lists. Runs never
 //! change.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::table::RowTable;
@@ -34,14 +35,27 @@ struct RunList {
     end: u32,
 }
 
-/// A posting list of one run.
+/// A posting list of one of several runs.
 pub struct ListOfRun<'a> {
     /// The kind of the rows, and the class of the word in them.
     pub key: ListKey,
-    /// The number of the run.
-    pub run: usize,
+    number: usize,
+    run: &'a WordRun,
     /// Indices of the run's rows, ascending.
-    pub postings: &'a [u32],
+    postings: &'a [u32],
+}
+
+impl ListOfRun<'_> {
+    /// The rows, newest first.
+    pub fn rows(&self) -> impl Iterator<Item = u32> {
+        self.postings.iter().map(|at| self.run.rows[*at as usize])
+    }
+}
+
+/// Compares words whose first eight bytes, as [`index_key`], are the same. No word has a zero byte.
+#[inline]
+fn longer(key: u64, texts: impl FnOnce() -> Ordering) -> Ordering {
+    if key.trailing_zeros() >= 8 { Ordering::Equal } else { texts() }
 }
 
 /// Where the item numbered `at` begins, which is where the one before ends.
@@ -103,7 +117,7 @@ impl WordRun {
             for same in lists.chunk_by(|one, other| one.key == other.key) {
                 let start = merged.postings.len();
                 for list in same {
-                    let index = &index[list.run];
+                    let index = &index[list.number];
                     merged.postings.extend(list.postings.iter().map(|at| index[*at as usize]));
                 }
                 sort_parts(&mut merged.postings[start..]);
@@ -123,25 +137,35 @@ impl WordRun {
         runs: &[&'a Self],
         mut each: impl FnMut(&'a str, &[ListOfRun<'a>]),
     ) {
-        let of_run = |(at, run): (u32, &&'a Self)| {
-            (0..).zip(&run.words).map(move |(number, word)| (word.key, at, number))
+        let of_run = |(number, run): (u32, &&'a Self)| {
+            (0..).zip(&run.words).map(move |(at, word)| (word.key, number, at))
         };
-        let mut words: Vec<(u64, u32, u32)> = (0..).zip(runs).flat_map(of_run).collect();
-        let text = |(_, run, number): &(u64, u32, u32)| runs[*run as usize].word(*number as usize);
-        words.sort_unstable_by(|one, other| {
-            let texts = || text(one).cmp(text(other));
-            one.0.cmp(&other.0).then_with(texts).then_with(|| other.1.cmp(&one.1))
+        // The newest run first. A stable sort merges what is sorted in parts.
+        let mut words: Vec<(u64, u32, u32)> = Vec::new();
+        words.reserve_exact(runs.iter().map(|run| run.words.len()).sum());
+        (0..)
+            .zip(runs)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+            .for_each(|run| words.extend(of_run(run)));
+        let text = |(_, run, at): &(u64, u32, u32)| runs[*run as usize].word(*at as usize);
+        words.sort_by(|one, other| {
+            one.0.cmp(&other.0).then_with(|| longer(one.0, || text(one).cmp(text(other))))
         });
         let mut lists = Vec::new();
-        for same in words.chunk_by(|one, other| one.0 == other.0 && text(one) == text(other)) {
-            for &(_, run, number) in same {
-                lists.extend(runs[run as usize].lists_of(number as usize).map(
-                    |(key, postings)| ListOfRun {
-                        key,
-                        run: run as usize,
-                        postings: runs[run as usize].at(postings),
-                    },
-                ));
+        let is_same = |one: &(u64, u32, u32), other: &(u64, u32, u32)| {
+            one.0 == other.0 && longer(one.0, || text(one).cmp(text(other))).is_eq()
+        };
+        for same in words.chunk_by(is_same) {
+            for &(_, number, at) in same {
+                let (number, run) = (number as usize, runs[number as usize]);
+                lists.extend(run.lists_of(at as usize).map(|(key, postings)| ListOfRun {
+                    key,
+                    number,
+                    run,
+                    postings: run.at(postings),
+                }));
             }
             if same.len() > 1 {
                 lists.sort_by_key(|list: &ListOfRun<'_>| list.key);
@@ -216,12 +240,6 @@ impl WordRun {
     #[inline]
     pub(super) fn row(&self, posting: u32) -> u32 {
         self.rows[self.postings[posting as usize] as usize]
-    }
-
-    /// The row at an index.
-    #[inline]
-    pub(super) fn row_at(&self, index: u32) -> u32 {
-        self.rows[index as usize]
     }
 
     /// Whether a row is one of the run's.

@@ -134,7 +134,9 @@ impl HeadWords {
             lists.extend(found.map(|((_, class), at)| (class, list(at))));
         }
         lists.sort_by_key(|(class, _)| *class);
-        lists.into_iter().for_each(|(class, list)| each(class, list));
+        for (class, list) in lists {
+            each(class, list);
+        }
     }
 
     /// The words that begin with `beginning`, in no order; `None` if these are more than `max`.
@@ -156,28 +158,23 @@ impl HeadWords {
         (found.len() <= max).then_some(found)
     }
 
-    /// Passes each word to `each`, ascending, with its postings, ascending by kind and class, in no
-    /// order of their rows, of all rows before `end`.
+    /// Passes each word to `each`, ascending, with its lists, ascending by their keys, of all rows before
+    /// `end`. There may be several lists of a key.
     pub(super) fn all<E>(
         &self,
         end: u32,
         table: &RowTable,
-        mut each: impl FnMut(&str, &[(ListKey, u32)]) -> Result<(), E>,
+        mut each: impl FnMut(&str, &[ListOfRun<'_>]) -> Result<(), E>,
     ) -> Result<(), E> {
         let (last, runs) = {
             let now = self.0.read();
             (WordRun::new(&now.open, now.closed..end, table), now.runs.clone())
         };
         let runs: Vec<&WordRun> = runs.iter().map(|run| &**run).chain([&last]).collect();
-        let (mut postings, mut ended) = (Vec::new(), Ok(()));
+        let mut ended = Ok(());
         WordRun::each_word(&runs, |word, lists| {
             if ended.is_ok() {
-                postings.extend(lists.iter().flat_map(|ListOfRun { key, run, postings }| {
-                    let run = runs[*run];
-                    postings.iter().map(move |at| (*key, run.row_at(*at)))
-                }));
-                ended = each(word, &postings);
-                postings.clear();
+                ended = each(word, lists);
             }
         });
         ended
@@ -255,11 +252,11 @@ mod tests {
         }
         let mut all = Model::new();
         let mut last = String::new();
-        let each = |word: &str, postings: &[(ListKey, u32)]| -> Result<(), ()> {
-            assert!(*last < *word && postings.is_sorted_by_key(|(key, _)| *key));
+        let each = |word: &str, found: &[ListOfRun<'_>]| -> Result<(), ()> {
+            assert!(*last < *word && found.is_sorted_by_key(|list| list.key));
             last = word.to_owned();
             let lists = all.entry(last.clone()).or_default();
-            postings.iter().for_each(|(key, row)| lists.entry(*key).or_default().push(*row));
+            found.iter().for_each(|list| lists.entry(list.key).or_default().extend(list.rows()));
             Ok(())
         };
         words.all(rows, table, each).unwrap();

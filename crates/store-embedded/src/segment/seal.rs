@@ -14,7 +14,7 @@ use super::sidecar::SidecarKind;
 use super::spool::{self, Spool};
 use super::values::{self, Value};
 use crate::disk::Disk;
-use crate::head::{Head, HeadRow};
+use crate::head::{Head, HeadRow, ListOfRun};
 use crate::term::{TermBuffers, TermHasher};
 
 /// The new row of an old row that was left out.
@@ -117,13 +117,13 @@ pub fn seal(
     };
     let words = |into: &mut WordBuilder<'_>| {
         let mut list = Vec::new();
-        head.each_word(|word, postings| {
-            for same in postings.chunk_by(|(one, _), (other, _)| one == other) {
+        head.each_word(|word, lists| {
+            for same in lists.chunk_by(|one, other| one.key == other.key) {
                 list.clear();
-                let new = same.iter().map(|(_, old)| rows[*old as usize]);
+                let new = same.iter().flat_map(ListOfRun::rows).map(|old| rows[old as usize]);
                 list.extend(new.filter(|row| *row != DROPPED));
                 list.sort_unstable();
-                into.list(same[0].0, &list);
+                into.list(same[0].key, &list);
             }
             into.word(word.as_bytes())
         })

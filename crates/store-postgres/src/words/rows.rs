@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hark_archive::{Record, TextSource};
-use hark_words::{RecordWords, WeighedWord};
+use hark_words::{RecordWords, WeighedWords};
 
 use super::mark::mark;
 use crate::copy::CopyRows;
@@ -19,7 +19,7 @@ pub(crate) struct WordRows<'a> {
     texts: &'a Arc<dyn TextSource>,
     terms: &'a DatabaseTermHasher,
     words: RecordWords,
-    found: Vec<WeighedWord>,
+    found: WeighedWords,
     /// The letters of all words.
     letters: Vec<u8>,
     /// Where a word ends in `letters`, and what else its row has.
@@ -44,7 +44,7 @@ impl<'a> WordRows<'a> {
             texts,
             terms,
             words: RecordWords::default(),
-            found: Vec::new(),
+            found: WeighedWords::default(),
             letters: Vec::new(),
             rows: Vec::new(),
             records: Vec::new(),
