@@ -256,7 +256,9 @@ mod tests {
             assert!(*last < *word && found.is_sorted_by_key(|list| list.key));
             last = word.to_owned();
             let lists = all.entry(last.clone()).or_default();
-            found.iter().for_each(|list| lists.entry(list.key).or_default().extend(list.rows()));
+            for list in found {
+                lists.entry(list.key).or_default().extend(list.rows());
+            }
             Ok(())
         };
         words.all(rows, table, each).unwrap();
@@ -286,10 +288,11 @@ mod tests {
         assert_eq!(now.bytes, now.runs.iter().map(|run| run.bytes()).sum::<usize>());
     }
 
+    const ROWS: u32 = 5_000;
+
     #[test]
     fn no_word_is_missing_while_others_are_added() {
         let (words, table) = (HeadWords::default(), RowTable::new());
-        const ROWS: u32 = 5_000;
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 let mut random = Random::new(3);
