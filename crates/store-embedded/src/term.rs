@@ -1,12 +1,13 @@
 //! Terms: what a row can be found by, as keyed 64-bit hashes.
 //!
-//! The key is the shelf's own secret, so nobody can make two terms collide on purpose. Since every
+//! The key is the shelf's own secret, so nobody can make two terms collide on purpose. Words are
+//! compared as text wherever they have the same hash. Since every
 //! hit is checked against its record, a collision by chance never shows a wrong record.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
+use foldhash::fast::RandomState;
 use hark_archive::query::prepared;
 use hark_archive::{Id, Key, Record, TextSource};
 use hark_words::{CLASS_MAX, RecordWords, WeighedWords};
@@ -27,9 +28,9 @@ const FINGERPRINT: u8 = 0x10;
 #[derive(Clone)]
 pub struct TermHasher {
     hasher: SipHasher13,
-    /// Words are hashed by something quicker: their hashes are in memory only, and so many that it
-    /// shows.
-    words: FixedState,
+    /// Hashes words: quickly, as there are so many, and differently in each process, as these hashes
+    /// are in no file.
+    words: RandomState,
     every: u64,
     labels: &'static [u8],
     listed: Arc<[u8]>,
@@ -74,7 +75,7 @@ impl TermHasher {
             listed.extend((0..16).map(|at| FINGERPRINT | (print >> (4 * at) & 0xf) as u8));
         }
         let (labels, listed) = (options.listed_labels, listed.into());
-        let words = FixedState::with_seed(hash(hasher, 3, 0, &[]));
+        let words = RandomState::default();
         Self { hasher, words, every: hash(hasher, 0, 0, &[]), labels, listed, texts }
     }
 

@@ -8,6 +8,8 @@ pub struct WordPostings {
     /// The words, one behind the other.
     text: String,
     words: Vec<GatheredWord>,
+    /// The rows that have words, each once.
+    rows: Vec<u32>,
     postings: Vec<WordPosting>,
     /// Numbers of words plus one, at or behind the place that their hash gives. 0 is free.
     slots: Vec<u32>,
@@ -24,6 +26,7 @@ struct GatheredWord {
 struct WordPosting {
     /// The posting before of the same word, plus one. 0: there is none.
     before: u32,
+    /// The index of its row in `rows`.
     row: u32,
     key: ListKey,
 }
@@ -32,6 +35,10 @@ struct WordPosting {
 pub const WORD_BYTES: usize = size_of::<GatheredWord>() + 16;
 /// Bytes of memory of a posting.
 pub const POSTING_BYTES: usize = size_of::<WordPosting>();
+/// Bytes of memory of a row.
+const ROW_BYTES: usize = size_of::<u32>();
+/// Letters, words and postings that keep their memory when all are removed.
+const KEPT: usize = 1 << 16;
 
 impl WordPostings {
     /// Number of postings.
@@ -46,15 +53,30 @@ impl WordPostings {
 
     /// Approximate bytes of memory.
     pub fn bytes(&self) -> usize {
-        self.text.len() + self.words.len() * WORD_BYTES + self.postings.len() * POSTING_BYTES
+        self.text.len()
+            + self.words.len() * WORD_BYTES
+            + self.rows.len() * ROW_BYTES
+            + self.postings.len() * POSTING_BYTES
     }
 
-    /// Removes all words, and keeps their memory.
+    /// Removes all words, and keeps a usual amount of memory.
     pub fn clear(&mut self) {
         self.text.clear();
+        self.text.shrink_to(KEPT);
         self.words.clear();
+        self.words.shrink_to(KEPT);
+        self.rows.clear();
+        self.rows.shrink_to(KEPT);
         self.postings.clear();
+        self.postings.shrink_to(KEPT);
+        self.slots.truncate(KEPT);
+        self.slots.shrink_to(KEPT);
         self.slots.fill(0);
+    }
+
+    /// The rows that have words, each once, in the order of arrival.
+    pub fn rows(&self) -> &[u32] {
+        &self.rows
     }
 
     fn word(&self, number: usize) -> &str {
@@ -82,6 +104,7 @@ impl WordPostings {
     }
 
     /// Adds a posting of a word, which comes with its hash: the kind and class of the word in the row.
+    /// A row's postings come one after another.
     pub fn add(&mut self, (hash, word): (u64, &str), key: ListKey, row: u32) {
         if self.slots.len() < 2 * (self.words.len() + 1) {
             self.make_room();
@@ -93,7 +116,10 @@ impl WordPostings {
             self.words.len() - 1
         });
         let before = self.words[number].last;
-        self.postings.push(WordPosting { before, row, key });
+        if self.rows.last() != Some(&row) {
+            self.rows.push(row);
+        }
+        self.postings.push(WordPosting { before, row: self.rows.len() as u32 - 1, key });
         self.words[number].last = self.postings.len() as u32;
     }
 
@@ -113,7 +139,8 @@ impl WordPostings {
     /// The postings of a word, the last one first.
     pub fn of(&self, word: (u64, &str)) -> impl Iterator<Item = (ListKey, u32)> {
         let found = (!self.slots.is_empty()).then(|| self.find(word).ok()).flatten();
-        self.chain(found.map_or(0, |number| self.words[number].last))
+        let postings = self.chain(found.map_or(0, |number| self.words[number].last));
+        postings.map(|(key, row)| (key, self.rows[row as usize]))
     }
 
     fn chain(&self, mut next: u32) -> impl Iterator<Item = (ListKey, u32)> {
@@ -124,12 +151,9 @@ impl WordPostings {
         })
     }
 
-    /// Passes each word to `each`, ascending, with its postings, which `row` may renumber, ascending.
-    pub fn sorted<'a>(
-        &'a self,
-        row: impl Fn(u32) -> u32,
-        mut each: impl FnMut(&'a str, &[(ListKey, u32)]),
-    ) {
+    /// Passes each word to `each`, ascending, with its postings, ascending. `numbers` are the numbers
+    /// that stand for [`WordPostings::rows`] in them.
+    pub fn sorted<'a>(&'a self, numbers: &[u32], mut each: impl FnMut(&'a str, &[(ListKey, u32)])) {
         let mut words: Vec<(u64, u32)> =
             (0..).zip(self.words()).map(|(at, word)| (index_key(word.as_bytes()), at)).collect();
         words.sort_unstable_by(|(one_key, one), (other_key, other)| {
@@ -139,7 +163,8 @@ impl WordPostings {
         let mut postings = Vec::new();
         for (_, number) in words {
             let number = number as usize;
-            postings.extend(self.chain(self.words[number].last).map(|(key, at)| (key, row(at))));
+            let chain = self.chain(self.words[number].last);
+            postings.extend(chain.map(|(key, row)| (key, numbers[row as usize])));
             postings.sort_unstable();
             each(self.word(number), &postings);
             postings.clear();

@@ -16,4 +16,4 @@ pub use search_text::{NeededWord, SearchText, SearchTextError};
 
 /// The version of how texts become words and words get their classes. What was indexed by another
 /// one is to be indexed anew.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;

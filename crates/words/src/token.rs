@@ -12,6 +12,9 @@ use crate::fold;
 /// alike.
 pub const WORD_CHARS_MAX: usize = 40;
 
+/// Bytes of text whose memory is kept for the next record.
+const KEPT: usize = 1 << 16;
+
 /// The words of texts, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
@@ -85,6 +88,7 @@ impl Tokens {
     /// Removes all words.
     pub fn clear(&mut self) {
         self.text.clear();
+        self.text.shrink_to(KEPT);
         self.places.clear();
         self.len = 0;
     }

@@ -819,12 +819,16 @@ fn alive_in<S: Source>(
     by_kind: bool,
     work: &mut u64,
 ) -> Option<u64> {
-    let (mut count, mut dead) = (0, Vec::new());
+    let (mut count, mut dead, mut dead_kind) = (0, Vec::new(), None);
     for cut in cuts {
         count += cut.range.len() as u64;
         let kind = source.list_kind(&cut.list).filter(|_| by_kind);
-        dead.clear();
-        source.dead_rows(kind, &mut dead);
+        // Lists of one kind often come together.
+        if dead_kind != Some(kind) {
+            dead.clear();
+            source.dead_rows(kind, &mut dead);
+            dead_kind = Some(kind);
+        }
         count -= dead_of(source, cut, &dead, work)?;
     }
     Some(count)
@@ -842,7 +846,9 @@ fn dead_of<S: Source>(
     if dead.len() * 16 > cut.range.len() {
         return Some(source.count_dead(&cut.list, cut.range.clone()));
     }
-    let is_in = |row: u32| source.is_dead(row) && find(source, cut, row).1;
+    let is_in = |row: u32| {
+        source.may_have(&cut.list, row) && source.is_dead(row) && find(source, cut, row).1
+    };
     Some(dead.iter().filter(|&&row| is_in(row)).count() as u64)
 }
 

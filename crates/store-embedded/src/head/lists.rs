@@ -377,7 +377,25 @@ pub enum HeadPostings {
     /// A part of a longer list, oldest row first.
     Many(SharedRows),
     /// Postings of a run of words.
-    OfRun(Arc<WordRun>, Range<u32>),
+    OfRun(RunPostings),
+}
+
+/// A posting list of a run of words, newest row first.
+#[derive(Clone)]
+pub struct RunPostings {
+    run: Arc<WordRun>,
+    /// Where it is in the run's postings.
+    at: Range<u32>,
+    /// The rows that the run may have.
+    span: Range<u32>,
+    /// The kind of the list's rows.
+    kind: u32,
+}
+
+impl RunPostings {
+    pub(super) fn new(run: &Arc<WordRun>, kind: u32, at: Range<u32>) -> Self {
+        Self { run: Arc::clone(run), at, span: run.span(), kind }
+    }
 }
 
 impl HeadPostings {
@@ -386,7 +404,7 @@ impl HeadPostings {
         match self {
             Self::Few(_, len) => usize::from(*len),
             Self::Many(rows) => rows.len(),
-            Self::OfRun(_, at) => at.len(),
+            Self::OfRun(list) => list.at.len(),
         }
     }
 
@@ -396,7 +414,7 @@ impl HeadPostings {
         match self {
             Self::Few(rows, len) => rows[usize::from(*len) - 1 - index],
             Self::Many(rows) => rows[rows.len() - 1 - index],
-            Self::OfRun(run, at) => run.row(at.start + index as u32),
+            Self::OfRun(list) => list.run.row(list.at.start + index as u32),
         }
     }
 
@@ -404,8 +422,17 @@ impl HeadPostings {
     #[inline]
     pub(super) fn may_have(&self, row: u32) -> bool {
         match self {
-            Self::OfRun(run, _) => run.has(row),
+            Self::OfRun(list) => list.span.contains(&row),
             _ => true,
+        }
+    }
+
+    /// The kind of its rows, if it is known without a look at them.
+    #[inline]
+    pub(super) fn kind(&self) -> Option<u32> {
+        match self {
+            Self::OfRun(list) => Some(list.kind),
+            _ => None,
         }
     }
 }

@@ -98,7 +98,7 @@ impl Head {
             terms,
             lists: PostingLists::new(rows),
             ids: Ids::new(rows),
-            words: HeadWords::default(),
+            words: HeadWords::new(rows),
             inserted: AtomicU32::new(0),
             published: AtomicU32::new(0),
             postings: AtomicU64::new(0),
@@ -170,16 +170,13 @@ impl Head {
 
     /// Passes each word to `each`, ascending, with its lists, ascending by kind and class. There may be
     /// several lists of one kind and class.
-    pub fn each_word<E>(
-        &self,
-        each: impl FnMut(&str, &[ListOfRun<'_>]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        self.words.all(self.inserted(), &self.table, each)
+    pub fn each_word(&self, each: impl FnMut(&str, &[ListOfRun<'_>])) {
+        self.words.each_word(&self.table, each);
     }
 
     /// Most bytes that the words take in a segment.
     pub fn word_bytes_max(&self) -> u64 {
-        self.words.bytes_max()
+        self.words.bytes_max(&self.table)
     }
 
     /// A row of the table.

@@ -98,7 +98,7 @@ impl Source for HeadView {
     }
 
     fn list_kind(&self, list: &HeadPostings) -> Option<u32> {
-        self.head.row(list.row(0)).map(|row| row.kind)
+        list.kind().or_else(|| self.head.row(list.row(0)).map(|row| row.kind))
     }
 
     fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool {

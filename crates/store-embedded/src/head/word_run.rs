@@ -10,10 +10,10 @@ use crate::word_postings::WordPostings;
 
 /// The words of rows that came one after another.
 pub struct WordRun {
-    /// The first of the rows.
-    first: u32,
-    /// The rows, newest first. Lists have indices of these.
+    /// The rows that have words, newest first. Lists have indices of these.
     rows: Box<[u32]>,
+    /// The first of the rows in the order of arrival, and the one behind the last.
+    span: Range<u32>,
     /// The words, one behind the other.
     text: String,
     words: Vec<RunWord>,
@@ -39,6 +39,7 @@ struct RunList {
 pub struct ListOfRun<'a> {
     /// The kind of the rows, and the class of the word in them.
     pub key: ListKey,
+    /// The number of the run.
     number: usize,
     run: &'a WordRun,
     /// Indices of the run's rows, ascending.
@@ -46,6 +47,11 @@ pub struct ListOfRun<'a> {
 }
 
 impl ListOfRun<'_> {
+    /// Number of rows.
+    pub(super) fn len(&self) -> usize {
+        self.postings.len()
+    }
+
     /// The rows, newest first.
     pub fn rows(&self) -> impl Iterator<Item = u32> {
         self.postings.iter().map(|at| self.run.rows[*at as usize])
@@ -63,40 +69,32 @@ fn start(at: usize, end: impl Fn(usize) -> u32) -> usize {
     at.checked_sub(1).map_or(0, end) as usize
 }
 
-/// Returns the rows, newest first, and for each row, in the order of arrival, its index among these.
-fn ranked(rows: Range<u32>, table: &RowTable) -> (Box<[u32]>, Vec<u32>) {
-    let mut ranked: Box<[u32]> = rows.clone().collect();
-    ranked.sort_unstable_by_key(|&row| table.sort_key(row));
-    let mut index = vec![0; ranked.len()];
-    for (at, &row) in (0..).zip(&ranked) {
-        index[(row - rows.start) as usize] = at;
-    }
-    (ranked, index)
-}
-
 impl WordRun {
-    fn empty(first: u32, rows: Box<[u32]>) -> Self {
+    fn empty(rows: Box<[u32]>) -> Self {
+        let (first, last) = (rows.iter().min(), rows.iter().max());
+        let span = first.map_or(0, |first| *first)..last.map_or(0, |last| *last + 1);
         let (text, words, lists, postings) = Default::default();
-        Self { first, rows, text, words, lists, postings }
+        Self { rows, span, text, words, lists, postings }
     }
 
-    /// Makes a run of the words that these rows have.
-    pub(super) fn new(words: &WordPostings, rows: Range<u32>, table: &RowTable) -> Self {
-        let first = rows.start;
-        let (ranked, index) = ranked(rows, table);
-        let mut run = Self::empty(first, ranked);
+    /// Makes a run of these words.
+    pub(super) fn new(words: &WordPostings, table: &RowTable) -> Self {
+        let mut ranked: Vec<(u32, u32)> = words.rows().iter().copied().zip(0..).collect();
+        ranked.sort_unstable_by_key(|(row, _)| table.sort_key(*row));
+        let mut numbers = vec![0; ranked.len()];
+        for (number, (_, at)) in (0..).zip(&ranked) {
+            numbers[*at as usize] = number;
+        }
+        let mut run = Self::empty(ranked.into_iter().map(|(row, _)| row).collect());
         run.postings.reserve_exact(words.len());
         run.text.reserve_exact(words.text_bytes());
-        words.sorted(
-            |row| index[(row - first) as usize],
-            |word, postings| {
-                for same in postings.chunk_by(|(one, _), (other, _)| one == other) {
-                    run.postings.extend(same.iter().map(|(_, at)| *at));
-                    run.end_list(same[0].0);
-                }
-                run.end_word(word);
-            },
-        );
+        words.sorted(&numbers, |word, postings| {
+            for same in postings.chunk_by(|(one, _), (other, _)| one == other) {
+                run.postings.extend(same.iter().map(|(_, number)| *number));
+                run.end_list(same[0].0);
+            }
+            run.end_word(word);
+        });
         run.lists.shrink_to_fit();
         run.words.shrink_to_fit();
         run
@@ -104,23 +102,31 @@ impl WordRun {
 
     /// Makes one run of several, which follow one another.
     pub(super) fn merge(runs: &[&Self], table: &RowTable) -> Self {
-        let first = runs.first().map_or(0, |run| run.first);
-        let len = runs.iter().map(|run| run.rows.len() as u32).sum::<u32>();
-        let (ranked, index) = ranked(first..first + len, table);
-        let of_run = |run: &&Self| -> Vec<u32> {
-            run.rows.iter().map(|row| index[(row - first) as usize]).collect()
+        let of_run = |(number, run): (usize, &&Self)| {
+            (0..run.rows.len()).map(move |at| (number, at)).collect::<Vec<(usize, usize)>>()
         };
-        let index: Vec<Vec<u32>> = runs.iter().map(of_run).collect();
-        let mut merged = Self::empty(first, ranked);
+        let row = |(number, at): (usize, usize)| runs[number].rows[at];
+        // The newest run first: a stable sort merges what is sorted in parts.
+        let mut ranked: Vec<_> = runs.iter().enumerate().rev().flat_map(of_run).collect();
+        ranked.sort_by_key(|at| table.sort_key(row(*at)));
+        let mut numbers: Vec<Vec<u32>> = runs.iter().map(|run| vec![0; run.rows.len()]).collect();
+        for (new, (number, at)) in (0..).zip(&ranked) {
+            numbers[*number][*at] = new;
+        }
+        let mut merged = Self::empty(ranked.into_iter().map(row).collect());
         merged.postings.reserve_exact(runs.iter().map(|run| run.postings.len()).sum());
         Self::each_word(runs, |word, lists| {
             for same in lists.chunk_by(|one, other| one.key == other.key) {
                 let start = merged.postings.len();
                 for list in same {
-                    let index = &index[list.number];
-                    merged.postings.extend(list.postings.iter().map(|at| index[*at as usize]));
+                    let numbers = &numbers[list.number];
+                    merged.postings.extend(list.postings.iter().map(|at| numbers[*at as usize]));
                 }
-                sort_parts(&mut merged.postings[start..]);
+                let list = &mut merged.postings[start..];
+                if !list.is_sorted() {
+                    #[expect(clippy::stable_sort_primitive, reason = "it is sorted in parts")]
+                    list.sort();
+                }
                 merged.end_list(same[0].key);
             }
             merged.end_word(word);
@@ -242,20 +248,9 @@ impl WordRun {
         self.rows[self.postings[posting as usize] as usize]
     }
 
-    /// Whether a row is one of the run's.
-    #[inline]
-    pub(super) fn has(&self, row: u32) -> bool {
-        (row.wrapping_sub(self.first) as usize) < self.rows.len()
-    }
-
-    /// Number of postings.
-    pub(super) fn len(&self) -> usize {
-        self.postings.len()
-    }
-
-    /// Number of lists, and bytes of the words.
-    pub(super) fn size(&self) -> (usize, usize) {
-        (self.lists.len(), self.text.len())
+    /// The first row in the order of arrival, and the one behind the last.
+    pub(super) fn span(&self) -> Range<u32> {
+        self.span.clone()
     }
 
     /// Bytes of memory.
@@ -264,13 +259,5 @@ impl WordRun {
             + self.words.len() * size_of::<RunWord>()
             + self.lists.len() * size_of::<RunList>()
             + (self.postings.len() + self.rows.len()) * 4
-    }
-}
-
-/// Sorts what consists of a few sorted parts.
-pub(super) fn sort_parts(rows: &mut [u32]) {
-    if !rows.is_sorted() {
-        #[expect(clippy::stable_sort_primitive, reason = "it merges what is sorted in parts")]
-        rows.sort();
     }
 }

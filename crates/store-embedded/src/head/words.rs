@@ -2,28 +2,34 @@
 //! never change. So a word costs little more to insert than to find among those of the last few
 //! hundred rows, which the processor's cache holds, and no lookup waits for a merge.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use super::lists::HeadPostings;
+use super::lists::{HeadPostings, RunPostings};
 use super::table::RowTable;
 use super::word_run::{ListOfRun, WordRun};
 use crate::segment::words::{ListKey, bytes_max};
 use crate::word_postings::{POSTING_BYTES, WORD_BYTES, WordPostings};
 
-/// Postings that are not in a run yet, but for those of the last row.
-const OPEN_MAX: usize = if cfg!(test) { 1 << 6 } else { 1 << 14 };
+/// Postings that are not in a run yet, but for those of the last row: at most, and at least. Between
+/// these it is a quarter of the rows that the head is made for.
+const OPEN_MAX: u32 = 1 << 13;
+const OPEN_MIN: u32 = 1 << 6;
 /// Number of runs of about this length that are merged into one. That is not merged again: it would
-/// hold up the thread that inserts, and a lookup in a run takes far less than a microsecond.
-const FAN_IN: usize = 8;
+/// hold up the thread that inserts.
+const FAN_IN: usize = 16;
 
 /// Approximate bytes of memory of a word that only one row has, without its letters.
 pub(super) const LONE_WORD_BYTES: u64 = (WORD_BYTES + POSTING_BYTES) as u64;
 
 /// The words of rows. One thread inserts, any number of threads read.
-#[derive(Default)]
-pub(super) struct HeadWords(RwLock<WordsNow>);
+pub(super) struct HeadWords {
+    now: RwLock<WordsNow>,
+    /// Open postings from which on they become a run.
+    open_max: usize,
+}
 
 #[derive(Default)]
 struct WordsNow {
@@ -32,15 +38,19 @@ struct WordsNow {
     /// The number of merged runs.
     merged: usize,
     open: WordPostings,
-    /// Rows that are in runs.
-    closed: u32,
     /// Bytes of memory of the runs.
     bytes: usize,
 }
 
 impl HeadWords {
-    /// Inserts the words of a row, each with its hash and class. Called by one thread at a time, for
-    /// each row in the order of arrival.
+    /// No words, of a head that is made for about so many rows.
+    pub(super) fn new(rows: u32) -> Self {
+        let open_max = (rows / 4).clamp(OPEN_MIN, OPEN_MAX) as usize;
+        Self { now: RwLock::default(), open_max }
+    }
+
+    /// Inserts the words of a row, each with its hash and class. Called by one thread at a time, in
+    /// the order of arrival.
     pub(super) fn insert<'a>(
         &self,
         (row, kind): (u32, u32),
@@ -52,20 +62,20 @@ impl HeadWords {
             return;
         }
         let open = {
-            let now = &mut *self.0.write();
+            let now = &mut *self.now.write();
             words.for_each(|(hash, class, word)| now.open.add((hash, word), (kind, class), row));
             now.open.len()
         };
-        if open >= OPEN_MAX {
-            self.close(row + 1, table);
+        if open >= self.open_max {
+            self.close(table);
         }
     }
 
-    /// Makes a run of the words of all rows before `end`, beside readers.
-    fn close(&self, end: u32, table: &RowTable) {
+    /// Makes a run of the open words, beside readers.
+    fn close(&self, table: &RowTable) {
         let (run, joined, merged) = {
-            let now = self.0.read();
-            let run = WordRun::new(&now.open, now.closed..end, table);
+            let now = self.now.read();
+            let run = WordRun::new(&now.open, table);
             let last = &now.runs[now.merged..];
             if last.len() + 1 < FAN_IN {
                 (run, now.runs.len(), now.merged)
@@ -76,33 +86,31 @@ impl HeadWords {
         };
         let mut gone = Vec::new();
         {
-            let now = &mut *self.0.write();
+            let now = &mut *self.now.write();
             gone.extend(now.runs.drain(joined..));
             now.bytes += run.bytes();
             now.bytes -= gone.iter().map(|run: &Arc<WordRun>| run.bytes()).sum::<usize>();
             now.runs.push(Arc::new(run));
             now.merged = merged;
             now.open.clear();
-            now.closed = end;
         }
     }
 
     /// Approximate bytes of memory.
     pub(super) fn bytes(&self) -> u64 {
-        let now = self.0.read();
+        let now = self.now.read();
         (now.bytes + now.open.bytes()) as u64
     }
 
     /// Most bytes of the words in a segment.
-    pub(super) fn bytes_max(&self) -> u64 {
-        let now = self.0.read();
-        let (mut lists, mut text) = (now.open.len(), now.open.text_bytes());
-        let mut postings = now.open.len();
-        for run in &now.runs {
-            let (lists_of, text_of) = run.size();
-            (lists, text, postings) = (lists + lists_of, text + text_of, postings + run.len());
-        }
-        bytes_max(lists as u64, postings as u64, text as u64)
+    pub(super) fn bytes_max(&self, table: &RowTable) -> u64 {
+        let (mut count, mut postings, mut text) = (0, 0, 0);
+        self.each_word(table, |word, lists| {
+            count += lists.chunk_by(|one, other| one.key == other.key).count();
+            postings += lists.iter().map(ListOfRun::len).sum::<usize>();
+            text += word.len();
+        });
+        bytes_max(count as u64, postings as u64, text as u64)
     }
 
     /// Passes the lists of a word, of these kinds or of all, to `each`, each with the class of the
@@ -116,25 +124,24 @@ impl HeadWords {
     ) {
         let is_wanted = |(kind, _): ListKey| kinds.is_none_or(|k| k.binary_search(&kind).is_ok());
         let (mut open, runs): (Vec<(ListKey, u32)>, _) = {
-            let now = self.0.read();
-            (
-                now.open.of((hash, word)).filter(|(key, _)| is_wanted(*key)).collect(),
-                now.runs.clone(),
-            )
+            let now = self.now.read();
+            let open = now.open.of((hash, word)).filter(|(key, _)| is_wanted(*key));
+            (open.collect(), now.runs.clone())
         };
         let mut lists = Vec::new();
-        open.sort_unstable_by_key(|(key, row)| (*key, std::cmp::Reverse(table.sort_key(*row))));
+        // The last row comes first, and the order of arrival is nearly that of time.
+        open.sort_by_cached_key(|(key, row)| (*key, Reverse(table.sort_key(*row))));
         for same in open.chunk_by(|(one, _), (other, _)| one == other) {
             let rows = same.iter().map(|(_, row)| *row).collect();
-            lists.push((same[0].0.1, HeadPostings::Many(rows)));
+            lists.push((same[0].0, HeadPostings::Many(rows)));
         }
         for run in runs.iter().rev() {
-            let found = run.find(word).filter(|(key, _)| is_wanted(*key));
-            let list = |at| HeadPostings::OfRun(Arc::clone(run), at);
-            lists.extend(found.map(|((_, class), at)| (class, list(at))));
+            for (key, at) in run.find(word).filter(|(key, _)| is_wanted(*key)) {
+                lists.push((key, HeadPostings::OfRun(RunPostings::new(run, key.0, at))));
+            }
         }
-        lists.sort_by_key(|(class, _)| *class);
-        for (class, list) in lists {
+        lists.sort_by_key(|((kind, class), _)| (*class, *kind));
+        for ((_, class), list) in lists {
             each(class, list);
         }
     }
@@ -142,7 +149,7 @@ impl HeadWords {
     /// The words that begin with `beginning`, in no order; `None` if these are more than `max`.
     pub(super) fn beginning(&self, beginning: &str, max: usize) -> Option<Vec<Box<str>>> {
         let (open, runs) = {
-            let now = self.0.read();
+            let now = self.now.read();
             let open = now.open.words().filter(|word| word.starts_with(beginning));
             (open.take(max + 1).map(Box::from).collect::<Vec<Box<str>>>(), now.runs.clone())
         };
@@ -158,26 +165,15 @@ impl HeadWords {
         (found.len() <= max).then_some(found)
     }
 
-    /// Passes each word to `each`, ascending, with its lists, ascending by their keys, of all rows before
-    /// `end`. There may be several lists of a key.
-    pub(super) fn all<E>(
-        &self,
-        end: u32,
-        table: &RowTable,
-        mut each: impl FnMut(&str, &[ListOfRun<'_>]) -> Result<(), E>,
-    ) -> Result<(), E> {
+    /// Passes each word to `each`, ascending, with its lists, ascending by their keys. There may be
+    /// several lists of a key.
+    pub(super) fn each_word(&self, table: &RowTable, each: impl FnMut(&str, &[ListOfRun<'_>])) {
         let (last, runs) = {
-            let now = self.0.read();
-            (WordRun::new(&now.open, now.closed..end, table), now.runs.clone())
+            let now = self.now.read();
+            (WordRun::new(&now.open, table), now.runs.clone())
         };
         let runs: Vec<&WordRun> = runs.iter().map(|run| &**run).chain([&last]).collect();
-        let mut ended = Ok(());
-        WordRun::each_word(&runs, |word, lists| {
-            if ended.is_ok() {
-                ended = each(word, lists);
-            }
-        });
-        ended
+        WordRun::each_word(&runs, each);
     }
 }
 
@@ -252,23 +248,21 @@ mod tests {
         }
         let mut all = Model::new();
         let mut last = String::new();
-        let each = |word: &str, found: &[ListOfRun<'_>]| -> Result<(), ()> {
+        words.each_word(table, |word, found| {
             assert!(*last < *word && found.is_sorted_by_key(|list| list.key));
             last = word.to_owned();
             let lists = all.entry(last.clone()).or_default();
             for list in found {
                 lists.entry(list.key).or_default().extend(list.rows());
             }
-            Ok(())
-        };
-        words.all(rows, table, each).unwrap();
+        });
         all.values_mut().flat_map(BTreeMap::values_mut).for_each(|rows| rows.sort_unstable());
         assert_eq!(all, *model);
     }
 
     #[test]
     fn words_and_their_rows_are_found_however_many_came() {
-        let (words, table, mut model) = (HeadWords::default(), RowTable::new(), Model::new());
+        let (words, table, mut model) = (HeadWords::new(0), RowTable::new(), Model::new());
         let mut random = Random::new(5);
         for at in 0..2_000 {
             row(&table, at, &mut random);
@@ -283,7 +277,7 @@ mod tests {
                 compare(&words, &table, &model, at + 1);
             }
         }
-        let now = words.0.read();
+        let now = words.now.read();
         assert!(now.merged > 3 && now.runs.len() < now.merged + FAN_IN);
         assert_eq!(now.bytes, now.runs.iter().map(|run| run.bytes()).sum::<usize>());
     }
@@ -292,7 +286,7 @@ mod tests {
 
     #[test]
     fn no_word_is_missing_while_others_are_added() {
-        let (words, table) = (HeadWords::default(), RowTable::new());
+        let (words, table) = (HeadWords::new(0), RowTable::new());
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 let mut random = Random::new(3);

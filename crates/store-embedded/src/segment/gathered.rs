@@ -48,17 +48,14 @@ impl GatheredWords {
 
     fn pack(&mut self) {
         let (mut packer, mut blocks, mut list) = (WordPacker::default(), Vec::new(), Vec::new());
-        self.unpacked.sorted(
-            |row| row,
-            |word, postings| {
-                for same in postings.chunk_by(|(one, _), (other, _)| one == other) {
-                    list.clear();
-                    list.extend(same.iter().map(|(_, row)| *row));
-                    packer.list(same[0].0, &list);
-                }
-                blocks.extend(packer.word(word.as_bytes()).unwrap_or_default());
-            },
-        );
+        self.unpacked.sorted(self.unpacked.rows(), |word, postings| {
+            for same in postings.chunk_by(|(one, _), (other, _)| one == other) {
+                list.clear();
+                list.extend(same.iter().map(|(_, row)| *row));
+                packer.list(same[0].0, &list);
+            }
+            blocks.extend(packer.word(word.as_bytes()).unwrap_or_default());
+        });
         let (last, index) = packer.end();
         blocks.extend(last.unwrap_or_default());
         blocks.shrink_to_fit();

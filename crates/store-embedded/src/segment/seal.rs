@@ -116,8 +116,11 @@ pub fn seal(
         Some((term, kind))
     };
     let words = |into: &mut WordBuilder<'_>| {
-        let mut list = Vec::new();
+        let (mut list, mut written) = (Vec::new(), Ok(()));
         head.each_word(|word, lists| {
+            if written.is_err() {
+                return;
+            }
             for same in lists.chunk_by(|one, other| one.key == other.key) {
                 list.clear();
                 let new = same.iter().flat_map(ListOfRun::rows).map(|old| rows[old as usize]);
@@ -125,8 +128,9 @@ pub fn seal(
                 list.sort_unstable();
                 into.list(same[0].key, &list);
             }
-            into.word(word.as_bytes())
-        })
+            written = into.word(word.as_bytes());
+        });
+        written
     };
     let lists = SegmentLists { next, words, expiries: head.expiries(), values: &values };
     let bytes = sorted.write(disk, shelf, number, lists, terms)?;
