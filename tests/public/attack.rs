@@ -69,7 +69,8 @@ impl Mix {
             let mix = Arc::clone(self);
             move || mix.listen(socket)
         });
-        while !self.is_over() && to.write_all(&next()).is_ok() {
+        // Until the server has closed the connection: it reads on for seconds, but answers nothing more.
+        while !self.is_over() && !ears.is_finished() && to.write_all(&next()).is_ok() {
             self.said.fetch_add(1, Ordering::Relaxed);
             // About the rate of one client on a network. The attackers run on the server's machine:
             // their messages should take its time, not the sending of these messages.
@@ -124,15 +125,16 @@ fn invalid_signatures() -> impl FnMut() -> Vec<u8> + Send {
 
 fn malformed(seed: u64) -> impl FnMut() -> Vec<u8> + Send {
     let mut random = Random::new(seed);
-    move || match random.below(8) {
-        0 => masked(0x81, b"[\"EVENT\",{\"id\":\"x\"}]"),
-        1 => masked(0x81, b"[[[[[[[[[[[["),
-        2 => masked(0x81, b"[\"REQ\",\"s\",{\"kinds\":[\"one\"]}]"),
-        3 => masked(0x81, &[0xff; 200]),
-        4 => masked(0x82, b"binary"),
+    // Most are messages that are answered: the others end the connection.
+    move || match random.below(16) {
+        0..4 => masked(0x81, b"[\"EVENT\",{\"id\":\"x\"}]"),
+        4..8 => masked(0x81, b"[[[[[[[[[[[["),
+        8..11 => masked(0x81, b"[\"REQ\",\"s\",{\"kinds\":[\"one\"]}]"),
+        11 => masked(0x81, &[0xff; 200]),
+        12 => masked(0x82, b"binary"),
         // Invalid frames: a reserved bit, an unknown opcode, a long ping, no mask.
-        5 => masked(0xa1, b"x"),
-        6 => vec![0x81, 0x03, b'a', b'b', b'c'],
+        13 => masked(0xa1, b"x"),
+        14 => vec![0x81, 0x03, b'a', b'b', b'c'],
         _ => masked(0x89, &[0; 126]),
     }
 }
