@@ -38,10 +38,11 @@ type Numbers = Arc<Mutex<Vec<u32>>>;
 struct Subscriber(Numbers);
 
 impl SubscriptionSink for Subscriber {
-    fn deliver(&self, news: NewRecord) {
+    fn deliver(&self, news: &NewRecord) -> bool {
         let words = String::from_utf8_lossy(news.wire()).into_owned();
         let time = words.split(' ').nth(2).and_then(|time| time.parse::<u32>().ok());
         self.0.lock().unwrap().push(time.expect("a time") - 1_700_000_000);
+        false
     }
 
     fn wake(&self) {}

@@ -64,6 +64,11 @@ impl NewRecord {
         self.shared.bytes.len()
     }
 
+    /// Returns whether both are the same record of the same publication.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     fn record(&self) -> Option<Record<'_>> {
         Record::new(&self.shared.bytes).ok()
     }
@@ -72,11 +77,12 @@ impl NewRecord {
 /// The receiving end of a subscription, held by a door. All methods are called from other threads,
 /// possibly the writer's: they must not block.
 pub trait SubscriptionSink: Send + Sync {
-    /// Delivers a record to the subscriber. A call of `wake` follows.
-    fn deliver(&self, news: NewRecord);
+    /// Delivers a record to the subscriber. Returns whether a call of `wake` must follow: it need
+    /// not where the record waits already for another subscription of the same client.
+    fn deliver(&self, news: &NewRecord) -> bool;
 
-    /// Reports that records were delivered, to this sink and to all others that receive them. So
-    /// many subscriptions of a client are served at once, and not one after another.
+    /// Reports that records were delivered, to this sink and to others that need no call of their
+    /// own. So many subscriptions of a client are served at once, and not one after another.
     fn wake(&self);
 
     /// Reports that more was held back than the bound allows: the subscriber is too slow. Nothing
@@ -200,9 +206,17 @@ impl LiveIndex {
         found.dedup_by_key(|subscription| subscription.number);
         if !found.is_empty() {
             let news = NewRecord::new(seq, record, &self.held);
-            found.retain(|subscription| subscription.offer(&news));
+            // Woken once the next has the record: by then most others of its client have it.
+            let mut to_wake: Option<Arc<Subscription>> = None;
             for subscription in found {
-                subscription.sink.wake();
+                if subscription.offer(&news)
+                    && let Some(before) = to_wake.replace(subscription)
+                {
+                    before.sink.wake();
+                }
+            }
+            if let Some(last) = to_wake {
+                last.sink.wake();
             }
         }
         if let Some(seq) = seq {
@@ -227,16 +241,17 @@ impl LiveIndex {
 }
 
 impl Subscription {
-    /// Offers a record to the subscription, and returns whether it was delivered.
+    /// Offers a record to the subscription, and returns whether its sink must be woken.
     fn offer(&self, news: &NewRecord) -> bool {
         let mut seam = self.seam.lock();
-        let next = seam.offer(news, &self.queries);
-        match next {
-            DeliveryAction::Deliver => self.sink.deliver(news.clone()),
-            DeliveryAction::Nothing => {}
-            DeliveryAction::Overflow => self.sink.overflow(),
+        match seam.offer(news, &self.queries) {
+            DeliveryAction::Deliver => self.sink.deliver(news),
+            DeliveryAction::Nothing => false,
+            DeliveryAction::Overflow => {
+                self.sink.overflow();
+                false
+            }
         }
-        matches!(next, DeliveryAction::Deliver)
     }
 }
 
@@ -273,13 +288,12 @@ impl SubscriptionHandle {
         let mut seam = subscription.seam.lock();
         // Read under the seam's lock: all records up to this number have been offered.
         let published = self.0.live.published.load(Ordering::Acquire);
-        let mut delivered = false;
+        let mut must_wake = false;
         seam.release(reached, published, &subscription.queries, |news| {
-            subscription.sink.deliver(news);
-            delivered = true;
+            must_wake |= subscription.sink.deliver(&news);
         });
         drop(seam);
-        if delivered {
+        if must_wake {
             subscription.sink.wake();
         }
     }

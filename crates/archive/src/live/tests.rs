@@ -34,9 +34,10 @@ impl RecordingSink {
 }
 
 impl SubscriptionSink for RecordingSink {
-    fn deliver(&self, news: NewRecord) {
+    fn deliver(&self, news: &NewRecord) -> bool {
         self.0.lock().extend_from_slice(news.wire());
         self.2.fetch_add(1, Ordering::Relaxed);
+        true
     }
 
     fn wake(&self) {

@@ -142,8 +142,9 @@ fn planned(authors: u32, values: u32) -> Work {
 struct Deaf;
 
 impl SubscriptionSink for Deaf {
-    fn deliver(&self, news: NewRecord) {
-        black_box(news);
+    fn deliver(&self, news: &NewRecord) -> bool {
+        black_box(news.clone());
+        true
     }
 
     fn wake(&self) {}

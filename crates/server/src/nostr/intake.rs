@@ -21,6 +21,7 @@ use hark_codec::nostr::{
 use hark_codec::record::{Id, Key};
 use hark_networks::nostr::admit::{self, PrivateLabels};
 use parking_lot::{Condvar, Mutex};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth::ClientIdentity;
@@ -108,7 +109,8 @@ enum EventPurpose {
 }
 
 impl Intake {
-    /// Starts the threads; they end after [`Intake::close`], once the queue is empty.
+    /// Starts the threads; they end after [`Intake::close`], once the queue is empty. To be called
+    /// on the runtime of the sessions.
     pub(crate) fn start(
         threads: usize,
         parts: IntakeContext,
@@ -121,10 +123,14 @@ impl Intake {
             threads,
         });
         let parts = Arc::new(parts);
+        let runtime = Handle::current();
         let spawn = |n| {
             let (intake, parts) = (Arc::clone(&intake), Arc::clone(&parts));
-            let name = format!("hark-verify-{n}");
-            vital::spawn(&name, move || VerifyWorker::new(&parts).run(&intake))
+            let (name, runtime) = (format!("hark-verify-{n}"), runtime.clone());
+            vital::spawn(&name, move || {
+                let _sessions = runtime.enter();
+                VerifyWorker::new(&parts).run(&intake);
+            })
         };
         let handles = (0..threads).map(spawn).collect::<Result<_, _>>()?;
         Ok((intake, handles))
@@ -317,12 +323,12 @@ impl<'a> VerifyWorker<'a> {
             }
             match purpose {
                 EventPurpose::Keep(record) => self.submit(id, kind, record, from),
-                EventPurpose::PassOn(record) => {
+                EventPurpose::PassOn(record) => outbox::together(|| {
                     if let Ok(record) = Record::new(&record) {
                         self.parts.shelf.pass_on(&record);
                     }
                     from.accepted(&id, kind);
-                }
+                }),
                 EventPurpose::Prove => {
                     let keys_max = self.parts.settings.load().limits.auth_keys_max;
                     let proven = from.caller.prove(&key, keys_max);

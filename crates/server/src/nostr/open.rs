@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use hark_archive::live::LiveIndex;
 use hark_archive::{Query, Record};
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 
 use super::intake::{Intake, IntakeContext};
 use super::listen::RelayDoor;
@@ -35,8 +36,8 @@ impl RelayThreads {
     }
 }
 
-/// Notifies subscriptions through the live index.
-struct LiveNotifier(Arc<LiveIndex>);
+/// Notifies subscriptions through the live index, and wakes their sessions on the runtime.
+struct LiveNotifier(Arc<LiveIndex>, Handle);
 
 impl Subscribers for LiveNotifier {
     fn publish(&self, seq: Option<u64>, record: &Record<'_>) {
@@ -44,6 +45,7 @@ impl Subscribers for LiveNotifier {
     }
 
     fn together(&self, publish: &mut dyn FnMut()) {
+        let _sessions = self.1.enter();
         outbox::together(publish);
     }
 }
@@ -65,7 +67,8 @@ impl RelayService {
         let nothing = Query { limit: 0, ..Query::default() };
         let seq = shelf.store.search(&nothing).map_or(0, |search| search.seq());
         let live = Arc::new(LiveIndex::since(seq));
-        let shelf = Shelf::open(shelf, Arc::new(LiveNotifier(Arc::clone(&live))));
+        let shelf =
+            Shelf::open(shelf, Arc::new(LiveNotifier(Arc::clone(&live), Handle::current())));
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = |wanted: usize| if wanted == 0 { cores } else { wanted };
         let identity = config.identity;

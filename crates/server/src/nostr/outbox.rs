@@ -16,6 +16,7 @@ use futures_util::task::AtomicWaker;
 use hark_archive::limits::Limits;
 use hark_archive::live::NewRecord;
 use parking_lot::{Mutex, MutexGuard};
+use tokio::runtime::Handle;
 
 use super::metrics::RelayMetrics;
 use super::outboxes::OutboxAccount;
@@ -23,6 +24,10 @@ use super::outboxes::OutboxAccount;
 use super::outboxes::Outboxes;
 use super::readers::ReaderJob;
 use crate::websocket::{FramedMessages, Framing};
+
+/// So many sessions are woken before the end of [`together`], so that they send what they have while
+/// its work goes on.
+const WOKEN_AT_ONCE: usize = 8;
 
 thread_local! {
     /// Sessions to wake at the end of [`together`]. `None` outside of it: each is woken at once.
@@ -41,16 +46,16 @@ impl Drop for PolledOutbox {
     }
 }
 
-/// Runs `work`, and wakes sessions only at its end. All that `work` puts into an outbox is then
-/// sent in one write instead of one for each part.
+/// Runs `work`, and wakes sessions at its end, or when several are to be woken. What `work` puts into
+/// the outboxes of a few sessions is then sent in one write to each instead of one for each part. Where
+/// it is for many, what comes while they send goes with their next write.
 pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
     /// Wakes the sessions also when `work` panics.
     struct WakeOnDrop;
 
     impl Drop for WakeOnDrop {
         fn drop(&mut self) {
-            let wakers = TO_WAKE.take();
-            wakers.into_iter().flatten().for_each(Waker::wake);
+            wake_all(TO_WAKE.take().unwrap_or_default());
         }
     }
 
@@ -63,24 +68,78 @@ pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
+/// Wakes sessions. Several are woken by a task of the runtime that the thread has entered: a wake from
+/// another thread is a system call where a thread of the runtime sleeps.
+fn wake_all(wakers: Vec<Waker>) {
+    match Handle::try_current() {
+        Ok(runtime) if wakers.len() > 1 => {
+            runtime.spawn(async { wakers.into_iter().for_each(Waker::wake) });
+        }
+        _ => wakers.into_iter().for_each(Waker::wake),
+    }
+}
+
 /// Something to send.
 pub(crate) enum OutboxItem {
     /// Messages that were asked for.
     Page(FramedMessages),
     /// One message.
     One(Vec<u8>),
-    /// A live event: `["EVENT","sub",`, and the bytes that all its subscribers share.
-    Live(Arc<[u8]>, NewRecord),
+    /// A live event.
+    Live(LiveDelivery),
+}
+
+/// A live event, for one or more subscriptions of a client. All clients share the event's bytes.
+pub(crate) struct LiveDelivery {
+    news: NewRecord,
+    /// For each subscription `["EVENT","sub",`, after its length in four bytes.
+    opens: Vec<u8>,
+    count: u32,
+    /// The first bytes of `opens`, whose messages were taken.
+    taken: u32,
+}
+
+impl LiveDelivery {
+    fn new(open: &[u8], news: NewRecord) -> Self {
+        let opens = Vec::with_capacity(size_of::<u32>() + open.len());
+        let mut delivery = Self { news, opens, count: 0, taken: 0 };
+        delivery.add(open);
+        delivery
+    }
+
+    fn add(&mut self, open: &[u8]) {
+        self.opens.extend_from_slice(&(open.len() as u32).to_ne_bytes());
+        self.opens.extend_from_slice(open);
+        self.count += 1;
+    }
+
+    /// Takes the message to the next subscription, in pieces.
+    pub(crate) fn take(&mut self) -> Option<[&[u8]; 3]> {
+        let (len, rest) = self.opens.get(self.taken as usize..)?.split_first_chunk()?;
+        let len = u32::from_ne_bytes(*len);
+        self.taken += size_of::<u32>() as u32 + len;
+        Some([rest.get(..len as usize)?, self.news.wire(), b"]"])
+    }
+
+    /// Whether the messages to all subscriptions were taken.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.taken as usize == self.opens.len()
+    }
 }
 
 impl OutboxItem {
+    /// Whether it is this live event, published at the same time.
+    fn is_live(&self, news: &NewRecord) -> bool {
+        matches!(self, Self::Live(live) if live.news.is_same_as(news))
+    }
+
     /// Bytes of the part, with its overhead.
     pub(crate) fn size(&self) -> usize {
         size_of::<Self>()
             + match self {
                 Self::Page(messages) => messages.len(),
                 Self::One(bytes) => bytes.len(),
-                Self::Live(open, news) => open.len() + news.size(),
+                Self::Live(live) => live.opens.capacity() + live.count as usize * live.news.size(),
             }
     }
 
@@ -88,7 +147,10 @@ impl OutboxItem {
     /// a live event, which its subscribers share.
     pub(crate) fn weight(&self) -> OutboxWeight {
         let size = self.size();
-        let own = if let Self::Live(..) = self { size_of::<Self>() } else { size };
+        let own = match self {
+            Self::Live(live) => size_of::<Self>() + live.opens.capacity(),
+            _ => size,
+        };
         OutboxWeight { size, own }
     }
 }
@@ -234,7 +296,7 @@ impl Outbox {
     }
 
     /// Does the same as [`Outbox::put_for`], but leaves it to the caller to call [`Outbox::wake`].
-    pub(crate) fn lay(&self, over: &EndFlag, part: OutboxItem) -> bool {
+    fn lay(&self, over: &EndFlag, part: OutboxItem) -> bool {
         let queue = self.queue.lock();
         if over.is() {
             return false;
@@ -243,22 +305,52 @@ impl Outbox {
         true
     }
 
+    /// Puts a live event into the outbox for a subscription. Returns whether the caller must call
+    /// [`Outbox::wake`]: not where the event waits already for another subscription.
+    pub(crate) fn lay_live(&self, over: &EndFlag, open: &[u8], news: &NewRecord) -> bool {
+        let mut queue = self.queue.lock();
+        if over.is() || queue.gone || queue.slow {
+            return false;
+        }
+        let had = queue.waiting();
+        let Some(last) = queue.parts.back_mut().filter(|last| last.is_live(news)) else {
+            self.lay_locked(queue, OutboxItem::Live(LiveDelivery::new(open, news.clone())));
+            return true;
+        };
+        let before = last.weight();
+        if let OutboxItem::Live(live) = last {
+            live.add(open);
+        }
+        let mut added = last.weight();
+        added.sub(before);
+        queue.weight.add(added);
+        if added.own > 0 {
+            self.account.add(added.own);
+        }
+        // The bounds of all are read where memory was taken, as every client writes what they count.
+        let is_above = added.own > 0 && self.account.is_above_share(had);
+        queue.slow = queue.weight.size > self.bytes_max || is_above;
+        queue.slow
+    }
+
     /// Wakes the session's task, so that it reads the outbox; within [`together`], at its end.
     pub(crate) fn wake(&self) {
         if self.is_polled() {
             return;
         }
         let Some(waker) = self.task.take() else { return };
-        let now = TO_WAKE.with_borrow_mut(|wakers| match wakers {
+        let (now, several) = TO_WAKE.with_borrow_mut(|wakers| match wakers {
             Some(wakers) => {
                 wakers.push(waker);
-                None
+                let are_several = wakers.len() >= WOKEN_AT_ONCE;
+                (None, are_several.then(|| std::mem::take(wakers)))
             }
-            None => Some(waker),
+            None => (Some(waker), None),
         });
         if let Some(waker) = now {
             waker.wake();
         }
+        several.into_iter().for_each(wake_all);
     }
 
     /// Puts one message into the outbox, which `write` appends to a buffer.

@@ -312,8 +312,8 @@ mod tests {
     struct CountingSink(Arc<Outbox>);
 
     impl SubscriptionSink for CountingSink {
-        fn deliver(&self, news: NewRecord) {
-            self.0.lay(&EndFlag::default(), OutboxItem::Live(Arc::from(&b"open"[..]), news));
+        fn deliver(&self, news: &NewRecord) -> bool {
+            self.0.lay_live(&EndFlag::default(), b"open", news)
         }
 
         fn wake(&self) {}
@@ -337,8 +337,9 @@ mod tests {
         let mut bytes = Vec::new();
         Events::new(1).record(&mut bytes);
         house.0.live.publish(Some(1), &Record::new(&bytes).unwrap());
-        let parts = outboxes.len() * size_of::<OutboxItem>();
-        assert_eq!(house.0.bytes(), bytes.len() + parts);
+        // Each has the name of the subscription, after its length.
+        let each = size_of::<OutboxItem>() + size_of::<u32>() + b"open".len();
+        assert_eq!(house.0.bytes(), bytes.len() + outboxes.len() * each);
         for outbox in &outboxes {
             outbox.hang_up();
         }

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use super::Relay;
 use super::cost::{QuestionCost, TimedSearch};
-use super::metrics::{RelayMetrics, Verb};
+use super::metrics::Verb;
 use super::outbox::{EndFlag, Outbox, OutboxItem, RequestPermit};
 use super::readers::{ReaderJob, Readers, SliceResult};
 use crate::budget::BudgetShare;
@@ -46,14 +46,11 @@ struct LiveSink {
     open: Arc<[u8]>,
     over: EndFlag,
     outbox: Arc<Outbox>,
-    metrics: Arc<RelayMetrics>,
 }
 
 impl live::SubscriptionSink for LiveSink {
-    fn deliver(&self, news: NewRecord) {
-        if self.outbox.lay(&self.over, OutboxItem::Live(Arc::clone(&self.open), news)) {
-            self.metrics.live_sent.add(1);
-        }
+    fn deliver(&self, news: &NewRecord) -> bool {
+        self.outbox.lay_live(&self.over, &self.open, news)
     }
 
     fn wake(&self) {
@@ -77,12 +74,8 @@ impl SessionSubscription {
         let mut open = Vec::new();
         reply::write_event_open(&mut open, id);
         let (open, over): (Arc<[u8]>, _) = (open.into(), EndFlag::default());
-        let sink = LiveSink {
-            open: Arc::clone(&open),
-            over: over.clone(),
-            outbox: Arc::clone(outbox),
-            metrics: Arc::clone(&relay.metrics),
-        };
+        let sink =
+            LiveSink { open: Arc::clone(&open), over: over.clone(), outbox: Arc::clone(outbox) };
         let held_bytes_max = relay.settings().limits.held_bytes_max;
         let handle = relay.live.subscribe(queries, Box::new(sink), held_bytes_max);
         Arc::new(Self {

@@ -84,6 +84,8 @@ struct OutgoingItems {
 #[derive(Default)]
 struct SentCounts {
     messages: u64,
+    /// Messages with a live event.
+    live: u64,
     text_bytes: u64,
     /// Weight of the parts that were fed completely.
     done: OutboxWeight,
@@ -377,6 +379,7 @@ impl RelaySession {
         let written = self.write(cx, &mut sent);
         if sent.messages > 0 {
             self.relay.metrics.messages_out.add(sent.messages);
+            self.relay.metrics.live_sent.add(sent.live);
             self.relay.metrics.bytes_out.add(sent.text_bytes);
         }
         let unsent = self.socket.unsent();
@@ -425,8 +428,17 @@ impl RelaySession {
 }
 
 impl OutgoingItems {
-    /// Puts the next item on the socket.
+    /// Puts the next item on the socket; of a live event, the message to one subscription.
     fn feed(&mut self, socket: &mut Socket, sent: &mut SentCounts) {
+        if let Some(OutboxItem::Live(live)) = self.parts.front_mut() {
+            if let Some(pieces) = live.take() {
+                sent.feed(socket, &pieces);
+                sent.live += 1;
+            }
+            if !live.is_taken() {
+                return;
+            }
+        }
         let Some(part) = self.parts.pop_front() else { return };
         sent.done.add(part.weight());
         match part {
@@ -436,7 +448,7 @@ impl OutgoingItems {
                 socket.feed_framed(messages);
             }
             OutboxItem::One(text) => sent.feed(socket, &[&text]),
-            OutboxItem::Live(open, news) => sent.feed(socket, &[&open, news.wire(), b"]"]),
+            OutboxItem::Live(_) => {}
         }
     }
 }
