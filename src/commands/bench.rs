@@ -2,16 +2,18 @@
 
 mod envelopes;
 
-use std::path::PathBuf;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use hark_archive::{Query, Store, Write};
+use anyhow::{Context as _, bail};
+use hark_archive::{Query, Record, SearchProgress, Store, TextSource, Write};
 use hark_bench::BenchOpeners;
-use hark_codec::nostr::{Event, EventArena, EventEncoder};
+use hark_codec::nostr::{ClientMessage, Event, EventArena, EventEncoder, MessageBuffers};
 use hark_networks::Network as _;
 use hark_networks::nostr::Nostr;
 use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
+use hark_networks::nostr::query;
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresStore, is_database};
 
@@ -22,9 +24,13 @@ use crate::question::MergedAnswer;
 /// Connections for queries: more than any bench runs at once.
 const CONNECTIONS: usize = 32;
 
+/// Filters of a question, and rows that a search visits in one time slice: more than any bench asks for.
+const FILTERS_MAX: usize = 64;
+const SLICE_ROWS: u64 = 1 << 20;
+
 /// Opens the stores of `hark bench`.
 pub(crate) const OPENERS: BenchOpeners<'static> =
-    BenchOpeners { events: &open, envelopes: &envelopes::open };
+    BenchOpeners { events: &open, archive: &open_to_read, envelopes: &envelopes::open };
 
 /// Opens the store of events at an address.
 fn open(address: &str) -> anyhow::Result<Box<dyn hark_bench::BenchStore>> {
@@ -41,6 +47,42 @@ fn open(address: &str) -> anyhow::Result<Box<dyn hark_bench::BenchStore>> {
     })?;
     let owned = location.own()?;
     Ok(Box::new(LentStore { store: Arc::clone(&owned.store) as _, _held: Some(owned) }))
+}
+
+/// Opens an archive of events for reading.
+fn open_to_read(directory: &Path) -> anyhow::Result<Box<dyn hark_bench::BenchArchive>> {
+    let location =
+        ArchiveLocation::new(LocationArgs { data: Some(directory.into()), ..Default::default() })?;
+    Ok(Box::new(ReadArchive { store: location.read()?, texts: location.texts() }))
+}
+
+struct ReadArchive {
+    store: Arc<dyn Store>,
+    texts: Option<Arc<dyn TextSource>>,
+}
+
+impl hark_bench::BenchArchive for ReadArchive {
+    fn question(&self, filters: &str) -> anyhow::Result<hark_bench::BenchQuestion<'_>> {
+        let text = format!("[\"REQ\",\"s\",{filters}]");
+        let mut buffers = MessageBuffers::new(FILTERS_MAX);
+        let filters = match ClientMessage::parse(text.as_bytes(), &mut buffers) {
+            Ok(ClientMessage::Req { filters, .. }) => filters,
+            _ => bail!("{text} is no REQ"),
+        };
+        let queries = filters.iter().map(|filter| query::of(filter, self.texts.as_ref()));
+        let queries = queries.collect::<Result<Vec<Query>, _>>()?;
+        Ok(Box::new(move |answer| {
+            for query in &queries {
+                let mut search = self.store.search(query)?;
+                let mut append = |record: &Record<'_>| {
+                    answer.extend_from_slice(record.wire());
+                    ControlFlow::Continue(())
+                };
+                while search.slice(SLICE_ROWS, &mut append)? == SearchProgress::Paused {}
+            }
+            Ok(())
+        }))
+    }
 }
 
 struct LentStore {

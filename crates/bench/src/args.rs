@@ -190,16 +190,21 @@ pub(crate) struct BenchQueryArgs {
     #[arg(long)]
     pub(crate) without_null: bool,
 
+    /// The relay's archive on this machine, if it is one of Hark's: the same searches are also run in this
+    /// process, without a relay. These and the relay that does nothing are what the answers cost at least
+    #[arg(long, value_name = "DIR")]
+    pub(crate) archive: Option<PathBuf>,
+
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-`hark bench query --pid N` starts this by itself, and shows the CPU time that it takes beside that of the
-relay. It reads a REQ and answers it, from memory, with as many events and bytes as the id of the
-subscription says: \"n38x41000\" asks for 38 events of 41,000 bytes in all. It checks nothing, so only the
-benches can talk to it.")]
+`hark bench query --pid N` and `hark bench fanout --pid N` start this by themselves, and show its figures
+beside those of the relay. It reads a REQ and answers it, from memory, with as many events and bytes as
+the id of the subscription says: \"n38x41000\" asks for 38 events of 41,000 bytes in all. An EVENT it copies to
+the subscriptions to its author. It checks nothing and stores nothing, so only the benches can talk to it.")]
 pub(crate) struct NullArgs {
     /// The port to listen at, on 127.0.0.1; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 0)]
@@ -302,6 +307,10 @@ pub(crate) struct FanoutArgs {
     /// Publish ephemeral events, which are delivered and not stored (kind 20001)
     #[arg(long)]
     pub(crate) ephemeral: bool,
+
+    /// Do without the relay that does nothing, which is measured after the relay where --pid is given
+    #[arg(long)]
+    pub(crate) without_null: bool,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,

@@ -1,5 +1,6 @@
 //! `hark bench fanout`: the time from publishing an event to its delivery to subscriptions. Each
-//! event carries its number, so that every delivery is counted for the right event.
+//! event carries its number, so that every delivery is counted for the right event. The same is
+//! measured of a relay that does nothing but copy the event to the sockets.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use crate::args::FanoutArgs;
 use crate::ingest::{IdDigits, id_digits, ok_digits};
 use crate::latency::Latencies;
+use crate::null::NullRelay;
 use crate::people;
 use crate::random::Random;
 use crate::report::{BenchReport, Column};
@@ -85,18 +87,7 @@ fn author(group: usize, run: u64) -> anyhow::Result<KeyPair> {
 }
 
 async fn measure(args: &FanoutArgs, target: &BenchTarget) -> anyhow::Result<BenchReport> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-    let run = now.as_nanos() as u64;
-    // Subscriptions are divided into groups, each of which follows one author.
-    let matches = args.matches.unwrap_or(args.subscriptions).clamp(1, args.subscriptions);
-    let groups = (args.subscriptions / matches).max(1);
-    let authors = (0..groups).map(|group| author(group, run)).collect::<Result<Vec<_>, _>>()?;
-    let count = (args.rate * args.seconds).ceil() as usize;
-    if count == 0 || count >= 10usize.pow(DIGITS as u32) {
-        bail!("--rate times --seconds is {count} events; 1 to 99,999,999 can be distinguished");
-    }
-    let events = events(count, &authors, now.as_secs(), args.ephemeral);
-
+    let groups = groups(args);
     let mut report = BenchReport::new("fanout", &COLUMNS);
     target.describe(&mut report).await;
     for (key, value) in [
@@ -112,6 +103,49 @@ async fn measure(args: &FanoutArgs, target: &BenchTarget) -> anyhow::Result<Benc
     report.setting("seconds", args.seconds);
     report.setting("ephemeral", args.ephemeral);
 
+    let null =
+        if target.has_processes() && !args.without_null { Some(NullRelay::start()?) } else { None };
+    let asked = deliver(args, target, args.hold).await?;
+    if asked.lost() > 0 {
+        report.fault(format!("{} deliveries were lost", asked.lost()));
+    }
+    if asked.doubled() > 0 {
+        report.fault(format!("{} deliveries came twice", asked.doubled()));
+    }
+    asked.flight.refusals.lock().add_to(&mut report, "fanout");
+    report.row("all", &asked.figures());
+    report.curve(asked.flight.times.lock().curve("publish to delivery"));
+    if let Some(null) = null {
+        let target = BenchTarget::new(&null.url, &[null.id()])?;
+        report.row("nothing", &deliver(args, &target, 0).await?.figures());
+    }
+    Ok(report)
+}
+
+/// What has become of the events of a run that has ended.
+struct FanoutOutcome {
+    flight: Arc<EventsInFlight>,
+    /// How many deliveries each event should have.
+    expected: Vec<u64>,
+    times_to_ok: Latencies,
+    spent: TimeSpent,
+}
+
+/// Publishes to subscriptions, beside `hold` others.
+async fn deliver(
+    args: &FanoutArgs,
+    target: &BenchTarget,
+    hold: usize,
+) -> anyhow::Result<FanoutOutcome> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    let run = now.as_nanos() as u64;
+    let groups = groups(args);
+    let authors = (0..groups).map(|group| author(group, run)).collect::<Result<Vec<_>, _>>()?;
+    let count = (args.rate * args.seconds).ceil() as usize;
+    if count == 0 || count >= 10usize.pow(DIGITS as u32) {
+        bail!("--rate times --seconds is {count} events; 1 to 99,999,999 can be distinguished");
+    }
+    let events = events(count, &authors, now.as_secs(), args.ephemeral);
     let flight = Arc::new(EventsInFlight {
         sent_ns: (0..count).map(|_| AtomicU64::new(0)).collect(),
         delivered: (0..count).map(|_| AtomicU32::new(0)).collect(),
@@ -120,9 +154,10 @@ async fn measure(args: &FanoutArgs, target: &BenchTarget) -> anyhow::Result<Benc
         times: Mutex::default(),
         refusals: Mutex::default(),
     });
-    let held = hold(args, target, &flight).await?;
+    let held = open_held(args, target, hold, &flight).await?;
     let listeners = listen(args, target, &authors, &flight).await?;
-    let (times, spent) = publish(args, target, events, &flight, groups).await?;
+    let expected: Vec<u64> = (0..count).map(|at| listeners_of(at % groups, groups, args)).collect();
+    let (times_to_ok, spent) = publish(args, target, events, &flight, &expected).await?;
     flight.over.store(true, Ordering::Relaxed);
     for task in held.into_iter().chain(listeners) {
         // A task that still waits has nothing to report. A finished one may have failed.
@@ -132,57 +167,52 @@ async fn measure(args: &FanoutArgs, target: &BenchTarget) -> anyhow::Result<Benc
             task.abort();
         }
     }
-    fill_report(&mut report, &flight, &times, spent, groups, args);
-    Ok(report)
+    Ok(FanoutOutcome { flight, expected, times_to_ok, spent })
 }
 
-fn fill_report(
-    report: &mut BenchReport,
-    flight: &EventsInFlight,
-    times_to_ok: &Latencies,
-    spent: TimeSpent,
-    groups: usize,
-    args: &FanoutArgs,
-) {
-    let count = flight.delivered.len();
-    let expected: Vec<u64> = (0..count).map(|at| listeners_of(at % groups, groups, args)).collect();
-    let (mut lost, mut doubled) = (0, 0);
-    for (delivered, expected) in flight.delivered.iter().zip(&expected) {
-        let delivered = u64::from(delivered.load(Ordering::Relaxed));
-        lost += expected.saturating_sub(delivered);
-        doubled += delivered.saturating_sub(*expected);
+impl FanoutOutcome {
+    /// Sums a figure of each event's deliveries that were counted and that were expected.
+    fn sum(&self, of: impl Fn(u64, u64) -> u64) -> u64 {
+        let delivered = self.flight.delivered.iter().map(|count| count.load(Ordering::Relaxed));
+        delivered.zip(&self.expected).map(|(count, expected)| of(u64::from(count), *expected)).sum()
     }
-    let delivered = flight.all_delivered();
-    if lost > 0 {
-        report.fault(format!("{lost} deliveries were lost"));
+
+    fn lost(&self) -> u64 {
+        self.sum(|delivered, expected| expected.saturating_sub(delivered))
     }
-    if doubled > 0 {
-        report.fault(format!("{doubled} deliveries came twice"));
+
+    fn doubled(&self) -> u64 {
+        self.sum(|delivered, expected| delivered.saturating_sub(expected))
     }
-    flight.refusals.lock().add_to(report, "fanout");
-    let times = flight.times.lock();
-    let each = |cpu: Option<Duration>, of: u64| {
-        cpu.filter(|_| of > 0).map(|cpu| cpu.as_secs_f64() * 1e6 / of as f64)
-    };
-    let seconds = spent.elapsed.as_secs_f64();
-    report.row(
-        "all",
-        &[
+
+    /// Returns a figure for each column.
+    fn figures(&self) -> [Option<f64>; COLUMNS.len()] {
+        let (count, delivered) = (self.expected.len() as u64, self.flight.all_delivered());
+        let each = |cpu: Option<Duration>, of: u64| {
+            cpu.filter(|_| of > 0).map(|cpu| cpu.as_secs_f64() * 1e6 / of as f64)
+        };
+        let times = self.flight.times.lock();
+        [
             Some(count as f64),
-            Some(expected.iter().sum::<u64>() as f64),
+            Some(self.sum(|_, expected| expected) as f64),
             Some(delivered as f64),
-            Some(lost as f64),
-            Some(doubled as f64),
-            Some(delivered as f64 / seconds),
+            Some(self.lost() as f64),
+            Some(self.doubled() as f64),
+            Some(delivered as f64 / self.spent.elapsed.as_secs_f64()),
             times.at_ms(0.5),
             times.at_ms(0.99),
-            times_to_ok.at_ms(0.5),
-            each(spent.server, count as u64),
-            each(spent.server, delivered),
-            each(spent.driver, count as u64),
-        ],
-    );
-    report.curve(times.curve("publish to delivery"));
+            self.times_to_ok.at_ms(0.5),
+            each(self.spent.server, count),
+            each(self.spent.server, delivered),
+            each(self.spent.driver, count),
+        ]
+    }
+}
+
+/// Returns the number of groups of subscriptions, each of which follows one author.
+fn groups(args: &FanoutArgs) -> usize {
+    let matches = args.matches.unwrap_or(args.subscriptions).clamp(1, args.subscriptions);
+    (args.subscriptions / matches).max(1)
 }
 
 /// Returns the number of subscriptions that follow the author of a group.
@@ -211,14 +241,15 @@ fn events(count: usize, authors: &[KeyPair], now_s: u64, ephemeral: bool) -> Vec
 type FanoutTask = tokio::task::JoinHandle<anyhow::Result<()>>;
 
 /// Opens the subscriptions that get no events: each is for an author who writes nothing.
-async fn hold(
+async fn open_held(
     args: &FanoutArgs,
     target: &BenchTarget,
+    count: usize,
     flight: &Arc<EventsInFlight>,
 ) -> anyhow::Result<Vec<FanoutTask>> {
     let mut random = Random::new(17);
     let mut tasks = Vec::new();
-    let mut left = args.hold;
+    let mut left = count;
     while left > 0 {
         let own = left.min(args.per_connection);
         let filters: Vec<String> = (0..own)
@@ -328,10 +359,10 @@ async fn publish(
     target: &BenchTarget,
     events: Vec<Vec<u8>>,
     flight: &Arc<EventsInFlight>,
-    groups: usize,
+    expected: &[u64],
 ) -> anyhow::Result<(Latencies, TimeSpent)> {
     let connections = target.connect_all(args.publishers).await?;
-    let expected: u64 = (0..events.len()).map(|at| listeners_of(at % groups, groups, args)).sum();
+    let expected: u64 = expected.iter().sum();
     let events = Arc::new(events);
     let start = target.start()?;
     let began = Instant::now();

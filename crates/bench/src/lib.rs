@@ -41,7 +41,7 @@ use std::process::ExitCode;
 
 use cli::Bench;
 pub use cli::BenchArgs;
-pub use store::{BenchStore, BenchStoreOpener};
+pub use store::{BenchArchive, BenchArchiveOpener, BenchQuestion, BenchStore, BenchStoreOpener};
 pub use whisper::{EnvelopeStore, EnvelopeStoreOpener, StoreQuestion, WantedTopics};
 
 /// Opens the stores that are queried in process.
@@ -49,6 +49,8 @@ pub use whisper::{EnvelopeStore, EnvelopeStoreOpener, StoreQuestion, WantedTopic
 pub struct BenchOpeners<'a> {
     /// Opens a store of events.
     pub events: BenchStoreOpener<'a>,
+    /// Opens an archive of events for reading.
+    pub archive: BenchArchiveOpener<'a>,
     /// Opens a store of envelopes.
     pub envelopes: EnvelopeStoreOpener<'a>,
 }
@@ -58,7 +60,7 @@ pub fn run(args: &BenchArgs, open: BenchOpeners<'_>) -> anyhow::Result<ExitCode>
     match &args.bench {
         Bench::Gen(args) => generate::run(args),
         Bench::Ingest(args) => ingest::run(args),
-        Bench::Query(args) => query::run(args),
+        Bench::Query(args) => query::run(args, open.archive),
         Bench::Null(args) => null::run(args),
         Bench::Fanout(args) => fanout::run(args),
         Bench::Idle(args) => idle::run(args),

@@ -1,17 +1,20 @@
 //! `hark bench null`: a relay that does nothing. It answers a REQ with as many events and bytes as the
-//! subscription's id says, from memory, and so costs what reading a question and writing its answer
-//! cost at least on this machine. `hark bench query` starts one and measures it beside the relay.
+//! subscription's id says, from memory, and copies an EVENT to the subscriptions to its author. So it
+//! costs what reading a question and writing its answer, or delivering an event, cost at least on this
+//! machine. `hark bench query` and `hark bench fanout` start one and measure it beside the relay.
 //!
-//! A thread for each connection, blocking: two system calls a question, fewer than any relay can do with that
-//! serves many connections.
+//! A thread for each connection, blocking: two system calls a question, and one for all that an event
+//! brings to a connection; fewer than any relay can do with that serves many connections.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
 
 use anyhow::Context as _;
+use parking_lot::RwLock;
 
 use crate::args::NullArgs;
 use crate::requests::{RequestFrames, request_named};
@@ -23,26 +26,64 @@ const BYTES_MAX: usize = 64 << 20;
 pub(crate) fn run(args: &NullArgs) -> anyhow::Result<ExitCode> {
     let listener = TcpListener::bind(("127.0.0.1", args.port))
         .with_context(|| format!("port {} is not free", args.port))?;
+    let listeners = Arc::new(Listeners::default());
     println!("ws://{}", listener.local_addr()?);
     std::io::stdout().flush()?;
     for stream in listener.incoming() {
-        let stream = stream?;
+        let stream = Arc::new(stream?);
+        let listeners = Arc::clone(&listeners);
         std::thread::spawn(move || {
             // The driver reports a connection that breaks.
-            let _ = serve(stream);
+            let _ = serve(&stream, &listeners);
         });
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// The subscriptions to each author, by connection.
+#[derive(Default)]
+struct Listeners(RwLock<HashMap<Vec<u8>, Vec<Listener>>>);
+
+struct Listener {
+    stream: Arc<TcpStream>,
+    subscriptions: Vec<Vec<u8>>,
+}
+
+impl Listeners {
+    fn add(&self, stream: &Arc<TcpStream>, author: &[u8], subscription: &[u8]) {
+        let mut all = self.0.write();
+        let of = all.entry(author.to_vec()).or_default();
+        let at = of.iter().position(|listener| Arc::ptr_eq(&listener.stream, stream));
+        let at = at.unwrap_or_else(|| {
+            of.push(Listener { stream: Arc::clone(stream), subscriptions: Vec::new() });
+            of.len() - 1
+        });
+        of[at].subscriptions.push(subscription.to_vec());
+    }
+
+    /// Copies an event to the subscriptions to its author.
+    fn deliver(&self, author: &[u8], event: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {
+        let all = self.0.read();
+        for listener in all.get(author).into_iter().flatten() {
+            out.clear();
+            for subscription in &listener.subscriptions {
+                let parts = [&b"[\"EVENT\",\""[..], subscription, b"\",", event, b"]"];
+                put_server_text(out, &parts);
+            }
+            (&*listener.stream).write_all(out)?;
+        }
+        Ok(())
+    }
+}
+
 /// Answers one connection, until it ends.
-fn serve(mut stream: TcpStream) -> std::io::Result<()> {
+fn serve(stream: &Arc<TcpStream>, listeners: &Listeners) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut read = Vec::with_capacity(64 << 10);
     let mut buffer = vec![0; 64 << 10];
     let is_whole = |read: &[u8]| read.windows(4).any(|four| four == b"\r\n\r\n");
     while !is_whole(&read) {
-        let count = stream.read(&mut buffer)?;
+        let count = (&**stream).read(&mut buffer)?;
         if count == 0 || read.len() > BYTES_MAX {
             return Ok(());
         }
@@ -50,10 +91,11 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     }
     // The driver sends nothing before this answer, and does not check the key.
     read.clear();
-    stream.write_all(
+    (&**stream).write_all(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
     )?;
     let mut answers: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
+    let mut out = Vec::new();
     loop {
         let mut at = 0;
         while let Some(frame) = head(&read[at..]) {
@@ -63,14 +105,25 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
             }
             let Some(text) = read.get(at + frame.len..end) else { break };
             if let Some(sub) = subscription(text) {
+                if let Some(author) = value_after(text, b"\"authors\":[\"") {
+                    listeners.add(stream, author, sub);
+                }
                 let sub = sub.to_vec();
                 let answer = answers.entry(sub).or_insert_with_key(|sub| answer(sub));
-                stream.write_all(answer)?;
+                (&**stream).write_all(answer)?;
+            } else if let Some(event) = event(text)
+                && let Some(author) = value_after(event, b"\"pubkey\":\"")
+                && let Some(id) = value_after(event, b"\"id\":\"")
+            {
+                listeners.deliver(author, event, &mut out)?;
+                out.clear();
+                put_server_text(&mut out, &[b"[\"OK\",\"", id, b"\",true,\"\"]"]);
+                (&**stream).write_all(&out)?;
             }
             at = end;
         }
         read.drain(..at);
-        let count = stream.read(&mut buffer)?;
+        let count = (&**stream).read(&mut buffer)?;
         if count == 0 || read.len() > BYTES_MAX {
             return Ok(());
         }
@@ -81,6 +134,18 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
 /// The subscription's id of a REQ; `None` for any other message.
 fn subscription(text: &[u8]) -> Option<&[u8]> {
     let rest = text.strip_prefix(b"[\"REQ\",\"")?;
+    rest.get(..rest.iter().position(|byte| *byte == b'"')?)
+}
+
+/// The event of an EVENT; `None` for any other message.
+fn event(text: &[u8]) -> Option<&[u8]> {
+    text.strip_prefix(b"[\"EVENT\",")?.strip_suffix(b"]")
+}
+
+/// The first value that stands after `key`, up to its quotation mark.
+fn value_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+    let at = text.windows(key.len()).position(|part| part == key)? + key.len();
+    let rest = &text[at..];
     rest.get(..rest.iter().position(|byte| *byte == b'"')?)
 }
 
@@ -105,10 +170,10 @@ fn answer(sub: &[u8]) -> Vec<u8> {
         let mut text = format!("[\"EVENT\",\"{sub}\",\"");
         let filler = each.saturating_sub(frame_head + text.len() + 2);
         let _ = write!(text, "{:x<filler$}\"]", "");
-        put_server_text(&mut out, text.as_bytes());
+        put_server_text(&mut out, &[text.as_bytes()]);
         left = left.saturating_sub(each);
     }
-    put_server_text(&mut out, eose.as_bytes());
+    put_server_text(&mut out, &[eose.as_bytes()]);
     out
 }
 
@@ -187,5 +252,32 @@ mod tests {
         }
         assert_eq!(subscription(b"[\"REQ\",\"n1x2\",{}]"), Some(&b"n1x2"[..]));
         assert_eq!(subscription(b"[\"CLOSE\",\"n1x2\"]"), None);
+    }
+
+    #[test]
+    fn an_event_is_copied_to_each_subscription_to_its_author() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream = Arc::new(listener.accept().unwrap().0);
+        let listeners = Listeners::default();
+        let text = br#"["REQ","s1",{"authors":["aa"],"kinds":[1]}]"#;
+        for sub in [subscription(text).unwrap(), b"s2"] {
+            listeners.add(&stream, value_after(text, b"\"authors\":[\"").unwrap(), sub);
+        }
+        let event = event(br#"["EVENT",{"id":"01","pubkey":"aa"}]"#).unwrap();
+        listeners.deliver(b"bb", event, &mut Vec::new()).unwrap();
+        listeners
+            .deliver(value_after(event, b"\"pubkey\":\"").unwrap(), event, &mut Vec::new())
+            .unwrap();
+        let mut expected = Vec::new();
+        for text in [
+            r#"["EVENT","s1",{"id":"01","pubkey":"aa"}]"#,
+            r#"["EVENT","s2",{"id":"01","pubkey":"aa"}]"#,
+        ] {
+            put_server_text(&mut expected, &[text.as_bytes()]);
+        }
+        let mut seen = vec![0; expected.len()];
+        near.read_exact(&mut seen).unwrap();
+        assert_eq!(seen, expected);
     }
 }

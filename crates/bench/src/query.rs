@@ -15,11 +15,13 @@ use crate::args::BenchQueryArgs;
 use crate::latency::Latencies;
 use crate::null::{NullRelay, question_like};
 use crate::people;
+use crate::process::thread_cpu;
 use crate::random::Random;
 use crate::report::{BenchReport, Column};
 use crate::requests::{RequestFrames, created_at, request};
 use crate::sample::EventSample;
 use crate::shapes::{self, INBOX, QueryShape, SEARCH_SHAPES, SHAPES};
+use crate::store::{BenchArchive, BenchArchiveOpener, BenchQuestion};
 use crate::target::{BenchTarget, Refusals, TimeSpent};
 use crate::websocket::{RelayConnection, RelayMessage, fields, put_text};
 use crate::words::{figure, number};
@@ -37,13 +39,15 @@ const PAGE: usize = 500;
 const PAGES: usize = 20;
 const MIXED: &str = "all mixed";
 
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 10] = [
     Column::plain("requests_per_s", "requests/s", ""),
     Column::plain("events", "events", ""),
     Column::plain("answer_kb", "answer", "KB"),
     Column::compared("cpu_ms", "CPU", "ms"),
     Column::plain("null_cpu_ms", "nothing", "ms"),
     Column::plain("null_ratio", "ratio", ""),
+    Column::plain("search_cpu_ms", "+ search", "ms"),
+    Column::plain("limit_ratio", "ratio", ""),
     Column::compared("p50_ms", "p50", "ms"),
     Column::compared("p99_ms", "p99", "ms"),
 ];
@@ -67,13 +71,14 @@ struct QueryTotals {
     refusals: Refusals,
 }
 
-pub(crate) fn run(args: &BenchQueryArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &BenchQueryArgs, open: BenchArchiveOpener<'_>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let sample = EventSample::read(&args.file)?;
     let targets: Vec<BenchTarget> = args.targets.targets()?;
+    let archive = args.archive.as_ref().map(|path| open(path)).transpose()?;
     let (mut runs, mut other_runs) = (Vec::new(), Vec::new());
     for _ in 0..args.output.runs.max(1) {
-        let mut reports = runtime.block_on(measure(args, &sample, &targets))?;
+        let mut reports = runtime.block_on(measure(args, &sample, &targets, archive.as_deref()))?;
         other_runs.extend(if reports.len() > 1 { reports.pop() } else { None });
         runs.append(&mut reports);
     }
@@ -90,6 +95,7 @@ async fn measure(
     args: &BenchQueryArgs,
     sample: &EventSample,
     targets: &[BenchTarget],
+    archive: Option<&dyn BenchArchive>,
 ) -> anyhow::Result<Vec<BenchReport>> {
     let readers = readers(sample)?;
     let mut asked = Vec::new();
@@ -103,9 +109,11 @@ async fn measure(
     } else {
         None
     };
+    let length = Duration::from_secs_f64(args.seconds);
     for load in &loads {
+        let search_ms = archive.map(|archive| search(archive, load, length)).transpose()?;
         for asked in &mut asked {
-            asked.ask(load, Duration::from_secs_f64(args.seconds), null.as_mut()).await?;
+            asked.ask(load, length, null.as_mut(), search_ms).await?;
         }
     }
     Ok(asked.into_iter().map(|asked| asked.finish(sample)).collect())
@@ -150,6 +158,7 @@ impl<'a> MeasuredTarget<'a> {
         load: &ShapeRequests,
         length: Duration,
         null: Option<&mut MeasuredNull>,
+        search_ms: Option<f64>,
     ) -> anyhow::Result<()> {
         let warm_up = length.mul_f64(WARM_UP);
         self.round(load, warm_up).await?;
@@ -175,6 +184,8 @@ impl<'a> MeasuredTarget<'a> {
             cpu_ms,
             null_ms,
             cpu_ms.zip(null_ms).map(|(cpu, null)| cpu / null),
+            search_ms,
+            cpu_ms.zip(null_ms).zip(search_ms).map(|((cpu, null), search)| cpu / (null + search)),
             answers.times.at_ms(0.5),
             answers.times.at_ms(0.99),
         ];
@@ -202,7 +213,7 @@ impl<'a> MeasuredTarget<'a> {
     fn finish(mut self, sample: &EventSample) -> BenchReport {
         let p50 = |name: &str| {
             let row = self.report.rows().iter().find(|row| row.name == name)?;
-            row.figures[6]
+            row.figures[COLUMNS.iter().position(|column| column.key == "p50_ms")?]
         };
         if let (Some(first), Some(last)) = (p50(DEPTHS[0]), p50(DEPTHS[2])) {
             let notes = sample.authors.first().map_or(0, |(_, notes)| u64::from(*notes));
@@ -282,6 +293,33 @@ impl MeasuredNull {
         let ms = spent.server.map(|cpu| cpu.as_secs_f64() * 1e3 / sum.requests as f64);
         Ok(ms.filter(|_| sum.requests > 0))
     }
+}
+
+/// Runs the searches of a load in this process for a quarter of `length`, after all of them once.
+/// Returns the CPU time of one, in ms.
+fn search(
+    archive: &dyn BenchArchive,
+    load: &ShapeRequests,
+    length: Duration,
+) -> anyhow::Result<f64> {
+    let all = load.requests.iter().flat_map(|requests| requests.iter());
+    let questions = all.map(|request| archive.question(&request.filters));
+    let questions = questions.collect::<anyhow::Result<Vec<BenchQuestion<'_>>>>()?;
+    let mut answer = Vec::new();
+    let mut ask = |question: &BenchQuestion<'_>| {
+        answer.clear();
+        question(&mut answer)
+    };
+    questions.iter().try_for_each(&mut ask)?;
+    let (before, until, mut asked) = (thread_cpu(), Instant::now() + length / 4, 0);
+    for question in questions.iter().cycle() {
+        ask(question)?;
+        asked += 1;
+        if Instant::now() >= until {
+            break;
+        }
+    }
+    Ok((thread_cpu() - before).as_secs_f64() * 1e3 / f64::from(asked))
 }
 
 impl QueryTotals {

@@ -11,6 +11,8 @@ pub(crate) struct RequestFrames {
     pub(crate) eose: Vec<u8>,
     /// The subscription's id.
     pub(crate) sub: String,
+    /// The filters, as they stand in the REQ.
+    pub(crate) filters: String,
 }
 
 /// Frames a REQ of these filters, under an id that tells the number.
@@ -23,7 +25,8 @@ pub(crate) fn request_named(sub: String, filters: &str) -> RequestFrames {
     let (mut req, mut close) = (Vec::new(), Vec::new());
     put_text(&mut req, &[format!("[\"REQ\",\"{sub}\",{filters}]").as_bytes()]);
     put_text(&mut close, &[format!("[\"CLOSE\",\"{sub}\"]").as_bytes()]);
-    RequestFrames { req, close, eose: format!("[\"EOSE\",\"{sub}\"").into_bytes(), sub }
+    let eose = format!("[\"EOSE\",\"{sub}\"").into_bytes();
+    RequestFrames { req, close, eose, sub, filters: filters.into() }
 }
 
 /// Reads the time of an event from its JSON, without parsing the rest.

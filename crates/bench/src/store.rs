@@ -1,6 +1,8 @@
 //! The interface to a store that is queried in process, which the binary passes in, and to anything
 //! else that answers queries or takes events, one call at a time.
 
+use std::path::Path;
+
 /// An open store of Hark, shared by the threads that query it and those that insert into it.
 pub trait BenchStore: Send + Sync {
     /// Stores events, each given as JSON, without checking signatures. They are durable on return.
@@ -12,6 +14,18 @@ pub trait BenchStore: Send + Sync {
 
 /// Opens the store at an address, a directory or a `postgres://` URL. Creates it if it is missing.
 pub type BenchStoreOpener<'a> = &'a dyn Fn(&str) -> anyhow::Result<Box<dyn BenchStore>>;
+
+/// An archive whose searches are measured in process, beside the server that serves it.
+pub trait BenchArchive {
+    /// Reads the filters of a REQ, so that later only the answer takes time.
+    fn question(&self, filters: &str) -> anyhow::Result<BenchQuestion<'_>>;
+}
+
+/// Appends the events of an answer to a buffer.
+pub type BenchQuestion<'a> = Box<dyn Fn(&mut Vec<u8>) -> anyhow::Result<()> + 'a>;
+
+/// Opens the archive in a directory for reading.
+pub type BenchArchiveOpener<'a> = &'a dyn Fn(&Path) -> anyhow::Result<Box<dyn BenchArchive>>;
 
 /// Runs queries, one at a time.
 pub(crate) trait StoreQuerier: Send {
