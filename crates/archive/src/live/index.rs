@@ -2,7 +2,8 @@
 //! authors, else a word that is searched for, else the label with the fewest values, else the
 //! beginning of a word, else kinds, else none. Filters under the same
 //! value are indexed further by their times and their kinds ([`super::list`]), so that filters that
-//! do not match cost each new record next to nothing.
+//! do not match cost each new record next to nothing. The newest subscriptions are not indexed yet
+//! ([`super::newest`]).
 
 use std::collections::HashMap as StdHashMap;
 use std::collections::hash_map::Entry;
@@ -15,6 +16,7 @@ use hark_words::NeededWord;
 
 use super::Subscription;
 use super::list::{ListedQuery, QueryList};
+use super::newest::{self, NewestQueries};
 use crate::query::{LabelSet, LazyWords, Query, TextSource};
 
 /// A subscription to the notes of hundreds of authors is hundreds of entries, made and dropped with each question of a
@@ -23,6 +25,8 @@ type HashMap<K, V> = StdHashMap<K, V, foldhash::quality::RandomState>;
 
 #[derive(Default)]
 pub(super) struct SubscriptionIndex {
+    /// Subscriptions that are in no list yet.
+    pub(super) newest: NewestQueries,
     ids: HashMap<Id, QueryList>,
     authors: HashMap<Key, QueryList>,
     labels: HashMap<u8, HashMap<Box<[u8]>, QueryList>>,
@@ -80,6 +84,11 @@ impl<'a> IndexField<'a> {
             Self::Word(_) | Self::All => 1,
         }
     }
+}
+
+/// Returns the number of lists that these queries belong to.
+pub(super) fn lists(queries: &[Query]) -> usize {
+    queries.iter().filter_map(IndexField::of).map(|field| field.len()).sum()
 }
 
 /// How far a subscription has been put into the lists that it belongs to, or taken out of them.
@@ -179,10 +188,11 @@ impl SubscriptionIndex {
                 return;
             }
             compared += 1;
-            if filter.query().is_some_and(|query| query.matches_with(record, &words)) {
+            if newest::matches(filter, record, &words) {
                 found.push(Arc::clone(&filter.subscription));
             }
         };
+        self.newest.find(record, &mut look);
         let mut add = |list: Option<&QueryList>| {
             if let Some(list) = list {
                 list.find(time, kind, &mut look);
@@ -247,9 +257,15 @@ fn each<K: Hash + Eq>(
 
 #[cfg(test)]
 impl SubscriptionIndex {
+    /// Returns the number of lists of authors.
+    pub(super) fn authors_len(&self) -> usize {
+        self.authors.len()
+    }
+
     /// Returns whether the index is empty.
     pub(super) fn is_bare(&self) -> bool {
-        self.ids.is_empty()
+        self.newest.len() == 0
+            && self.ids.is_empty()
             && self.authors.is_empty()
             && self.labels.is_empty()
             && self.words.is_empty()

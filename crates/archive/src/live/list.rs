@@ -109,11 +109,12 @@ impl QueryList {
 }
 
 /// Returns the kinds of a query as a mask of one bit per kind. Kinds may share a bit.
-fn mask(query: &Query) -> u64 {
+pub(super) fn mask(query: &Query) -> u64 {
     query.kinds.as_ref().map_or(u64::MAX, |kinds| kinds.iter().fold(0, |all, &k| all | bit(k)))
 }
 
-fn bit(kind: u32) -> u64 {
+/// Returns the bit of a kind in a mask.
+pub(super) fn bit(kind: u32) -> u64 {
     1 << (kind.wrapping_mul(0x9e37_79b9) >> 26)
 }
 

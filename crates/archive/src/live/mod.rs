@@ -1,8 +1,8 @@
 //! Live subscriptions: finds those that a new record matches, and delivers the record to them.
 //!
 //! A record is compared only with filters that name its id, author, one of its labels or words or
-//! its kind, or that name nothing, and whose time window it lies in. All subscriptions that match share the
-//! same bytes. Records come in the order of their sequence numbers, from the writer's thread.
+//! its kind, or that name nothing, and whose time window it lies in, and with those of the newest
+//! subscriptions. All subscriptions that match share the same bytes. Records come in the order of their sequence numbers, from the writer's thread.
 //! Records that are never stored come from any thread and have no number.
 
 use std::sync::Arc;
@@ -20,6 +20,7 @@ pub use seam::AnswerReach;
 
 mod index;
 mod list;
+mod newest;
 mod seam;
 
 /// A new record, shared by all subscriptions that receive it.
@@ -107,6 +108,7 @@ struct Subscription {
     queries: Vec<Query>,
     sink: Box<dyn SubscriptionSink>,
     seam: Mutex<Seam>,
+    state: Mutex<IndexingState>,
 }
 
 /// The handle of a subscription, which ends when the last clone is dropped. Cheap to clone.
@@ -116,17 +118,22 @@ pub struct SubscriptionHandle(Arc<Registration>);
 struct Registration {
     live: Arc<LiveIndex>,
     subscription: Arc<Subscription>,
-    state: Mutex<IndexingState>,
 }
 
 /// How far a subscription is in the index. The lock of this state is taken before the index's.
 #[derive(Clone, Copy)]
 enum IndexingState {
+    /// Among the newest, and in no list.
+    Newest,
     Entering(IndexProgress),
     Entered,
     Leaving(IndexProgress),
     Left,
 }
+
+/// The most filters of the newest subscriptions, as each is compared with each new record. If there
+/// are more, the oldest subscription enters its lists.
+const NEWEST_MAX: usize = 64;
 
 /// Lists of the index that are changed while its lock is held once: a subscription to thousands of
 /// authors must not hold up the writer or another client.
@@ -141,18 +148,31 @@ impl Drop for Registration {
 
 impl Registration {
     fn enter(&self) -> bool {
-        let mut state = self.state.lock();
-        if let IndexingState::Entering(mut progress) = *state {
-            let whole =
-                self.live.index_mut().insert(&self.subscription, &mut progress, LISTS_AT_ONCE);
-            *state = if whole { IndexingState::Entered } else { IndexingState::Entering(progress) };
+        let mut state = self.subscription.state.lock();
+        match *state {
+            IndexingState::Entering(mut progress) => {
+                let whole =
+                    self.live.index_mut().insert(&self.subscription, &mut progress, LISTS_AT_ONCE);
+                *state =
+                    if whole { IndexingState::Entered } else { IndexingState::Entering(progress) };
+                whole
+            }
+            IndexingState::Newest => {
+                drop(state);
+                self.live.list_oldest(NEWEST_MAX)
+            }
+            _ => true,
         }
-        !matches!(*state, IndexingState::Entering(_))
     }
 
     fn leave(&self) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.subscription.state.lock();
         let mut progress = match *state {
+            IndexingState::Newest => {
+                self.live.index_mut().newest.remove(&self.subscription);
+                *state = IndexingState::Left;
+                return true;
+            }
             IndexingState::Entering(_) | IndexingState::Entered => IndexProgress::default(),
             IndexingState::Leaving(progress) => progress,
             IndexingState::Left => return true,
@@ -185,12 +205,41 @@ impl LiveIndex {
         }
         let seam = Mutex::new(Seam::new(queries.len(), held_bytes_max));
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let subscription = Arc::new(Subscription { number, queries, sink, seam });
+        // A subscription to very many values is entered in steps, for which its own client waits.
+        let is_small = index::lists(&queries) <= LISTS_AT_ONCE;
+        let state = if is_small {
+            IndexingState::Newest
+        } else {
+            IndexingState::Entering(IndexProgress::default())
+        };
+        let state = Mutex::new(state);
+        let subscription = Arc::new(Subscription { number, queries, sink, seam, state });
         self.len.fetch_add(1, Ordering::Relaxed);
-        let state = Mutex::new(IndexingState::Entering(IndexProgress::default()));
-        let registration = Registration { live: Arc::clone(self), subscription, state };
+        if is_small {
+            self.index_mut().newest.add(&subscription);
+        }
+        let registration = Registration { live: Arc::clone(self), subscription };
         registration.enter();
         SubscriptionHandle(Arc::new(registration))
+    }
+
+    /// Enters the oldest of the newest subscriptions into its lists, if these have more than so many
+    /// filters. Returns whether they have not.
+    fn list_oldest(&self, newest_max: usize) -> bool {
+        let oldest = {
+            let index = self.index.read();
+            let is_full = index.newest.len() > newest_max;
+            is_full.then(|| index.newest.oldest().map(Arc::clone)).flatten()
+        };
+        let Some(oldest) = oldest else { return true };
+        let mut state = oldest.state.lock();
+        let mut index = self.index_mut();
+        if matches!(*state, IndexingState::Newest) {
+            index.newest.remove(&oldest);
+            index.insert(&oldest, &mut IndexProgress::default(), usize::MAX);
+            *state = IndexingState::Entered;
+        }
+        index.newest.len() <= newest_max
     }
 
     fn index_mut(&self) -> RwLockWriteGuard<'_, SubscriptionIndex> {
@@ -261,9 +310,9 @@ impl SubscriptionHandle {
         &self.0.subscription.queries
     }
 
-    /// Enters a subscription to many values further into the index. Returns true once no record is
-    /// missed; only then may searches be opened. Each call takes about a tenth of a millisecond at
-    /// most.
+    /// Enters a subscription to many values further into the index, or others that it makes too many.
+    /// Returns true once no record is missed; only then may searches be opened. Each call takes about a
+    /// tenth of a millisecond at most.
     pub fn enter(&self) -> bool {
         self.0.enter()
     }

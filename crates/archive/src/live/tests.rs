@@ -66,6 +66,12 @@ fn kinds(kinds: &[u32]) -> Query {
 
 #[test]
 fn each_way_to_ask_finds_what_it_asked_for_once() {
+    for is_listed in [false, true] {
+        ask_in_each_way(is_listed);
+    }
+}
+
+fn ask_in_each_way(is_listed: bool) {
     let live = Arc::new(LiveIndex::default());
     let label =
         |value: &[u8]| vec![LabelSet { name: b't', values: vec![value.into(), b"x"[..].into()] }];
@@ -82,6 +88,7 @@ fn each_way_to_ask_finds_what_it_asked_for_once() {
         vec![Query { kinds: Some(vec![]), ..Query::default() }],
     ];
     let listeners: Vec<_> = questions.into_iter().map(|q| listen(&live, q)).collect();
+    while is_listed && !live.list_oldest(0) {}
     for (handle, _) in &listeners {
         handle.release(Vec::new());
     }
@@ -98,6 +105,40 @@ fn each_way_to_ask_finds_what_it_asked_for_once() {
     publish(&live, Some(3), &record(4, 1, 1, &[(b't', b"a")]));
     assert!(ears.iter().all(|sink| sink.received().is_empty()));
     assert!(live.index.read().is_bare());
+}
+
+/// Short questions are answered and closed without an entry in a list.
+#[test]
+fn the_newest_subscriptions_are_in_no_list_and_miss_nothing() {
+    let live = Arc::new(LiveIndex::default());
+    let few = |kind: u32| vec![authors(&[1]), kinds(&[kind, 9]), Query { to: 3, ..kinds(&[1]) }];
+    let mut all = std::collections::VecDeque::new();
+    for n in 0..100 {
+        let (handle, sink) = listen(&live, few(100 + n % 3));
+        handle.release(Vec::new());
+        all.push_back((handle, sink));
+        let index = live.index.read();
+        let listed = all.len() * 3 - index.newest.len();
+        assert!(index.newest.len() <= NEWEST_MAX, "{}", index.newest.len());
+        assert!(listed > 0 || index.authors_len() == 0);
+    }
+    // Some are in lists, the others are not.
+    publish(&live, None, &record(1, 1, 1, &[]));
+    publish(&live, None, &record(2, 2, 101, &[]));
+    publish(&live, None, &record(3, 2, 1, &[]));
+    for (n, (_, sink)) in all.iter().enumerate() {
+        assert_eq!(sink.received(), if n % 3 == 1 { &[1, 2][..] } else { &[1] }, "{n}");
+    }
+    let (newest, sink) = all.pop_back().unwrap();
+    assert!(newest.leave() && newest.enter());
+    let (oldest, _) = all.pop_front().unwrap();
+    assert!(oldest.leave());
+    publish(&live, None, &record(4, 1, 1, &[]));
+    assert_eq!(sink.received(), []);
+    assert_eq!(all.iter().map(|(_, sink)| sink.received().len()).sum::<usize>(), 98);
+    drop(all);
+    drop((newest, oldest));
+    assert!(live.is_empty() && live.index.read().is_bare());
 }
 
 /// Two subscriptions that share many values are entered and left in steps, overlapping each other,
@@ -267,8 +308,10 @@ fn a_subscription_is_live_at_once_where_nothing_was_published_since_the_start() 
     assert!(handle.0.subscription.seam.lock().is_live());
 }
 
-/// Returns how many filters are compared with a record, and how many of them it matches.
+/// Returns how many filters are compared with a record, and how many of them it matches, once all
+/// subscriptions are in their lists.
 fn compared(live: &LiveIndex, bytes: &[u8]) -> (usize, usize) {
+    while !live.list_oldest(0) {}
     let mut found = Vec::new();
     let index = live.index.read();
     let compared = index.find(&Record::new(bytes).unwrap(), &mut found);
@@ -370,7 +413,11 @@ fn searches_find_live_what_a_loop_finds() {
     };
     let queries: Vec<Query> = asked.iter().flat_map(|text| more(text)).collect();
     let handles: Vec<_> = queries.iter().map(|one| listen(&live, vec![one.clone()])).collect();
-    for (text, author) in texts.iter().flat_map(|text| [(text, 1), (text, 2)]) {
+    // Among the newest, and in their lists.
+    for (at, (text, author)) in
+        texts.iter().chain(&texts).flat_map(|text| [(text, 1), (text, 2)]).enumerate()
+    {
+        while at >= 2 * texts.len() && !live.list_oldest(0) {}
         let labels: &[(u8, &[u8])] = &[(b'w', text.as_bytes()), (b't', b"x")];
         let bytes = record(1, author, 1, &labels[..usize::from(author)]);
         let (record, mut found) = (Record::new(&bytes).unwrap(), Vec::new());

@@ -1,0 +1,77 @@
+//! The filters of the newest subscriptions, which are compared with each record one by one. Most
+//! questions are closed as soon as they are answered: their filters never enter the index, where a
+//! filter for hundreds of authors has hundreds of entries.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hark_codec::record::Record;
+
+use super::Subscription;
+use super::list::{ListedQuery, bit, mask};
+use crate::query::LazyWords;
+
+/// The filters of subscriptions, oldest first.
+#[derive(Default)]
+pub(super) struct NewestQueries(VecDeque<NewestQuery>);
+
+/// A filter, with what is compared first.
+struct NewestQuery {
+    kinds: u64,
+    from: u64,
+    to: u64,
+    filter: ListedQuery,
+}
+
+impl NewestQueries {
+    /// Adds the filters of a subscription that can match something.
+    pub(super) fn add(&mut self, subscription: &Arc<Subscription>) {
+        for (at, query) in (0..).zip(&subscription.queries).filter(|(_, query)| !query.is_void()) {
+            let filter = ListedQuery { subscription: Arc::clone(subscription), query: at };
+            self.0.push_back(NewestQuery {
+                kinds: mask(query),
+                from: query.from,
+                to: query.to,
+                filter,
+            });
+        }
+    }
+
+    /// Removes the filters of a subscription.
+    pub(super) fn remove(&mut self, subscription: &Subscription) {
+        self.0.retain(|one| one.filter.subscription.number != subscription.number);
+        if self.0.is_empty() {
+            self.0 = VecDeque::new();
+        }
+    }
+
+    /// The oldest of the subscriptions.
+    pub(super) fn oldest(&self) -> Option<&Arc<Subscription>> {
+        self.0.front().map(|one| &one.filter.subscription)
+    }
+
+    /// Number of filters.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Passes the filters that could match a record to `each`.
+    pub(super) fn find(&self, record: &Record<'_>, each: &mut impl FnMut(&ListedQuery)) {
+        let (time, kind) = (record.time(), bit(record.kind()));
+        for one in &self.0 {
+            if one.kinds & kind != 0 && one.from <= time && time <= one.to {
+                each(&one.filter);
+            }
+        }
+    }
+}
+
+/// Whether a record has what a filter asks for.
+pub(super) fn matches(filter: &ListedQuery, record: &Record<'_>, words: &LazyWords) -> bool {
+    filter.query().is_some_and(|query| {
+        let has_texts =
+            |asked: &crate::query::WordCondition| asked.texts().has_texts(record.kind());
+        query.words.as_ref().is_none_or(|asked| has_texts(asked))
+            && query.matches_with(record, words)
+    })
+}
