@@ -65,9 +65,10 @@ impl hark_bench::BenchArchive for ReadArchive {
     fn question(&self, filters: &str) -> anyhow::Result<hark_bench::BenchQuestion<'_>> {
         let text = format!("[\"REQ\",\"s\",{filters}]");
         let mut buffers = MessageBuffers::new(FILTERS_MAX);
-        let filters = match ClientMessage::parse(text.as_bytes(), &mut buffers) {
-            Ok(ClientMessage::Req { filters, .. }) => filters,
-            _ => bail!("{text} is no REQ"),
+        let Ok(ClientMessage::Req { filters, .. }) =
+            ClientMessage::parse(text.as_bytes(), &mut buffers)
+        else {
+            bail!("{text} is no REQ");
         };
         let queries = filters.iter().map(|filter| query::of(filter, self.texts.as_ref()));
         let queries = queries.collect::<Result<Vec<Query>, _>>()?;

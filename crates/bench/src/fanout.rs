@@ -182,7 +182,7 @@ impl FanoutOutcome {
     }
 
     fn doubled(&self) -> u64 {
-        self.sum(|delivered, expected| delivered.saturating_sub(expected))
+        self.sum(u64::saturating_sub)
     }
 
     /// Returns a figure for each column.

@@ -319,7 +319,7 @@ fn search(
             break;
         }
     }
-    Ok((thread_cpu() - before).as_secs_f64() * 1e3 / f64::from(asked))
+    Ok(thread_cpu().saturating_sub(before).as_secs_f64() * 1e3 / f64::from(asked))
 }
 
 impl QueryTotals {

@@ -86,7 +86,9 @@ pub(crate) fn put_text(out: &mut Vec<u8>, parts: &[&[u8]]) {
 /// Appends a text frame from a server.
 pub(crate) fn put_server_text(out: &mut Vec<u8>, parts: &[&[u8]]) {
     put_head(out, TEXT, parts.iter().map(|part| part.len()).sum(), 0);
-    parts.iter().for_each(|part| out.extend_from_slice(part));
+    for part in parts {
+        out.extend_from_slice(part);
+    }
 }
 
 fn put_head(out: &mut Vec<u8>, opcode: u8, len: usize, masked: u8) {

@@ -108,7 +108,7 @@ impl LiveDelivery {
     }
 
     fn add(&mut self, open: &[u8]) {
-        self.opens.extend_from_slice(&(open.len() as u32).to_ne_bytes());
+        self.opens.extend_from_slice(&(open.len() as u32).to_le_bytes());
         self.opens.extend_from_slice(open);
         self.count += 1;
     }
@@ -116,7 +116,7 @@ impl LiveDelivery {
     /// Takes the message to the next subscription, in pieces.
     pub(crate) fn take(&mut self) -> Option<[&[u8]; 3]> {
         let (len, rest) = self.opens.get(self.taken as usize..)?.split_first_chunk()?;
-        let len = u32::from_ne_bytes(*len);
+        let len = u32::from_le_bytes(*len);
         self.taken += size_of::<u32>() as u32 + len;
         Some([rest.get(..len as usize)?, self.news.wire(), b"]"])
     }
