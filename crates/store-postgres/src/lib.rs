@@ -27,6 +27,7 @@ use parts::{PartGrid, Parts};
 use pool::Pool;
 use replica::{QuerySessions, Replica};
 use search::Sessions as _;
+use search::recent::RecentRecords;
 use session::{Connector, DatabaseSession, StatementError};
 pub use shown::{is_database, shown};
 use state::{PostgresState, ShelfProperties};
@@ -231,6 +232,7 @@ impl PostgresStore {
             current: CurrentPosition::new(lines, seq),
             room: Arc::new(Semaphore::new(search::KEPT_ALL_BYTES)),
             known: Mutex::default(),
+            recent: RecentRecords::default(),
             density: Mutex::default(),
             away: Mutex::default(),
             has_failed: AtomicBool::new(false),
@@ -378,6 +380,8 @@ impl Store for PostgresStore {
             known.old = std::mem::take(&mut known.young);
         }
         drop(known);
+        self.inner.recent.remove(carried.kept.iter().copied());
+        self.inner.forget_recent(&carried.committed.before);
         self.inner.current.reached(carried.line, carried.seq);
         self.inner.current.caught_up();
         Ok(carried.committed)
@@ -454,10 +458,12 @@ impl Store for PostgresStore {
     }
 
     fn news(&self) -> Vec<NumberedRecord> {
-        listen::news(&self.inner).unwrap_or_else(|fault| {
+        let news = listen::news(&self.inner).unwrap_or_else(|fault| {
             tracing::debug!(%fault, "what others have put is delivered later");
             Vec::new()
-        })
+        });
+        self.inner.forget_recent(&news);
+        news
     }
 
     fn on_news(&self, wake: Box<dyn Fn() + Send>) {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32};
 
 use hark_archive::effects::Rules;
-use hark_archive::{Query, TextSource};
+use hark_archive::store::NumberedRecord;
+use hark_archive::{Query, Record, TextSource};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
@@ -14,8 +15,10 @@ use crate::parts::{PartGrid, Parts};
 use crate::pool::Pool;
 use crate::replica::Replica;
 use crate::search::SqlQuery;
+use crate::search::recent::RecentRecords;
 use crate::search::windows::RecordDensity;
 use crate::terms::DatabaseTermHasher;
+use crate::time::{IndexKey, to_db};
 
 /// The state that the threads of a shelf share.
 pub(crate) struct PostgresState {
@@ -32,6 +35,8 @@ pub(crate) struct PostgresState {
     /// The number up to which searches see puts.
     pub(crate) current: CurrentPosition,
     pub(crate) known: Mutex<RecentIds>,
+    /// Records that searches have fetched lately.
+    pub(crate) recent: RecentRecords,
     /// Permits for bytes of records that searches keep between slices, beyond what each may keep.
     pub(crate) room: Arc<Semaphore>,
     /// How densely records lie in time, as searches of distributed tables found lately.
@@ -73,6 +78,13 @@ impl PostgresState {
     /// Forgets the known ids, whose records other processes may have deleted.
     pub(crate) fn forget_known(&self) {
         *self.known.lock() = RecentIds::default();
+    }
+
+    /// Forgets what was fetched of records that were put, perhaps once more.
+    pub(crate) fn forget_recent(&self, put: &[NumberedRecord]) {
+        let records = put.iter().filter_map(|(_, bytes)| Record::new(bytes).ok());
+        let key = |record: Record<'_>| IndexKey { time: to_db(record.time()), id: *record.id() };
+        self.recent.remove(records.map(key));
     }
 
     /// Returns the texts of this process, if the database has the words of these and no others.

@@ -15,7 +15,7 @@ pub(crate) fn from_db(time: i64) -> u64 {
 }
 
 /// A record's position in the indices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct IndexKey {
     pub(crate) time: i64,
     pub(crate) id: [u8; 32],

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use hark_archive::writer::{CommitListener, Writer, WriterOptions as Batches};
 use hark_archive::{CommitError, Id, Outcome, Query, Record, RecordHeader, Store, Write};
+use hark_codec::record::LabelPosition;
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::citus::{CitusCluster, is_installed};
@@ -253,17 +254,15 @@ fn a_part_that_is_old_goes_as_a_whole_but_for_what_is_spared() {
 #[test]
 fn records_whose_part_is_not_where_it_is_thought_to_be_are_found_all_the_same() {
     let database = Cluster::shared().database("parts");
-    let store = PostgresStore::open(
-        &database.url,
-        "nostr",
-        Box::new(NostrRules),
-        &PostgresOptions::default(),
-    );
-    let store = store.expect("opens");
+    let open = || {
+        let (rules, options) = (Box::new(NostrRules), PostgresOptions::default());
+        PostgresStore::open(&database.url, "nostr", rules, &options).expect("opens")
+    };
+    let store = open();
     let puts: Vec<Write> =
         (0..9).map(|n| Write::Put(record(n, n, 1, 1_700_000_000 + u64::from(n)))).collect();
     store.commit(&puts).unwrap();
-    let found = || {
+    let found = |store: &PostgresStore| {
         let labels = vec![hark_archive::LabelSet::one(b't', b"a")];
         let mut search = store.search(&Query { labels, ..Query::default() }).unwrap();
         let mut times = Vec::new();
@@ -274,15 +273,73 @@ fn records_whose_part_is_not_where_it_is_thought_to_be_are_found_all_the_same() 
         search.slice(u64::MAX, &mut sink).unwrap();
         times
     };
-    let said = |form: &str| {
+    let said = |store: &PostgresStore, form: &str| {
         let statements = store.stats().database.unwrap().statements;
         statements.iter().any(|(name, _)| *name == form)
     };
     let newest_first: Vec<u64> = (0..9).rev().map(|n| 1_700_000_000 + n).collect();
-    assert_eq!(found(), newest_first);
-    assert!(said("part_bodies") && !said("bodies"), "it was looked for in its part");
+    assert_eq!(found(&store), newest_first);
+    assert!(
+        said(&store, "part_bodies") && !said(&store, "bodies"),
+        "it was looked for in its part"
+    );
+    // Another process, which knows the parts, and has fetched nothing yet.
+    let other = open();
     let part = database.sql("SELECT tablename FROM pg_tables WHERE tablename ~ '^record_[0-9]+$'");
     database.sql(&format!("ALTER TABLE hark_nostr.{part} RENAME TO elsewhere"));
-    assert_eq!(found(), newest_first);
-    assert!(said("bodies"), "it was looked for in all parts");
+    assert_eq!(found(&other), newest_first);
+    assert!(said(&other, "bodies"), "it was looked for in all parts");
+    assert_eq!(found(&store), newest_first, "what was fetched is kept");
+    assert!(!said(&store, "bodies"));
+}
+
+#[test]
+fn a_record_that_was_deleted_and_put_again_is_read_as_it_is_now() {
+    let database = Cluster::shared().database("again");
+    let open = || {
+        let (rules, options) = (Box::new(NostrRules), PostgresOptions::default());
+        PostgresStore::open(&database.url, "nostr", rules, &options).expect("opens")
+    };
+    let (one, other) = (open(), open());
+    let put = |store: &PostgresStore, wire: &[u8]| {
+        let head = RecordHeader {
+            id: [7; 32],
+            time: 1_700_000_000,
+            author: Some([1; 32]),
+            kind: 1,
+            expires: None,
+        };
+        let mut bytes = Vec::new();
+        let label = (b't', LabelPosition::Bytes(b"a"));
+        hark_codec::record::write(&mut bytes, &head, wire, std::iter::once(label));
+        store.commit(&[Write::Put(bytes.into())]).unwrap();
+    };
+    // So many values that records are fetched by their keys.
+    let values = (b'a'..=b'z').map(|value| [value][..].into()).collect();
+    let labels = vec![hark_archive::LabelSet { name: b't', values }];
+    let query = Query { labels, ..Query::default() };
+    let read = |store: &PostgresStore| {
+        let mut found = Vec::new();
+        let mut sink = |record: &Record<'_>| {
+            found.push(String::from_utf8_lossy(record.wire()).into_owned());
+            ControlFlow::Continue(())
+        };
+        store.search(&query).unwrap().slice(u64::MAX, &mut sink).unwrap();
+        found
+    };
+    let all = Query { ids: Some(vec![[7; 32]]), ..Query::default() };
+    put(&one, b"first");
+    other.news();
+    for store in [&one, &other, &one] {
+        assert_eq!(read(store), ["first"]);
+    }
+    one.commit(&[Write::Erase(all.into())]).unwrap();
+    for store in [&one, &other] {
+        assert!(read(store).is_empty(), "no index names it any more");
+    }
+    put(&one, b"second");
+    other.news();
+    for store in [&one, &other] {
+        assert_eq!(read(store), ["second"]);
+    }
 }

@@ -81,7 +81,7 @@ impl Layout for PlainLayout {
             StatementForm::Bodies(part) => {
                 let record = of_part("record", part);
                 format!(
-                    "SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[]) \
+                    "SELECT v.n, b.body, b.seq FROM unnest($1::bigint[], $2::bytea[]) \
                      WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, \
                      r.terms, r.body FROM {record} r WHERE r.time = v.time AND r.id >= v.id \
                      ORDER BY r.time DESC, r.id LIMIT 1) b \

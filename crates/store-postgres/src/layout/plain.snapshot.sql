@@ -97,9 +97,9 @@ SELECT coalesce(sum(r.rows), 0)::bigint FROM unnest($1::bigint[]) AS v(term) CRO
 -- AuthorSizeBut
 SELECT coalesce(sum(r.rows), 0)::bigint FROM unnest($1::bytea[]) AS v(author) CROSS JOIN unnest($3::int[], $4::int[]) AS k(first, last) CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT 1 FROM record r WHERE r.author = v.author AND r.kind >= k.first AND r.kind <= k.last LIMIT $2) r) r
 -- Bodies(None)
-SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, r.terms, r.body FROM record r WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4)
+SELECT v.n, b.body, b.seq FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, r.terms, r.body FROM record r WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4)
 -- Bodies(Some(7))
-SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, r.terms, r.body FROM record_7 r WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4)
+SELECT v.n, b.body, b.seq FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, r.terms, r.body FROM record_7 r WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4)
 -- Begin
 BEGIN
 -- Lock

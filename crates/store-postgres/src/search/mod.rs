@@ -20,6 +20,7 @@ use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::time::IndexKey;
 use crate::words::mark::mark;
+use recent::FetchedRecord;
 use walk::{GatherResult, IndexWalk, PageWalk};
 use windows::WindowWalk;
 use words::WordWalk;
@@ -31,6 +32,7 @@ pub(crate) use several::Finders;
 mod asked;
 mod plan;
 mod pooled;
+pub(crate) mod recent;
 mod several;
 mod walk;
 pub(crate) mod windows;
@@ -263,16 +265,34 @@ impl Finder {
         if session.layout().is_distributed() {
             return self.fetch_placed(&keys, session);
         }
-        let parts = inner.parts();
-        let rows = match self.rows(&keys, &|key| parts.of_time(key.time), session) {
-            // A part may have been dropped, or not have reached a lagging replica.
-            Err(StatementError::Missing(_)) => self.rows(&keys, &|_| None, session)?,
-            rows => rows?,
+        let mut found: Vec<(usize, Arc<[u8]>)> = Vec::new();
+        // Words are looked for beside the records.
+        let may_be_known = self.asked.probes.is_empty();
+        let missing: Vec<usize> = if may_be_known {
+            inner.recent.find(&keys, self.asked.seq, |at, body| found.push((at, body)))
+        } else {
+            (0..count).collect()
         };
-        let mut found: Vec<(usize, &[u8])> =
-            rows.iter().map(|(index, row)| (*index, row.get(1))).collect();
+        if !missing.is_empty() {
+            let some: Vec<IndexKey> = missing.iter().map(|&at| keys[at]).collect();
+            let parts = inner.parts();
+            let rows = match self.rows(&some, &|key| parts.of_time(key.time), session) {
+                // A part may have been dropped, or not have reached a lagging replica.
+                Err(StatementError::Missing(_)) => self.rows(&some, &|_| None, session)?,
+                rows => rows?,
+            };
+            let body = |(at, row): &(usize, Row)| (missing[*at], row.get::<_, &[u8]>(1).into());
+            let fetched: Vec<(usize, Arc<[u8]>)> = rows.iter().map(body).collect();
+            if may_be_known {
+                let record = |((at, row), (_, body)): (&(usize, Row), &(usize, Arc<[u8]>))| {
+                    (some[*at], FetchedRecord { seq: row.get(2), body: Arc::clone(body) })
+                };
+                inner.recent.keep(rows.iter().zip(&fetched).map(record));
+            }
+            found.extend(fetched);
+        }
         found.sort_unstable_by_key(|(index, _)| *index);
-        let bodies = found.into_iter().map(|(_, body)| body);
+        let bodies = found.iter().map(|(_, body)| &**body);
         let found = matching(&self.asked, bodies, &mut self.visited)?;
         (self.fetched, self.matched) = (self.fetched + count, self.matched + found.len());
         self.bodies.extend(found);
