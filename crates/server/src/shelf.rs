@@ -46,7 +46,7 @@ pub trait Subscribers: Send + Sync {
     /// that is never stored.
     fn publish(&self, seq: Option<u64>, record: &Record<'_>);
 
-    /// Runs `publish`, which publishes several records and answers their senders.
+    /// Runs `publish`, which publishes records and answers their senders, and never waits.
     fn together(&self, publish: &mut dyn FnMut()) {
         publish();
     }
@@ -184,7 +184,8 @@ impl Shelf {
 
     /// Sends a record that is never stored to subscribers, here and in sibling processes.
     pub fn pass_on(&self, record: &Record<'_>) {
-        self.subscribers.publish(None, record);
+        self.subscribers.together(&mut || self.subscribers.publish(None, record));
+        // Not within the other: it may wait for another process.
         self.siblings.pass_on(record, None);
     }
 

@@ -133,7 +133,11 @@ enum IndexingState {
 
 /// The most filters of the newest subscriptions, as each is compared with each new record. If there
 /// are more, the oldest subscription enters its lists.
-const NEWEST_MAX: usize = 64;
+const NEWEST_MAX: usize = 32;
+/// The most filters of a subscription that is one of the newest, and their values. One with more is
+/// entered at once, in steps for which its own client waits: it would make many others enter.
+const SMALL_FILTERS: usize = 4;
+const SMALL_VALUES: usize = 256;
 
 /// Lists of the index that are changed while its lock is held once: a subscription to thousands of
 /// authors must not hold up the writer or another client.
@@ -205,8 +209,9 @@ impl LiveIndex {
         }
         let seam = Mutex::new(Seam::new(queries.len(), held_bytes_max));
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        // A subscription to very many values is entered in steps, for which its own client waits.
-        let is_small = index::lists(&queries) <= LISTS_AT_ONCE;
+        let is_small = queries.len() <= SMALL_FILTERS
+            && queries.iter().map(Query::values).sum::<usize>() <= SMALL_VALUES
+            && index::lists(&queries) <= LISTS_AT_ONCE;
         let state = if is_small {
             IndexingState::Newest
         } else {
@@ -311,8 +316,8 @@ impl SubscriptionHandle {
     }
 
     /// Enters a subscription to many values further into the index, or others that it makes too many.
-    /// Returns true once no record is missed; only then may searches be opened. Each call takes about a
-    /// tenth of a millisecond at most.
+    /// Returns true once that is done; only then is no record missed, and may searches be opened. Each
+    /// call takes about a tenth of a millisecond at most.
     pub fn enter(&self) -> bool {
         self.0.enter()
     }

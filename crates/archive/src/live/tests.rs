@@ -151,6 +151,20 @@ fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
         let all = (from..from + 1_000).map(author).collect();
         vec![kinds(&[9]), Query { authors: Some(all), ..Query::default() }]
     };
+    let is_listed = |queries| {
+        let live = Arc::new(LiveIndex::default());
+        let (_handle, _) = listen(&live, queries);
+        let is_listed = live.index.read().newest.len() == 0;
+        is_listed
+    };
+    let values = || (0..300_u16).map(|n| n.to_be_bytes()[..].into()).collect();
+    assert!(is_listed(vec![Query { kinds: Some((0..300).collect()), ..Query::default() }]));
+    assert!(is_listed(vec![Query {
+        labels: vec![LabelSet { name: b'p', values: values() }, LabelSet::one(b't', b"x")],
+        ..Query::default()
+    }]));
+    assert!(is_listed((0..5).map(|n| kinds(&[n])).collect()));
+    assert!(!is_listed((0..4).map(|n| kinds(&[n])).collect()));
     let publish_from = |author: u8| publish(&live, None, &record(author, author, 1, &[]));
     let begin = |queries| {
         let sink = RecordingSink::default();

@@ -2,7 +2,6 @@
 //! and refusals are sent at once, as OK or CLOSED where the message has an id to answer.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
@@ -51,7 +50,8 @@ pub(crate) struct MessageHandler {
     rated: RatedConnection,
     /// The address that the memory of this session's questions is charged to.
     address: Option<ClientAddress>,
-    subs: HashMap<Box<str>, Arc<SessionSubscription>>,
+    /// In no order. Most clients have few.
+    subs: Vec<Arc<SessionSubscription>>,
     comparisons: Comparisons,
     own: OwnQuestions,
 }
@@ -98,7 +98,7 @@ impl MessageHandler {
             caller,
             rated,
             address,
-            subs: HashMap::new(),
+            subs: Vec::new(),
             comparisons,
             own: OwnQuestions::default(),
         }
@@ -106,7 +106,7 @@ impl MessageHandler {
 
     /// Ends every subscription and comparison.
     pub(crate) fn end_all(&mut self) {
-        for (_, sub) in self.subs.drain() {
+        for sub in self.subs.drain(..) {
             sub.end(&self.relay.readers);
         }
         self.comparisons.end_all();
@@ -263,7 +263,7 @@ impl MessageHandler {
     fn req(&mut self, id: &str, filters: &[Filter], bytes: usize) -> Result<(), String> {
         let queries = self.queries(id, filters)?;
         self.end(id);
-        self.subs.retain(|_, sub| !sub.is_over());
+        self.subs.retain(|sub| !sub.is_over());
         let settings = self.relay.settings();
         let limits = &settings.limits;
         let bound = limits.subscriptions_max;
@@ -271,7 +271,7 @@ impl MessageHandler {
             return Err(format!("blocked: more than {bound} subscriptions; close some"));
         }
         let bound = limits.subscription_bytes_max;
-        if self.subs.values().map(|sub| sub.bytes()).sum::<usize>() + bytes > bound {
+        if self.subs.iter().map(|sub| sub.bytes()).sum::<usize>() + bytes > bound {
             return Err(format!("blocked: subscriptions of more than {bound} bytes; close some"));
         }
         let memory = self.memory(bytes, filters.len())?;
@@ -282,7 +282,7 @@ impl MessageHandler {
             &self.relay,
             queries.clone(),
         );
-        self.subs.insert(id.into(), Arc::clone(&sub));
+        self.subs.push(Arc::clone(&sub));
         let permit = self.outbox.permit(RequestKind::Search);
         let rooms = filters.iter().map(|filter| query::room(filter, limits));
         let cost = QuestionCost::new(&self.relay.metrics, self.rated.clone());
@@ -395,8 +395,8 @@ impl MessageHandler {
     }
 
     fn end(&mut self, id: &str) {
-        if let Some(sub) = self.subs.remove(id) {
-            sub.end(&self.relay.readers);
+        if let Some(at) = self.subs.iter().position(|sub| sub.id() == id) {
+            self.subs.swap_remove(at).end(&self.relay.readers);
         }
     }
 

@@ -323,12 +323,12 @@ impl<'a> VerifyWorker<'a> {
             }
             match purpose {
                 EventPurpose::Keep(record) => self.submit(id, kind, record, from),
-                EventPurpose::PassOn(record) => outbox::together(|| {
+                EventPurpose::PassOn(record) => {
                     if let Ok(record) = Record::new(&record) {
                         self.parts.shelf.pass_on(&record);
                     }
                     from.accepted(&id, kind);
-                }),
+                }
                 EventPurpose::Prove => {
                     let keys_max = self.parts.settings.load().limits.auth_keys_max;
                     let proven = from.caller.prove(&key, keys_max);

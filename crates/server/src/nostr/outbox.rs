@@ -94,6 +94,7 @@ pub(crate) struct LiveDelivery {
     news: NewRecord,
     /// For each subscription `["EVENT","sub",`, after its length in four bytes.
     opens: Vec<u8>,
+    /// Messages that were not taken.
     count: u32,
     /// The first bytes of `opens`, whose messages were taken.
     taken: u32,
@@ -113,12 +114,14 @@ impl LiveDelivery {
         self.count += 1;
     }
 
-    /// Takes the message to the next subscription, in pieces.
-    pub(crate) fn take(&mut self) -> Option<[&[u8]; 3]> {
+    /// Takes the message to the next subscription, in pieces, and what the item counts less from then on.
+    pub(crate) fn take(&mut self) -> Option<([&[u8]; 3], OutboxWeight)> {
         let (len, rest) = self.opens.get(self.taken as usize..)?.split_first_chunk()?;
         let len = u32::from_le_bytes(*len);
         self.taken += size_of::<u32>() as u32 + len;
-        Some([rest.get(..len as usize)?, self.news.wire(), b"]"])
+        self.count -= 1;
+        let taken = OutboxWeight { size: self.news.size(), own: 0 };
+        Some(([rest.get(..len as usize)?, self.news.wire(), b"]"], taken))
     }
 
     /// Whether the messages to all subscriptions were taken.
@@ -333,7 +336,7 @@ impl Outbox {
         queue.slow
     }
 
-    /// Wakes the session's task, so that it reads the outbox; within [`together`], at its end.
+    /// Wakes the session's task, so that it reads the outbox; within [`together`], as that says.
     pub(crate) fn wake(&self) {
         if self.is_polled() {
             return;

@@ -108,6 +108,10 @@ impl SessionSubscription {
         self.end(readers);
     }
 
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -87,7 +87,7 @@ struct SentCounts {
     /// Messages with a live event.
     live: u64,
     text_bytes: u64,
-    /// Weight of the parts that were fed completely.
+    /// Weight of what was fed.
     done: OutboxWeight,
 }
 
@@ -431,9 +431,10 @@ impl OutgoingItems {
     /// Puts the next item on the socket; of a live event, the message to one subscription.
     fn feed(&mut self, socket: &mut Socket, sent: &mut SentCounts) {
         if let Some(OutboxItem::Live(live)) = self.parts.front_mut() {
-            if let Some(pieces) = live.take() {
+            if let Some((pieces, weight)) = live.take() {
                 sent.feed(socket, &pieces);
                 sent.live += 1;
+                sent.done.add(weight);
             }
             if !live.is_taken() {
                 return;

@@ -281,15 +281,16 @@ impl Finder {
                 Err(StatementError::Missing(_)) => self.rows(&some, &|_| None, session)?,
                 rows => rows?,
             };
-            let body = |(at, row): &(usize, Row)| (missing[*at], row.get::<_, &[u8]>(1).into());
-            let fetched: Vec<(usize, Arc<[u8]>)> = rows.iter().map(body).collect();
+            let record = |(at, row): &(usize, Row)| {
+                let seq = if may_be_known { row.get(2) } else { 0 };
+                (missing[*at], FetchedRecord { seq, body: row.get::<_, &[u8]>(1).into() })
+            };
+            let fetched: Vec<(usize, FetchedRecord)> = rows.iter().map(record).collect();
             if may_be_known {
-                let record = |((at, row), (_, body)): (&(usize, Row), &(usize, Arc<[u8]>))| {
-                    (some[*at], FetchedRecord { seq: row.get(2), body: Arc::clone(body) })
-                };
-                inner.recent.keep(rows.iter().zip(&fetched).map(record));
+                let records = fetched.iter().map(|(at, record)| (keys[*at], record.clone()));
+                inner.recent.keep(records);
             }
-            found.extend(fetched);
+            found.extend(fetched.into_iter().map(|(at, record)| (at, record.body)));
         }
         found.sort_unstable_by_key(|(index, _)| *index);
         let bodies = found.iter().map(|(_, body)| &**body);
