@@ -26,7 +26,7 @@ const BYTES_MAX: usize = 64 << 20;
 pub(crate) fn run(args: &NullArgs) -> anyhow::Result<ExitCode> {
     let listener = TcpListener::bind(("127.0.0.1", args.port))
         .with_context(|| format!("port {} is not free", args.port))?;
-    let listeners = Arc::new(Listeners::default());
+    let listeners = Arc::new(ListeningStreams::default());
     println!("ws://{}", listener.local_addr()?);
     std::io::stdout().flush()?;
     for stream in listener.incoming() {
@@ -42,20 +42,20 @@ pub(crate) fn run(args: &NullArgs) -> anyhow::Result<ExitCode> {
 
 /// The subscriptions to each author, by connection.
 #[derive(Default)]
-struct Listeners(RwLock<HashMap<Vec<u8>, Vec<Listener>>>);
+struct ListeningStreams(RwLock<HashMap<Vec<u8>, Vec<ListeningStream>>>);
 
-struct Listener {
+struct ListeningStream {
     stream: Arc<TcpStream>,
     subscriptions: Vec<Vec<u8>>,
 }
 
-impl Listeners {
+impl ListeningStreams {
     fn add(&self, stream: &Arc<TcpStream>, author: &[u8], subscription: &[u8]) {
         let mut all = self.0.write();
         let of = all.entry(author.to_vec()).or_default();
         let at = of.iter().position(|listener| Arc::ptr_eq(&listener.stream, stream));
         let at = at.unwrap_or_else(|| {
-            of.push(Listener { stream: Arc::clone(stream), subscriptions: Vec::new() });
+            of.push(ListeningStream { stream: Arc::clone(stream), subscriptions: Vec::new() });
             of.len() - 1
         });
         of[at].subscriptions.push(subscription.to_vec());
@@ -77,7 +77,7 @@ impl Listeners {
 }
 
 /// Answers one connection, until it ends.
-fn serve(stream: &Arc<TcpStream>, listeners: &Listeners) -> std::io::Result<()> {
+fn serve(stream: &Arc<TcpStream>, listeners: &ListeningStreams) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut read = Vec::with_capacity(64 << 10);
     let mut buffer = vec![0; 64 << 10];
@@ -259,7 +259,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let stream = Arc::new(listener.accept().unwrap().0);
-        let listeners = Listeners::default();
+        let listeners = ListeningStreams::default();
         let text = br#"["REQ","s1",{"authors":["aa"],"kinds":[1]}]"#;
         for sub in [subscription(text).unwrap(), b"s2"] {
             listeners.add(&stream, value_after(text, b"\"authors\":[\"").unwrap(), sub);
