@@ -36,6 +36,7 @@ pub(crate) fn explain(
         let Some(mut finder) = finder.take() else {
             return Err(StatementError::Away("the connection was lost; ask again".into()));
         };
+        finder.fetch_all();
         session.traced(|session| {
             finder.slice(inner, u64::MAX, session, &mut |_| ControlFlow::Continue(()))?;
             Ok(finder)

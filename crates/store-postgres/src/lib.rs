@@ -380,8 +380,11 @@ impl Store for PostgresStore {
             known.old = std::mem::take(&mut known.young);
         }
         drop(known);
-        self.inner.recent.remove(carried.kept.iter().copied());
-        self.inner.forget_recent(&carried.committed.before);
+        // Numbers of a batch follow one another.
+        let least = carried.seq - i64::try_from(carried.kept.len()).unwrap_or(0) + 1;
+        self.inner.recent.remove(carried.deleted.iter().copied());
+        self.inner.recent.put(carried.kept.iter().map(|key| (*key, least)));
+        self.inner.were_put(&carried.committed.before);
         self.inner.current.reached(carried.line, carried.seq);
         self.inner.current.caught_up();
         Ok(carried.committed)
@@ -462,7 +465,7 @@ impl Store for PostgresStore {
             tracing::debug!(%fault, "what others have put is delivered later");
             Vec::new()
         });
-        self.inner.forget_recent(&news);
+        self.inner.were_put(&news);
         news
     }
 

@@ -131,6 +131,7 @@ pub(crate) fn follow(
     let Some(lost) = inner.current.go_over(lines) else { return Ok(false) };
     // The known records may have been deleted there.
     inner.forget_known();
+    inner.recent.clear();
     if lost == 0 {
         tracing::info!(
             "the database was started anew, or another took its place; nothing was lost"

@@ -80,11 +80,17 @@ impl PostgresState {
         *self.known.lock() = RecentIds::default();
     }
 
-    /// Forgets what was fetched of records that were put, perhaps once more.
-    pub(crate) fn forget_recent(&self, put: &[NumberedRecord]) {
-        let records = put.iter().filter_map(|(_, bytes)| Record::new(bytes).ok());
-        let key = |record: Record<'_>| IndexKey { time: to_db(record.time()), id: *record.id() };
-        self.recent.remove(records.map(key));
+    /// Notes that other processes have put records, perhaps once more.
+    pub(crate) fn were_put(&self, puts: &[NumberedRecord]) {
+        let put = |(seq, bytes): &NumberedRecord| {
+            let record = Record::new(bytes).ok()?;
+            let key = IndexKey { time: to_db(record.time()), id: *record.id() };
+            // This process's numbers are never below the database's; after a failover they are above
+            // them, and these records are not kept.
+            Some((key, i64::try_from(*seq).ok()?))
+        };
+        let puts: Vec<(IndexKey, i64)> = puts.iter().filter_map(put).collect();
+        self.recent.put(puts.into_iter());
     }
 
     /// Returns the texts of this process, if the database has the words of these and no others.

@@ -1,9 +1,10 @@
 //! Records that were fetched lately, by their keys, so that they need not be fetched again.
 //!
-//! A key that was read from an index names a record that the database has, and a record never changes.
-//! So only what is read of an index says which records there are, and nothing has to be removed here for
-//! what is deleted. A record that was deleted can be put once more, with the same id but
-//! another number and other bytes (a signature, white space); then the earlier one is removed here.
+//! A key that was just read from an index names a record that the database has, and a record never
+//! changes. So what is read of an index says which records there are, and nothing depends on hearing of
+//! what is deleted. A record that was deleted can be put once more, with the same id but another number
+//! and other bytes (a signature, white space). So the number of each put is noted here, and a record with
+//! a lower one, which a search or a replica may have read before, is not kept.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,12 +32,23 @@ pub(crate) struct RecentRecords {
     bytes_max: usize,
 }
 
+type Generation = HashMap<IndexKey, RecentRecord>;
+
+/// A record, or the least number that a record with this key has.
+#[derive(Clone)]
+struct RecentRecord {
+    seq: i64,
+    body: Option<Arc<[u8]>>,
+}
+
 #[derive(Default)]
 struct Generations {
-    young: HashMap<IndexKey, FetchedRecord>,
-    old: HashMap<IndexKey, FetchedRecord>,
+    young: Generation,
+    old: Generation,
     /// Bytes of the younger generation.
     bytes: usize,
+    /// Generations to be dropped once nobody waits for that.
+    gone: Vec<Generation>,
 }
 
 impl Default for RecentRecords {
@@ -54,39 +66,64 @@ impl RecentRecords {
         seq: i64,
         mut each: impl FnMut(usize, Arc<[u8]>),
     ) -> Vec<usize> {
-        let mut all = self.generations.lock();
-        let mut missing = Vec::new();
-        for (at, key) in keys.iter().enumerate() {
-            match all.find(key, self.bytes_max) {
-                Some(record) if record.seq <= seq => each(at, record.body),
-                _ => missing.push(at),
+        self.with(|all| {
+            let mut missing = Vec::new();
+            for (at, key) in keys.iter().enumerate() {
+                match all.find(key, self.bytes_max) {
+                    Some(RecentRecord { seq: own, body: Some(body) }) if own <= seq => {
+                        each(at, body);
+                    }
+                    _ => missing.push(at),
+                }
             }
-        }
-        missing
+            missing
+        })
     }
 
     /// Keeps records that were fetched.
     pub(crate) fn keep(&self, records: impl Iterator<Item = (IndexKey, FetchedRecord)>) {
-        let mut all = self.generations.lock();
-        for (key, record) in records {
-            all.insert(key, record, self.bytes_max);
-        }
+        self.with(|all| {
+            for (key, FetchedRecord { seq, body }) in records {
+                if all.find(&key, self.bytes_max).is_none_or(|known| known.seq <= seq) {
+                    all.insert(key, RecentRecord { seq, body: Some(body) }, self.bytes_max);
+                }
+            }
+        });
     }
 
-    /// Removes records whose ids were put, perhaps once more.
-    pub(crate) fn remove(&self, keys: impl Iterator<Item = IndexKey>) {
-        let all = &mut *self.generations.lock();
-        for key in keys {
-            if let Some(record) = all.young.remove(&key) {
-                all.bytes -= bytes(&record);
+    /// Notes that records with these keys were put, perhaps once more, under this number or a higher one.
+    pub(crate) fn put(&self, puts: impl Iterator<Item = (IndexKey, i64)>) {
+        self.with(|all| {
+            for (key, seq) in puts {
+                all.remove(&key);
+                all.insert(key, RecentRecord { seq, body: None }, self.bytes_max);
             }
-            all.old.remove(&key);
-        }
+        });
+    }
+
+    /// Removes records that were deleted.
+    pub(crate) fn remove(&self, keys: impl Iterator<Item = IndexKey>) {
+        self.with(|all| keys.for_each(|key| all.remove(&key)));
+    }
+
+    /// Removes all records, as numbers begin anew.
+    pub(crate) fn clear(&self) {
+        let all = std::mem::take(&mut *self.generations.lock());
+        drop(all);
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Generations) -> T) -> T {
+        let mut all = self.generations.lock();
+        let done = work(&mut all);
+        let gone = std::mem::take(&mut all.gone);
+        drop(all);
+        drop(gone);
+        done
     }
 }
 
 impl Generations {
-    fn find(&mut self, key: &IndexKey, bytes_max: usize) -> Option<FetchedRecord> {
+    fn find(&mut self, key: &IndexKey, bytes_max: usize) -> Option<RecentRecord> {
         if let Some(record) = self.young.get(key) {
             return Some(record.clone());
         }
@@ -95,13 +132,13 @@ impl Generations {
         Some(record)
     }
 
-    fn insert(&mut self, key: IndexKey, record: FetchedRecord, bytes_max: usize) {
+    fn insert(&mut self, key: IndexKey, record: RecentRecord, bytes_max: usize) {
         let added = bytes(&record);
         if added > bytes_max / 16 {
             return;
         }
         if self.bytes + added > bytes_max / 2 {
-            self.old = std::mem::take(&mut self.young);
+            self.gone.push(std::mem::replace(&mut self.old, std::mem::take(&mut self.young)));
             self.bytes = 0;
         }
         self.bytes += added;
@@ -109,10 +146,17 @@ impl Generations {
             self.bytes -= bytes(&before);
         }
     }
+
+    fn remove(&mut self, key: &IndexKey) {
+        if let Some(record) = self.young.remove(key) {
+            self.bytes -= bytes(&record);
+        }
+        self.old.remove(key);
+    }
 }
 
-fn bytes(record: &FetchedRecord) -> usize {
-    record.body.len() + ENTRY_BYTES
+fn bytes(record: &RecentRecord) -> usize {
+    record.body.as_ref().map_or(0, |body| body.len()) + ENTRY_BYTES
 }
 
 #[cfg(test)]
@@ -164,5 +208,23 @@ mod tests {
         recent.remove([key(2), key(3)].into_iter());
         assert!(found(&recent, &[1, 2, 3], 3).is_empty());
         assert_eq!(recent.generations.lock().bytes, 0);
+    }
+
+    #[test]
+    fn what_was_read_before_it_was_put_again_is_not_kept() {
+        let recent = RecentRecords::default();
+        recent.keep([(key(1), record(1, 10))].into_iter());
+        recent.put([(key(1), 5), (key(2), 6)].into_iter());
+        assert!(found(&recent, &[1, 2], i64::MAX).is_empty());
+        // From a replica, or by a search that read it before the put.
+        recent.keep([(key(1), record(1, 10)), (key(2), record(2, 10))].into_iter());
+        assert!(found(&recent, &[1, 2], i64::MAX).is_empty());
+        let again = FetchedRecord { seq: 7, ..record(2, 10) };
+        recent.keep([(key(2), again)].into_iter());
+        assert_eq!(found(&recent, &[1, 2], i64::MAX), [2]);
+        assert!(found(&recent, &[1, 2], 6).is_empty());
+        recent.clear();
+        recent.keep([(key(1), record(1, 10))].into_iter());
+        assert_eq!(found(&recent, &[1, 2], i64::MAX), [1]);
     }
 }

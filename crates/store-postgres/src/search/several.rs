@@ -23,6 +23,11 @@ impl Finders {
         Self { all: some.map(Finder::new).collect(), delivered: 0 }
     }
 
+    /// Has all records fetched, so that the statements are those of a search of the database alone.
+    pub(crate) fn fetch_all(&mut self) {
+        self.all.iter_mut().for_each(Finder::fetch_all);
+    }
+
     pub(crate) fn visited(&self) -> u64 {
         self.all.iter().map(Finder::visited).sum()
     }
