@@ -15,12 +15,24 @@ use crate::query::LazyWords;
 #[derive(Default)]
 pub(super) struct NewestQueries(VecDeque<NewestQuery>);
 
-/// A filter, with what is compared first.
+/// A filter, with what is compared first: most filters differ in their kinds, times or authors.
 struct NewestQuery {
     kinds: u64,
+    /// A bit for each author and for each id, by its first byte. Several share a bit.
+    authors: u64,
+    ids: u64,
     from: u64,
     to: u64,
     filter: ListedQuery,
+}
+
+/// Returns the mask of some keys. All bits, if any key will do.
+fn keys(keys: Option<&Vec<[u8; 32]>>) -> u64 {
+    keys.map_or(u64::MAX, |keys| keys.iter().fold(0, |all, key| all | key_bit(key)))
+}
+
+fn key_bit(key: &[u8; 32]) -> u64 {
+    1 << (key[0] & 63)
 }
 
 impl NewestQueries {
@@ -30,6 +42,8 @@ impl NewestQueries {
             let filter = ListedQuery { subscription: Arc::clone(subscription), query: at };
             self.0.push_back(NewestQuery {
                 kinds: mask(query),
+                authors: keys(query.authors.as_ref()),
+                ids: keys(query.ids.as_ref()),
                 from: query.from,
                 to: query.to,
                 filter,
@@ -58,8 +72,16 @@ impl NewestQueries {
     /// Passes the filters that could match a record to `each`.
     pub(super) fn find(&self, record: &Record<'_>, each: &mut impl FnMut(&ListedQuery)) {
         let (time, kind) = (record.time(), bit(record.kind()));
+        // A filter with authors matches no record without one.
+        let author = record.author().map_or(0, key_bit);
+        let id = key_bit(record.id());
         for one in &self.0 {
-            if one.kinds & kind != 0 && one.from <= time && time <= one.to {
+            if one.kinds & kind != 0
+                && (one.authors & author != 0 || one.authors == u64::MAX)
+                && one.ids & id != 0
+                && one.from <= time
+                && time <= one.to
+            {
                 each(&one.filter);
             }
         }
