@@ -251,14 +251,15 @@ fn a_part_that_is_old_goes_as_a_whole_but_for_what_is_spared() {
     assert_eq!(all(Query::default()), Some(209));
 }
 
+fn open(database: &Database<'_>) -> PostgresStore {
+    let (rules, options) = (Box::new(NostrRules), PostgresOptions::default());
+    PostgresStore::open(&database.url, "nostr", rules, &options).expect("opens")
+}
+
 #[test]
 fn records_whose_part_is_not_where_it_is_thought_to_be_are_found_all_the_same() {
     let database = Cluster::shared().database("parts");
-    let open = || {
-        let (rules, options) = (Box::new(NostrRules), PostgresOptions::default());
-        PostgresStore::open(&database.url, "nostr", rules, &options).expect("opens")
-    };
-    let store = open();
+    let store = open(&database);
     let puts: Vec<Write> =
         (0..9).map(|n| Write::Put(record(n, n, 1, 1_700_000_000 + u64::from(n)))).collect();
     store.commit(&puts).unwrap();
@@ -284,7 +285,7 @@ fn records_whose_part_is_not_where_it_is_thought_to_be_are_found_all_the_same() 
         "it was looked for in its part"
     );
     // Another process, which knows the parts, and has fetched nothing yet.
-    let other = open();
+    let other = open(&database);
     let part = database.sql("SELECT tablename FROM pg_tables WHERE tablename ~ '^record_[0-9]+$'");
     database.sql(&format!("ALTER TABLE hark_nostr.{part} RENAME TO elsewhere"));
     assert_eq!(found(&other), newest_first);
@@ -296,11 +297,7 @@ fn records_whose_part_is_not_where_it_is_thought_to_be_are_found_all_the_same() 
 #[test]
 fn a_record_that_was_deleted_and_put_again_is_read_as_it_is_now() {
     let database = Cluster::shared().database("again");
-    let open = || {
-        let (rules, options) = (Box::new(NostrRules), PostgresOptions::default());
-        PostgresStore::open(&database.url, "nostr", rules, &options).expect("opens")
-    };
-    let (one, other) = (open(), open());
+    let (one, other) = (open(&database), open(&database));
     let put = |store: &PostgresStore, wire: &[u8]| {
         let head = RecordHeader {
             id: [7; 32],
