@@ -16,7 +16,7 @@ use hark_words::NeededWord;
 
 use super::Subscription;
 use super::list::{ListedQuery, QueryList};
-use super::newest::{self, NewestQueries};
+use super::newest::NewestQueries;
 use crate::query::{LabelSet, LazyWords, Query, TextSource};
 
 /// A subscription to the notes of hundreds of authors is hundreds of entries, made and dropped with each question of a
@@ -188,7 +188,13 @@ impl SubscriptionIndex {
                 return;
             }
             compared += 1;
-            if newest::matches(filter, record, &words) {
+            let is_match = filter.query().is_some_and(|query| {
+                // The newest filters are compared whatever the kind.
+                let asked = query.words.as_ref();
+                asked.is_none_or(|asked| asked.texts().has_texts(kind))
+                    && query.matches_with(record, &words)
+            });
+            if is_match {
                 found.push(Arc::clone(&filter.subscription));
             }
         };

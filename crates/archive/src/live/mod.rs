@@ -2,8 +2,9 @@
 //!
 //! A record is compared only with filters that name its id, author, one of its labels or words or
 //! its kind, or that name nothing, and whose time window it lies in, and with those of the newest
-//! subscriptions. All subscriptions that match share the same bytes. Records come in the order of their sequence numbers, from the writer's thread.
-//! Records that are never stored come from any thread and have no number.
+//! subscriptions. All subscriptions that match share the same bytes. Records come in the order of
+//! their sequence numbers, from the writer's thread. Records that are never stored come from any
+//! thread and have no number.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -9,7 +9,6 @@ use hark_codec::record::Record;
 
 use super::Subscription;
 use super::list::{ListedQuery, bit, mask};
-use crate::query::LazyWords;
 
 /// The filters of subscriptions, oldest first.
 #[derive(Default)]
@@ -86,14 +85,4 @@ impl NewestQueries {
             }
         }
     }
-}
-
-/// Whether a record has what a filter asks for.
-pub(super) fn matches(filter: &ListedQuery, record: &Record<'_>, words: &LazyWords) -> bool {
-    filter.query().is_some_and(|query| {
-        let has_texts =
-            |asked: &crate::query::WordCondition| asked.texts().has_texts(record.kind());
-        query.words.as_ref().is_none_or(|asked| has_texts(asked))
-            && query.matches_with(record, words)
-    })
 }

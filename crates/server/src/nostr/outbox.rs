@@ -287,25 +287,19 @@ impl Outbox {
         if let OutboxItem::Page(messages) = &mut part {
             messages.settle(self.is_polled() && self.is_client_up_to_date());
         }
-        let laid = self.lay(over, part);
+        let queue = self.queue.lock();
+        if over.is() {
+            return false;
+        }
+        self.lay_locked(queue, part);
         self.wake();
-        laid
+        true
     }
 
     /// Whether the client has taken all that was put.
     fn is_client_up_to_date(&self) -> bool {
         let queue = self.queue.lock();
         queue.unsent == 0 && queue.weight.size == 0
-    }
-
-    /// Does the same as [`Outbox::put_for`], but leaves it to the caller to call [`Outbox::wake`].
-    fn lay(&self, over: &EndFlag, part: OutboxItem) -> bool {
-        let queue = self.queue.lock();
-        if over.is() {
-            return false;
-        }
-        self.lay_locked(queue, part);
-        true
     }
 
     /// Puts a live event into the outbox for a subscription. Returns whether the caller must call
