@@ -29,7 +29,7 @@ enum WhisperCommand {
 #[derive(Debug, Args)]
 struct EnodeArgs {
     /// Address and port at which clients reach the server [default: `listen` in [whisper]]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDR:PORT")]
     at: Option<SocketAddr>,
     /// Print JSON
     #[arg(long)]

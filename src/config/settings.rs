@@ -66,7 +66,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         doc: "Where Hark listens, and which proxies it trusts.",
         settings: settings! {
             "listen" listen: "Address and port of the relay. 0.0.0.0 stands for every IPv4 address of the machine.";
-            "metrics_listen" metrics.listen: "A separate address and port for /metrics and /healthz, which no other address serves then. Empty: the relay's\naddress serves them.";
+            "metrics_listen" metrics.listen: "A separate address and port for /metrics and /healthz. The relay's address then has no /metrics, but still /healthz.\nEmpty: the relay's address serves both.";
             "metrics_allow" metrics.allow: "Addresses and networks that may read /metrics, e.g. [\"127.0.0.0/8\", \"10.0.0.0/8\"]. A request that comes through a\nproxy is always refused.";
             "trusted_proxies" proxies.trusted: "Addresses and networks of proxies that Hark trusts to name their clients, e.g. [\"127.0.0.1\"] for one on this machine.\nList only proxies that set or extend the header below themselves. Tor and TCP load balancers do not.";
             "proxy_header" proxies.header: "The header in which these proxies name the client: x-forwarded-for, x-real-ip or forwarded. If it lists several\naddresses, the last one that is not a trusted proxy counts.";

@@ -31,7 +31,7 @@ const CONNECTION_MAX: Duration = Duration::from_mins(1);
 /// The addresses that may read `/metrics`, and where it is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricsDoor {
-    /// A separate address for `/metrics` and `/healthz`. No other door serves them then.
+    /// A separate address for `/metrics` and `/healthz`. No other door serves `/metrics` then.
     pub listen: Option<SocketAddr>,
     /// Addresses that may read `/metrics`.
     pub allow: Vec<IpNet>,
