@@ -5,8 +5,8 @@
 //! do not match cost each new record next to nothing. The newest subscriptions are not indexed yet
 //! ([`super::newest`]).
 
-use std::collections::HashMap as StdHashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap as StdHashMap, HashSet};
 use std::hash::Hash;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use hark_words::NeededWord;
 use super::Subscription;
 use super::list::{ListedQuery, QueryList};
 use super::newest::NewestQueries;
-use crate::query::{LabelSet, LazyWords, Query, TextSource};
+use crate::query::{ComparedRecord, LabelSet, Query, TextSource};
 
 /// A subscription to the notes of hundreds of authors is hundreds of entries, made and dropped with each question of a
 /// client that opens its home. The hash has a seed that clients do not know.
@@ -177,22 +177,26 @@ impl SubscriptionIndex {
     }
 
     /// Appends the subscriptions that `record` matches; some may come more than once. Returns how
-    /// many filters were compared with the record.
+    /// many filters were compared with the record: of a record with many labels each only once,
+    /// though it may be in the lists of all of them.
     pub(super) fn find(&self, record: &Record<'_>, found: &mut Vec<Arc<Subscription>>) -> usize {
         let (time, kind) = (record.time(), record.kind());
-        let mut compared = 0;
-        let words = LazyWords::default();
+        let mut comparisons = 0;
+        let compared = ComparedRecord::new(*record);
+        let many_labels = compared.many_labels();
+        let mut done = HashSet::<_, foldhash::quality::RandomState>::default();
         let mut look = |filter: &ListedQuery| {
             let number = filter.subscription.number;
-            if found.last().is_some_and(|last| last.number == number) {
+            if found.last().is_some_and(|last| last.number == number)
+                || many_labels.is_some() && !done.insert(filter.number())
+            {
                 return;
             }
-            compared += 1;
+            comparisons += 1;
             let is_match = filter.query().is_some_and(|query| {
                 // The newest filters are compared whatever the kind.
                 let asked = query.words.as_ref();
-                asked.is_none_or(|asked| asked.texts().has_texts(kind))
-                    && query.matches_with(record, &words)
+                asked.is_none_or(|asked| asked.texts().has_texts(kind)) && compared.matches(query)
             });
             if is_match {
                 found.push(Arc::clone(&filter.subscription));
@@ -207,8 +211,12 @@ impl SubscriptionIndex {
         add(self.ids.get(record.id()));
         add(record.author().and_then(|author| self.authors.get(author)));
         if !self.labels.is_empty() {
-            for (name, value) in record.labels() {
+            let mut look_up = |(name, value): (u8, &[u8])| {
                 add(self.labels.get(&name).and_then(|named| named.get(value)));
+            };
+            match many_labels {
+                Some(labels) => labels.iter().copied().for_each(&mut look_up),
+                None => record.labels().for_each(&mut look_up),
             }
         }
         let are_words_asked = !(self.words.is_empty() && self.beginnings.is_empty());
@@ -217,7 +225,7 @@ impl SubscriptionIndex {
             && texts.has_texts(kind)
         {
             let mut before = "";
-            for word in words.get(record, &**texts).distinct() {
+            for word in compared.words.get(record, &**texts).distinct() {
                 add(self.words.get(word));
                 if !self.beginnings.is_empty() {
                     // What both begin with was looked up for the word before.
@@ -233,7 +241,7 @@ impl SubscriptionIndex {
         }
         add(self.kinds.get(&kind));
         add(Some(&self.all));
-        compared
+        comparisons
     }
 }
 

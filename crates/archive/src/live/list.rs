@@ -27,7 +27,7 @@ pub(super) struct ListedQuery {
 
 impl ListedQuery {
     /// Returns the numbers that identify the entry.
-    fn number(&self) -> (u64, u32) {
+    pub(super) fn number(&self) -> (u64, u32) {
         (self.subscription.number, self.query)
     }
 

@@ -87,10 +87,25 @@ pub trait SubscriptionSink: Send + Sync {
     /// own. So many subscriptions of a client are served at once, and not one after another.
     fn wake(&self);
 
+    /// Counts memory of the subscriber's own, besides the records that all share: for records that are
+    /// held back until the stored ones are sent. Returns false if that is too much.
+    fn hold(&self, bytes: usize) -> bool {
+        let _ = bytes;
+        true
+    }
+
+    /// Counts that much less.
+    fn free(&self, bytes: usize) {
+        let _ = bytes;
+    }
+
     /// Reports that more was held back than the bound allows: the subscriber is too slow. Nothing
     /// is delivered after this.
     fn overflow(&self);
 }
+
+/// Memory that a held-back record takes in the queue of a subscription, which grows by doubling.
+const HELD_BYTES: usize = 2 * size_of::<NewRecord>();
 
 /// All subscriptions of a shelf.
 #[derive(Default)]
@@ -302,11 +317,19 @@ impl Subscription {
         match seam.offer(news, &self.queries) {
             DeliveryAction::Deliver => self.sink.deliver(news),
             DeliveryAction::Nothing => false,
-            DeliveryAction::Overflow => {
+            DeliveryAction::Held if self.sink.hold(HELD_BYTES) => false,
+            DeliveryAction::Held | DeliveryAction::Overflow => {
+                self.sink.free(seam.give_up() * HELD_BYTES);
                 self.sink.overflow();
                 false
             }
         }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.sink.free(self.seam.get_mut().give_up() * HELD_BYTES);
     }
 }
 
@@ -338,16 +361,21 @@ impl SubscriptionHandle {
     /// Delivers the held-back records that were not among the stored ones, then all as they come.
     /// To be called once all stored records are sent. `reached` says how far the answer to each
     /// query went; it is needed only if there are several.
-    pub fn release(&self, reached: Vec<AnswerReach>) {
+    pub fn release(&self, mut reached: Vec<AnswerReach>) {
         let subscription = &self.0.subscription;
-        let mut seam = subscription.seam.lock();
-        // Read under the seam's lock: all records up to this number have been offered.
-        let published = self.0.live.published.load(Ordering::Acquire);
-        let mut must_wake = false;
-        seam.release(reached, published, &subscription.queries, |news| {
-            must_wake |= subscription.sink.deliver(&news);
-        });
-        drop(seam);
+        let (mut must_wake, mut are_all) = (false, false);
+        while !are_all {
+            let mut seam = subscription.seam.lock();
+            // Read under the seam's lock: all records up to this number have been offered.
+            let published = self.0.live.published.load(Ordering::Acquire);
+            let (taken, is_end) =
+                seam.release(&mut reached, published, &subscription.queries, |news| {
+                    must_wake |= subscription.sink.deliver(&news);
+                });
+            drop(seam);
+            subscription.sink.free(taken * HELD_BYTES);
+            are_all = is_end;
+        }
         if must_wake {
             subscription.sink.wake();
         }

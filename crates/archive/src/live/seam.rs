@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 
 use hark_codec::record::Record;
 
-use super::NewRecord;
-use crate::query::{LazyWords, Position, Query, SearchRank};
+use super::{HELD_BYTES, NewRecord};
+use crate::query::{ComparedRecord, Position, Query, SearchRank};
 
 /// How far the stored answer to a query went through the matching records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,29 +32,34 @@ impl AnswerReach {
     /// Returns whether an answer to one of these queries, which went as far as `reached`, passed
     /// `record`. If so, a further query does not send the record.
     pub fn any(reached: &[Self], queries: &[Query], record: &Record<'_>) -> bool {
-        let words = LazyWords::default();
+        let record = ComparedRecord::new(*record);
         let mut all = reached.iter().zip(queries);
-        all.any(|(reach, query)| reach.passed(query, record, &words))
+        all.any(|(reach, query)| reach.passed(query, &record))
     }
 
     /// Returns whether the record matches and the answer passed it.
-    fn passed(self, query: &Query, record: &Record<'_>, words: &LazyWords) -> bool {
-        self.covers(query, record, words) && query.matches_with(record, words)
+    fn passed(self, query: &Query, record: &ComparedRecord<'_>) -> bool {
+        self.covers(query, record) && record.matches(query)
     }
 
     /// Returns whether the answer passed a record, if the record matches.
-    fn covers(self, query: &Query, record: &Record<'_>, words: &LazyWords) -> bool {
+    fn covers(self, query: &Query, compared: &ComparedRecord<'_>) -> bool {
+        let record = compared.record();
         match self {
             Self::Nothing => false,
             Self::UpTo(last) => query.order.compare(&Position::of(record), &last).is_le(),
             Self::UpToRank(last) => {
-                let rank = query.words.as_ref().and_then(|asked| asked.rank_with(record, words));
+                let rank =
+                    query.words.as_ref().and_then(|asked| asked.rank_with(record, &compared.words));
                 rank.is_some_and(|rank| rank <= last)
             }
             Self::All => true,
         }
     }
 }
+
+/// Records that are released while the seam is locked once: the writer must not wait for all of them.
+const RELEASED_AT_ONCE: usize = 16;
 
 pub(super) struct Seam {
     /// Per query, the last number that its search sees. `None` until the search is opened.
@@ -78,6 +83,9 @@ enum DeliveryStage {
 pub(super) enum DeliveryAction {
     Deliver,
     Nothing,
+    /// It is held back.
+    Held,
+    /// More would be held back than the bound allows.
     Overflow,
 }
 
@@ -102,13 +110,12 @@ impl Seam {
                 if seen_by_all(&self.snapshots, news) {
                     return DeliveryAction::Nothing;
                 }
-                *held_bytes += news.size() + size_of::<NewRecord>();
+                *held_bytes += held_size(news);
                 if *held_bytes > *held_bytes_max {
-                    self.stage = DeliveryStage::Over;
                     return DeliveryAction::Overflow;
                 }
                 held.push_back(news.clone());
-                DeliveryAction::Nothing
+                DeliveryAction::Held
             }
             DeliveryStage::Late { reached } => {
                 let new = is_new(&self.snapshots, reached, news, queries);
@@ -122,24 +129,48 @@ impl Seam {
         }
     }
 
-    /// Delivers the held-back records that are new and goes live. `published` is the number up to
-    /// which all records have been offered.
+    /// Takes some of the held-back records, and delivers those that are new. Goes live once there are no
+    /// more. `published` is the number up to which all records have been offered. Returns how many were
+    /// taken, and whether that was all.
     pub(super) fn release(
         &mut self,
-        reached: Vec<AnswerReach>,
+        reached: &mut Vec<AnswerReach>,
         published: u64,
         queries: &[Query],
         mut deliver: impl FnMut(NewRecord),
-    ) {
-        let DeliveryStage::Stored { held, .. } = &mut self.stage else { return };
-        for news in std::mem::take(held) {
-            if is_new(&self.snapshots, &reached, &news, queries) {
+    ) -> (usize, bool) {
+        let DeliveryStage::Stored { held, held_bytes, .. } = &mut self.stage else {
+            return (0, true);
+        };
+        let some = held.len().min(RELEASED_AT_ONCE);
+        for news in held.drain(..some) {
+            *held_bytes -= held_size(&news);
+            if is_new(&self.snapshots, reached, &news, queries) {
                 deliver(news);
             }
         }
-        let settled = published >= last(&self.snapshots);
-        self.stage = if settled { DeliveryStage::Live } else { DeliveryStage::Late { reached } };
+        let are_all = held.is_empty();
+        if are_all {
+            let settled = published >= last(&self.snapshots);
+            let reached = std::mem::take(reached);
+            self.stage =
+                if settled { DeliveryStage::Live } else { DeliveryStage::Late { reached } };
+        }
+        (some, are_all)
     }
+
+    /// Drops the held-back records, delivers nothing from then on, and returns how many they were.
+    pub(super) fn give_up(&mut self) -> usize {
+        match std::mem::replace(&mut self.stage, DeliveryStage::Over) {
+            DeliveryStage::Stored { held, .. } => held.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// Returns what a held-back record counts as.
+fn held_size(news: &NewRecord) -> usize {
+    news.size() + HELD_BYTES
 }
 
 /// Returns the highest number that any search sees.
@@ -164,9 +195,9 @@ fn is_new(
         return snapshot.is_none_or(|seen| seq > seen);
     }
     let Some(record) = news.record() else { return false };
-    let words = LazyWords::default();
+    let record = ComparedRecord::new(record);
     let unseen = |(snapshot, query): (&Option<u64>, &Query)| {
-        snapshot.is_none_or(|seen| seq > seen) && query.matches_with(&record, &words)
+        snapshot.is_none_or(|seen| seq > seen) && record.matches(query)
     };
     if !snapshots.iter().zip(queries).any(unseen) {
         return false;
@@ -174,7 +205,7 @@ fn is_new(
     // The first query whose answer passed the record sent it, if its search saw it; later queries
     // left it out because of [`AnswerReach::any`].
     let mut all = reached.iter().zip(queries).zip(snapshots);
-    let first = all.find(|((reach, query), _)| reach.passed(query, &record, &words));
+    let first = all.find(|((reach, query), _)| reach.passed(query, &record));
     !first.is_some_and(|(_, snapshot)| snapshot.is_some_and(|seen| seq <= seen))
 }
 

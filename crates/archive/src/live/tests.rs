@@ -22,9 +22,13 @@ fn publish(live: &LiveIndex, seq: Option<u64>, bytes: &[u8]) {
     live.publish(seq, &Record::new(bytes).unwrap());
 }
 
-/// A sink: the bytes delivered, the number of overflows, and of deliveries since the last wake.
+/// Bytes that a sink lets be held back.
+const HOLD_MAX: usize = 1000 * HELD_BYTES;
+
+/// A sink: the bytes delivered, the number of overflows, and of deliveries since the last wake, and the
+/// bytes held back.
 #[derive(Clone, Default)]
-struct RecordingSink(Arc<Mutex<Vec<u8>>>, Arc<AtomicUsize>, Arc<AtomicUsize>);
+struct RecordingSink(Arc<Mutex<Vec<u8>>>, Arc<AtomicUsize>, Arc<AtomicUsize>, Arc<AtomicUsize>);
 
 impl RecordingSink {
     fn received(&self) -> Vec<u8> {
@@ -42,6 +46,14 @@ impl SubscriptionSink for RecordingSink {
 
     fn wake(&self) {
         self.2.store(0, Ordering::Relaxed);
+    }
+
+    fn hold(&self, bytes: usize) -> bool {
+        self.3.fetch_add(bytes, Ordering::Relaxed) + bytes <= HOLD_MAX
+    }
+
+    fn free(&self, bytes: usize) {
+        self.3.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     fn overflow(&self) {
@@ -330,6 +342,46 @@ fn compared(live: &LiveIndex, bytes: &[u8]) -> (usize, usize) {
     let index = live.index.read();
     let compared = index.find(&Record::new(bytes).unwrap(), &mut found);
     (compared, found.len())
+}
+
+/// A record may be in the list of each of its labels, and name one many times.
+#[test]
+fn a_record_of_many_labels_is_compared_with_each_filter_once() {
+    let live = Arc::new(LiveIndex::default());
+    let values: Vec<Box<[u8]>> = (0..60_u8).map(|n| [n].into()).collect();
+    let tags = LabelSet { name: b't', values: values.clone() };
+    let others = LabelSet { name: b'u', values: (0..80).map(|n| [b'x', n].into()).collect() };
+    let query = Query { labels: vec![tags, others], ..Query::default() };
+    let _handles: Vec<_> = (0..40).map(|_| listen(&live, vec![query.clone()]).0).collect();
+    let mut labels: Vec<_> = values.iter().chain(&values).map(|value| (b't', &**value)).collect();
+    assert_eq!(compared(&live, &record(1, 1, 1, &labels)), (40, 0));
+    labels.push((b'u', &[b'x', 7]));
+    assert_eq!(compared(&live, &record(1, 1, 1, &labels)), (40, 40));
+}
+
+/// What is held back is counted until it is released or the subscription has ended, and bounded.
+#[test]
+fn what_is_held_back_is_counted_and_released_in_steps() {
+    let live = Arc::new(LiveIndex::default());
+    let put = |from: u64, to: u64| {
+        (from..to).for_each(|seq| publish(&live, Some(seq), &record(seq as u8, 1, 1, &[])));
+    };
+    let held = |sink: &RecordingSink| sink.3.load(Ordering::Relaxed) / HELD_BYTES;
+    let (handle, sink) = listen(&live, vec![kinds(&[1]), authors(&[1])]);
+    let (ended, other) = listen(&live, vec![kinds(&[1])]);
+    put(1, 101);
+    assert_eq!((held(&sink), held(&other)), (100, 100));
+    handle.release(vec![AnswerReach::Nothing; 2]);
+    assert_eq!(sink.received(), (1..101).collect::<Vec<u8>>());
+    put(101, 103);
+    assert_eq!(sink.received(), [101, 102]);
+    drop(ended);
+    assert_eq!((held(&sink), held(&other)), (0, 0));
+    let (_slow, sink) = listen(&live, vec![kinds(&[1])]);
+    put(103, 103 + 1000);
+    assert_eq!((held(&sink), sink.1.load(Ordering::Relaxed)), (1000, 0));
+    put(1103, 1105);
+    assert_eq!((held(&sink), sink.1.load(Ordering::Relaxed)), (0, 1), "too much, said once");
 }
 
 #[test]

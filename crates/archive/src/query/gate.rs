@@ -37,9 +37,18 @@ impl Gate {
 
     /// Returns whether the readers may see `record`.
     pub fn lets_see(&self, record: &Record<'_>) -> bool {
+        self.lets_see_if(record, &|set| carries(record, set))
+    }
+
+    /// Does the same, where `carries` says whether the record has a label of a set.
+    pub(super) fn lets_see_if(
+        &self,
+        record: &Record<'_>,
+        carries: &impl Fn(&LabelSet) -> bool,
+    ) -> bool {
         self.kinds.binary_search(&record.kind()).is_err()
             || record.author().is_some_and(|author| self.readers.binary_search(author).is_ok())
-            || carries(record, &self.addressed)
+            || carries(&self.addressed)
     }
 }
 

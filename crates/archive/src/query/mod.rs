@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hark_codec::record::{Id, Key, Record};
 use plan::Set;
 
+mod compared;
 pub mod cursor;
 mod excluded;
 pub mod explain;
@@ -18,6 +19,7 @@ pub mod source;
 mod stream;
 pub mod words;
 
+pub use compared::ComparedRecord;
 pub use gate::{Gate, UngatedQuery};
 pub use words::{LazyWords, SearchRank, TextSource, WordCondition, text_rows};
 
@@ -197,19 +199,13 @@ impl Query {
     /// Returns whether `record` meets every condition, including time, expiry and gate but not
     /// cursor, limit and budget. The query must be normalised.
     pub fn matches(&self, record: &Record<'_>) -> bool {
-        self.matches_with(record, &LazyWords::default())
-    }
-
-    /// Does the same as [`Query::matches`], with the words of the record, which several queries
-    /// share.
-    pub fn matches_with(&self, record: &Record<'_>, words: &LazyWords) -> bool {
-        self.matches_beside(record, None)
-            && self.words.as_ref().is_none_or(|asked| asked.matches(record, words))
+        self.matches_but_words(record)
+            && self.words.as_ref().is_none_or(|asked| asked.matches(record, &LazyWords::default()))
     }
 
     /// Does the same as [`Query::matches`], but may pass the condition on words over.
     fn matches_but_words(&self, record: &Record<'_>) -> bool {
-        self.matches_beside(record, None)
+        self.matches_beside(record, None, &|set| carries(record, set))
     }
 
     /// Like [`Query::matches_but_words`], for a record from the posting list of a `value` of `set`. That
@@ -226,11 +222,18 @@ impl Query {
             }),
             Set::Ids | Set::Kinds | Set::Time | Set::Word(_) => false,
         };
-        if known { self.matches_beside(record, Some(set)) } else { self.matches_but_words(record) }
+        let known = known.then_some(set);
+        self.matches_beside(record, known, &|set| carries(record, set))
     }
 
     /// Returns whether a record meets every condition except that of `known` and that on words.
-    fn matches_beside(&self, record: &Record<'_>, known: Option<Set>) -> bool {
+    /// `carries` says whether it has a label of a set.
+    fn matches_beside(
+        &self,
+        record: &Record<'_>,
+        known: Option<Set>,
+        carries: &impl Fn(&LabelSet) -> bool,
+    ) -> bool {
         let labels = || self.labels.iter().enumerate();
         let (time, kind) = (record.time(), record.kind());
         self.from <= time
@@ -245,8 +248,8 @@ impl Query {
                 }))
             && (self.not_authors.is_empty()
                 || record.author().is_none_or(|author| !holds(&self.not_authors, author)))
-            && labels().all(|(at, set)| known == Some(Set::Label(at)) || carries(record, set))
-            && self.gate.as_ref().is_none_or(|gate| gate.lets_see(record))
+            && labels().all(|(at, set)| known == Some(Set::Label(at)) || carries(set))
+            && self.gate.as_ref().is_none_or(|gate| gate.lets_see_if(record, carries))
     }
 }
 

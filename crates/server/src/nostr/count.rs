@@ -9,7 +9,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hark_archive::query::{LazyWords, text_rows};
+use hark_archive::query::{ComparedRecord, text_rows};
 use hark_archive::{Query, Record, SearchProgress};
 use hark_codec::nostr::reply;
 
@@ -103,8 +103,8 @@ impl CountJob {
         let are_texts_read = before.iter().any(|query| query.words.is_some());
         let (work, mut texts) = (work.max(1), 0);
         let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
-            let words = LazyWords::default();
-            if !before.iter().any(|query| query.matches_with(record, &words)) {
+            let compared = ComparedRecord::new(*record);
+            if !before.iter().any(|query| compared.matches(query)) {
                 *count += 1;
                 if let (Some(hll), Some(author)) = (hll.as_mut(), record.author()) {
                     hll.add(author);

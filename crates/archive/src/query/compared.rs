@@ -1,0 +1,120 @@
+//! A record that many queries are compared with. What costs more than a few instructions to read of it
+//! is read once, when the first of them needs it: its words, and its labels if it has many. A hostile
+//! record may have thousands of labels, and thousands of filters may ask for one of them.
+
+use std::cell::OnceCell;
+
+use hark_codec::record::Record;
+
+use super::words::LazyWords;
+use super::{LabelSet, Query, carries};
+
+/// Up to about so many labels are looked through one by one.
+const FEW_LABELS: usize = 16;
+/// So many times as many labels as values are not looked through for the values.
+const MANY_TIMES: usize = 8;
+
+/// A label's name and value.
+type Label<'r> = (u8, &'r [u8]);
+
+/// A record that many queries are compared with.
+pub struct ComparedRecord<'r> {
+    record: Record<'r>,
+    pub(crate) words: LazyWords,
+    labels: OnceCell<Vec<Label<'r>>>,
+}
+
+impl<'r> ComparedRecord<'r> {
+    /// Wraps a record.
+    pub fn new(record: Record<'r>) -> Self {
+        Self { record, words: LazyWords::default(), labels: OnceCell::new() }
+    }
+
+    pub(crate) fn record(&self) -> &Record<'r> {
+        &self.record
+    }
+
+    /// Does the same as [`Query::matches`].
+    pub fn matches(&self, query: &Query) -> bool {
+        query.matches_beside(&self.record, None, &|set| self.carries(set))
+            && query.words.as_ref().is_none_or(|asked| asked.matches(&self.record, &self.words))
+    }
+
+    /// Returns the record's labels, ascending, each once. `None` if they are few.
+    pub(crate) fn many_labels(&self) -> Option<&[Label<'r>]> {
+        (self.record.labels_max() > FEW_LABELS).then(|| {
+            self.labels
+                .get_or_init(|| {
+                    let mut labels: Vec<_> = self.record.labels().collect();
+                    labels.sort_unstable();
+                    labels.dedup();
+                    labels
+                })
+                .as_slice()
+        })
+    }
+
+    fn carries(&self, set: &LabelSet) -> bool {
+        let Some(labels) = self.many_labels() else { return carries(&self.record, set) };
+        let first = labels.partition_point(|(name, _)| *name < set.name);
+        let named = &labels[first..];
+        have_common(&named[..named.partition_point(|(name, _)| *name == set.name)], &set.values)
+    }
+}
+
+/// Returns whether one of `labels`, of the same name, has one of `values`. Both ascend.
+fn have_common(mut labels: &[Label<'_>], values: &[Box<[u8]>]) -> bool {
+    let is_each_sought = values.len() * MANY_TIMES < labels.len();
+    for value in values {
+        let smaller = if is_each_sought {
+            labels.partition_point(|(_, label)| *label < &**value)
+        } else {
+            labels.iter().take_while(|(_, label)| *label < &**value).count()
+        };
+        labels = &labels[smaller..];
+        match labels.first() {
+            Some((_, label)) if *label == &**value => return true,
+            Some(_) => {}
+            None => return false,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_codec::record::{self, LabelPosition, RecordHeader};
+
+    use super::*;
+
+    /// Records of a few and of many labels against queries of a few and of many values.
+    #[test]
+    fn labels_are_found_as_in_the_record_itself() {
+        let value = |n: usize| n.to_string().into_bytes();
+        for (len, step) in [(3, 1), (40, 1), (40, 7), (600, 2), (600, 3)] {
+            let mut bytes = Vec::new();
+            let head = RecordHeader { id: [1; 32], time: 1, author: None, kind: 1, expires: None };
+            // Each twice, in no order.
+            let values: Vec<_> = (0..2 * len).map(|n| value(n * 37 % len * step)).collect();
+            let labels = values.iter().zip([b't', b'u'].into_iter().cycle());
+            let labels = labels.map(|(value, name)| (name, LabelPosition::Bytes(value)));
+            record::write(&mut bytes, &head, b"", labels);
+            let record = Record::new(&bytes).unwrap();
+            let compared = ComparedRecord::new(record);
+            assert_eq!(compared.many_labels().is_some(), len > 3);
+            let mut hits = 0;
+            for name in *b"stuv" {
+                for (asked, from, by) in [(1, 0, 1), (1, 5, 1), (2, 4, 3), (30, 1, 5), (900, 2, 9)]
+                {
+                    let values = (0..asked).map(|n| value(from + n * by).into()).collect();
+                    let set = LabelSet { name, values };
+                    let mut query = Query { labels: vec![set], ..Query::default() };
+                    query.normalise();
+                    assert_eq!(compared.matches(&query), query.matches(&record), "{query:?}");
+                    hits += usize::from(compared.matches(&query));
+                }
+            }
+            assert!(hits > 0, "{len} labels");
+        }
+    }
+}
