@@ -39,6 +39,10 @@ const OWN_MAX_NS: u64 = 1_000_000;
 /// A COUNT of more values is begun by the readers: the archive looks all of them up in one time slice.
 const COUNTED_VALUES_MAX: usize = 256;
 
+/// Memory that a value of a filter takes where it is short: in the query, and in the live index, whose lists
+/// of many filters have an entry for each by both ends of its times.
+const VALUE_BYTES: usize = 350;
+
 /// Bytes of an answer to a comparison for which memory is reserved at least.
 const SHORT_ANSWER: usize = 16 << 10;
 
@@ -274,7 +278,7 @@ impl MessageHandler {
         if self.subs.iter().map(|sub| sub.bytes()).sum::<usize>() + bytes > bound {
             return Err(format!("blocked: subscriptions of more than {bound} bytes; close some"));
         }
-        let memory = self.memory(bytes, filters.len())?;
+        let memory = self.memory(bytes, filters)?;
         let sub = SessionSubscription::start(
             id,
             (bytes, memory),
@@ -293,7 +297,7 @@ impl MessageHandler {
 
     fn count(&mut self, id: &str, filters: &[Filter], bytes: usize) -> Result<(), String> {
         let queries = self.queries(id, filters)?;
-        let memory = self.memory(bytes, filters.len())?;
+        let memory = self.memory(bytes, filters)?;
         let permit = self.outbox.permit(RequestKind::Search);
         let (relay, outbox) = (Arc::clone(&self.relay), Arc::clone(&self.outbox));
         let cost = QuestionCost::new(&relay.metrics, self.rated.clone());
@@ -324,7 +328,8 @@ impl MessageHandler {
         // The bounds of pages do not apply, as no event is sent.
         let limit = filter.limit().map_or(usize::MAX, |limit| limit as usize);
         let received = self.received(message)?;
-        let question = self.memory(bytes.saturating_sub(message.len()), 1)?;
+        let question =
+            self.memory(bytes.saturating_sub(message.len()), std::slice::from_ref(filter))?;
         let set = self.relay.comparisons.share(self.address);
         let query = Query { limit, ranked: false, ..query };
         self.comparisons.open(id, query, received, (question, set))
@@ -354,10 +359,13 @@ impl MessageHandler {
     }
 
     /// Reserves memory for a question of the given bytes and filters, or returns why it is refused.
-    /// A filter of few values takes far more memory than its text, a filter of many about as much.
-    /// The search and the entry in the live index need memory as well.
-    fn memory(&self, bytes: usize, filters: usize) -> Result<BudgetShare, String> {
-        self.reserve(1024 + 4 * bytes + 512 * filters)
+    /// A filter of few values takes far more memory than its text, and so does one of many short
+    /// values: an entry in the live index takes about as much whatever its value. The search needs
+    /// memory as well.
+    fn memory(&self, bytes: usize, filters: &[Filter]) -> Result<BudgetShare, String> {
+        let values: usize = filters.iter().map(query::values).sum();
+        let of_values = (4 * bytes).max(VALUE_BYTES * values);
+        self.reserve(1024 + of_values + 512 * filters.len())
     }
 
     /// Reserves bytes of the memory of questions, or returns why there are none.

@@ -35,6 +35,9 @@ use crate::shelf::Shelf;
 
 /// The most events that a thread takes from the queue at a time.
 const BATCH: usize = 64;
+/// Events of a batch whose answers to a client are sent in one write. While these are parsed and looked
+/// up, a session that is to be answered does not wake for others either.
+const ANSWERED_AT_ONCE: usize = 16;
 /// Bytes of a message around its event: `["EVENT",` and `]`.
 const FRAME_BYTES: usize = 10;
 /// Parsed keys that a verifier caches.
@@ -229,10 +232,14 @@ impl<'a> VerifyWorker<'a> {
             // A panic is a bug of the server. These events get no OK then, but the thread, which
             // other clients need, survives.
             let work = AssertUnwindSafe(|| {
-                // Answers to several events of one client are sent in one write.
-                let staged: Vec<CheckedEvent> = outbox::together(|| {
-                    batch.drain(..).filter_map(|arrival| self.stage(arrival, now_s)).collect()
-                });
+                let mut staged = Vec::with_capacity(batch.len());
+                while !batch.is_empty() {
+                    let some = batch.len().min(ANSWERED_AT_ONCE);
+                    let some = batch.drain(..some);
+                    outbox::together(|| {
+                        staged.extend(some.filter_map(|arrival| self.stage(arrival, now_s)));
+                    });
+                }
                 self.verify(staged, &mut expected);
             });
             if catch_unwind(work).is_err() {

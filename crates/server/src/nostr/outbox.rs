@@ -220,6 +220,8 @@ pub(crate) struct Outbox {
     events: AtomicUsize,
     proofs: AtomicUsize,
     searches: AtomicUsize,
+    /// Bytes of the queues in which subscriptions hold back live events until their answers are sent.
+    held: AtomicUsize,
     /// Reader time charged to this client's questions, in ns, for fair sharing among clients.
     had_ns: AtomicU64,
     pause_bytes: usize,
@@ -266,6 +268,7 @@ impl Outbox {
             events: AtomicUsize::new(0),
             proofs: AtomicUsize::new(0),
             searches: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
             had_ns: AtomicU64::new(0),
             pause_bytes: limits.outbox_pause_bytes,
             bytes_max: limits.outbox_bytes_max,
@@ -328,6 +331,22 @@ impl Outbox {
         let is_above = added.own > 0 && self.account.is_above_share(had);
         queue.slow = queue.weight.size > self.bytes_max || is_above;
         queue.slow
+    }
+
+    /// Counts bytes for live events that a subscription holds back. Returns false if this client has more
+    /// than its share of a bound that is exceeded.
+    pub(crate) fn hold(&self, bytes: usize) -> bool {
+        let had = self.held.fetch_add(bytes, Ordering::Relaxed);
+        self.account.add(bytes);
+        !self.account.is_above_share(had)
+    }
+
+    /// Counts so many bytes less for what subscriptions hold back.
+    pub(crate) fn free(&self, bytes: usize) {
+        if bytes > 0 {
+            self.held.fetch_sub(bytes, Ordering::Relaxed);
+            self.account.sub(bytes);
+        }
     }
 
     /// Wakes the session's task, so that it reads the outbox; within [`together`], as that says.
@@ -468,10 +487,12 @@ impl Outbox {
     /// Takes all parts, in order. Returns false if the client is too slow and must be disconnected.
     pub(crate) fn take(&self, into: &mut VecDeque<OutboxItem>) -> bool {
         let mut queue = self.queue.lock();
+        // Not swapped: the memory that a burst took would stay.
+        let mut parts = std::mem::take(&mut queue.parts);
         if into.is_empty() {
-            std::mem::swap(into, &mut queue.parts);
+            *into = parts;
         } else {
-            into.append(&mut queue.parts);
+            into.append(&mut parts);
         }
         !queue.slow
     }

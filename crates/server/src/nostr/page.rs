@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use super::Relay;
 use super::cost::{QuestionCost, TimedSearch};
 use super::metrics::Verb;
-use super::outbox::{EndFlag, Outbox, OutboxItem, RequestPermit};
+use super::outbox::{EndFlag, Outbox, OutboxItem, RequestKind, RequestPermit};
 use super::readers::{ReaderJob, Readers, SliceResult};
 use crate::budget::BudgetShare;
 use crate::websocket::FramedMessages;
@@ -33,7 +33,8 @@ pub(super) struct SessionSubscription {
     id: Box<str>,
     /// Bytes of the REQ message that opened it.
     bytes: usize,
-    _memory: BudgetShare,
+    /// Counted until the subscription is out of the live index.
+    memory: Arc<BudgetShare>,
     /// `["EVENT","id",`
     open: Arc<[u8]>,
     over: EndFlag,
@@ -57,8 +58,19 @@ impl live::SubscriptionSink for LiveSink {
         self.outbox.wake();
     }
 
+    fn hold(&self, bytes: usize) -> bool {
+        self.outbox.hold(bytes)
+    }
+
+    fn free(&self, bytes: usize) {
+        self.outbox.free(bytes);
+    }
+
     fn overflow(&self) {
-        self.outbox.give_up();
+        // One that has ended is about to be taken out of the index.
+        if !self.over.is() {
+            self.outbox.give_up();
+        }
     }
 }
 
@@ -81,7 +93,7 @@ impl SessionSubscription {
         Arc::new(Self {
             id: id.into(),
             bytes,
-            _memory: memory,
+            memory: Arc::new(memory),
             open,
             over,
             outbox: Arc::clone(outbox),
@@ -95,8 +107,11 @@ impl SessionSubscription {
         let handle = self.handle.lock().take();
         // Not under the lock, as `leave` may wait for the index.
         if let Some(handle) = handle.filter(|handle| !handle.leave()) {
-            readers
-                .push(Box::new(SubscriptionRemoval { handle, outbox: Arc::clone(&self.outbox) }));
+            readers.push(Box::new(SubscriptionRemoval {
+                handle,
+                _memory: Arc::clone(&self.memory),
+                permit: self.outbox.permit(RequestKind::Search),
+            }));
         }
     }
 
@@ -126,10 +141,12 @@ impl SessionSubscription {
 }
 
 /// The removal of a large subscription from the live index after its end. It runs in slices on the
-/// reader threads, as the session's thread serves other sessions too.
+/// reader threads, as the session's thread serves other sessions too. It counts as a question under way:
+/// otherwise a client could close subscriptions faster than they are removed.
 struct SubscriptionRemoval {
     handle: SubscriptionHandle,
-    outbox: Arc<Outbox>,
+    _memory: Arc<BudgetShare>,
+    permit: RequestPermit,
 }
 
 impl ReaderJob for SubscriptionRemoval {
@@ -140,7 +157,7 @@ impl ReaderJob for SubscriptionRemoval {
     fn fail(&mut self) {}
 
     fn outbox(&self) -> Arc<Outbox> {
-        Arc::clone(&self.outbox)
+        Arc::clone(self.permit.outbox())
     }
 
     fn sends_records(&self) -> bool {

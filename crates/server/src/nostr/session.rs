@@ -34,6 +34,8 @@ const TURN_BYTES: usize = 64 << 10;
 /// Messages sent before the task yields to others of its thread. Otherwise a client that takes a
 /// long answer as fast as it is sent would occupy the thread.
 const TURN_MESSAGES_OUT: u64 = 256;
+/// The same for bytes, as live events are compressed when they are sent.
+const TURN_BYTES_OUT: u64 = 256 << 10;
 /// The longest pause in reading from a connection that exceeded its rate limit.
 const REST_MAX: Duration = Duration::from_secs(1);
 
@@ -411,7 +413,7 @@ impl RelaySession {
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(SessionEnd::Gone)),
                     Poll::Ready(Ok(())) => {}
                 }
-                if sent.messages >= TURN_MESSAGES_OUT {
+                if sent.messages >= TURN_MESSAGES_OUT || sent.text_bytes >= TURN_BYTES_OUT {
                     // There is more to send: poll again after other tasks.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;

@@ -111,9 +111,15 @@ impl ReadBuffer {
         waiting
     }
 
-    /// Shrinks the buffer to the bytes not taken yet, as nothing is read for now.
+    /// The memory of the buffer.
+    pub(super) fn memory(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Shrinks the buffer to the bytes not taken yet, as nothing is read for now: unless they are most of
+    /// it, as otherwise each poll would copy the beginning of a long message out of its buffer and back.
     pub(super) fn settle(&mut self) {
-        if self.bytes.len() == self.to - self.from {
+        if self.bytes.len() <= 2 * (self.to - self.from) {
             return;
         }
         let rest = self.rest().to_vec();

@@ -253,7 +253,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
 
     /// Memory of incomplete messages, in bytes.
     pub(crate) fn unfinished(&self) -> usize {
-        self.inbox.rest().len() + self.begun.as_ref().map_or(0, |begun| begun.bytes.capacity())
+        self.inbox.memory() + self.begun.as_ref().map_or(0, |begun| begun.bytes.capacity())
     }
 
     /// Bytes that are buffered and not sent.
