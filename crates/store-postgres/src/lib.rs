@@ -375,17 +375,14 @@ impl Store for PostgresStore {
             known.young.remove(&id);
             known.old.remove(&id);
         }
-        known.young.extend(carried.kept.iter().map(|key| self.inner.terms.id(&key.id)));
+        known.young.extend(carried.kept.iter().map(|(key, _)| self.inner.terms.id(&key.id)));
         if known.young.len() > KNOWN_MAX / 2 {
             known.old = std::mem::take(&mut known.young);
         }
         drop(known);
-        // Numbers of a batch follow one another.
-        let least = carried.seq - i64::try_from(carried.kept.len()).unwrap_or(0) + 1;
-        self.inner.recent.remove(carried.deleted.iter().copied());
-        self.inner.recent.put(carried.kept.iter().map(|key| (*key, least)));
-        self.inner.were_put(&carried.committed.before);
-        self.inner.current.reached(carried.line, carried.seq);
+        self.inner.recent.remove(&carried.deleted);
+        self.inner.note_puts(carried.position, carried.kept.iter().copied());
+        self.inner.current.reached(carried.position, carried.seq);
         self.inner.current.caught_up();
         Ok(carried.committed)
     }
@@ -461,12 +458,10 @@ impl Store for PostgresStore {
     }
 
     fn news(&self) -> Vec<NumberedRecord> {
-        let news = listen::news(&self.inner).unwrap_or_else(|fault| {
+        listen::news(&self.inner).unwrap_or_else(|fault| {
             tracing::debug!(%fault, "what others have put is delivered later");
             Vec::new()
-        });
-        self.inner.were_put(&news);
-        news
+        })
     }
 
     fn on_news(&self, wake: Box<dyn Fn() + Send>) {

@@ -28,6 +28,9 @@ pub(crate) struct TimelinePosition {
     pub(crate) line: i64,
     /// The number of the line up to which puts are delivered and visible to searches.
     pub(crate) seen: i64,
+    /// How often this process has gone over to another line. Numbers of different eras do not
+    /// compare.
+    pub(crate) era: u64,
     /// The offset added to the line's numbers, so that this process's numbers ascend.
     shift: i64,
 }
@@ -58,7 +61,7 @@ impl CurrentPosition {
     /// Creates a position at the number `seen` of the last of `lines`.
     pub(crate) fn new(lines: Vec<Timeline>, seen: i64) -> Self {
         let line = lines.last().map_or(0, |(id, _)| *id);
-        let position = TimelinePosition { line, seen, shift: 0 };
+        let position = TimelinePosition { line, seen, era: 0, shift: 0 };
         Self { now: Mutex::new(TimelineState { position, lines, trouble: None }) }
     }
 
@@ -67,11 +70,12 @@ impl CurrentPosition {
         self.now.lock().position
     }
 
-    /// Notes that puts up to `seq` of a line are delivered.
-    pub(crate) fn reached(&self, line: i64, seq: i64) {
-        let position = &mut self.now.lock().position;
-        if position.line == line {
-            position.seen = position.seen.max(seq);
+    /// Notes that puts up to `seq` are delivered, unless the process has gone over to another line
+    /// since it was at `position`.
+    pub(crate) fn reached(&self, position: TimelinePosition, seq: i64) {
+        let now = &mut self.now.lock().position;
+        if now.era == position.era {
+            now.seen = now.seen.max(seq);
         }
     }
 
@@ -94,8 +98,9 @@ impl CurrentPosition {
         let apart = lines[common..].iter().chain(&now.lines[common..]);
         let since = apart.map(|(_, since)| *since).min().unwrap_or(0);
         let lost = (now.position.seen - since).max(0);
-        let TimelinePosition { seen, shift, .. } = now.position;
-        now.position = TimelinePosition { line, seen: seen - lost, shift: shift + lost };
+        let TimelinePosition { seen, era, shift, .. } = now.position;
+        let (seen, shift) = (seen - lost, shift + lost);
+        now.position = TimelinePosition { line, seen, era: era + 1, shift };
         now.lines = lines;
         if lost > 0 {
             now.trouble = Some(format!(
@@ -131,7 +136,6 @@ pub(crate) fn follow(
     let Some(lost) = inner.current.go_over(lines) else { return Ok(false) };
     // The known records may have been deleted there.
     inner.forget_known();
-    inner.recent.clear();
     if lost == 0 {
         tracing::info!(
             "the database was started anew, or another took its place; nothing was lost"
@@ -214,12 +218,13 @@ mod tests {
     fn numbers_of_this_process_ascend_though_those_of_the_database_go_back() {
         let current = CurrentPosition::new(vec![(0, 0)], 20);
         assert_eq!(current.go_over(vec![(0, 0)]), None);
+        let before = current.now();
         assert_eq!(current.go_over(vec![(0, 0), (7, 10)]), Some(10));
         assert_eq!((current.now().seen, current.now().own(11)), (10, 21));
         assert!(current.trouble().is_some());
-        current.reached(0, 25);
+        current.reached(before, 25);
         assert_eq!(current.now().seen, 10, "a number of the line before");
-        current.reached(7, 15);
+        current.reached(current.now(), 15);
         // The database is back on an earlier line, as after a backup: a new line has to begin.
         assert_eq!(current.go_over(vec![(0, 0)]), None);
         assert!(current.is_ahead_of(0, 12) && current.is_ahead_of(7, 14));
@@ -228,6 +233,6 @@ mod tests {
         assert_eq!(current.go_over(vec![(0, 0), (9, 12)]), Some(5));
         assert_eq!((current.now().seen, current.now().own(11)), (10, 26));
         assert_eq!(current.go_over(vec![(0, 0), (9, 12), (8, 40)]), Some(0), "nothing was lost");
-        assert_eq!(current.now().seen, 10);
+        assert_eq!((current.now().seen, current.now().era), (10, 3));
     }
 }

@@ -160,8 +160,9 @@ pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, Stateme
                     line::settle(inner, session)?;
                 }
             } else {
+                inner.note_news(position, &news.puts);
                 match news.puts.last() {
-                    Some((last, _)) => inner.current.reached(line, *last),
+                    Some((last, _)) => inner.current.reached(position, *last),
                     None => inner.current.caught_up(),
                 }
                 return Ok(records(news, position).collect());

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32};
 
 use hark_archive::effects::Rules;
-use hark_archive::store::NumberedRecord;
 use hark_archive::{Query, Record, TextSource};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
@@ -18,7 +17,7 @@ use crate::search::SqlQuery;
 use crate::search::recent::RecentRecords;
 use crate::search::windows::RecordDensity;
 use crate::terms::DatabaseTermHasher;
-use crate::time::{IndexKey, to_db};
+use crate::time::IndexKey;
 
 /// The state that the threads of a shelf share.
 pub(crate) struct PostgresState {
@@ -80,17 +79,25 @@ impl PostgresState {
         *self.known.lock() = RecentIds::default();
     }
 
-    /// Notes that other processes have put records, perhaps once more.
-    pub(crate) fn were_put(&self, puts: &[NumberedRecord]) {
-        let put = |(seq, bytes): &NumberedRecord| {
-            let record = Record::new(bytes).ok()?;
-            let key = IndexKey { time: to_db(record.time()), id: *record.id() };
-            // This process's numbers are never below the database's; after a failover they are above
-            // them, and these records are not kept.
-            Some((key, i64::try_from(*seq).ok()?))
+    /// Notes puts and the database's numbers of them, before `current` reaches these numbers.
+    pub(crate) fn note_puts(
+        &self,
+        position: TimelinePosition,
+        puts: impl Iterator<Item = (IndexKey, i64)>,
+    ) {
+        // Searches of distributed tables keep no records.
+        if !self.pool.door().layout().is_distributed() {
+            self.recent.put(position.era, puts);
+        }
+    }
+
+    /// As [`note_puts`](Self::note_puts), for what other processes have put.
+    pub(crate) fn note_news(&self, position: TimelinePosition, news: &[(i64, Box<[u8]>)]) {
+        let put = |(seq, body): &(i64, Box<[u8]>)| {
+            let record = Record::new(body).ok()?;
+            Some((IndexKey::of(&record), *seq))
         };
-        let puts: Vec<(IndexKey, i64)> = puts.iter().filter_map(put).collect();
-        self.recent.put(puts.into_iter());
+        self.note_puts(position, news.iter().filter_map(put));
     }
 
     /// Returns the texts of this process, if the database has the words of these and no others.
@@ -100,6 +107,10 @@ impl PostgresState {
     }
 
     pub(crate) fn asked(&self, query: &Query, position: TimelinePosition) -> Vec<SqlQuery> {
-        SqlQuery::opened(query, &self.terms, self.nature, position.seen)
+        let mut all = SqlQuery::opened(query, &self.terms, self.nature, position.seen);
+        for asked in &mut all {
+            asked.era = Some(position.era);
+        }
+        all
     }
 }

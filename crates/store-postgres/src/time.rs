@@ -1,6 +1,6 @@
 //! A network's times, which are u64, as PostgreSQL's bigint, in the same order.
 
-use hark_archive::Position;
+use hark_archive::{Position, Record};
 
 const TOP: u64 = 1 << 63;
 
@@ -22,6 +22,11 @@ pub(crate) struct IndexKey {
 }
 
 impl IndexKey {
+    /// Returns the key of a record.
+    pub(crate) fn of(record: &Record<'_>) -> Self {
+        Self { time: to_db(record.time()), id: *record.id() }
+    }
+
     pub(crate) fn position(&self) -> Position {
         Position { time: from_db(self.time), id: self.id }
     }

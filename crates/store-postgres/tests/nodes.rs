@@ -294,49 +294,81 @@ fn records_whose_part_is_not_where_it_is_thought_to_be_are_found_all_the_same() 
     assert!(!said(&store, "bodies"));
 }
 
+/// A record that is put with other bytes each time.
+fn version(wire: &[u8]) -> Write {
+    let head = RecordHeader {
+        id: [7; 32],
+        time: 1_700_000_000,
+        author: Some([1; 32]),
+        kind: 1,
+        expires: None,
+    };
+    let mut bytes = Vec::new();
+    let label = (b't', LabelPosition::Bytes(b"a"));
+    hark_codec::record::write(&mut bytes, &head, wire, std::iter::once(label));
+    Write::Put(bytes.into())
+}
+
+fn erase_version() -> Write {
+    Write::Erase(Query { ids: Some(vec![[7; 32]]), ..Query::default() }.into())
+}
+
+/// Searches for the record, and returns up to which number puts were seen, and the bytes found.
+fn versions(store: &PostgresStore) -> (u64, Vec<String>) {
+    // So many values that records are fetched by their keys.
+    let values = (b'a'..=b'z').map(|value| [value][..].into()).collect();
+    let labels = vec![hark_archive::LabelSet { name: b't', values }];
+    let mut search = store.search(&Query { labels, ..Query::default() }).unwrap();
+    let mut found = Vec::new();
+    let mut sink = |record: &Record<'_>| {
+        found.push(String::from_utf8_lossy(record.wire()).into_owned());
+        ControlFlow::Continue(())
+    };
+    search.slice(u64::MAX, &mut sink).unwrap();
+    (search.seq(), found)
+}
+
 #[test]
 fn a_record_that_was_deleted_and_put_again_is_read_as_it_is_now() {
     let database = Cluster::shared().database("again");
     let (one, other) = (open(&database), open(&database));
-    let put = |store: &PostgresStore, wire: &[u8]| {
-        let head = RecordHeader {
-            id: [7; 32],
-            time: 1_700_000_000,
-            author: Some([1; 32]),
-            kind: 1,
-            expires: None,
-        };
-        let mut bytes = Vec::new();
-        let label = (b't', LabelPosition::Bytes(b"a"));
-        hark_codec::record::write(&mut bytes, &head, wire, std::iter::once(label));
-        store.commit(&[Write::Put(bytes.into())]).unwrap();
-    };
-    // So many values that records are fetched by their keys.
-    let values = (b'a'..=b'z').map(|value| [value][..].into()).collect();
-    let labels = vec![hark_archive::LabelSet { name: b't', values }];
-    let query = Query { labels, ..Query::default() };
-    let read = |store: &PostgresStore| {
-        let mut found = Vec::new();
-        let mut sink = |record: &Record<'_>| {
-            found.push(String::from_utf8_lossy(record.wire()).into_owned());
-            ControlFlow::Continue(())
-        };
-        store.search(&query).unwrap().slice(u64::MAX, &mut sink).unwrap();
-        found
-    };
-    let all = Query { ids: Some(vec![[7; 32]]), ..Query::default() };
-    put(&one, b"first");
+    one.commit(&[version(b"first")]).unwrap();
     other.news();
     for store in [&one, &other, &one] {
-        assert_eq!(read(store), ["first"]);
+        assert_eq!(versions(store).1, ["first"]);
     }
-    one.commit(&[Write::Erase(all.into())]).unwrap();
+    one.commit(&[erase_version()]).unwrap();
     for store in [&one, &other] {
-        assert!(read(store).is_empty(), "no index names it any more");
+        assert!(versions(store).1.is_empty(), "no index names it any more");
     }
-    put(&one, b"second");
+    one.commit(&[version(b"second")]).unwrap();
     other.news();
     for store in [&one, &other] {
-        assert_eq!(read(store), ["second"]);
+        assert_eq!(versions(store).1, ["second"]);
+    }
+}
+
+#[test]
+fn no_search_finds_a_record_as_it_was_before_a_put_that_the_search_sees() {
+    let database = Cluster::shared().database("versions");
+    let (one, other) = (open(&database), open(&database));
+    let put = |number: u32| {
+        let wire = number.to_string();
+        let done = one.commit(&[erase_version(), version(wire.as_bytes())]).unwrap();
+        let Outcome::Stored { seq } = done.outcomes[1] else { panic!("{:?}", done.outcomes) };
+        other.news();
+        (seq, wire)
+    };
+    let (puts, seen) = std::thread::scope(|scope| {
+        let writing = scope.spawn(|| (0..100).map(put).collect::<Vec<_>>());
+        let mut seen = Vec::new();
+        while !writing.is_finished() {
+            seen.extend([&one, &other].map(versions));
+        }
+        (writing.join().unwrap(), seen)
+    });
+    for (seq, found) in seen {
+        let newest = puts.iter().rfind(|(put, _)| *put <= seq).map(|(_, wire)| wire);
+        assert!(found.iter().all(|wire| Some(wire) == newest), "{found:?}, not {newest:?}");
     }
 }

@@ -60,11 +60,11 @@ pub(crate) struct CommitterState {
 /// A batch that was made durable, and the puts of other processes before it.
 pub(crate) struct CommittedBatch {
     pub(crate) committed: CommitResult,
-    /// The line and the number of the batch's last put.
-    pub(crate) line: i64,
+    /// The position before the batch, and the number of the batch's last put.
+    pub(crate) position: TimelinePosition,
     pub(crate) seq: i64,
-    /// Keys of the records that the batch stored.
-    pub(crate) kept: Vec<IndexKey>,
+    /// Keys of the records that the batch stored, with the records' numbers.
+    pub(crate) kept: Vec<(IndexKey, i64)>,
     /// Keys of the records that the batch deleted.
     pub(crate) deleted: Vec<IndexKey>,
 }
@@ -142,7 +142,7 @@ fn read<'a>(
         let mut effects = Effects::default();
         inner.rules.effects(&record, &mut effects);
         effects.normalise();
-        let key = IndexKey { time: to_db(record.time()), id: *record.id() };
+        let key = IndexKey::of(&record);
         Ok(Some(PreparedPut { record, key, effects }))
     };
     writes.iter().enumerate().map(put).collect()
@@ -169,7 +169,7 @@ fn attempt(
     if parts.version != fetched.parts {
         parts = inner.set_parts(Parts::read(session, fetched.parts)?);
     }
-    let before = news(position, session, seq)?;
+    let before = news(inner, position, session, seq)?;
     let (texts, mut words_seq) = (inner.indexes(fetched.texts), fetched.words_seq);
     // Above a put that was not indexed none is, until the ones below are.
     let texts = texts.filter(|_| words_seq == seq);
@@ -194,13 +194,7 @@ fn attempt(
     let (kept, deleted, last) = play.end();
     if kept.is_empty() && deleted.is_empty() {
         session.batch("COMMIT")?;
-        return Ok(Some(CommittedBatch {
-            committed,
-            line: position.line,
-            seq,
-            kept: Vec::new(),
-            deleted,
-        }));
+        return Ok(Some(CommittedBatch { committed, position, seq, kept: Vec::new(), deleted }));
     }
     let times = kept.iter().map(|(_, put)| put.record.time());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -221,12 +215,13 @@ fn attempt(
     let advance: [&(dyn ToSql + Sync); 4] = [&last, &records, &said, &words_seq];
     session.query(StatementForm::Advance, &advance)?;
     session.batch("COMMIT")?;
-    let kept = kept.iter().map(|(_, put)| put.key).collect();
-    Ok(Some(CommittedBatch { committed, line: position.line, seq: last, kept, deleted }))
+    let kept = kept.iter().map(|(seq, put)| (put.key, *seq)).collect();
+    Ok(Some(CommittedBatch { committed, position, seq: last, kept, deleted }))
 }
 
 /// Reads the puts up to number `seq` that this process has not delivered yet.
 fn news(
+    inner: &PostgresState,
     position: TimelinePosition,
     session: &mut DatabaseSession,
     seq: i64,
@@ -240,6 +235,7 @@ fn news(
         return Err(StatementError::Refused(words.into()));
     }
     let news = listen::read(session, seen, seq, NEWS_MAX)?;
+    inner.note_news(position, &news.puts);
     Ok(listen::records(news, position).collect())
 }
 

@@ -14,7 +14,7 @@ use crate::line::TimelinePosition;
 use crate::search::{Finders, SqlQuery};
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
-use crate::time::{IndexKey, to_db};
+use crate::time::IndexKey;
 
 pub(super) struct BatchReplay<'a, 'p> {
     inner: &'a PostgresState,
@@ -222,11 +222,12 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         // The search also finds records that this batch deletes.
         let limit = query.limit.saturating_add(self.deleted.len());
         let query = Query { limit, budget: u64::MAX, ..query.clone() };
+        // It has no era: a commit depends on the database alone.
         let asked = SqlQuery::opened(&query, &self.inner.terms, self.inner.nature, i64::MAX);
         let mut finder = Finders::new(asked);
         let (mut found, mut bytes) = (Vec::new(), 0);
         let progress = finder.slice(self.inner, u64::MAX, self.session, &mut |record| {
-            found.push(IndexKey { time: to_db(record.time()), id: *record.id() });
+            found.push(IndexKey::of(record));
             bytes += record.bytes().len();
             if bytes < bytes_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;

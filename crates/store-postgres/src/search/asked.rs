@@ -24,6 +24,9 @@ pub(crate) struct SqlQuery {
     pub(crate) listed: Vec<bool>,
     /// Records with a higher sequence number are not seen.
     pub(crate) seq: i64,
+    /// The era of the records fetched lately that the search may use; see
+    /// [`recent`](super::recent). `None` if it depends on the database alone, as a commit's does.
+    pub(crate) era: Option<u64>,
     /// The only set that may drive the search. `None` leaves the choice to the planner.
     pub(crate) driver: Option<Set>,
     /// The query without its words, which are the dearest to compare.
@@ -80,8 +83,8 @@ impl SqlQuery {
         let listed = query.labels.iter().map(|set| nature.listed_labels.contains(&set.name));
         let listed = listed.collect();
         let plain = Query { words: None, ..query.clone() };
-        let (driver, rank, best, probes) = (None, None, 0, Vec::new());
-        Self { query, terms, common, listed, seq, driver, plain, rank, best, probes }
+        let (era, driver, rank, best, probes) = (None, None, None, 0, Vec::new());
+        Self { query, terms, common, listed, seq, era, driver, plain, rank, best, probes }
     }
 
     /// Returns the first and the last kind of each range between the excluded kinds. `None` if the

@@ -109,9 +109,6 @@ pub(crate) struct Finder {
     driver: Option<Set>,
     /// Whether walking past other authors' records has turned out to be expensive.
     by_value: bool,
-    /// Whether records may be those that were fetched lately: not once the search has paused, as what its
-    /// keys name may have been deleted since.
-    may_be_recent: bool,
 }
 
 impl Finder {
@@ -130,13 +127,12 @@ impl Finder {
             visited: 0,
             driver: None,
             by_value: false,
-            may_be_recent: true,
         }
     }
 
     /// Has all records fetched, so that the statements are those of a search of the database alone.
     pub(crate) fn fetch_all(&mut self) {
-        self.may_be_recent = false;
+        self.asked.era = None;
     }
 
     pub(crate) fn visited(&self) -> u64 {
@@ -276,9 +272,10 @@ impl Finder {
         }
         let mut found: Vec<(usize, Arc<[u8]>)> = Vec::new();
         // Words are looked for beside the records.
-        let may_be_recent = self.may_be_recent && self.asked.probes.is_empty();
-        let missing: Vec<usize> = if may_be_recent {
-            inner.recent.find(&keys, self.asked.seq, |at, body| found.push((at, body)))
+        let era = self.asked.era.filter(|_| self.asked.probes.is_empty());
+        let missing: Vec<usize> = if let Some(era) = era {
+            let seq = self.asked.seq;
+            inner.recent.find(&keys, era, seq, |at, body| found.push((at, body)))
         } else {
             (0..count).collect()
         };
@@ -291,13 +288,13 @@ impl Finder {
                 rows => rows?,
             };
             let record = |(at, row): &(usize, Row)| {
-                let seq = if may_be_recent { row.get(2) } else { 0 };
+                let seq = if era.is_some() { row.get(2) } else { 0 };
                 (missing[*at], FetchedRecord { seq, body: row.get::<_, &[u8]>(1).into() })
             };
             let fetched: Vec<(usize, FetchedRecord)> = rows.iter().map(record).collect();
-            if may_be_recent {
+            if let Some(era) = era {
                 let records = fetched.iter().map(|(at, record)| (keys[*at], record.clone()));
-                inner.recent.keep(records);
+                inner.recent.keep(era, self.asked.seq, records);
             }
             found.extend(fetched.into_iter().map(|(at, record)| (at, record.body)));
         }
@@ -431,7 +428,8 @@ impl Finder {
 
     /// Releases the records that exceed the bytes a search may keep until the next slice.
     fn rest(&mut self, inner: &PostgresState) -> SearchProgress {
-        self.may_be_recent = false;
+        // What its keys name may be deleted before the next slice.
+        self.asked.era = None;
         let (mut kept, bytes) = self.first(KEPT_BYTES_MAX);
         if bytes > KEPT_BYTES {
             self.room = Arc::clone(&inner.room).try_acquire_many_owned(bytes as u32).ok();
@@ -445,8 +443,7 @@ impl Finder {
         }
         for body in self.bodies.drain(kept..).rev() {
             if let Ok(record) = Record::new(&body) {
-                let time = crate::time::to_db(record.time());
-                self.keys.push_front(IndexKey { time, id: *record.id() });
+                self.keys.push_front(IndexKey::of(&record));
             }
         }
         SearchProgress::Paused

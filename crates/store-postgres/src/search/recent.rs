@@ -1,14 +1,20 @@
 //! Records that were fetched lately, by their keys, so that they need not be fetched again.
 //!
 //! A key that was just read from an index names a record that the database has, and a record never
-//! changes. So what is read of an index says which records there are, and nothing depends on hearing of
-//! what is deleted. A record that was deleted can be put once more, with the same id but another number
-//! and other bytes (a signature, white space). So the number of each put is noted here, and a record with
-//! a lower one, which a search or a replica may have read before, is not kept.
+//! changes. So what is read of an index says which records there are, and nothing depends on
+//! hearing of what is deleted. A record that was deleted can be put once more, with the same id but
+//! another number and other bytes (a signature, white space). So every put is noted here before a
+//! search sees its number: the record that was here goes, and no search keeps one that it may have
+//! read before the put.
+//!
+//! Numbers compare within an era of [`TimelinePosition`](crate::line::TimelinePosition). What is of
+//! an earlier era goes when a later one is heard of, and searches of the earlier one find and keep
+//! nothing any more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use hark_archive::Record;
 use parking_lot::Mutex;
 
 use crate::time::IndexKey;
@@ -17,8 +23,10 @@ use crate::time::IndexKey;
 const BYTES_MAX: usize = 128 << 20;
 /// Approximate bytes of memory of a record besides its own.
 const ENTRY_BYTES: usize = 128;
+/// Sets of keys whose last puts are noted: one for each value of [`key_set`].
+const KEY_SETS: usize = 1 << 16;
 
-/// A record, and the number of its put.
+/// A record, and the database's number of its put.
 #[derive(Clone)]
 pub(crate) struct FetchedRecord {
     pub(crate) seq: i64,
@@ -32,21 +40,22 @@ pub(crate) struct RecentRecords {
     bytes_max: usize,
 }
 
-type Generation = HashMap<IndexKey, RecentRecord>;
-
-/// A record, or the least number that a record with this key has.
-#[derive(Clone)]
-struct RecentRecord {
-    seq: i64,
-    body: Option<Arc<[u8]>>,
-}
+type Generation = HashMap<IndexKey, FetchedRecord>;
 
 #[derive(Default)]
 struct Generations {
+    era: u64,
     young: Generation,
     old: Generation,
     /// Bytes of the younger generation.
     bytes: usize,
+    /// The number of the last put in each of [`KEY_SETS`] sets of keys. Empty before the first put.
+    ///
+    /// A search that sees this number reads of the set's keys what was put last. Any other search
+    /// may have read what was there before, and keeps no record of the set. The numbers take the
+    /// same space however many puts pass while a search is in progress, so none is ever forgotten.
+    /// That keys share a number costs no more than that some records are fetched again.
+    last_puts: Vec<i64>,
     /// Generations to be dropped once nobody waits for that.
     gone: Vec<Generation>,
 }
@@ -58,63 +67,74 @@ impl Default for RecentRecords {
 }
 
 impl RecentRecords {
-    /// Passes the records of `keys` that are here to `each`, with their positions in `keys`, and returns
-    /// the positions of the others. Records with a number above `seq` are not seen.
+    /// Passes the records of `keys` that are here to `each`, with their positions in `keys`, and
+    /// returns the positions of the others. Records with a number above `seq` are not seen.
     pub(crate) fn find(
         &self,
         keys: &[IndexKey],
+        era: u64,
         seq: i64,
         mut each: impl FnMut(usize, Arc<[u8]>),
     ) -> Vec<usize> {
-        self.with(|all| {
+        let found = self.with(era, |all| {
             let mut missing = Vec::new();
             for (at, key) in keys.iter().enumerate() {
                 match all.find(key, self.bytes_max) {
-                    Some(RecentRecord { seq: own, body: Some(body) }) if own <= seq => {
-                        each(at, body);
-                    }
+                    Some(record) if record.seq <= seq => each(at, record.body),
                     _ => missing.push(at),
                 }
             }
             missing
-        })
+        });
+        found.unwrap_or_else(|| (0..keys.len()).collect())
     }
 
-    /// Keeps records that were fetched.
-    pub(crate) fn keep(&self, records: impl Iterator<Item = (IndexKey, FetchedRecord)>) {
-        self.with(|all| {
-            for (key, FetchedRecord { seq, body }) in records {
-                if all.find(&key, self.bytes_max).is_none_or(|known| known.seq <= seq) {
-                    all.insert(key, RecentRecord { seq, body: Some(body) }, self.bytes_max);
+    /// Keeps what a search that sees puts up to `seq` has fetched, where the key names it.
+    pub(crate) fn keep(
+        &self,
+        era: u64,
+        seq: i64,
+        records: impl Iterator<Item = (IndexKey, FetchedRecord)>,
+    ) {
+        let whole = records.filter(|(key, record)| is_of(key, &record.body));
+        let whole: Vec<(IndexKey, FetchedRecord)> = whole.collect();
+        self.with(era, |all| {
+            for (key, record) in whole {
+                if all.last_put(&key) <= seq {
+                    all.insert(key, record, self.bytes_max);
                 }
             }
         });
     }
 
-    /// Notes that records with these keys were put, perhaps once more, under this number or a higher one.
-    pub(crate) fn put(&self, puts: impl Iterator<Item = (IndexKey, i64)>) {
-        self.with(|all| {
+    /// Notes that records with these keys were put, perhaps once more, under these numbers.
+    pub(crate) fn put(&self, era: u64, puts: impl Iterator<Item = (IndexKey, i64)>) {
+        let puts: Vec<(IndexKey, i64)> = puts.collect();
+        self.with(era, |all| {
+            all.last_puts.resize(KEY_SETS, 0);
             for (key, seq) in puts {
                 all.remove(&key);
-                all.insert(key, RecentRecord { seq, body: None }, self.bytes_max);
+                let last = &mut all.last_puts[key_set(&key)];
+                *last = seq.max(*last);
             }
         });
     }
 
     /// Removes records that were deleted.
-    pub(crate) fn remove(&self, keys: impl Iterator<Item = IndexKey>) {
-        self.with(|all| keys.for_each(|key| all.remove(&key)));
-    }
-
-    /// Removes all records, as numbers begin anew.
-    pub(crate) fn clear(&self) {
-        let all = std::mem::take(&mut *self.generations.lock());
-        drop(all);
-    }
-
-    fn with<T>(&self, work: impl FnOnce(&mut Generations) -> T) -> T {
+    pub(crate) fn remove(&self, keys: &[IndexKey]) {
         let mut all = self.generations.lock();
-        let done = work(&mut all);
+        for key in keys {
+            all.remove(key);
+        }
+    }
+
+    /// Works on what is of this era. Returns `None`, and does nothing, if a later one has begun.
+    fn with<T>(&self, era: u64, work: impl FnOnce(&mut Generations) -> T) -> Option<T> {
+        let mut all = self.generations.lock();
+        if all.era < era {
+            all.begin(era);
+        }
+        let done = (all.era == era).then(|| work(&mut all));
         let gone = std::mem::take(&mut all.gone);
         drop(all);
         drop(gone);
@@ -123,7 +143,14 @@ impl RecentRecords {
 }
 
 impl Generations {
-    fn find(&mut self, key: &IndexKey, bytes_max: usize) -> Option<RecentRecord> {
+    /// Begins an era, without anything of the one before it.
+    fn begin(&mut self, era: u64) {
+        self.gone.extend([std::mem::take(&mut self.young), std::mem::take(&mut self.old)]);
+        (self.era, self.bytes) = (era, 0);
+        self.last_puts.clear();
+    }
+
+    fn find(&mut self, key: &IndexKey, bytes_max: usize) -> Option<FetchedRecord> {
         if let Some(record) = self.young.get(key) {
             return Some(record.clone());
         }
@@ -132,13 +159,16 @@ impl Generations {
         Some(record)
     }
 
-    fn insert(&mut self, key: IndexKey, record: RecentRecord, bytes_max: usize) {
+    fn insert(&mut self, key: IndexKey, record: FetchedRecord, bytes_max: usize) {
         let added = bytes(&record);
         if added > bytes_max / 16 {
             return;
         }
         if self.bytes + added > bytes_max / 2 {
-            self.gone.push(std::mem::replace(&mut self.old, std::mem::take(&mut self.young)));
+            // As large as the one before it, so that it need not grow while others wait.
+            let young = Generation::with_capacity(self.young.capacity());
+            let old = std::mem::replace(&mut self.young, young);
+            self.gone.push(std::mem::replace(&mut self.old, old));
             self.bytes = 0;
         }
         self.bytes += added;
@@ -153,78 +183,149 @@ impl Generations {
         }
         self.old.remove(key);
     }
+
+    /// Returns a number that is not below that of the last put of `key`.
+    fn last_put(&self, key: &IndexKey) -> i64 {
+        self.last_puts.get(key_set(key)).copied().unwrap_or(0)
+    }
 }
 
-fn bytes(record: &RecentRecord) -> usize {
-    record.body.as_ref().map_or(0, |body| body.len()) + ENTRY_BYTES
+/// Whether `body` is the record that `key` names. A damaged one is read anew each time.
+fn is_of(key: &IndexKey, body: &[u8]) -> bool {
+    Record::new(body).is_ok_and(|record| IndexKey::of(&record) == *key)
+}
+
+/// Returns the set that a key is in: the last bits of its id, as ids may be chosen to begin alike.
+fn key_set(key: &IndexKey) -> usize {
+    usize::from(u16::from_le_bytes([key.id[30], key.id[31]]))
+}
+
+fn bytes(record: &FetchedRecord) -> usize {
+    record.body.len() + ENTRY_BYTES
 }
 
 #[cfg(test)]
 mod tests {
+    use hark_archive::RecordHeader;
+    use hark_testkit::random::encode;
+
     use super::*;
+    use crate::time::{from_db, to_db};
 
     fn key(n: u8) -> IndexKey {
-        IndexKey { time: i64::from(n), id: [n; 32] }
+        IndexKey { time: to_db(u64::from(n)), id: [n; 32] }
     }
 
-    fn record(seq: i64, len: usize) -> FetchedRecord {
-        FetchedRecord { seq, body: vec![seq as u8; len].into() }
+    /// A record with a label of `len` bytes, whose put had the number `seq`.
+    fn record(n: u8, seq: i64, len: usize) -> (IndexKey, FetchedRecord) {
+        let (key, kind) = (key(n), 1);
+        let time = from_db(key.time);
+        let head = RecordHeader { id: key.id, time, author: None, kind, expires: None };
+        (key, FetchedRecord { seq, body: encode(&head, &[(b't', vec![0; len])]).into() })
     }
 
-    fn found(recent: &RecentRecords, keys: &[u8], seq: i64) -> Vec<u8> {
+    /// Returns which records of `keys` a search of this era finds that sees puts up to `seq`.
+    fn found_in(recent: &RecentRecords, era: u64, keys: &[u8], seq: i64) -> Vec<u8> {
         let (keys, mut found) = (keys.iter().map(|n| key(*n)).collect::<Vec<_>>(), Vec::new());
-        let missing = recent.find(&keys, seq, |at, body| {
-            assert_eq!(i64::from(body[0]), keys[at].time);
-            found.push(body[0]);
+        let missing = recent.find(&keys, era, seq, |at, body| {
+            assert!(is_of(&keys[at], &body));
+            found.push(keys[at].id[0]);
         });
         assert_eq!(missing.len() + found.len(), keys.len());
         found
     }
 
+    fn found(recent: &RecentRecords, keys: &[u8], seq: i64) -> Vec<u8> {
+        found_in(recent, 0, keys, seq)
+    }
+
     #[test]
     fn what_is_asked_for_stays_and_memory_is_bounded() {
-        // Room for 16 records of 1,000 bytes in both generations.
-        let recent =
-            RecentRecords { generations: Mutex::default(), bytes_max: 16 * (1_000 + ENTRY_BYTES) };
+        // Room for 16 of these records in both generations.
+        let bytes_max = 16 * bytes(&record(99, 1, 1_000).1);
+        let recent = RecentRecords { bytes_max, ..RecentRecords::default() };
         for n in 0..100 {
-            recent.keep([(key(n), record(i64::from(n), 1_000))].into_iter());
-            assert_eq!(found(&recent, &[0], i64::MAX), [0], "{n}");
+            recent.keep(0, 1, [record(n, 1, 1_000)].into_iter());
+            assert_eq!(found(&recent, &[0], 1), [0], "{n}");
             let all = recent.generations.lock();
             assert!(all.young.len() + all.old.len() <= 16);
             assert_eq!(all.bytes, all.young.values().map(bytes).sum::<usize>());
         }
-        assert_eq!(found(&recent, &[99, 50, 98], i64::MAX), [99, 98]);
-        recent.keep([(key(7), record(7, 5_000))].into_iter());
-        assert!(found(&recent, &[7], i64::MAX).is_empty());
+        assert_eq!(found(&recent, &[99, 50, 98], 1), [99, 98]);
+        recent.keep(0, 1, [record(7, 1, 5_000)].into_iter());
+        assert!(found(&recent, &[7], 1).is_empty());
     }
 
     #[test]
     fn a_record_that_was_put_after_the_search_began_is_not_seen() {
         let recent = RecentRecords::default();
-        recent.keep((1..4).map(|n| (key(n), record(i64::from(n), 10))));
+        recent.keep(0, 3, (1..4).map(|n| record(n, i64::from(n), 10)));
         assert_eq!(found(&recent, &[1, 2, 3], 2), [1, 2]);
-        recent.remove([key(1), key(9)].into_iter());
+        recent.remove(&[key(1), key(9)]);
         assert_eq!(found(&recent, &[1, 2, 3], 3), [2, 3]);
-        recent.remove([key(2), key(3)].into_iter());
+        recent.remove(&[key(2), key(3)]);
         assert!(found(&recent, &[1, 2, 3], 3).is_empty());
         assert_eq!(recent.generations.lock().bytes, 0);
     }
 
     #[test]
-    fn what_was_read_before_it_was_put_again_is_not_kept() {
+    fn what_may_have_been_read_before_it_was_put_again_is_not_kept() {
         let recent = RecentRecords::default();
-        recent.keep([(key(1), record(1, 10))].into_iter());
-        recent.put([(key(1), 5), (key(2), 6)].into_iter());
-        assert!(found(&recent, &[1, 2], i64::MAX).is_empty());
-        // From a replica, or by a search that read it before the put.
-        recent.keep([(key(1), record(1, 10)), (key(2), record(2, 10))].into_iter());
-        assert!(found(&recent, &[1, 2], i64::MAX).is_empty());
-        let again = FetchedRecord { seq: 7, ..record(2, 10) };
-        recent.keep([(key(2), again)].into_iter());
-        assert_eq!(found(&recent, &[1, 2], i64::MAX), [2]);
-        assert!(found(&recent, &[1, 2], 6).is_empty());
-        recent.clear();
-        recent.keep([(key(1), record(1, 10))].into_iter());
-        assert_eq!(found(&recent, &[1, 2], i64::MAX), [1]);
+        recent.keep(0, 4, [record(1, 1, 10)].into_iter());
+        // A batch that has deleted its put number 6.
+        recent.put(0, [(key(1), 5), (key(2), 7)].into_iter());
+        assert!(found(&recent, &[1, 2], 7).is_empty());
+        // From a replica, or by searches that began before the batch.
+        recent.keep(0, 4, [record(1, 1, 10), record(2, 2, 10)].into_iter());
+        assert!(found(&recent, &[1, 2], 7).is_empty());
+        recent.keep(0, 7, [record(1, 5, 10), record(2, 7, 10)].into_iter());
+        assert_eq!(found(&recent, &[1, 2], 7), [1, 2]);
+        assert_eq!(found(&recent, &[1, 2], 6), [1]);
+    }
+
+    #[test]
+    fn what_a_key_does_not_name_is_not_kept() {
+        let recent = RecentRecords::default();
+        let (key, mut damaged) = record(1, 1, 10);
+        damaged.body = damaged.body[..60].into();
+        let other_time = IndexKey { time: key.time + 1, ..key };
+        let others = [(key, record(2, 1, 10).1), (other_time, record(1, 1, 10).1)];
+        recent.keep(0, 1, [(key, damaged)].into_iter().chain(others));
+        let all = recent.generations.lock();
+        assert!(all.young.is_empty() && all.old.is_empty());
+    }
+
+    #[test]
+    fn puts_take_no_space_of_records_and_none_is_forgotten() {
+        let recent = RecentRecords::default();
+        recent.keep(0, 1, [record(3, 1, 10)].into_iter());
+        let others = (0..200_000_u32).map(|n| {
+            let mut id = [9; 32];
+            id[28..].copy_from_slice(&n.to_be_bytes());
+            (IndexKey { time: 0, id }, i64::from(n) + 6)
+        });
+        recent.put(0, [(key(1), 5)].into_iter().chain(others));
+        assert_eq!(recent.generations.lock().last_puts.len(), KEY_SETS);
+        assert_eq!(found(&recent, &[3], 1), [3]);
+        recent.keep(0, 4, [record(1, 1, 10)].into_iter());
+        assert!(found(&recent, &[1], 300_000).is_empty());
+        recent.keep(0, 300_000, [record(1, 5, 10)].into_iter());
+        assert_eq!(found(&recent, &[1], 300_000), [1]);
+    }
+
+    #[test]
+    fn nothing_of_one_era_is_found_in_another() {
+        let recent = RecentRecords::default();
+        recent.put(0, [(key(1), 20)].into_iter());
+        recent.keep(0, 20, [record(1, 20, 10), record(2, 2, 10)].into_iter());
+        assert!(found_in(&recent, 1, &[1, 2], 10).is_empty());
+        recent.keep(1, 10, [record(1, 1, 10)].into_iter());
+        assert_eq!(found_in(&recent, 1, &[1], 10), [1], "numbers begin anew");
+        // A search, and news, from before the process went over to another line.
+        recent.keep(0, 20, [record(2, 2, 10)].into_iter());
+        recent.put(0, [(key(1), 21)].into_iter());
+        assert!(found_in(&recent, 0, &[1, 2], 20).is_empty());
+        assert_eq!(found_in(&recent, 1, &[1, 2], 10), [1]);
+        assert_eq!(recent.generations.lock().bytes, bytes(&record(1, 1, 10).1));
     }
 }

@@ -9,7 +9,7 @@ use hark_archive::{Record, SearchProgress};
 use super::{Finder, Sessions, SqlQuery, compare};
 use crate::session::StatementError;
 use crate::state::PostgresState;
-use crate::time::{IndexKey, to_db};
+use crate::time::IndexKey;
 
 /// Searches whose answers are merged.
 pub(crate) struct Finders {
@@ -119,6 +119,5 @@ impl Finders {
 }
 
 fn key(body: &[u8]) -> Option<IndexKey> {
-    let record = Record::new(body).ok()?;
-    Some(IndexKey { time: to_db(record.time()), id: *record.id() })
+    Record::new(body).ok().map(|record| IndexKey::of(&record))
 }

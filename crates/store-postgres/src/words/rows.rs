@@ -10,7 +10,7 @@ use crate::copy::CopyRows;
 use crate::layout::StatementForm;
 use crate::session::{DatabaseSession, StatementError};
 use crate::terms::DatabaseTermHasher;
-use crate::time::{IndexKey, to_db};
+use crate::time::IndexKey;
 
 /// Rows that are copied in at a time.
 const ROWS: usize = 50_000;
@@ -76,7 +76,7 @@ impl<'a> WordRows<'a> {
     /// Adds the words of a record as it is stored.
     pub(crate) fn add_stored(&mut self, body: &[u8]) {
         if let Ok(record) = Record::new(body) {
-            self.add(&record, &IndexKey { time: to_db(record.time()), id: *record.id() });
+            self.add(&record, &IndexKey::of(&record));
         }
     }
 
