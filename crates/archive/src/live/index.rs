@@ -184,11 +184,11 @@ impl SubscriptionIndex {
         let mut comparisons = 0;
         let compared = ComparedRecord::new(*record);
         let many_labels = compared.many_labels();
-        let mut done = HashSet::<_, foldhash::quality::RandomState>::default();
+        let mut done = many_labels.map(|_| HashSet::<_, foldhash::quality::RandomState>::default());
         let mut look = |filter: &ListedQuery| {
             let number = filter.subscription.number;
             if found.last().is_some_and(|last| last.number == number)
-                || many_labels.is_some() && !done.insert(filter.number())
+                || done.as_mut().is_some_and(|done| !done.insert(filter.number()))
             {
                 return;
             }
