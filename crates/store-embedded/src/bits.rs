@@ -65,18 +65,23 @@ pub fn ones(words: impl Iterator<Item = u64>) -> impl Iterator<Item = u32> {
 }
 
 /// The dead rows of a part: their number, and the rows by kind, for counts that are computed from
-/// the lengths of posting lists. The caller keeps the bits.
+/// the lengths of posting lists. The caller keeps the bits. A deletion never waits for rows to be
+/// sorted by kind.
 #[derive(Debug, Default)]
 pub struct DeadRows {
     count: AtomicU32,
-    /// `None` until first used. Rows whose kind is not known are under kind `None`.
-    by_kind: Mutex<Option<BTreeMap<Option<u32>, Vec<u32>>>>,
+    /// The dead rows by kind, but for those that are `fresh`. Rows whose kind is not known are
+    /// under kind `None`.
+    by_kind: Mutex<BTreeMap<Option<u32>, Vec<u32>>>,
+    /// Rows that died since rows were last taken to be sorted by kind; `None` until first asked
+    /// for. Every deletion locks it, so it is locked for moments only.
+    fresh: Mutex<Option<Vec<u32>>>,
 }
 
 impl DeadRows {
     /// Begins with `count` rows that are dead already.
     pub fn new(count: u32) -> Self {
-        Self { count: AtomicU32::new(count), by_kind: Mutex::default() }
+        Self { count: AtomicU32::new(count), ..Self::default() }
     }
 
     /// Number of dead rows.
@@ -85,45 +90,128 @@ impl DeadRows {
     }
 
     /// Notes a dead row, whose bit `set` sets; false if the bit was set before.
-    pub fn kill(
-        &self,
-        row: u32,
-        set: impl FnOnce() -> bool,
-        kind: impl FnOnce() -> Option<u32>,
-    ) -> bool {
-        // Under the lock, so that a row killed while the rows are grouped by kind is listed once.
-        let mut by_kind = self.by_kind.lock();
+    pub fn kill(&self, row: u32, set: impl FnOnce() -> bool) -> bool {
+        // Under the lock, so that a row killed while the bits are read is taken once.
+        let mut fresh = self.fresh.lock();
         if !set() {
             return false;
         }
         self.count.fetch_add(1, Ordering::Release);
-        if let Some(by_kind) = &mut *by_kind {
-            by_kind.entry(kind()).or_default().push(row);
+        if let Some(fresh) = &mut *fresh {
+            fresh.push(row);
         }
         true
     }
 
-    /// Appends the dead rows of a kind, and those whose kind is not known.
+    /// Appends the dead rows of a kind, and those whose kind is not known. `words` are the words of
+    /// the bits, and `kinds_of` tells the kinds of rows that ascend.
     pub fn of_kind(
         &self,
         kind: u32,
-        bits: impl FnOnce() -> Vec<u32>,
-        kind_of: impl Fn(u32) -> Option<u32>,
+        words: impl FnOnce() -> Vec<u64>,
+        kinds_of: impl FnOnce(&[u32]) -> Vec<Option<u32>>,
         rows: &mut Vec<u32>,
     ) {
         if self.count() == 0 {
             return;
         }
         let mut by_kind = self.by_kind.lock();
-        let by_kind = by_kind.get_or_insert_with(|| {
-            let mut by_kind: BTreeMap<_, Vec<u32>> = BTreeMap::new();
-            for row in bits() {
-                by_kind.entry(kind_of(row)).or_default().push(row);
+        let fresh = self.take_fresh(words);
+        if !fresh.is_empty() {
+            for (&row, kind) in fresh.iter().zip(kinds_of(&fresh)) {
+                by_kind.entry(kind).or_default().push(row);
             }
-            by_kind
-        });
+        }
         for kind in [Some(kind), None] {
             rows.extend(by_kind.get(&kind).into_iter().flatten());
+        }
+    }
+
+    /// Takes the rows that were not taken yet, ascending: the first time, all that are dead.
+    fn take_fresh(&self, words: impl FnOnce() -> Vec<u64>) -> Vec<u32> {
+        let mut fresh = self.fresh.lock();
+        let Some(mut rows) = fresh.replace(Vec::new()) else {
+            let words = words();
+            drop(fresh);
+            return ones(words.into_iter()).collect();
+        };
+        drop(fresh);
+        rows.sort_unstable();
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROWS: u32 = 4096;
+    /// The kind of earlier rows is their number modulo 3, that of later ones is not known.
+    const KNOWN: u32 = 4000;
+
+    struct Part {
+        bits: AtomicBits,
+        dead: DeadRows,
+    }
+
+    impl Part {
+        fn new() -> Self {
+            Self { bits: AtomicBits::new(ROWS as usize), dead: DeadRows::new(0) }
+        }
+
+        fn kill(&self, row: u32) -> bool {
+            self.dead.kill(row, || self.bits.set(row))
+        }
+
+        /// The dead rows of a kind, ascending. Calls `meanwhile` while rows are sorted by kind.
+        fn of_kind(&self, kind: u32, meanwhile: impl FnOnce()) -> Vec<u32> {
+            let kinds_of = |rows: &[u32]| {
+                assert!(rows.is_sorted(), "ascending");
+                meanwhile();
+                rows.iter().map(|&row| (row < KNOWN).then_some(row % 3)).collect()
+            };
+            let mut rows = Vec::new();
+            self.dead.of_kind(kind, || self.bits.words().collect(), kinds_of, &mut rows);
+            rows.sort_unstable();
+            rows
+        }
+
+        fn scan(&self, kind: u32) -> Vec<u32> {
+            self.bits.ones().filter(|&row| row >= KNOWN || row % 3 == kind).collect()
+        }
+    }
+
+    #[test]
+    fn rows_that_die_while_rows_are_sorted_by_kind_are_listed_once() {
+        let part = Part::new();
+        for row in [KNOWN, 6, 5] {
+            assert!(part.kill(row));
+        }
+        let meanwhile = || {
+            assert!(part.kill(3) && part.kill(2));
+        };
+        assert_eq!(part.of_kind(0, meanwhile), [6, KNOWN]);
+        assert!(!part.kill(3) && !part.kill(6), "dead already");
+        assert!(part.kill(1) && part.kill(KNOWN + 1));
+        assert_eq!(part.of_kind(0, || {}), [3, 6, KNOWN, KNOWN + 1]);
+        for kind in 0..3 {
+            assert_eq!(part.of_kind(kind, || {}), part.scan(kind));
+        }
+        assert_eq!(part.dead.count(), 7);
+    }
+
+    #[test]
+    fn rows_are_listed_once_while_others_die() {
+        let part = Part::new();
+        std::thread::scope(|threads| {
+            threads.spawn(|| (0..ROWS).for_each(|row| assert!(part.kill(row))));
+            while part.dead.count() < ROWS {
+                let rows = part.of_kind(1, || {});
+                assert!(rows.is_sorted_by(|a, b| a < b), "each once");
+            }
+        });
+        for kind in 0..3 {
+            assert_eq!(part.of_kind(kind, || {}), part.scan(kind));
         }
     }
 }

@@ -346,3 +346,27 @@ fn what_a_segment_keeps_of_rare_kinds_is_bounded() {
     assert_eq!(kept, [(5, 22)]);
     assert_found(&store, 0..641);
 }
+
+#[test]
+fn counts_of_a_kind_are_right_while_records_of_all_kinds_are_deleted() {
+    let shelf = Shelf::new("kinds");
+    let store = shelf.open(&EmbeddedOptions { seal_records: 640, ..quiet() });
+    // A kind with half of the records, whose list is searched, and kinds whose lists are read.
+    let kind = |number: u32| if number.is_multiple_of(2) { 0 } else { number % 41 };
+    let record = |number| Write::Put(record_of(number, kind(number), 1, 0));
+    let puts: Vec<Write> = (0..641).map(record).collect();
+    store.commit(&puts[..640]).expect("commits");
+    store.commit(&puts[640..]).expect("commits");
+    assert_eq!(store.stats().segments, 1);
+    let mut left: Vec<u32> = (0..641).collect();
+    for step in [37, 400, 23, 128, 11] {
+        let ids: Vec<Id> = left.extract_if(.., |number| *number % step == 3).map(id).collect();
+        let gone = Query { limit: ids.len(), ids: Some(ids), ..Query::default() };
+        store.commit(&[Write::Erase(Box::new(gone))]).expect("commits");
+        for wanted in 0..41 {
+            let query = Query { kinds: Some(vec![wanted]), ..Query::default() };
+            let expected = left.iter().filter(|&&number| kind(number) == wanted).count() as u64;
+            assert_eq!(store.count(&query).expect("counts"), Some(expected), "kind {wanted}");
+        }
+    }
+}

@@ -244,7 +244,7 @@ impl Head {
     pub fn kill(&self, row: u32) {
         let (Some(chunk), Some(found)) = (self.chunk(row), self.row(row)) else { return };
         chunk.doomed.set(row % CHUNK as u32);
-        if self.dead.kill(row, || chunk.dead.set(row % CHUNK as u32), || Some(found.kind)) {
+        if self.dead.kill(row, || chunk.dead.set(row % CHUNK as u32)) {
             self.log.note_dead(found.offset);
             if let Some(summed) = &mut *self.summed.lock() {
                 summed.take(self, row);

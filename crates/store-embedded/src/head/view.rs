@@ -236,8 +236,15 @@ impl Source for HeadView {
         };
         match kind {
             Some(kind) if !self.writing => {
-                let kind_of = |row| self.head.row(row).map(|row| row.kind);
-                self.head.dead.of_kind(kind, all, kind_of, rows);
+                let words = || {
+                    // Of all rows: other views may show more than this one does.
+                    let firsts = (0..self.head.inserted()).step_by(CHUNK);
+                    let chunks = firsts.filter_map(|row| self.head.chunk(row));
+                    chunks.flat_map(|chunk| chunk.dead.words()).collect::<Vec<u64>>()
+                };
+                let kind_of = |&row: &u32| self.head.row(row).map(|row| row.kind);
+                let kinds_of = |rows: &[u32]| rows.iter().map(kind_of).collect();
+                self.head.dead.of_kind(kind, words, kinds_of, rows);
                 rows.retain(|&row| row < self.rows);
             }
             _ if self.writing || self.head.dead_count() > 0 => rows.extend(all()),

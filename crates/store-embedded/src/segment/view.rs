@@ -325,8 +325,7 @@ impl Segment {
     /// Does the same as [`Segment::kill`], without counting the record as dead; false if the row was dead.
     pub fn kill_row(&self, row: u32) -> bool {
         self.dead.doomed.set(row);
-        let killed = row < self.file.rows
-            && self.dead.rows.kill(row, || self.dead.dead.set(row), || self.kind_of(row));
+        let killed = row < self.file.rows && self.dead.rows.kill(row, || self.dead.dead.set(row));
         if killed && let Some(excluded) = &mut *self.dead.excluded.lock() {
             excluded.add(row, &self.file);
         }
@@ -338,13 +337,35 @@ impl Segment {
         self.file.id(row).or_else(|| self.record_of_any(row).map(|record| *record.id()))
     }
 
-    fn kind_of(&self, row: u32) -> Option<u32> {
-        let has = |list: &Range<u32>| {
-            let at = list.start
-                + partition(list.end - list.start, |i| self.file.posting(list.start + i) < row);
-            at < list.end && self.file.posting(at) == row
-        };
-        self.kinds.iter().find(|(_, list)| has(list)).map(|(kind, _)| *kind)
+    /// Returns the kinds of dead rows, which ascend; `None` for a row that no kind has. Takes about
+    /// as long as reading the lists of all kinds, or less.
+    fn kinds_of(&self, rows: &[u32]) -> Vec<Option<u32>> {
+        let mut kinds = vec![None; rows.len()];
+        for (kind, list) in &*self.kinds {
+            // Looking up one row costs about as much as reading 16.
+            if rows.len() * 16 < list.len() {
+                for (&row, found) in rows.iter().zip(&mut kinds) {
+                    if found.is_none() && self.has_row(list, row) {
+                        *found = Some(*kind);
+                    }
+                }
+            } else {
+                let listed = self.file.postings(list.clone());
+                for row in listed.filter(|&row| self.dead.dead.get(row)) {
+                    if let Ok(at) = rows.binary_search(&row) {
+                        kinds[at] = Some(*kind);
+                    }
+                }
+            }
+        }
+        kinds
+    }
+
+    /// Whether a row is in this part of the postings.
+    fn has_row(&self, list: &Range<u32>, row: u32) -> bool {
+        let before = |at: u32| self.file.posting(list.start + at) < row;
+        let at = list.start + partition(list.end - list.start, before);
+        at < list.end && self.file.posting(at) == row
     }
 
     /// Counts a row's record as dead in its log.
@@ -694,8 +715,8 @@ impl Source for SegmentView {
         let bits = if self.writing { &dead.doomed } else { &dead.dead };
         match kind {
             Some(kind) if !self.writing => {
-                let kind_of = |row| self.segment.kind_of(row);
-                dead.rows.of_kind(kind, || bits.ones().collect(), kind_of, rows);
+                let kinds_of = |rows: &[u32]| self.segment.kinds_of(rows);
+                dead.rows.of_kind(kind, || dead.dead.words().collect(), kinds_of, rows);
             }
             _ => rows.extend(bits.ones()),
         }
