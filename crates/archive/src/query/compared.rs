@@ -6,13 +6,39 @@ use std::cell::OnceCell;
 
 use hark_codec::record::Record;
 
-use super::words::LazyWords;
+use super::words::{LazyWords, text_rows};
 use super::{LabelSet, Query, carries};
 
 /// Up to about so many labels are looked through one by one.
 const FEW_LABELS: usize = 16;
 /// So many times as many labels as values are not looked through for the values.
 const MANY_TIMES: usize = 8;
+
+/// What comparing a record with some queries costs, beyond the few instructions of most comparisons.
+#[derive(Clone, Copy)]
+pub struct ComparisonCost {
+    /// Queries that ask for words: each goes through those of the record.
+    of_words: u64,
+    asks_labels: bool,
+}
+
+impl ComparisonCost {
+    /// Returns the cost of comparing a record with these queries.
+    pub fn of(queries: &[Query]) -> Self {
+        Self {
+            of_words: queries.iter().filter(|query| query.words.is_some()).count() as u64,
+            asks_labels: queries.iter().any(|query| !query.labels.is_empty()),
+        }
+    }
+
+    /// Returns the rows that comparing `record` counts as.
+    pub fn rows(self, record: &Record<'_>) -> u64 {
+        let labels = if self.asks_labels { record.labels_max() } else { 0 };
+        let labels = if labels > FEW_LABELS { labels as u64 / 2 } else { 0 };
+        let words = if self.of_words > 0 { self.of_words * text_rows(record) } else { 0 };
+        labels + words
+    }
+}
 
 /// A label's name and value.
 type Label<'r> = (u8, &'r [u8]);
@@ -90,31 +116,42 @@ mod tests {
     /// Records of a few and of many labels against queries of a few and of many values.
     #[test]
     fn labels_are_found_as_in_the_record_itself() {
-        let value = |n: usize| n.to_string().into_bytes();
-        for (len, step) in [(3, 1), (40, 1), (40, 7), (600, 2), (600, 3)] {
-            let mut bytes = Vec::new();
-            let head = RecordHeader { id: [1; 32], time: 1, author: None, kind: 1, expires: None };
-            // Each twice, in no order.
-            let values: Vec<_> = (0..2 * len).map(|n| value(n * 37 % len * step)).collect();
-            let labels = values.iter().zip([b't', b'u'].into_iter().cycle());
-            let labels = labels.map(|(value, name)| (name, LabelPosition::Bytes(value)));
-            record::write(&mut bytes, &head, b"", labels);
-            let record = Record::new(&bytes).unwrap();
-            let compared = ComparedRecord::new(record);
-            assert_eq!(compared.many_labels().is_some(), len > 3);
-            let mut hits = 0;
-            for name in *b"stuv" {
-                for (asked, from, by) in [(1, 0, 1), (1, 5, 1), (2, 4, 3), (30, 1, 5), (900, 2, 9)]
-                {
-                    let values = (0..asked).map(|n| value(from + n * by).into()).collect();
-                    let set = LabelSet { name, values };
-                    let mut query = Query { labels: vec![set], ..Query::default() };
-                    query.normalise();
-                    assert_eq!(compared.matches(&query), query.matches(&record), "{query:?}");
-                    hits += usize::from(compared.matches(&query));
-                }
+        for beginning in ["", "all begin alike "] {
+            for (len, step) in [(3, 1), (40, 1), (40, 7), (600, 2), (600, 3)] {
+                compare(beginning, len, step);
             }
-            assert!(hits > 0, "{len} labels");
         }
+    }
+
+    fn compare(beginning: &str, len: usize, step: usize) {
+        let value = |n: usize| format!("{beginning}{n}").into_bytes();
+        let mut bytes = Vec::new();
+        let head = RecordHeader { id: [1; 32], time: 1, author: None, kind: 1, expires: None };
+        // Each twice, in no order.
+        let values: Vec<_> = (0..2 * len).map(|n| value(n * 37 % len * step)).collect();
+        let labels = values.iter().zip([b't', b'u'].into_iter().cycle());
+        let labels = labels.map(|(value, name)| (name, LabelPosition::Bytes(value)));
+        record::write(&mut bytes, &head, b"", labels);
+        let record = Record::new(&bytes).unwrap();
+        let compared = ComparedRecord::new(record);
+        assert_eq!(compared.many_labels().is_some(), len > 3);
+        let mut hits = 0;
+        for name in *b"stuv" {
+            for (asked, from, by) in [(1, 0, 1), (1, 5, 1), (2, 4, 3), (30, 1, 5), (900, 2, 9)] {
+                let wanted: Vec<Box<[u8]>> =
+                    (0..asked).map(|n| value(from + n * by).into()).collect();
+                let is_match = values
+                    .iter()
+                    .zip([b't', b'u'].into_iter().cycle())
+                    .any(|(value, of)| of == name && wanted.iter().any(|it| **it == **value));
+                let set = LabelSet { name, values: wanted };
+                let mut query = Query { labels: vec![set], ..Query::default() };
+                query.normalise();
+                assert_eq!(compared.matches(&query), is_match, "{query:?}");
+                assert_eq!(query.matches(&record), is_match, "{query:?}");
+                hits += usize::from(is_match);
+            }
+        }
+        assert!(hits > 0, "{len} labels");
     }
 }

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use hark_codec::record::{Id, Record};
@@ -24,6 +24,8 @@ use super::{Order, Query};
 const BLOCK_MAX: usize = 32;
 /// Records that are prefetched while one is read.
 const AHEAD: usize = 8;
+/// Comparisons of a label with a condition that count as a row.
+const LABELS_OF_A_ROW: usize = 64;
 /// The most rows of a driver that are intersected before they are sorted.
 const FEW_MAX: u64 = 4096;
 /// The most words that the beginning of a word is completed to. If there are more, it is looked for
@@ -442,22 +444,17 @@ impl<S: Source> SourceWalk<S> {
         let (mut rows, mut kept) = (0, Vec::new());
         for stream in streams {
             rows += stream.left.len();
-            let of_kind = |set: &Vec<PostingSlice<S::PostingList>>| {
-                set.iter().any(|cut| cut.kind == stream.kind)
-            };
-            if !self.cuts.iter().all(of_kind) {
-                continue;
-            }
+            let sets = self.cuts.iter().map(|set| {
+                let lists = &set[of_kind(set, stream.kind)];
+                (!lists.is_empty()).then_some(lists)
+            });
+            let Some(sets) = sets.collect::<Option<Vec<_>>>() else { continue };
             for index in stream.left.clone() {
                 let row = source.row_at(&stream.list, index);
-                let has = |set: &Vec<PostingSlice<S::PostingList>>| {
-                    set.iter().any(|cut| {
-                        cut.kind == stream.kind
-                            && source.may_have(&cut.list, row)
-                            && find(source, cut, row).1
-                    })
+                let has = |cut: &PostingSlice<S::PostingList>| {
+                    source.may_have(&cut.list, row) && find(source, cut, row).1
                 };
-                if self.cuts.iter().all(has) {
+                if sets.iter().all(|lists| lists.iter().any(has)) {
                     kept.push((source.key(&stream.list, index, order), stream.value));
                 }
             }
@@ -493,8 +490,8 @@ impl<S: Source> SourceWalk<S> {
         let (source, forward) = (&*self.source, self.query.order == Order::NewestFirst);
         let rank = &mut self.rank;
         self.cuts.iter_mut().enumerate().all(|(number, set)| {
-            let lists =
-                set.iter_mut().filter(|cut| cut.kind == kind && source.may_have(&cut.list, row));
+            let lists = of_kind(set, kind);
+            let lists = set[lists].iter_mut().filter(|cut| source.may_have(&cut.list, row));
             let cut = { lists }.find_map(|cut| {
                 let (at, found) = find(source, cut, row);
                 if forward {
@@ -563,6 +560,13 @@ impl<S: Source> SourceWalk<S> {
     }
 }
 
+/// Counts what comparing the record's labels takes as `work`, where they or the conditions are many.
+fn count_labels(query: &PreparedQuery, record: &Record<'_>, work: &mut u64, visited: &mut u64) {
+    let rows = (record.labels_max() * query.labels.len() / LABELS_OF_A_ROW) as u64;
+    *work = work.saturating_sub(rows);
+    *visited += rows;
+}
+
 /// Returns whether the record has the words asked for, and counts what it takes to find out as
 /// `work`. The one who ranks records checks that himself.
 fn has_words(
@@ -584,9 +588,17 @@ fn is_behind(query: &Query, record: &Record<'_>) -> bool {
         || query.after.is_none_or(|after| record.time() > after.time || *record.id() > after.id)
 }
 
+/// Where the posting lists of a kind are in a set, whose lists ascend by kind.
+#[inline]
+fn of_kind<R>(set: &[PostingSlice<R>], kind: Option<u32>) -> Range<usize> {
+    let start = set.partition_point(|cut| cut.kind < kind);
+    start..start + set[start..].partition_point(|cut| cut.kind == kind)
+}
+
 /// Sets the kinds of posting lists, and drops lists of a kind for which another set has no list: a
 /// row is only in lists of its own kind. The lists of a `fixed` driver stay, as the number of rows
-/// walked must not depend on the other sets.
+/// walked must not depend on the other sets. Sorts the lists of the other sets by kind; those of
+/// one kind stay in their order.
 fn pair_by_kind<S: Source>(
     source: &S,
     driver: &mut Vec<PostingSlice<S::PostingList>>,
@@ -596,10 +608,17 @@ fn pair_by_kind<S: Source>(
     for cut in driver.iter_mut().chain(sets.iter_mut().flatten()) {
         cut.kind = source.list_kind(&cut.list);
     }
-    let has = |set: &[PostingSlice<S::PostingList>], kind| set.iter().any(|cut| cut.kind == kind);
+    for set in &mut *sets {
+        set.sort_by_key(|cut| cut.kind);
+    }
+    let has = |set: &[PostingSlice<S::PostingList>], kind| {
+        set.binary_search_by_key(&kind, |cut| cut.kind).is_ok()
+    };
     driver.retain(|cut| fixed || sets.iter().all(|set| has(set, cut.kind)));
+    let mut kinds: Vec<Option<u32>> = driver.iter().map(|cut| cut.kind).collect();
+    kinds.sort_unstable();
     for set in sets {
-        set.retain(|cut| has(driver, cut.kind));
+        set.retain(|cut| kinds.binary_search(&cut.kind).is_ok());
     }
 }
 
@@ -681,6 +700,7 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
                     self.damaged += 1;
                     continue;
                 };
+                count_labels(&self.query, &record, work, &mut self.visited);
                 let matches = self.query.matches_knowing(&record, self.driven_by, value as usize);
                 if matches
                     && is_behind(&self.query, &record)
@@ -726,6 +746,7 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
                     self.damaged += 1;
                     continue;
                 };
+                count_labels(&self.query, &record, work, &mut self.visited);
                 let matches = self.query.matches_knowing(&record, self.driven_by, value as usize);
                 if !matches
                     || !is_behind(&self.query, &record)
@@ -820,10 +841,12 @@ fn alive_in<S: Source>(
     work: &mut u64,
 ) -> Option<u64> {
     let (mut count, mut dead, mut dead_kind) = (0, Vec::new(), None);
-    for cut in cuts {
+    let kind = |cut: &PostingSlice<_>| source.list_kind(&cut.list).filter(|_| by_kind);
+    let mut cuts: Vec<_> = cuts.iter().map(|cut| (kind(cut), cut)).collect();
+    // The dead rows of a kind are looked up once.
+    cuts.sort_by_key(|(kind, _)| *kind);
+    for (kind, cut) in cuts {
         count += cut.range.len() as u64;
-        let kind = source.list_kind(&cut.list).filter(|_| by_kind);
-        // Lists of one kind often come together.
         if dead_kind != Some(kind) {
             dead.clear();
             source.dead_rows(kind, &mut dead);

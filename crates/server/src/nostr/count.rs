@@ -9,7 +9,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hark_archive::query::{ComparedRecord, text_rows};
+use hark_archive::query::{ComparedRecord, ComparisonCost};
 use hark_archive::{Query, Record, SearchProgress};
 use hark_codec::nostr::reply;
 
@@ -100,8 +100,8 @@ impl CountJob {
         let (before, count) = (&self.queries[..self.at], &mut self.count);
         let hll = &mut self.hll;
         // Each record is compared with the earlier queries, words and all.
-        let are_texts_read = before.iter().any(|query| query.words.is_some());
-        let (work, mut texts) = (work.max(1), 0);
+        let comparing = ComparisonCost::of(before);
+        let (work, mut compared_rows) = (work.max(1), 0);
         let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
             let compared = ComparedRecord::new(*record);
             if !before.iter().any(|query| compared.matches(query)) {
@@ -110,12 +110,10 @@ impl CountJob {
                     hll.add(author);
                 }
             }
-            if are_texts_read {
-                texts += text_rows(record);
-            }
-            if texts < work { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            compared_rows += comparing.rows(record);
+            if compared_rows < work { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        self.cost.read(texts);
+        self.cost.read(compared_rows);
         self.damaged |= search.has_met_damage();
         match progress.map_err(|error| error.to_string())?.0 {
             SearchProgress::Paused => self.search = Some(search),

@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hark_archive::live::{self, AnswerReach, NewRecord, SubscriptionHandle};
-use hark_archive::query::{SearchRank, text_rows};
+use hark_archive::query::{ComparisonCost, SearchRank};
 use hark_archive::{Position, Query, Record, SearchProgress};
 use hark_codec::nostr::reply::{self, EoseHint};
 use parking_lot::Mutex;
@@ -275,9 +275,8 @@ impl StoredAnswer {
             let (handed, last) = (&mut self.handed, &mut self.last);
             let (reached, queries, mut ended) = (&self.reached, &self.queries, false);
             // Each record is compared with the earlier queries, words and all.
-            let asks_words = |query: &Query| query.words.is_some();
-            let are_texts_read = queries[..reached.len()].iter().any(asks_words);
-            let mut texts = 0;
+            let comparing = ComparisonCost::of(&queries[..reached.len()]);
+            let mut compared_rows = 0;
             let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
                 if *handed >= enough && last.is_none_or(|last| last.time != record.time()) {
                     ended = true;
@@ -287,18 +286,16 @@ impl StoredAnswer {
                 if !AnswerReach::any(reached, queries, record) {
                     page.add(record.wire());
                 }
-                if are_texts_read {
-                    texts += text_rows(record);
-                }
-                if page.is_full() || texts >= work {
+                compared_rows += comparing.rows(record);
+                if page.is_full() || compared_rows >= work {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())
                 }
             });
             let (progress, left) = progress.map_err(|error| error.to_string())?;
-            self.cost.read(texts);
-            work = left.saturating_sub(texts).max(1);
+            self.cost.read(compared_rows);
+            work = left.saturating_sub(compared_rows).max(1);
             self.last_rank = search.last_rank();
             self.damaged |= search.has_met_damage();
             match progress {
