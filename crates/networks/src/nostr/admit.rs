@@ -5,7 +5,10 @@ use hark_archive::limits::Limits;
 use hark_archive::{Key, Outcome};
 use hark_codec::nostr::{Event, EventArena};
 
-use super::rules::{DELETED_KINDS_MAX, KindClass, SLOT, VANISH, class, deletes_too_many_kinds};
+use super::rules::{
+    DELETED_KINDS_MAX, KindClass, SLOT, VANISH, WRAP_RECIPIENTS_MAX, class, deletes_too_many_kinds,
+    wraps_for_too_many,
+};
 
 /// Kind of the answer to an AUTH challenge: never stored, never forwarded (NIP-42).
 pub const AUTH: u16 = 22_242;
@@ -132,6 +135,12 @@ pub fn refusal(
     let addresses = addresses.map(str::as_bytes);
     if deletes_too_many_kinds(u32::from(event.kind()), event.pubkey(), addresses) {
         return Some(format!("invalid: deletes addresses of more than {DELETED_KINDS_MAX} kinds"));
+    }
+    let recipients = event.tags().filter(|tag| tag.name() == "p");
+    if wraps_for_too_many(u32::from(event.kind()), recipients) {
+        return Some(format!(
+            "invalid: a gift wrap for more than {WRAP_RECIPIENTS_MAX} recipients"
+        ));
     }
     None
 }

@@ -131,8 +131,9 @@ fn refuse_address(author: &Key, kind: u32, d: &[u8], time: u64, effects: &mut Ef
 /// Refuses a gift wrap that a recipient has deleted, or whose recipient has vanished. The recipient
 /// counts, not the signer: the signer is a key that is used only once.
 fn refuse_wrap(record: &Record<'_>, id_hex: &[u8], effects: &mut Effects) {
-    for recipient in record.labels().filter(|(name, _)| *name == b'p').filter_map(|(_, p)| unhex(p))
-    {
+    let recipients = record.labels().filter(|(name, _)| *name == b'p');
+    let recipients: BTreeSet<Key> = recipients.filter_map(|(_, p)| unhex(p)).collect();
+    for recipient in recipients {
         effects.refuse_if(deletion(&recipient, (b'e', id_hex), 0));
         effects.refuse_if(vanish(&recipient, record.time()));
     }
@@ -179,6 +180,16 @@ fn erase_deleted(record: &Record<'_>, author: &Key, effects: &mut Effects) {
     for (kind, values) in addressable {
         effects.erases.push(named(vec![kind], vec![LabelSet { name: SLOT, values }]));
     }
+}
+
+/// Maximum number of recipients of a gift wrap, which has one (NIP-59): two searches for each, on the
+/// writer's thread.
+pub const WRAP_RECIPIENTS_MAX: usize = 16;
+
+/// Whether an event of this kind is a gift wrap whose `p` tags, `recipients`, are more than
+/// [`WRAP_RECIPIENTS_MAX`].
+pub fn wraps_for_too_many(kind: u32, mut recipients: impl Iterator) -> bool {
+    kind == GIFT_WRAP && recipients.nth(WRAP_RECIPIENTS_MAX).is_some()
 }
 
 /// Maximum number of kinds of which one deletion may name addresses ([`deletes_too_many_kinds`]).
@@ -271,5 +282,20 @@ mod tests {
             deletes_too_many_kinds(kind, &[1; 32], addresses)
         };
         assert!(!too_many(64, DELETION) && too_many(65, DELETION) && !too_many(65, 1));
+    }
+
+    #[test]
+    fn wraps_for_too_many_are_reported_and_one_who_is_named_often_is_one() {
+        assert!(!wraps_for_too_many(GIFT_WRAP, 0..16) && wraps_for_too_many(GIFT_WRAP, 0..17));
+        assert!(!wraps_for_too_many(3, 0..2_000));
+        let head =
+            RecordHeader { id: [7; 32], time: 10, author: None, kind: GIFT_WRAP, expires: None };
+        let recipient = hex(&[9; 32]);
+        let labels = std::iter::repeat_n((b'p', LabelPosition::Bytes(&recipient)), 5);
+        let mut bytes = Vec::new();
+        record::write(&mut bytes, &head, b"", labels);
+        let mut effects = Effects::default();
+        refuse_wrap(&Record::new(&bytes).unwrap(), &hex(&[7; 32]), &mut effects);
+        assert_eq!(effects.forbidding().count(), 2);
     }
 }
