@@ -309,6 +309,22 @@ mod tests {
         assert!(!is_open(&greedy));
     }
 
+    /// Its own bound per subscription does not bound a client's many subscriptions, nor many clients.
+    #[test]
+    fn what_subscriptions_hold_back_counts_for_all_and_is_shared() {
+        let limits = Limits { outboxes_bytes_max: 1_000_000, ..Limits::default() };
+        let house = BoundedOutboxes::new(limits);
+        let [greedy, modest] = [(); 2].map(|()| house.connect(None));
+        assert!(greedy.hold(900_000) && modest.hold(200_000));
+        assert!(!greedy.hold(64), "the bound is exceeded, and it has most of it");
+        assert!(modest.hold(64), "it has less than half");
+        assert_eq!(house.0.bytes(), 1_100_128);
+        assert_eq!(modest.waiting(), 0, "its questions need not wait for that");
+        greedy.free(900_064);
+        modest.free(200_064);
+        assert_eq!(house.0.bytes(), 0);
+    }
+
     struct CountingSink(Arc<Outbox>);
 
     impl SubscriptionSink for CountingSink {
