@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tracing::Level;
 use tracing_subscriber::filter::Targets;
 
 /// What is logged, and how.
@@ -36,8 +37,12 @@ pub(crate) enum LogFormat {
 /// The words for levels.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
+/// What warns of each invalid message of a peer, and so lets peers fill the log.
+const LOUD: &str = "libp2p_gossipsub";
+
 /// Reads a level, or a filter: a level and `target=level`, separated by commas. A word that is no
-/// level is an error: as the name of a target it would turn off everything else.
+/// level is an error: as the name of a target it would turn off everything else. With `info` or
+/// `warn` alone, warnings that peers can cause at will are left out.
 pub(crate) fn filter(text: &str) -> Result<Targets, String> {
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let level = part.rsplit_once('=').map_or(part, |(_, level)| level.trim());
@@ -51,12 +56,31 @@ pub(crate) fn filter(text: &str) -> Result<Targets, String> {
     if text.trim().is_empty() {
         return Err("is empty; \"off\" logs nothing".into());
     }
-    text.parse().map_err(|error| format!("{text:?} is neither a level nor a filter: {error}"))
+    let wanted = text
+        .parse::<Targets>()
+        .map_err(|error| format!("{text:?} is neither a level nor a filter: {error}"))?;
+    let is_plain = ["info", "warn"].iter().any(|level| level.eq_ignore_ascii_case(text.trim()));
+    Ok(if is_plain { wanted.with_target(LOUD, Level::ERROR) } else { wanted })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn peers_do_not_fill_the_log_unless_the_operator_asks_for_it() {
+        for (text, is_shown) in [
+            ("info", false),
+            ("WARN", false),
+            ("off", false),
+            ("debug", true),
+            ("info,libp2p_gossipsub=warn", true),
+        ] {
+            let wanted = filter(text).unwrap();
+            let shown = wanted.would_enable("libp2p_gossipsub::behaviour", &Level::WARN);
+            assert_eq!(shown, is_shown, "{text}");
+        }
+    }
 
     #[test]
     fn a_word_that_is_no_level_is_refused_and_not_taken_for_a_target() {

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use hark_archive::query::plan::Set;
 use hark_archive::{LabelSet, Order, Position, Query, Record, SearchError, SearchProgress, Store};
-use hark_codec::record::Id;
+use hark_codec::record::{self, Id, RecordHeader};
 use hark_codec::waku::store::{self, PAGE_DEFAULT, PAGE_MAX, Status};
 use hark_codec::waku::{MessageRecord, ProtobufError, StoreRequest, topic};
 
@@ -78,7 +78,7 @@ type RecordBytes = Vec<Box<[u8]>>;
 /// Messages of an answer, as their records, oldest first.
 #[derive(Debug, Default)]
 pub struct HistoryPage {
-    /// The records.
+    /// The records; of each only the id and the time if the answer does not include their data.
     pub records: RecordBytes,
     /// The cursor of the next page, if there is one.
     pub cursor: Option<Id>,
@@ -226,6 +226,8 @@ struct HistoryQuery {
     rows_left: u64,
     driver: Option<Set>,
     damaged: bool,
+    /// Whether the answer includes the messages, not only their hashes.
+    include_data: bool,
 }
 
 impl HistoryQuery {
@@ -263,7 +265,15 @@ impl HistoryQuery {
             (query.from, query.ids) = (query.to, Some(Vec::new()));
         }
         query.normalise();
-        Ok(Self { query, after: None, limit, rows_left: rows_max, driver: None, damaged: false })
+        Ok(Self {
+            query,
+            after: None,
+            limit,
+            rows_left: rows_max,
+            driver: None,
+            damaged: false,
+            include_data: request.include_data,
+        })
     }
 
     /// Passes the records that match `query` to `sink`. Returns whether more match.
@@ -297,13 +307,13 @@ impl HistoryQuery {
     fn forward(&mut self, store: &dyn Store) -> Result<(RecordBytes, bool), HistoryError> {
         let (order, after, limit) = (Order::OldestFirst, self.after, self.limit);
         let mut query = Query { order, after, limit, ..self.query.clone() };
-        let mut records = Vec::new();
+        let (include_data, mut records) = (self.include_data, Vec::new());
         loop {
             let mut last = query.after;
             let more = self.search(store, &query, &mut |record| {
                 last = Some(Position::of(record));
                 if may_be_sent(record) {
-                    records.push(record.bytes().into());
+                    records.push(copy(record, include_data));
                 }
             })?;
             if !more || records.len() >= limit {
@@ -321,7 +331,7 @@ impl HistoryQuery {
         // One more than a page tells whether there are more.
         let (order, limit) = (Order::NewestFirst, self.limit + 1);
         let mut query = Query { order, limit, ..self.query.clone() };
-        let before = self.after;
+        let (before, include_data) = (self.after, self.include_data);
         if let Some(before) = before {
             // The query also returns the message at the cursor.
             query.limit += 1;
@@ -340,7 +350,7 @@ impl HistoryQuery {
                 let is_before =
                     before.is_none_or(|before| (here.time, here.id) < (before.time, before.id));
                 if is_before && may_be_sent(record) {
-                    same.push_back(Box::from(record.bytes()));
+                    same.push_back(copy(record, include_data));
                     // The lowest hashes do not fit the page.
                     if records.len() + same.len() > limit {
                         same.pop_front();
@@ -361,6 +371,18 @@ impl HistoryQuery {
         records.truncate(self.limit);
         Ok((records, more))
     }
+}
+
+/// What an answer needs of a record: all of it, or a record with its id and time alone.
+fn copy(record: &Record<'_>, include_data: bool) -> Box<[u8]> {
+    if include_data {
+        return record.bytes().into();
+    }
+    let (id, time) = (*record.id(), record.time());
+    let head = RecordHeader { id, time, author: None, kind: 0, expires: None };
+    let mut out = Vec::new();
+    record::write(&mut out, &head, &[], std::iter::empty());
+    out.into()
 }
 
 /// Whether a message may be sent in an answer. A message without a payload may not: other nodes

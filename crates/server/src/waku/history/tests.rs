@@ -307,7 +307,10 @@ fn long_messages_make_short_pages() {
     }
     // A page of hashes alone is bounded only by the limit.
     let request = StoreRequest { include_data: false, limit: Some(100), ..request() };
-    assert_eq!(page(&world.store, &world.positions, &request, u64::MAX).unwrap().records.len(), 60);
+    let page = page(&world.store, &world.positions, &request, u64::MAX).unwrap();
+    assert_eq!((page.records.len(), page.bytes), (60, 0));
+    // Nor does it hold the messages.
+    assert!(page.records.iter().all(|record| record.len() < 100));
 }
 
 /// Sends a request that must be refused. Returns the status and its description.

@@ -2,7 +2,8 @@
 //!
 //! One task drives all connections. Each gossip message and each stream is handled by a task of its
 //! own; the number of these tasks is bounded. `incoming` accepts streams, `frame` reads and writes
-//! their frames, `store` and `metadata` are the protocols served, `peers` holds the peers to dial.
+//! their frames, `store` and `metadata` are the protocols served, `peers` holds the peers to dial,
+//! `served` the topics whose gossip is read.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::stop::StopSignal;
 use incoming::IncomingStreams;
 use known::KnownPeers;
 use peers::Peers;
+use served::ServedTopics;
 
 mod frame;
 mod incoming;
@@ -38,6 +40,7 @@ mod peers;
 mod reach;
 mod reconcile;
 mod sent;
+mod served;
 mod store;
 pub(super) mod sync;
 
@@ -51,6 +54,10 @@ const PROTOCOLS: [&str; 4] =
     [store::PROTOCOL, metadata::PROTOCOL, sync::RECONCILIATION, sync::TRANSFER];
 /// Bytes allowed for the gossip envelope around a message.
 const RELAY_FRAME: usize = 64 << 10;
+/// Gossip messages in one frame of a peer, at most. A stream with a longer frame is reset.
+const RELAY_MESSAGES_MAX: usize = 500;
+/// Gossip messages that wait for a peer to read them, at most. Each is a copy of its own.
+const SEND_QUEUE_MAX: usize = 128;
 /// Connections of one peer at a time.
 const CONNECTIONS_PER_PEER_MAX: u32 = 4;
 /// Incoming connections whose handshakes are not finished.
@@ -130,7 +137,7 @@ pub enum NetworkError {
 #[derive(NetworkBehaviour)]
 struct NodeBehaviour {
     limits: connection_limits::Behaviour,
-    gossip: gossipsub::Behaviour,
+    gossip: gossipsub::Behaviour<ServedTopics>,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
     incoming: IncomingStreams,
@@ -228,16 +235,18 @@ impl NetworkTask {
         at_once: bool,
     ) -> Result<(Self, NetworkHandle), NetworkError> {
         let key = key::load(&config.key)?;
+        let topics: Vec<_> =
+            node.served().map(|shard| IdentTopic::new(shard.to_string())).collect();
         let bounds = PeerBounds {
+            served: ServedTopics::new(&topics),
             message_bytes: node.message_bytes_max,
             connections: config.connections_max,
             per_address: config.connections_per_address_max,
             clients,
         };
         let mut swarm = swarm(key, bounds).await?;
-        for shard in node.served() {
-            let topic = IdentTopic::new(shard.to_string());
-            let joined = swarm.behaviour_mut().gossip.subscribe(&topic);
+        for topic in &topics {
+            let joined = swarm.behaviour_mut().gossip.subscribe(topic);
             joined.map_err(|error| NetworkError::Start(error.to_string()))?;
         }
         let mut reached = Vec::new();
@@ -327,6 +336,17 @@ impl NetworkTask {
         }
     }
 
+    /// Disconnects a peer that has lost as many messages since the last heartbeat as may wait for
+    /// it. One that lost fewer may have had a burst of messages, or a moment without network.
+    fn slow(&mut self, peer: PeerId, failed: &gossipsub::FailedMessages) {
+        let lost = failed.priority + failed.non_priority;
+        if lost >= SEND_QUEUE_MAX {
+            tracing::debug!(%peer, lost, "a peer that does not read is disconnected");
+            // Fails if the peer has gone.
+            let _ = self.swarm.disconnect_peer_id(peer);
+        }
+    }
+
     async fn event(
         &mut self,
         event: SwarmEvent<NodeBehaviourEvent>,
@@ -362,6 +382,10 @@ impl NetworkTask {
                     drop(room);
                 });
             }
+            SwarmEvent::Behaviour(NodeBehaviourEvent::Gossip(gossipsub::Event::SlowPeer {
+                peer_id,
+                failed_messages,
+            })) => self.slow(peer_id, &failed_messages),
             SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => {
                 self.addresses.send_modify(|reached| refresh(&self.swarm, reached));
             }
@@ -477,6 +501,7 @@ fn root(error: &dyn std::error::Error) -> String {
 
 /// Bounds of what peers do.
 struct PeerBounds {
+    served: ServedTopics,
     message_bytes: usize,
     connections: u32,
     per_address: usize,
@@ -522,8 +547,11 @@ fn behaviour(
         .validate_messages()
         .message_id_fn(|message| Sha256::digest(&message.data).to_vec().into())
         .max_transmit_size(bounds.message_bytes + RELAY_FRAME)
+        .max_publish_messages(RELAY_MESSAGES_MAX)
+        .connection_handler_queue_len(SEND_QUEUE_MAX)
         .build()?;
-    let gossip = gossipsub::Behaviour::new(gossipsub::MessageAuthenticity::Anonymous, gossip)?;
+    let author = gossipsub::MessageAuthenticity::Anonymous;
+    let gossip = gossipsub::Behaviour::new_with_transform(author, gossip, bounds.served)?;
     let agent = concat!("hark/", env!("CARGO_PKG_VERSION"));
     let identify =
         identify::Config::new("/ipfs/0.1.0".into(), key.public()).with_agent_version(agent.into());

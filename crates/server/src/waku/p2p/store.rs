@@ -53,6 +53,9 @@ pub(super) fn serve(incoming: &IncomingStreams, waku: Arc<WakuNode>) {
             let status = page.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
             waku.metrics.queries.of(QuestionSource::Peer).of(status.into()).add(1);
             let answer = history::answer(&request, page.as_ref().map(|page| &page.page));
+            drop(request);
+            // The answer has its own copy of the records: only the permit is held while it is sent.
+            let _room = page.map(|page| page.room);
             // A failure concerns only the peer.
             if frame::write(&mut stream, &answer).await.is_ok() {
                 let _ = frame::end(&mut stream).await;

@@ -161,6 +161,7 @@ async fn stranger() -> Swarm<NodeBehaviour> {
 
 async fn with_key(key: Keypair) -> Swarm<NodeBehaviour> {
     let bounds = PeerBounds {
+        served: ServedTopics::default(),
         message_bytes: 1_000,
         connections: 10,
         per_address: 10,
