@@ -228,6 +228,25 @@ fn what_is_wrong_is_refused_and_says_why() {
 }
 
 #[test]
+fn a_list_is_read_up_to_the_thousandth_envelope_that_is_refused() {
+    let node = MailNode::start("faults", &[]);
+    let good = envelope(ONE, 3, b"good");
+    let faults = |count| vec![vec![0xc0]; count];
+    for (body, status, stored, unread) in [
+        (list(&faults(3_000)), 400, 0, json!(2_000)),
+        (list(&[vec![good], faults(1_500)].concat()), 200, 1, json!(500)),
+        (list(&faults(1_000)), 400, 0, Value::Null),
+    ] {
+        let answer = node.ask("POST /whisper/envelopes", &[RLP], &body);
+        let json = answer.json();
+        assert_eq!((answer.status, &json["stored"]), (status, &json!(stored)), "{json}");
+        assert_eq!(json["unread"], unread);
+        let refused = json["refused"].as_array().expect("a list");
+        assert_eq!((refused.len(), &refused[999]["at"]), (1_000, &json!(999 + stored)));
+    }
+}
+
+#[test]
 fn a_request_that_would_read_too_much_is_refused() {
     let node = MailNode::start("dear", &[("query_rows_max", "20")]);
     let envelopes: Vec<_> = (0..50u8).map(|n| envelope(ONE, n.into(), &[n; 30])).collect();

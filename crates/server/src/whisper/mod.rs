@@ -46,6 +46,10 @@ const INTAKE_BYTES_MIN: usize = INTAKE_BYTES_MAX / INTAKE_MAX;
 /// Envelopes that wait to be durable, at most.
 const INTAKE_MAX: usize = 16_384;
 
+/// Refused envelopes of a packet, or of a request, of which the sender is told. The rest is not
+/// read, as the answer would be many times as long as what was sent.
+const FAULTS_MAX: usize = 1_000;
+
 /// Bytes of the envelopes of an answer's first page, unless one is longer.
 const PAGE_BYTES: usize = 256 << 10;
 /// Bytes of the envelopes of a long answer's later pages. Each page is a search of its own.

@@ -11,14 +11,10 @@ use tokio::io::AsyncWrite;
 use super::session::{PeerSession, PeerSessionEnd};
 use super::{PeerForm, code};
 use crate::whisper::metrics::MailSource;
-use crate::whisper::{EnvelopeRejection, PendingEnvelope};
+use crate::whisper::{EnvelopeRejection, FAULTS_MAX, PendingEnvelope};
 
 /// Envelopes of a packet that are on their way to the disk at a time.
 const TOGETHER_MAX: usize = 4_096;
-
-/// Refused envelopes of a packet that a peer is told of. With more of them the connection ends, as the
-/// answer would be many times as long as the packet.
-const FAULTS_MAX: usize = 1_000;
 
 /// Codes of status-go for an envelope that is not from now, and for all other faults.
 const NOT_IN_TIME: u64 = 21;
@@ -39,7 +35,8 @@ struct BatchOutcome {
     faults: Vec<EnvelopeFault>,
     /// Why the connection ends, if the peer is at fault.
     end: Option<String>,
-    /// Whether more than [`FAULTS_MAX`] envelopes are refused; the rest of the packet is not read.
+    /// Whether more than [`FAULTS_MAX`] envelopes are refused; the rest of the packet is not read, and
+    /// the connection ends.
     is_too_much: bool,
 }
 

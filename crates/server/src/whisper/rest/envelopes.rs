@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{MailState, is_json};
 use crate::rest::RestAnswer;
 use crate::whisper::metrics::MailSource;
-use crate::whisper::{Archived, EnvelopeRejection, MailServer};
+use crate::whisper::{Archived, EnvelopeRejection, FAULTS_MAX, MailServer};
 
 /// Stores envelopes. The answer says what became of them, once those that were accepted are durable.
 pub(super) async fn publish(State(rest): MailState, request: Request) -> RestAnswer {
@@ -22,7 +22,7 @@ pub(super) async fn publish(State(rest): MailState, request: Request) -> RestAns
         Err(refused) => return refused,
     };
     match split(&body.bytes) {
-        Ok(envelopes) => store(&rest.mail, &envelopes).await,
+        Ok(envelopes) => store(&rest.mail, envelopes).await,
         Err(error) => {
             let words = format!("this is neither an envelope nor a list of envelopes: {error}\n");
             RestAnswer::refused(words)
@@ -45,11 +45,21 @@ fn split(body: &[u8]) -> Result<Vec<&[u8]>, RlpError> {
     Ok(envelopes)
 }
 
-async fn store(mail: &MailServer, envelopes: &[&[u8]]) -> RestAnswer {
-    let mut pending = Vec::with_capacity(envelopes.len());
-    for rlp in envelopes {
-        pending.push(mail.submit(MailSource::Rest, rlp).await);
+/// Stores envelopes, up to the one that is refused as the last of [`FAULTS_MAX`].
+async fn store(mail: &MailServer, mut envelopes: Vec<&[u8]>) -> RestAnswer {
+    let (mut pending, mut faults) = (Vec::new(), 0);
+    for rlp in &envelopes {
+        let envelope = mail.submit(MailSource::Rest, rlp).await;
+        faults += usize::from(envelope.is_err());
+        pending.push(envelope);
+        if faults == FAULTS_MAX {
+            break;
+        }
     }
+    let unread = envelopes.len() - pending.len();
+    // There may be a million of one byte each: they need not wait for the disk.
+    envelopes.truncate(pending.len());
+    envelopes.shrink_to_fit();
     let (mut stored, mut duplicates, mut refused, mut failed) = (0, 0, Vec::new(), false);
     for (at, pending) in pending.into_iter().enumerate() {
         let archived = match pending {
@@ -72,6 +82,10 @@ async fn store(mail: &MailServer, envelopes: &[&[u8]]) -> RestAnswer {
         (_, 0, 1..) => StatusCode::BAD_REQUEST,
         _ => StatusCode::OK,
     };
-    let answer = json!({ "stored": stored, "duplicates": duplicates, "refused": refused });
+    let mut answer = json!({ "stored": stored, "duplicates": duplicates });
+    answer["refused"] = refused.into();
+    if unread > 0 {
+        answer["unread"] = unread.into();
+    }
     RestAnswer { status, ..RestAnswer::json(answer.to_string()) }
 }
