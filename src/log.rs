@@ -1,11 +1,14 @@
 //! The server's log, on stderr, since stdout is for programs. Its level and its format can change
-//! while the server runs.
+//! while the server runs. Where stderr is the journal of systemd, each line begins with its priority, as
+//! sd-daemon(3) has it, so that `journalctl -p err` finds the errors.
 
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tracing::Level;
+use rustix::fs::fstat;
+use tracing::{Level, Metadata};
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::reload;
 
@@ -32,9 +35,14 @@ impl ServerLog {
         let [text, json] = filters(&flags, settings)?;
         let (text, text_in_force) = reload::Layer::new(text);
         let (json, json_in_force) = reload::Layer::new(json);
-        let colours = std::io::stderr().is_terminal();
-        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-        let objects = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).json();
+        let output = LogOutput { is_journal: is_journal() };
+        // https://no-color.org: set, and not empty.
+        let is_plain = std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
+        let colours = io::stderr().is_terminal() && !is_plain;
+        // An error of the output is told nowhere: telling it would write to the same output.
+        let lines = tracing_subscriber::fmt::layer().with_writer(output).log_internal_errors(false);
+        let objects =
+            tracing_subscriber::fmt::layer().with_writer(output).log_internal_errors(false).json();
         tracing_subscriber::registry()
             .with(lines.with_ansi(colours).with_filter(text))
             .with(objects.flatten_event(true).with_filter(json))
@@ -53,6 +61,67 @@ impl ServerLog {
             (self.put)(filters);
         }
     }
+}
+
+/// Where the log goes: stderr.
+#[derive(Clone, Copy)]
+struct LogOutput {
+    /// Whether lines begin with their priority.
+    is_journal: bool,
+}
+
+impl<'a> MakeWriter<'a> for LogOutput {
+    type Writer = LogLine;
+
+    fn make_writer(&'a self) -> LogLine {
+        LogLine { priority: "" }
+    }
+
+    fn make_writer_for(&'a self, about: &Metadata<'_>) -> LogLine {
+        LogLine { priority: if self.is_journal { priority(*about.level()) } else { "" } }
+    }
+}
+
+/// Writes the lines of one event to stderr.
+struct LogLine {
+    /// Put before each line.
+    priority: &'static str,
+}
+
+impl io::Write for LogLine {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        let mut out = io::stderr().lock();
+        if self.priority.is_empty() {
+            return out.write(lines);
+        }
+        let mut marked = Vec::with_capacity(lines.len() + 8);
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            marked.extend_from_slice(self.priority.as_bytes());
+            marked.extend_from_slice(line);
+        }
+        out.write_all(&marked).map(|()| lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// The priority of a level as the journal reads it at the beginning of a line.
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        Level::DEBUG | Level::TRACE => "<7>",
+    }
+}
+
+/// Whether stderr is connected to the journal: systemd names the device and the inode of what it has connected
+/// (systemd.exec(5), JOURNAL_STREAM).
+fn is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    fstat(io::stderr()).is_ok_and(|about| stream == format!("{}:{}", about.st_dev, about.st_ino))
 }
 
 /// Whether this process has a log whose level lets errors of the binary through.
