@@ -94,6 +94,9 @@ fn a_process_that_has_taken_over_becomes_the_service() {
     assert!(rest.starts_with("READY=1\nSTATUS=listening on "), "{ready}");
     let new = main.strip_prefix("MAINPID=").unwrap().to_owned();
     assert_ne!(new, old.id().to_string());
+    // Only its parent learns how a process ends, and systemd, which is asked to watch it, gets each orphan.
+    let about = std::fs::read_to_string(format!("/proc/{new}/status")).unwrap();
+    assert!(!about.contains(&format!("PPid:\t{}\n", old.id())), "{about}");
     // The same signal starts none while that one runs.
     signal(&old, "USR2");
     assert!(old.try_wait().unwrap().is_none());
