@@ -5,8 +5,9 @@
 //! moved to its place. A restore that was interrupted is continued by the next one, and until then
 //! nothing else opens the archive (see `location`).
 
+use std::ffi::OsString;
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -30,15 +31,21 @@ Examples:
   hark --data /var/lib/hark restore /mnt/backup/hark
   hark --data /var/lib/hark restore /mnt/backup/monday.hark
   zstd -dc monday.hark.zst | hark --data /var/lib/hark restore -
+  hark --data /var/lib/hark restore --move-aside /mnt/backup/hark
   hark --data /var/lib/hark check
 
-The archive's directory must have no archive. All networks are restored, and the keys by which peers know
+The archive's directory must have no archive, or --move-aside moves the one that is there into the folder
+before-restore within it, once the backup has been read. Remove that folder when it is needed no more.
+ All networks are restored, and the keys by which peers know
 the node. Every byte is compared with its checksum, and the backup is only read. If it is interrupted, run it
 again. What root restores into a new directory belongs to the owner of the backup.")]
 pub(crate) struct RestoreArgs {
     /// The backup: the directory or the file that `hark backup` has written, or - for stdin
     #[arg(value_name = "DIR|FILE")]
     pub(crate) from: PathBuf,
+    /// Move the archive that is there into DIR/before-restore
+    #[arg(long)]
+    pub(crate) move_aside: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -67,12 +74,19 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
     // A restore that was interrupted is ended, whichever backup is named now.
     let mut time = None;
     if !restored.exists() {
-        must_be_without_archive(data)?;
+        if args.move_aside {
+            must_be_without_aside(data, &restoring)?;
+        } else {
+            must_be_without_archive(data)?;
+        }
         if restoring.exists() {
             fs::remove_dir_all(&restoring)
                 .with_context(|| format!("{} could not be removed", restoring.display()))?;
         }
         time = Some(make(args, location, catalog, &restoring)?);
+        if args.move_aside {
+            move_aside(data, &restoring)?;
+        }
         fs::rename(&restoring, &restored)
             .and_then(|()| RealDisk.sync_dir(data))
             .with_context(|| format!("{} could not be renamed", restoring.display()))?;
@@ -113,12 +127,58 @@ fn must_be_without_archive(data: &Path) -> anyhow::Result<()> {
     let mut names = setups().iter().map(|setup| setup.network.name());
     if let Some(shelf) = names.find(|name| data.join(name).exists()) {
         bail!(
-            "there is an archive in {} already ({shelf}); move it away, or name another directory \
-             with --data",
+            "there is an archive in {} already ({shelf}); have it moved with --move-aside, or name \
+             another directory with --data",
             data.display()
         );
     }
     Ok(())
+}
+
+/// The folder within an archive's directory that an archive is moved to before a backup takes its place.
+const BEFORE: &str = "before-restore";
+
+/// Fails if an earlier restore has moved an archive aside. The folder of one that was interrupted is gone on with.
+fn must_be_without_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
+    let before = data.join(BEFORE);
+    if before.exists() && !restoring.exists() {
+        bail!(
+            "{} is there already, of an earlier restore; remove it if nothing of it is needed, or move \
+             it away",
+            before.display()
+        );
+    }
+    Ok(())
+}
+
+/// Moves all shelves in `data` aside, and the small files that are in `restoring` too.
+fn move_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
+    let before = data.join(BEFORE);
+    let mut names: Vec<OsString> =
+        setups().iter().map(|setup| setup.network.name().into()).collect();
+    let mut moved = || -> std::io::Result<()> {
+        for entry in fs::read_dir(restoring)? {
+            names.push(entry?.file_name());
+        }
+        if !before.exists() {
+            permissions::create_dir(&before)?;
+        }
+        for name in &names {
+            match fs::rename(data.join(name), before.join(name)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        RealDisk.sync_dir(&before)?;
+        RealDisk.sync_dir(data)
+    };
+    moved().with_context(|| {
+        format!(
+            "the archive in {} could not be moved to {}; run the command again to go on",
+            data.display(),
+            before.display()
+        )
+    })
 }
 
 /// Makes all shelves and small files in `restoring`, durably, and returns when the backup was
@@ -142,7 +202,9 @@ fn make(
         Some(catalog) => catalog,
         None => backup_file::unpack(&args.from, restoring).with_context(nothing)?,
     };
-    if let Some(file) = catalog.files.iter().find(|file| location.data.join(&file.name).exists()) {
+    let is_there = |name: &str| location.data.join(name).exists();
+    let in_the_way = catalog.files.iter().find(|file| !args.move_aside && is_there(&file.name));
+    if let Some(file) = in_the_way {
         bail!(
             "{} is there already, and would be replaced by the one of the backup; move it away",
             location.data.join(&file.name).display()
@@ -166,7 +228,7 @@ fn make(
         if !args.json {
             let logs = print::count(backup.copies.len() as u64, "log");
             let segments = print::count(done.segments, "segment");
-            eprintln!("{}: {logs} restored, {segments} rebuilt", backup.name);
+            print::note!("{}: {logs} restored, {segments} rebuilt", backup.name);
         }
     }
     for file in &catalog.files {
