@@ -34,6 +34,7 @@ pub use networks::{
     NETWORKS, NetworkService, NetworkSetup, ReloadCallback, ShelfConfig, StoreFacts,
 };
 pub(crate) use networks::{serve_these, setup, setups};
+pub(crate) use settings::listen_address;
 use waku::WakuSettings;
 use whisper::WhisperSettings;
 
@@ -231,8 +232,7 @@ impl Config {
             file.map(|file| FileState::new(file.into())).into_iter().collect();
         if let Some(path) = file {
             match std::fs::read_to_string(path) {
-                Ok(text) => typed::from_toml(path, &text)
-                    .map_or_else(|new| faults.extend(new), |new| typed.extend(new)),
+                Ok(text) => (typed, faults) = typed::from_toml(path, &text),
                 Err(error) => {
                     let lines = vec![format!("{} could not be read: {error}", path.display())];
                     return Err(Faults { lines, files });
@@ -241,10 +241,11 @@ impl Config {
         }
         let variables = std::env::vars_os()
             .filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
-        typed::from_environment(variables)
-            .map_or_else(|new| faults.extend(new), |new| typed.extend(new));
+        let (variables, new) = typed::from_environment(variables);
+        typed.extend(variables);
+        faults.extend(new);
         let mut config = Self::default();
-        for typed in typed {
+        for typed in &typed {
             let value = sizes::in_bytes(typed.setting.key, &typed.value);
             if let Err(fault) = (typed.setting.set)(&mut config, &value) {
                 let key = typed.setting.key;
@@ -261,13 +262,12 @@ impl Config {
         let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
         files.extend(config.lists.files(folder).into_iter().map(FileState::new));
         config.files.clone_from(&files);
-        if faults.is_empty() {
-            faults.extend(checks::faults(&config));
-            config.file = file.map(Path::to_path_buf);
-            match config.lists.read(folder) {
-                Ok((addresses, policy)) => (config.addresses, config.policy) = (addresses, policy),
-                Err(new) => faults.extend(new),
-            }
+        // A value that could not be read is the default here, so its setting has no second fault.
+        faults.extend(checks::faults(&config).into_iter().map(|fault| placed(fault, &typed)));
+        config.file = file.map(Path::to_path_buf);
+        match config.lists.read(folder) {
+            Ok((addresses, policy)) => (config.addresses, config.policy) = (addresses, policy),
+            Err(new) => faults.extend(new.into_iter().map(|fault| placed(fault, &typed))),
         }
         if faults.is_empty() { Ok(config) } else { Err(Faults { lines: faults, files }) }
     }
@@ -327,22 +327,31 @@ impl Config {
     }
 }
 
+/// Puts before a fault that begins with "[section] `key`" where that setting was typed, if it was.
+fn placed(fault: String, typed: &[typed::TypedSetting]) -> String {
+    let names = fault.strip_prefix('[').and_then(|rest| {
+        let (section, rest) = rest.split_once("] `")?;
+        Some((section, rest.split_once('`')?.0))
+    });
+    let is_of = |typed: &&typed::TypedSetting| names == Some((typed.section, typed.setting.key));
+    // The environment overrides the file.
+    match typed.iter().rev().find(is_of) {
+        Some(typed) => format!("{}: {fault}", typed.origin),
+        None => fault,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn faults(text: &str) -> String {
-        match typed::from_toml("hark.toml".as_ref(), text) {
-            Err(faults) => faults.join("\n"),
-            Ok(typed) => typed
-                .iter()
-                .filter_map(|typed| {
-                    let set = (typed.setting.set)(&mut Config::default(), &typed.value);
-                    set.err()
-                        .map(|fault| format!("{}: `{}` {fault}", typed.origin, typed.setting.key))
-                })
-                .collect(),
-        }
+        let (typed, mut faults) = typed::from_toml("hark.toml".as_ref(), text);
+        faults.extend(typed.into_iter().filter_map(|typed| {
+            let fault = (typed.setting.set)(&mut Config::default(), &typed.value).err()?;
+            Some(format!("{}: `{}` {fault}", typed.origin, typed.setting.key))
+        }));
+        faults.join("\n")
     }
 
     #[test]
@@ -358,7 +367,7 @@ mod tests {
                  [mirror]\nstore = \"{address}\"\n[whisper]\npassword = \"s3cret\"\n"
             );
             let mut config = Config::default();
-            for typed in typed::from_toml("hark.toml".as_ref(), &text).unwrap() {
+            for typed in typed::from_toml("hark.toml".as_ref(), &text).0 {
                 (typed.setting.set)(&mut config, &typed.value).unwrap();
             }
             assert_eq!(config.store.secret(), address);
@@ -402,7 +411,7 @@ mod tests {
             ("HARK_RETENTION_SPARED_KINDS", "[5, 62]", "spared_kinds = [5, 62]"),
             ("HARK_RETENTION_RULES", "[]", "rules = []"),
         ] {
-            let typed = typed::from_environment([(name.into(), text.into())].into_iter()).unwrap();
+            let typed = typed::from_environment([(name.into(), text.into())].into_iter()).0;
             let mut config = Config::default();
             (typed[0].setting.set)(&mut config, &typed[0].value)
                 .unwrap_or_else(|fault| panic!("{name}={text}: {fault}"));
@@ -416,7 +425,7 @@ mod tests {
             ("HARK_RATES_EVENTS_PER_KEY", "[1]"),
             ("HARK_RETENTION_RULES", "1y"),
         ] {
-            let typed = typed::from_environment([(name.into(), text.into())].into_iter()).unwrap();
+            let typed = typed::from_environment([(name.into(), text.into())].into_iter()).0;
             let set = (typed[0].setting.set)(&mut Config::default(), &typed[0].value);
             assert!(set.unwrap_err().starts_with("must be "), "{name}={text}");
         }
@@ -493,7 +502,7 @@ mod tests {
     #[test]
     fn rules_are_read_from_either_form() {
         let text = "[[retention.rules]]\nkinds = [7]\nolder_than = \"90d\"\n";
-        let typed = typed::from_toml("x".as_ref(), text).unwrap();
+        let typed = typed::from_toml("x".as_ref(), text).0;
         let mut config = Config::default();
         (typed[0].setting.set)(&mut config, &typed[0].value).unwrap();
         assert_eq!(config.retention.rules[0].older_than_s, 90 * 86_400);
@@ -501,7 +510,7 @@ mod tests {
             config.to_toml(true).contains("rules = [{ kinds = [7], older_than = \"7776000s\" }]")
         );
         let variable = ("HARK_RETENTION_RULES".into(), "[{ older_than = \"1y\" }]".into());
-        let typed = typed::from_environment([variable].into_iter()).unwrap();
+        let typed = typed::from_environment([variable].into_iter()).0;
         (typed[0].setting.set)(&mut config, &typed[0].value).unwrap();
         assert_eq!(config.retention.rules[0].older_than_s, 365 * 86_400);
     }

@@ -1,7 +1,7 @@
 //! The table of all settings: the name of each, its documentation, and the field of [`Config`] that
 //! it fills. The default file, the check of a file and the names in the environment all use it.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -431,13 +431,20 @@ impl SettingType for PathBuf {
     }
 }
 
+const LISTEN_ADDRESS: &str = "an address and port like 127.0.0.1:7777 or [::]:7777";
+
+/// Reads an address to listen on. Of names, only `localhost` is read: others may mean several addresses, or another
+/// one tomorrow.
+pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let port = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
+    let local = port.map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    local.or_else(|| text.parse().ok()).ok_or_else(|| format!("must be {LISTEN_ADDRESS}"))
+}
+
 impl SettingType for SocketAddr {
     fn read(value: &TypedValue) -> Result<Self, String> {
-        let what = "an address and port like 127.0.0.1:7777 or [::]:7777";
-        String::read(value)
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .map_or_else(|| wanted(what, value), Ok)
+        let read = String::read(value).ok().and_then(|text| listen_address(&text).ok());
+        read.map_or_else(|| wanted(LISTEN_ADDRESS, value), Ok)
     }
 
     fn show(&self) -> String {

@@ -74,19 +74,27 @@ fn list_in_toml(text: &str) -> Option<Vec<TypedValue>> {
 /// A value, its setting and its origin.
 #[derive(Debug)]
 pub(crate) struct TypedSetting {
+    /// The name of the setting's section.
+    pub(crate) section: &'static str,
     pub(crate) setting: &'static Setting,
     pub(crate) value: TypedValue,
     pub(crate) origin: ValueOrigin,
 }
 
+/// The settings that were typed, and a line for each fault. With one fault, the others are still looked for.
+pub(crate) type TypedSettings = (Vec<TypedSetting>, Vec<String>);
+
 /// Reads a file's text.
-pub(crate) fn from_toml(path: &Path, text: &str) -> Result<Vec<TypedSetting>, Vec<String>> {
+pub(crate) fn from_toml(path: &Path, text: &str) -> TypedSettings {
     let line_of = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
     let at = |at: usize| ValueOrigin::File { path: path.to_path_buf(), line: line_of(at) };
-    let document = DeTable::parse(text).map_err(|error| {
-        let origin = at(error.span().map_or(0, |span| span.start));
-        vec![format!("{origin}: {}", error.message())]
-    })?;
+    let document = match DeTable::parse(text) {
+        Ok(document) => document,
+        Err(error) => {
+            let origin = at(error.span().map_or(0, |span| span.start));
+            return (Vec::new(), vec![format!("{origin}: {}", error.message())]);
+        }
+    };
     let mut typed = Vec::new();
     let mut faults = Vec::new();
     for (section, body) in document.get_ref() {
@@ -105,15 +113,15 @@ pub(crate) fn from_toml(path: &Path, text: &str) -> Result<Vec<TypedSetting>, Ve
         for (key, value) in body {
             let (key, origin) = (key.get_ref().as_ref(), at(key.span().start));
             match find(name, key) {
-                Ok(setting) => {
+                Ok((section, setting)) => {
                     let value = convert(value.get_ref(), &line_of);
-                    typed.push(TypedSetting { setting, value, origin });
+                    typed.push(TypedSetting { section, setting, value, origin });
                 }
                 Err(fault) => faults.push(format!("{origin}: {fault}")),
             }
         }
     }
-    if faults.is_empty() { Ok(typed) } else { Err(faults) }
+    (typed, faults)
 }
 
 /// Hark's environment variables that are not settings.
@@ -121,9 +129,7 @@ const NOT_SETTINGS: [&str; 2] = ["HARK_DATA", "HARK_CONFIG"];
 
 /// Reads variables named `HARK_SECTION_KEY`. A variable that names a section but no setting of
 /// it is a fault. Variables that name no section are ignored.
-pub(crate) fn from_environment(
-    variables: impl Iterator<Item = (String, String)>,
-) -> Result<Vec<TypedSetting>, Vec<String>> {
+pub(crate) fn from_environment(variables: impl Iterator<Item = (String, String)>) -> TypedSettings {
     let mut typed = Vec::new();
     let mut faults = Vec::new();
     for (name, text) in variables {
@@ -137,7 +143,8 @@ pub(crate) fn from_environment(
             continue;
         }
         match find(section, key) {
-            Ok(setting) => typed.push(TypedSetting {
+            Ok((section, setting)) => typed.push(TypedSetting {
+                section,
                 setting,
                 value: TypedValue::Bare(text),
                 origin: ValueOrigin::Environment(name),
@@ -145,7 +152,7 @@ pub(crate) fn from_environment(
             Err(fault) => faults.push(format!("environment variable {name}: {fault}")),
         }
     }
-    if faults.is_empty() { Ok(typed) } else { Err(faults) }
+    (typed, faults)
 }
 
 /// Says what is wrong with a name before all sections, or with the name of a section.
@@ -175,12 +182,15 @@ fn sections_with(key: &str) -> Option<(String, &'static str)> {
     Some((format!("{} and {last}", sections.join(", ")), "have"))
 }
 
-fn find(section: &str, key: &str) -> Result<&'static Setting, String> {
+/// The section and the setting of these names.
+fn find(section: &str, key: &str) -> Result<(&'static str, &'static Setting), String> {
+    let sections = SECTIONS.iter().filter(|known| known.name == section);
     let settings =
-        SECTIONS.iter().filter(|known| known.name == section).flat_map(|known| known.settings);
-    settings.clone().find(|setting| setting.key == key).ok_or_else(|| {
+        sections.flat_map(|section| section.settings.iter().map(|one| (section.name, one)));
+    settings.clone().find(|(_, setting)| setting.key == key).ok_or_else(|| {
         let elsewhere = sections_with(key).map(|(named, have)| format!("; {named} {have} one"));
-        let hint = elsewhere.unwrap_or_else(|| did_you_mean(key, settings.map(|known| known.key)));
+        let hint =
+            elsewhere.unwrap_or_else(|| did_you_mean(key, settings.map(|(_, known)| known.key)));
         format!("unknown setting `{key}` in [{section}]{hint}")
     })
 }
