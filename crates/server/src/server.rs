@@ -34,6 +34,11 @@ use crate::{ServerConfig, admin};
 /// Interval between two calls of [`Door::look`](crate::door::Door::look).
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
+/// Told to operators of a server without a control socket.
+const NO_CONTROL: &str = "No command reaches this server: `hark import`, `delete`, `compact`, \
+    `reload`, `stats` and a takeover need that socket. File systems such as exFAT have no sockets; a \
+    data directory on another one has";
+
 /// A server with its sockets open and its threads running.
 pub struct Server {
     networks: Arc<[OpenNetwork]>,
@@ -118,15 +123,23 @@ impl Server {
                 Ok(Arc::new(TakeoverSource { lock, shelves, listeners, role: role.clone() }))
             });
             let giving = giving.transpose().map_err(failed)?;
-            let started =
-                ControlSocket::start(&path, &networks, &settings, &desk, giving).map_err(failed)?;
-            let control = control.insert(started);
+            let started = ControlSocket::start(&path, &networks, &settings, &desk, giving);
             match (taking, movable) {
                 (Some(taking), Some((lock, shelves))) => {
+                    let control = control.insert(started.map_err(failed)?);
                     take(taking, &networks, lock, shelves, control, patience).await?;
                 }
                 (Some(_), None) => return Err(nothing_to_take()),
-                (None, _) => control.publish().map_err(failed)?,
+                (None, _) => {
+                    let published = started.and_then(|mut control| {
+                        control.publish()?;
+                        Ok(control)
+                    });
+                    // Clients are served all the same.
+                    control = published
+                        .map_err(|cause| tracing::error!("{}. {NO_CONTROL}", failed(cause)))
+                        .ok();
+                }
             }
         } else if taking.is_some() {
             return Err(nothing_to_take());

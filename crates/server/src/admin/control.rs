@@ -15,6 +15,7 @@ use super::protocol::{
     self, COMPACT, ControlFrame, ERASE, FAILED, FOLLOW, OUTCOME, PROGRESS, PUT, RELOAD, STATS,
     TEXT, ids_bytes,
 };
+use super::socket;
 
 pub use super::subscribed::{FedRecord, RecordStream};
 
@@ -176,7 +177,7 @@ pub fn fields(stats: &StoreStats) -> Map<String, Value> {
 
 /// Connects to the server whose socket is at `path`.
 pub(super) fn stream(path: &Path) -> Result<UnixStream, ControlError> {
-    UnixStream::connect(path).map_err(|error| match error.kind() {
+    socket::connect(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::Absent,
         _ => ControlError::Broken(error),
     })

@@ -144,7 +144,7 @@ impl Drop for ControlSocket {
         // is another server's by now.
         let woken = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both).is_ok();
         let given = || self.connection.giving.as_ref().is_some_and(|giving| giving.is_given());
-        let woken = woken || !given() && UnixStream::connect(&self.bound).is_ok();
+        let woken = woken || !given() && socket::connect(&self.bound).is_ok();
         if let Some(thread) = self.accepting.take().filter(|_| woken) {
             let _ = thread.join();
         }

@@ -2,9 +2,41 @@
 //! same directory, and moves it to the final path once it is the writer of the archive.
 
 use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+/// The most bytes of a path that a socket's address has space for, with the zero behind it.
+const ADDRESS_BYTES_MAX: usize = 107;
+
+/// A name of a socket's path that fits into an address. Valid while the folder is open.
+struct SocketAddress {
+    path: PathBuf,
+    _folder: Option<OwnedFd>,
+}
+
+impl SocketAddress {
+    /// A path that is too long is named through its folder, which the system shows under a short one.
+    fn new(path: &Path) -> io::Result<Self> {
+        if path.as_os_str().as_bytes().len() <= ADDRESS_BYTES_MAX {
+            return Ok(Self { path: path.into(), _folder: None });
+        }
+        let (folder, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+        let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+        Ok(Self { path, _folder: Some(folder) })
+    }
+}
+
+/// Connects to the socket at `path`, however long that is.
+pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
+    UnixStream::connect(&SocketAddress::new(path)?.path)
+}
 
 /// Opens a socket next to `path`, for this server's user only. Its name contains the process id, so
 /// that a process whose takeover has failed does not remove the socket of the next process.
@@ -14,7 +46,7 @@ pub(super) fn bind_beside(path: &Path) -> io::Result<(PathBuf, UnixListener)> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let listener = UnixListener::bind(&bound)?;
+    let listener = UnixListener::bind(&SocketAddress::new(&bound)?.path)?;
     std::fs::set_permissions(&bound, std::fs::Permissions::from_mode(0o600))?;
     Ok((bound, listener))
 }
@@ -44,4 +76,25 @@ fn remove_leftovers(path: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_any_length_has_a_socket() {
+        let root = std::env::temp_dir().join(format!("hark-socket-{}", std::process::id()));
+        for bytes in [1, 90, 200] {
+            let folder = root.join("d".repeat(bytes));
+            std::fs::create_dir_all(&folder).unwrap();
+            let path = folder.join("control.sock");
+            let (bound, listener) = bind_beside(&path).unwrap();
+            put_in_place(&bound, &path).unwrap();
+            let asking = connect(&path).unwrap();
+            assert!(listener.accept().is_ok(), "{bytes}");
+            drop(asking);
+        }
+        std::fs::remove_dir_all(root).unwrap();
+    }
 }
