@@ -14,6 +14,10 @@ use crate::clients::Clients;
 use crate::metrics::ConnectionRefusal;
 use crate::permits::{Permit, Permits};
 
+/// Connections of programs on this machine beyond the bound of their address, which they share with whatever else runs here.
+/// No WebSocket gets one of these: they are for `/healthz` and `/metrics`.
+const NEAR_BEYOND: usize = 8;
+
 /// Maximum number of ended connections that are still read from, at a time.
 const LINGERING_MAX: usize = 256;
 
@@ -35,6 +39,8 @@ pub(crate) struct ConnectionPermit {
     _among_all: Permit<()>,
     /// `None` if a proxy is at the other end, or if connections of one address are not bounded.
     _of_address: Option<Permit<ClientAddress>>,
+    /// Whether it is one of [`NEAR_BEYOND`].
+    pub(crate) is_beyond: bool,
 }
 
 impl Connections {
@@ -57,10 +63,26 @@ impl Connections {
         max: usize,
         of_address_max: usize,
     ) -> Result<ConnectionPermit, ConnectionRefusal> {
+        let within = self.enter_within(peer, max, of_address_max, false);
+        if peer.to_canonical().is_loopback()
+            && within.as_ref().is_err_and(|why| *why == ConnectionRefusal::Address)
+        {
+            return self.enter_within(peer, max, of_address_max + NEAR_BEYOND, true);
+        }
+        within
+    }
+
+    fn enter_within(
+        &self,
+        peer: IpAddr,
+        max: usize,
+        of_address_max: usize,
+        is_beyond: bool,
+    ) -> Result<ConnectionPermit, ConnectionRefusal> {
         let among_all = self.all.take((), max).ok_or(ConnectionRefusal::Full)?;
         let is_proxy = self.clients.is_proxy(peer);
         let of_address = if is_proxy { None } else { self.enter_as(peer, of_address_max)? };
-        Ok(ConnectionPermit { _among_all: among_all, _of_address: of_address })
+        Ok(ConnectionPermit { _among_all: among_all, _of_address: of_address, is_beyond })
     }
 
     /// Takes a permit for a connection of a client's address. `None` if these are not bounded.
@@ -162,6 +184,11 @@ mod tests {
             connections.enter_as(ip("192.0.2.1"), 2).unwrap_err(),
             ConnectionRefusal::Address
         );
+        let near: Vec<_> = (0..3).map(|_| enter("127.0.0.1").unwrap().is_beyond).collect();
+        assert_eq!(near, [false; 3]);
+        let near: Vec<_> = (0..3).map(|_| enter("127.0.0.1").unwrap()).collect();
+        assert_eq!(near.iter().map(|entered| entered.is_beyond).collect::<Vec<_>>(), [false, false, true]);
+        drop(near);
         drop(one);
         assert!(connections.enter_as(ip("192.0.2.1"), 2).is_ok());
         let addresses =

@@ -4,11 +4,12 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::process::{Resource, getrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -19,6 +20,41 @@ use crate::stop::StopSignal;
 
 /// Refused connections that are sent the reason at a time. Others are closed without an answer.
 const TURNED_AWAY_MAX: usize = 64;
+
+/// Interval between two lines of the log that say the same about connections.
+const SAID_EVERY: Duration = Duration::from_secs(10);
+
+/// Files that connections leave to the archive and to other sockets: this part of all that the process may
+/// open, within the two bounds below.
+const FILES_KEPT_SHARE: u64 = 8;
+const FILES_KEPT_MIN: u64 = 64;
+const FILES_KEPT_MAX: u64 = 1024;
+
+/// The first number of a file that no connection may have. As the system gives each file the lowest number that is
+/// free, a connection with this number shows that all lower ones are in use.
+fn files_for_connections() -> u64 {
+    getrlimit(Resource::Nofile).current.map_or(u64::MAX, |allowed| {
+        allowed
+            - (allowed / FILES_KEPT_SHARE).clamp(FILES_KEPT_MIN, FILES_KEPT_MAX).min(allowed / 2)
+    })
+}
+
+/// A line of the log that is written at most once in [`SAID_EVERY`], with the number of times it was due.
+#[derive(Default)]
+struct RareLine {
+    said: Option<Instant>,
+    times: u64,
+}
+
+impl RareLine {
+    fn due(&mut self, say: impl FnOnce(u64)) {
+        self.times += 1;
+        if self.said.is_none_or(|said| said.elapsed() >= SAID_EVERY) {
+            say(std::mem::take(&mut self.times));
+            self.said = Some(Instant::now());
+        }
+    }
+}
 
 /// An address that a door listens on, until it is served.
 pub struct Listener {
@@ -132,13 +168,28 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
 ) {
     let (alive, mut all_gone) = mpsc::channel(1);
     let turning_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
+    let files_max = files_for_connections();
+    let (mut few_files, mut not_accepted) = (RareLine::default(), RareLine::default());
+    let enter = |stream: &TcpStream, peer: IpAddr, few_files: &mut RareLine| {
+        if stream.as_raw_fd() as u64 >= files_max {
+            few_files.due(|refused| {
+                tracing::warn!(
+                    refused,
+                    "connections are refused, as the process has few files left to open, which the archive needs; \
+                     allow it more files (ulimit -Hn, LimitNOFILE), or lower limits.connections_max"
+                );
+            });
+            return Err(ConnectionRefusal::Full);
+        }
+        enter(peer)
+    };
     loop {
         let accepted = tokio::select! {
             () = stop.accepting() => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => match enter(peer.ip()) {
+            Ok((stream, peer)) => match enter(&stream, peer.ip(), &mut few_files) {
                 Ok(entered) => {
                     tokio::spawn(serve(stream, peer.ip(), (entered, alive.clone())));
                 }
@@ -153,7 +204,9 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
             },
             // Most likely out of file descriptors, which ending connections free.
             Err(error) => {
-                tracing::warn!(%error, "cannot accept; waiting");
+                not_accepted.due(|times| {
+                    tracing::warn!(%error, times, "the system does not let the server accept; it tries again");
+                });
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

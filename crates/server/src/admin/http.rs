@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::header::{CONTENT_TYPE, FORWARDED};
+use axum::http::header::{CONTENT_TYPE, FORWARDED, HOST};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
@@ -12,6 +12,7 @@ use ipnet::IpNet;
 
 use super::prometheus;
 use super::reload::ReloadDesk;
+use crate::WebAccess;
 use crate::clients::Clients;
 use crate::connections::Connections;
 use crate::door::{Host, OpenNetwork};
@@ -149,6 +150,13 @@ impl Operators {
         // A proxy on this machine has an address of this machine, wherever its client is.
         if is_passed_on(headers) {
             let text = "not through a proxy; ask this server itself\n";
+            return (StatusCode::FORBIDDEN, text).into_response();
+        }
+        // A web page in a browser on this machine may have its own name lead here (DNS rebinding).
+        let mut named = headers.get_all(HOST).iter().map(|host| host.to_str().unwrap_or_default());
+        if peer.to_canonical().is_loopback() && !named.all(|host| WebAccess::default().is_own(host))
+        {
+            let text = "not under this name from this machine; use localhost or an address\n";
             return (StatusCode::FORBIDDEN, text).into_response();
         }
         let (networks, desk) = (Arc::clone(&self.networks), Arc::clone(&self.desk));

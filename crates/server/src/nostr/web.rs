@@ -51,7 +51,7 @@ pub(crate) struct ConnectionContext {
 /// An open connection, counted.
 pub(crate) struct CountedConnection {
     relay: Arc<Relay>,
-    _entered: ConnectionPermit,
+    entered: ConnectionPermit,
     account: Arc<OutboxAccount>,
 }
 
@@ -73,7 +73,7 @@ impl CountedConnection {
         relay.metrics.connections_open.add(1);
         let is_proxy = relay.connections.is_proxy(peer);
         let account = account(relay, (!is_proxy).then(|| peer.into()));
-        Ok(Self { relay: Arc::clone(relay), _entered: entered, account })
+        Ok(Self { relay: Arc::clone(relay), entered, account })
     }
 }
 
@@ -263,6 +263,10 @@ fn is_near(ip: IpAddr) -> bool {
 }
 
 fn upgrade(web: WebState, context: ConnectionContext, request: Request) -> Response {
+    if context.slot.entered.is_beyond {
+        web.relay.metrics.turned_away.of(ConnectionRefusal::Address).add(1);
+        return farewell(ConnectionRefusal::Address).into_response();
+    }
     let (mut parts, _) = request.into_parts();
     let (address, permit) = match client(&web.relay, context.peer, &parts.headers) {
         Ok(client) => client,

@@ -157,7 +157,7 @@ impl WebAccess {
 
     /// Whether `host`, with or without a port, is this node's. An address always is, as nobody else
     /// can make an address lead here.
-    fn is_own(&self, host: &str) -> bool {
+    pub(crate) fn is_own(&self, host: &str) -> bool {
         let name = without_port(host).trim_end_matches('.');
         let of_v6 = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         let is_address = match of_v6 {
