@@ -12,6 +12,8 @@ pub(super) const RECORD_END: u8 = 0x1e;
 /// Most bytes of an object before the first object in an array in it. Behind so many bytes, an
 /// object is a record.
 const HELD_BYTES_MAX: usize = 64 << 10;
+/// Most line breaks in a record, as they are kept until it ends. Behind so many, it counts as cut short.
+const BREAKS_MAX: usize = 64 << 10;
 
 /// Whether a record, or the part of a line without one, ends with this byte.
 pub(super) fn is_end(byte: u8) -> bool {
@@ -124,6 +126,7 @@ impl<R: Read> RecordLines<R> {
                 let end = rest.iter().position(|byte| !plain(byte)).unwrap_or(rest.len());
                 if end > 0 {
                     self.lines.extend_from_slice(&rest[..end]);
+                    self.bound_held();
                     rest = &rest[end..];
                     continue;
                 }
@@ -226,7 +229,7 @@ impl<R: Read> RecordLines<R> {
     fn in_record(&mut self, byte: u8, mut state: RecordState) {
         // Neither has JSON: the record was cut short, and another one follows.
         let is_cut = match byte {
-            b'\n' => state.in_string,
+            b'\n' => state.in_string || state.breaks == BREAKS_MAX,
             b'{' | b'[' if state.at_start => match state.last {
                 b':' => self.open.is_array(),
                 b',' | b'[' => !self.open.is_array(),
@@ -255,9 +258,6 @@ impl<R: Read> RecordLines<R> {
         if !byte.is_ascii_whitespace() {
             state.last = byte;
         }
-        if state.held.is_some_and(|held| self.lines.len() - held > HELD_BYTES_MAX) {
-            state.held = None;
-        }
         match byte {
             _ if state.in_string => {
                 state.in_string = state.escaped || byte != b'"';
@@ -274,6 +274,16 @@ impl<R: Read> RecordLines<R> {
             _ => {}
         }
         self.form = Form::Record(state);
+        self.bound_held();
+    }
+
+    /// Gives a record out as it comes once it is too long to be an object around records.
+    fn bound_held(&mut self) {
+        if let Form::Record(state) = &mut self.form
+            && state.held.is_some_and(|held| self.lines.len() - held > HELD_BYTES_MAX)
+        {
+            state.held = None;
+        }
     }
 
     fn end_record(&mut self, state: RecordState) {
@@ -372,6 +382,21 @@ mod tests {
         fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
             let size = into.len().min(self.1);
             self.0.read(&mut into[..size])
+        }
+    }
+
+    #[test]
+    fn an_object_without_an_end_is_not_kept() {
+        for (begin, rest) in
+            [("{\"a\":\"", "x"), ("{\"a\":", "\n"), ("{\"a\":[\"", "\\\""), ("[", " ")]
+        {
+            let text = format!("{begin}{}", rest.repeat(4 << 20));
+            let mut lines = RecordLines::new(text.as_bytes());
+            let (mut into, mut kept) = (vec![0; 8 << 10], 0);
+            while lines.read(&mut into).unwrap() > 0 {
+                kept = kept.max(lines.lines.capacity());
+            }
+            assert!(kept < 1 << 20, "{kept} bytes were kept of {begin}");
         }
     }
 

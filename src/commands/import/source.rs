@@ -164,7 +164,9 @@ fn decompressed(mut raw: CountingReader) -> io::Result<Box<dyn Read + Send>> {
     // A pipe may give less at a time than the magic is long.
     (&mut raw).take(4).read_to_end(&mut magic)?;
     let start = Cursor::new(magic.clone());
-    let whole = BufReader::with_capacity(READ_BYTES, start.chain(raw));
+    // A terminal whose end was met gives more if it is asked again.
+    let rest = raw.take(if magic.len() < 4 { 0 } else { u64::MAX });
+    let whole = BufReader::with_capacity(READ_BYTES, start.chain(rest));
     Ok(match magic.as_slice() {
         [0x1f, 0x8b, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(whole)),
         [0x28, 0xb5, 0x2f, 0xfd] => Box::new(zstd::stream::read::Decoder::with_buffer(whole)?),

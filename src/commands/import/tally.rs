@@ -105,9 +105,10 @@ impl ImportTally {
     pub(super) fn to_text(&self, network: &dyn Network, spent: Duration, trusted: bool) -> String {
         let rate = self.records as f64 / spent.as_secs_f64().max(0.001);
         let how = if trusted { "read, ids and signatures NOT checked" } else { "read and checked" };
+        let read = if self.is_foreign() { "line" } else { network.record() };
         let head = format!(
             "{} {how} in {:.1} s, {} a second",
-            print::count(self.records, network.record()),
+            print::count(self.records, read),
             spent.as_secs_f64(),
             print::number(rate as u64)
         );
