@@ -19,7 +19,7 @@ pub(crate) fn tell(damaged: u64, location: &ArchiveLocation, effect: &str) -> Ex
     if damaged == 0 {
         return ExitCode::SUCCESS;
     }
-    eprintln!(
+    print::note!(
         "hark: {} could not be read: {}. {effect}. `hark check` names the files; restore them from \
          a backup, or bring what is whole into a new archive with `hark salvage --from {} --to NEW`",
         location.network.records(),

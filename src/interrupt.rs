@@ -7,6 +7,8 @@ use anyhow::Context as _;
 use hark_archive::vital;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::print;
+
 /// Exit code of a command that was interrupted.
 pub(crate) const INTERRUPTED: u8 = 130;
 
@@ -32,7 +34,7 @@ pub(crate) fn flag_leaving(left: &str) -> anyhow::Result<Arc<AtomicBool>> {
                 signals.next().await;
                 flag.store(true, Ordering::Relaxed);
                 signals.next().await;
-                eprintln!("{words}");
+                print::note!("{words}");
                 std::process::exit(INTERRUPTED.into());
             });
         }

@@ -56,11 +56,11 @@ pub fn run(networks: &'static [NetworkSetup]) -> ExitCode {
     match carry_out(cli) {
         Ok(code) => code,
         // The reader of the output has closed its end.
-        Err(error) if print::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if print::is_closed_output(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // Whoever reads the log of a server reads nothing else.
             if !log::failure(&error) {
-                eprintln!("hark: {error:#}");
+                print::note!("hark: {error:#}");
             }
             let wrong_use = error.chain().any(|cause| {
                 cause.is::<config::Faults>()

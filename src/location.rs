@@ -23,7 +23,7 @@ use hark_store_postgres::{PostgresStore, is_database, shown};
 use parking_lot::Mutex;
 
 use crate::config::{Config, NetworkSetup, ShelfConfig, setup, setups};
-use crate::{WrongUse, owner};
+use crate::{WrongUse, owner, print};
 
 /// Advice for errors in which the database could not be reached.
 pub(crate) const LOOK_AT_DATABASE: &str =
@@ -35,6 +35,12 @@ const LOGS_MIN: u64 = 40;
 const LOG_BYTES_MIN: u64 = 256 << 10;
 /// Deleted records may permanently occupy one part in this many of a bound in bytes.
 const DEAD_SHARE: u64 = 20;
+
+/// The socket on which a server takes commands, in the archive's directory.
+const CONTROL_SOCKET: &str = "control.sock";
+
+/// Where services have their archives: see deploy/hark.service.
+const SERVICES: [&str; 1] = ["/var/lib/hark"];
 
 /// Where a restore makes the archive, and where that is once it is whole, both in the archive's
 /// directory. While one of them is there the restore is not finished.
@@ -73,6 +79,8 @@ pub(crate) struct ArchiveLocation {
     /// URL of the database; `None` if the archive is in files.
     pub(crate) database: Option<String>,
     pub(crate) config: Config,
+    /// Whether a flag, a variable or the configuration names the archive, or it is where the default says.
+    is_named: bool,
     /// Disk space for the time when the disk is full.
     reserve: Arc<DiskReserve>,
 }
@@ -100,26 +108,28 @@ impl ArchiveLocation {
     /// Loads the configuration. Flags override it.
     pub(crate) fn new(args: LocationArgs) -> anyhow::Result<Self> {
         let config = Config::load(args.config.as_deref())?;
+        let is_named = args.data.is_some() || config.data != Config::default().data;
         let data = args.data.unwrap_or_else(|| config.data.clone());
         let database = database(args.store.as_deref().unwrap_or(config.store.secret()))?;
         // The command line accepts only names of known networks.
         let named = args.network.as_deref().and_then(setup);
         let (network, reserve) = (named.unwrap_or(&setups()[0]).network, reserve(&data));
-        Ok(Self { network, data, database, config, reserve })
+        Ok(Self { network, data, database, config, is_named, reserve })
     }
 
     /// Returns the location of another network's shelf in the same archive.
     pub(crate) fn of(&self, network: &'static dyn Network) -> Self {
         let (data, database) = (self.data.clone(), self.database.clone());
-        let reserve = Arc::clone(&self.reserve);
-        Self { network, data, database, config: self.config.clone(), reserve }
+        let (reserve, is_named) = (Arc::clone(&self.reserve), self.is_named);
+        Self { network, data, database, config: self.config.clone(), is_named, reserve }
     }
 
     /// Returns the location of an archive in files in another directory, with the settings of this
     /// one.
     pub(crate) fn in_directory(&self, data: &Path) -> Self {
         let (data, reserve) = (data.to_path_buf(), reserve(data));
-        Self { network: self.network, data, database: None, config: self.config.clone(), reserve }
+        let (network, config) = (self.network, self.config.clone());
+        Self { network, data, database: None, config, is_named: true, reserve }
     }
 
     /// The directory of the shelf.
@@ -129,7 +139,7 @@ impl ArchiveLocation {
 
     /// The socket on which a running server accepts writes.
     pub(crate) fn control_socket(&self) -> PathBuf {
-        self.data.join("control.sock")
+        self.data.join(CONTROL_SOCKET)
     }
 
     /// The settings of the shelf.
@@ -229,10 +239,16 @@ impl ArchiveLocation {
         if looked.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
             bail!("{}", owner::denied(&self.shelf()));
         }
+        let (data, records) = (self.data.display(), self.network.records());
+        if setups().iter().any(|setup| self.of(setup.network).exists()) {
+            bail!(
+                "the archive in {data} has no {records}: nothing of the network {} was ever kept in it",
+                self.network.name()
+            );
+        }
         bail!(
-            "there is no archive in {}; name the directory of one (--data), or begin one with \
-             `hark serve` or `hark import`",
-            self.data.display()
+            "there is no archive in {data}; name the directory of one (--data), or begin one with \
+             `hark serve` or `hark import`"
         )
     }
 
@@ -323,8 +339,8 @@ impl ArchiveLocation {
         let mut config = self.config.clone();
         // The replica belongs to this archive, not to the other.
         config.postgres.read_url = None;
-        let reserve = reserve(&data);
-        Ok(Self { network: self.network, data, database, config, reserve })
+        let (network, reserve) = (self.network, reserve(&data));
+        Ok(Self { network, data, database, config, is_named: true, reserve })
     }
 
     /// Returns a function that opens another archive's shelf as this shelf's mirror. The function
@@ -436,7 +452,24 @@ impl ArchiveLocation {
         if let Some(client) = self.server()? {
             return Ok(WriterHandle::Server(client));
         }
+        if !self.exists() {
+            self.must_be_meant(&SERVICES)?;
+            print::note!("hark: there was no archive in {}; one is begun", self.data.display());
+        }
         self.own().map(WriterHandle::Own)
+    }
+
+    /// Fails, with advice, if nobody has named this archive, which is about to be begun, and a service of this machine
+    /// keeps one in one of the directories `services`: that one is meant more often.
+    fn must_be_meant(&self, services: &[&str]) -> anyhow::Result<()> {
+        let service = services.iter().find(|service| Path::new(service).symlink_metadata().is_ok());
+        let Some(service) = service.filter(|_| !self.is_named) else { return Ok(()) };
+        let data = self.data.display();
+        Err(WrongUse(format!(
+            "no archive is named, and there is none in ./{data}, but a service has one in {service}. \
+             Name the service's with --data {service}, or begin another with --data ./{data}"
+        ))
+        .into())
     }
 
     /// Connects to the server that runs on this archive, for this shelf. `None` if no server runs
@@ -485,7 +518,17 @@ impl std::fmt::Display for ArchiveHeld {
             out,
             "another process ({pid}) holds the archive in {data}; stop it first, let `hark serve \
              --takeover` take its place, or name another directory with --data"
-        )
+        )?;
+        // A server is asked on its socket before the lock is tried.
+        let socket = self.data.join(CONTROL_SOCKET);
+        if !socket.exists() {
+            write!(
+                out,
+                ". If it is a server, no command reaches it, as {} is not there: its log says why",
+                socket.display()
+            )?;
+        }
+        Ok(())
     }
 }
 

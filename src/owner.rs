@@ -9,6 +9,8 @@ use anyhow::Context as _;
 use hark_store_embedded::permissions;
 use rustix::process::geteuid;
 
+use crate::print;
+
 /// The list of this machine's users, in which names of owners are looked up.
 const USERS: &str = "/etc/passwd";
 
@@ -19,9 +21,10 @@ pub(crate) fn denied(path: &Path) -> String {
     match owner {
         Some((path, owner)) if owner != us => {
             let name = name(owner).unwrap_or_else(|| format!("#{owner}"));
+            let sudo = if owner == 0 { "sudo".into() } else { format!("sudo -u '{name}'") };
             format!(
-                "{} belongs to {}, and {} may not open it. Run the command as that user: sudo -u \
-                 '{name}' hark ... Nothing was changed",
+                "{} belongs to {}, and {} may not open it. Run the command as that user: {sudo} hark ... \
+                 Nothing was changed",
                 path.display(),
                 user(owner),
                 user(us)
@@ -53,17 +56,17 @@ pub(crate) fn tell(dir: &Path, source: Option<&Path>) {
     let owner = |path: &Path| fs::metadata(path).map_or(0, |about| about.uid());
     let dir_shown = dir.display();
     match (owner(dir), source.map_or(0, owner)) {
-        (0, 0) => eprintln!(
+        (0, 0) => print::note!(
             "hark: {dir_shown} belongs to root; if the server runs as another user, give it to that \
              user: chown -R USER: {dir_shown}"
         ),
-        (0, source) => eprintln!(
+        (0, source) => print::note!(
             "hark: {dir_shown} belongs to root, and what it was made of to {}; if the server runs as \
              that user: chown -R {}: {dir_shown}",
             user(source),
             name(source).unwrap_or_else(|| source.to_string())
         ),
-        (owner, _) => eprintln!("hark: {dir_shown} belongs to {}", user(owner)),
+        (owner, _) => print::note!("hark: {dir_shown} belongs to {}", user(owner)),
     }
 }
 

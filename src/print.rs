@@ -1,31 +1,88 @@
 //! The output of commands: numbers for people, tables, and progress as a bar or occasional lines.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 pub(crate) use hark_server::words::{bytes, count, moment, number};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
-/// Prints a line to stdout. If the reader has closed its end, this fails with an error that
-/// [`is_broken_pipe`] recognises.
-pub(crate) fn line(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    Ok(writeln!(out, "{text}")?)
+/// The output of a command could not be written.
+#[derive(Debug)]
+pub(crate) struct OutputError(io::Error);
+
+impl std::fmt::Display for OutputError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the output could not be written: {}", self.0)
+    }
 }
 
-/// Prints bytes to stdout as they are; fails as [`line`] does.
+impl std::error::Error for OutputError {}
+
+/// Stdout. Its errors are told from those of other files: see [`is_closed_output`].
+pub(crate) struct Output(io::StdoutLock<'static>);
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        Self(io::stdout().lock())
+    }
+}
+
+impl io::Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(of_output)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(of_output)
+    }
+}
+
+fn of_output(error: io::Error) -> io::Error {
+    // An interrupted write is tried again by whoever knows it by its kind, which stays.
+    io::Error::new(error.kind(), OutputError(error))
+}
+
+/// Prints a line to stdout.
+pub(crate) fn line(text: &str) -> anyhow::Result<()> {
+    Ok(writeln!(Output::new(), "{text}")?)
+}
+
+/// Prints bytes to stdout as they are.
 pub(crate) fn text(bytes: &[u8]) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = Output::new();
     Ok(out.write_all(bytes).and_then(|()| out.flush())?)
 }
 
-/// Whether the error means that the reader of the output has closed its end.
-pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+/// Prints a line to stderr, as `eprintln` does. A command whose stderr is gone does its work all the same, and ends with
+/// the code that it would have ended with.
+macro_rules! note {
+    ($($words:tt)*) => {
+        crate::print::to_stderr(format_args!($($words)*))
+    };
+}
+pub(crate) use note;
+
+pub(crate) fn to_stderr(words: std::fmt::Arguments<'_>) {
+    // Nobody is left who could be told.
+    let _ = writeln!(io::stderr().lock(), "{words}");
+}
+
+/// Whether the error means that the reader of stdout has closed its end.
+pub(crate) fn is_closed_output(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        cause
-            .downcast_ref::<std::io::Error>()
-            .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+        let error = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let error = error.and_then(|error| error.downcast_ref::<OutputError>());
+        error.is_some_and(|error| error.0.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// A time in the past for people, in the largest unit that it fills: `3 minutes ago`.
+pub(crate) fn ago(seconds: u64) -> String {
+    let units = [("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)];
+    let unit = units.into_iter().find(|(_, unit_s)| seconds >= *unit_s);
+    unit.map_or("just now".into(), |(unit, unit_s)| {
+        format!("{} ago", count(seconds / unit_s, unit))
     })
 }
 
@@ -74,7 +131,8 @@ impl CommandProgress {
                 bar.set_style(style);
             }
             bar.set_prefix(what.to_owned());
-            bar
+            // Also where the command ends early: its words begin on a line of their own.
+            bar.with_finish(ProgressFinish::AndClear)
         });
         let now = Instant::now();
         Self { bar, started: now, shown_at: now, what: what.into() }
@@ -103,7 +161,7 @@ impl CommandProgress {
                 }
                 None => format!("{} s", self.started.elapsed().as_secs()),
             };
-            eprintln!("{}: {share}  {words}", self.what);
+            note!("{}: {share}  {words}", self.what);
         }
     }
 

@@ -11,6 +11,7 @@ mod health;
 mod import;
 mod logged;
 mod networks;
+mod outputs;
 mod owners;
 mod reload;
 mod settings;

@@ -142,12 +142,12 @@ fn is_empty(dir: &Path) -> anyhow::Result<bool> {
 
 fn report(args: &BackupArgs, form: BackupForm, done: &BackupResult) -> anyhow::Result<()> {
     for path in done.damaged.iter().filter(|_| !args.json) {
-        eprintln!("hark: {} was damaged; it is replaced", path.display());
+        print::note!("hark: {} was damaged; it is replaced", path.display());
     }
     let text = if args.json { to_json(done) } else { to_text(done) };
     if form == BackupForm::Stream {
         // The backup itself is on stdout.
-        eprintln!("{text}");
+        print::note!("{text}");
         return Ok(());
     }
     print::line(&text)

@@ -176,11 +176,11 @@ struct StdoutFile;
 
 impl DiskFile for StdoutFile {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        io::stdout().lock().write_all(bytes)
+        crate::print::Output::new().write_all(bytes)
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        io::stdout().lock().flush()
+        crate::print::Output::new().flush()
     }
 
     fn reserve(&mut self, _: u64, _: u64) -> io::Result<()> {

@@ -93,13 +93,13 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
             break;
         }
         if more < WALKS_MORE {
-            eprintln!("hark: comparing again, for what was written meanwhile");
+            print::note!("hark: comparing again, for what was written meanwhile");
         }
     }
     let complete = !stop.load(Ordering::Relaxed);
     report(args, &sum, started, complete)?;
     if !complete {
-        eprintln!(
+        print::note!(
             "hark: stopped; what is counted as copied is safe. Run the copy again to continue"
         );
         return Ok(ExitCode::from(interrupt::INTERRUPTED));

@@ -84,7 +84,7 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
     let total =
         || if is_all { Ok(store.stats().records) } else { question::total(&*store, &queries) };
     let Some(path) = &args.output else {
-        let mut out = BufWriter::with_capacity(256 << 10, io::stdout().lock());
+        let mut out = BufWriter::with_capacity(256 << 10, print::Output::new());
         if io::stdout().is_terminal() || !io::stderr().is_terminal() {
             write(&mut answer, &mut out, None)?;
             out.flush()?;
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
     );
     meter.finish();
     if stop.load(Ordering::Relaxed) && written.is_err() {
-        eprintln!("hark: stopped; what was under {} before is unchanged", path.display());
+        print::note!("hark: stopped; what was under {} before is unchanged", path.display());
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
     let written = written.with_context(|| {
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
             path.display()
         )
     });
-    eprintln!("{} written to {}", print::count(written?, record), path.display());
+    print::note!("{} written to {}", print::count(written?, record), path.display());
     Ok(damage::report(&*store, location, MISSING))
 }
 

@@ -86,7 +86,7 @@ pub(crate) fn check(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Res
         return Ok(ExitCode::SUCCESS);
     }
     let mendable = report.faults.iter().all(|fault| fault.mendable);
-    eprintln!(
+    print::note!(
         "hark: nothing was changed. {}",
         if mendable {
             "The records are whole; `hark rebuild` rebuilds the rest, with the server stopped"

@@ -132,7 +132,9 @@ fn index_words(
         ))?;
     }
     if !is_done {
-        eprintln!("hark: what is indexed stays so; run the command again, or a server, to go on");
+        print::note!(
+            "hark: what is indexed stays so; run the command again, or a server, to go on"
+        );
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
     Ok(ExitCode::SUCCESS)
@@ -196,7 +198,7 @@ fn distribute(
         print::line(&format!("{state}{records}"))?;
     }
     if done == Distribution::Stopped {
-        eprintln!("hark: what is divided stays so; run the command again to go on");
+        print::note!("hark: what is divided stays so; run the command again to go on");
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
     Ok(ExitCode::SUCCESS)

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &QueryArgs, location: &ArchiveLocation) -> anyhow::Resul
     let queries = question::read(location, &args.all_filters()?, when::now_s())?;
     let store = location.read()?;
     let mut answer = MergedAnswer::new(&*store, &queries)?.with_lines(location.network);
-    let mut out = BufWriter::with_capacity(64 << 10, std::io::stdout().lock());
+    let mut out = BufWriter::with_capacity(64 << 10, crate::print::Output::new());
     while let Some(found) = answer.next()? {
         out.write_all(&found.json)?;
         out.write_all(b"\n")?;

@@ -20,7 +20,8 @@ use hark_store_embedded::{EmbeddedStore, permissions};
 use crate::WrongUse;
 use crate::commands::maintenance;
 use crate::config::{
-    Config, LogFormat, LogSettings, NetworkService, NetworkSetup, StoreFacts, setups,
+    Config, LogFormat, LogSettings, NetworkService, NetworkSetup, StoreFacts, listen_address,
+    setups,
 };
 use crate::handover::{ArchiveLock, LockedShelf};
 use crate::interrupt::{INTERRUPTED, Signals};
@@ -52,7 +53,7 @@ serves the connections it has to their end (at most limits.takeover_drain_s) and
 one does not come up, the old one goes on as if nothing had been. For the embedded archive.")]
 pub(crate) struct ServeArgs {
     /// Address and port to listen on [default: 127.0.0.1:7777]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listen_address)]
     pub(crate) listen: Option<SocketAddr>,
     /// Take over from the server that runs on this archive, without dropping a connection
     #[arg(long)]
@@ -288,12 +289,9 @@ async fn serve(
     let metrics = server.metrics_addr().map(tracing::field::display);
     let at: Vec<_> = addresses.iter().map(|reached| reached.at.as_str()).collect();
     tracing::info!(at = at.join(", "), metrics, data = %location.data.display(), "serving");
-    for (at, reached) in addresses.iter().enumerate() {
-        let printed = print::line(&reached.to_string());
-        // After the first line, the reader of the output may close its end.
-        if at == 0 {
-            printed?;
-        }
+    let printed = addresses.iter().try_for_each(|reached| print::line(&reached.to_string()));
+    if let Err(error) = printed {
+        tracing::warn!(%error, "the addresses stand in this log alone");
     }
     notify::ready(&at.join(", "), has_taken_over);
     tokio::spawn(successor::start_on_signal(successor_signal));

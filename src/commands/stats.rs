@@ -89,7 +89,7 @@ fn scrub(scrub: &Value) -> Option<(&'static str, String, String)> {
         None => "of the first pass".into(),
         Some(age_s) => {
             let faults = number("last_faults").unwrap_or_default();
-            format!("of this pass; the last ended {} h ago, faults: {faults}", age_s / 3_600)
+            format!("of this pass; the last ended {}, faults: {faults}", print::ago(age_s))
         }
     };
     Some(("slow check", share, last))

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use hark_server::whisper::peers;
 use serde_json::json;
@@ -42,6 +42,11 @@ pub(crate) fn run(args: &WhisperArgs, location: &ArchiveLocation) -> anyhow::Res
     let at = at.or(listen).context(
         "the mail server has no address for peers: set `listen` in [whisper], or name one with --at",
     )?;
+    if at.port() == 0 {
+        bail!(
+            "the port of {at} is chosen at each start; name the one that clients reach with --at"
+        );
+    }
     let key = peers::load_key(&location.data.join("whisper.key"))?;
     let enode = peers::enode(&key.public(), at);
     print::line(&if *json { json!({ "enode": enode }).to_string() } else { enode })?;

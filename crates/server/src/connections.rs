@@ -187,7 +187,10 @@ mod tests {
         let near: Vec<_> = (0..3).map(|_| enter("127.0.0.1").unwrap().is_beyond).collect();
         assert_eq!(near, [false; 3]);
         let near: Vec<_> = (0..3).map(|_| enter("127.0.0.1").unwrap()).collect();
-        assert_eq!(near.iter().map(|entered| entered.is_beyond).collect::<Vec<_>>(), [false, false, true]);
+        assert_eq!(
+            near.iter().map(|entered| entered.is_beyond).collect::<Vec<_>>(),
+            [false, false, true]
+        );
         drop(near);
         drop(one);
         assert!(connections.enter_as(ip("192.0.2.1"), 2).is_ok());

@@ -171,14 +171,16 @@ pub(super) fn finish(
 
 /// Says that a run was interrupted, and returns its exit code.
 pub(super) fn stopped() -> ExitCode {
-    eprintln!("hark: stopped; what was brought over is safe. Run the adoption again to continue");
+    print::note!(
+        "hark: stopped; what was brought over is safe. Run the adoption again to continue"
+    );
     ExitCode::from(interrupt::INTERRUPTED)
 }
 
 /// Says how many events of the source are none, if there are such.
 pub(super) fn tell_faulty(events: u64) {
     if events > 0 {
-        eprintln!(
+        print::note!(
             "hark: rows of the source that are no events, or not those that their ids name: {}. They \
              were not brought over; the report has the first of each kind, and other relays may \
              have the events",

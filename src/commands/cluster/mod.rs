@@ -16,6 +16,7 @@ use hark_store_postgres::cluster::{ClusterError, Coordinator, NodeAddress, Trans
 use crate::WrongUse;
 use crate::interrupt::INTERRUPTED;
 use crate::location::ArchiveLocation;
+use crate::print;
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, disable_help_subcommand = true)]
@@ -209,7 +210,7 @@ pub(crate) fn run(args: &ClusterArgs, location: &ArchiveLocation) -> anyhow::Res
     };
     match done {
         Err(error) if matches!(error.downcast_ref(), Some(ClusterError::Interrupted)) => {
-            eprintln!("hark: {error}");
+            print::note!("hark: {error}");
             Ok(ExitCode::from(INTERRUPTED))
         }
         done => done,

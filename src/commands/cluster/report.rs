@@ -39,7 +39,7 @@ impl ClusterReport {
             ClusterEvent::Step(step) => self.line(&step_line(step)),
             ClusterEvent::Note(words) => {
                 self.pause();
-                eprintln!("hark: {words}");
+                print::note!("hark: {words}");
             }
             ClusterEvent::Move(progress) => self.show_move(progress),
         }

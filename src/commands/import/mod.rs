@@ -81,7 +81,7 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
         },
     };
     if trusted {
-        eprintln!(
+        print::note!(
             "ids and signatures are not checked (--trusted): everything in these files is accepted"
         );
     }
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
     let mut failed = None;
     for path in &args.files {
         if path.as_os_str() == "-" && io::stdin().is_terminal() {
-            eprintln!(
+            print::note!(
                 "hark: reading from the terminal, one record a line, until Ctrl-D; Ctrl-C stops. Files \
                  are read by `hark import FILE`"
             );
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
         return Err(error);
     }
     if stopped {
-        eprintln!(
+        print::note!(
             "hark: stopped; what is counted as stored is safe. Run the import again to continue"
         );
         return Ok(ExitCode::from(interrupt::INTERRUPTED));

@@ -150,7 +150,7 @@ pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result
     }
     let left = "what is counted as stored or taken is safe; run it again to go on";
     if end.stopped {
-        eprintln!("hark: stopped; {left}");
+        print::note!("hark: stopped; {left}");
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
     match end.error {

@@ -81,10 +81,10 @@ pub(super) fn run(
     let mut progress = MailProgress::open(location, &source.name())?;
     if !progress.key.is_empty() {
         let envelopes = print::count(progress.envelopes, "envelope");
-        eprintln!("hark: continuing an earlier run, after {envelopes}");
+        print::note!("hark: continuing an earlier run, after {envelopes}");
     }
     if let Some(days) = location.config.whisper.retention_days {
-        eprintln!(
+        print::note!(
             "hark: a server deletes envelopes that are older than whisper.retention_days, {days}; 0 \
              keeps all"
         );

@@ -104,10 +104,10 @@ pub(crate) fn run(
     progress.since = progress.since.filter(|since| *since <= transaction).or(Some(transaction));
     if progress.at > RowCursor::default() {
         let events = print::count(progress.events, "event");
-        eprintln!("hark: continuing an earlier run, after {events}");
+        print::note!("hark: continuing an earlier run, after {events}");
     }
     if !args.verify_signatures {
-        eprintln!(
+        print::note!(
             "hark: ids are checked, signatures are not, since nostream did; --verify-signatures does"
         );
     }
@@ -186,7 +186,7 @@ impl Adoption<'_> {
         writer: &mut WriterHandle,
         progress: &mut NostreamProgress,
     ) -> anyhow::Result<()> {
-        eprintln!(
+        print::note!(
             "hark: brought over: {}; new events follow until Ctrl-C. Stop nostream before Ctrl-C, and \
              nothing is missing",
             print::count(progress.events, "event")

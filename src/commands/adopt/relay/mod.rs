@@ -131,10 +131,10 @@ pub(super) fn run(
     let mut progress = RelayProgress::open(location, relay.position_file, &source.name())?;
     if progress.number > 0 {
         let events = print::count(progress.events, "event");
-        eprintln!("hark: continuing an earlier run, after {events}");
+        print::note!("hark: continuing an earlier run, after {events}");
     }
     if !args.verify_signatures {
-        eprintln!(
+        print::note!(
             "hark: ids are checked, signatures are not, since {} did; --verify-signatures does",
             relay.name
         );
@@ -203,7 +203,7 @@ impl RelayAdoption<'_> {
         progress: &mut RelayProgress,
     ) -> anyhow::Result<()> {
         let (name, events) = (self.relay.name, print::count(progress.events, "event"));
-        eprintln!(
+        print::note!(
             "hark: brought over: {events}; new events follow until Ctrl-C. Stop {name} before Ctrl-C, \
              and nothing is missing"
         );

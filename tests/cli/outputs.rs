@@ -1,0 +1,189 @@
+//! Outputs, sockets and files that a process is refused: it goes on, and says so where it still can.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt as _;
+use std::process::{Child, Command, Stdio};
+
+use super::support::{Place, command, event, health, signal};
+use crate::served::Socket;
+
+/// A running server of which only the log is known; killed if the test fails.
+struct Logging {
+    child: Child,
+    log: BufReader<std::process::ChildStderr>,
+}
+
+impl Logging {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        Self { child, log }
+    }
+
+    /// The next line of the log that says this.
+    fn line(&mut self, said: &str) -> String {
+        let mut line = String::new();
+        while !line.contains(said) {
+            line.clear();
+            assert!(self.log.read_line(&mut line).unwrap() > 0, "the log ends without {said:?}");
+        }
+        line
+    }
+
+    /// The address in the line of the log that says that the server serves.
+    fn address(&mut self) -> String {
+        let line = self.line(" serving ");
+        let (_, rest) = line.split_once("ws://").unwrap();
+        rest.split(['"', ',', ' ']).next().unwrap().to_owned()
+    }
+
+    fn terminate(mut self) -> (Option<i32>, String) {
+        signal(&self.child, "TERM");
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+}
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_server_whose_stdout_is_closed_serves() {
+    let place = Place::new("closed-stdout");
+    let data = place.data();
+    let mut command =
+        command(&["--data", data.to_str().unwrap(), "serve", "--listen", "127.0.0.1:0"]);
+    command.stdout(Stdio::from(closed_pipe()));
+    let mut server = Logging::start(&mut command);
+    let address = server.address();
+    server.line("the addresses stand in this log alone");
+    assert_eq!(health(&address).0, 200);
+    assert_eq!(server.terminate().0, Some(0));
+}
+
+#[test]
+fn a_server_whose_stdout_and_log_are_closed_serves_and_ends_well() {
+    let place = Place::new("closed-outputs");
+    let free =
+        std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let data = place.data();
+    let mut command = command(&["--data", data.to_str().unwrap(), "serve", "--listen", &free]);
+    command.stdout(Stdio::from(closed_pipe())).stderr(Stdio::from(closed_pipe()));
+    let mut child = command.spawn().unwrap();
+    while TcpStream::connect(&free).is_err() {
+        assert!(child.try_wait().unwrap().is_none(), "ended");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(health(&free).0, 200);
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_command_whose_stderr_is_closed_ends_with_the_code_of_its_fault() {
+    let place = Place::new("closed-stderr");
+    let data = place.data();
+    for (args, code) in [(["stats", "--json"], 1), (["query", "no filter"], 2)] {
+        let mut command = command(&[&["--data", data.to_str().unwrap()], &args[..]].concat());
+        command.stderr(Stdio::from(closed_pipe()));
+        let ended = command.spawn().unwrap().wait().unwrap();
+        assert_eq!(ended.code(), Some(code), "{args:?}");
+    }
+}
+
+/// The writing end of a pipe that nobody reads.
+fn closed_pipe() -> std::io::PipeWriter {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer
+}
+
+#[test]
+fn lines_for_the_journal_begin_with_their_priority() {
+    let place = Place::new("journal");
+    let (data, path) = (place.data(), place.file("log", b""));
+    let about = std::fs::metadata(&path).unwrap();
+    // The journal is told from any other file by this variable.
+    for (stream, marked) in
+        [(format!("{}:{}", about.dev(), about.ino()), true), ("1:2".to_owned(), false)]
+    {
+        for format in ["text", "json"] {
+            let log = File::options().append(true).open(&path).unwrap();
+            log.set_len(0).unwrap();
+            // A port that no user has makes an error.
+            let mut command = command(&["--data", data.to_str().unwrap(), "serve"]);
+            command.args(["--listen", "192.0.2.1:7777", "--log-format", format]);
+            command.env("JOURNAL_STREAM", &stream).stderr(Stdio::from(log));
+            assert_eq!(command.spawn().unwrap().wait().unwrap().code(), Some(1));
+            let lines = std::fs::read_to_string(&path).unwrap();
+            let errors = lines.lines().filter(|line| line.contains("could not start"));
+            assert_eq!(errors.clone().count(), 1, "{lines}");
+            assert!(errors.clone().all(|line| line.starts_with("<3>") == marked), "{lines}");
+            assert!(lines.lines().all(|line| line.starts_with('<') == marked), "{lines}");
+        }
+    }
+}
+
+#[test]
+fn a_server_without_a_socket_for_commands_serves_and_says_what_is_missing() {
+    let place = Place::new("no-socket");
+    // A folder in its place, as a file system without sockets refuses it too.
+    std::fs::create_dir_all(place.data().join("control.sock")).unwrap();
+    let data = place.data();
+    let mut command =
+        command(&["--data", data.to_str().unwrap(), "serve", "--listen", "127.0.0.1:0"]);
+    let mut server = Logging::start(&mut command);
+    let said = server.line("No command reaches this server");
+    assert!(said.contains("control.sock"), "{said}");
+    let address = server.address();
+    assert_eq!(health(&address).0, 200);
+    std::fs::remove_dir(place.data().join("control.sock")).unwrap();
+    let run = place.hark_fed(&["import"], event(1, 1_700_000_000, 1, &[], "late").as_bytes());
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    assert!(run.stderr.contains("no command reaches it, as"), "{}", run.stderr);
+    assert_eq!(server.terminate().0, Some(0));
+}
+
+#[test]
+fn connections_leave_files_to_the_archive() {
+    let place = Place::new("few-files");
+    let data = place.data();
+    let mut command = command(&[]);
+    let program = command.get_program().to_owned();
+    command = Command::new("sh");
+    command.args(["-c", "ulimit -n 300; exec \"$@\"", "sh"]).arg(program);
+    command.args([
+        "--data",
+        data.to_str().unwrap(),
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--unlimited",
+    ]);
+    command.env("HARK_ARCHIVE_LOG_BYTES_MAX", "100000");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut server = Logging::start(&mut command);
+    let address = server.address();
+    let mut publisher = Socket::connect(&address);
+    let held: Vec<_> = (0..400).filter_map(|_| TcpStream::connect(&address).ok()).collect();
+    server.line("connections are refused, as the process has few files left");
+    // Each of these begins a log of its own, and needs a file for it.
+    for n in 0..20 {
+        let event = event(1, 1_700_000_000 + n, 1, &[], &"x".repeat(60_000));
+        publisher.say(&format!("[\"EVENT\",{}]", event.trim()));
+        let answer = std::iter::repeat_with(|| publisher.json()).find(|answer| answer[0] == "OK");
+        let answer = answer.unwrap();
+        assert_eq!(answer[2], true, "{answer}");
+    }
+    drop(held);
+    let (code, log) = server.terminate();
+    assert_eq!(code, Some(0));
+    assert!(log.matches("few files left").count() <= 1, "{log}");
+}
