@@ -134,8 +134,8 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "created_at_behind_s_max" limits.created_at_behind_s_max: "Seconds that the time of an event may lie in the past when the event comes in. An older one is refused. 0: any age.";
             "auth_keys_max" limits.auth_keys_max: "The most keys that a connection may prove with AUTH. One more is refused.";
             "auth_age_s_max" limits.auth_age_s_max: "Seconds that the time of an AUTH may lie before or after now. An AUTH further away is refused.";
-            "query_rows_max" limits.query_rows_max: "The most rows that the searches of one REQ or COUNT may visit together. Above it the answer ends with CLOSED.";
-            "slice_rows" limits.slice_rows: "Rows that a search visits before the next search continues.";
+            "query_rows_max" limits.query_rows_max: "The most rows that the searches of one REQ or COUNT may visit together, with what is looked up for them. Above it the answer ends with CLOSED.";
+            "slice_rows" limits.slice_rows: "Rows that a search visits before the next search continues. In files 2 ms end a slice as well.";
             "searches_per_connection_max" limits.searches_per_connection_max: "The most unanswered REQs and COUNTs of a connection. Above it nothing more is read from the connection.";
             "events_per_connection_max" limits.events_per_connection_max: "The most events of a connection without an OK. Above it nothing more is read from the connection.";
             "intake_bytes_max" limits.intake_bytes_max: "The most bytes of events without an OK, of all connections. Above it, clients that publish wait. A change needs a\nrestart.";

@@ -146,10 +146,12 @@ pub struct Limits {
 
     /// The rate limits of events, REQs and COUNTs, and rows.
     pub rates: RateLimits,
-    /// Rows that the searches of one REQ or COUNT may visit in all. Above it the answer ends with
+    /// Rows that the searches of one REQ or COUNT may visit in all. What they look up in a part of the
+    /// archive counts as well, beyond the first 64 values and lists. Above it the answer ends with
     /// CLOSED `error:`.
     pub query_rows_max: u64,
-    /// Rows that a search visits in one time slice, before the next search continues.
+    /// Rows that a search visits in one time slice, before the next search continues. In files a slice ends
+    /// after 2 ms, too.
     pub slice_rows: u64,
     /// REQs and COUNTs of one connection that are being answered or wait for that. Above it nothing
     /// more is read from the connection until one is done.

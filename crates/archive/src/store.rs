@@ -145,6 +145,9 @@ pub enum SearchError {
     /// [`ResumedSearch`](crate::resumed::ResumedSearch).
     #[error("the archive could not be read: {0}")]
     LeftOut(String),
+    /// The search was given up, as it would take more memory than there is for searches now.
+    #[error("the search takes more memory than there is now; ask for less, or try again later")]
+    NoMemory,
 }
 
 impl SearchError {
@@ -195,6 +198,11 @@ pub trait Search: Send {
     /// Returns the set that drives the search in the largest part opened so far. `None` if nothing
     /// in the opened parts can match.
     fn driver(&self) -> Option<Set>;
+
+    /// Returns the bytes of memory that the search takes until it goes on, about.
+    fn bytes(&self) -> usize {
+        0
+    }
 
     /// Returns the rank of the last record delivered, if the query is ranked.
     fn last_rank(&self) -> Option<SearchRank> {

@@ -499,7 +499,8 @@ fn find(
 ) -> Result<Vec<Position>, SearchError> {
     let mut found = Vec::new();
     // Most rules match nothing, which is found out here without preparing a search.
-    let (kinds, term) = (query.kinds.as_deref(), cheapest_term(query, terms));
+    let kinds = query.kinds.as_deref().filter(|kinds| kinds.is_sorted());
+    let term = cheapest_term(query, terms);
     if query.ids.is_none() && !may_match(view, kinds, term) {
         return Ok(found);
     }

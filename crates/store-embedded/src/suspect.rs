@@ -54,6 +54,10 @@ impl Search for WatchedSearch {
     fn driver(&self) -> Option<Set> {
         self.search.driver()
     }
+
+    fn bytes(&self) -> usize {
+        self.search.bytes()
+    }
 }
 
 impl EmbeddedShelf {

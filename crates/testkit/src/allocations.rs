@@ -7,6 +7,7 @@ use std::cell::Cell;
 thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
     static BYTES: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
 /// Returns how often this thread has allocated or reallocated memory.
@@ -19,6 +20,14 @@ pub fn bytes_of_this_thread() -> isize {
     BYTES.with(Cell::get)
 }
 
+/// Runs `work`, and returns how many bytes more than before it has held at most.
+pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
+    let before = bytes_of_this_thread();
+    PEAK.with(|peak| peak.set(before));
+    let done = work();
+    (done, usize::try_from(PEAK.with(Cell::get) - before).unwrap_or(0))
+}
+
 /// Counts calls and passes them to another allocator. For use as `#[global_allocator]`.
 pub struct Counting<A>(pub A);
 
@@ -29,7 +38,10 @@ fn count(bytes: isize) {
 }
 
 fn add(bytes: isize) {
-    let _ = BYTES.try_with(|all| all.set(all.get().wrapping_add(bytes)));
+    let _ = BYTES.try_with(|all| {
+        all.set(all.get().wrapping_add(bytes));
+        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(all.get())));
+    });
 }
 
 // SAFETY: every call is passed unchanged to the other allocator.

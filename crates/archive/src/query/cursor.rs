@@ -1,19 +1,20 @@
 //! Walks one source: merges the plan's posting lists lazily, intersects them, checks the records.
 
-use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use std::task::Poll;
 
 use hark_codec::record::{Id, Record};
 use hark_words::CLASS_MAX;
 
 use super::excluded::ExcludedLists;
+use super::opening::{OpenedPlan, Opening};
 use super::pace::ReadPace;
-use super::plan::{Plan, Set, SetSize, driven_by, plan};
-use super::prepared::{PreparedQuery, WORD_LISTS};
+use super::plan::{Plan, Set};
+use super::prepared::PreparedQuery;
 use super::ranked::RankBound;
 use super::source::Source;
 use super::stream::{PostingSlice, PostingStream};
@@ -28,9 +29,11 @@ const AHEAD: usize = 8;
 const LABELS_OF_A_ROW: usize = 64;
 /// The most rows of a driver that are intersected before they are sorted.
 const FEW_MAX: u64 = 4096;
-/// The most words that the beginning of a word is completed to. If there are more, it is looked for
-/// in the records.
-const COMPLETED_MAX: usize = 64;
+/// Streams of a driver that are begun at once. More are begun in steps, as the first row of each is read.
+const BEGUN_MAX: usize = 64;
+/// The work of a count in a source until the lengths of its posting lists are known, at least: all are
+/// looked up at once.
+const COUNT_WORK: u64 = 2_048;
 
 /// The state of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +53,12 @@ enum Driver<S: Source> {
     /// So few rows that they are intersected before they are sorted; see [`SourceWalk::cut_all`].
     Few(Vec<PostingStream<S::PostingList>>),
     One(PostingStream<S::PostingList>),
+    /// Streams of which only the first `begun` have been stepped to their first rows, `heads`.
+    Beginning {
+        streams: Vec<PostingStream<S::PostingList>>,
+        begun: usize,
+        heads: Vec<Reverse<(S::Key, u32)>>,
+    },
     /// One stream is followed as long as its next key comes before those of all others. The others
     /// wait in the heap with their next keys.
     Many {
@@ -57,6 +66,19 @@ enum Driver<S: Source> {
         now: Option<(S::Key, u32)>,
         heap: RowHeap<S::Key>,
     },
+}
+
+impl<S: Source> Driver<S> {
+    /// The number of its posting lists, or of its rows if these are sorted.
+    fn len(&self) -> usize {
+        match self {
+            Self::Keys(keys) => keys.len(),
+            Self::Few(streams) | Self::Beginning { streams, .. } | Self::Many { streams, .. } => {
+                streams.len()
+            }
+            Self::One(_) => 1,
+        }
+    }
 }
 
 type RowHeap<K> = BinaryHeap<Reverse<(K, u32)>>;
@@ -86,6 +108,8 @@ pub struct SourceWalk<S: Source> {
     damaged: u64,
     /// The number of rows of the driver.
     driver_rows: u64,
+    /// The number of posting lists that are walked or intersected, or of rows if these are sorted.
+    lists: usize,
 }
 
 /// What the posting lists of words say about the rank of a row: the highest class that each word or
@@ -130,88 +154,6 @@ impl RowRank {
     }
 }
 
-/// Looks up a set's posting lists and clips them to the window. Lists of excluded kinds are left
-/// out, except for [`Set::Time`], whose lists hold rows of all kinds.
-fn lists<S: Source>(
-    source: &S,
-    query: &PreparedQuery,
-    window: &OnceCell<S::Window>,
-    set: Set,
-    completed: &Completed,
-) -> Vec<PostingSlice<S::PostingList>> {
-    let kinds = query.kinds.as_deref();
-    let mut cuts = Vec::new();
-    let not_kinds = if kinds.is_none() && set != Set::Time { &query.not_kinds[..] } else { &[] };
-    let mut clip = |value, list| {
-        if !not_kinds.is_empty()
-            && source.list_kind(&list).is_some_and(|kind| not_kinds.contains(&kind))
-        {
-            return;
-        }
-        let range = source.clip(&list, window.get_or_init(|| source.window(query)));
-        if !range.is_empty() {
-            cuts.push(PostingSlice { list, range, value, kind: None });
-        }
-    };
-    match set {
-        Set::Ids => {}
-        Set::Time => source.every(&mut |list| clip(0, list)),
-        Set::Kinds => source.kinds(kinds.unwrap_or_default(), &mut |list| clip(0, list)),
-        Set::Authors => source.terms(&query.authors, kinds, &mut clip),
-        Set::Label(i) => source.terms(&query.labels[i], kinds, &mut clip),
-        Set::Word(i) => {
-            if let Some((_, words)) = completed.iter().find(|(word, _)| *word == i) {
-                for (at, word) in (0..).zip(words) {
-                    let value = |class: u8| at * WORD_LISTS as u32 + u32::from(class);
-                    source.word(word, kinds, &mut |class, list| clip(value(class), list));
-                }
-            } else if let Some(one) = query.words.as_ref().and_then(|words| words.needed().get(i)) {
-                source.word(&one.word, kinds, &mut |class, list| clip(class.into(), list));
-            }
-        }
-    }
-    cuts
-}
-
-/// Returns the posting lists of the excluded kinds, clipped to the window.
-fn excluded<S: Source>(
-    source: &S,
-    query: &PreparedQuery,
-    window: &OnceCell<S::Window>,
-) -> Vec<PostingSlice<S::PostingList>> {
-    let mut cuts = Vec::new();
-    if !query.not_kinds.is_empty() {
-        source.kinds(&query.not_kinds, &mut |list| {
-            let range = source.clip(&list, window.get_or_init(|| source.window(query)));
-            if !range.is_empty() {
-                cuts.push(PostingSlice { list, range, value: 0, kind: None });
-            }
-        });
-    }
-    cuts
-}
-
-/// A plan and the posting lists and rows that were looked up for it.
-struct OpenedPlan<S: Source> {
-    plan: Plan,
-    found: Vec<(Set, Vec<PostingSlice<S::PostingList>>)>,
-    /// The posting lists that a walk over all rows skips.
-    excluded: Vec<PostingSlice<S::PostingList>>,
-    rows: Vec<u32>,
-}
-
-/// Returns whether the row of an id may be seen. Only such rows are visited; otherwise the cost of
-/// a query would reveal that the record exists.
-fn shows<S: Source>(source: &S, query: &Query, row: u32) -> bool {
-    let open = query.gate.is_none() && query.not_kinds.is_empty();
-    // A damaged record is visited, so that the answer does not pass for complete.
-    open || (!source.is_dead(row)
-        && source.record(row).is_none_or(|record| {
-            !query.not_kinds.contains(&record.kind())
-                && query.gate.as_ref().is_none_or(|gate| gate.lets_see(&record))
-        }))
-}
-
 /// Returns the index at which a row is in a posting list, or would be, and whether it is in it.
 #[inline]
 fn find<S: Source>(source: &S, cut: &PostingSlice<S::PostingList>, row: u32) -> (usize, bool) {
@@ -219,102 +161,9 @@ fn find<S: Source>(source: &S, cut: &PostingSlice<S::PostingList>, row: u32) -> 
     (at, at < cut.range.end && source.row_at(&cut.list, at) == row)
 }
 
-fn rows_of(cuts: &[PostingSlice<impl Sized>]) -> u64 {
-    cuts.iter().map(|cut| cut.range.len() as u64).sum()
-}
-
-/// The words that beginnings of words are completed to in one source, by the index of the needed word.
-type Completed = Vec<(usize, Vec<Box<str>>)>;
-
-/// Returns the conditions that the source has lists for, those that it has none for, and the completed
-/// beginnings of words.
-fn conditions_of<S: Source>(
-    source: &S,
-    query: &PreparedQuery,
-) -> (Vec<(Set, u64)>, Vec<Set>, Completed) {
-    let (mut listed, mut others, mut completed) = (Vec::new(), Vec::new(), Vec::new());
-    let needed = query.words.as_ref().map_or(&[][..], |words| words.needed());
-    for &(set, probes) in &query.conditions {
-        let Set::Word(i) = set else {
-            listed.push((set, probes));
-            continue;
-        };
-        let one = needed.get(i).filter(|_| source.has_words());
-        let words = one.filter(|one| one.is_prefix);
-        let words = words.map(|one| source.words_from(&one.word, COMPLETED_MAX));
-        match (one, words) {
-            (Some(_), None) => listed.push((set, probes)),
-            (Some(_), Some(Some(words))) => {
-                listed.push((set, probes));
-                completed.push((i, words));
-            }
-            _ => others.push(set),
-        }
-    }
-    (listed, others, completed)
-}
-
-fn open<S: Source>(source: &S, query: &PreparedQuery) -> Option<OpenedPlan<S>> {
-    if query.kinds.as_ref().is_some_and(|kinds| !source.has_kinds(kinds)) {
-        return None;
-    }
-    // Made only once a list is found: looking up a time costs more than finding no list.
-    let window = OnceCell::new();
-    let (of_words, unlisted, completed);
-    let conditions = if query.words.is_none() {
-        (unlisted, completed) = (Vec::new(), Vec::new());
-        &query.conditions
-    } else {
-        (of_words, unlisted, completed) = conditions_of(source, query);
-        &of_words
-    };
-    let mut found: Vec<(Set, Vec<PostingSlice<S::PostingList>>)> = Vec::new();
-    let (mut rows, mut left_out) = (Vec::new(), Vec::new());
-    let mut size = |set| {
-        if set == Set::Ids {
-            let ids = query.ids.iter().flatten().zip(&query.id_hashes);
-            let found = ids.filter_map(|(id, &hash)| source.find(id, hash));
-            let found = found.filter(|&row| shows(source, query, row));
-            if query.is_windowed() {
-                let window = window.get_or_init(|| source.window(query));
-                rows.extend(found.filter(|&row| source.within(row, window)));
-            } else {
-                rows.extend(found);
-            }
-            return SetSize { rows: rows.len() as u64, lists: 1, terms: 1 };
-        }
-        let cuts = lists(source, query, &window, set, &completed);
-        if set == Set::Time {
-            left_out = excluded(source, query, &window);
-        }
-        let none = if set == Set::Time { rows_of(&left_out) } else { 0 };
-        let size = SetSize {
-            rows: rows_of(&cuts).saturating_sub(none),
-            lists: cuts.len(),
-            terms: cuts.chunk_by(|a, b| a.value == b.value).count(),
-        };
-        found.push((set, cuts));
-        size
-    };
-    let mut plan = match query.driver {
-        None => plan(query, conditions, source.rows(), &mut size),
-        Some(driver) => driven_by(driver, query, conditions, &mut size),
-    }?;
-    plan.residual.extend(unlisted);
-    Some(OpenedPlan { plan, found, excluded: left_out, rows })
-}
-
-impl<S: Source> OpenedPlan<S> {
-    fn take(&mut self, set: Set) -> Vec<PostingSlice<S::PostingList>> {
-        let at = self.found.iter().position(|(known, _)| *known == set);
-        at.map_or_else(Vec::new, |at| self.found.swap_remove(at).1)
-    }
-}
-
 impl<S: Source> SourceWalk<S> {
-    /// Plans the query for this source. `None` if nothing in the source can match.
-    pub fn new(source: Arc<S>, query: Arc<PreparedQuery>) -> Option<Self> {
-        let mut opened = open(&*source, &query)?;
+    /// Begins the walk of a plan.
+    fn new(source: Arc<S>, query: Arc<PreparedQuery>, mut opened: OpenedPlan<S>) -> Self {
         let order = query.order;
         let cuts = std::mem::take(&mut opened.plan.cuts);
         let rank = query
@@ -336,18 +185,20 @@ impl<S: Source> SourceWalk<S> {
             if query.driver.is_some() && !cuts.is_empty() && opened.plan.size.rows <= FEW_MAX {
                 Driver::Few(driver.into_iter().map(PostingStream::new).collect())
             } else {
-                drive(&*source, driver, order)
+                drive(&*source, driver, &query)
             }
         };
+        let lists = driver.len() + cuts.iter().map(Vec::len).sum::<usize>();
         let excluded = match opened.plan.driver {
-            Set::Time => ExcludedLists::new(&*source, std::mem::take(&mut opened.excluded), order),
+            Set::Time => ExcludedLists::new(&*source, std::mem::take(&mut opened.excluded), &query),
             _ => ExcludedLists::none(),
         };
-        Some(Self {
+        Self {
             source,
             query,
             driven_by: opened.plan.driver,
             driver_rows: opened.plan.size.rows,
+            lists,
             driver,
             excluded,
             cuts,
@@ -358,9 +209,9 @@ impl<S: Source> SourceWalk<S> {
             pace: ReadPace::default(),
             here: None,
             time: 0,
-            visited: 0,
+            visited: opened.visited,
             damaged: 0,
-        })
+        }
     }
 
     /// Gathers the next rows that are alive and in every intersected set: one at first, twice as
@@ -402,8 +253,8 @@ impl<S: Source> SourceWalk<S> {
     }
 
     fn gather(&mut self, room: usize, work: &mut u64) -> WalkStep {
-        if *work > 0 {
-            self.cut_all(work);
+        if *work > 0 && !self.is_prepared(work) {
+            return WalkStep::Paused;
         }
         while self.block.len() < room {
             if *work == 0 {
@@ -434,6 +285,28 @@ impl<S: Source> SourceWalk<S> {
             }
         }
         WalkStep::Found
+    }
+
+    /// Prepares the driver for its first row. Returns false if `work` does not suffice.
+    fn is_prepared(&mut self, work: &mut u64) -> bool {
+        match &mut self.driver {
+            Driver::Few(_) => {
+                self.cut_all(work);
+                true
+            }
+            Driver::Beginning { streams, begun, heads } => {
+                let end = streams.len().min(begun.saturating_add(*work as usize));
+                *work -= (end - *begun) as u64;
+                begin(&*self.source, streams, *begun..end, &self.query, heads);
+                *begun = end;
+                if end == streams.len() {
+                    self.driver = merged(std::mem::take(streams), std::mem::take(heads));
+                    return true;
+                }
+                false
+            }
+            _ => true,
+        }
     }
 
     /// Looks up all rows of a [`Driver::Few`] in the other sets at once, and sorts those that are
@@ -517,10 +390,15 @@ impl<S: Source> SourceWalk<S> {
             let (source, order) = (&*self.source, self.query.order);
             let passed = match (source.kind_of(next.0), &mut self.driver) {
                 (Some(kind), _) => self.query.not_kinds.contains(&kind),
-                (None, Driver::One(every)) => {
-                    self.excluded.hold(source, source.key_of(next.0, order), Some(every), order)
+                (None, Driver::One(every)) => self.excluded.hold(
+                    source,
+                    source.key_of(next.0, order),
+                    Some(every),
+                    &self.query,
+                ),
+                (None, _) => {
+                    self.excluded.hold(source, source.key_of(next.0, order), None, &self.query)
                 }
-                (None, _) => self.excluded.hold(source, source.key_of(next.0, order), None, order),
             };
             if !passed {
                 return Some(next);
@@ -534,17 +412,17 @@ impl<S: Source> SourceWalk<S> {
         let (source, order) = (&*self.source, self.query.order);
         match &mut self.driver {
             Driver::Keys(keys) => keys.next().map(|(key, value)| (source.row(key), value, None)),
-            // There is no work left to intersect these rows.
-            Driver::Few(_) => None,
+            // There is no work left to prepare these rows.
+            Driver::Few(_) | Driver::Beginning { .. } => None,
             Driver::One(stream) => {
-                let index = stream.step(source, order)?;
+                let index = stream.step(source, &self.query)?;
                 Some((source.row_at(&stream.list, index), stream.value, stream.kind))
             }
             Driver::Many { streams, now, heap } => {
                 let (key, at) = now.take()?;
                 let stream = &mut streams[at as usize];
                 let found = (source.row(key), stream.value, stream.kind);
-                let next = stream.step(source, order);
+                let next = stream.step(source, &self.query);
                 let next = next.map(|index| (source.key(&stream.list, index, order), at));
                 *now = match (next, heap.peek_mut()) {
                     (Some(next), Some(mut first)) if first.0 < next => {
@@ -625,7 +503,7 @@ fn pair_by_kind<S: Source>(
 fn drive<S: Source>(
     source: &S,
     cuts: Vec<PostingSlice<S::PostingList>>,
-    order: Order,
+    query: &Query,
 ) -> Driver<S> {
     let mut streams: Vec<PostingStream<S::PostingList>> =
         cuts.into_iter().map(PostingStream::new).collect();
@@ -634,12 +512,35 @@ fn drive<S: Source>(
     {
         return Driver::One(stream);
     }
+    if streams.len() > BEGUN_MAX {
+        return Driver::Beginning { streams, begun: 0, heads: Vec::new() };
+    }
     let mut heads = Vec::with_capacity(streams.len());
-    for (at, stream) in streams.iter_mut().enumerate() {
-        if let Some(index) = stream.step(source, order) {
-            heads.push(Reverse((source.key(&stream.list, index, order), at as u32)));
+    let all = 0..streams.len();
+    begin(source, &mut streams, all, query, &mut heads);
+    merged(streams, heads)
+}
+
+/// Steps some streams to their first rows.
+fn begin<S: Source>(
+    source: &S,
+    streams: &mut [PostingStream<S::PostingList>],
+    some: Range<usize>,
+    query: &Query,
+    heads: &mut Vec<Reverse<(S::Key, u32)>>,
+) {
+    for at in some {
+        let stream = &mut streams[at];
+        if let Some(index) = stream.step(source, query) {
+            heads.push(Reverse((source.key(&stream.list, index, query.order), at as u32)));
         }
     }
+}
+
+fn merged<S: Source>(
+    streams: Vec<PostingStream<S::PostingList>>,
+    heads: Vec<Reverse<(S::Key, u32)>>,
+) -> Driver<S> {
     let mut heap = BinaryHeap::from(heads);
     let now = heap.pop().map(|Reverse(first)| first);
     Driver::Many { streams, now, heap }
@@ -686,8 +587,90 @@ pub trait AnyWalk: Send {
     fn visited(&self) -> u64;
     /// Returns how many of the rows visited have a record that could not be read.
     fn damaged(&self) -> u64;
-    /// Returns the number of rows of the driver, and the driver.
-    fn driver(&self) -> (u64, Set);
+    /// Returns the number of rows of the driver, and the driver, once they are known.
+    fn driver(&self) -> Option<(u64, Set)>;
+    /// Returns the bytes of memory that the walk takes, about.
+    fn bytes(&self) -> usize;
+}
+
+/// Begins a walk, for which lists are looked up as far as `work` allows. `None` if nothing in the source
+/// can match. What was looked up is added to `visited`, and is part of [`AnyWalk::visited`], too.
+pub fn walk<S: Source>(
+    source: Arc<S>,
+    query: &Arc<PreparedQuery>,
+    work: &mut u64,
+    visited: &mut u64,
+) -> Option<Box<dyn AnyWalk>> {
+    let (query, mut opening) = (Arc::clone(query), Opening::new(&*source, query));
+    let opened = opening.go_on(&*source, &query, work);
+    *visited += opening.visited();
+    match opened {
+        Poll::Ready(None) => None,
+        Poll::Ready(Some(opened)) => Some(Box::new(SourceWalk::new(source, query, opened))),
+        Poll::Pending => Some(Box::new(OpeningWalk { source, query, opening, walk: None })),
+    }
+}
+
+/// A walk whose lists are still being looked up, or were when it began.
+struct OpeningWalk<S: Source> {
+    source: Arc<S>,
+    query: Arc<PreparedQuery>,
+    opening: Opening<S>,
+    walk: Option<SourceWalk<S>>,
+}
+
+impl<S: Source> AnyWalk for OpeningWalk<S> {
+    fn advance(&mut self, work: &mut u64) -> WalkStep {
+        if self.walk.is_none() {
+            if *work == 0 {
+                return WalkStep::Paused;
+            }
+            match self.opening.go_on(&*self.source, &self.query, work) {
+                Poll::Pending => return WalkStep::Paused,
+                Poll::Ready(None) => return WalkStep::End,
+                Poll::Ready(Some(opened)) => {
+                    let (source, query) = (Arc::clone(&self.source), Arc::clone(&self.query));
+                    self.walk = Some(SourceWalk::new(source, query, opened));
+                }
+            }
+        }
+        self.walk.as_mut().map_or(WalkStep::End, |walk| walk.advance(work))
+    }
+
+    fn run(
+        &mut self,
+        work: &mut u64,
+        bound: u64,
+        wanted: &mut usize,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> WalkEnd {
+        // It is run only once it is at a match.
+        self.walk.as_mut().map_or(WalkEnd::End, |walk| walk.run(work, bound, wanted, sink))
+    }
+
+    fn time(&self) -> u64 {
+        self.walk.as_ref().map_or(0, AnyWalk::time)
+    }
+
+    fn id(&self) -> Option<Id> {
+        self.walk.as_ref().and_then(AnyWalk::id)
+    }
+
+    fn visited(&self) -> u64 {
+        self.walk.as_ref().map_or_else(|| self.opening.visited(), AnyWalk::visited)
+    }
+
+    fn damaged(&self) -> u64 {
+        self.walk.as_ref().map_or(0, AnyWalk::damaged)
+    }
+
+    fn driver(&self) -> Option<(u64, Set)> {
+        self.walk.as_ref().and_then(AnyWalk::driver)
+    }
+
+    fn bytes(&self) -> usize {
+        self.walk.as_ref().map_or_else(|| self.opening.bytes(), AnyWalk::bytes)
+    }
 }
 
 impl<S: Source> AnyWalk for SourceWalk<S> {
@@ -795,8 +778,14 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
         self.damaged
     }
 
-    fn driver(&self) -> (u64, Set) {
-        (self.driver_rows, self.driven_by)
+    fn driver(&self) -> Option<(u64, Set)> {
+        Some((self.driver_rows, self.driven_by))
+    }
+
+    fn bytes(&self) -> usize {
+        // Each list of a driver has a stream and a place in the heap.
+        let of_list = size_of::<PostingStream<S::PostingList>>() + size_of::<(S::Key, u32)>();
+        size_of::<Self>() + self.lists * of_list
     }
 }
 
@@ -808,16 +797,14 @@ pub fn count<S: Source>(
     query: &Arc<PreparedQuery>,
     work: &mut u64,
 ) -> Option<u64> {
-    let Some(opened) = open(&**source, query) else { return Some(0) };
+    let (mut opening, mut allowed) = (Opening::new(&**source, query), (*work).max(COUNT_WORK));
+    let Poll::Ready(opened) = opening.go_on(&**source, query, &mut allowed) else { return None };
+    let Some(opened) = opened else { return Some(0) };
     if !lengths_suffice(query, &opened.plan) {
-        let Some(mut walk) = SourceWalk::new(Arc::clone(source), Arc::clone(query)) else {
-            return Some(0);
-        };
-        return walk.count_rest(work);
+        return SourceWalk::new(Arc::clone(source), Arc::clone(query), opened).count_rest(work);
     }
     let driver = opened.plan.driver;
-    let (_, cuts) = opened.found.iter().find(|(set, _)| *set == driver)?;
-    let mut count = alive_in(&**source, cuts, driver != Set::Time, work)?;
+    let mut count = alive_in(&**source, opened.lists(driver)?, driver != Set::Time, work)?;
     if driver == Set::Time {
         count -= alive_in(&**source, &opened.excluded, true, work)?.min(count);
     }
@@ -895,5 +882,8 @@ fn lengths_suffice(query: &Query, plan: &Plan) -> bool {
 
 /// Returns the plan for one source, for explanations.
 pub fn explain<S: Source>(source: &S, query: &PreparedQuery) -> Option<Plan> {
-    open(source, query).map(|opened| opened.plan)
+    match Opening::new(source, query).go_on(source, query, &mut { u64::MAX }) {
+        Poll::Ready(opened) => opened.map(|opened| opened.plan),
+        Poll::Pending => None,
+    }
 }

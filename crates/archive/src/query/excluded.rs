@@ -3,9 +3,9 @@
 //! Skipped rows do not count as visited, so that no query is charged for rows that it excludes.
 //! Where many of them follow each other, they are skipped all at once ([`Source::alike`]).
 
-use super::Order;
 use super::source::Source;
 use super::stream::{PostingSlice, PostingStream};
+use super::{Order, Query};
 
 /// The posting lists of the excluded kinds.
 pub(super) struct ExcludedLists<S: Source>(Vec<ExcludedList<S>>);
@@ -17,9 +17,9 @@ struct ExcludedList<S: Source> {
 }
 
 impl<S: Source> ExcludedList<S> {
-    fn step(&mut self, source: &S, order: Order) {
-        let index = self.stream.step(source, order);
-        self.next = index.map(|index| source.key(&self.stream.list, index, order));
+    fn step(&mut self, source: &S, query: &Query) {
+        let index = self.stream.step(source, query);
+        self.next = index.map(|index| source.key(&self.stream.list, index, query.order));
     }
 }
 
@@ -29,10 +29,10 @@ impl<S: Source> ExcludedLists<S> {
         Self(Vec::new())
     }
 
-    pub(super) fn new(source: &S, cuts: Vec<PostingSlice<S::PostingList>>, order: Order) -> Self {
+    pub(super) fn new(source: &S, cuts: Vec<PostingSlice<S::PostingList>>, query: &Query) -> Self {
         let begin = |cut| {
             let mut list = ExcludedList { stream: PostingStream::new(cut), next: None };
-            list.step(source, order);
+            list.step(source, query);
             list
         };
         Self(cuts.into_iter().map(begin).collect())
@@ -49,23 +49,23 @@ impl<S: Source> ExcludedLists<S> {
         source: &S,
         key: S::Key,
         every: Option<&mut PostingStream<S::PostingList>>,
-        order: Order,
+        query: &Query,
     ) -> bool {
         for list in &mut self.0 {
             while list.next.is_some_and(|next| next < key) {
-                list.step(source, order);
+                list.step(source, query);
             }
             if list.next != Some(key) {
                 continue;
             }
-            if let Some(every) = every.filter(|_| order == Order::NewestFirst) {
+            if let Some(every) = every.filter(|_| query.order == Order::NewestFirst) {
                 let part = |stream: &PostingStream<S::PostingList>| stream.left.clone();
                 let (all, some) = (part(every), part(&list.stream));
                 let alike = source.alike((&every.list, all), (&list.stream.list, some));
                 every.left.start += alike;
                 list.stream.left.start += alike;
             }
-            list.step(source, order);
+            list.step(source, query);
             return true;
         }
         false

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hark_codec::record::Record;
 
-use super::cursor::{AnyWalk, SourceWalk, WalkEnd, WalkStep, count, explain, time_key};
+use super::cursor::{AnyWalk, WalkEnd, WalkStep, count, explain, time_key, walk};
 use super::explain::{Explanation, SourcePlan};
 use super::plan::{Set, describe};
 use super::prepared::PreparedQuery;
@@ -19,8 +19,13 @@ pub trait AnySource: Send + Sync {
     fn span(&self) -> Option<(u64, u64)>;
     /// Returns false only if certainly nothing matches. As cheap as possible.
     fn may_match(&self, kinds: Option<&[u32]>, term: Option<u64>) -> bool;
-    /// Starts a walk. `None` if nothing can match.
-    fn walk(self: Arc<Self>, query: &Arc<PreparedQuery>) -> Option<Box<dyn AnyWalk>>;
+    /// Starts a walk, see [`walk`]. `None` if nothing can match.
+    fn walk(
+        self: Arc<Self>,
+        query: &Arc<PreparedQuery>,
+        work: &mut u64,
+        visited: &mut u64,
+    ) -> Option<Box<dyn AnyWalk>>;
     /// Counts the matches. `None` if `work` does not suffice.
     fn count(self: Arc<Self>, query: &Arc<PreparedQuery>, work: &mut u64) -> Option<u64>;
     /// Returns why the data of the part cannot be trusted, if so.
@@ -39,9 +44,13 @@ impl<S: Source> AnySource for S {
             && term.is_none_or(|term| self.has_term(term, kinds))
     }
 
-    fn walk(self: Arc<Self>, query: &Arc<PreparedQuery>) -> Option<Box<dyn AnyWalk>> {
-        let walk = SourceWalk::new(self, Arc::clone(query))?;
-        Some(Box::new(walk))
+    fn walk(
+        self: Arc<Self>,
+        query: &Arc<PreparedQuery>,
+        work: &mut u64,
+        visited: &mut u64,
+    ) -> Option<Box<dyn AnyWalk>> {
+        walk(self, query, work, visited)
     }
 
     fn count(self: Arc<Self>, query: &Arc<PreparedQuery>, work: &mut u64) -> Option<u64> {
@@ -213,6 +222,7 @@ impl SnapshotSearch {
                 let step = walk.advance(work);
                 self.visited += walk.visited() - visited;
                 self.damaged += walk.damaged() - damaged;
+                self.driver = self.driver.max(walk.driver());
                 match step {
                     WalkStep::Found => self.insert(walk),
                     WalkStep::Paused => {
@@ -227,12 +237,9 @@ impl SnapshotSearch {
             if first.is_some_and(|first| first < at) {
                 return true;
             }
-            // Looking up many values in a part takes as long as walking many rows.
             if *work == 0 {
                 return false;
             }
-            let values: usize = self.questions.iter().map(|query| query.values()).sum();
-            *work = work.saturating_sub(values as u64);
             let part = if is_head {
                 self.head.take().map(|head| head.part)
             } else {
@@ -241,9 +248,8 @@ impl SnapshotSearch {
             };
             let Some(part) = part else { continue };
             for query in &self.questions {
-                let Some(walk) = Arc::clone(&part).walk(query) else { continue };
-                self.driver = self.driver.max(Some(walk.driver()));
-                self.moving.push(walk);
+                let walk = Arc::clone(&part).walk(query, work, &mut self.visited);
+                self.moving.extend(walk);
             }
         }
     }
@@ -324,6 +330,10 @@ impl Search for SnapshotSearch {
 
     fn driver(&self) -> Option<Set> {
         self.driver.map(|(_, set)| set)
+    }
+
+    fn bytes(&self) -> usize {
+        self.ready.iter().chain(&self.moving).map(|walk| walk.bytes()).sum()
     }
 }
 

@@ -11,6 +11,7 @@ mod excluded;
 pub mod explain;
 mod gate;
 pub mod merge;
+mod opening;
 mod pace;
 pub mod plan;
 pub mod prepared;

@@ -2,7 +2,9 @@
 //!
 //! A plan is a pure function of the query and exact lengths. Lengths are requested through a
 //! closure, since each costs a lookup in the dictionary: cheap ones first, and none that cannot
-//! change the choice.
+//! change the choice. Where a size is not known yet, the plan is made again from the beginning later.
+
+use std::task::{Poll, ready};
 
 use super::Query;
 use super::prepared::WORD_LISTS;
@@ -62,15 +64,18 @@ const CUT_WORD_LISTS_MAX: usize = 64;
 /// Terms that are looked up for the beginning of a word, at least.
 const BEGINNING_PROBES: u64 = PROBES_FREE;
 
+/// Returns the size of a set, or `None` if it has too many posting lists to be walked or intersected.
+pub type SizeOf<'a> = dyn FnMut(Set) -> Poll<Option<SetSize>> + 'a;
+
 /// Plans a query for a source of `rows` rows in all. `None` if nothing in the source can match.
 pub fn plan(
     query: &Query,
     conditions: &[(Set, u64)],
     rows: u64,
-    size: &mut dyn FnMut(Set) -> SetSize,
-) -> Option<Plan> {
+    size: &mut SizeOf<'_>,
+) -> Poll<Option<Plan>> {
     if query.is_void() || rows == 0 {
-        return None;
+        return Poll::Ready(None);
     }
     if query.ids.is_some() {
         return by_ids(query, conditions, size);
@@ -87,16 +92,19 @@ pub fn plan(
         if probes > PROBES_FREE {
             // The number of rows of excluded kinds must not influence the choice.
             if best.0 == Set::Time && window.is_none() && !query.not_kinds.is_empty() {
-                best.1 = *window.insert(size(Set::Time));
+                best.1 = *window.insert(ready!(size(Set::Time)).unwrap_or_default());
             }
             if probes > best.1.rows {
                 residual.push(set);
                 continue;
             }
         }
-        let here = size(set);
+        let Some(here) = ready!(size(set)) else {
+            residual.push(set);
+            continue;
+        };
         if here.rows == 0 {
-            return None;
+            return Poll::Ready(None);
         }
         if best.0 == Set::Time || here.rows < best.1.rows {
             best = (set, here);
@@ -106,14 +114,17 @@ pub fn plan(
     // The window itself is looked up if it restricts the query, or if there is no other driver.
     let mut window_rows = rows;
     if query.is_windowed() || best.0 == Set::Time {
-        let window = window.unwrap_or_else(|| size(Set::Time));
+        let window = match window {
+            Some(window) => window,
+            None => ready!(size(Set::Time)).unwrap_or_default(),
+        };
         window_rows = window.rows;
         if best.0 == Set::Time || window.rows < best.1.rows {
             best = (Set::Time, window);
         }
     }
     if window_rows == 0 {
-        return None;
+        return Poll::Ready(None);
     }
     let (driver, chosen) = best;
     let covers_kinds = matches!(driver, Set::Authors | Set::Label(_) | Set::Word(_));
@@ -140,14 +151,14 @@ pub fn plan(
     let wanted = query.limit as f64;
     let estimate =
         if wanted >= matches { chosen.rows } else { ((wanted / share) as u64).min(chosen.rows) };
-    Some(Plan {
+    Poll::Ready(Some(Plan {
         driver,
         size: chosen,
         cuts,
         residual,
         estimate: estimate.max(1),
         matches: matches.min(wanted).ceil() as u64,
-    })
+    }))
 }
 
 /// Plans a query whose driver is given: which rows are visited does not depend on the other sets.
@@ -156,14 +167,14 @@ pub fn driven_by(
     driver: Set,
     query: &Query,
     conditions: &[(Set, u64)],
-    size: &mut dyn FnMut(Set) -> SetSize,
-) -> Option<Plan> {
+    size: &mut SizeOf<'_>,
+) -> Poll<Option<Plan>> {
     if query.is_void() {
-        return None;
+        return Poll::Ready(None);
     }
-    let found = size(driver);
+    let found = ready!(size(driver)).unwrap_or_default();
     if found.rows == 0 {
-        return None;
+        return Poll::Ready(None);
     }
     // The driver's posting lists are by kind already.
     let others = conditions.iter().filter(|(set, _)| *set != driver && *set != Set::Kinds);
@@ -171,11 +182,12 @@ pub fn driven_by(
     for &(set, probes) in others {
         // Where there are fewer records than terms, reading the records is cheaper.
         let is_asked = probes <= found.rows.max(CUT_LISTS_MAX as u64);
-        let few = is_asked && size(set).terms <= CUT_LISTS_MAX;
+        let few = is_asked && ready!(size(set)).is_some_and(|size| size.terms <= CUT_LISTS_MAX);
         (if few { &mut cuts } else { &mut residual }).push(set);
     }
     let matches = found.rows.min(query.limit as u64);
-    Some(Plan { driver, size: found, cuts, residual, estimate: found.rows, matches })
+    let estimate = found.rows;
+    Poll::Ready(Some(Plan { driver, size: found, cuts, residual, estimate, matches }))
 }
 
 /// Returns the conditions that an index can evaluate and the number of terms that each looks up,
@@ -199,20 +211,16 @@ pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
     sets
 }
 
-fn by_ids(
-    query: &Query,
-    conditions: &[(Set, u64)],
-    size: &mut dyn FnMut(Set) -> SetSize,
-) -> Option<Plan> {
-    let found = size(Set::Ids);
-    (found.rows > 0).then(|| Plan {
+fn by_ids(query: &Query, conditions: &[(Set, u64)], size: &mut SizeOf<'_>) -> Poll<Option<Plan>> {
+    let found = ready!(size(Set::Ids)).unwrap_or_default();
+    Poll::Ready((found.rows > 0).then(|| Plan {
         driver: Set::Ids,
         size: found,
         cuts: Vec::new(),
         residual: conditions.iter().map(|(set, _)| *set).collect(),
         estimate: found.rows,
         matches: found.rows.min(query.limit as u64),
-    })
+    }))
 }
 
 /// Describes a set in words, for explanations.
@@ -250,6 +258,8 @@ mod tests {
     use super::*;
     use crate::query::LabelSet;
 
+    const TOO_MANY: usize = 1 << 20;
+
     fn choose(
         query: &Query,
         sizes: &[(Set, u64, usize)],
@@ -258,10 +268,12 @@ mod tests {
             let found = sizes.iter().find(|(known, ..)| *known == set);
             let (_, rows, lists) =
                 found.unwrap_or_else(|| panic!("{set:?} was not to be looked up"));
-            SetSize { rows: *rows, lists: *lists, terms: *lists }
+            let size = SetSize { rows: *rows, lists: *lists, terms: *lists };
+            Poll::Ready((size.lists < TOO_MANY).then_some(size))
         };
-        plan(query, &conditions(query), 1_000_000, &mut size)
-            .map(|p| (p.driver, p.cuts, p.residual, p.estimate))
+        let plan = plan(query, &conditions(query), 1_000_000, &mut size);
+        let Poll::Ready(plan) = plan else { panic!("all sizes are known") };
+        plan.map(|p| (p.driver, p.cuts, p.residual, p.estimate))
     }
 
     fn authors(n: u32) -> Vec<[u8; 32]> {
@@ -316,5 +328,24 @@ mod tests {
             choose(&query, &[(Set::Label(0), 30, 1)]),
             Some((Set::Label(0), vec![], vec![Set::Authors], 30))
         );
+    }
+
+    #[test]
+    fn a_set_of_too_many_lists_is_checked_on_the_records() {
+        let query = Query {
+            kinds: Some(vec![1, 2]),
+            labels: vec![LabelSet::one(b't', b"x")],
+            ..Query::default()
+        };
+        assert_eq!(
+            choose(&query, &[(Set::Label(0), 1, TOO_MANY), (Set::Kinds, 40, 2)]),
+            Some((Set::Kinds, vec![], vec![Set::Label(0)], 40))
+        );
+    }
+
+    #[test]
+    fn a_plan_waits_for_the_sizes_that_it_needs() {
+        let query = Query { authors: Some(authors(2)), ..Query::default() };
+        assert!(plan(&query, &conditions(&query), 9, &mut |_| Poll::Pending).is_pending());
     }
 }

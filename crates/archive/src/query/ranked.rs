@@ -266,6 +266,13 @@ impl Search for RankedSearch {
         self.driver
     }
 
+    fn bytes(&self) -> usize {
+        let ranks = self.best.capacity() + self.sorted.capacity();
+        let ready: usize = self.ready.iter().map(|(_, bytes)| bytes.len()).sum();
+        let search = self.search.as_ref().map_or(0, |search| search.bytes());
+        search + ranks * size_of::<SearchRank>() + ready
+    }
+
     fn last_rank(&self) -> Option<SearchRank> {
         self.last
     }

@@ -6,7 +6,7 @@
 //! the rows that have both, newest first. Everything else (planning, merging, intersecting,
 //! counting) is implemented once for all sources, in [`super`].
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use hark_codec::record::{Id, Record};
 
@@ -21,7 +21,7 @@ pub trait Source: Send + Sync + 'static {
     /// The location of a record.
     type RecordLocation: Copy + Send;
     /// A time window and cursor, prepared for [`Source::clip`].
-    type Window;
+    type Window: Send;
 
     /// Returns the name of this part in explanations.
     fn name(&self) -> String;
@@ -48,13 +48,13 @@ pub trait Source: Send + Sync + 'static {
     fn list_kind(&self, list: &Self::PostingList) -> Option<u32>;
     /// Returns whether a row with the term may exist, of these kinds or (`None`) of any. Cheap.
     fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool;
-    /// Passes the posting lists of the terms, of these kinds or (`None`) of all, to `each`, with
-    /// the index of the term.
+    /// Passes the posting lists of a few dozen terms, of these kinds or (`None`) of all, to `each`, with
+    /// the index of the term, until it breaks. Lists of other kinds cost next to nothing.
     fn terms(
         &self,
         terms: &[u64],
         kinds: Option<&[u32]>,
-        each: &mut impl FnMut(u32, Self::PostingList),
+        each: &mut impl FnMut(u32, Self::PostingList) -> ControlFlow<()>,
     );
     /// Returns whether the words of the records are indexed.
     fn has_words(&self) -> bool {
@@ -85,6 +85,12 @@ pub trait Source: Send + Sync + 'static {
     fn clip(&self, list: &Self::PostingList, window: &Self::Window) -> Range<usize>;
     /// Returns whether a row lies in the window.
     fn within(&self, row: u32, window: &Self::Window) -> bool;
+
+    /// Returns whether the id of a row is `id` or comes before it, as far as that is known without the
+    /// row's record.
+    fn is_up_to(&self, _row: u32, _id: &Id) -> bool {
+        false
+    }
 
     /// Returns the key of a posting list's row at `index`.
     fn key(&self, list: &Self::PostingList, index: usize, order: Order) -> Self::Key;

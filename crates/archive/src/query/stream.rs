@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::Order;
 use super::source::Source;
+use super::{Order, Query};
 
 /// The part of a posting list that lies in the window.
 pub(super) struct PostingSlice<R> {
@@ -39,21 +39,51 @@ impl<R> PostingStream<R> {
     pub(super) fn step<S: Source<PostingList = R>>(
         &mut self,
         source: &S,
-        order: Order,
+        query: &Query,
     ) -> Option<usize> {
-        if order == Order::NewestFirst {
+        if query.order == Order::NewestFirst {
             return self.left.next();
         }
         if self.group.is_empty() {
             let end = self.left.end;
             let last = self.left.next_back()?;
             let time = source.list_time(&self.list, last);
-            while self.left.end > self.left.start
-                && source.list_time(&self.list, self.left.end - 1) == time
-            {
-                self.left.end -= 1;
+            let is_of_group = |index: usize| source.list_time(&self.list, index) == time;
+            // Most groups are of one row. A long one is not read row by row, as a page may begin in it.
+            let (mut first, mut reach) = (last, 1);
+            while first - self.left.start >= reach && is_of_group(first - reach) {
+                first -= reach;
+                reach *= 2;
             }
-            self.group = self.left.end..end;
+            let mut before = self.left.start.max(first.saturating_sub(reach));
+            while before < first {
+                let middle = before.midpoint(first);
+                if is_of_group(middle) {
+                    first = middle;
+                } else {
+                    before = middle + 1;
+                }
+            }
+            self.left.end = first;
+            self.group = first..end;
+            if let Some(after) = query.after.filter(|after| after.time == time) {
+                // Ids ascend in a group.
+                let is_before =
+                    |index| source.is_up_to(source.row_at(&self.list, index), &after.id);
+                let mut behind = end;
+                while first < behind {
+                    let middle = first.midpoint(behind);
+                    if is_before(middle) {
+                        first = middle + 1;
+                    } else {
+                        behind = middle;
+                    }
+                }
+                self.group.start = first;
+                if self.group.is_empty() {
+                    return self.step(source, query);
+                }
+            }
         }
         self.group.next()
     }

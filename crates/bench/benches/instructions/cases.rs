@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
+use std::task::Poll;
 
 use anyhow::Context as _;
 use hark_archive::live::{LiveIndex, NewRecord, SubscriptionSink};
@@ -123,7 +124,7 @@ fn planned(authors: u32, values: u32) -> Work {
         ..Query::default()
     };
     let terms = TermHasher::new(&[7; 16], &EmbeddedOptions::default());
-    let of = |rows, lists| SetSize { rows, lists, terms: lists };
+    let of = |rows, lists| Poll::Ready(Some(SetSize { rows, lists, terms: lists }));
     let mut size = move |set| match set {
         Set::Ids => of(1, 1),
         Set::Authors => of(20 * u64::from(authors), authors as usize),
@@ -134,7 +135,7 @@ fn planned(authors: u32, values: u32) -> Work {
     };
     Box::new(move || {
         let query = PreparedQuery::new(black_box(&query).clone(), &terms);
-        black_box(plan(&query, &query.conditions, 1_000_000, &mut size));
+        let _ = black_box(plan(&query, &query.conditions, 1_000_000, &mut size));
     })
 }
 

@@ -4,7 +4,7 @@
 //! cache: the chain's start, the entry (a cache line, with the newest time and the first few rows),
 //! and, for a longer list only, the list itself.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -317,17 +317,19 @@ impl PostingLists {
         self.any(term, kinds, &mut |_| true)
     }
 
-    /// Passes the lists of a term, of these kinds or of all, to `each`.
+    /// Passes the lists of a term, of these kinds or of all, to `each` until it breaks.
     pub(super) fn postings(
         &self,
         term: u64,
         kinds: Option<&[u32]>,
-        each: &mut impl FnMut(HeadPostings),
-    ) {
+        each: &mut impl FnMut(HeadPostings) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut flow = ControlFlow::Continue(());
         self.any(term, kinds, &mut |entry| {
-            self.postings_of(entry, each);
-            false
+            self.postings_of(entry, &mut |list| flow = each(list));
+            flow.is_break()
         });
+        flow
     }
 
     /// Whether there is a row of the kind.

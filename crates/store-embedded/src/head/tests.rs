@@ -40,6 +40,7 @@ fn gather(view: &HeadView, terms: &[u64], kinds: Option<&[u32]>) -> Vec<u32> {
         let of_list: Vec<u32> = (0..list.len()).map(|index| list.row(index)).collect();
         assert!(of_list.is_sorted_by_key(|&row| view.head().table.sort_key(row)), "newest first");
         rows.extend(of_list);
+        std::ops::ControlFlow::Continue(())
     });
     rows.retain(|&row| row < view.rows);
     rows.sort_unstable();

@@ -1,6 +1,6 @@
 //! A head as a source of query results.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -109,14 +109,12 @@ impl Source for HeadView {
         &self,
         terms: &[u64],
         kinds: Option<&[u32]>,
-        each: &mut impl FnMut(u32, HeadPostings),
+        each: &mut impl FnMut(u32, HeadPostings) -> ControlFlow<()>,
     ) {
-        let mut at = 0;
-        for terms in terms.chunks(32) {
-            self.head.lists.warm(terms);
-            for &term in terms {
-                self.head.lists.postings(term, kinds, &mut |list| each(at, list));
-                at += 1;
+        self.head.lists.warm(terms);
+        for (at, &term) in (0..).zip(terms) {
+            if self.head.lists.postings(term, kinds, &mut |list| each(at, list)).is_break() {
+                return;
             }
         }
     }
@@ -176,6 +174,10 @@ impl Source for HeadView {
     fn within(&self, row: u32, window: &HeadWindow) -> bool {
         let rank = self.head.table.rank(row);
         !rank.0 >= window.from && !window.is_before(rank)
+    }
+
+    fn is_up_to(&self, row: u32, id: &Id) -> bool {
+        self.head.table.rank(row).1 < id_prefix(id)
     }
 
     #[inline]

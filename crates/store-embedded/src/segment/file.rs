@@ -2,7 +2,7 @@
 //! the file; every access is bounded, so that damage can hide rows but not crash the process.
 
 use std::io;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
 use hark_archive::Id;
@@ -19,6 +19,8 @@ use crate::map::Map;
 
 /// Bytes of the trailer behind the table of sections.
 const TAIL: usize = 8 + 8 + 4 + 4 + 8;
+/// So many kinds of a term are looked through for each kind that is asked for.
+const SCANNED_PER_KIND: usize = 8;
 
 /// An open segment file.
 pub struct SegmentFile {
@@ -260,6 +262,35 @@ impl SegmentFile {
     /// The dictionary entries of a term, one per kind.
     pub fn term(&self, term: u64) -> Range<usize> {
         self.equal(SegmentSection::Terms, self.entries(), term)
+    }
+
+    /// Passes the kinds and the dictionary entries of a term, of these kinds (ascending) or (`None`) of
+    /// all, to `each` until it breaks. Where a term has many more kinds than are asked for, each of these is sought.
+    pub fn entries_of(
+        &self,
+        term: u64,
+        kinds: Option<&[u32]>,
+        each: &mut impl FnMut(u32, usize) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let entries = self.term(term);
+        let Some(kinds) = kinds.filter(|kinds| entries.len() > kinds.len() * SCANNED_PER_KIND)
+        else {
+            for entry in entries {
+                let kind = self.kind(entry);
+                if kinds.is_none_or(|kinds| kinds.binary_search(&kind).is_ok()) {
+                    each(kind, entry)?;
+                }
+            }
+            return ControlFlow::Continue(());
+        };
+        for &kind in kinds {
+            let before = |at: u32| self.kind(entries.start + at as usize) < kind;
+            let entry = entries.start + partition(entries.len() as u32, before) as usize;
+            if entry < entries.end && self.kind(entry) == kind {
+                each(kind, entry)?;
+            }
+        }
+        ControlFlow::Continue(())
     }
 
     /// Number of rows in all posting lists together.

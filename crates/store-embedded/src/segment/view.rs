@@ -1,7 +1,7 @@
 //! A segment with its changing parts (addresses, dead rows), as a source of query results.
 
 use std::cell::RefCell;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -514,17 +514,16 @@ impl Source for SegmentView {
     }
 
     fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool {
-        let wanted = |entry| kinds.is_none_or(|kinds| kinds.contains(&self.file().kind(entry)));
-        self.segment.may_have(term, kinds) && self.file().term(term).any(wanted)
+        let any = &mut |_, _| ControlFlow::Break(());
+        self.segment.may_have(term, kinds) && self.file().entries_of(term, kinds, any).is_break()
     }
 
     fn terms(
         &self,
         terms: &[u64],
         kinds: Option<&[u32]>,
-        each: &mut impl FnMut(u32, SegmentPostings),
+        each: &mut impl FnMut(u32, SegmentPostings) -> ControlFlow<()>,
     ) {
-        let wanted = |kind: u32| kinds.is_none_or(|kinds| kinds.binary_search(&kind).is_ok());
         let rare = self.segment.rare_only(kinds);
         for (at, &term) in (0..).zip(terms) {
             if rare
@@ -533,11 +532,11 @@ impl Source for SegmentView {
             {
                 continue;
             }
-            for entry in self.file().term(term) {
-                let kind = self.file().kind(entry);
-                if wanted(kind) {
-                    each(at, SegmentPostings::List(kind, self.file().list(entry)));
-                }
+            let flow = self.file().entries_of(term, kinds, &mut |kind, entry| {
+                each(at, SegmentPostings::List(kind, self.file().list(entry)))
+            });
+            if flow.is_break() {
+                return;
             }
         }
     }
@@ -625,6 +624,10 @@ impl Source for SegmentView {
 
     fn within(&self, row: u32, window: &Range<u32>) -> bool {
         window.contains(&row)
+    }
+
+    fn is_up_to(&self, row: u32, id: &Id) -> bool {
+        self.file().id(row).is_some_and(|of_row| of_row <= *id)
     }
 
     #[inline]

@@ -1,0 +1,359 @@
+//! Opens a query on one source: looks up the posting lists that the planner asks for.
+//!
+//! A question may name thousands of values, and each value may have lists of thousands of kinds. So
+//! this is done in steps, which count as work, and a set of too many lists is not walked at all: its
+//! condition is checked on the records. Lists of excluded kinds are neither kept nor counted.
+
+use std::cell::OnceCell;
+use std::ops::ControlFlow;
+use std::task::{Poll, ready};
+
+use super::Query;
+use super::plan::{Plan, Set, SetSize, driven_by, plan};
+use super::prepared::{PreparedQuery, WORD_LISTS};
+use super::source::Source;
+use super::stream::PostingSlice;
+
+/// The most words that the beginning of a word is completed to. If there are more, it is looked for
+/// in the records.
+const COMPLETED_MAX: usize = 64;
+/// Terms that are looked up at once.
+const TERMS_AT_ONCE: usize = 32;
+/// The work of looking up a term or an id.
+const LOOKUP_WORK: u64 = 4;
+/// Pairs of a term and a kind, both asked for, that count as a list that was found.
+const PAIRS_OF_A_LIST: usize = 8;
+/// The most lists of a set of several terms. One term has at most one for each kind, or a few.
+const LISTS_MAX: usize = 1 << 15;
+/// Lookups and lists of one source that do not count as visited rows. Most queries have fewer.
+const LOOKUPS_FREE: u64 = 64;
+
+/// A plan and the posting lists and rows that were looked up for it.
+pub(super) struct OpenedPlan<S: Source> {
+    pub(super) plan: Plan,
+    found: Vec<FoundSet<S>>,
+    /// The posting lists that a walk over all rows skips.
+    pub(super) excluded: Vec<PostingSlice<S::PostingList>>,
+    pub(super) rows: Vec<u32>,
+    /// Visited rows that the lookups count as.
+    pub(super) visited: u64,
+}
+
+struct FoundSet<S: Source> {
+    set: Set,
+    /// `None` if it has too many lists.
+    size: Option<SetSize>,
+    lists: Vec<PostingSlice<S::PostingList>>,
+}
+
+impl<S: Source> OpenedPlan<S> {
+    /// Returns the lists of a set of the plan.
+    pub(super) fn lists(&self, set: Set) -> Option<&[PostingSlice<S::PostingList>]> {
+        self.found.iter().find(|known| known.set == set).map(|known| &*known.lists)
+    }
+
+    /// Takes the lists of a set of the plan.
+    pub(super) fn take(&mut self, set: Set) -> Vec<PostingSlice<S::PostingList>> {
+        let at = self.found.iter().position(|known| known.set == set);
+        at.map_or_else(Vec::new, |at| self.found.swap_remove(at).lists)
+    }
+}
+
+/// The words that beginnings of words are completed to in one source, by the index of the needed word.
+type Completed = Vec<(usize, Vec<Box<str>>)>;
+
+/// The conditions of a query for words, in one source.
+struct WordSets {
+    /// Those that the source has lists for, and those that it has none for.
+    listed: Vec<(Set, u64)>,
+    others: Vec<Set>,
+    completed: Completed,
+}
+
+impl WordSets {
+    fn new<S: Source>(source: &S, query: &PreparedQuery) -> Self {
+        let (mut listed, mut others, mut completed) = (Vec::new(), Vec::new(), Vec::new());
+        let needed = query.words.as_ref().map_or(&[][..], |words| words.needed());
+        for &(set, probes) in &query.conditions {
+            let Set::Word(i) = set else {
+                listed.push((set, probes));
+                continue;
+            };
+            let one = needed.get(i).filter(|_| source.has_words());
+            let words = one.filter(|one| one.is_prefix);
+            let words = words.map(|one| source.words_from(&one.word, COMPLETED_MAX));
+            match (one, words) {
+                (Some(_), None) => listed.push((set, probes)),
+                (Some(_), Some(Some(words))) => {
+                    listed.push((set, probes));
+                    completed.push((i, words));
+                }
+                _ => others.push(set),
+            }
+        }
+        Self { listed, others, completed }
+    }
+}
+
+/// A query that is being opened.
+pub(super) struct Opening<S: Source> {
+    words: Option<WordSets>,
+    lookups: Lookups<S>,
+}
+
+/// What was looked up so far.
+struct Lookups<S: Source> {
+    /// Made only once a list is found: looking up a time costs more than finding no list.
+    window: OnceCell<S::Window>,
+    found: Vec<FoundSet<S>>,
+    excluded: Vec<PostingSlice<S::PostingList>>,
+    rows: Vec<u32>,
+    /// Of the set that is being looked up: its lists, as far as they lie in the window; how many of its
+    /// terms were looked up; and how many lists were seen.
+    lists: Vec<PostingSlice<S::PostingList>>,
+    next: usize,
+    seen: usize,
+    /// Lookups and lists that count.
+    counted: u64,
+}
+
+impl<S: Source> Opening<S> {
+    pub(super) fn new(source: &S, query: &PreparedQuery) -> Self {
+        let lookups = Lookups {
+            window: OnceCell::new(),
+            found: Vec::new(),
+            excluded: Vec::new(),
+            rows: Vec::new(),
+            lists: Vec::new(),
+            next: 0,
+            seen: 0,
+            counted: 0,
+        };
+        Self { words: query.words.is_some().then(|| WordSets::new(source, query)), lookups }
+    }
+
+    /// Returns the visited rows that the lookups so far count as.
+    pub(super) fn visited(&self) -> u64 {
+        self.lookups.counted.saturating_sub(LOOKUPS_FREE)
+    }
+
+    /// Returns bytes of memory of the lists so far, about.
+    pub(super) fn bytes(&self) -> usize {
+        let found = self.lookups.found.iter().map(|known| known.lists.capacity());
+        let lists = found.sum::<usize>() + self.lookups.lists.capacity();
+        lists * size_of::<PostingSlice<S::PostingList>>()
+    }
+
+    /// Looks up as much as `work` allows. Ready once the plan is known: `None` if nothing in the source
+    /// can match.
+    pub(super) fn go_on(
+        &mut self,
+        source: &S,
+        query: &PreparedQuery,
+        work: &mut u64,
+    ) -> Poll<Option<OpenedPlan<S>>> {
+        if query.kinds.as_ref().is_some_and(|kinds| !source.has_kinds(kinds)) {
+            return Poll::Ready(None);
+        }
+        let Self { words, lookups } = self;
+        let words = words.as_ref();
+        let conditions = words.map_or(&query.conditions, |words| &words.listed);
+        let completed = words.map_or(&[][..], |words| &words.completed);
+        let mut size = |set| lookups.size(source, query, (set, completed), work);
+        let planned = ready!(match query.driver {
+            None => plan(query, conditions, source.rows(), &mut size),
+            Some(driver) => driven_by(driver, query, conditions, &mut size),
+        });
+        let visited = self.visited();
+        let Some(mut plan) = planned else { return Poll::Ready(None) };
+        plan.residual.extend(self.words.iter().flat_map(|words| &words.others));
+        Poll::Ready(Some(OpenedPlan {
+            plan,
+            found: std::mem::take(&mut self.lookups.found),
+            excluded: std::mem::take(&mut self.lookups.excluded),
+            rows: std::mem::take(&mut self.lookups.rows),
+            visited,
+        }))
+    }
+}
+
+impl<S: Source> Lookups<S> {
+    /// Returns the size of a set, which is looked up unless it is known.
+    fn size(
+        &mut self,
+        source: &S,
+        query: &PreparedQuery,
+        (set, completed): (Set, &[(usize, Vec<Box<str>>)]),
+        work: &mut u64,
+    ) -> Poll<Option<SetSize>> {
+        if let Some(known) = self.found.iter().find(|known| known.set == set) {
+            return Poll::Ready(known.size);
+        }
+        let kinds = query.kinds.as_deref();
+        let is_whole = match set {
+            Set::Ids => return self.find_ids(source, query, work).map(Some),
+            Set::Authors => ready!(self.terms(source, query, (set, &query.authors), work)),
+            Set::Label(i) => ready!(self.terms(source, query, (set, &query.labels[i]), work)),
+            Set::Time => {
+                let left_out =
+                    &mut |list| clip(source, query, &self.window, &mut self.excluded, (0, list));
+                if !query.not_kinds.is_empty() {
+                    source.kinds(&query.not_kinds, left_out);
+                }
+                let (window, lists) = (&self.window, &mut self.lists);
+                source.every(&mut |list| clip(source, query, window, lists, (0, list)));
+                true
+            }
+            Set::Kinds => {
+                let (window, lists) = (&self.window, &mut self.lists);
+                let each = &mut |list| clip(source, query, window, lists, (0, list));
+                source.kinds(kinds.unwrap_or_default(), each);
+                self.count(query, set, self.lists.len(), work);
+                true
+            }
+            // Not many: only few words are asked for, and few kinds of records have words.
+            Set::Word(i) => {
+                self.words(source, query, (i, completed));
+                self.count(query, set, self.lists.len(), work);
+                true
+            }
+        };
+        let lists = std::mem::take(&mut self.lists);
+        (self.next, self.seen) = (0, 0);
+        let none = if set == Set::Time { rows_of(&self.excluded) } else { 0 };
+        let size = is_whole.then(|| SetSize {
+            rows: rows_of(&lists).saturating_sub(none),
+            lists: lists.len(),
+            terms: lists.chunk_by(|a, b| a.value == b.value).count(),
+        });
+        let lists = if is_whole { lists } else { Vec::new() };
+        self.found.push(FoundSet { set, size, lists });
+        Poll::Ready(size)
+    }
+
+    /// Counts lookups and lists that were found. Of a query with a given driver other sets do not
+    /// count, as they may have lists that the reader may not see.
+    fn count(&mut self, query: &PreparedQuery, set: Set, lists: usize, work: &mut u64) {
+        if query.driver.is_none_or(|driver| driver == set) {
+            self.counted += lists as u64;
+            *work = work.saturating_sub(lists as u64);
+        }
+    }
+
+    /// Looks up the terms of a set. Ready with false if it has too many lists.
+    fn terms(
+        &mut self,
+        source: &S,
+        query: &PreparedQuery,
+        (set, terms): (Set, &[u64]),
+        work: &mut u64,
+    ) -> Poll<bool> {
+        let kinds = query.kinds.as_deref();
+        let not_kinds = if kinds.is_none() { &query.not_kinds[..] } else { &[] };
+        // Of a given driver the reader may see all records: it has few lists.
+        let is_bounded = terms.len() > 1 && query.driver.is_none_or(|driver| driver != set);
+        let max = if is_bounded { LISTS_MAX } else { usize::MAX };
+        let mut is_full = false;
+        while self.next < terms.len() {
+            if *work == 0 {
+                return Poll::Pending;
+            }
+            let some = &terms[self.next..terms.len().min(self.next + TERMS_AT_ONCE)];
+            let (first, before) = (self.next as u32, self.seen);
+            let (window, lists, seen) = (&self.window, &mut self.lists, &mut self.seen);
+            source.terms(some, kinds, &mut |at, list| {
+                let is_excluded = !not_kinds.is_empty()
+                    && source.list_kind(&list).is_some_and(|kind| not_kinds.contains(&kind));
+                if is_excluded {
+                    return ControlFlow::Continue(());
+                }
+                is_full = *seen >= max;
+                if is_full {
+                    return ControlFlow::Break(());
+                }
+                *seen += 1;
+                clip(source, query, window, lists, (first + at, list));
+                ControlFlow::Continue(())
+            });
+            self.next += some.len();
+            let pairs = some.len() * kinds.map_or(0, <[u32]>::len) / PAIRS_OF_A_LIST;
+            *work = work.saturating_sub(some.len() as u64 * (LOOKUP_WORK - 1));
+            let seen = self.seen - before;
+            self.count(query, set, some.len() + pairs + seen, work);
+            if is_full {
+                return Poll::Ready(false);
+            }
+        }
+        Poll::Ready(true)
+    }
+
+    fn words(
+        &mut self,
+        source: &S,
+        query: &PreparedQuery,
+        (i, completed): (usize, &[(usize, Vec<Box<str>>)]),
+    ) {
+        let kinds = query.kinds.as_deref();
+        let (window, lists) = (&self.window, &mut self.lists);
+        let mut clip = |value, list| clip(source, query, window, lists, (value, list));
+        if let Some((_, words)) = completed.iter().find(|(word, _)| *word == i) {
+            for (at, word) in (0..).zip(words) {
+                let value = |class: u8| at * WORD_LISTS as u32 + u32::from(class);
+                source.word(word, kinds, &mut |class, list| clip(value(class), list));
+            }
+        } else if let Some(one) = query.words.as_ref().and_then(|words| words.needed().get(i)) {
+            source.word(&one.word, kinds, &mut |class, list| clip(class.into(), list));
+        }
+    }
+
+    /// Looks up the ids. The work does not depend on whether a record is there.
+    fn find_ids(&mut self, source: &S, query: &PreparedQuery, work: &mut u64) -> Poll<SetSize> {
+        let ids = query.ids.iter().flatten().zip(&query.id_hashes);
+        for (id, &hash) in ids.skip(self.next) {
+            if *work == 0 {
+                return Poll::Pending;
+            }
+            *work = work.saturating_sub(LOOKUP_WORK);
+            (self.next, self.counted) = (self.next + 1, self.counted + 1);
+            let Some(row) = source.find(id, hash).filter(|&row| shows(source, query, row)) else {
+                continue;
+            };
+            let is_within = || source.within(row, self.window.get_or_init(|| source.window(query)));
+            if !query.is_windowed() || is_within() {
+                self.rows.push(row);
+            }
+        }
+        Poll::Ready(SetSize { rows: self.rows.len() as u64, lists: 1, terms: 1 })
+    }
+}
+
+/// Keeps the part of a list that lies in the window.
+#[inline]
+fn clip<S: Source>(
+    source: &S,
+    query: &Query,
+    window: &OnceCell<S::Window>,
+    lists: &mut Vec<PostingSlice<S::PostingList>>,
+    (value, list): (u32, S::PostingList),
+) {
+    let range = source.clip(&list, window.get_or_init(|| source.window(query)));
+    if !range.is_empty() {
+        lists.push(PostingSlice { list, range, value, kind: None });
+    }
+}
+
+/// Returns whether the row of an id may be seen. Only such rows are visited; otherwise the cost of
+/// a query would reveal that the record exists.
+fn shows<S: Source>(source: &S, query: &Query, row: u32) -> bool {
+    let open = query.gate.is_none() && query.not_kinds.is_empty();
+    // A damaged record is visited, so that the answer does not pass for complete.
+    open || (!source.is_dead(row)
+        && source.record(row).is_none_or(|record| {
+            !query.not_kinds.contains(&record.kind())
+                && query.gate.as_ref().is_none_or(|gate| gate.lets_see(&record))
+        }))
+}
+
+fn rows_of(lists: &[PostingSlice<impl Sized>]) -> u64 {
+    lists.iter().map(|list| list.range.len() as u64).sum()
+}
