@@ -7,6 +7,7 @@
 
 mod fold;
 mod language;
+mod phrases;
 mod record;
 mod search_text;
 pub mod token;

@@ -18,16 +18,20 @@
 //! relevance that doubles with each class and halves with each week of age.) All of this is whole
 //! numbers, so all stores agree.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
+use std::ops::Range;
 
 use crate::language::Scripts;
-use crate::search_text::{NeededWord, SearchText};
+use crate::phrases::WordOrder;
+use crate::search_text::{NeededWord, SearchTerm, SearchText};
 use crate::token::Tokens;
 
 /// The highest class.
 pub const CLASS_MAX: u8 = 3;
 /// The most words of a record that are looked at.
 pub const TOKENS_MAX: usize = 4_096;
+/// Questions about a record after which its words are sorted.
+const SORTED_AFTER: u32 = 8;
 /// A word of class 2 is at least every this many words of a body, a word of class 1 every so many.
 const OFTEN: usize = 16;
 const SELDOM: usize = 64;
@@ -52,6 +56,10 @@ pub struct RecordWords {
     scripts: OnceCell<Scripts>,
     /// The first place of each distinct word, and whether that is in a body, by the word.
     sorted: OnceCell<Vec<(bool, u32)>>,
+    /// Where each sequence of words is.
+    order: OnceCell<WordOrder>,
+    /// How many questions were compared.
+    compared: Cell<u32>,
 }
 
 /// A word of a record, as an index has it.
@@ -105,6 +113,8 @@ impl RecordWords {
     fn forget(&mut self) {
         self.scripts.take();
         self.sorted.take();
+        self.order.take();
+        self.compared.take();
     }
 
     /// Adds a text of the record.
@@ -196,6 +206,70 @@ impl RecordWords {
         })
     }
 
+    /// Returns whether the record has the words and phrases asked for, and is in one of the languages. Where
+    /// many questions are about one record, each takes only a few steps for each of its own words.
+    pub fn matches(&self, asked: &SearchText) -> bool {
+        self.compared.set(self.compared.get().saturating_add(1));
+        if self.compared.get() > SORTED_AFTER {
+            self.sorted();
+        }
+        self.matches_in(asked, &mut || {})
+    }
+
+    /// Calls `step` for each comparison of two words, once the record's words are sorted.
+    fn matches_in(&self, asked: &SearchText, step: &mut impl FnMut()) -> bool {
+        let is_there = |term: &SearchTerm| match self.sorted.get() {
+            Some(sorted) => self.has_term(sorted, term, step),
+            None => term.count_in(&self.titles, 1) > 0 || term.count_in(&self.bodies, 1) > 0,
+        };
+        asked.terms().iter().all(is_there) && self.is_in(asked.languages())
+    }
+
+    /// Returns the range of the sorted words that are `word`, or begin so.
+    fn range(
+        &self,
+        sorted: &[(bool, u32)],
+        (word, is_prefix): (&str, bool),
+        step: &mut impl FnMut(),
+    ) -> Range<usize> {
+        let start = sorted.partition_point(|at| {
+            step();
+            self.word_at(*at) < word
+        });
+        let of_beginning = |at: &(bool, u32)| {
+            step();
+            let other = self.word_at(*at);
+            if is_prefix { other.starts_with(word) } else { other == word }
+        };
+        start..start + sorted[start..].partition_point(of_beginning)
+    }
+
+    fn has_term(&self, sorted: &[(bool, u32)], term: &SearchTerm, step: &mut impl FnMut()) -> bool {
+        let Some((last, before)) = term.words().split_last() else { return false };
+        let last = self.range(sorted, (last, term.is_prefix()), step);
+        if last.is_empty() || before.is_empty() {
+            return !last.is_empty();
+        }
+        let mut phrase = Vec::with_capacity(before.len());
+        for word in before {
+            let place = self.range(sorted, (word, false), step);
+            if place.is_empty() {
+                return false;
+            }
+            phrase.push(place.start as u32);
+        }
+        let order = self.order.get_or_init(|| {
+            let number = |tokens: &Tokens, place| {
+                let word = tokens.get(place);
+                let at = sorted.binary_search_by(|at| self.word_at(*at).cmp(word));
+                at.ok().map(|at| at as u32)
+            };
+            let of = |tokens| (0..Tokens::places(tokens)).map(move |place| number(tokens, place));
+            WordOrder::new(of(&self.titles).chain([None]).chain(of(&self.bodies)))
+        });
+        order.has(&phrase, last.start as u32..last.end as u32, step)
+    }
+
     /// Returns the sum of the classes of the words and phrases asked for. `None` if one of them is
     /// missing, or if the record is in another language.
     pub fn points(&self, asked: &SearchText) -> Option<u32> {
@@ -247,7 +321,12 @@ mod tests {
     }
 
     fn points(texts: &[(Part, &str)], asked: &str) -> Option<u32> {
-        record(texts).points(&SearchText::parse(asked).unwrap().unwrap())
+        let (record, asked) = (record(texts), SearchText::parse(asked).unwrap().unwrap());
+        let points = record.points(&asked);
+        for _ in 0..=SORTED_AFTER {
+            assert_eq!(record.matches(&asked), points.is_some(), "{asked:?}");
+        }
+        points
     }
 
     #[test]
@@ -341,6 +420,7 @@ mod tests {
             assert_eq!(record.points(&asked), expected, "{asked:?} in {text:?}");
             assert_eq!(record.distinct().collect::<Vec<_>>(), ["a", "ab"]);
             assert_eq!(record.points(&asked), expected, "{asked:?} in {text:?}, sorted");
+            assert_eq!(record.matches(&asked), expected.is_some(), "{asked:?} in {text:?}");
         }
     }
 
@@ -352,6 +432,25 @@ mod tests {
             let asked = SearchText::parse(&asked).unwrap().unwrap();
             let steps = crate::search_text::count_steps(&asked.terms()[0], &text.bodies);
             assert!(steps <= 3 * TOKENS_MAX, "{steps} comparisons for {asked:?}");
+        }
+    }
+
+    /// Questions about words that the record has, and about sequences of these that it has not.
+    #[test]
+    fn of_many_questions_about_a_record_each_takes_few_steps_for_each_of_its_words() {
+        let text: Vec<String> = (0..TOKENS_MAX).map(|n| format!("x{}", n % 60)).collect();
+        let long = record(&[(Part::Body, &text.join(" "))]);
+        assert!(!long.matches(&SearchText::parse("y*").unwrap().unwrap()));
+        long.sorted();
+        for asked in
+            ["x*", "x59", "zz*", "\"x1 x2 x3\"", "\"x3 x2 x1\"", "\"x59 x0 x*\"", "\"x0 x0\""]
+        {
+            let asked = SearchText::parse(asked).unwrap().unwrap();
+            let (mut steps, words) = (0, asked.terms()[0].words().len());
+            let is_match = long.matches_in(&asked, &mut || steps += 1);
+            assert_eq!(is_match, long.points(&asked).is_some(), "{asked:?}");
+            // Binary searches in 60 words and in 4,096 places.
+            assert!(steps <= 16 * words + 26 * words, "{steps} comparisons for {asked:?}");
         }
     }
 

@@ -91,6 +91,16 @@ impl SearchTerm {
         Self { words, is_prefix, borders }
     }
 
+    /// The words, of which there is at least one.
+    pub(crate) fn words(&self) -> &[Box<str>] {
+        &self.words
+    }
+
+    /// Whether the last word is only the beginning of a word.
+    pub(crate) fn is_prefix(&self) -> bool {
+        self.is_prefix
+    }
+
     /// Counts the places from which on the words follow one another, `max` at most.
     pub(crate) fn count_in(&self, tokens: &Tokens, max: usize) -> usize {
         self.count(tokens, max, &mut || {})

@@ -121,7 +121,9 @@ impl WordCondition {
 
     /// Returns whether the record has the words.
     pub fn matches(&self, record: &Record<'_>, words: &LazyWords) -> bool {
-        self.points(record, words).is_some()
+        self.texts.has_texts(record.kind())
+            && !self.asked.is_void()
+            && words.get(record, &*self.texts).matches(&self.asked)
     }
 
     /// Does the same as [`WordCondition::rank`] in buffers that are reused.

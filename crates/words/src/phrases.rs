@@ -1,0 +1,67 @@
+//! The places of a record's words, sorted by the words from there on. So a phrase is found in a few steps
+//! for each of its words, however often these are repeated in the record.
+
+use std::ops::Range;
+
+/// The most words of a phrase, at least as many as a question has.
+const PHRASE_MAX: usize = 64;
+
+/// The words of a record as numbers, and their places in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WordOrder {
+    /// The number of the word at each place plus one. 0 at a boundary between texts.
+    words: Vec<u32>,
+    /// The places, ascending by the words from there on, of which the first [`PHRASE_MAX`] count.
+    places: Vec<u32>,
+}
+
+impl WordOrder {
+    /// Makes the order of words with these numbers; `None` is a boundary between texts.
+    pub(crate) fn new(numbers: impl Iterator<Item = Option<u32>>) -> Self {
+        let words: Vec<u32> = numbers.map(|number| number.map_or(0, |number| number + 1)).collect();
+        let mut places: Vec<u32> = (0..words.len() as u32).collect();
+        // The rank of each place by its first word, then by its first two, four and so on.
+        let mut ranks = words.clone();
+        let mut len = 1;
+        loop {
+            let behind = |at: u32| ranks.get(at as usize + len).map_or(0, |rank| rank + 1);
+            let key = |at: u32| (ranks[at as usize], behind(at));
+            places.sort_unstable_by_key(|&at| key(at));
+            if 2 * len >= PHRASE_MAX {
+                return Self { words, places };
+            }
+            let (mut next, mut rank, mut last) = (vec![0; ranks.len()], 0, None);
+            for &at in &places {
+                if last.replace(key(at)).is_some_and(|last| last != key(at)) {
+                    rank += 1;
+                }
+                next[at as usize] = rank;
+            }
+            ranks = next;
+            len *= 2;
+        }
+    }
+
+    /// Returns whether words with the numbers `phrase` are followed by one whose number is in `last`. Calls
+    /// `step` for each comparison of two words.
+    pub(crate) fn has(&self, phrase: &[u32], last: Range<u32>, step: &mut impl FnMut()) -> bool {
+        let wanted = || phrase.iter().copied().chain([last.start]).map(|number| number + 1);
+        let is_before = |&at: &u32| {
+            let here = self.words[at as usize..].iter().copied();
+            let mut pairs = here.zip(wanted()).inspect(|_| step());
+            // A place with fewer words behind it comes first.
+            let unequal = pairs.find(|(here, wanted)| here != wanted);
+            unequal.map_or_else(
+                || self.words.len() - (at as usize) < phrase.len() + 1,
+                |(here, wanted)| here < wanted,
+            )
+        };
+        let at = self.places.partition_point(is_before);
+        self.places.get(at).is_some_and(|&at| {
+            let here = &self.words[at as usize..];
+            let followed = here.get(phrase.len()).copied().unwrap_or(0);
+            (last.start + 1..last.end + 1).contains(&followed)
+                && here.iter().zip(phrase).all(|(here, number)| *here == number + 1)
+        })
+    }
+}
