@@ -215,6 +215,14 @@ impl RatedConnection {
         Self { rates: rates.clone(), source, connection }
     }
 
+    /// The client's address, if it is known.
+    pub(crate) fn address(&self) -> Option<ClientAddress> {
+        match self.source {
+            RateSource::Address(address) => Some(address),
+            RateSource::Connection(_) => None,
+        }
+    }
+
     /// Counts an EVENT or AUTH message, or refuses it.
     pub(crate) fn publishes(&self) -> Result<(), RateExceeded> {
         self.rates.take(RateSubject::Events(self.source))

@@ -1,5 +1,6 @@
 //! What a question costs. The cost is reported to the metrics, and logged if it is high.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +8,10 @@ use std::time::{Duration, Instant};
 use hark_archive::query::SearchRank;
 use hark_archive::{Query, Record, Search, SearchError, SearchProgress, Store};
 
+use super::Relay;
 use super::metrics::RelayMetrics;
+use super::readers::Readers;
+use crate::budget::BudgetShare;
 use crate::metrics::SearchDriver;
 use crate::rate::RatedConnection;
 use crate::slow::SearchCost;
@@ -19,6 +23,12 @@ const VALUE_ROWS: u64 = 4;
 /// Approximate time per row (ns). It converts the time of a count to rows, as the store does not
 /// report how many rows a count visits.
 const ROW_NS: u64 = 100;
+/// Rows of a search in this process between two looks at the clock.
+const STEP_ROWS: u64 = 256;
+/// Time after which a slice of such a search ends, as rows that come from the disk take far longer than others.
+const SLICE_MAX: Duration = Duration::from_millis(2);
+/// Bytes of a search that waits for its next slice that count as part of its question.
+const SMALL_SEARCH: usize = 64 << 10;
 
 /// The cost of one REQ, COUNT or message of a comparison so far.
 pub(super) struct QuestionCost {
@@ -33,6 +43,10 @@ pub(super) struct QuestionCost {
     comparing: Duration,
     /// Rows visited.
     pub(super) visited: u64,
+    readers: Arc<Readers>,
+    /// Memory of the search, of the memory of questions.
+    memory: BudgetShare,
+    memory_max: usize,
 }
 
 /// A search under way, and the time it has taken.
@@ -45,9 +59,12 @@ pub(super) struct TimedSearch {
 }
 
 impl QuestionCost {
-    pub(super) fn new(metrics: &Arc<RelayMetrics>, rated: RatedConnection) -> Self {
+    pub(super) fn new(relay: &Relay, rated: RatedConnection) -> Self {
         Self {
-            metrics: Arc::clone(metrics),
+            metrics: Arc::clone(&relay.metrics),
+            readers: Arc::clone(&relay.readers),
+            memory: relay.questions.share(rated.address()),
+            memory_max: relay.settings().limits.questions_bytes_max,
             rated,
             asked_at: Instant::now(),
             waited: None,
@@ -92,13 +109,22 @@ impl QuestionCost {
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<(SearchProgress, u64), SearchError> {
         let started = Instant::now();
-        let progress = search.search.slice(work, sink);
+        let step = if self.readers.is_local() { STEP_ROWS } else { u64::MAX };
+        let mut is_late = || started.elapsed() >= SLICE_MAX;
+        let progress = in_steps(&mut *search.search, (work, step), &mut is_late, sink);
         let visited = search.search.visited().saturating_sub(search.counted);
         search.counted += visited;
         let spent = started.elapsed();
         search.spent += spent;
         self.note(spent, search.spent, SearchDriver::from(search.search.driver()));
         self.read(visited);
+        if progress.as_ref().is_ok_and(|progress| *progress == SearchProgress::Paused) {
+            let bytes = search.search.bytes();
+            let counted = if bytes > SMALL_SEARCH { bytes } else { 0 };
+            if counted != self.memory.bytes() && !self.memory.resize(counted, self.memory_max) {
+                return Err(SearchError::NoMemory);
+            }
+        }
         Ok((progress?, work.saturating_sub(visited).max(1)))
     }
 
@@ -159,6 +185,30 @@ impl QuestionCost {
     }
 }
 
+/// Searches in steps of so many rows, until `work` rows are visited, the answer ends, `sink` pauses it,
+/// or it is late after a step.
+fn in_steps(
+    search: &mut dyn Search,
+    (mut work, step): (u64, u64),
+    is_late: &mut dyn FnMut() -> bool,
+    sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+) -> Result<SearchProgress, SearchError> {
+    let is_paused = Cell::new(false);
+    let mut sink = |record: &Record<'_>| {
+        let flow = sink(record);
+        is_paused.set(flow.is_break());
+        flow
+    };
+    loop {
+        let rows = work.min(step);
+        let progress = search.slice(rows, &mut sink)?;
+        work -= rows;
+        if progress != SearchProgress::Paused || is_paused.get() || work == 0 || is_late() {
+            return Ok(progress);
+        }
+    }
+}
+
 impl TimedSearch {
     /// Whether the search met a record that could not be read.
     pub(super) fn has_met_damage(&self) -> bool {
@@ -180,5 +230,60 @@ impl Drop for TimedSearch {
     fn drop(&mut self) {
         // Noted here, so that a search that was given up counts as well.
         self.metrics.search.of(SearchDriver::from(self.search.driver())).note(self.spent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_archive::query::plan::Set;
+
+    use super::*;
+
+    /// A search that never ends. It notes the work of its slices.
+    #[derive(Default)]
+    struct EndlessSearch(Vec<u64>);
+
+    impl Search for EndlessSearch {
+        fn slice(
+            &mut self,
+            work: u64,
+            _: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+        ) -> Result<SearchProgress, SearchError> {
+            self.0.push(work);
+            Ok(SearchProgress::Paused)
+        }
+
+        fn seq(&self) -> u64 {
+            0
+        }
+
+        fn visited(&self) -> u64 {
+            self.0.iter().sum()
+        }
+
+        fn driver(&self) -> Option<Set> {
+            None
+        }
+    }
+
+    /// Runs a slice of 600 rows, in which each look at the clock is a millisecond later than the last.
+    fn steps(step: u64, late_after_ms: u64) -> Vec<u64> {
+        let (mut search, mut now_ms) = (EndlessSearch::default(), 0);
+        let mut is_late = || {
+            now_ms += 1;
+            now_ms >= late_after_ms
+        };
+        let ended =
+            in_steps(&mut search, (600, step), &mut is_late, &mut |_| ControlFlow::Continue(()));
+        assert_eq!(ended.expect("searches"), SearchProgress::Paused);
+        search.0
+    }
+
+    #[test]
+    fn a_slice_ends_by_the_clock_as_well_as_by_rows() {
+        assert_eq!(steps(256, u64::MAX), [256, 256, 88]);
+        assert_eq!(steps(256, 2), [256, 256]);
+        assert_eq!(steps(256, 1), [256]);
+        assert_eq!(steps(u64::MAX, 1), [600], "a database is asked for a whole slice");
     }
 }

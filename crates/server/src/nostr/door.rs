@@ -43,6 +43,12 @@ const COUNTED_VALUES_MAX: usize = 256;
 /// of many filters have an entry for each by both ends of its times.
 const VALUE_BYTES: usize = 350;
 
+/// Memory that a `search` takes besides: its words, the kinds that have texts, and entries in the live index.
+const SEARCH_BYTES: usize = 2 << 10;
+
+/// Bytes of a message that cannot be read that count as a row.
+const UNREAD_BYTES: u64 = 4;
+
 /// Bytes of an answer to a comparison for which memory is reserved at least.
 const SHORT_ANSWER: usize = 16 << 10;
 
@@ -171,6 +177,7 @@ impl MessageHandler {
             match (message, too_fast) {
                 (Ok(message), too_fast) => self.answer(&message, text.len(), too_fast),
                 (Err(error), None) => {
+                    self.rated.visited(text.len() as u64 / UNREAD_BYTES);
                     self.refuse(&error, &error.reason.to_string());
                     None
                 }
@@ -289,7 +296,7 @@ impl MessageHandler {
         self.subs.push(Arc::clone(&sub));
         let permit = self.outbox.permit(RequestKind::Search);
         let rooms = filters.iter().map(|filter| query::room(filter, limits));
-        let cost = QuestionCost::new(&self.relay.metrics, self.rated.clone());
+        let cost = QuestionCost::new(&self.relay, self.rated.clone());
         let answer = StoredAnswer::new(Arc::clone(&self.relay), sub, queries, rooms, cost, permit);
         self.ask(Box::new(answer));
         Ok(())
@@ -300,7 +307,7 @@ impl MessageHandler {
         let memory = self.memory(bytes, filters)?;
         let permit = self.outbox.permit(RequestKind::Search);
         let (relay, outbox) = (Arc::clone(&self.relay), Arc::clone(&self.outbox));
-        let cost = QuestionCost::new(&relay.metrics, self.rated.clone());
+        let cost = QuestionCost::new(&relay, self.rated.clone());
         let held = (permit, memory);
         let is_wide = queries.first().is_some_and(|first| first.values() > COUNTED_VALUES_MAX);
         let counting =
@@ -365,7 +372,8 @@ impl MessageHandler {
     fn memory(&self, bytes: usize, filters: &[Filter]) -> Result<BudgetShare, String> {
         let values: usize = filters.iter().map(query::values).sum();
         let of_values = (4 * bytes).max(VALUE_BYTES * values);
-        self.reserve(1024 + of_values + 512 * filters.len())
+        let searches = filters.iter().filter(|filter| filter.search().is_some()).count();
+        self.reserve(1024 + of_values + 512 * filters.len() + SEARCH_BYTES * searches)
     }
 
     /// Reserves bytes of the memory of questions, or returns why there are none.
@@ -383,6 +391,8 @@ impl MessageHandler {
     fn queries(&self, id: &str, filters: &[Filter]) -> Result<Vec<Query>, String> {
         let settings = self.relay.settings();
         let limits = &settings.limits;
+        // They were read and sorted, whatever becomes of them: about as much work as a row for each.
+        self.rated.visited(filters.iter().map(query::values).sum::<usize>() as u64);
         let refusal = if id.chars().count() > limits.subscription_id_chars_max {
             let bound = limits.subscription_id_chars_max;
             Some(format!("invalid: subscription id is longer than {bound} characters"))

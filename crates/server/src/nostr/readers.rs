@@ -147,6 +147,11 @@ impl Readers {
         Ok((readers, handles))
     }
 
+    /// Whether searches run in this process.
+    pub(crate) fn is_local(&self) -> bool {
+        self.is_local
+    }
+
     /// Queues a question.
     pub(crate) fn push(&self, job: Box<dyn ReaderJob>) {
         let mut queue = self.queue.lock();

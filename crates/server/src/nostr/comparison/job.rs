@@ -77,7 +77,7 @@ impl ComparisonJob {
         rated: RatedConnection,
         permit: RequestPermit,
     ) -> Self {
-        let cost = QuestionCost::new(&relay.metrics, rated);
+        let cost = QuestionCost::new(&relay, rated);
         Self {
             relay,
             comparison,
