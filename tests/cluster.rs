@@ -6,7 +6,6 @@ mod moved;
 mod refused;
 
 use std::io::{BufRead as _, BufReader};
-use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use hark_testkit::citus::{self, CitusCluster};
 use hark_testkit::postgres::{Cluster, Database};
+use hark_testkit::program::Process;
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -90,7 +90,7 @@ fn cluster(database: &Database<'_>, args: &[&str]) -> Run {
 }
 
 /// Starts a command that prints JSON, for a test that ends it.
-fn begin(database: &Database<'_>, args: &[&str]) -> (Child, impl Iterator<Item = Value> + use<>) {
+fn begin(database: &Database<'_>, args: &[&str]) -> (Process, impl Iterator<Item = Value> + use<>) {
     let mut child = command(&[&["--store", &database.url, "cluster"], args].concat())
         .spawn()
         .expect("the binary runs");

@@ -12,7 +12,7 @@ use nostr_sdk::prelude::{
 };
 use tokio::sync::broadcast::Receiver;
 
-use crate::served::PATIENCE;
+use crate::served::{PATIENCE, hark};
 use kit::Relay;
 
 mod answers;
@@ -222,11 +222,7 @@ fn nostr_tools_publishes_subscribes_and_counts() {
     let said: serde_json::Value = serde_json::from_str(&out).expect("one line of JSON");
     let author = said["author"].as_str().expect("a key");
     let filter = format!(r#"{{"kinds":[1],"authors":["{author}"]}}"#);
-    let query = Command::new(env!("CARGO_BIN_EXE_hark"))
-        .args(["query", &filter, "--data"])
-        .arg(&relay.data)
-        .output()
-        .expect("the binary runs");
+    let query = hark(&relay.data).args(["query", &filter]).output().expect("the binary runs");
     let found: Vec<serde_json::Value> = String::from_utf8_lossy(&query.stdout)
         .lines()
         .map(|line| serde_json::from_str(line).expect("an event"))

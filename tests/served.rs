@@ -4,7 +4,7 @@
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
@@ -12,33 +12,21 @@ use hark_archive::Id;
 use hark_codec::crypto::KeyPair;
 use hark_codec::hex;
 use hark_codec::nostr::EventDraft;
+use hark_testkit::program::{Process, Program};
 
 /// The longest wait. Nothing that a test waits for takes so long, even on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A server process, which is killed if the test fails.
 pub(crate) struct Server {
-    pub(crate) child: Child,
+    pub(crate) child: Process,
     pub(crate) address: String,
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // SIGKILL; it may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Returns a command that runs the binary on this archive, without Hark's variables.
-pub(crate) fn hark(data: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hark"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("HARK_") {
-            command.env_remove(name);
-        }
-    }
-    command.arg("--data").arg(data).stdin(Stdio::null()).stdout(Stdio::piped());
+/// Returns a command that runs the binary on this archive.
+pub(crate) fn hark(data: &Path) -> Program {
+    let mut command = Program::new(env!("CARGO_BIN_EXE_hark"));
+    command.arg("--data").arg(data).stdout(Stdio::piped());
     command
 }
 
@@ -74,7 +62,7 @@ impl Server {
         let mut command = hark(data);
         command.args(["serve", "--listen", listen, "--unlimited", "--config"]).arg(config);
         command.args(more);
-        let mut child = command.stderr(Stdio::null()).spawn().expect("the binary runs");
+        let mut child = command.spawn().expect("the binary runs");
         let mut first = String::new();
         let stdout = child.stdout.take().expect("is piped");
         BufReader::new(stdout).read_line(&mut first).expect("it says something");

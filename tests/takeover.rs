@@ -389,7 +389,7 @@ fn whichever_is_killed_meanwhile_nothing_acknowledged_is_lost() {
             std::thread::sleep(Duration::from_millis(50));
             let mut new = hark(&place.data());
             new.args(["serve", "--unlimited", "--takeover", "--listen", &address]);
-            let mut new = new.stderr(std::process::Stdio::null()).spawn().expect("runs");
+            let mut new = new.spawn().expect("runs");
             std::thread::sleep(Duration::from_millis(random.below(120) as u64));
             let kill_old = random.once_in(2);
             let victim = if kill_old { &mut old.child } else { &mut new };

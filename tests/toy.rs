@@ -4,15 +4,15 @@
 //! This test has no harness, since the program is also the binary that it tests, if `HARK_TOY` is
 //! set.
 
-use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hark_testkit::disk::scratch;
 use hark_testkit::postgres::Cluster;
+use hark_testkit::program::{Process, Program};
 use serde_json::Value;
 
 #[path = "../examples/toy.rs"]
@@ -44,17 +44,9 @@ struct Place {
 
 /// A server process, which is killed if a check fails.
 struct Server {
-    child: Child,
+    child: Process,
     /// The address of its metrics.
     relay: String,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // SIGKILL; it may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Drop for Place {
@@ -77,16 +69,11 @@ impl Place {
         Self { root, store: store.into(), toy }
     }
 
-    /// Returns a command that runs this program as the binary, without Hark's variables.
-    fn hark(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("HARK_") {
-                command.env_remove(name);
-            }
-        }
+    /// Returns a command that runs this program as the binary.
+    fn hark(&self, args: &[&str]) -> Program {
+        let mut command = Program::new(std::env::current_exe().expect("this program"));
         command.env("HARK_TOY", &self.toy).args(args).arg("--store").arg(&self.store);
-        command.arg("--data").arg(self.root.join("data")).stdin(Stdio::null());
+        command.arg("--data").arg(self.root.join("data"));
         command
     }
 
@@ -111,9 +98,7 @@ impl Place {
         let config = self.root.join("hark.toml");
         let mut command = self.hark(&["serve", "--listen", "127.0.0.1:0"]);
         command.arg("--config").arg(config).args(more).stdout(Stdio::piped());
-        let log = File::options().create(true).append(true).open(self.root.join("log"));
-        let log = log.expect("is made");
-        let mut child = command.stderr(log).spawn().expect("runs");
+        let mut child = command.log_to(&self.root.join("log")).spawn().expect("runs");
         let mut lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
         let mut line = || lines.next().and_then(Result::ok).unwrap_or_default();
         let (relay, toy) = (line(), line());
@@ -276,8 +261,7 @@ fn taken_over(place: &Place, mut old: Server) -> Server {
 
 /// Ends a server as an operator does.
 fn end(mut server: Server) {
-    let pid = server.child.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
+    server.child.signal("TERM");
     assert!(server.child.wait().expect("ends").success());
 }
 

@@ -3,10 +3,10 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hark_testkit::disk::scratch;
+use hark_testkit::program::Process;
 use serde_json::{Value, json};
 
 use crate::served::{PATIENCE, hark};
@@ -26,7 +26,7 @@ mod validators;
 
 /// A server with a Waku node.
 pub(crate) struct Node {
-    child: Child,
+    child: Process,
     pub(crate) data: PathBuf,
     /// Host and port of the REST door.
     pub(crate) rest: String,
@@ -82,15 +82,12 @@ impl Node {
             let of_waku = format!("HARK_WAKU_{}", name.to_uppercase());
             command.env(if name.starts_with("HARK_") { *name } else { &*of_waku }, value);
         }
-        let log = std::fs::File::options().create(true).append(true).open(data.join("log"));
-        let log = log.expect("is made");
-        let mut child = command.stderr(log).spawn().expect("the binary runs");
+        let mut child = command.log_to(&data.join("log")).spawn().expect("the binary runs");
         let mut lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
         let (mut relay, mut rest, mut peers) = (String::new(), String::new(), Vec::new());
         while peers.len() < 2 {
             let Some(line) = lines.next() else {
-                let log = std::fs::read_to_string(data.join("log")).unwrap_or_default();
-                panic!("the node does not start: {log}");
+                panic!("the node does not start: {}", child.log());
             };
             let line = line.expect("a line");
             if let Some(addr) = line.strip_prefix("listening on ws://") {
@@ -112,9 +109,7 @@ impl Node {
 
     /// Stops the node as an operator does.
     pub(crate) fn stop(&mut self) {
-        let pid = self.child.id().to_string();
-        let killed = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
-        assert!(killed.success());
+        self.child.signal("TERM");
         assert!(self.child.wait().expect("has ended").success());
     }
 
@@ -156,7 +151,7 @@ fn import(data: &Path, lines: &str) {
     let file = data.join("messages.jsonl");
     std::fs::write(&file, lines).expect("is written");
     let mut command = hark(data);
-    command.args(["import", "--network", "waku"]).arg(&file).stderr(Stdio::piped());
+    command.args(["import", "--network", "waku"]).arg(&file);
     let output = command.output().expect("the binary runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

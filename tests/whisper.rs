@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Child, Command};
 use std::time::Duration;
 
 use hark_codec::whisper::{Envelope, Topic};
 use hark_testkit::disk::scratch;
+use hark_testkit::program::Process;
 use serde_json::Value;
 
 use crate::served::{PATIENCE, hark, now_s};
@@ -22,7 +22,7 @@ mod wnode;
 
 /// A server with a mail server.
 pub(crate) struct MailNode {
-    child: Child,
+    child: Process,
     pub(crate) data: PathBuf,
     /// Host and port of the REST interface.
     pub(crate) rest: String,
@@ -81,15 +81,12 @@ impl MailNode {
             let own = format!("HARK_WHISPER_{}", name.to_uppercase());
             command.env(if name.starts_with("HARK_") { *name } else { &*own }, value);
         }
-        let log = std::fs::File::options().create(true).append(true).open(data.join("log"));
-        let log = log.expect("is made");
-        let mut child = command.stderr(log).spawn().expect("the binary runs");
+        let mut child = command.log_to(&data.join("log")).spawn().expect("the binary runs");
         let mut lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
         let (mut relay, mut rest, mut enode) = (String::new(), String::new(), String::new());
         while rest.is_empty() || (cfg!(feature = "devp2p") && enode.is_empty()) {
             let Some(line) = lines.next() else {
-                let log = std::fs::read_to_string(data.join("log")).unwrap_or_default();
-                panic!("the server does not start: {log}");
+                panic!("the server does not start: {}", child.log());
             };
             let line = line.expect("a line");
             if let Some(addr) = line.strip_prefix("listening on ws://") {
@@ -111,9 +108,7 @@ impl MailNode {
 
     /// Stops the server as an operator does.
     pub(crate) fn stop(&mut self) {
-        let pid = self.child.id().to_string();
-        let told = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
-        assert!(told.success());
+        self.child.signal("TERM");
         assert!(self.child.wait().expect("has ended").success());
     }
 

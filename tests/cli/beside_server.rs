@@ -83,7 +83,7 @@ fn unlimited_says_so_loudly() {
     let mut first = String::new();
     let stdout = child.stdout.take().unwrap();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut first).unwrap();
-    super::support::signal(&child, "INT");
+    child.signal("INT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&output.stderr).contains("RATE LIMITS ARE OFF"));

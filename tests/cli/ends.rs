@@ -2,16 +2,18 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 
-use super::support::{Place, event, notes, signal};
+use hark_testkit::program::Process;
+
+use super::support::{Place, event, notes};
 use crate::served::Socket;
 
 /// Interrupts a command until it has ended: signals that come together may count as one.
-fn interrupt_until_it_ends(child: &mut Child) {
+fn interrupt_until_it_ends(child: &mut Process) {
     while child.try_wait().unwrap().is_none() {
-        signal(child, "INT");
+        child.signal("INT");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,12 +1,13 @@
 //! Imports and exports: every form of input, every reason for a refusal, and equal bytes.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 
+use hark_testkit::program::assert_no_panic;
 use serde_json::{Value, json};
 
-use super::support::{Place, Run, event, field, notes, signal};
+use super::support::{Place, Run, event, field, notes};
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -170,7 +171,7 @@ fn an_interrupt_ends_a_pipe_after_what_came() {
     while place.hark(&["count", "{}"]).stdout != "10\n" {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    signal(&child, "INT");
+    child.signal("INT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -187,7 +188,7 @@ fn an_end_is_asked_for_once_also_where_a_pipe_has_said_nothing_yet() {
     while !place.data().join("nostr").join("MANIFEST").exists() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    signal(&child, "TERM");
+    child.signal("TERM");
     let (sender, ended) = std::sync::mpsc::channel();
     let waiting = std::thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
     let output = ended.recv_timeout(std::time::Duration::from_secs(30));
@@ -450,6 +451,7 @@ fn an_export_to_a_pipe_shows_on_a_terminal_how_far_it_is() {
     let shown = String::from_utf8_lossy(&run.stdout);
     let count = std::fs::read_to_string(&file).unwrap().lines().count();
     assert!(run.status.success() && count == 6_000, "{count} {shown}");
+    assert_no_panic(&shown);
     assert!(shown.contains("4,096/6,000"), "{shown}");
 }
 
@@ -498,4 +500,6 @@ fn an_import_from_a_terminal_says_that_it_reads_there() {
     }
     keys.write_all(b"\x03").unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
+    shown.read_to_string(&mut line).unwrap();
+    assert_no_panic(&line);
 }

@@ -1,35 +1,27 @@
 //! Outputs, sockets and files that a process is refused: it goes on, and says so where it still can.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt as _;
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 
-use super::support::{Place, command, event, health, signal};
+use hark_testkit::program::{Process, Program};
+
+use super::support::{Place, command, event, health};
 use crate::served::Socket;
 
-/// A running server of which only the log is known; killed if the test fails.
-struct Logging {
-    child: Child,
-    log: BufReader<std::process::ChildStderr>,
-}
+/// A running server of which only the log is known.
+struct Logging(Process);
 
 impl Logging {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.spawn().unwrap();
-        let log = BufReader::new(child.stderr.take().unwrap());
-        Self { child, log }
+    fn start(command: &mut Program) -> Self {
+        Self(command.spawn().unwrap())
     }
 
     /// The next line of the log that says this.
     fn line(&mut self, said: &str) -> String {
-        let mut line = String::new();
-        while !line.contains(said) {
-            line.clear();
-            assert!(self.log.read_line(&mut line).unwrap() > 0, "the log ends without {said:?}");
-        }
-        line
+        self.0.wait_for_log(said)
     }
 
     /// The address in the line of the log that says that the server serves.
@@ -40,17 +32,8 @@ impl Logging {
     }
 
     fn terminate(mut self) -> (Option<i32>, String) {
-        signal(&self.child, "TERM");
-        let mut rest = String::new();
-        self.log.read_to_string(&mut rest).unwrap();
-        (self.child.wait().unwrap().code(), rest)
-    }
-}
-
-impl Drop for Logging {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.0.signal("TERM");
+        (self.0.wait().unwrap().code(), self.0.rest_of_log())
     }
 }
 
@@ -75,14 +58,14 @@ fn a_server_whose_stdout_and_log_are_closed_serves_and_ends_well() {
         std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let data = place.data();
     let mut command = command(&["--data", data.to_str().unwrap(), "serve", "--listen", &free]);
-    command.stdout(Stdio::from(closed_pipe())).stderr(Stdio::from(closed_pipe()));
+    command.stdout(Stdio::from(closed_pipe())).lose_log(closed_pipe());
     let mut child = command.spawn().unwrap();
     while TcpStream::connect(&free).is_err() {
         assert!(child.try_wait().unwrap().is_none(), "ended");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert_eq!(health(&free).0, 200);
-    signal(&child, "TERM");
+    child.signal("TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
@@ -92,7 +75,7 @@ fn a_command_whose_stderr_is_closed_ends_with_the_code_of_its_fault() {
     let data = place.data();
     for (args, code) in [(["stats", "--json"], 1), (["query", "no filter"], 2)] {
         let mut command = command(&[&["--data", data.to_str().unwrap()], &args[..]].concat());
-        command.stderr(Stdio::from(closed_pipe()));
+        command.lose_log(closed_pipe());
         let ended = command.spawn().unwrap().wait().unwrap();
         assert_eq!(ended.code(), Some(code), "{args:?}");
     }
@@ -115,12 +98,11 @@ fn lines_for_the_journal_begin_with_their_priority() {
         [(format!("{}:{}", about.dev(), about.ino()), true), ("1:2".to_owned(), false)]
     {
         for format in ["text", "json"] {
-            let log = File::options().append(true).open(&path).unwrap();
-            log.set_len(0).unwrap();
+            File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
             // A port that no user has makes an error.
             let mut command = command(&["--data", data.to_str().unwrap(), "serve"]);
             command.args(["--listen", "192.0.2.1:7777", "--log-format", format]);
-            command.env("JOURNAL_STREAM", &stream).stderr(Stdio::from(log));
+            command.env("JOURNAL_STREAM", &stream).log_to(Path::new(&path));
             assert_eq!(command.spawn().unwrap().wait().unwrap().code(), Some(1));
             let lines = std::fs::read_to_string(&path).unwrap();
             let errors = lines.lines().filter(|line| line.contains("could not start"));
@@ -155,10 +137,8 @@ fn a_server_without_a_socket_for_commands_serves_and_says_what_is_missing() {
 fn connections_leave_files_to_the_archive() {
     let place = Place::new("few-files");
     let data = place.data();
-    let mut command = command(&[]);
-    let program = command.get_program().to_owned();
-    command = Command::new("sh");
-    command.args(["-c", "ulimit -n 300; exec \"$@\"", "sh"]).arg(program);
+    let mut command = Program::new("sh");
+    command.args(["-c", "ulimit -n 300; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_hark")]);
     command.args([
         "--data",
         data.to_str().unwrap(),
@@ -168,7 +148,7 @@ fn connections_leave_files_to_the_archive() {
         "--unlimited",
     ]);
     command.env("HARK_ARCHIVE_LOG_BYTES_MAX", "100000");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.stdout(Stdio::null());
     let mut server = Logging::start(&mut command);
     let address = server.address();
     let mut publisher = Socket::connect(&address);

@@ -3,10 +3,9 @@
 use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
-use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
-use super::support::{Place, Run, command, field, hark, notes, signal};
+use super::support::{Place, Run, command, field, hark, notes};
 
 /// The user and the group of the service: `nobody` and `nogroup`.
 const OTHER: u32 = 65_534;
@@ -15,11 +14,11 @@ const OTHER: u32 = 65_534;
 fn serve_as_other(place: &Place) {
     let data = place.data();
     let mut command = command(&["--data", data.to_str().unwrap(), "serve"]);
-    let command = command.args(["--listen", "127.0.0.1:0"]).uid(OTHER).gid(OTHER);
+    let command = command.args(["--listen", "127.0.0.1:0"]).as_user(OTHER);
     let mut child = command.spawn().unwrap();
     let mut first = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
-    signal(&child, "TERM");
+    child.signal("TERM");
     let output = child.wait_with_output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(first.starts_with("listening on ") && output.status.success(), "{first} {log}");
@@ -67,7 +66,7 @@ fn what_root_does_locks_no_service_out() {
 fn as_other(place: &Place, args: &[&str]) -> Run {
     let data = place.data();
     let mut command = command(&["--data", data.to_str().unwrap()]);
-    let output = command.args(args).uid(OTHER).gid(OTHER).output().unwrap();
+    let output = command.args(args).as_user(OTHER).output().unwrap();
     Run {
         code: output.status.code().unwrap_or(-1),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

@@ -3,11 +3,12 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use hark_codec::crypto::KeyPair;
 use hark_codec::nostr::EventDraft;
+use hark_testkit::program::{Process, Program};
 
 use crate::served::PATIENCE;
 
@@ -52,15 +53,10 @@ pub(crate) fn hark_with(args: &[&str], variables: &[(&str, &str)], stdin: &[u8])
     }
 }
 
-/// Returns a command that runs the binary with pipes, without Hark's variables.
-pub(crate) fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hark"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("HARK_") {
-            command.env_remove(name);
-        }
-    }
-    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+/// Returns a command that runs the binary with pipes.
+pub(crate) fn command(args: &[&str]) -> Program {
+    let mut command = Program::new(env!("CARGO_BIN_EXE_hark"));
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
     command
 }
 
@@ -105,7 +101,7 @@ impl Place {
     }
 
     /// Starts a command on the archive.
-    pub(crate) fn start(&self, args: &[&str]) -> Child {
+    pub(crate) fn start(&self, args: &[&str]) -> Process {
         let data = self.data();
         command(&[&["--data", data.to_str().unwrap()], args].concat()).spawn().unwrap()
     }
@@ -122,13 +118,12 @@ impl Place {
         let mut first = String::new();
         lines.read_line(&mut first).unwrap();
         let address = first.trim().strip_prefix("listening on ws://").map(str::to_owned);
-        let stderr = child.stderr.take().map(BufReader::new);
-        let mut serving = Serving { child, stderr, address: String::new() };
-        match address {
-            Some(address) => serving.address = address,
-            None => panic!("the server says {first:?} {}", serving.stderr()),
-        }
-        serving
+        let Some(address) = address else {
+            // The reason comes last.
+            let _ = child.wait();
+            panic!("the server says {first:?} {}", child.log());
+        };
+        Serving { child, address }
     }
 }
 
@@ -141,17 +136,15 @@ impl Drop for Place {
 
 /// A running server; killed if the test fails.
 pub(crate) struct Serving {
-    pub(crate) child: Child,
-    stderr: Option<BufReader<ChildStderr>>,
+    pub(crate) child: Process,
     pub(crate) address: String,
 }
 
 impl Serving {
-    /// Terminates the server. Returns its exit code and its log.
+    /// Terminates the server. Returns its exit code, and its log as far as it was not waited for.
     pub(crate) fn terminate(mut self) -> (i32, String) {
-        signal(&self.child, "TERM");
-        let logged = self.stderr();
-        (self.child.wait().unwrap().code().unwrap_or(-1), logged)
+        self.child.signal("TERM");
+        (self.child.wait().unwrap().code().unwrap_or(-1), self.child.rest_of_log())
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -163,32 +156,12 @@ impl Serving {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        signal(&self.child, name);
+        self.child.signal(name);
     }
 
-    /// Reads the log up to a line that says this.
+    /// Waits for a line of the log that says this.
     pub(crate) fn wait_for_log(&mut self, said: &str) {
-        let stderr = self.stderr.as_mut().unwrap();
-        let mut line = String::new();
-        while !line.contains(said) {
-            line.clear();
-            assert!(stderr.read_line(&mut line).unwrap() > 0, "the log ends without {said:?}");
-        }
-    }
-
-    fn stderr(&mut self) -> String {
-        let mut text = String::new();
-        if let Some(mut stderr) = self.stderr.take() {
-            stderr.read_to_string(&mut text).unwrap();
-        }
-        text
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.wait_for_log(said);
     }
 }
 
@@ -215,12 +188,6 @@ pub(crate) fn wait_for_health(address: &str, status: u16) -> String {
         assert!(Instant::now() < until, "no status {status}, but {found}: {body}");
         std::thread::sleep(Duration::from_millis(50));
     }
-}
-
-/// Sends a signal by name.
-pub(crate) fn signal(child: &Child, name: &str) {
-    let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status();
-    assert!(sent.unwrap().success());
 }
 
 pub(crate) fn keys(seed: u8) -> KeyPair {

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use super::support::{Place, command, signal};
+use super::support::{Place, command};
 
 #[test]
 fn the_log_is_for_people_or_for_programs() {
@@ -88,7 +88,7 @@ fn a_process_that_has_taken_over_becomes_the_service() {
     let mut status = [0; 12];
     client.read_exact(&mut status).unwrap();
     assert_eq!(&status, b"HTTP/1.1 101");
-    signal(&old, "USR2");
+    old.signal("USR2");
     let ready = notifications.next();
     let (main, rest) = ready.split_once('\n').unwrap();
     assert!(rest.starts_with("READY=1\nSTATUS=listening on "), "{ready}");
@@ -98,7 +98,7 @@ fn a_process_that_has_taken_over_becomes_the_service() {
     let about = std::fs::read_to_string(format!("/proc/{new}/status")).unwrap();
     assert!(!about.contains(&format!("PPid:\t{}\n", old.id())), "{about}");
     // The same signal starts none while that one runs.
-    signal(&old, "USR2");
+    old.signal("USR2");
     assert!(old.try_wait().unwrap().is_none());
     drop(client);
     assert_eq!(old.wait().unwrap().code(), Some(0));
@@ -119,14 +119,13 @@ fn systemd_is_notified_when_it_serves_lives_and_ends() {
     let ready = notifications.next();
     assert!(ready.starts_with("READY=1\nSTATUS=listening on ws://127.0.0.1:"), "{ready}");
     assert_eq!(notifications.next(), "WATCHDOG=1\n");
-    signal(&child, "HUP");
+    child.signal("HUP");
     let reloading = notifications.next();
     assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
     assert_eq!(notifications.next(), "READY=1\n");
-    signal(&child, "TERM");
+    child.signal("TERM");
     assert!(notifications.next().starts_with("STOPPING=1\n"));
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    let mut log = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    let log = child.log();
     assert!(!log.contains("could not be notified"), "{log}");
 }

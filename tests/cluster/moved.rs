@@ -1,7 +1,5 @@
 //! Nodes come and go while rows are written, and whoever is killed meanwhile is continued.
 
-use std::process::Command;
-
 use serde_json::json;
 
 use super::{
@@ -107,8 +105,7 @@ fn a_drain_that_is_killed_goes_on_when_it_is_run_again() {
     // An interrupt lets the move end that is under way.
     let (child, mut lines) = begin(&database, &["drain", &one, "--json"]);
     lines.find(|line| line["state"] == "started").expect("it moves");
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(sent.expect("there is `kill`").success());
+    child.signal("INT");
     assert!(lines.any(|line| line["state"] == "done"), "the move was not finished");
     drop(lines);
     let output = child.wait_with_output().expect("has ended");

@@ -213,7 +213,7 @@ fn a_server_takes_in_what_nostream_publishes_until_it_is_cut_over() {
         std::thread::sleep(Duration::from_millis(300));
     }
     wait_for(rows + 200);
-    crate::cli::support::signal(&child, "INT");
+    child.signal("INT");
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
@@ -267,7 +267,7 @@ fn what_comes_with_an_old_date_is_followed_as_well() {
              AND event_id NOT IN (SELECT event_id FROM late) ORDER BY event_created_at LIMIT 1)",
     );
     wait_for(rows + 21);
-    crate::cli::support::signal(&child, "INT");
+    child.signal("INT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let done: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 use hark_codec::hex;
 use hark_testkit::postgres::Cluster;
+use hark_testkit::program::Process;
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 
-use crate::cli::support::{Place, Run, event, field, notes, signal};
+use crate::cli::support::{Place, Run, event, field, notes};
 
 /// The schema of nostr-rs-relay that these tests make.
 const SCHEMA: &str = "PRAGMA journal_mode = WAL; PRAGMA user_version = 18;
@@ -179,8 +179,8 @@ fn wait_for(place: &Place, events: u64) {
 }
 
 /// Interrupts an adoption that follows, and returns its result.
-fn cut_over(child: Child) -> Value {
-    signal(&child, "INT");
+fn cut_over(child: Process) -> Value {
+    child.signal("INT");
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");

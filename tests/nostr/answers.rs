@@ -2,13 +2,13 @@
 //! slowly or incorrectly.
 
 use std::collections::HashSet;
-use std::process::Command;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::client::{Client, contents, event, note, pubkey};
 use super::kit::{Relay, now};
+use crate::served::hark;
 
 /// Publishes many events, without waiting for each OK.
 async fn fill(client: &mut Client, events: &[Value]) {
@@ -346,11 +346,7 @@ async fn live_events_reach_wide_and_narrow_filters_alike() {
 async fn an_empty_archive_is_small() {
     let relay = Relay::start("small");
     relay.client().await.keep(&note(1, 100, "")).await;
-    let output = Command::new(env!("CARGO_BIN_EXE_hark"))
-        .args(["stats", "--json", "--data"])
-        .arg(&relay.data)
-        .output()
-        .unwrap();
+    let output = hark(&relay.data).args(["stats", "--json"]).output().unwrap();
     let stats: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(stats["bytes"].as_u64().unwrap() < 1 << 20, "{stats}");
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::client::{contents, event, note, pubkey};
 use super::kit::{Relay, now};
+use crate::served::hark;
 
 fn id(event: &Value) -> &str {
     event["id"].as_str().unwrap()
@@ -193,11 +194,7 @@ async fn nip40_what_has_expired_is_neither_accepted_nor_sent_and_goes() {
 
 /// Returns the number of records in the archive, from `hark stats`.
 fn records(relay: &Relay) -> u64 {
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_hark"))
-        .args(["stats", "--json", "--data"])
-        .arg(&relay.data)
-        .output()
-        .unwrap();
+    let output = hark(&relay.data).args(["stats", "--json"]).output().unwrap();
     let stats: Value = serde_json::from_slice(&output.stdout).unwrap();
     stats["records"].as_u64().unwrap()
 }

@@ -1,7 +1,5 @@
 //! Full-text search (NIP-50) with the binary: REQ, COUNT, live, private events, commands, a kill -9.
 
-use std::process::Stdio;
-
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::Random;
 use hark_testkit::sentences::{question, sentence};
@@ -201,7 +199,7 @@ fn nip50_a_database_that_was_not_searched_is_indexed_by_a_command() {
     }
     let run = |config: &std::path::Path, args: &[&str]| {
         let mut command = hark(&data);
-        let run = command.arg("--config").arg(config).args(args).stderr(Stdio::piped());
+        let run = command.arg("--config").arg(config).args(args);
         let run = run.output().expect("runs");
         let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         (run.status.code(), said(&run.stdout), said(&run.stderr))

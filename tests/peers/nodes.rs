@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use hark_codec::crypto::KeyPair;
 use hark_codec::nostr::EventDraft;
 use hark_testkit::disk::scratch;
+use hark_testkit::program::{Process, Program};
 
-use crate::cli::support::signal;
 use crate::served::{PATIENCE, Server, hark};
 
 /// An archive, and perhaps its server.
@@ -84,10 +83,9 @@ impl Node {
         self.root.join(name)
     }
 
-    pub(super) fn command(&self, args: &[&str]) -> Command {
+    pub(super) fn command(&self, args: &[&str]) -> Program {
         let mut command = hark(&self.data());
         command.arg("--config").arg(self.root.join("hark.toml")).args(args);
-        command.stderr(Stdio::piped());
         command
     }
 
@@ -131,7 +129,7 @@ pub(super) fn free_port() -> u16 {
 }
 
 /// Waits for a command.
-pub(super) fn done(child: Child) -> Done {
+pub(super) fn done(child: Process) -> Done {
     let output = child.wait_with_output().expect("it ends");
     Done {
         code: output.status.code().unwrap_or(-1),
@@ -141,27 +139,17 @@ pub(super) fn done(child: Child) -> Done {
 }
 
 /// A command that runs until it is stopped; killed if the test fails.
-pub(super) struct Running(Option<Child>);
+pub(super) struct Running(Process);
 
 impl Running {
-    pub(super) fn start(mut command: Command) -> Self {
-        Self(Some(command.spawn().expect("the binary runs")))
+    pub(super) fn start(mut command: Program) -> Self {
+        Self(command.spawn().expect("the binary runs"))
     }
 
     /// Stops it as Ctrl-C does.
-    pub(super) fn stop(mut self) -> Done {
-        let child = self.0.take().expect("is running");
-        signal(&child, "INT");
-        done(child)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+    pub(super) fn stop(self) -> Done {
+        self.0.signal("INT");
+        done(self.0)
     }
 }
 

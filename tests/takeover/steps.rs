@@ -29,7 +29,7 @@ fn takes_over(place: &Place) -> Server {
     let mut command = hark(&place.data());
     command.args(["serve", "--listen", "127.0.0.1:0", "--unlimited", "--takeover", "--config"]);
     command.arg(place.root.join("hark.toml"));
-    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("runs");
+    let child = command.stdout(Stdio::null()).spawn().expect("runs");
     Server { child, address: String::new() }
 }
 
@@ -298,7 +298,7 @@ fn a_takeover_that_fails_after_maintenance_has_failed_changes_nothing() {
     }
     // A new server that cannot listen on its address.
     let mut command = hark(&place.data());
-    command.args(["serve", "--takeover", "--listen", "192.0.2.77:1"]).stderr(Stdio::null());
+    command.args(["serve", "--takeover", "--listen", "192.0.2.77:1"]);
     assert!(!command.output().expect("runs").status.success());
     ids.push(kept(&server.address, "goes on").expect("it goes on"));
     healthy(&server.address, "200");

@@ -10,7 +10,7 @@ fn gossip(node: &Node, more: &[&str]) -> (Option<i32>, String) {
     let mut command = hark(&data);
     command.args(["bench", "waku", "--url", &url, "--publish-by", "gossip"]);
     command.args(["--publishers", "5", "--messages", "200", "--payload-bytes", "100"]);
-    command.args(more).stderr(std::process::Stdio::piped());
+    command.args(more);
     let output = command.output().expect("the binary runs");
     let _ = std::fs::remove_dir_all(&data);
     let said = [output.stdout, output.stderr].concat();

@@ -161,7 +161,7 @@ fn who_would_serve_other_shelves_does_not_take_over() {
     let old = Node::on(data.clone(), &[]);
     let mut command = hark(&data);
     command.args(["serve", "--takeover", "--listen", "127.0.0.1:0"]);
-    let output = command.stderr(std::process::Stdio::piped()).output().expect("runs");
+    let output = command.output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr);
     let why = "it serves nostr, waku, and the new server would serve nostr";
     assert!(!output.status.success() && said.contains(why), "{said}");

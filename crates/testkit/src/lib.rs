@@ -1,5 +1,6 @@
 //! For tests and benches only: random records and queries, the contract every store must keep, a
-//! disk that loses what was not synced, a throwaway PostgreSQL and Citus, and an allocator that counts.
+//! disk that loses what was not synced, a throwaway PostgreSQL and Citus, Hark's binary whose log is
+//! watched for panics, and an allocator that counts.
 
 pub mod allocations;
 pub mod citus;
@@ -11,6 +12,7 @@ pub mod hidden;
 #[cfg(feature = "devp2p")]
 pub mod mail;
 pub mod postgres;
+pub mod program;
 pub mod random;
 pub mod sentences;
 #[cfg(feature = "toy")]

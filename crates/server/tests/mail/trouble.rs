@@ -1,6 +1,6 @@
 //! What peers do wrong, and that it troubles nobody else.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hark_archive::Query;
 use hark_codec::whisper::rlp::RlpItems;
@@ -159,19 +159,21 @@ async fn a_peer_without_a_status_or_a_protocol_is_disconnected() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_that_say_nothing_keep_nobody_out() {
-    let server = Mail::with(|config| config.server.unlimited = false).await;
+    let server = Mail::with(|config| {
+        config.server.unlimited = false;
+        // None is dropped for its silence.
+        config.peers.times.handshake = Duration::from_hours(1);
+    });
+    let server = server.await;
     let (_, at) = node(&server.enode);
     let mut silent = Vec::new();
     for _ in 0..1_000 {
         silent.push(TcpStream::connect(at).await.unwrap());
     }
-    let began = Instant::now();
     let mut client = MailClient::connect(&server.enode, WAKU).await;
     client.publish(&[of([1; 4], NOW_S, "there is room")]).await;
     let (answer, _) = ask(&mut client, &mail(&wanted(), &[])).await;
     assert_eq!(answer.envelopes.len(), 1);
-    // Not by waiting until they are dropped for their silence.
-    assert!(began.elapsed() < Duration::from_secs(4));
     // The oldest were closed.
     let closed = silent[0].read(&mut [0]).await;
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");

@@ -1,0 +1,298 @@
+//! Hark's binary as tests run it: what it logs is kept, and a panic in its log fails the test, whatever
+//! else the test looks at.
+//!
+//! A panic that nobody waits for is otherwise silent: a task of the server ends, the client gets an empty
+//! answer, and a test that asks something else passes.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// What the standard library writes when a thread panics.
+const PANIC: &str = "panicked at";
+/// The longest wait for a line of a log. Nothing that a test waits for takes so long.
+const PATIENCE: Duration = Duration::from_mins(2);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Lines of a log that are shown when a test fails.
+const SHOWN: usize = 30;
+
+/// Fails if a panic is in what a program has written.
+pub fn assert_no_panic(log: &str) {
+    let Some(at) = log.lines().position(|line| line.contains(PANIC)) else { return };
+    let around: Vec<&str> = log.lines().skip(at.saturating_sub(2)).take(SHOWN).collect();
+    let around = around.join("\n");
+    if std::thread::panicking() {
+        // A second panic would hide the first.
+        eprintln!("a panic is in the log:\n{around}");
+    } else {
+        panic!("a panic is in the log:\n{around}");
+    }
+}
+
+/// A command that runs the binary, without Hark's variables and with nothing to read.
+#[derive(Debug)]
+pub struct Program {
+    command: Command,
+    log: Option<File>,
+    is_deaf: bool,
+}
+
+impl Program {
+    /// A command without arguments.
+    pub fn new(binary: impl AsRef<OsStr>) -> Self {
+        let mut command = Command::new(binary);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("HARK_") {
+                command.env_remove(name);
+            }
+        }
+        command.stdin(Stdio::null());
+        Self { command, log: None, is_deaf: false }
+    }
+
+    /// Adds an argument.
+    pub fn arg(&mut self, arg: impl AsRef<OsStr>) -> &mut Self {
+        self.command.arg(arg);
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args<A: AsRef<OsStr>>(&mut self, args: impl IntoIterator<Item = A>) -> &mut Self {
+        self.command.args(args);
+        self
+    }
+
+    /// Sets a variable.
+    pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Sets variables.
+    pub fn envs<N: AsRef<OsStr>, V: AsRef<OsStr>>(
+        &mut self,
+        variables: impl IntoIterator<Item = (N, V)>,
+    ) -> &mut Self {
+        self.command.envs(variables);
+        self
+    }
+
+    /// Leaves a variable out.
+    pub fn env_remove(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
+        self.command.env_remove(name);
+        self
+    }
+
+    /// Has the program run as this user, and as the group with the same number.
+    pub fn as_user(&mut self, id: u32) -> &mut Self {
+        self.command.uid(id).gid(id);
+        self
+    }
+
+    /// Sets the directory in which the program runs.
+    pub fn current_dir(&mut self, folder: impl AsRef<Path>) -> &mut Self {
+        self.command.current_dir(folder);
+        self
+    }
+
+    /// Sets what the program reads.
+    pub fn stdin(&mut self, from: impl Into<Stdio>) -> &mut Self {
+        self.command.stdin(from);
+        self
+    }
+
+    /// Sets where its output goes. There is no such choice for its log.
+    pub fn stdout(&mut self, to: impl Into<Stdio>) -> &mut Self {
+        self.command.stdout(to);
+        self
+    }
+
+    /// Has the log appended to a file, which a test reads by its name.
+    pub fn log_to(&mut self, path: &Path) -> &mut Self {
+        let file = File::options().create(true).append(true).read(true).open(path);
+        self.log = Some(file.expect("a log"));
+        self
+    }
+
+    /// Sends the log where nobody reads it, for a test of that. Panics are not found then.
+    pub fn lose_log(&mut self, to: impl Into<Stdio>) -> &mut Self {
+        self.command.stderr(to);
+        self.is_deaf = true;
+        self
+    }
+
+    /// Starts the program.
+    pub fn spawn(&mut self) -> std::io::Result<Process> {
+        let log = match &self.log {
+            Some(log) => log.try_clone()?,
+            None => nameless()?,
+        };
+        let from = log.metadata()?.len();
+        if !self.is_deaf {
+            self.command.stderr(log.try_clone()?);
+        }
+        let child = self.command.spawn()?;
+        Ok(Process { child, log, from, passed: 0 })
+    }
+
+    /// Runs the program, and returns how it ended.
+    pub fn status(&mut self) -> std::io::Result<ExitStatus> {
+        self.spawn()?.wait()
+    }
+
+    /// Runs the program, and returns its output and its log.
+    pub fn output(&mut self) -> std::io::Result<Output> {
+        self.command.stdout(Stdio::piped());
+        self.spawn()?.wait_with_output()
+    }
+}
+
+/// A file for a log that ends with its last handle.
+fn nameless() -> std::io::Result<File> {
+    static LOGS: AtomicU32 = AtomicU32::new(0);
+    let number = LOGS.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("hark-log-{}-{number}", std::process::id()));
+    let log = File::options().create(true).truncate(false).append(true).read(true).open(&path)?;
+    // A process with the same id may have left one.
+    log.set_len(0)?;
+    fs::remove_file(path)?;
+    Ok(log)
+}
+
+/// The binary as it runs. Dropping this value kills the process, and fails if a panic is in its log.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    log: File,
+    /// Where the log of this process begins.
+    from: u64,
+    /// How much of it [`Process::wait_for_log`] has passed.
+    passed: usize,
+}
+
+impl Process {
+    /// What the process has logged so far.
+    pub fn log(&self) -> String {
+        let len = self.log.metadata().map_or(0, |of| of.len()).saturating_sub(self.from);
+        let mut bytes = vec![0; len as usize];
+        self.log.read_exact_at(&mut bytes, self.from).expect("a log is read");
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// What the process has logged behind the line that was waited for last.
+    pub fn rest_of_log(&self) -> String {
+        self.log().split_off(self.passed)
+    }
+
+    /// Waits until the log says this, behind the line that was waited for before. Returns the line.
+    pub fn wait_for_log(&mut self, said: &str) -> String {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            // Looked at before the log, so that the last lines count.
+            let has_ended = self.child.try_wait().expect("is ours").is_some();
+            let log = self.rest_of_log();
+            if let Some(at) = log.find(said) {
+                let from = log[..at].rfind('\n').map_or(0, |end| end + 1);
+                let to = log[at..].find('\n').map_or(log.len(), |end| at + end);
+                self.passed += to;
+                return log[from..to].to_owned();
+            }
+            assert!(!has_ended && Instant::now() < until, "the log is without {said:?}: {log}");
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill").args([&format!("-{name}"), &id]).status();
+        assert!(sent.expect("there is `kill`").success());
+    }
+
+    /// Waits for the end, and returns output and log.
+    pub fn wait_with_output(mut self) -> std::io::Result<Output> {
+        drop(self.child.stdin.take());
+        let mut stdout = Vec::new();
+        if let Some(mut from) = self.child.stdout.take() {
+            from.read_to_end(&mut stdout)?;
+        }
+        let status = self.child.wait()?;
+        Ok(Output { status, stdout, stderr: self.log().into_bytes() })
+    }
+
+    /// Waits for the end. `None` if the process has not ended by then.
+    pub fn wait_for_end(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let until = Instant::now() + patience;
+        loop {
+            let ended = self.child.try_wait().expect("is ours");
+            if ended.is_some() || Instant::now() > until {
+                return ended;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+impl Deref for Process {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.child
+    }
+}
+
+impl DerefMut for Process {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.child
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // SIGKILL; it may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        assert_no_panic(&self.log());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Program {
+        let mut program = Program::new("sh");
+        program.args(["-c", script]);
+        program
+    }
+
+    #[test]
+    fn a_panic_in_a_log_fails_the_test_that_started_the_process() {
+        let said = "thread 'main' panicked at src/main.rs:1:1:";
+        for end in ["exit 0", "sleep 100"] {
+            let failed = std::panic::catch_unwind(|| {
+                let mut process = shell(&format!("echo \"{said}\" >&2; {end}")).spawn().unwrap();
+                process.wait_for_log("panicked");
+            });
+            let why = failed.unwrap_err().downcast::<String>().unwrap();
+            assert!(why.contains(said), "{why}");
+        }
+        let mut process = shell("echo said >&2; echo said >&2; echo last >&2").spawn().unwrap();
+        assert_eq!(process.wait_for_log("aid"), "said");
+        process.wait_for_log("said");
+        process.wait().unwrap();
+        assert_eq!((process.rest_of_log().trim(), process.log().lines().count()), ("last", 3));
+        let output = shell("echo one; echo two >&2; exit 3").output().unwrap();
+        assert_eq!(
+            (output.status.code(), &output.stdout[..], &output.stderr[..]),
+            (Some(3), &b"one\n"[..], &b"two\n"[..])
+        );
+    }
+}
