@@ -231,6 +231,11 @@ impl Cluster {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
+    /// User and group of the server, if they are not those of this process.
+    pub(crate) fn user(&self) -> Option<(u32, u32)> {
+        self.user
+    }
+
     /// The port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
@@ -272,7 +277,13 @@ impl Cluster {
         command
     }
 
-    fn try_sql(&self, database: &str, sql: &str) -> Result<String, String> {
+    /// Makes a replica the primary, and returns once it takes writes.
+    pub fn promote(&self) {
+        self.sql("postgres", "SELECT pg_promote()");
+    }
+
+    /// Does the same as [`Cluster::sql`], and returns what `psql` says if it fails.
+    pub fn try_sql(&self, database: &str, sql: &str) -> Result<String, String> {
         let output = self
             .program("psql")
             .args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-d", &self.url(database), "-c", sql])
@@ -383,7 +394,7 @@ fn unprivileged(ours: &Path) -> Option<(u32, u32)> {
     Some(find("postgres").or_else(|| find("nobody")).expect("somebody who is not root"))
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("a port").port()
 }

@@ -1,0 +1,396 @@
+//! The commands as doors: each runs beside the servers of a world, as an operator types it.
+//!
+//! A command that means nothing on a store says so in words; it neither panics nor passes for done.
+
+use hark_testkit::postgres::Cluster;
+use serde_json::{Value, json};
+
+use crate::doors::Answer::{self, Own, Same};
+use crate::doors::{Door, command};
+use crate::fixture::{self, LAST_S, digits, event, id};
+use crate::http::get;
+use crate::lives::{fill_envelopes_table, fill_nostream};
+use crate::served::now_s;
+use crate::stores::StoreKind;
+use crate::world::{Node, PATIENCE, World, copy, number, program, run, wait_for};
+
+/// A filter of each network for the fixture, and the number of its records.
+const OF_FIXTURE: [(&str, &str); 3] = [
+    ("nostr", r#"{"until":1700000999}"#),
+    ("waku", r#"{"endTime":1700000999000000000}"#),
+    ("whisper", r#"{"from":1700000000,"to":1700000999}"#),
+];
+
+pub(crate) const COMMANDS: &[Door] = &[
+    command("serve", serve),
+    command("import", import),
+    command("export", export),
+    command("query", query),
+    command("count", count),
+    command("delete", delete),
+    command("explain", explain),
+    command("stats", stats),
+    command("healthz", |world| Same(world.hark(&["healthz", "--at", &world.reads().relay]).ok())),
+    command("reload", |world| Same(world.hark(&["reload"]).ok())),
+    command("config", config),
+    command("whisper enode", enode),
+    command("sync", sync),
+    command("stream", stream),
+    command("router", router),
+    command("copy", copy_to_files),
+    command("adopt nostream", adopt_nostream),
+    command("adopt strfry", adopt_strfry),
+    command("adopt nostr-rs-relay", adopt_nostr_rs_relay),
+    command("adopt mailserver", adopt_mailserver),
+    command("migrate", migrate),
+    command("backup", backup),
+    command("restore", restore),
+    command("compact", |world| only_files(world, &["compact"], None)),
+    command("check", |world| only_files(world, &["check"], Some("no faults"))),
+    command("rebuild", |world| {
+        world.hark(&["rebuild"]).refused();
+        Own
+    }),
+    command("salvage", |world| {
+        let to = world.root.join(format!("salvaged{}", number()));
+        world.hark(&["salvage", "--to", &to.to_string_lossy()]).refused();
+        Own
+    }),
+    command("cluster status", |world| on_cluster(world, &["status"], true)),
+    command("cluster standby", |world| on_cluster(world, &["standby"], true)),
+    command("cluster add", |world| on_cluster(world, &["add", "127.0.0.1:1", "--dry-run"], false)),
+    command("cluster drain", |world| {
+        on_cluster(world, &["drain", "127.0.0.1:1", "--dry-run"], false)
+    }),
+    command("cluster rebalance", |world| on_cluster(world, &["rebalance", "--dry-run"], true)),
+    command("cluster replace", |world| {
+        let args = ["replace", "127.0.0.1:1", "--with", "127.0.0.1:2", "--dry-run"];
+        on_cluster(world, &args, false)
+    }),
+    command("completions", |world| Same(world.hark(&["completions", "bash"]).ok())),
+    command("man", |world| {
+        let dir = world.root.join(format!("man{}", number()));
+        world.hark(&["man", &dir.to_string_lossy()]).ok();
+        assert!(dir.join("hark-serve.1").is_file());
+        Own
+    }),
+    command("help", |_| Same(run(program().args(["help", "serve"]), b"").ok())),
+];
+
+/// Commands that are no doors to an archive, and why.
+pub(crate) const NO_DOORS: [(&str, &str); 1] = [("bench", "it measures a server by its address")];
+
+/// Runs a command that is for archives in files.
+fn only_files(world: &World, args: &[&str], said: Option<&str>) -> Answer {
+    let done = world.hark(args);
+    if world.store.is_database() {
+        done.refused();
+    } else {
+        let text = done.ok();
+        assert!(said.is_none_or(|said| text.contains(said)), "{text}");
+    }
+    Own
+}
+
+/// Runs a command that is for Citus.
+fn on_cluster(world: &World, args: &[&str], succeeds: bool) -> Answer {
+    let done = world.hark(&[&["cluster"], args].concat());
+    if world.store == StoreKind::Citus && succeeds {
+        done.ok();
+    } else {
+        done.refused();
+    }
+    Own
+}
+
+/// One server at a time works on files, several on a database.
+fn serve(world: &World) -> Answer {
+    let beside = world.command_at(9, &[]);
+    if world.store.is_database() {
+        let mut node = Node::start(beside, &[]);
+        let found = get(&node.relay, "/healthz").ok();
+        node.process.signal("TERM");
+        let status = node.process.wait_for_end(PATIENCE).expect("it ends");
+        let log = node.process.log();
+        node.forget();
+        assert!(status.success() && found == "ok\n", "{status} {found}");
+        hark_testkit::program::assert_no_panic(&log);
+    } else {
+        let done = world.hark(&["serve", "--listen", "127.0.0.1:0"]);
+        assert!(done.refused().contains("holds the archive"));
+    }
+    Own
+}
+
+/// An event that no other call has made.
+fn fresh() -> String {
+    event(8, now_s(), 1, &[&["t", "command"]], &format!("by a command {}", number()))
+}
+
+fn import_event(world: &World) -> String {
+    let note = fresh();
+    let report = world.hark_fed(&["import", "--json"], note.as_bytes()).json();
+    assert_eq!(report["stored"], 1, "{report}");
+    id(&note)
+}
+
+fn import(world: &World) -> Answer {
+    let id = import_event(world);
+    let filter = json!({"ids": [id]}).to_string();
+    assert_eq!(world.hark(&["count", &filter]).ok(), "1\n");
+    let message =
+        fixture::kept("/import/1/a/proto", now_s() * 1_000_000_000, &number().to_string());
+    let envelope = json!({
+        "expiry": now_s() + 50, "ttl": 50, "topic": digits(&fixture::TOPICS[1]),
+        "data": "00", "nonce": number(),
+    });
+    for (network, line) in [("waku", message), ("whisper", envelope)] {
+        let file = world.file("line.jsonl", &line.to_string());
+        let args = ["import", "--json", "--network", network, &file];
+        let report = world.hark(&args).json();
+        assert_eq!(report["stored"], 1, "{network}: {report}");
+        assert_eq!(world.hark(&args).json()["stored"], 0, "{network}, again");
+    }
+    Own
+}
+
+fn export(world: &World) -> Answer {
+    let mut out = String::new();
+    for (network, _) in OF_FIXTURE {
+        let until = LAST_S.to_string();
+        out += &world.hark(&["export", "--network", network, "--until", &until]).ok();
+        let newest = ["export", "--network", network, "--newest-first", "--until", &until];
+        out += &world.hark(&newest).ok();
+    }
+    assert!(out.lines().count() > 200, "{out}");
+    Same(out)
+}
+
+fn query(world: &World) -> Answer {
+    let all = OF_FIXTURE.iter().map(|(network, filter)| {
+        let said = world.hark(&["query", "--network", network, filter]).ok();
+        assert!(said.lines().count() >= 30, "{network}: {said}");
+        said
+    });
+    Same(all.collect())
+}
+
+fn count(world: &World) -> Answer {
+    let all = OF_FIXTURE
+        .iter()
+        .map(|(network, filter)| world.hark(&["count", "--network", network, filter]).ok());
+    Same(all.collect())
+}
+
+fn delete(world: &World) -> Answer {
+    let filter = json!({"ids": [import_event(world)]}).to_string();
+    let shown = world.hark(&["delete", &filter]).ok();
+    let done = world.hark(&["delete", "--yes", "--json", &filter]).json();
+    assert_eq!(done["deleted"], 1, "{done}");
+    assert_eq!(world.hark(&["count", &filter]).ok(), "0\n");
+    Same(shown.lines().next().unwrap_or_default().to_owned())
+}
+
+fn explain(world: &World) -> Answer {
+    for (network, filter) in OF_FIXTURE {
+        let said = world.hark(&["explain", "--run", "--network", network, filter]).ok();
+        assert!(said.contains("plan: "), "{network}: {said}");
+        world.hark(&["explain", "--run", "--json", "--network", network, filter]).json();
+    }
+    Own
+}
+
+fn stats(world: &World) -> Answer {
+    for (network, _) in OF_FIXTURE {
+        let stats = world.hark(&["stats", "--json", "--network", network]).json();
+        assert_eq!(stats["server_running"], true, "{network}: {stats}");
+        assert!(stats["records"].as_u64() >= Some(30), "{network}: {stats}");
+        let text = world.hark(&["stats", "--network", network]).ok();
+        assert!(text.contains("up since"), "{network}: {text}");
+    }
+    Own
+}
+
+fn config(world: &World) -> Answer {
+    let config = world.config();
+    run(program().args(["config", "--check"]).arg(&config), b"").ok();
+    let shown = run(program().args(["config", "--show", "--config"]).arg(&config), b"").ok();
+    assert!(shown.contains("pow_min = 0"), "{shown}");
+    Same(run(program().arg("config"), b"").ok())
+}
+
+fn enode(world: &World) -> Answer {
+    let enode = world.hark(&["whisper", "enode"]).ok();
+    let key = world.writes().enode.split('@').next().expect("a key");
+    assert!(enode.contains(key), "{enode}");
+    Own
+}
+
+/// Publishes an event of its own kind to the helper, and returns its id and a filter for it.
+fn elsewhere(world: &World) -> (String, String) {
+    let topic = format!("elsewhere{}", number());
+    let note = event(7, now_s(), 1, &[&["t", &topic]], "from elsewhere");
+    let mut socket = crate::served::Socket::connect(world.helper().relay());
+    socket.say(&format!("[\"EVENT\",{note}]"));
+    let ok = socket.json();
+    assert_eq!(ok[2], true, "{ok}");
+    (id(&note), json!({"#t": [topic]}).to_string())
+}
+
+/// Waits until the archive has an event.
+fn wait_for_event(world: &World, id: &str) {
+    let filter = json!({"ids": [id]}).to_string();
+    wait_for("the event came over", || world.hark(&["count", &filter]).ok() == "1\n");
+}
+
+fn sync(world: &World) -> Answer {
+    let (id, filter) = elsewhere(world);
+    let url = format!("ws://{}", world.helper().relay());
+    let report = world.hark(&["sync", &url, "--filter", &filter, "--dir", "both", "--json"]).json();
+    assert_eq!(report["down"]["stored"], 1, "{report}");
+    wait_for_event(world, &id);
+    Own
+}
+
+/// Runs a command that goes on until it is stopped, and returns once the event is there.
+fn until_there(world: &World, args: &[&str], id: &str) {
+    let mut process = world.command(args).spawn().expect("the binary runs");
+    wait_for_event(world, id);
+    process.signal("INT");
+    let status = process.wait_for_end(PATIENCE).expect("it ends");
+    assert!(status.success(), "{status}: {}", process.log());
+}
+
+fn stream(world: &World) -> Answer {
+    let (id, filter) = elsewhere(world);
+    let url = format!("ws://{}", world.helper().relay());
+    until_there(world, &["stream", &url, "--filter", &filter], &id);
+    Own
+}
+
+fn router(world: &World) -> Answer {
+    let (id, filter) = elsewhere(world);
+    let filter: Value = serde_json::from_str(&filter).expect("JSON");
+    let file = format!(
+        "[streams.one]\ndir = \"down\"\nurls = [\"ws://{}\"]\nfilter = {{ \"#t\" = [{}] }}\n",
+        world.helper().relay(),
+        filter["#t"][0]
+    );
+    let file = world.file("router.toml", &file);
+    world.hark(&["router", &file, "--check"]).ok();
+    until_there(world, &["router", &file], &id);
+    Own
+}
+
+fn copy_to_files(world: &World) -> Answer {
+    let to = world.root.join(format!("copy{}", number())).to_string_lossy().into_owned();
+    let from = match &world.backing {
+        Some(backing) => backing.url(&backing.name),
+        None => world.data(0).to_string_lossy().into_owned(),
+    };
+    let mut out = String::new();
+    for (network, filter) in OF_FIXTURE {
+        let args = ["copy", "--json", "--network", network, "--from", &from, "--to", &to];
+        run(program().args(args), b"").json();
+        let args = ["query", "--network", network, filter, "--data", &to];
+        out += &run(program().args(args), b"").ok();
+    }
+    Same(out)
+}
+
+fn adopt_nostream(world: &World) -> Answer {
+    let (database, aside) = (Cluster::shared().database("assemblynostream"), world.aside());
+    fill_nostream(&world.root, &database);
+    let run = |args: &[&str]| run(&mut aside(args), b"");
+    let done = run(&["adopt", "nostream", &database.url, "--verify", "--json"]).json();
+    assert_eq!(done["ids"]["clean"], true, "{done}");
+    Same(run(&["export"]).ok())
+}
+
+fn adopt_strfry(world: &World) -> Answer {
+    let aside = world.aside();
+    let packed = include_bytes!("../moving/strfry/data.mdb.zst");
+    let dir = world.root.join(format!("strfry{}", number()));
+    std::fs::create_dir_all(&dir).expect("is made");
+    let bytes = zstd::decode_all(&packed[..]).expect("is whole");
+    std::fs::write(dir.join("data.mdb"), bytes).expect("is written");
+    let dir = dir.to_string_lossy();
+    let done = run(&mut aside(&["adopt", "strfry", &dir, "--json"]), b"");
+    // Some of its events are meant to stay behind.
+    assert!([0, 1].contains(&done.code), "{done:?}");
+    let export = run(&mut aside(&["export"]), b"").ok();
+    assert!(!export.is_empty());
+    Same(export)
+}
+
+fn adopt_nostr_rs_relay(world: &World) -> Answer {
+    let aside = world.aside();
+    let file = world.root.join(format!("relay{}.db", number()));
+    let database = rusqlite::Connection::open(&file).expect("opens");
+    let table = "PRAGMA user_version = 18; CREATE TABLE event (id INTEGER PRIMARY KEY, event_hash BLOB \
+                 NOT NULL, first_seen INTEGER NOT NULL, created_at INTEGER NOT NULL, expires_at INTEGER, \
+                 author BLOB NOT NULL, delegated_by BLOB, kind INTEGER NOT NULL, hidden INTEGER, content \
+                 TEXT NOT NULL);";
+    database.execute_batch(table).expect("is made");
+    for line in fixture::events() {
+        let event: Value = serde_json::from_str(&line).expect("JSON");
+        let bytes = |name: &str| {
+            let mut out = Vec::new();
+            hark_codec::hex::decode_into(event[name].as_str().expect("text").as_bytes(), &mut out);
+            out
+        };
+        let insert = "INSERT INTO event (event_hash, first_seen, created_at, author, kind, hidden, content) \
+                      VALUES (?1, ?2, ?2, ?3, ?4, 0, ?5)";
+        let (at, kind) = (event["created_at"].as_i64(), event["kind"].as_i64());
+        let values = rusqlite::params![bytes("id"), at, bytes("pubkey"), kind, line];
+        database.execute(insert, values).expect("is put");
+    }
+    drop(database);
+    run(&mut aside(&["adopt", "nostr-rs-relay", &file.to_string_lossy(), "--json"]), b"").json();
+    Same(run(&mut aside(&["export"]), b"").ok())
+}
+
+fn adopt_mailserver(world: &World) -> Answer {
+    let (database, aside) = (Cluster::shared().database("assemblymail"), world.aside());
+    fill_envelopes_table(&database);
+    let done = run(&mut aside(&["adopt", "mailserver", &database.url, "--verify", "--json"]), b"");
+    let done = done.json();
+    assert_eq!(done["stored"], 30, "{done}");
+    Same(run(&mut aside(&["export", "--network", "whisper"]), b"").ok())
+}
+
+fn migrate(world: &World) -> Answer {
+    for (network, _) in OF_FIXTURE {
+        for action in ["status", "up"] {
+            let done = world.hark(&["migrate", action, "--network", network]);
+            if world.store.is_database() {
+                done.ok();
+            } else {
+                done.refused();
+            }
+        }
+    }
+    Own
+}
+
+fn backup(world: &World) -> Answer {
+    let to = world.root.join(format!("backup{}", number()));
+    only_files(world, &["backup", &to.to_string_lossy()], None)
+}
+
+fn restore(world: &World) -> Answer {
+    if world.store.is_database() {
+        let nothing = world.root.join("no-backup");
+        world.hark(&["restore", &nothing.to_string_lossy()]).refused();
+        return Own;
+    }
+    let from = world.root.join(format!("backup{}", number()));
+    world.hark(&["backup", &from.to_string_lossy()]).ok();
+    let moved = world.root.join(format!("moved{}", number()));
+    copy(&from, &moved);
+    let data = world.root.join(format!("restored{}", number())).to_string_lossy().into_owned();
+    run(program().args(["--data", &data, "restore", &moved.to_string_lossy()]), b"").ok();
+    let found = run(program().args(["--data", &data, "count", OF_FIXTURE[0].1]), b"").ok();
+    assert_eq!(found, world.hark(&["count", OF_FIXTURE[0].1]).ok());
+    Own
+}

@@ -1,0 +1,238 @@
+//! The lives: how an archive has come to be what is asked, and what happens to it meanwhile.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use hark_codec::whisper::HistoryCursor;
+use hark_testkit::postgres::{Cluster, Database};
+
+use crate::fixture::{self, digits};
+use crate::http::get;
+use crate::stores::StoreKind;
+use crate::world::{Node, PATIENCE, World, number, program, run, wait_for};
+
+/// A life of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Made by this version, and served.
+    Fresh,
+    /// Brought over from other servers' databases.
+    Adopted,
+    /// Of an earlier version's format.
+    Upgraded,
+    /// What it depends on has been killed while it was served.
+    FailedOver,
+    /// Another process has taken the place of the one that served it.
+    TakenOver,
+    /// Its servers end while they are asked.
+    ShutDown,
+}
+
+use Life::{Adopted, FailedOver, Fresh, ShutDown, TakenOver, Upgraded};
+
+/// All lives.
+pub(crate) const LIVES: [Life; 6] = [Fresh, Adopted, Upgraded, FailedOver, TakenOver, ShutDown];
+
+impl Life {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Fresh => "fresh",
+            Adopted => "adopted",
+            Upgraded => "upgraded",
+            FailedOver => "failed over",
+            TakenOver => "taken over",
+            ShutDown => "at shutdown",
+        }
+    }
+
+    /// Why a store has no such life.
+    pub(crate) fn missing(self, store: StoreKind) -> Option<&'static str> {
+        match (self, store) {
+            (Upgraded, StoreKind::Citus) => Some("its tables have one migration so far"),
+            (FailedOver, StoreKind::Citus) => Some("tests/cluster/lost.rs loses its nodes"),
+            _ => None,
+        }
+    }
+
+    /// Makes an archive that has had this life so far, and serves it.
+    pub(crate) fn world(self, store: StoreKind) -> World {
+        let mut world = World::empty(store, self == FailedOver);
+        match self {
+            Adopted => adopt(&world),
+            _ => world.fill(),
+        }
+        if self == Upgraded {
+            make_old(&world);
+        }
+        world.serve();
+        match self {
+            FailedOver => fail_over(&mut world),
+            TakenOver => take_over(&mut world),
+            _ => {}
+        }
+        world
+    }
+}
+
+/// Has `hark bench nostream` fill a database with the fixture's events.
+pub(crate) fn fill_nostream(root: &Path, database: &Database<'_>) {
+    let file = root.join(format!("events{}.jsonl", number()));
+    let lines = fixture::events().join("\n") + "\n";
+    std::fs::write(&file, lines).expect("is written");
+    let file = file.to_string_lossy();
+    run(program().args(["bench", "nostream", &file, &database.url, "--replace"]), b"").ok();
+}
+
+/// Fills a table as status-go makes it with the fixture's envelopes.
+pub(crate) fn fill_envelopes_table(database: &Database<'_>) {
+    let mut sql = String::from(
+        "CREATE TABLE envelopes (id BYTEA NOT NULL UNIQUE, data BYTEA NOT NULL, topic BYTEA NOT NULL, \
+         bloom BIT(512) NOT NULL);",
+    );
+    fixture::each_envelope(|of| {
+        let place = HistoryCursor { sent: of.sent(), hash: of.hash() };
+        let (key, topic) = (digits(&place.bytes()), digits(&of.topic));
+        let mut rlp = Vec::new();
+        of.write(&mut rlp);
+        let rlp = digits(&rlp);
+        let _ = write!(
+            sql,
+            "INSERT INTO envelopes VALUES ('\\x{key}', '\\x{rlp}', '\\x{topic}', 0::bit(512));"
+        );
+    });
+    database.sql(&sql);
+}
+
+fn adopt(world: &World) {
+    let nostream = Cluster::shared().database("adoptednostr");
+    fill_nostream(&world.root, &nostream);
+    world.hark(&["adopt", "nostream", &nostream.url]).ok();
+    let mail = Cluster::shared().database("adoptedmail");
+    fill_envelopes_table(&mail);
+    world.hark(&["adopt", "mailserver", &mail.url]).ok();
+    world.import("waku", &fixture::messages());
+}
+
+/// Puts an archive back into an earlier format.
+fn make_old(world: &World) {
+    let Some(backing) = &world.backing else { return old_segments(world) };
+    for shelf in ["nostr", "waku", "whisper"] {
+        // Back to the first migration, as its later ones only add to it.
+        backing.primary().sql(
+            &backing.name,
+            &format!(
+                "SET search_path = hark_{shelf};
+                 DROP TRIGGER refuse_earlier_versions ON state;
+                 DROP FUNCTION refuse_earlier_versions();
+                 DROP TABLE word, worded, label_value, listed_label, line, retired;
+                 ALTER TABLE state DROP COLUMN texts, DROP COLUMN words_seq, DROP COLUMN line;
+                 DELETE FROM migration WHERE number > 1"
+            ),
+        );
+    }
+}
+
+/// Makes segments, and writes each as the version before words wrote it: without the last two sections.
+fn old_segments(world: &World) {
+    world.hark(&["compact"]).ok();
+    for shelf in ["nostr", "waku", "whisper"] {
+        world.hark(&["compact", "--network", shelf]).ok();
+        let files = std::fs::read_dir(world.data(0).join(shelf).join("seg")).expect("is there");
+        let paths = files.map(|entry| entry.expect("is there").path());
+        let segments = paths.filter(|path| path.extension().is_some_and(|of| of == "seg"));
+        for path in segments.collect::<Vec<_>>() {
+            let bytes = std::fs::read(&path).expect("is read");
+            assert_eq!(
+                &bytes[..8],
+                b"HARKseg4",
+                "another format: say here how the one before it is"
+            );
+            let magic = b"HARKseg3";
+            let trailer = bytes.len() - (15 * 20 + 32);
+            let end = trailer + 13 * 20;
+            let table =
+                [&bytes[trailer..end], &bytes[trailer + 15 * 20..bytes.len() - 12]].concat();
+            let end = u64::from_le_bytes(bytes[end..end + 8].try_into().expect("8 bytes")) as usize;
+            let sum = crc32c::crc32c(&table).to_le_bytes();
+            let old = [&magic[..], &bytes[8..end], &table, &sum, magic].concat();
+            std::fs::write(path, old).expect("is written");
+        }
+    }
+}
+
+/// Kills what the archive depends on. Returns once the servers are well again.
+fn fail_over(world: &mut World) {
+    match &world.backing {
+        // The process itself, as there is nothing else.
+        None => {
+            let mut node = world.nodes.pop().expect("is served");
+            node.process.kill().expect("is killed");
+            node.process.wait().expect("has ended");
+            node.forget();
+            world.start(0, &[]);
+        }
+        Some(backing) => {
+            let primary = backing.primary();
+            if let Some(replica) = backing.replica() {
+                let there = "SELECT count(*) FROM hark_nostr.record";
+                let all = primary.sql(&backing.name, there);
+                wait_for("the replica has all", || replica.sql(&backing.name, there) == all);
+                primary.kill();
+                replica.promote();
+            } else {
+                primary.kill();
+                primary.start();
+            }
+        }
+    }
+    for node in &world.nodes {
+        // A server notices by a write or a question, not by itself.
+        wait_for("the server is well again", || {
+            let mut socket = crate::served::Socket::connect(&node.relay);
+            socket.say(r#"["COUNT","well",{"kinds":[1]}]"#);
+            socket.json()[0] == "COUNT" && get(&node.relay, "/healthz").status == 200
+        });
+    }
+}
+
+/// Another server takes the place of the first.
+fn take_over(world: &mut World) {
+    if world.store.is_database() {
+        // Beside it, on an archive that several may work on; then the first one ends.
+        let done = world.hark(&["serve", "--takeover", "--listen", "127.0.0.1:0"]);
+        assert!(done.refused().contains("several servers can work on one database"));
+        for at in 0..world.nodes.len() {
+            let new = Node::start(world.command_at(at + 5, &[]), &[]);
+            end(std::mem::replace(&mut world.nodes[at], new));
+        }
+    } else {
+        // The keys of its peers' doors are free once the old process has closed them.
+        world.start(0, &["--takeover"]);
+        end(world.nodes.remove(0));
+        let node = &mut world.nodes[0];
+        // It names the ports that the settings leave open as 0, and has others than the one before.
+        let open = || {
+            let info = get(&node.waku, "/info").json();
+            let list = info["listenAddresses"].as_array().cloned().unwrap_or_default();
+            list.iter().filter_map(|at| at.as_str().map(str::to_owned)).collect::<Vec<_>>()
+        };
+        wait_for("peers can connect", || {
+            open().len() == 2 && !get(&node.waku, "/info").text().contains("/tcp/0/")
+        });
+        let mut peers = open();
+        peers.sort_by_key(|at| at.contains("/ws"));
+        node.peers = peers;
+    }
+}
+
+/// Ends a server that another one has replaced.
+fn end(mut node: Node) {
+    if node.process.try_wait().expect("is ours").is_none() {
+        node.process.signal("TERM");
+    }
+    let status = node.process.wait_for_end(PATIENCE).expect("it ends");
+    let log = node.process.log();
+    node.forget();
+    assert!(status.success(), "it ends with {status}");
+    hark_testkit::program::assert_no_panic(&log);
+}

@@ -1,0 +1,321 @@
+//! The doors that speak with other nodes: Waku's by libp2p, whose other side is a second Hark with an archive
+//! in files, and Whisper's by devp2p, whose other side is a client of mail servers.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use hark_codec::crypto::keccak256;
+use hark_codec::whisper::rlp::RlpItems;
+use hark_codec::whisper::{Bloom, Completion, HistoryRequest};
+use hark_testkit::disk::scratch;
+use hark_testkit::mail::{
+    MailClient, SHH, WAKU, list, new_key, number as rlp_number, packet, request, status, string,
+};
+use hark_testkit::program::Program;
+use serde_json::{Value, json};
+
+use crate::doors::Answer::{self, Own, Same};
+use crate::fixture::{self, FIRST_S, LAST_S, digits};
+use crate::http::{ask, get};
+use crate::served::now_s;
+use crate::world::{Node, World, number, program, run, wait_for};
+
+/// The password that mail servers have if none is set.
+const PASSWORD: &str = "status-offline-inbox";
+/// Only the helper has this message at first.
+const HELPERS: &str = "/helper/1/chat/proto";
+
+/// The key of each helper, and the address by which worlds know its id. Nobody is at that address: a helper
+/// connects by itself.
+static IDENTITY: LazyLock<(String, String)> = LazyLock::new(|| {
+    let root = scratch(&format!("assembly-identity-{}", number()));
+    std::fs::create_dir_all(&root).expect("is made");
+    let node = Node::start(command(&root, ""), &[]);
+    let id = node.peers[0].rsplit('/').next().expect("an id").to_owned();
+    node.forget();
+    let key = std::fs::read_to_string(root.join("data/waku.key")).expect("is there");
+    // What is left behind in the temporary directory harms nobody.
+    let _ = std::fs::remove_dir_all(&root);
+    (key, format!("/ip4/127.0.0.1/tcp/1/p2p/{id}"))
+});
+
+/// The address by which worlds know the id of their helper.
+pub(crate) fn helpers_address() -> &'static str {
+    &IDENTITY.1
+}
+
+/// A command on a helper's archive. `more`: further settings of Waku.
+fn command(root: &Path, more: &str) -> Program {
+    let settings = format!(
+        "[waku]\nserve = true\nrest = \"127.0.0.1:0\"\nrest_any_peer = true\n\
+         rest_admin = true\nforward = \"always\"\n\
+         listen = [\"/ip4/127.0.0.1/tcp/0\", \"/ip4/127.0.0.1/tcp/0/ws\"]\n{more}\
+         [whisper]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = \"127.0.0.1:0\"\n"
+    );
+    let config = root.join("hark.toml");
+    std::fs::write(&config, settings).expect("is written");
+    let mut command = program();
+    command.arg("--data").arg(root.join("data")).arg("--config").arg(&config);
+    command
+}
+
+/// Another node, connected with a world's.
+pub(crate) struct Helper {
+    node: Option<Node>,
+    root: PathBuf,
+    /// The time of the message that only it had.
+    at: u64,
+}
+
+impl Helper {
+    pub(crate) fn start(world: &World) -> Self {
+        let root = scratch(&format!("assembly-helper-{}", number()));
+        std::fs::create_dir_all(&root).expect("is made");
+        let data = root.join("data");
+        std::fs::create_dir_all(&data).expect("is made");
+        let key = data.join("waku.key");
+        std::fs::write(&key, &IDENTITY.0).expect("is written");
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("is ours");
+        let more = format!(
+            "stores = [\"{}\"]\nresume_max_s = 0\nsync_every_s = 1\nsync_jitter_s = 0\n",
+            world.reads().peers[0]
+        );
+        let at = (now_s() - 100) * 1_000_000_000;
+        let line = fixture::kept(HELPERS, at, "of the helper").to_string();
+        let mut import = command(&root, &more);
+        run(import.args(["import", "--network", "waku"]), line.as_bytes()).ok();
+        let node = Node::start(command(&root, &more), &[]);
+        Self { node: Some(node), root, at }
+    }
+
+    fn node(&self) -> &Node {
+        self.node.as_ref().expect("runs")
+    }
+
+    /// Host and port of its relay.
+    pub(crate) fn relay(&self) -> &str {
+        &self.node().relay
+    }
+
+    fn id(&self) -> String {
+        self.node().peers[0].rsplit('/').next().expect("an id").to_owned()
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        if let Some(node) = self.node.take() {
+            node.forget();
+        }
+        // What is left behind in the temporary directory harms nobody.
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+/// The helper, once it is connected with the node that is asked.
+fn connected(world: &World) -> &Helper {
+    let helper = world.helper();
+    wait_for("the nodes are connected", || {
+        let peers = get(&world.reads().waku, "/admin/v1/peers/connected").json();
+        peers.to_string().contains(&helper.id())
+    });
+    helper
+}
+
+pub(crate) fn dialled(world: &World) -> Answer {
+    let helper = connected(world);
+    let body = json!([helper.node().peers[1]]).to_string();
+    let json = [("Content-Type", "application/json")];
+    let reply = ask(&world.reads().waku, "POST", "/admin/v1/peers", &json, body.as_bytes());
+    let listed = get(&world.reads().waku, "/admin/v1/peers").ok();
+    assert!(listed.contains(&helper.id()), "{listed}");
+    Same(format!("{} {}", reply.status, reply.text()))
+}
+
+pub(crate) fn one(world: &World) -> Answer {
+    let id = connected(world).id();
+    let peer = get(&world.reads().waku, &format!("/admin/v1/peer/{id}"));
+    assert_eq!(peer.status, 200, "{}", peer.text());
+    assert_eq!(peer.json()["connected"], "Connected");
+    let nobody = get(&world.reads().waku, "/admin/v1/peer/nobody");
+    Same(format!("{} {}", nobody.status, nobody.text()))
+}
+
+pub(crate) fn listed(world: &World, which: &str) -> Answer {
+    let helper = connected(world);
+    // Which shards a peer serves is said after it is connected.
+    wait_for(which, || {
+        let peers = get(&world.reads().waku, &format!("/admin/v1/peers/{which}"));
+        peers.status == 200 && peers.text().contains(&helper.id())
+    });
+    Own
+}
+
+pub(crate) fn by_shard(world: &World, which: &str) -> Answer {
+    connected(world);
+    let reply = get(&world.reads().waku, &format!("/admin/v1/peers/{which}"));
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.json();
+    Own
+}
+
+/// A message that is not stored goes from one to the other, and back.
+pub(crate) fn gossiped(world: &World) -> Answer {
+    let helper = connected(world);
+    let topic = format!("/gossip{}/1/chat/proto", number());
+    let list = json!([topic]).to_string();
+    let json = [("Content-Type", "application/json")];
+    for (from, to) in [(world.reads(), helper.node()), (helper.node(), world.reads())] {
+        let path = "/relay/v1/auto/subscriptions";
+        assert_eq!(ask(&to.waku, "POST", path, &json, list.as_bytes()).ok(), "OK");
+        let poll = format!("/relay/v1/auto/messages/{}", topic.replace('/', "%2F"));
+        // Gossip needs a second to find who listens.
+        wait_for("a message gets through", || {
+            let at = now_s() * 1_000_000_000 + u64::from(number());
+            let mut message = fixture::message(&topic, at, "passing");
+            message["ephemeral"] = json!(true);
+            let body = message.to_string();
+            let path = "/relay/v1/auto/messages";
+            assert_eq!(ask(&from.waku, "POST", path, &json, body.as_bytes()).ok(), "OK");
+            get(&to.waku, &poll).ok() != "[]"
+        });
+        assert_eq!(ask(&to.waku, "DELETE", path, &json, list.as_bytes()).ok(), "OK");
+    }
+    Own
+}
+
+/// The helper asks for the fixture by the store protocol, by TCP and by WebSocket.
+pub(crate) fn asked_by_peer(world: &World) -> Answer {
+    let helper = connected(world);
+    let mut out = String::new();
+    for peer in &world.reads().peers {
+        for more in ["pageSize=100", "pageSize=7&ascending=false"] {
+            let path = format!(
+                "/store/v3/messages?startTime={FIRST_S}000000000&endTime={LAST_S}000000000\
+                 &includeData=true&{more}&peerAddr={}",
+                peer.replace('/', "%2F")
+            );
+            out = out + &get(&helper.node().waku, &path).ok() + "\n";
+        }
+    }
+    Same(out)
+}
+
+/// What only one of two nodes had, both have after they compared.
+pub(crate) fn reconciled(world: &World) -> Answer {
+    let helper = connected(world);
+    let at = (now_s() - 50) * 1_000_000_000 + u64::from(number());
+    let line = fixture::kept(HELPERS, at, "of the world").to_string();
+    world.hark_fed(&["import", "--network", "waku"], line.as_bytes()).ok();
+    let has = |node: &Node, at: u64| {
+        let page = get(&node.waku, &format!("/store/v3/messages?startTime={at}&endTime={at}"));
+        page.json()["messages"].as_array().is_some_and(|found| found.len() == 1)
+    };
+    wait_for("the node has the helper's message", || has(world.reads(), helper.at));
+    wait_for("the helper has the node's message", || has(helper.node(), at));
+    Own
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// The fixture's envelopes as a request for history.
+fn wanted() -> HistoryRequest<'static> {
+    HistoryRequest {
+        lower: FIRST_S as u32,
+        upper: LAST_S as u32,
+        bloom: Some(Bloom::FULL),
+        batch: true,
+        ..HistoryRequest::default()
+    }
+}
+
+/// Asks page by page, and returns the envelopes as text.
+async fn all_pages(client: &mut MailClient, wanted: HistoryRequest<'_>) -> String {
+    let (mut wanted, mut out) = (wanted, String::new());
+    loop {
+        let mut payload = Vec::new();
+        wanted.write(std::iter::empty(), &mut payload);
+        let asked = request(&payload, PASSWORD, Some(&new_key()), now_s() as u32);
+        let answer = client.ask(&asked).await;
+        for envelope in &answer.envelopes {
+            out = out + &digits(envelope) + "\n";
+        }
+        match Completion::parse(&answer.completion).expect("an end") {
+            Completion::Done { cursor: Some(cursor), .. } => wanted.cursor = Some(cursor),
+            Completion::Done { cursor: None, .. } => return out,
+            Completion::Failed { text, .. } => panic!("it fails: {text}"),
+        }
+    }
+}
+
+/// Waits until a node's history has an envelope.
+fn wait_for_envelope(world: &World, envelope: &[u8]) {
+    let hash = format!("0x{}", digits(&keccak256(envelope)));
+    let headers = [("Content-Type", "application/json"), ("Accept", "application/json")];
+    let request = json!({"from": now_s() - 1_000}).to_string();
+    wait_for("the envelope is in the history", || {
+        let addr = &world.reads().whisper;
+        let reply = ask(addr, "POST", "/whisper/messages", &headers, request.as_bytes());
+        reply.text().contains(&hash)
+    });
+}
+
+pub(crate) fn mail_of_geth(world: &World) -> Answer {
+    let envelope = fixture::envelope(now_s(), format!("shh {}", number()).as_bytes());
+    let out = runtime().block_on(async {
+        let mut poster = MailClient::connect(&world.writes().enode, SHH).await;
+        poster.publish(std::slice::from_ref(&envelope)).await;
+        // Packets of a peer are taken one after the other: the envelope is durable once this is answered.
+        all_pages(&mut poster, wanted()).await;
+        let mut reader = MailClient::connect(&world.reads().enode, SHH).await;
+        all_pages(&mut reader, HistoryRequest { batch: false, ..wanted() }).await
+    });
+    wait_for_envelope(world, &envelope);
+    Same(out)
+}
+
+pub(crate) fn mail_of_status(world: &World) -> Answer {
+    let envelope = fixture::envelope(now_s(), format!("waku {}", number()).as_bytes());
+    let out = runtime().block_on(async {
+        let mut poster = MailClient::connect(&world.writes().enode, WAKU).await;
+        poster.publish(std::slice::from_ref(&envelope)).await;
+        while poster.receive().await.expect("an answer").0 != packet::BATCH_ACKNOWLEDGED {}
+        let mut reader = MailClient::connect(&world.reads().enode, WAKU).await;
+        all_pages(&mut reader, HistoryRequest { limit: 4, ..wanted() }).await
+    });
+    wait_for_envelope(world, &envelope);
+    Same(out)
+}
+
+/// A mail server that is trusted fetches all envelopes.
+pub(crate) fn mail_synced(world: &World) -> Answer {
+    let (from, to) = (rlp_number(FIRST_S), rlp_number(LAST_S));
+    let bloom = string(&Bloom::FULL.0);
+    let asked = list(&[&from, &to, &bloom, &rlp_number(100), &string(b"")]);
+    let got: Vec<Value> = runtime().block_on(async {
+        let client = MailClient::greet(&world.reads().enode, SHH, &fixture::trusted()).await;
+        let mut client = client.expect("connects");
+        client.send(packet::STATUS, &status(SHH)).await;
+        assert_eq!(client.receive().await.expect("a packet").0, packet::STATUS);
+        client.send(packet::SYNC_REQUEST, &asked).await;
+        let mut got = Vec::new();
+        loop {
+            let (code, part) = client.receive().await.expect("a packet");
+            assert_eq!(code, packet::SYNC_RESPONSE);
+            let mut items = RlpItems::of_list(&part).expect("a list");
+            let mut envelopes = items.list().expect("a list");
+            while !envelopes.is_empty() {
+                got.push(json!(digits(envelopes.raw().expect("an envelope"))));
+            }
+            items.bytes().expect("a cursor");
+            if items.flag().expect("a flag") {
+                return got;
+            }
+        }
+    });
+    assert_eq!(got.len(), 30);
+    Same(json!(got).to_string())
+}

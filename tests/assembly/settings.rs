@@ -1,0 +1,495 @@
+//! Each documented setting is started once at its default, at its least, at its most and at an odd value, from
+//! a file, from the environment and by a reload.
+//!
+//! A value is taken, and then the server answers and ends as it should; or it is refused, and then the setting
+//! is named. Nothing panics or hangs.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use hark_testkit::disk::scratch;
+use hark_testkit::postgres::Cluster;
+use hark_testkit::program::Process;
+
+use crate::http::{self, get};
+use crate::world::{PATIENCE, number, program, run, tail};
+
+/// Settings that are no numbers: section and name, then the least, the most and an odd value, as TOML. A list
+/// that ends with `…` is repeated to its most.
+const WORDS: &[(&str, &str, [&str; 3])] = &[
+    ("server", "listen", ["\"127.0.0.1:0\"", "\"0.0.0.0:0\"", "\"127.0.0.2:0\""]),
+    ("server", "metrics_listen", ["\"\"", "\"0.0.0.0:0\"", "\"127.0.0.1:0\""]),
+    ("server", "metrics_allow", ["[]", "[\"0.0.0.0/0\", \"::/0\"]", "[\"127.0.0.1\"]"]),
+    ("server", "trusted_proxies", ["[]", "[\"0.0.0.0/0\", \"::/0\"]", "[\"192.0.2.7\"]"]),
+    ("server", "proxy_header", ["\"forwarded\"", "\"x-forwarded-for\"", "\"x-real-ip\""]),
+    ("archive", "data", ["\"d\"", "\"a/b/c/d/e/f\"", "\"with blanks and ü\""]),
+    ("archive", "store", ["\"embedded\"", "DATABASE", "\"mysql://x\""]),
+    ("postgres", "read_url", ["\"\"", "DATABASE", "\"postgres://nobody@127.0.0.1:1/none\""]),
+    ("postgres", "migrate", ["false", "true", "\"perhaps\""]),
+    ("privacy", "kinds", ["[]", "[0, \"1-65535\"]", "[4]"]),
+    ("policy", "allow_addresses", ["[]", "[\"0.0.0.0/0\", \"::/0\"]", "[\"127.0.0.0/8\"]"]),
+    ("policy", "deny_addresses", ["[]", "[\"0.0.0.0/0\"]", "[\"192.0.2.0/24\"]"]),
+    ("policy", "allow_keys", ["[]", KEYS, "[\"@missing.txt\"]"]),
+    ("policy", "addressed_kinds", ["[]", "[\"0-65535\"]", "[1059]"]),
+    ("policy", "open_kinds", ["[]", "[\"0-65535\"]", "[3]"]),
+    ("policy", "deny_keys", ["[]", KEYS, "[\"npub1x\"]"]),
+    ("policy", "allow_kinds", ["[]", "[\"0-65535\"]", "[1]"]),
+    ("policy", "deny_kinds", ["[]", "[\"0-65535\"]", "[\"7-3\"]"]),
+    ("policy", "allow_words", ["[]", "[\"a\", \"ü*\", \"*x*\"]", "[\"\"]"]),
+    ("policy", "deny_words", ["[]", "[\"a\", \"ü*\", \"*x*\"]", "[\"*\"]"]),
+    ("search", "enabled", ["false", "true", "\"yes\""]),
+    ("search", "kinds", ["[]", "[\"0-65535\"]", "[1]"]),
+    (
+        "search",
+        "parts",
+        ["[]", "[\"content\", \"titles\", \"hashtags\", \"profiles\"]", "[\"all\"]"],
+    ),
+    ("info", "name", WORD),
+    ("info", "description", WORD),
+    ("info", "url", URL),
+    ("info", "other_urls", ["[]", "[\"ws://a.onion\", \"wss://b.example/c\"]", "[\"http://a\"]"]),
+    ("info", "pubkey", ["\"\"", KEY, "\"abc\""]),
+    ("info", "contact", WORD),
+    ("info", "icon", LINK),
+    ("info", "banner", LINK),
+    ("info", "terms_of_service", LINK),
+    ("retention", "erase_within", ["\"0s\"", "\"100y\"", "\"1s\""]),
+    ("retention", "spared_kinds", ["[]", "[\"0-65535\"]", "[5, 62]"]),
+    ("retention", "rules", ["[]", RULES, "[{ older_than = \"0d\" }]"]),
+    ("mirror", "store", ["\"\"", "\"mirror\"", "DATABASE"]),
+    ("waku", "serve", ["false", "true", "1"]),
+    ("waku", "rest", ["\"\"", "\"0.0.0.0:0\"", "\"127.0.0.1:0\""]),
+    ("waku", "rest_allow_origin", ORIGINS),
+    ("waku", "rest_hosts", ["[]", "[\"*\"]", "[\"waku.example\"]"]),
+    ("waku", "rest_any_peer", ["false", "true", "\"on\""]),
+    ("waku", "rest_admin", ["false", "true", "\"on\""]),
+    (
+        "waku",
+        "listen",
+        ["[]", "[\"/ip4/0.0.0.0/tcp/0\", \"/ip4/0.0.0.0/tcp/0/ws\"]", "[\"/ip4/127.0.0.1/udp/0\"]"],
+    ),
+    ("waku", "announce", ["[]", "[\"/dns4/node.example/tcp/443/wss\"]", "[\"node.example\"]"]),
+    ("waku", "peers", PEERS),
+    ("waku", "stores", PEERS),
+    ("waku", "shards", ["[]", "[0, 1, 2, 3, 4, 5, 6, 7]", "[7]"]),
+    ("waku", "forward", ["\"never\"", "\"always\"", "\"auto\""]),
+    (
+        "waku",
+        "protected_shards",
+        [
+            "[]",
+            "[\"3:02c6047f9441ed7d6d3045406e95c07cd85c778e4b8cef3ca7abac09b95c709ee5\"]",
+            "[\"3:04\"]",
+        ],
+    ),
+    ("waku", "retention", ["\"\"", "\"time:1;size:1GB;capacity:1\"", "\"age:1\""]),
+    ("whisper", "serve", ["false", "true", "1"]),
+    ("whisper", "rest", ["\"\"", "\"0.0.0.0:0\"", "\"127.0.0.1:0\""]),
+    ("whisper", "rest_allow_origin", ORIGINS),
+    ("whisper", "rest_hosts", ["[]", "[\"*\"]", "[\"mail.example\"]"]),
+    ("whisper", "listen", ["\"\"", "\"0.0.0.0:0\"", "\"127.0.0.1:0\""]),
+    ("whisper", "password", ["\"\"", "\"a very long password of many words, and ü\"", "\"x\""]),
+    ("whisper", "request_key", ["\"\"", KEY, "\"abc\""]),
+    ("whisper", "trusted", ["[]", ENODES, "[\"enode://ab@127.0.0.1:1\"]"]),
+    ("whisper", "pow_min", ["0.0", "1000000.0", "0.000001"]),
+    ("log", "level", ["\"off\"", "\"trace\"", "\"warn,hark_server=debug\""]),
+    ("log", "format", ["\"text\"", "\"json\"", "\"xml\""]),
+];
+
+const WORD: [&str; 3] = ["\"\"", "\"many words, \\\"quotes\\\", <b> and\\nlines, ü\"", "\"x\""];
+const URL: [&str; 3] = ["\"\"", "\"wss://relay.example/a/path\"", "\"relay.example\""];
+const LINK: [&str; 3] = ["\"\"", "\"https://relay.example/a.png?b=c\"", "\"no link\""];
+const KEY: &str = "\"7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e\"";
+const KEYS: &str = "[\"7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e\", \
+                    \"npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg\"]";
+const RULES: &str =
+    "[{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]";
+const ORIGINS: [&str; 3] = ["[]", "[\"*\"]", "[\"http://localhost:*\"]"];
+const PEERS: [&str; 3] = [
+    "[]",
+    "[\"/ip4/127.0.0.1/tcp/1/p2p/16Uiu2HAmPLe7Mzm8TsYUubgCAW1aJoeFScxrLj8ppHFivPo97bUZ\"]",
+    "[\"/ip4/127.0.0.1/tcp/1\"]",
+];
+const ENODES: &str = "[\"enode://79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8@127.0.0.1:1\"]";
+
+/// A setting as the program documents it, and the values that it is started with.
+struct Documented {
+    section: String,
+    key: String,
+    /// The default, the least, the most and an odd value.
+    values: [String; 4],
+}
+
+const NAMES: [&str; 4] = ["default", "least", "most", "odd"];
+
+/// The `key = value` lines of a configuration, by section and key. Lines may be commented out.
+fn lines(text: &str) -> Vec<(String, String, String)> {
+    let (mut found, mut section) = (Vec::new(), String::new());
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            name.clone_into(&mut section);
+        }
+        let line = line.strip_prefix('#').unwrap_or(line);
+        let Some((key, value)) = line.split_once(" = ") else { continue };
+        if key.chars().all(|c| c.is_ascii_lowercase() || c == '_') {
+            found.push((section.clone(), key.to_owned(), value.to_owned()));
+        }
+    }
+    found
+}
+
+/// All settings that `hark config` prints. `Err`: those that have no values in this file.
+fn documented() -> Result<Vec<Documented>, String> {
+    let defaults = lines(&run(program().arg("config"), b"").ok());
+    let bounds = |text: &str| -> BTreeMap<(String, String), String> {
+        lines(text).into_iter().map(|(section, key, value)| ((section, key), value)).collect()
+    };
+    let least = bounds(include_str!("../extremes/least.toml"));
+    let most = bounds(include_str!("../extremes/most.toml"));
+    let (mut all, mut missing) = (Vec::new(), Vec::new());
+    for (section, key, default) in defaults {
+        let name = (section.clone(), key.clone());
+        let values = match (least.get(&name), most.get(&name)) {
+            (Some(least), Some(most)) => {
+                let odd = if least.starts_with('[') { "[7, 11]".into() } else { odd(least, most) };
+                Some([default, least.clone(), most.clone(), odd])
+            }
+            _ => WORDS
+                .iter()
+                .find(|(of, known, _)| *of == section && *known == key)
+                .map(|(.., of)| [default, of[0].into(), of[1].into(), of[2].into()]),
+        };
+        match values {
+            Some(values) => all.push(Documented { section, key, values }),
+            None => missing.push(format!("[{section}] {key}")),
+        }
+    }
+    if !missing.is_empty() {
+        return Err(format!(
+            "write values for {} in tests/assembly/settings.rs",
+            missing.join(", ")
+        ));
+    }
+    if all.len() < 100 {
+        return Err(format!(
+            "only {} settings were found: how does `hark config` look now?",
+            all.len()
+        ));
+    }
+    Ok(all)
+}
+
+/// A number within bounds that nobody chooses.
+fn odd(least: &str, most: &str) -> String {
+    let number = |text: &str| text.parse::<u64>().expect("a number");
+    (number(least) + 6).min(number(most)).to_string()
+}
+
+/// Where a value is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    File,
+    Environment,
+    Reload,
+}
+
+/// One start, or one reload.
+struct Trial<'a> {
+    setting: &'a Documented,
+    value: usize,
+    origin: Origin,
+}
+
+/// How a trial ended.
+pub(crate) type Trialled = (String, Result<(), String>);
+
+impl Trial<'_> {
+    fn name(&self) -> String {
+        let Documented { section, key, values } = self.setting;
+        let (which, value) = (NAMES[self.value], &values[self.value]);
+        format!("[{section}] {key} at its {which} {value} from {:?}", self.origin).to_lowercase()
+    }
+}
+
+/// A folder of one server at a time, and the database that its settings may name.
+struct Bench {
+    root: PathBuf,
+    database: String,
+}
+
+impl Bench {
+    fn new(name: &str) -> Self {
+        let root = scratch(&format!("assembly-settings-{name}-{}", number()));
+        std::fs::create_dir_all(&root).expect("is made");
+        let database = format!("settings_{}", number());
+        Cluster::shared().sql("postgres", &format!("CREATE DATABASE {database}"));
+        Self { root, database }
+    }
+
+    fn url(&self) -> String {
+        Cluster::shared().url(&self.database)
+    }
+
+    fn value(&self, setting: &Documented, value: usize) -> String {
+        let value = &setting.values[value];
+        if value == "DATABASE" { format!("\"{}\"", self.url()) } else { value.clone() }
+    }
+
+    /// The configuration in which a section's doors are open, and one setting has a value.
+    fn config(set: Option<(&Documented, &str)>, networks: &[&str]) -> String {
+        let mut sections: BTreeMap<&str, BTreeMap<&str, String>> = BTreeMap::new();
+        for network in networks {
+            let of = sections.entry(network).or_default();
+            of.insert("serve", "true".into());
+            of.insert("rest", "\"127.0.0.1:0\"".into());
+            let listen =
+                if *network == "waku" { "[\"/ip4/127.0.0.1/tcp/0\"]" } else { "\"127.0.0.1:0\"" };
+            of.insert("listen", listen.into());
+        }
+        if let Some((setting, value)) = set {
+            sections.entry(&setting.section).or_default().insert(&setting.key, value.into());
+        }
+        let mut text = String::new();
+        for (section, settings) in sections {
+            let _ = writeln!(text, "[{section}]");
+            for (key, value) in settings {
+                let _ = writeln!(text, "{key} = {value}");
+            }
+        }
+        text
+    }
+
+    /// Starts a server with one setting, asks it, and ends it.
+    fn start(&self, trial: &Trial<'_>) -> Result<(), String> {
+        let setting = trial.setting;
+        let value = self.value(setting, trial.value);
+        let network = [setting.section.as_str()];
+        let networks = if ["waku", "whisper"].contains(&network[0]) { &network[..] } else { &[] };
+        let config = self.root.join("hark.toml");
+        let in_file = (trial.origin == Origin::File).then_some((setting, value.as_str()));
+        std::fs::write(&config, Self::config(in_file, networks)).expect("is written");
+        let mut command = program();
+        command.current_dir(&self.root).arg("serve").arg("--config").arg(&config);
+        // A flag would hide these settings.
+        if (setting.section.as_str(), setting.key.as_str()) != ("server", "listen")
+            || trial.value == 0
+        {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        if setting.section == "postgres" {
+            command.args(["--store", &self.url()]);
+        }
+        if trial.origin == Origin::Environment {
+            let name = format!("HARK_{}_{}", setting.section, setting.key).to_uppercase();
+            let text: toml::Table = format!("v = {value}").parse().expect("TOML");
+            // A text stands in the environment without its quotes.
+            command.env(name, text["v"].as_str().unwrap_or(&value));
+        }
+        let mut process = command.spawn().expect("the binary runs");
+        let ended = Self::asked(&mut process, &setting.key);
+        let log = process.log();
+        forget(process);
+        match log.lines().position(|line| line.contains("panicked at")) {
+            Some(at) => Err(log.lines().skip(at).take(2).collect::<Vec<_>>().join(" ")),
+            None => ended,
+        }
+    }
+
+    /// Waits for the server's first line, asks for its health, and ends it.
+    fn asked(process: &mut Process, key: &str) -> Result<(), String> {
+        let mut first = String::new();
+        let mut stdout = BufReader::new(process.stdout.take().expect("is piped"));
+        stdout.read_line(&mut first).expect("it says something");
+        let Some(addr) = first.trim().strip_prefix("listening on ws://") else {
+            let status = process.wait_for_end(PATIENCE).ok_or("it neither serves nor ends")?;
+            let log = process.log();
+            let is_named = log.contains(key) && status.code() == Some(2);
+            // Another program may have the default's port.
+            let is_taken = log.contains("Address already in use") || log.contains("in use");
+            return if is_named || is_taken {
+                Ok(())
+            } else {
+                Err(format!("{status}: {}", tail(&log)))
+            };
+        };
+        let addr = addr.replace("0.0.0.0", "127.0.0.1");
+        let begun = Instant::now();
+        // Some values refuse every client; none lets one wait.
+        let _ = http::try_ask(&addr, "GET", "/healthz", &[], b"");
+        if begun.elapsed() >= http::PATIENCE {
+            return Err("a request is neither answered nor refused".into());
+        }
+        process.signal("TERM");
+        match process.wait_for_end(PATIENCE) {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(format!("it ends with {status}: {}", tail(&process.log()))),
+            None => Err("it does not end after SIGTERM".into()),
+        }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // What is left behind in the temporary directory harms nobody.
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+/// Kills a process whose log was looked at.
+fn forget(process: Process) {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(process)));
+}
+
+/// A server whose configuration is read again with each value.
+struct Reloaded {
+    bench: Bench,
+    process: Option<(Process, String)>,
+}
+
+impl Reloaded {
+    fn config(&self) -> PathBuf {
+        self.bench.root.join("hark.toml")
+    }
+
+    fn write(&self, set: Option<(&Documented, &str)>) {
+        let text = Bench::config(set, &["waku", "whisper"]);
+        // As editors do: another file takes the name.
+        let other = self.bench.root.join("hark.toml.new");
+        std::fs::write(&other, text).expect("is written");
+        std::fs::rename(other, self.config()).expect("is renamed");
+    }
+
+    fn serve(&mut self) -> String {
+        if let Some((process, addr)) = &mut self.process
+            && process.try_wait().expect("is ours").is_none()
+        {
+            return addr.clone();
+        }
+        self.write(None);
+        let mut command = program();
+        command.current_dir(&self.bench.root).args(["serve", "--listen", "127.0.0.1:0"]);
+        let mut process = command.arg("--config").arg(self.config()).spawn().expect("it runs");
+        let mut first = String::new();
+        let mut stdout = BufReader::new(process.stdout.take().expect("is piped"));
+        stdout.read_line(&mut first).expect("it says something");
+        let addr = first.trim().strip_prefix("listening on ws://");
+        let addr = addr.unwrap_or_else(|| panic!("{}", process.log())).to_owned();
+        // The reader of the other lines goes on.
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).for_each(drop));
+        self.process = Some((process, addr.clone()));
+        addr
+    }
+
+    fn try_value(&mut self, trial: &Trial<'_>) -> Result<(), String> {
+        self.serve();
+        let value = self.bench.value(trial.setting, trial.value);
+        self.write(Some((trial.setting, &value)));
+        let (process, _) = self.process.as_mut().expect("runs");
+        let from = process.log().len();
+        process.signal("HUP");
+        // What was read, was refused, or needs a restart is said.
+        let until = Instant::now() + PATIENCE;
+        let said = loop {
+            let log = process.log();
+            let new = log[from.min(log.len())..].to_owned();
+            if new.contains("configuration") || trial.setting.section == "log" {
+                break new;
+            }
+            if process.try_wait().expect("is ours").is_some() {
+                return Err(format!("the server ends: {}", tail(&log)));
+            }
+            if Instant::now() > until {
+                return Err(format!("the reload is not answered: {}", tail(&new)));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        if let Some(at) = said.lines().position(|line| line.contains("panicked at")) {
+            return Err(said.lines().skip(at).take(2).collect::<Vec<_>>().join(" "));
+        }
+        // Back to the default, so that the next value is asked alone.
+        self.write(None);
+        let (process, _) = self.process.as_mut().expect("runs");
+        process.signal("HUP");
+        Ok(())
+    }
+
+    /// The server answers after all of it, and ends as it should.
+    fn end(mut self) -> Result<(), String> {
+        let addr = self.serve();
+        let until = Instant::now() + PATIENCE;
+        // The last reload may be under way.
+        while get(&addr, "/healthz").status != 200 {
+            if Instant::now() > until {
+                return Err(format!("/healthz says {}", get(&addr, "/healthz").text()));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let (mut process, _) = self.process.take().expect("runs");
+        process.signal("TERM");
+        let status = process.wait_for_end(PATIENCE).ok_or("it does not end after SIGTERM")?;
+        let log = process.log();
+        forget(process);
+        match (status.success(), log.contains("panicked at")) {
+            (true, false) => Ok(()),
+            _ => Err(format!("{status}: {}", tail(&log))),
+        }
+    }
+}
+
+/// Starts everything. `long`: each value from each origin, not from one of file and environment.
+pub(crate) fn try_all(long: bool, wanted: &str) -> Vec<Trialled> {
+    let settings = match documented() {
+        Ok(settings) => settings,
+        Err(why) => return vec![("settings".into(), Err(why))],
+    };
+    let (mut starts, mut reloads) = (Vec::new(), Vec::new());
+    for (at, setting) in settings.iter().enumerate() {
+        for value in 0..4 {
+            for (origin, turn) in [(Origin::File, 0), (Origin::Environment, 1)] {
+                if long || (at + value) % 2 == turn {
+                    starts.push(Trial { setting, value, origin });
+                }
+            }
+            reloads.push(Trial { setting, value, origin: Origin::Reload });
+        }
+    }
+    let is_wanted = |trial: &Trial<'_>| trial.name().contains(wanted);
+    starts.retain(is_wanted);
+    reloads.retain(is_wanted);
+    let results = parking_lot::Mutex::new(Vec::new());
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let workers = crate::workers();
+    std::thread::scope(|scope| {
+        for worker in 0..workers {
+            let (results, next, starts) = (&results, &next, &starts);
+            scope.spawn(move || {
+                let bench = Bench::new(&format!("start{worker}"));
+                while let Some(trial) =
+                    starts.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+                {
+                    let result = crate::caught(|| bench.start(trial)).and_then(|result| result);
+                    results.lock().push((trial.name(), result));
+                }
+            });
+        }
+        let (results, reloads) = (&results, &reloads);
+        scope.spawn(move || {
+            let mut reloaded = Reloaded { bench: Bench::new("reload"), process: None };
+            for trial in reloads {
+                let result = crate::caught(|| reloaded.try_value(trial)).and_then(|result| result);
+                if result.is_err()
+                    && let Some((process, _)) = reloaded.process.take()
+                {
+                    forget(process);
+                }
+                results.lock().push((trial.name(), result));
+            }
+            let ended = crate::caught(|| reloaded.end()).and_then(|result| result);
+            results.lock().push(("the server after all reloads".into(), ended));
+        });
+    });
+    results.into_inner()
+}
