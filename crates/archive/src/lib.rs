@@ -4,6 +4,7 @@
 //! Read in this order: [`query`] (what a query can express), [`store`] (the interface of a store),
 //! [`effects`] (what a record does to the records before it), [`writer`] (group commit).
 
+pub mod blocking;
 pub mod clock;
 pub mod copy;
 pub mod effects;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use hark_archive::blocking::may_block;
 use hark_archive::resumed::ResumedSearch;
 use hark_archive::{Id, Order, Position, Query, Record, SearchProgress, Store};
 use hark_codec::nostr::negentropy::NegentropyItem;
@@ -134,6 +135,6 @@ fn each<T>(
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PeerError> + Send + 'static,
 ) -> Result<T, PeerError> {
-    let done = tokio::task::spawn_blocking(work).await;
+    let done = tokio::task::spawn_blocking(|| may_block(work)).await;
     done.unwrap_or_else(|error| Err(PeerError::Archive(format!("a search failed: {error}"))))
 }

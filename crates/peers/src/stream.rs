@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hark_archive::blocking::may_block;
 use hark_archive::{Query, Store};
 use hark_networks::Network;
 use parking_lot::Mutex;
@@ -378,7 +379,7 @@ impl LiveStream<'_> {
         let RelayStream { address, options, ends, status } = self.stream;
         let (began, before) = (Instant::now(), status.meter.totals());
         let opening = Arc::clone(&ends.open);
-        let opened = tokio::task::spawn_blocking(move || opening()).await;
+        let opened = tokio::task::spawn_blocking(move || may_block(|| opening())).await;
         let opened = opened.unwrap_or_else(|error| Err(error.to_string()));
         // The server beside this process may be about to start.
         let store = opened.map_err(PeerError::Unreachable)?;

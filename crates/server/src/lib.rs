@@ -13,6 +13,7 @@ use hark_archive::limits::Limits;
 
 mod address;
 mod admin;
+mod blocking;
 mod budget;
 mod clients;
 mod connections;

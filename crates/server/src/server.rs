@@ -20,6 +20,7 @@ use crate::admin::http::OperatorsDoor;
 use crate::admin::reload::ReloadDesk;
 use crate::admin::served::ControlSocket;
 use crate::admin::take::Takeover;
+use crate::blocking;
 use crate::clients::Clients;
 use crate::door::{DoorAddress, Host, OpenNetwork, ServableNetwork};
 use crate::error::ServeError;
@@ -213,7 +214,7 @@ impl Server {
         if given {
             phase.send_replace(Phase::Given);
             // The other process does retention now. Dropping the keepers may wait for a write.
-            tokio::task::spawn_blocking({
+            blocking::run({
                 let keepers = std::mem::take(&mut *keepers.lock());
                 move || drop(keepers)
             });
@@ -314,7 +315,7 @@ async fn take(
 ) -> Result<(), ServeError> {
     let states = taking.states();
     // Blocking: it waits for the other process and the disk, and must not delay the signal handler.
-    let finishing = tokio::task::spawn_blocking({
+    let finishing = blocking::run({
         let (lock, shelves) = (Arc::clone(&lock), shelves.clone());
         move || taking.finish(&*lock, &shelves, patience)
     });

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use crate::blocking;
+
 /// How long a query counts as one of those that share the cores.
 const QUICK: Duration = Duration::from_millis(10);
 
@@ -54,7 +56,7 @@ impl QuestionSlots {
         let turn = Arc::clone(&self.all).acquire_owned().await.ok()?;
         let quick = self.quick.acquire().await.ok()?;
         // The query runs to its end, even if its caller no longer waits for it.
-        let mut asking = tokio::task::spawn_blocking(move || {
+        let mut asking = blocking::run(move || {
             let answer = question();
             drop(turn);
             answer

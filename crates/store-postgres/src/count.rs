@@ -73,8 +73,8 @@ pub(crate) struct CountQuery {
 }
 
 impl CountQuery {
-    pub(crate) fn new(inner: &PostgresState, query: &Query) -> Self {
-        let asked = all_matches(inner, query, inner.current.now());
+    pub(crate) fn new(inner: &PostgresState, query: &Query, position: TimelinePosition) -> Self {
+        let asked = all_matches(inner, query, position);
         let budget = i64::try_from(query.budget).unwrap_or(i64::MAX);
         let statements = asked.iter().map(|asked| statement(asked, &inner.terms, budget)).collect();
         Self { statements, budget }
@@ -148,8 +148,8 @@ fn read(
 pub(crate) fn worded(
     inner: &Arc<PostgresState>,
     query: &Query,
+    position: TimelinePosition,
 ) -> Result<Option<u64>, StatementError> {
-    let position = inner.current.now();
     let mut reading = QuerySessions::new(Arc::clone(inner), position);
     let asked = all_matches(inner, query, position);
     if !asked.iter().all(has_words_alone) {

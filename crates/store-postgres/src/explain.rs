@@ -72,7 +72,7 @@ pub(crate) fn explain_count(
         let unlimited = Query { after: None, limit: usize::MAX, ranked: false, ..query.clone() };
         return explain(inner, &unlimited);
     }
-    let counting = CountQuery::new(inner, query);
+    let counting = CountQuery::new(inner, query, inner.current.now());
     let details = QuerySessions::new(Arc::clone(inner), inner.current.now())
         .with(|session| counting.explain(session))?;
     let plan = if details.is_empty() { "nothing can match" } else { "one statement counts" };

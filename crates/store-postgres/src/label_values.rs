@@ -112,7 +112,7 @@ fn count_all(
 ) -> Result<(), StatementError> {
     session.whole(|session| {
         session.batch("BEGIN")?;
-        let state = session.query(StatementForm::Lock, &[])?;
+        let state = session.lock()?;
         let last: i64 = state.first().map_or(0, |row| row.get(0));
         session.batch("DELETE FROM label_value; DELETE FROM listed_label")?;
         let (mut tally, mut seq) = (ValueTally::default(), 0_i64);

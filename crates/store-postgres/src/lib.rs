@@ -21,8 +21,9 @@ pub use address::{AddressError, ConnectError, DatabaseAddress};
 use commit::CommitterState;
 pub use distribute::{DistributeError, Distribution, distribute};
 use layout::{CitusLayout, Layout, PlainLayout, StatementForm};
-use line::CurrentPosition;
+use line::{CurrentPosition, TimelinePosition};
 pub use migrate::{MigrateError, Migration};
+use others::OtherWriters;
 use parts::{PartGrid, Parts};
 use pool::Pool;
 use replica::{QuerySessions, Replica};
@@ -48,6 +49,7 @@ mod layout;
 mod line;
 mod listen;
 mod migrate;
+mod others;
 mod parts;
 mod password;
 mod pool;
@@ -60,6 +62,7 @@ mod state;
 mod stats;
 mod terms;
 mod time;
+mod waiting;
 mod words;
 
 /// How a shelf is stored and queried. The options may contain a password, so they are not printed.
@@ -125,7 +128,10 @@ pub enum DatabaseOpenError {
     /// The URL cannot be used.
     #[error("the address of the database cannot be used: {0}")]
     Url(String),
-    /// The database is unreachable, or refused a statement.
+    /// The database is unreachable. It may not be up yet.
+    #[error("{0}")]
+    Away(String),
+    /// The database refused a statement.
     #[error("{0}")]
     Database(String),
     /// The database is older than Hark supports.
@@ -143,7 +149,10 @@ pub enum DatabaseOpenError {
 
 impl From<StatementError> for DatabaseOpenError {
     fn from(fault: StatementError) -> Self {
-        Self::Database(fault.to_string())
+        match fault {
+            StatementError::Away(_) => Self::Away(fault.to_string()),
+            _ => Self::Database(fault.to_string()),
+        }
     }
 }
 
@@ -237,6 +246,7 @@ impl PostgresStore {
             away: Mutex::default(),
             has_failed: AtomicBool::new(false),
             writer_process: AtomicI32::new(0),
+            others: OtherWriters::default(),
         };
         Ok(Self { inner: Arc::new(inner), schema, writing: Mutex::default() })
     }
@@ -249,6 +259,11 @@ impl PostgresStore {
     /// Whether the tables are divided over the workers of a Citus cluster. Words are not searched for there.
     pub fn is_cluster(&self) -> bool {
         self.inner.pool.door().layout().is_distributed()
+    }
+
+    /// The position at which a query is answered. A query that nothing can match asks for nothing.
+    fn position(&self, query: &Query) -> TimelinePosition {
+        if query.is_void() { self.inner.current.now() } else { others::newest(&self.inner) }
     }
 
     /// Fails if a query asks for words, in a cluster.
@@ -325,6 +340,7 @@ fn enter(
     let plain = door(url, schema, options, &PlainLayout)?;
     let mut session = plain.open()?;
     check_version(&mut session)?;
+    plain.must_be_apart(&mut session)?;
     let text = "SELECT to_regclass($1::text) IS NOT NULL, to_regclass($2::text) IS NOT NULL";
     let (state, places) = (format!("{schema}.state"), format!("{schema}.id_place"));
     let rows = session.query_once(text, &[&state, &places])?;
@@ -397,19 +413,21 @@ impl Store for PostgresStore {
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
         self.must_be_answerable(query)?;
-        Ok(search::start(&self.inner, query, self.inner.current.now()))
+        Ok(search::start(&self.inner, query, self.position(query)))
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
         self.must_be_answerable(query)?;
         if query.words.is_some() {
-            return count::worded(&self.inner, query).map_err(|fault| failed(&fault));
+            let position = self.position(query);
+            return count::worded(&self.inner, query, position).map_err(|fault| failed(&fault));
         }
         if self.inner.pool.door().layout().is_distributed() {
             return count::placed(&self.inner, query).map_err(|fault| failed(&fault));
         }
-        let counting = count::CountQuery::new(&self.inner, query);
-        let mut reading = QuerySessions::new(Arc::clone(&self.inner), self.inner.current.now());
+        let position = self.position(query);
+        let counting = count::CountQuery::new(&self.inner, query, position);
+        let mut reading = QuerySessions::new(Arc::clone(&self.inner), position);
         let counted = reading.with(|session| counting.count(session));
         counted.map_err(|fault| failed(&fault))
     }
@@ -464,9 +482,9 @@ impl Store for PostgresStore {
         })
     }
 
-    fn on_news(&self, wake: Box<dyn Fn() + Send>) {
+    fn on_news(&self, mut wake: Box<dyn Fn() + Send>) {
         let (inner, schema) = (Arc::downgrade(&self.inner), self.schema.clone());
-        let run = move || listen::run(&inner, &schema, &*wake);
+        let run = move || listen::run(&inner, &schema, &mut *wake);
         let listening = hark_archive::vital::spawn("hark-listen", run);
         if let Err(error) = listening {
             tracing::error!(%error, "what other processes put is not delivered: no thread can be started");

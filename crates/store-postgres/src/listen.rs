@@ -14,9 +14,11 @@ use tokio_postgres::{AsyncMessage, Row};
 use crate::layout::StatementForm;
 use crate::line;
 use crate::line::TimelinePosition;
+use crate::others::{self, ARRIVED};
 use crate::parts::Parts;
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
+use crate::waiting::ConnectionRuntime;
 
 /// How often to check whether the store still exists, and whether a notification was missed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -46,16 +48,29 @@ impl CommitNotice {
     }
 }
 
+/// A notification, with the database's process that sent it.
+enum Notice {
+    Commit(CommitNotice, i32),
+    /// One is going to write.
+    Arrived(i32),
+}
+
+impl Notice {
+    fn read(words: &str, process: i32) -> Option<Self> {
+        if words == ARRIVED {
+            return Some(Self::Arrived(process));
+        }
+        Some(Self::Commit(CommitNotice::read(words)?, process))
+    }
+}
+
 /// Listens until the store is dropped.
-pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str, wake: &(dyn Fn() + Send)) {
+pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str, wake: &mut (dyn Fn() + Send)) {
     while let Some(strong) = inner.upgrade() {
         let door = strong.pool.door().clone();
         drop(strong);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let ended = match runtime {
-            Ok(runtime) => runtime.block_on(listen(inner, &door, schema, wake)),
-            Err(error) => Err(StatementError::Away(error.to_string())),
-        };
+        let runtime = ConnectionRuntime::new();
+        let ended = runtime.and_then(|it| it.wait(listen(inner, &door, schema, wake))?);
         if let Err(fault) = ended {
             tracing::debug!(%fault, "not listening to other processes");
             if let Some(inner) = inner.upgrade() {
@@ -70,7 +85,7 @@ async fn listen(
     inner: &Weak<PostgresState>,
     door: &crate::session::Connector,
     schema: &str,
-    wake: &(dyn Fn() + Send),
+    wake: &mut (dyn Fn() + Send),
 ) -> Result<(), StatementError> {
     let failed = |error: tokio_postgres::Error| StatementError::new(&error);
     let connecting = async { Ok(door.address().connect().await?) };
@@ -78,10 +93,10 @@ async fn listen(
     let (said, mut notices) = tokio::sync::mpsc::channel(1_024);
     let driven = tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
-            if let AsyncMessage::Notification(note) = message
-                && let Some(note) = CommitNotice::read(note.payload()).map(|said| (said, note.process_id()))
+            let AsyncMessage::Notification(note) = message else { continue };
+            if let Some(notice) = Notice::read(note.payload(), note.process_id())
                 // If the channel is full, the regular check finds what was missed.
-                && said.try_send(note).is_err_and(|error| {
+                && said.try_send(notice).is_err_and(|error| {
                     matches!(error, tokio::sync::mpsc::error::TrySendError::Closed(_))
                 })
             {
@@ -89,6 +104,7 @@ async fn listen(
             }
         }
     });
+    in_time(door.prepare(&client)).await?;
     let listening = format!("LISTEN {schema}");
     in_time(async { client.batch_execute(&listening).await.map_err(failed) }).await?;
     if let Some(inner) = inner.upgrade() {
@@ -97,13 +113,22 @@ async fn listen(
         inner.forget_known();
     }
     wake();
+    let mut look_at = tokio::time::Instant::now();
     loop {
-        let notice = tokio::time::timeout(LOOK_EVERY, notices.recv()).await;
+        let notice = tokio::time::timeout_at(look_at, notices.recv()).await;
         let Some(inner) = inner.upgrade() else { break };
         match notice {
             Ok(None) => return Err(StatementError::Away("the connection was lost".into())),
-            Ok(Some((said, process))) => {
+            Ok(Some(Notice::Arrived(process))) => {
+                if inner.writer_process.load(Ordering::Relaxed) != process {
+                    inner.others.note(true);
+                }
+            }
+            Ok(Some(Notice::Commit(said, process))) => {
                 let ours = inner.writer_process.load(Ordering::Relaxed) == process;
+                if !ours {
+                    inner.others.note(true);
+                }
                 if said.deleted && !ours {
                     inner.forget_known();
                 }
@@ -119,9 +144,14 @@ async fn listen(
                 }
             }
             Err(_) => {
-                let state = "SELECT line, seq FROM state";
+                look_at = tokio::time::Instant::now() + LOOK_EVERY;
+                let state = format!("SELECT line, seq, {} FROM state", others::counted());
+                let own = inner.writer_process.load(Ordering::Relaxed);
                 let rows =
-                    in_time(async { client.query(state, &[]).await.map_err(failed) }).await?;
+                    in_time(async { client.query(&state, &[&own]).await.map_err(failed) }).await?;
+                if let Some(row) = rows.first() {
+                    inner.others.note(row.get::<_, i64>(2) > 0);
+                }
                 let position = inner.current.now();
                 let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
                 // The writer learns that the database answers again though nothing is written.

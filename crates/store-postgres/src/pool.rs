@@ -98,38 +98,16 @@ impl Pool {
         &self,
         mut work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
     ) -> Result<T, StatementError> {
-        let (session, fresh) = self.take()?;
-        let result = self.run(session, &mut work);
-        match result {
-            Err(fault) if fault.is_away() && !fresh => {
+        let slot = self.take()?;
+        let was_idle = slot.session.is_some();
+        match slot.run(&mut work) {
+            Err(fault) if fault.is_away() && was_idle => {
                 // The other idle sessions were lost as well.
                 self.forget_idle();
-                let (session, _) = self.take()?;
-                self.run(session, &mut work)
+                self.take()?.run(&mut work)
             }
             result => result,
         }
-    }
-
-    fn run<T>(
-        &self,
-        mut session: DatabaseSession,
-        work: &mut impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
-    ) -> Result<T, StatementError> {
-        self.counters.used.add(1);
-        let result = work(&mut session);
-        self.counters.used.sub(1);
-        let lost = session.is_closed() || result.as_ref().is_err_and(StatementError::is_away);
-        let mut state = self.state.lock();
-        if lost {
-            state.open -= 1;
-            self.counters.open.sub(1);
-        } else {
-            state.idle.push(session);
-        }
-        drop(state);
-        self.freed.notify_one();
-        result
     }
 
     fn forget_idle(&self) {
@@ -137,37 +115,26 @@ impl Pool {
         let lost = std::mem::take(&mut state.idle);
         state.open -= lost.len();
         self.counters.open.sub(lost.len() as u64);
+        // Sessions are closed without the lock.
+        drop(state);
     }
 
-    /// Opens a session that is already counted in `open`.
-    fn open(&self) -> Result<DatabaseSession, StatementError> {
-        let opened = self.door.open();
-        let mut state = self.state.lock();
-        state.backoff.note(opened.as_ref().err());
-        if opened.is_ok() {
-            self.counters.open.add(1);
-        } else {
-            state.open -= 1;
-            drop(state);
-            self.freed.notify_one();
-        }
-        opened
+    fn slot(&self, session: Option<DatabaseSession>) -> PoolSlot<'_> {
+        PoolSlot { pool: self, session, is_used: false, is_sound: true }
     }
 
-    /// Returns a session, and whether it was opened just now.
-    fn take(&self) -> Result<(DatabaseSession, bool), StatementError> {
+    /// Returns a slot, with an idle session if there is one.
+    fn take(&self) -> Result<PoolSlot<'_>, StatementError> {
         let until = Instant::now() + self.wait_max;
         let mut state = self.state.lock();
         loop {
             if let Some(session) = state.idle.pop() {
-                return Ok((session, false));
+                return Ok(self.slot(Some(session)));
             }
             if state.open < self.max {
                 state.backoff.ready()?;
                 state.open += 1;
-                drop(state);
-                // The lock is free meanwhile, so other threads can take other sessions.
-                return self.open().map(|session| (session, true));
+                return Ok(self.slot(None));
             }
             self.counters.waits.add(1);
             let left = until.saturating_duration_since(Instant::now());
@@ -176,5 +143,71 @@ impl Pool {
             }
             self.freed.wait_for(&mut state, left);
         }
+    }
+}
+
+/// One of the sessions that the pool may have at a time, counted in `PoolState::open`. However the
+/// slot is dropped, also by a panic, another thread gets it.
+struct PoolSlot<'a> {
+    pool: &'a Pool,
+    /// `None` before it is opened.
+    session: Option<DatabaseSession>,
+    is_used: bool,
+    /// Whether other work can go on with the session: not if it is lost, or if a panic left it in an
+    /// unknown state.
+    is_sound: bool,
+}
+
+impl PoolSlot<'_> {
+    fn run<T>(
+        mut self,
+        work: &mut impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
+        let session = match self.session.take() {
+            Some(session) => session,
+            None => self.open()?,
+        };
+        let session = self.session.insert(session);
+        self.pool.counters.used.add(1);
+        (self.is_used, self.is_sound) = (true, false);
+        let result = work(session);
+        self.is_sound =
+            !session.is_closed() && !result.as_ref().is_err_and(StatementError::is_away);
+        result
+    }
+
+    /// Opens a session. The pool is not locked meanwhile, so other threads can take other sessions.
+    fn open(&self) -> Result<DatabaseSession, StatementError> {
+        let opened = self.pool.door.open();
+        self.pool.state.lock().backoff.note(opened.as_ref().err());
+        if opened.is_ok() {
+            self.pool.counters.open.add(1);
+        }
+        opened
+    }
+}
+
+impl Drop for PoolSlot<'_> {
+    fn drop(&mut self) {
+        let Pool { state, freed, counters, .. } = self.pool;
+        if self.is_used {
+            counters.used.sub(1);
+        }
+        let (mut state, session) = (state.lock(), self.session.take());
+        let lost = match session {
+            Some(session) if self.is_sound => {
+                state.idle.push(session);
+                None
+            }
+            lost => {
+                state.open -= 1;
+                counters.open.sub(u64::from(lost.is_some()));
+                lost
+            }
+        };
+        drop(state);
+        freed.notify_one();
+        // A lost session is closed without the lock.
+        drop(lost);
     }
 }

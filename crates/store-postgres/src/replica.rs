@@ -101,19 +101,28 @@ impl Replica {
 /// The sessions of a query: the replica's until the replica fails, then the primary's.
 pub(crate) struct QuerySessions {
     inner: Arc<PostgresState>,
-    on_replica: bool,
+    position: TimelinePosition,
+    /// `None` until the query first needs a session. A query is prepared on threads that may not wait.
+    on_replica: Option<bool>,
 }
 
 impl QuerySessions {
-    /// Chooses the database for a query that must see all puts up to `position`.
+    /// Prepares the sessions of a query that must see all puts up to `position`.
     pub(crate) fn new(inner: Arc<PostgresState>, position: TimelinePosition) -> Self {
-        let on_replica = inner.replica.as_ref().is_some_and(|replica| {
-            let has = replica.has(position);
-            let counter = if has { &replica.asked } else { &replica.passed };
-            counter.add(1);
-            has
-        });
-        Self { inner, on_replica }
+        Self { inner, position, on_replica: None }
+    }
+
+    /// Chooses the database, when the query first needs one.
+    fn is_on_replica(&mut self) -> bool {
+        let (inner, position) = (&self.inner, self.position);
+        *self.on_replica.get_or_insert_with(|| {
+            inner.replica.as_ref().is_some_and(|replica| {
+                let has = replica.has(position);
+                let counter = if has { &replica.asked } else { &replica.passed };
+                counter.add(1);
+                has
+            })
+        })
     }
 }
 
@@ -122,13 +131,14 @@ impl Sessions for QuerySessions {
         &mut self,
         mut work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
     ) -> Result<T, StatementError> {
-        if let Some(replica) = self.inner.replica.as_ref().filter(|_| self.on_replica) {
+        let on_replica = self.is_on_replica();
+        if let Some(replica) = self.inner.replica.as_ref().filter(|_| on_replica) {
             match replica.pool.with(&mut work) {
                 Ok(done) => return Ok(done),
                 Err(fault) => {
                     // A replica also cancels statements that delay its replication.
                     replica.give_up(&fault);
-                    self.on_replica = false;
+                    self.on_replica = Some(false);
                 }
             }
         }

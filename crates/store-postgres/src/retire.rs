@@ -13,7 +13,6 @@ use std::collections::HashMap;
 
 use tokio_postgres::Row;
 
-use crate::layout::StatementForm;
 use crate::parts::Parts;
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
@@ -103,7 +102,7 @@ fn retire(
 ) -> Result<Option<(i64, i64)>, StatementError> {
     session.batch("BEGIN")?;
     // No commit changes the part from here on.
-    session.query(StatementForm::Lock, &[])?;
+    session.lock()?;
     let text = "SELECT start, stop, to_regclass('word_' || number) IS NULL \
         OR to_regclass('worded_' || number) IS NULL FROM part WHERE number = $1";
     let there = session.query_once(text, &[&number])?;
@@ -162,7 +161,7 @@ fn drop_retired(
         _ => count_values(session, number)?,
     };
     session.batch("BEGIN")?;
-    session.query(StatementForm::Lock, &[])?;
+    session.lock()?;
     let text = "DELETE FROM retired WHERE number = $1 RETURNING records";
     let rows = session.query_once(text, &[&number])?;
     let Some(counted) = rows.first().map(|row| row.get::<_, i64>(0)) else { return Ok(None) };

@@ -13,12 +13,12 @@ use futures_util::future::join_all;
 use futures_util::{SinkExt as _, TryStreamExt as _};
 use hark_archive::meter::{Histogram, HistogramSnapshot};
 use parking_lot::RwLock;
-use tokio::runtime::Runtime;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use crate::address::{AddressError, ConnectError, DatabaseAddress, with_cause};
 use crate::layout::{Layout, PlainLayout, StatementForm};
+use crate::waiting::ConnectionRuntime;
 
 /// Most statements that a session keeps prepared. Statements on single parts multiply by the parts.
 const STATEMENTS_MAX: usize = 256;
@@ -42,6 +42,13 @@ pub(crate) enum StatementError {
     /// The database refused, as the lock of a table was not free in time.
     #[error("the database refused, as others use what is to be changed: {0}; try again")]
     Busy(String),
+    /// Other sessions change this session's settings.
+    #[error(
+        "a pooler gives this session's statements to connections of other sessions, as PgBouncer does \
+         with pool_mode = transaction; Hark needs a connection for as long as a session lasts: set \
+         pool_mode = session for its database, or name PostgreSQL itself"
+    )]
+    Shared,
     /// The database refused, as it has no such table.
     #[error("the database refused: {0}")]
     Missing(String),
@@ -106,6 +113,10 @@ impl StatementTimes {
 #[derive(Clone)]
 pub(crate) struct Connector {
     address: DatabaseAddress,
+    /// The statements that set what a session needs.
+    settings: String,
+    /// The schema that names without one mean. `None`: whatever the database says.
+    schema: Option<String>,
     timeout: Duration,
     layout: &'static dyn Layout,
     /// Shared by all sessions.
@@ -123,14 +134,8 @@ impl Connector {
     ) -> Result<Self, AddressError> {
         let mut address = DatabaseAddress::read(url)?;
         let config = &mut address.config;
-        let settings = std::iter::once(("search_path", schema));
-        let mut options = config.get_options().unwrap_or_default().to_owned();
-        for (name, value) in settings.chain(layout.settings().iter().copied()) {
-            // Writing to a string does not fail.
-            let _ = write!(options, " -c {name}={value}");
-        }
-        let _ = write!(options, " -c statement_timeout={}", statement_timeout.as_millis());
-        config.options(options);
+        let path = std::iter::once(("search_path", schema));
+        let settings = set(path.chain(layout.settings().iter().copied()), statement_timeout);
         config.connect_timeout(connect_timeout);
         config.keepalives_idle(Duration::from_secs(30));
         config.tcp_user_timeout(statement_timeout);
@@ -138,17 +143,15 @@ impl Connector {
             config.application_name("hark");
         }
         let timeout = statement_timeout + Duration::from_secs(5);
-        Ok(Self { address, timeout, layout, statement_times: Arc::default() })
+        let schema = Some(schema.to_owned());
+        Ok(Self { address, settings, schema, timeout, layout, statement_times: Arc::default() })
     }
 
     /// Creates a door to a node of a cluster, for statements that work on no schema and take at most
     /// `limit`. A node that vanishes is noticed within a minute, even if a statement may take days.
     pub(crate) fn to_node(mut address: DatabaseAddress, limit: Duration) -> Self {
         let config = &mut address.config;
-        let mut options = config.get_options().unwrap_or_default().to_owned();
-        // Writing to a string does not fail.
-        let _ = write!(options, " -c statement_timeout={}", limit.as_millis());
-        config.options(options);
+        let settings = set(std::iter::empty(), limit);
         config.connect_timeout(NODE_ANSWERS);
         config.keepalives_idle(NODE_ANSWERS);
         config.keepalives_interval(NODE_ANSWERS);
@@ -157,7 +160,14 @@ impl Connector {
             config.application_name("hark");
         }
         let timeout = limit.saturating_add(Duration::from_secs(5));
-        Self { address, timeout, layout: &PlainLayout, statement_times: Arc::default() }
+        Self {
+            address,
+            settings,
+            schema: None,
+            timeout,
+            layout: &PlainLayout,
+            statement_times: Arc::default(),
+        }
     }
 
     /// Opens a session.
@@ -168,22 +178,20 @@ impl Connector {
     /// Opens a session, or fails after `limit`. A suspended server accepts connections and answers
     /// nothing.
     pub(crate) fn open_within(&self, limit: Duration) -> Result<DatabaseSession, StatementError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| StatementError::Away(error.to_string()))?;
-        let client = runtime.block_on(async {
-            let connect = tokio::time::timeout(limit, self.address.connect());
-            let Ok(connected) = connect.await else {
-                return Err(StatementError::Away("no answer came".into()));
-            };
-            let (client, connection) = connected?;
+        let runtime = ConnectionRuntime::new()?;
+        let opening = async {
+            let (client, connection) = self.address.connect().await?;
             // The task ends with the session. The thread that waits for a result gets its errors.
             tokio::spawn(connection);
-            Ok(client)
-        })?;
+            let mark = self.prepare(&client).await?;
+            Ok::<_, StatementError>((client, mark))
+        };
+        let opened = runtime.wait(async { tokio::time::timeout(limit, opening).await })?;
+        let late = |_| StatementError::Away("no answer came".into());
+        let (client, mark) = opened.map_err(late)??;
         Ok(DatabaseSession {
             client,
+            mark,
             runtime,
             statements: HashMap::new(),
             timeout: self.timeout,
@@ -191,6 +199,41 @@ impl Connector {
             statement_times: Arc::clone(&self.statement_times),
             trace: None,
         })
+    }
+
+    /// Sets what a session needs, and makes sure that it has it, before anything else is asked of it.
+    /// Returns the session's mark: a setting of its own, with a random value.
+    ///
+    /// Settings are not sent with the request to connect: a pooler may refuse that, or ignore it.
+    pub(crate) async fn prepare(&self, client: &Client) -> Result<String, StatementError> {
+        let failed = |error: tokio_postgres::Error| StatementError::new(&error);
+        let mark = getrandom::u64().map_err(|error| StatementError::Refused(error.to_string()))?;
+        let mark = format!("{mark:016x}");
+        let settings = format!("{}SET {MARK} = '{mark}'", self.settings);
+        client.batch_execute(&settings).await.map_err(failed)?;
+        let text =
+            format!("SELECT current_setting('{MARK}', true), current_setting('search_path')");
+        let rows = client.query(&text, &[]).await.map_err(failed)?;
+        let Some(row) = rows.first() else { return Err(StatementError::Shared) };
+        let (found, path): (Option<&str>, &str) = (row.get(0), row.get(1));
+        let has_schema = self.schema.as_ref().is_none_or(|schema| schema == path);
+        if found == Some(mark.as_str()) && has_schema {
+            Ok(mark)
+        } else {
+            Err(StatementError::Shared)
+        }
+    }
+
+    /// Fails if `session` loses what it has set when another session is opened. That happens behind a
+    /// pooler whose connections change hands with each transaction.
+    pub(crate) fn must_be_apart(
+        &self,
+        session: &mut DatabaseSession,
+    ) -> Result<(), StatementError> {
+        let other = self.open()?;
+        session.must_be_itself()?;
+        drop(other);
+        Ok(())
     }
 
     /// Returns the same door, but with its statements' times recorded with those of `other`.
@@ -214,10 +257,28 @@ impl Connector {
     }
 }
 
+/// The setting by which a session is known again.
+const MARK: &str = "hark.session";
+
+/// Returns the statements that set these settings, each with its end.
+fn set<'a>(
+    settings: impl Iterator<Item = (&'a str, &'a str)>,
+    statement_timeout: Duration,
+) -> String {
+    let mut all = format!("SET statement_timeout = {};", statement_timeout.as_millis());
+    for (name, value) in settings {
+        // Writing to a string does not fail.
+        let _ = write!(all, "SET {name} = '{value}';");
+    }
+    all
+}
+
 /// An open connection.
 pub(crate) struct DatabaseSession {
     client: Client,
-    runtime: Runtime,
+    /// The value of the setting [`MARK`] in this session.
+    mark: String,
+    runtime: ConnectionRuntime,
     statements: HashMap<StatementForm, Statement>,
     timeout: Duration,
     layout: &'static dyn Layout,
@@ -239,6 +300,29 @@ pub(crate) struct TracedStatement {
 pub(crate) type StatementCall<'a> = (StatementForm, &'a [&'a (dyn ToSql + Sync)]);
 
 impl DatabaseSession {
+    /// Fails if the database does not know this session by its mark any more.
+    fn must_be_itself(&mut self) -> Result<(), StatementError> {
+        let rows = self.query_once(&format!("SELECT current_setting('{MARK}', true)"), &[])?;
+        self.must_be_mark(rows.first().and_then(|row| row.get(0)))
+    }
+
+    fn must_be_mark(&self, found: Option<&str>) -> Result<(), StatementError> {
+        if found == Some(&self.mark) { Ok(()) } else { Err(StatementError::Shared) }
+    }
+
+    /// Locks the shelf in a transaction that has begun, and returns its state.
+    pub(crate) fn lock(&mut self) -> Result<Vec<Row>, StatementError> {
+        let state = self.query(StatementForm::Lock, &[])?;
+        state.iter().try_for_each(|row| self.must_have_locked(row))?;
+        Ok(state)
+    }
+
+    /// Fails if this row of [`StatementForm::Lock`] came from a connection of another session. So nothing
+    /// is written with settings that this session has not made, such as the path to another shelf.
+    pub(crate) fn must_have_locked(&self, row: &Row) -> Result<(), StatementError> {
+        self.must_be_mark(row.get(6))
+    }
+
     /// Whether the connection is known to be gone.
     pub(crate) fn is_closed(&self) -> bool {
         self.client.is_closed()
@@ -249,12 +333,12 @@ impl DatabaseSession {
         self.layout
     }
 
-    fn wait<T>(
+    fn wait<T: Send>(
         &self,
-        answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+        answer: impl Future<Output = Result<T, tokio_postgres::Error>> + Send,
     ) -> Result<T, StatementError> {
         let timed = async { tokio::time::timeout(self.timeout, answer).await };
-        match self.runtime.block_on(timed) {
+        match self.runtime.wait(timed)? {
             Ok(answer) => answer.map_err(|error| StatementError::new(&error)),
             Err(_) => Err(StatementError::Away("no answer came".into())),
         }
@@ -431,7 +515,7 @@ impl DatabaseSession {
     pub(crate) fn copy(
         &mut self,
         form: StatementForm,
-        pieces: impl Iterator<Item = Bytes>,
+        pieces: impl Iterator<Item = Bytes> + Send,
     ) -> Result<u64, StatementError> {
         let statement = self.prepare(form)?;
         let started = Instant::now();

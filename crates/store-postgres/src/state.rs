@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
 use crate::line::{CurrentPosition, TimelinePosition};
+use crate::others::OtherWriters;
 use crate::parts::{PartGrid, Parts};
 use crate::pool::Pool;
 use crate::replica::Replica;
@@ -46,6 +47,8 @@ pub(crate) struct PostgresState {
     pub(crate) has_failed: AtomicBool,
     /// The id of the database's process for the connection that commits.
     pub(crate) writer_process: AtomicI32,
+    /// Whether other processes write too.
+    pub(crate) others: OtherWriters,
 }
 
 /// Properties of a shelf's records that are known beforehand; see [`PostgresOptions`].
@@ -108,8 +111,12 @@ impl PostgresState {
 
     pub(crate) fn asked(&self, query: &Query, position: TimelinePosition) -> Vec<SqlQuery> {
         let mut all = SqlQuery::opened(query, &self.terms, self.nature, position.seen);
-        for asked in &mut all {
-            asked.era = Some(position.era);
+        // What is kept of records is as of the puts that this process has seen.
+        let now = self.current.now();
+        if now.era == position.era && now.seen >= position.seen {
+            for asked in &mut all {
+                asked.era = Some(position.era);
+            }
         }
         all
     }

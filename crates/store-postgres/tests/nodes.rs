@@ -372,3 +372,59 @@ fn no_search_finds_a_record_as_it_was_before_a_put_that_the_search_sees() {
         assert!(found.iter().all(|wire| Some(wire) == newest), "{found:?}, not {newest:?}");
     }
 }
+
+#[test]
+fn what_one_node_has_acknowledged_the_other_answers_with_at_once() {
+    let database = Cluster::shared().database("at once");
+    let (one, other) = (open(&database), open(&database));
+    let profiles = Query { kinds: Some(vec![0]), ..Query::default() };
+    for n in 0..50 {
+        let time = 1_700_000_000 + u64::from(n);
+        let note = Write::Put(record(n, 1, 1, time));
+        let done = one.commit(&[note, Write::Put(record(1_000 + n, 0, 1, time))]).unwrap();
+        let Outcome::Stored { seq } = done.outcomes[1] else { panic!("{:?}", done.outcomes) };
+        let mut search = other.search(&profiles).unwrap();
+        assert!(search.seq() >= seq, "live delivery goes on behind what was found");
+        let mut times = Vec::new();
+        let mut sink = |record: &Record<'_>| {
+            times.push(record.time());
+            ControlFlow::Continue(())
+        };
+        search.slice(u64::MAX, &mut sink).unwrap();
+        assert_eq!(times, [time], "the newest profile, and not the one that it replaced");
+        assert_eq!(other.count(&Query::default()).unwrap(), Some(u64::from(n) + 2));
+    }
+    assert_eq!(other.news().len(), 51, "subscribers get each, too, but for the profiles of before");
+}
+
+#[test]
+fn a_node_asks_for_the_newest_put_only_while_there_are_others() {
+    let database = Cluster::shared().database("others");
+    let asked = |store: &PostgresStore| {
+        let statements = store.stats().database.unwrap().statements;
+        statements.iter().find(|(form, _)| *form == "newest").map_or(0, |(_, times)| times.count())
+    };
+    let asks = |store: &PostgresStore| {
+        let before = asked(store);
+        store.count(&Query::default()).unwrap();
+        asked(store) > before
+    };
+    let wait = |what: &str, done: &dyn Fn() -> bool| {
+        let until = Instant::now() + PATIENCE;
+        while !done() {
+            assert!(Instant::now() < until, "{what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let one = open(&database);
+    assert!(asks(&one), "it does not know yet");
+    one.on_news(Box::new(|| {}));
+    one.commit(&[Write::Put(record(1, 1, 1, 1_700_000_000))]).unwrap();
+    wait("it is alone", &|| !asks(&one));
+    let other = open(&database);
+    other.commit(&[Write::Put(record(2, 1, 1, 1_700_000_001))]).unwrap();
+    wait("another writes", &|| asks(&one));
+    assert_eq!(one.count(&Query::default()).unwrap(), Some(2));
+    drop(other);
+    wait("it is alone again", &|| !asks(&one));
+}

@@ -53,6 +53,22 @@ pub struct Cluster {
     databases: AtomicU32,
 }
 
+/// A PgBouncer before a cluster. It ends with this value, or with the process that started it.
+pub struct Pooler {
+    port: u16,
+    dir: PathBuf,
+    process: Child,
+}
+
+/// The shell script that runs PgBouncer with the settings in $1 until its input ends.
+const POOLER: &str = r#"
+PATH="$PATH:/usr/sbin"
+pgbouncer -q "$1" &
+read -r _
+kill -TERM $! 2>/dev/null
+wait
+"#;
+
 /// A database for one test. Dropping this value removes the database.
 pub struct Database<'a> {
     /// The address of the database: `postgres://…`.
@@ -221,6 +237,43 @@ impl Cluster {
         Path::new(folder.trim()).join("extension").join(format!("{name}.control")).is_file()
     }
 
+    /// Starts a PgBouncer with these settings, each as `name=value`. `None` if it is not installed.
+    pub fn pooler(&self, settings: &[&str]) -> Option<Pooler> {
+        let port = free_port();
+        let dir = self.dir.join(format!("pooler-{port}"));
+        let own = [
+            "[databases]".into(),
+            format!("* = host=127.0.0.1 port={} user=postgres", self.port),
+            "[pgbouncer]".into(),
+            "listen_addr=127.0.0.1".into(),
+            format!("listen_port={port}"),
+            "unix_socket_dir=".into(),
+            "auth_type=any".into(),
+            format!("logfile={}", dir.join("log").display()),
+        ];
+        fs::create_dir(&dir).expect("a directory for a pooler");
+        let file = dir.join("pgbouncer.ini");
+        let text = own.iter().map(String::as_str).chain(settings.iter().copied());
+        fs::write(&file, text.collect::<Vec<_>>().join("\n")).expect("its settings");
+        let mut command = Command::new("sh");
+        if let Some((user, group)) = self.user {
+            chown(&dir, Some(user), Some(group)).expect("gives the directory away");
+            command.uid(user).gid(group);
+        }
+        command.args(["-c", POOLER, "pooler"]).arg(file).stdin(Stdio::piped()).process_group(0);
+        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a shell");
+        let pooler = Pooler { port, dir, process };
+        let until = Instant::now() + Duration::from_secs(10);
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if Instant::now() > until {
+                println!("skipped: no pgbouncer runs here: {}", pooler.log());
+                return None;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Some(pooler)
+    }
+
     /// Returns the server's log.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()
@@ -335,6 +388,25 @@ impl Drop for Cluster {
         // The end of its input makes the guard remove the directory.
         drop(self.guard.stdin.take());
         let _ = self.guard.wait();
+    }
+}
+
+impl Pooler {
+    /// Returns the address of a database behind the pooler.
+    pub fn url(&self, database: &Database<'_>) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{}", self.port, database.name)
+    }
+
+    /// Returns the pooler's log.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.dir.join("log")).unwrap_or_default()).into_owned()
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
     }
 }
 

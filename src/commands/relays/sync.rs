@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use hark_archive::Query;
+use hark_archive::blocking::may_block;
 use hark_peers::{
     Direction, IntakeQueue, LocalEnd, PeerClient, PeerError, ReasonCounts, RelayAddress, SyncMeter,
     SyncOptions, SyncTotals, sync,
@@ -115,7 +116,7 @@ pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result
         Some(Ok(client)) => {
             // The relay's pings are answered meanwhile.
             let opening = Arc::clone(&location);
-            let opening = runtime.spawn_blocking(move || super::open(&opening, None));
+            let opening = runtime.spawn_blocking(move || may_block(|| super::open(&opening, None)));
             let opened = runtime.block_on(opening).context("the archive could not be opened");
             let archive = match opened.flatten() {
                 Ok(archive) => archive,

@@ -13,6 +13,7 @@ use ipnet::IpNet;
 use super::prometheus;
 use super::reload::ReloadDesk;
 use crate::WebAccess;
+use crate::blocking;
 use crate::clients::Clients;
 use crate::connections::Connections;
 use crate::door::{Host, OpenNetwork};
@@ -161,7 +162,7 @@ impl Operators {
         }
         let (networks, desk) = (Arc::clone(&self.networks), Arc::clone(&self.desk));
         // Blocking: the page reads files of the system and the state of all segments.
-        match tokio::task::spawn_blocking(move || prometheus::page(&networks, &desk.last())).await {
+        match blocking::run(move || prometheus::page(&networks, &desk.last())).await {
             Ok(page) => ([(CONTENT_TYPE, METRICS)], page).into_response(),
             Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         }

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use axum::http::HeaderValue;
 use hark_archive::limits::{Limits, Rate};
 use hark_archive::retention::{RetentionPolicy, RetentionRule};
-use parking_lot::Mutex;
 use serde_json::{Map, Value};
+use tokio::sync::Mutex;
 
 use super::{Relay, nip11, policy};
+use crate::blocking;
 use crate::words::{age, bytes, date, number, size_set};
 
 /// The script that refreshes the counts.
@@ -32,6 +33,7 @@ pub(crate) struct LandingHtml {
 /// The source of the page, with its cached counts.
 pub(crate) struct LandingPage {
     relay: Arc<Relay>,
+    /// Locked while the archive is asked, so that one visitor at a time waits for it on a thread.
     counted: Mutex<Option<(Instant, Arc<LandingCounts>)>>,
 }
 
@@ -41,7 +43,7 @@ impl LandingPage {
     }
 
     /// Returns the page for a visitor who reached the relay under `url`.
-    pub(crate) fn page(&self, url: &str) -> LandingHtml {
+    pub(crate) async fn page(&self, url: &str) -> LandingHtml {
         let settings = self.relay.settings();
         let identity = self.relay.identity.current();
         let info = &identity.info;
@@ -72,23 +74,25 @@ impl LandingPage {
         let fill = |page: String, (name, text): &(&str, String)| {
             page.replace(&format!("{{{name}}}"), &escape(text))
         };
-        let text = self.counts().iter().fold(page, fill);
+        let text = self.counts().await.iter().fold(page, fill);
         LandingHtml { text, security: security(&[banner, icon]) }
     }
 
     /// The counts as a JSON object: the text of each, by the id of the element that shows it.
-    pub(crate) fn counts_json(&self) -> String {
-        let counts = self.counts();
+    pub(crate) async fn counts_json(&self) -> String {
+        let counts = self.counts().await;
         let fields = counts.iter().map(|(name, text)| ((*name).into(), text.as_str().into()));
         Value::Object(fields.collect::<Map<_, _>>()).to_string()
     }
 
-    fn counts(&self) -> Arc<LandingCounts> {
-        let mut counted = self.counted.lock();
+    async fn counts(&self) -> Arc<LandingCounts> {
+        let mut counted = self.counted.lock().await;
         if let Some((_, counts)) = counted.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return Arc::clone(counts);
         }
-        let stats = self.relay.shelf.store().stats();
+        let store = Arc::clone(self.relay.shelf.store());
+        // Fails only by a bug, and the page does without figures then.
+        let stats = blocking::run(move || store.stats()).await.unwrap_or_default();
         let counts = Arc::new(vec![
             ("events", number(stats.records)),
             ("oldest", stats.oldest.filter(|_| stats.records > 0).map_or("-".into(), date)),

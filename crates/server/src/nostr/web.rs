@@ -142,7 +142,7 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
     }
     match path {
         "/" => {}
-        "/counts" => return plain("application/json", web.landing.counts_json()),
+        "/counts" => return plain("application/json", web.landing.counts_json().await),
         "/page.js" => return plain("text/javascript", landing::SCRIPT),
         "/healthz" => return web.operators.health(),
         "/metrics" if !web.operators.are_apart() => {
@@ -162,7 +162,7 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
         );
         return cors(StatusCode::OK, "application/nostr+json", document.into());
     }
-    let LandingHtml { text, security } = web.landing.page(&address(headers));
+    let LandingHtml { text, security } = web.landing.page(&address(headers)).await;
     let mut answer = plain("text/html; charset=utf-8", text);
     answer.headers_mut().insert(CONTENT_SECURITY_POLICY, security);
     answer

@@ -68,7 +68,7 @@ impl MailService {
         // New envelopes add their topics from here on, so none is missed.
         // A database is waited for on a thread that may block.
         let (filled, store) = (Arc::clone(&topics), Arc::clone(shelf.store()));
-        let filling = tokio::task::spawn_blocking(move || filled.fill(&*store));
+        let filling = crate::blocking::run(move || filled.fill(&*store));
         let ended = |error| ServeError::Thread(io::Error::other(error));
         let done = filling.await.map_err(ended)?;
         done.map_err(|error| ServeError::Door(error.into()))?;

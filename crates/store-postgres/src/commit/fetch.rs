@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use hark_archive::{Query, Record};
+use hark_archive::{Id, LabelSet, Query, Record};
 use hark_codec::record::{Key as Author, PRIVATE_LABELS};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -15,6 +15,13 @@ use crate::state::PostgresState;
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 
+/// Most slots and ids that a commit looks up for the rules of its puts: as many as one event can name.
+const LOOKUPS_MAX: usize = 2_500;
+/// Most queries that a commit searches for, as no look-up answers them: as many as a request to vanish has.
+const SEARCHES_MAX: usize = 2;
+/// The same on a cluster, where ids are searched for.
+const PLACED_SEARCHES_MAX: usize = 16;
+
 /// The conditions of a slot's query, if an index has them: an author, a kind, and optionally a
 /// label that is private to the author.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,20 +32,128 @@ pub(super) struct SlotQuery {
 }
 
 impl SlotQuery {
-    /// Returns the slot of a query. `None` if the query has other conditions.
-    pub(super) fn of(query: &Query, terms: &DatabaseTermHasher) -> Option<Self> {
-        let ([author], [kind]) = (query.authors.as_deref()?, query.kinds.as_deref()?) else {
+    /// Returns the slots whose records a query is for, in a layout with so many at most. `None` if the
+    /// query has other conditions.
+    pub(super) fn all(query: &Query, terms: &DatabaseTermHasher, max: usize) -> Option<Vec<Self>> {
+        let ([author], Some(kinds)) = (query.authors.as_deref()?, &query.kinds) else {
             return None;
         };
-        let term = match query.labels.as_slice() {
-            [] => None,
-            [set] if set.name < PRIVATE_LABELS && set.values.len() == 1 => {
-                Some(terms.label(set.name, &set.values[0], Some(author))?)
+        let terms = match query.labels.as_slice() {
+            [] => vec![None],
+            [set] if set.name < PRIVATE_LABELS && set.values.len() <= max => {
+                let term = |value: &Box<[u8]>| terms.label(set.name, value, Some(author));
+                set.values.iter().map(term).collect()
             }
             _ => return None,
         };
-        let plain = query.ids.is_none() && query.gate.is_none() && query.not_kinds.is_empty();
-        plain.then_some(Self { author: *author, kind: kind.cast_signed(), term })
+        let plain = query.ids.is_none() && is_plain(query) && query.not_kinds.is_empty();
+        let of = |kind: &u32| {
+            let kind = kind.cast_signed();
+            terms.iter().map(move |term| Self { author: *author, kind, term: *term })
+        };
+        (plain && kinds.len() * terms.len() <= max).then(|| kinds.iter().flat_map(of).collect())
+    }
+
+    /// Returns the slots that a record is in.
+    pub(super) fn of(put: &PreparedPut<'_>, terms: &DatabaseTermHasher) -> Vec<Self> {
+        let Some(author) = put.record.author() else { return Vec::new() };
+        let kind = put.record.kind().cast_signed();
+        let private = put.record.labels().filter(|(name, _)| *name < PRIVATE_LABELS);
+        let termed = private.map(|(name, value)| terms.label(name, value, Some(author)));
+        let all = std::iter::once(None).chain(termed);
+        all.map(|term| Self { author: *author, kind, term }).collect()
+    }
+}
+
+/// Whether a query has none of the conditions that rules never have.
+fn is_plain(query: &Query) -> bool {
+    query.gate.is_none() && query.words.is_none() && query.not_authors.is_empty()
+}
+
+/// Returns the ids that a query names, if what is fetched of a record tells whether it matches.
+fn named(query: &Query) -> Option<&[Id]> {
+    let of_kinds = query.labels.is_empty() || query.kinds.is_some();
+    query.ids.as_deref().filter(|_| is_plain(query) && of_kinds)
+}
+
+/// How a store's layout answers the queries of rules.
+#[derive(Clone, Copy)]
+pub(super) struct RuleLookups {
+    /// Most slots of a query.
+    slots_max: usize,
+    by_id: bool,
+    searches_max: usize,
+}
+
+impl RuleLookups {
+    pub(super) fn of(inner: &PostgresState) -> Self {
+        if inner.pool.door().layout().is_distributed() {
+            return Self { slots_max: 1, by_id: false, searches_max: PLACED_SEARCHES_MAX };
+        }
+        Self { slots_max: LOOKUPS_MAX, by_id: true, searches_max: SEARCHES_MAX }
+    }
+
+    pub(super) fn slots(self, query: &Query, terms: &DatabaseTermHasher) -> Option<Vec<SlotQuery>> {
+        SlotQuery::all(query, terms, self.slots_max)
+    }
+
+    pub(super) fn ids(self, query: &Query) -> Option<&[Id]> {
+        named(query).filter(|_| self.by_id)
+    }
+
+    /// Returns how many of the first writes a commit carries out, so that it looks up and searches for a
+    /// bounded number of things.
+    pub(super) fn fit(self, puts: &[Option<PreparedPut<'_>>], terms: &DatabaseTermHasher) -> usize {
+        let (mut lookups, mut searches) = (0, 0);
+        let cost = |query: &Query| match (self.ids(query), self.slots(query, terms)) {
+            (Some(ids), _) => (ids.len(), 0),
+            (None, Some(slots)) => (slots.len(), 0),
+            (None, None) => (0, 1),
+        };
+        let mut fits = |put: &Option<PreparedPut<'_>>| {
+            // Any other write is a search by itself.
+            let Some(put) = put else {
+                searches += 1;
+                return searches <= self.searches_max;
+            };
+            for (found, searched) in put.effects.erases.iter().map(cost) {
+                (lookups, searches) = (lookups + found, searches + searched);
+            }
+            lookups <= LOOKUPS_MAX && searches <= self.searches_max
+        };
+        let over = puts.iter().position(|put| !fits(put));
+        over.map_or(puts.len(), |at| at.max(1))
+    }
+}
+
+/// The key of a stored record, and the bytes that the record has.
+#[derive(Clone, Copy)]
+pub(super) struct SizedKey {
+    pub(super) key: IndexKey,
+    pub(super) bytes: usize,
+}
+
+/// As much of a stored record as tells whether a rule that names its id matches it.
+pub(super) struct NamedRecord {
+    pub(super) found: SizedKey,
+    author: Option<Author>,
+    kind: u32,
+    /// Those of its terms that rules of this batch ask for.
+    terms: Vec<i64>,
+}
+
+impl NamedRecord {
+    /// Whether the record matches a query for ids, of which its own is one.
+    pub(super) fn matches(&self, query: &Query, terms: &DatabaseTermHasher) -> bool {
+        let has_label = |set: &LabelSet| {
+            let mut asked = set.values.iter().map(|value| terms.label(set.name, value, None));
+            asked.any(|term| term.is_some_and(|term| self.terms.contains(&term)))
+        };
+        query.authors.as_ref().is_none_or(|all| self.author.is_some_and(|one| all.contains(&one)))
+            && query.kinds.as_ref().is_none_or(|all| all.contains(&self.kind))
+            && !query.not_kinds.contains(&self.kind)
+            && (query.from..=query.to).contains(&super::time(&self.found.key))
+            && query.labels.iter().all(has_label)
     }
 }
 
@@ -60,8 +175,10 @@ pub(super) struct FetchedState {
     pub(super) known: HashSet<[u8; 32]>,
     /// The newest forbidding record of each key that has one.
     pub(super) forbids: HashMap<i64, Vec<u8>>,
-    /// The keys of the records in each slot.
-    pub(super) slots: HashMap<SlotQuery, Vec<IndexKey>>,
+    /// The records in each slot.
+    pub(super) slots: HashMap<SlotQuery, Vec<SizedKey>>,
+    /// The records of the ids that rules name, as far as they are stored.
+    pub(super) named: HashMap<Id, Option<NamedRecord>>,
 }
 
 impl FetchedState {
@@ -79,10 +196,10 @@ impl FetchedState {
         let mut keys: Vec<i64> = forbidding.map(|there_is| terms.forbidding(&there_is)).collect();
         keys.sort_unstable();
         keys.dedup();
-        let wanted: HashSet<SlotQuery> = puts()
-            .flat_map(|put| put.effects.slot.iter().chain(&put.effects.erases))
-            .filter_map(|query| SlotQuery::of(query, terms))
-            .collect();
+        let lookups = RuleLookups::of(inner);
+        let slots = puts().flat_map(|put| put.effects.slot.iter().chain(&put.effects.erases));
+        let wanted: HashSet<SlotQuery> =
+            slots.filter_map(|query| lookups.slots(query, terms)).flatten().collect();
         let plain: Vec<SlotQuery> =
             wanted.iter().filter(|slot| slot.term.is_none()).copied().collect();
         let termed: Vec<SlotQuery> =
@@ -91,11 +208,17 @@ impl FetchedState {
         let kinds: Vec<i32> = plain.iter().map(|slot| slot.kind).collect();
         let slot_terms: Vec<i64> = termed.iter().filter_map(|slot| slot.term).collect();
         let term_kinds: Vec<i32> = termed.iter().map(|slot| slot.kind).collect();
+        let term_authors: Vec<&[u8]> = termed.iter().map(|slot| &slot.author[..]).collect();
+        let is_distributed = session.layout().is_distributed();
+        let by_id = NamedIds::of(puts(), lookups, terms);
 
         let known: [&(dyn ToSql + Sync); 2] = [&times, &ids];
         let forbids: [&(dyn ToSql + Sync); 1] = [&keys];
         let slots: [&(dyn ToSql + Sync); 2] = [&authors, &kinds];
-        let term_slots: [&(dyn ToSql + Sync); 2] = [&slot_terms, &term_kinds];
+        // A cluster's statement finds the authors afterwards.
+        let term_slots: [&(dyn ToSql + Sync); 3] = [&slot_terms, &term_kinds, &term_authors];
+        let term_slots = if is_distributed { &term_slots[..2] } else { &term_slots[..] };
+        let named: [&(dyn ToSql + Sync); 3] = [&by_id.ids, &by_id.kinds, &by_id.terms];
         let mut calls: Vec<(StatementForm, &[&(dyn ToSql + Sync)])> = vec![
             (StatementForm::Begin, &[]),
             (StatementForm::Lock, &[]),
@@ -106,7 +229,10 @@ impl FetchedState {
             calls.push((StatementForm::Slots, &slots));
         }
         if !termed.is_empty() {
-            calls.push((StatementForm::TermSlots, &term_slots));
+            calls.push((StatementForm::TermSlots, term_slots));
+        }
+        if !by_id.ids.is_empty() {
+            calls.push((StatementForm::NamedRecords, &named));
         }
         let answers = session.pipeline(&calls)?;
         let mut answers = answers.into_iter().skip(1);
@@ -115,13 +241,14 @@ impl FetchedState {
         for row in next() {
             (fetched.seq, fetched.records, fetched.parts) = (row.get(0), row.get(1), row.get(2));
             (fetched.line, fetched.texts, fetched.words_seq) = (row.get(3), row.get(4), row.get(5));
+            session.must_have_locked(&row)?;
         }
         for row in next() {
             let n = row.get::<_, i64>(0) as usize - 1;
             fetched.known.insert(ids[n].try_into().unwrap_or_default());
         }
         fetched.slots.extend(wanted.into_iter().map(|slot| (slot, Vec::new())));
-        if session.layout().is_distributed() {
+        if is_distributed {
             let (forbids, slots) = (next(), if plain.is_empty() { Vec::new() } else { next() });
             fetched.find_placed(inner, session, &forbids, &slots, &next())?;
             return Ok(fetched);
@@ -129,26 +256,22 @@ impl FetchedState {
         for row in next() {
             fetched.forbids.insert(row.get(0), row.get(1));
         }
-        if !plain.is_empty() {
+        for slots in [&plain, &termed].into_iter().filter(|slots| !slots.is_empty()) {
             for row in next() {
-                let slot = &plain[row.get::<_, i64>(0) as usize - 1];
-                let key = IndexKey { time: row.get(1), id: id(row.get(2)) };
-                fetched.slots.entry(*slot).or_default().push(key);
+                let slot = &slots[row.get::<_, i64>(0) as usize - 1];
+                fetched.slots.entry(*slot).or_default().push(sized(&row, 1));
             }
         }
-        if !termed.is_empty() {
+        fetched.named.extend(by_id.ids.iter().map(|named| (id(named), None)));
+        if !by_id.ids.is_empty() {
             for row in next() {
-                let slot = &termed[row.get::<_, i64>(0) as usize - 1];
-                let body: &[u8] = row.get(3);
-                // Another author or value may have the same term.
-                let theirs = Record::new(body).is_ok_and(|record| {
-                    record.author() == Some(&slot.author)
-                        && terms.of(&record).binary_search(&slot.term.unwrap_or(0)).is_ok()
-                });
-                if theirs {
-                    let key = IndexKey { time: row.get(1), id: id(row.get(2)) };
-                    fetched.slots.entry(*slot).or_default().push(key);
-                }
+                let record = NamedRecord {
+                    found: sized(&row, 0),
+                    author: row.get::<_, Option<&[u8]>>(3).map(id),
+                    kind: row.get::<_, i32>(4).cast_unsigned(),
+                    terms: row.get(5),
+                };
+                fetched.named.insert(record.found.key.id, Some(record));
             }
         }
         Ok(fetched)
@@ -168,7 +291,8 @@ impl FetchedState {
             let slot = SlotQuery { author: id(row.get(0)), kind: row.get(1), term: None };
             // All kinds of all authors were asked for.
             if let Some(held) = self.slots.get_mut(&slot) {
-                held.push(IndexKey { time: row.get(2), id: id(row.get(3)) });
+                let key = IndexKey { time: row.get(2), id: id(row.get(3)) };
+                held.push(SizedKey { key, bytes: 0 });
             }
         }
         let placed =
@@ -196,11 +320,50 @@ impl FetchedState {
             let Some(author) = record.author().filter(|_| is_theirs) else { continue };
             let slot = SlotQuery { author: *author, kind: row.get(1), term: Some(term) };
             if let Some(held) = self.slots.get_mut(&slot) {
-                held.push(*key);
+                held.push(SizedKey { key: *key, bytes: body.len() });
             }
         }
         Ok(())
     }
+}
+
+/// The ids that rules name, and the kinds and terms that they ask for beside these.
+#[derive(Default)]
+struct NamedIds<'a> {
+    ids: Vec<&'a [u8]>,
+    kinds: Vec<i32>,
+    terms: Vec<i64>,
+}
+
+impl<'a> NamedIds<'a> {
+    fn of<'p: 'a>(
+        puts: impl Iterator<Item = &'a PreparedPut<'p>>,
+        lookups: RuleLookups,
+        terms: &DatabaseTermHasher,
+    ) -> Self {
+        let mut all = Self::default();
+        for query in puts.flat_map(|put| &put.effects.erases) {
+            let Some(ids) = lookups.ids(query) else { continue };
+            all.ids.extend(ids.iter().map(|id| &id[..]));
+            if query.labels.is_empty() {
+                continue;
+            }
+            all.kinds.extend(query.kinds.iter().flatten().map(|kind| kind.cast_signed()));
+            for set in &query.labels {
+                let asked = set.values.iter();
+                all.terms.extend(asked.filter_map(|value| terms.label(set.name, value, None)));
+            }
+        }
+        all.ids.sort_unstable();
+        all.ids.dedup();
+        all
+    }
+}
+
+/// Reads a record's key and bytes, which begin at column `at`.
+fn sized(row: &Row, at: usize) -> SizedKey {
+    let key = IndexKey { time: row.get(at), id: id(row.get(at + 1)) };
+    SizedKey { key, bytes: row.get::<_, i32>(at + 2).unsigned_abs() as usize }
 }
 
 fn id(bytes: &[u8]) -> [u8; 32] {

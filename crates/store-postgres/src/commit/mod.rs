@@ -30,8 +30,8 @@ use crate::state::PostgresState;
 use crate::time::{IndexKey, from_db, to_db};
 use crate::words::mark::mark;
 use crate::words::rows::WordRows;
-use crate::{line, listen};
-use fetch::FetchedState;
+use crate::{line, listen, others};
+use fetch::{FetchedState, RuleLookups};
 use play::BatchReplay;
 
 mod fetch;
@@ -89,6 +89,7 @@ impl CommitterState {
                 if session.layout().is_distributed() {
                     placed::begin(&mut session).map_err(|fault| away(&fault))?;
                 }
+                others::announce(&mut session).map_err(|fault| away(&fault))?;
                 line::settle(inner, &mut session).map_err(|fault| away(&fault))?;
                 self.session = Some(session);
                 fresh = true;
@@ -155,7 +156,9 @@ fn attempt(
     puts: &[Option<PreparedPut<'_>>],
     begun: &mut bool,
 ) -> Result<Option<CommittedBatch>, StatementError> {
-    let fetched = FetchedState::get(inner, session, puts)?;
+    // The other writes are left for the next step, so that this one looks up a bounded number of things.
+    let fit = RuleLookups::of(inner).fit(puts, &inner.terms);
+    let fetched = FetchedState::get(inner, session, &puts[..fit])?;
     *begun = true;
     let (seq, records) = (fetched.seq, fetched.records);
     if fetched.line != inner.current.now().line {
@@ -180,6 +183,12 @@ fn attempt(
         ..CommitResult::default()
     };
     for (at, (write, put)) in writes.iter().zip(puts).enumerate() {
+        if at == fit {
+            // A step that deletes nothing yet.
+            committed.outcomes.push(Outcome::Erased(0));
+            committed.unfinished = true;
+            break;
+        }
         committed.outcomes.push(match (write, put) {
             (Write::Erase(query), _) => Outcome::Erased(play.erase(query)?),
             (_, Some(put)) => play.put(put)?,

@@ -8,7 +8,7 @@ use hark_archive::limits::ERASE_STEP;
 use hark_archive::{Id, Order, Outcome, Position, Query, Record, SearchProgress};
 use hark_codec::record::Key as Author;
 
-use super::fetch::{FetchedState, SlotQuery};
+use super::fetch::{FetchedState, RuleLookups, SizedKey, SlotQuery};
 use super::{PreparedPut, time};
 use crate::line::TimelinePosition;
 use crate::search::{Finders, SqlQuery};
@@ -28,6 +28,7 @@ pub(super) struct BatchReplay<'a, 'p> {
     /// The position in `puts` of each id.
     ids: HashMap<[u8; 32], usize>,
     by_author: HashMap<Author, Vec<usize>>,
+    by_slot: HashMap<SlotQuery, Vec<usize>>,
     by_forbidding: HashMap<i64, Vec<usize>>,
     /// Keys of the records to delete that were stored before this batch.
     deleted: Vec<IndexKey>,
@@ -65,6 +66,7 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
             puts: Vec::new(),
             ids: HashMap::new(),
             by_author: HashMap::new(),
+            by_slot: HashMap::new(),
             by_forbidding: HashMap::new(),
             deleted: Vec::new(),
             deleted_ids: HashSet::new(),
@@ -127,6 +129,9 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         if let Some(author) = put.record.author() {
             self.by_author.entry(*author).or_default().push(at);
         }
+        for slot in SlotQuery::of(put, &self.inner.terms) {
+            self.by_slot.entry(slot).or_default().push(at);
+        }
         if self.inner.rules.forbids(put.record.kind()) {
             for key in self.inner.terms.forbids(&put.record) {
                 self.by_forbidding.entry(key).or_default().push(at);
@@ -187,30 +192,72 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         query: &Query,
         bytes_max: usize,
     ) -> Result<(Vec<IndexKey>, bool), StatementError> {
-        let (mut found, cut) = match SlotQuery::of(query, &self.inner.terms) {
-            Some(slot) if self.fetched.slots.contains_key(&slot) => {
-                let held = self.fetched.slots.get(&slot).into_iter().flatten();
-                let within = |key: &&IndexKey| (query.from..=query.to).contains(&time(key));
-                (held.filter(within).copied().collect(), false)
-            }
-            _ => self.search(query, bytes_max)?,
-        };
+        let (mut found, cut, own) = self.look_up(query, bytes_max)?;
         found.retain(|key| !self.deleted_ids.contains(&key.id));
         let behind =
             |at: &Position| query.after.is_none_or(|after| query.order.compare(&after, at).is_lt());
         let matching = |put: &&PreparedPut<'_>| {
             query.from <= query.to && behind(&put.key.position()) && query.matches(&put.record)
         };
-        if let Some([author]) = query.authors.as_deref() {
-            let theirs = self.by_author.get(author).into_iter().flatten();
-            let theirs = theirs.filter_map(|&at| self.puts[at]).map(|(_, put)| put);
-            found.extend(theirs.filter(matching).map(|put| put.key));
-        } else {
-            let all = self.puts.iter().flatten().map(|(_, put)| *put);
-            found.extend(all.filter(matching).map(|put| put.key));
-        }
+        let own = own.into_iter().filter_map(|at| self.puts[at]).map(|(_, put)| put);
+        found.extend(own.filter(matching).map(|put| put.key));
         found.sort_by(|a, b| query.order.compare(&a.position(), &b.position()));
+        // One that is in two of the slots came twice.
+        found.dedup();
         Ok((found, cut))
+    }
+
+    /// Returns the keys of matching stored records, whether `bytes_max` cut them off, and the positions of
+    /// those puts of this batch that may match. What rules ask for is fetched already, with few exceptions.
+    fn look_up(
+        &mut self,
+        query: &Query,
+        bytes_max: usize,
+    ) -> Result<(Vec<IndexKey>, bool, Vec<usize>), StatementError> {
+        let lookups = RuleLookups::of(self.inner);
+        let fetched = &self.fetched;
+        if let Some(ids) = lookups.ids(query)
+            && ids.iter().all(|id| fetched.named.contains_key(id))
+        {
+            let named = ids.iter().filter_map(|id| fetched.named.get(id)?.as_ref());
+            let matching = named.filter(|record| record.matches(query, &self.inner.terms));
+            let (found, cut) = self.left(matching.map(|record| record.found), bytes_max);
+            let own = ids.iter().filter_map(|id| self.ids.get(id).copied());
+            return Ok((found, cut, own.collect()));
+        }
+        if let Some(slots) = lookups.slots(query, &self.inner.terms)
+            && slots.iter().all(|slot| fetched.slots.contains_key(slot))
+        {
+            let held = slots.iter().filter_map(|slot| fetched.slots.get(slot)).flatten();
+            let within = |found: &&SizedKey| (query.from..=query.to).contains(&time(&found.key));
+            let (found, cut) = self.left(held.filter(within).copied(), bytes_max);
+            let own = slots.iter().filter_map(|slot| self.by_slot.get(slot)).flatten();
+            return Ok((found, cut, own.copied().collect()));
+        }
+        let (found, cut) = self.search(query, bytes_max)?;
+        let own = match query.authors.as_deref() {
+            Some([author]) => self.by_author.get(author).cloned().unwrap_or_default(),
+            _ => (0..self.puts.len()).collect(),
+        };
+        Ok((found, cut, own))
+    }
+
+    /// Returns the keys that this batch has not deleted, up to about `bytes_max`, and whether there are
+    /// more.
+    fn left(
+        &self,
+        found: impl Iterator<Item = SizedKey>,
+        bytes_max: usize,
+    ) -> (Vec<IndexKey>, bool) {
+        let (mut left, mut bytes) = (Vec::new(), 0_usize);
+        for found in found.filter(|found| !self.deleted_ids.contains(&found.key.id)) {
+            if bytes >= bytes_max {
+                return (left, true);
+            }
+            bytes = bytes.saturating_add(found.bytes);
+            left.push(found.key);
+        }
+        (left, false)
     }
 
     /// Returns the keys of matching stored records, and whether `bytes_max` ended the search.

@@ -57,8 +57,8 @@ impl Layout for CitusLayout {
                 WHERE $3::int IS NOT NULL AND $4::bigint IS NOT NULL"
                 .into(),
             // Words are not indexed on a cluster.
-            StatementForm::Lock => "SELECT seq, records, parts, line, NULL::bigint, 0::bigint \
-                FROM state FOR UPDATE"
+            StatementForm::Lock => "SELECT seq, records, parts, line, NULL::bigint, 0::bigint, \
+                current_setting('hark.session', true) FROM state FOR UPDATE"
                 .into(),
             StatementForm::News => "SELECT r.seq, r.body FROM record r WHERE r.seq > $1 \
                 AND r.seq <= $2 ORDER BY r.seq LIMIT $3"
@@ -72,7 +72,7 @@ impl Layout for CitusLayout {
         &[
             ("jit", "off"),
             ("max_parallel_workers_per_gather", "0"),
-            ("default_transaction_isolation", "read\\ committed"),
+            ("default_transaction_isolation", "read committed"),
             ("synchronous_commit", "on"),
             ("client_min_messages", "warning"),
             ("idle_in_transaction_session_timeout", "30s"),

@@ -33,7 +33,7 @@ SELECT r.time FROM record r ORDER BY r.time LIMIT 1
 -- Enter
 SELECT pg_advisory_lock(hashtextextended(current_schema(), 7235419860234518))
 -- Lock
-SELECT seq, records, parts, line, NULL::bigint, 0::bigint FROM state FOR UPDATE
+SELECT seq, records, parts, line, NULL::bigint, 0::bigint, current_setting('hark.session', true) FROM state FOR UPDATE
 -- Known
 SELECT array_position($2::bytea[], p.id)::bigint FROM id_place p WHERE p.id = ANY($2) AND cardinality($1::bigint[]) >= 0
 -- Forbids
@@ -110,7 +110,7 @@ off
 -- setting max_parallel_workers_per_gather
 0
 -- setting default_transaction_isolation
-read\ committed
+read committed
 -- setting synchronous_commit
 on
 -- setting client_min_messages

@@ -111,6 +111,8 @@ pub(crate) enum StatementForm {
     Slots,
     /// Keys of records with a term and a kind.
     TermSlots,
+    /// As much of the records of ids as tells whether rules delete them.
+    NamedRecords,
     /// Deletes records and their tags.
     Delete,
     /// The same, and lowers the numbers of records of their labels' values.
@@ -131,6 +133,8 @@ pub(crate) enum StatementForm {
     Advance,
     /// The shelf's line and number, and records by number.
     News,
+    /// The shelf's line and the number of the newest put.
+    Newest,
     /// Records that have expired.
     Expired,
     /// The parts.
@@ -218,6 +222,7 @@ impl StatementForm {
             Self::Forbids => "forbids",
             Self::Slots => "slots",
             Self::TermSlots => "term_slots",
+            Self::NamedRecords => "named_records",
             Self::Delete => "delete",
             Self::DeleteListed => "delete_listed",
             Self::DeleteForbids => "delete_forbids",
@@ -228,6 +233,7 @@ impl StatementForm {
             Self::Values => "values",
             Self::Advance => "advance",
             Self::News => "news",
+            Self::Newest => "newest",
             Self::Expired => "expired",
             Self::Parts => "parts",
             Self::WordState => "word_state",

@@ -89,8 +89,8 @@ impl Layout for PlainLayout {
                 )
             }
             StatementForm::Begin => "BEGIN".into(),
-            StatementForm::Lock => "SELECT seq, records, parts, line, texts, words_seq \
-                FROM state FOR UPDATE"
+            StatementForm::Lock => "SELECT seq, records, parts, line, texts, words_seq, \
+                current_setting('hark.session', true) FROM state FOR UPDATE"
                 .into(),
             StatementForm::Known => "SELECT v.n FROM unnest($1::bigint[], $2::bytea[]) \
                 WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id FROM record r \
@@ -102,15 +102,24 @@ impl Layout for PlainLayout {
                 ORDER BY f.time DESC, f.id LIMIT 1) f CROSS JOIN LATERAL (SELECT r.body \
                 FROM record r WHERE r.time = f.time AND r.id = f.id LIMIT 1) r"
                 .into(),
-            StatementForm::Slots => "SELECT v.n, r.time, r.id FROM unnest($1::bytea[], $2::int[]) \
-                WITH ORDINALITY AS v(author, kind, n) CROSS JOIN LATERAL (SELECT r.time, r.id \
-                FROM record r WHERE r.author = v.author AND r.kind = v.kind OFFSET 0) r"
+            StatementForm::Slots => "SELECT v.n, r.time, r.id, octet_length(r.body) \
+                FROM unnest($1::bytea[], $2::int[]) WITH ORDINALITY AS v(author, kind, n) \
+                CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record r WHERE r.author = v.author AND r.kind = v.kind OFFSET 0) r"
                 .into(),
-            StatementForm::TermSlots => "SELECT v.n, t.time, t.id, r.body \
-                FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY AS v(term, kind, n) \
-                CROSS JOIN LATERAL (SELECT t.time, t.id FROM tag t WHERE t.term = v.term \
-                AND t.kind = v.kind OFFSET 0) t CROSS JOIN LATERAL (SELECT r.body FROM record r \
-                WHERE r.time = t.time AND r.id = t.id LIMIT 1) r"
+            // Another author may have the same term.
+            StatementForm::TermSlots => "SELECT v.n, t.time, t.id, octet_length(r.body) \
+                FROM unnest($1::bigint[], $2::int[], $3::bytea[]) \
+                WITH ORDINALITY AS v(term, kind, author, n) CROSS JOIN LATERAL (SELECT t.time, t.id \
+                FROM tag t WHERE t.term = v.term AND t.kind = v.kind OFFSET 0) t \
+                CROSS JOIN LATERAL (SELECT r.author, r.body FROM record r WHERE r.time = t.time \
+                AND r.id = t.id LIMIT 1) r WHERE r.author = v.author"
+                .into(),
+            StatementForm::NamedRecords => "SELECT r.time, r.id, octet_length(r.body), r.author, \
+                r.kind, CASE WHEN r.kind = ANY($2::int[]) THEN ARRAY(SELECT t.term \
+                FROM unnest(r.terms) AS t(term) WHERE t.term = ANY($3::bigint[])) \
+                ELSE '{}'::bigint[] END FROM unnest($1::bytea[]) AS v(id) CROSS JOIN LATERAL \
+                (SELECT r.time, r.id, r.author, r.kind, r.terms, r.body FROM record r \
+                WHERE r.id = v.id OFFSET 0) r"
                 .into(),
             StatementForm::Delete => format!(
                 "WITH gone AS (DELETE FROM record r USING \
@@ -158,6 +167,7 @@ impl Layout for PlainLayout {
                 ORDER BY r.seq LIMIT $3) r ON true"
                     .into()
             }
+            StatementForm::Newest => "SELECT line, seq FROM state".into(),
             StatementForm::Expired => "SELECT id FROM record WHERE expires <= $1 LIMIT $2".into(),
             StatementForm::Parts => "SELECT start, stop, number FROM part ORDER BY start".into(),
             form => super::words::text(form).unwrap_or_else(|| super::citus::text(form)),
@@ -177,7 +187,7 @@ impl Layout for PlainLayout {
             ("enable_material", "off"),
             ("enable_memoize", "off"),
             ("max_parallel_workers_per_gather", "0"),
-            ("default_transaction_isolation", "read\\ committed"),
+            ("default_transaction_isolation", "read committed"),
             ("synchronous_commit", "on"),
             ("client_min_messages", "warning"),
             ("idle_in_transaction_session_timeout", "30s"),

@@ -103,15 +103,17 @@ SELECT v.n, b.body, b.seq FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY
 -- Begin
 BEGIN
 -- Lock
-SELECT seq, records, parts, line, texts, words_seq FROM state FOR UPDATE
+SELECT seq, records, parts, line, texts, words_seq, current_setting('hark.session', true) FROM state FOR UPDATE
 -- Known
 SELECT v.n FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id FROM record r WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b WHERE b.id = v.id
 -- Forbids
 SELECT f.key, r.body FROM unnest($1::bigint[]) AS v(key) CROSS JOIN LATERAL (SELECT f.key, f.time, f.id FROM forbid f WHERE f.key = v.key ORDER BY f.time DESC, f.id LIMIT 1) f CROSS JOIN LATERAL (SELECT r.body FROM record r WHERE r.time = f.time AND r.id = f.id LIMIT 1) r
 -- Slots
-SELECT v.n, r.time, r.id FROM unnest($1::bytea[], $2::int[]) WITH ORDINALITY AS v(author, kind, n) CROSS JOIN LATERAL (SELECT r.time, r.id FROM record r WHERE r.author = v.author AND r.kind = v.kind OFFSET 0) r
+SELECT v.n, r.time, r.id, octet_length(r.body) FROM unnest($1::bytea[], $2::int[]) WITH ORDINALITY AS v(author, kind, n) CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record r WHERE r.author = v.author AND r.kind = v.kind OFFSET 0) r
 -- TermSlots
-SELECT v.n, t.time, t.id, r.body FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY AS v(term, kind, n) CROSS JOIN LATERAL (SELECT t.time, t.id FROM tag t WHERE t.term = v.term AND t.kind = v.kind OFFSET 0) t CROSS JOIN LATERAL (SELECT r.body FROM record r WHERE r.time = t.time AND r.id = t.id LIMIT 1) r
+SELECT v.n, t.time, t.id, octet_length(r.body) FROM unnest($1::bigint[], $2::int[], $3::bytea[]) WITH ORDINALITY AS v(term, kind, author, n) CROSS JOIN LATERAL (SELECT t.time, t.id FROM tag t WHERE t.term = v.term AND t.kind = v.kind OFFSET 0) t CROSS JOIN LATERAL (SELECT r.author, r.body FROM record r WHERE r.time = t.time AND r.id = t.id LIMIT 1) r WHERE r.author = v.author
+-- NamedRecords
+SELECT r.time, r.id, octet_length(r.body), r.author, r.kind, CASE WHEN r.kind = ANY($2::int[]) THEN ARRAY(SELECT t.term FROM unnest(r.terms) AS t(term) WHERE t.term = ANY($3::bigint[])) ELSE '{}'::bigint[] END FROM unnest($1::bytea[]) AS v(id) CROSS JOIN LATERAL (SELECT r.time, r.id, r.author, r.kind, r.terms, r.body FROM record r WHERE r.id = v.id OFFSET 0) r
 -- Delete
 WITH gone AS (DELETE FROM record r USING unnest($1::bigint[], $2::bytea[], $3::bigint[]) AS v(time, id, mark) WHERE r.time = v.time AND r.id = v.id RETURNING r.time, r.id, r.kind, r.terms, v.mark), tags AS (DELETE FROM tag t USING (SELECT g.time, g.id, g.kind, unnest(g.terms) AS term FROM gone g) g WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id), listed AS (DELETE FROM worded w USING gone g WHERE w.time = g.time AND w.mark = g.mark AND w.kind = g.kind RETURNING w.time, w.mark, w.kind, w.words), words AS (DELETE FROM word w USING (SELECT l.time, l.mark, l.kind, unnest(l.words) AS word FROM listed l) l WHERE w.word = l.word AND w.kind = l.kind AND w.time = l.time AND w.mark >= l.mark AND w.mark <= l.mark + 3) SELECT count(*) FROM gone
 -- DeleteListed
@@ -266,7 +268,7 @@ off
 -- setting max_parallel_workers_per_gather
 0
 -- setting default_transaction_isolation
-read\ committed
+read committed
 -- setting synchronous_commit
 on
 -- setting client_min_messages

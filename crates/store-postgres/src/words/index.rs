@@ -48,7 +48,7 @@ pub(crate) fn set_texts(
     }
     let before = session.whole(|session| {
         session.batch("BEGIN")?;
-        let state = session.query(StatementForm::Lock, &[])?;
+        let state = session.lock()?;
         let before: Option<i64> = state.first().and_then(|row| row.get(4));
         if before == texts {
             return Ok(None);
@@ -123,7 +123,7 @@ pub(crate) fn step(
     let numbers: Vec<i64> = puts.iter().map(|(seq, _)| *seq).collect();
     let moved = session.whole(|session| {
         session.batch("BEGIN")?;
-        let state = session.query(StatementForm::Lock, &[])?;
+        let state = session.lock()?;
         let now = state.first().map(|row| (row.get::<_, Option<i64>>(4), row.get::<_, i64>(5)));
         if now != Some((before.texts, before.words_seq)) {
             return Ok(None);

@@ -1,0 +1,44 @@
+//! Threads of an async runtime that may block.
+//!
+//! A runtime polls many tasks on few threads, so none of these may wait for a disk or a database. A
+//! runtime also has threads on which waiting does no harm, but a store cannot tell one from the other.
+//! So the code that starts work on such a thread says so here.
+
+use std::cell::Cell;
+
+thread_local! {
+    static ALLOWED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Takes the permission back, also after a panic: the thread goes on with other work.
+struct Permission(bool);
+
+impl Drop for Permission {
+    fn drop(&mut self) {
+        ALLOWED.set(self.0);
+    }
+}
+
+/// Runs `work` on this thread, which may block although it belongs to an async runtime.
+pub fn may_block<T>(work: impl FnOnce() -> T) -> T {
+    let _before = Permission(ALLOWED.replace(true));
+    work()
+}
+
+/// Whether this thread runs inside [`may_block`].
+pub fn is_allowed() -> bool {
+    ALLOWED.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_permission_ends_with_the_work_that_it_was_given_to() {
+        assert!(!is_allowed());
+        assert!(may_block(|| may_block(is_allowed) && is_allowed()));
+        let panicked = std::panic::catch_unwind(|| may_block(|| panic!("a bug")));
+        assert!(panicked.is_err() && !is_allowed());
+    }
+}

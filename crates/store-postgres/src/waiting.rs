@@ -1,0 +1,101 @@
+//! The runtime of one connection, driven by the thread that waits for an answer.
+//!
+//! tokio panics if a runtime is driven or dropped by a thread that polls the tasks of another runtime.
+//! Here neither happens, wherever a store is used or dropped: on such a thread, the waiting is done by
+//! a thread of its own. That is slow, and the tasks of the blocked thread wait too, so it is logged.
+
+use std::panic::resume_unwind;
+use std::sync::Once;
+use std::thread::{Builder, scope};
+
+use hark_archive::blocking;
+use tokio::runtime::{Handle, Runtime};
+
+use crate::session::StatementError;
+
+/// A runtime on which one connection runs.
+pub(crate) struct ConnectionRuntime(Option<Runtime>);
+
+impl ConnectionRuntime {
+    pub(crate) fn new() -> Result<Self, StatementError> {
+        let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        built.map(|runtime| Self(Some(runtime))).map_err(|error| unable(&error))
+    }
+
+    /// Waits for the result of `work`.
+    pub(crate) fn wait<T: Send>(
+        &self,
+        work: impl Future<Output = T> + Send,
+    ) -> Result<T, StatementError> {
+        let Some(runtime) = &self.0 else {
+            return Err(StatementError::Away("the connection is closed".into()));
+        };
+        if Handle::try_current().is_err() || blocking::is_allowed() {
+            return Ok(runtime.block_on(work));
+        }
+        report();
+        scope(|scope| {
+            let waiting = Builder::new().spawn_scoped(scope, || runtime.block_on(work));
+            let waiting = waiting.map_err(|error| unable(&error))?;
+            Ok(waiting.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })
+    }
+}
+
+impl Drop for ConnectionRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            // Does not wait: only the connection runs here, and it ends with its runtime.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn unable(error: &std::io::Error) -> StatementError {
+    StatementError::Away(format!("the system does not let Hark wait for its answers: {error}"))
+}
+
+/// Logs, once, that a thread waits that other tasks need.
+fn report() {
+    static REPORTED: Once = Once::new();
+    REPORTED.call_once(|| {
+        tracing::error!(
+            "a thread that serves connections waited for the database, and all of them with it (a \
+             bug; please report it)"
+        );
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(runtime: &ConnectionRuntime) -> u8 {
+        runtime.wait(async { tokio::task::spawn(async { 7 }).await.unwrap_or(0) }).unwrap()
+    }
+
+    #[test]
+    fn any_thread_may_wait_for_a_connection_and_drop_it() {
+        let new = || ConnectionRuntime::new().unwrap();
+        assert_eq!(answer(&new()), 7, "outside of any runtime");
+        let builders = [
+            tokio::runtime::Builder::new_current_thread,
+            tokio::runtime::Builder::new_multi_thread,
+        ];
+        for mut builder in builders.map(|builder| builder()) {
+            let outer = builder.build().unwrap();
+            let inside = outer.block_on(async move {
+                let polled = tokio::spawn(async move { answer(&new()) }).await.unwrap();
+                let local = tokio::task::LocalSet::new();
+                let of_a_set = local.run_until(async { answer(&new()) }).await;
+                let allowed = move || blocking::may_block(|| answer(&new()));
+                let blocking = tokio::task::spawn_blocking(allowed).await.unwrap();
+                let unnamed = tokio::task::spawn_blocking(move || answer(&new())).await.unwrap();
+                [polled, of_a_set, blocking, unnamed, answer(&new())]
+            });
+            assert_eq!(inside, [7; 5]);
+            let _entered = outer.enter();
+            assert_eq!(answer(&new()), 7);
+        }
+    }
+}
