@@ -17,6 +17,7 @@ mod owner;
 mod print;
 mod question;
 mod successor;
+mod waiting;
 mod watch;
 mod when;
 

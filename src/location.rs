@@ -209,9 +209,16 @@ impl ArchiveLocation {
         if self.database.is_none() {
             return Ok(());
         }
+        let advice = match command {
+            "check" => {
+                ". PostgreSQL's pg_amcheck checks its tables and indices, data_checksums its pages; \
+                 `hark export` reads every record"
+            }
+            _ => "",
+        };
         bail!(
             "`hark {command}` is for archives in files; this one is in a database, which maintains \
-             its files itself"
+             its files itself{advice}"
         )
     }
 

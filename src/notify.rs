@@ -1,6 +1,8 @@
 //! Notifications to systemd, if it has started this process (`Type=notify`, see
 //! deploy/hark.service). Otherwise these functions do nothing.
 
+use std::time::Duration;
+
 use sd_notify::NotifyState;
 
 /// Reports that the server accepts connections. A process that has taken over is the service's main
@@ -17,6 +19,12 @@ pub(crate) fn ready(url: &str, has_taken_over: bool) {
 /// Reports that a process that listens on no address does its work, which `status` names.
 pub(crate) fn working(status: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// Reports that the process waits for what `status` names. It has so much more time to start.
+pub(crate) fn waiting(status: &str, more: Duration) {
+    let more_us = u32::try_from(more.as_micros()).unwrap_or(u32::MAX);
+    notify(&[NotifyState::Status(status), NotifyState::ExtendTimeoutUsec(more_us)]);
 }
 
 /// Reports that the configuration is being read again. [`reloaded`] follows, whatever the result.

@@ -186,7 +186,7 @@ fn what_cannot_be_done_is_said_with_advice() {
         "host=127.0.0.1 port=1 user=hark password='a secret'",
         "postgres://hark:a@secret@127.0.0.1:1/hark",
     ] {
-        let run = place.hark(&["serve", "--store", nobody]);
+        let run = place.hark(&["count", "{}", "--store", nobody]);
         let is_said = run.stderr.contains("could not be opened; check the address");
         assert!(run.code == 1 && is_said && !run.stderr.contains("secret"), "{}", run.stderr);
     }

@@ -5,6 +5,7 @@ mod bench;
 mod cli;
 mod cluster;
 mod crash;
+mod database;
 mod delivery;
 mod fleet;
 /// The checks of the fuzz targets, run on their seeds.

@@ -30,6 +30,7 @@ use crate::log::{LogFlags, ServerLog};
 use crate::notify;
 use crate::print;
 use crate::successor;
+use crate::waiting;
 use crate::watch::ConfigWatch;
 
 #[derive(Debug, Args)]
@@ -105,7 +106,11 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
     let mirror_lock = MirrorLock::default();
     for setup in setups {
         let location = location.of(setup.network);
-        let mut opened = open(&location, held.as_ref(), taking.is_some())?;
+        let addresses = [args.listen.unwrap_or(location.config.listen)];
+        let addresses: Vec<_> =
+            addresses.into_iter().chain(location.config.metrics.listen).collect();
+        let mut opened =
+            waiting::for_database(&addresses, || open(&location, held.as_ref(), taking.is_some()))?;
         let shelf = &mut opened.shelf;
         if let Some(mirror) = mirrored(&location, Arc::clone(&shelf.store), &mirror_lock)? {
             shelf.store = Arc::clone(&mirror) as _;
@@ -322,10 +327,15 @@ fn control_socket(location: &ArchiveLocation) -> anyhow::Result<Option<PathBuf>>
     if location.database.is_none() {
         return Ok(Some(path));
     }
-    make_dir(&RealDisk, &location.data).with_context(|| {
+    if let Err(error) = make_dir(&RealDisk, &location.data) {
         let data = location.data.display();
-        format!("the data directory {data} could not be made; name a writable one with --data")
-    })?;
+        tracing::warn!(
+            %error,
+            "the data directory {data} cannot be made, so `hark stats` and `hark reload` do not reach \
+             this server; name a writable one with --data"
+        );
+        return Ok(None);
+    }
     if ControlClient::connect(&path, location.network.name()).is_ok() {
         let path = path.display();
         tracing::warn!(

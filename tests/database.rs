@@ -1,0 +1,166 @@
+//! A server as an operator assembles it: every door and every page, on a database.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use hark_testkit::postgres::Cluster;
+use serde_json::{Value, json};
+
+use crate::cli::support::{Place, Serving, command, event, signal, wait_for_health};
+use crate::served::{PATIENCE, Socket};
+
+/// Sends a request, and returns the status and the body.
+fn http(address: &str, method: &str, path: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("is there");
+    stream.set_read_timeout(Some(PATIENCE)).expect("is set");
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: \
+         application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).expect("is sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("is answered");
+    let (head, body) =
+        answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{path}: {answer:?}"));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.expect("a status"), body.to_owned())
+}
+
+fn get(address: &str, path: &str) -> String {
+    let (status, body) = http(address, "GET", path, "");
+    assert_eq!(status, 200, "{path}: {body}");
+    body
+}
+
+/// Publishes an event on a connection of its own, and returns what all events are counted as.
+fn publish_and_count(address: &str, number: u64) -> Value {
+    let mut socket = Socket::connect(address);
+    let event = event(3, 1_700_000_000 + number, 1, &[&["t", "a"]], &format!("note {number}"));
+    socket.say(&format!(r#"["EVENT",{}]"#, event.trim()));
+    let answer = socket.json();
+    assert_eq!(answer[2], true, "{answer}");
+    socket.say(r#"["REQ","all",{"kinds":[1]}]"#);
+    while socket.json()[0] != "EOSE" {}
+    socket.say(r#"["COUNT","all",{"kinds":[1]}]"#);
+    socket.json()[2]["count"].clone()
+}
+
+fn ends_clean(server: Serving) {
+    let (code, logged) = server.terminate();
+    let is_clean = !logged.contains("panicked") && !logged.contains("a bug");
+    assert!(code == 0 && is_clean, "{code}: {logged}");
+}
+
+/// An address that nothing listens on.
+fn free_address() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a port");
+    listener.local_addr().expect("has one").to_string()
+}
+
+#[test]
+fn every_page_and_rest_door_answers_on_a_database_again_and_again() {
+    let cluster = Cluster::with(&["fsync=off"]);
+    let database = cluster.database("pages");
+    let place = Place::new("database-pages");
+    let [waku, whisper] = [free_address(), free_address()];
+    let config = format!(
+        "[waku]\nserve = true\nrest = \"{waku}\"\nlisten = [\"/ip4/127.0.0.1/tcp/0\"]\n\
+         forward = \"always\"\nretention = []\nwindow_s = 0\n\
+         [whisper]\nserve = true\nrest = \"{whisper}\"\nlisten = \"127.0.0.1:0\"\npow_min = 0\n\
+         [postgres]\nconnections_max = 2\n"
+    );
+    let config = place.file("hark.toml", config.as_bytes());
+    let store = ["--store", &database.url];
+    let server = place.serve_with(&[&["--config", &config][..], &store].concat());
+    let relay = server.address.clone();
+    for round in 1..=8_u64 {
+        assert!(get(&relay, "/").contains("<html"), "{round}");
+        assert!(get(&relay, "/counts").contains("\"events\""));
+        assert!(get(&relay, "/metrics").contains("hark_store_records"));
+        assert_eq!(get(&relay, "/healthz"), "ok\n");
+        let stats = place.hark(&[&["stats", "--json"][..], &store].concat()).json();
+        assert_eq!(stats["server_running"], true);
+        assert_eq!(publish_and_count(&relay, round), json!(round));
+        let message = json!({
+            "payload": "AP8=", "contentTopic": format!("/a/1/{round}/proto"), "timestamp": round,
+        });
+        let topic = "%2Fwaku%2F2%2Frs%2F1%2F0";
+        let path = format!("/relay/v1/messages/{topic}");
+        let published = http(&waku, "POST", &path, &message.to_string());
+        assert_eq!(published.0, 200, "{published:?}");
+        let page = get(&waku, "/store/v3/messages?pageSize=100");
+        let page: Value = serde_json::from_str(&page).expect("JSON");
+        assert_eq!(page["messages"].as_array().map(Vec::len), Some(round as usize), "{page}");
+        for path in ["/health", "/info", "/version"] {
+            get(&waku, path);
+        }
+        get(&whisper, "/health");
+        get(&whisper, "/version");
+        // Counts are kept for a second.
+        std::thread::sleep(Duration::from_millis(1_010));
+    }
+    ends_clean(server);
+    let refused = place.hark(&[&["check"][..], &store].concat());
+    assert!(refused.code == 1 && refused.stderr.contains("pg_amcheck"), "{}", refused.stderr);
+    assert!(!cluster.log().contains("ERROR:"), "{}", cluster.log());
+}
+
+#[test]
+fn a_server_with_a_replica_starts_answers_and_ends() {
+    let cluster = Cluster::with(&["fsync=off"]);
+    let database = cluster.database("read url");
+    let standby = cluster.replica();
+    let place = Place::new("database-replica");
+    let replica = standby.url(&database.name);
+    let config =
+        place.file("hark.toml", format!("[postgres]\nread_url = \"{replica}\"\n").as_bytes());
+    for round in 0..3 {
+        let server = place.serve_with(&["--config", &config, "--store", &database.url]);
+        for number in 1..=4 {
+            assert_eq!(
+                publish_and_count(&server.address, round * 4 + number),
+                json!(round * 4 + number)
+            );
+            get(&server.address, "/");
+        }
+        assert_eq!(wait_for_health(&server.address, 200), "ok\n");
+        ends_clean(server);
+    }
+}
+
+#[test]
+fn a_server_waits_for_its_database_says_so_and_needs_no_directory() {
+    let cluster = Cluster::with(&["fsync=off"]);
+    let database = cluster.database("not yet");
+    let place = Place::new("database-waits");
+    cluster.stop();
+    let (address, file) = (free_address(), place.file("file", b""));
+    let args = ["--data", &format!("{file}/data"), "--store", &database.url, "serve"];
+    let mut child = command(&[&args[..], &["--listen", &address]].concat()).spawn().expect("runs");
+    let until = Instant::now() + PATIENCE;
+    while TcpStream::connect(&address).is_err() {
+        assert!(Instant::now() < until, "nothing listens");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for path in ["/healthz", "/"] {
+        let (status, body) = http(&address, "GET", path, "");
+        assert!(status == 503 && body.contains("waits for its database"), "{status}: {body}");
+    }
+    assert!(child.try_wait().expect("is ours").is_none());
+    cluster.start();
+    let mut first = String::new();
+    let mut lines = BufReader::new(child.stdout.take().expect("is piped"));
+    lines.read_line(&mut first).expect("it says something");
+    assert_eq!(first.trim(), format!("listening on ws://{address}"));
+    assert_eq!(wait_for_health(&address, 200), "ok\n");
+    assert_eq!(publish_and_count(&address, 1), json!(1));
+    signal(&child, "TERM");
+    let output = child.wait_with_output().expect("ends");
+    let logged = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !logged.contains("panicked"), "{logged}");
+    for said in ["waits for its database", "can be reached", "the data directory"] {
+        assert!(logged.contains(said), "{said}: {logged}");
+    }
+}
