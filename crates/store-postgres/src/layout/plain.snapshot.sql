@@ -134,6 +134,8 @@ SELECT term, value, records FROM label_value WHERE name = $1 AND term > $2 ORDER
 WITH s AS (UPDATE state SET seq = $1, records = $2, words_seq = $4 RETURNING seq, parts, line) SELECT pg_notify(current_schema(), seq || ' ' || $3::int || ' ' || parts || ' ' || line) FROM s
 -- News
 SELECT s.line, s.seq, r.seq, r.body FROM state s LEFT JOIN LATERAL (SELECT r.seq, r.body FROM record r WHERE r.seq > $1 AND r.seq <= $2 ORDER BY r.seq LIMIT $3) r ON true
+-- Newest
+SELECT line, seq FROM state
 -- Expired
 SELECT id FROM record WHERE expires <= $1 LIMIT $2
 -- Parts
