@@ -67,7 +67,7 @@ fn every_page_and_rest_door_answers_on_a_database_again_and_again() {
     let [waku, whisper] = [free_address(), free_address()];
     let config = format!(
         "[waku]\nserve = true\nrest = \"{waku}\"\nlisten = [\"/ip4/127.0.0.1/tcp/0\"]\n\
-         forward = \"always\"\nretention = []\nwindow_s = 0\n\
+         forward = \"always\"\nretention = \"\"\nwindow_s = 0\n\
          [whisper]\nserve = true\nrest = \"{whisper}\"\nlisten = \"127.0.0.1:0\"\npow_min = 0\n\
          [postgres]\nconnections_max = 2\n"
     );
