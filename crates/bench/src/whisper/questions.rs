@@ -78,14 +78,14 @@ pub(super) fn questions(
 ) -> anyhow::Result<Vec<NamedQuestion>> {
     topics.sort_unstable_by_key(|(topic, count)| (u64::MAX - count, *topic));
     let ranked: Vec<Topic> = topics.into_iter().map(|(topic, _)| topic).collect();
-    // Whole days, as the document asks.
-    let end = newest_s / DAY_S * DAY_S + DAY_S;
+    // Whole days, as the document asks. An envelope of midnight ends the day before.
+    let end = newest_s.div_ceil(DAY_S) * DAY_S;
+    let last_s = newest_s.max(end.saturating_sub(1));
     let mut all = Vec::new();
     for set in sets(&ranked)? {
         let bloom = bloom_of(&set.topics);
         for part in &PARTS {
-            let times_s =
-                (u32::try_from(end.saturating_sub(part.span_s))?, u32::try_from(end - 1)?);
+            let times_s = (u32::try_from(end.saturating_sub(part.span_s))?, u32::try_from(last_s)?);
             let question = |wanted| StoreQuestion {
                 wanted,
                 times_s,
@@ -189,6 +189,9 @@ mod tests {
             assert!(!bloom.covers(&Bloom::of_topic(topic(0))));
             assert!(wanted(at).iter().all(|topic| bloom.covers(&Bloom::of_topic(*topic))));
         }
+        // With an envelope of midnight, the week is the same.
+        let all = questions(topics.clone(), 1_556_668_800).unwrap();
+        assert_eq!(all[4].form(QuestionForm::Bloom).times_s, (1_556_064_000, 1_556_668_800));
         assert!(questions(topics[..59].to_vec(), 0).is_err());
     }
 }
