@@ -99,6 +99,15 @@ impl DatabaseVersion {
         Ok(())
     }
 
+    /// Removes the tables of which `is_lost` says so, and returns them.
+    pub(super) fn without(&mut self, is_lost: impl Fn(&TableFile) -> bool) -> Vec<TableFile> {
+        let mut lost = Vec::new();
+        for tables in self.levels.values_mut() {
+            lost.extend(tables.extract_if(.., |_, table| is_lost(table)).map(|(_, table)| table));
+        }
+        lost
+    }
+
     /// Whether a log has what no table has.
     pub(super) fn has_log(&self, number: u64) -> bool {
         number >= self.log || (number == self.previous_log && number != 0)

@@ -141,11 +141,26 @@ struct OpenedScan {
     of_logs: ScanState,
 }
 
-/// Reads which files there are, until this is the same before and after the logs were read.
+/// Reads which files there are, until this is the same before and after the logs were read and the tables
+/// were looked for. A table that is missing then was lost: it counts as damage, and the others are read.
 fn open_scan(dir: &Path, after: &[u8]) -> anyhow::Result<OpenedScan> {
+    let mut missing = None;
     for _ in 0..TRIES {
-        let Some((name, manifest)) = read_manifest(dir)? else { continue };
-        let version = DatabaseVersion::read(&manifest).with_context(|| {
+        let (name, manifest) = match read_manifest(dir)? {
+            Ok(read) => read,
+            // The server makes a new MANIFEST before it names it, and then removes the old one.
+            Err(path) if missing.as_ref() == Some(&path) => bail!(
+                "CURRENT names {}, which is not there, so it is not known which files count. Nothing was \
+                 done; bring it back from a backup, or repair a copy (goleveldb's RecoverFile) and adopt \
+                 from that",
+                path.display()
+            ),
+            Err(path) => {
+                missing = Some(path);
+                continue;
+            }
+        };
+        let mut version = DatabaseVersion::read(&manifest).with_context(|| {
             format!(
                 "{} is damaged, so it is not known which files count. Nothing was done; repair a \
                  copy (goleveldb's RecoverFile) and adopt from that",
@@ -154,8 +169,12 @@ fn open_scan(dir: &Path, after: &[u8]) -> anyhow::Result<OpenedScan> {
         })?;
         let mut of_logs = ScanState::default();
         let Some(entries) = read_logs(dir, &version, after, &mut of_logs)? else { continue };
-        if read_manifest(dir)? != Some((name, manifest)) {
+        let lost = version.without(|table| !table::exists(dir, table.number));
+        if read_manifest(dir)? != Ok((name, manifest)) {
             continue;
+        }
+        for table in lost {
+            of_logs.damage(&table::path(dir, table.number), "it is missing");
         }
         let files = version.levels.values().flat_map(|tables| tables.values());
         let bytes_total = files.map(|file| file.bytes).sum();
@@ -169,8 +188,8 @@ fn open_scan(dir: &Path, after: &[u8]) -> anyhow::Result<OpenedScan> {
     )
 }
 
-/// Reads the file that CURRENT names. Returns `None` if it is gone, since there is a newer one.
-fn read_manifest(dir: &Path) -> anyhow::Result<Option<(PathBuf, Vec<u8>)>> {
+/// Reads the file that CURRENT names. The inner error is the path of one that is not there.
+fn read_manifest(dir: &Path) -> anyhow::Result<Result<(PathBuf, Vec<u8>), PathBuf>> {
     let current = dir.join("CURRENT");
     let name = fs::read_to_string(&current)
         .with_context(|| format!("{} cannot be read", current.display()))?;
@@ -180,7 +199,10 @@ fn read_manifest(dir: &Path) -> anyhow::Result<Option<(PathBuf, Vec<u8>)>> {
     }
     let path = dir.join(name);
     let bytes = read_whole(&path, WHOLE_FILES_BYTES_MAX)?;
-    Ok(bytes.map(|bytes| (path, bytes)))
+    Ok(match bytes {
+        Some(bytes) => Ok((path, bytes)),
+        None => Err(path),
+    })
 }
 
 /// Reads the entries of all logs that are not in tables, behind a key. Returns `None` if a

@@ -122,6 +122,17 @@ impl BlockHandle {
     }
 }
 
+/// Where the table with this number is. Newer programs name tables .ldb, older ones .sst.
+pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
+    let (new, old) = (dir.join(format!("{number:06}.ldb")), dir.join(format!("{number:06}.sst")));
+    if !new.exists() && old.exists() { old } else { new }
+}
+
+/// Whether the table with this number is there, or cannot be looked for.
+pub(super) fn exists(dir: &Path, number: u64) -> bool {
+    path(dir, number).try_exists().unwrap_or(true)
+}
+
 /// The entries of a table behind a key, in their order.
 pub(super) struct TableReader {
     path: PathBuf,
@@ -133,19 +144,14 @@ pub(super) struct TableReader {
 }
 
 impl TableReader {
-    /// Opens the table with this number. Newer programs name tables .ldb, older ones .sst.
+    /// Opens the table with this number.
     pub(super) fn open(
         dir: &Path,
         number: u64,
         after: &[u8],
     ) -> Result<Self, (PathBuf, TableFault)> {
-        let mut path = dir.join(format!("{number:06}.ldb"));
-        let file = File::open(&path).or_else(|error| {
-            let old = dir.join(format!("{number:06}.sst"));
-            let file = File::open(&old).map_err(|_| error)?;
-            path = old;
-            Ok(file)
-        });
+        let path = path(dir, number);
+        let file = File::open(&path);
         let read = |file: File| {
             let bytes = file.metadata()?.len();
             let mut footer = [0; FOOTER_BYTES];
