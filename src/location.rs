@@ -2,6 +2,7 @@
 //! writes while it holds the archive's lock, or sends its writes to the running server.
 
 use std::io::ErrorKind;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +10,10 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use hark_archive::retention::RetentionPolicy;
+use hark_archive::clock::Clock;
+use hark_archive::retention::{RetentionPolicy, RetentionState};
 use hark_archive::store::SpaceBounds;
-use hark_archive::{Outcome, Query, Store, TextSource, Write};
+use hark_archive::{Outcome, Query, Record, Store, TextSource, Write};
 use hark_networks::Network;
 use hark_server::control::{ControlClient, ControlError, Takeover};
 use hark_store_embedded::backup::BackupCatalog;
@@ -28,6 +30,10 @@ use crate::{WrongUse, owner, print};
 /// Advice for errors in which the database could not be reached.
 pub(crate) const LOOK_AT_DATABASE: &str =
     "check the address, and that the database runs and accepts this user";
+
+/// What is said when a server ends while a command writes.
+const SERVER_IS_GONE: &str = "the server stopped answering; what was reported as stored is safe. Run the \
+                              import again: it skips what is stored";
 
 /// An archive that is bounded in bytes is split into at least this many logs, unless a log would
 /// then be smaller than [`LOG_BYTES_MIN`].
@@ -479,6 +485,17 @@ impl ArchiveLocation {
         .into())
     }
 
+    /// Like [`ArchiveLocation::write`], for records that were kept elsewhere.
+    pub(crate) fn bring(&self) -> anyhow::Result<HistoryWriter> {
+        Ok(HistoryWriter {
+            writer: self.write()?,
+            policy: self.shelf_config().retention,
+            state: RetentionState::default(),
+            records: self.network.records(),
+            held: 0,
+        })
+    }
+
     /// Connects to the server that runs on this archive, for this shelf. `None` if no server runs
     /// or the archive is in a database, which this process writes itself.
     pub(crate) fn server(&self) -> anyhow::Result<Option<ControlClient>> {
@@ -613,10 +630,7 @@ impl WriterHandle {
             Self::Database(store) => put(&**store, records),
             Self::Server(client) => {
                 let records: Vec<Vec<u8>> = records.into_iter().map(Vec::from).collect();
-                client.put_many(&records).context(
-                    "the server stopped answering; what was reported as stored is safe. Run the \
-                     import again: it skips what is stored",
-                )
+                client.put_many(&records).context(SERVER_IS_GONE)
             }
         }
     }
@@ -635,6 +649,81 @@ impl WriterHandle {
                 };
                 anyhow::Error::new(error).context(words)
             }),
+        }
+    }
+}
+
+/// The writer of records that were kept elsewhere: an import, an adoption, a copy. Retention asks a person
+/// before it deletes those that are older than it allows.
+pub(crate) struct HistoryWriter {
+    writer: WriterHandle,
+    policy: RetentionPolicy,
+    state: RetentionState,
+    /// The network's word for its records.
+    records: &'static str,
+    /// Records that were stored although retention would delete them at once.
+    held: u64,
+}
+
+impl Deref for HistoryWriter {
+    type Target = WriterHandle;
+
+    fn deref(&self) -> &WriterHandle {
+        &self.writer
+    }
+}
+
+impl HistoryWriter {
+    /// Like [`WriterHandle::put`].
+    pub(crate) fn put(
+        &mut self,
+        records: Vec<Box<[u8]>>,
+    ) -> anyhow::Result<Vec<Result<Outcome, String>>> {
+        let (policy, clock) = (&self.policy, Clock::System);
+        let mut is_old = Vec::with_capacity(records.len());
+        for record in &records {
+            let record = Record::new(record).context("a record that was made is none")?;
+            is_old.push(policy.would_delete(&record, clock.now_s()).is_some());
+            if let Some(store) = self.writer.own_store() {
+                self.state
+                    .bring(policy, store, &clock, &record)
+                    .context("the archive could not be written to")?;
+            }
+        }
+        let outcomes = match &mut self.writer {
+            WriterHandle::Server(client) => client.bring_many(&records).context(SERVER_IS_GONE)?,
+            writer => writer.put(records)?,
+        };
+        let stored =
+            |outcome: &Result<Outcome, String>| matches!(outcome, Ok(Outcome::Stored { .. }));
+        let held = outcomes.iter().zip(is_old).filter(|(outcome, old)| *old && stored(outcome));
+        self.held += held.count() as u64;
+        Ok(outcomes)
+    }
+
+    /// Like [`WriterHandle::erase`].
+    pub(crate) fn erase(&mut self, ids: &[hark_archive::Id]) -> anyhow::Result<u64> {
+        self.writer.erase(ids)
+    }
+
+    /// Says what retention does to the records that were brought, if it does anything.
+    pub(crate) fn tell_held(&self) {
+        let Self { held, records, .. } = self;
+        if *held == 0 {
+            return;
+        }
+        let held = print::number(*held);
+        if self.policy.delete_brought {
+            print::note!(
+                "hark: {held} of the {records} are older than retention allows, and a server deletes \
+                 them, as retention.delete_brought is true"
+            );
+        } else {
+            print::note!(
+                "hark: {held} of the {records} are older than retention allows. They are kept until you \
+                 decide: set retention.delete_brought to true to delete them, or let retention allow \
+                 their age to keep them"
+            );
         }
     }
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::damage;
 use crate::interrupt;
-use crate::location::{ArchiveLocation, WriterHandle};
+use crate::location::{ArchiveLocation, HistoryWriter};
 use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
 
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
     if makes {
         owner::make_dir_like(&to.data, &from.shelf())?;
     }
-    let mut writer = to.write()?;
+    let mut writer = to.bring()?;
     if makes {
         owner::tell(&to.data, Some(&from.shelf()));
     }
@@ -98,6 +98,7 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
     }
     let complete = !stop.load(Ordering::Relaxed);
     report(args, &sum, started, complete)?;
+    writer.tell_held();
     if !complete {
         print::note!(
             "hark: stopped; what is counted as copied is safe. Run the copy again to continue"
@@ -115,7 +116,7 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
 fn walk(
     source: &dyn Store,
     target: &dyn Store,
-    writer: &mut WriterHandle,
+    writer: &mut HistoryWriter,
     delete: bool,
     stop: &AtomicBool,
     sum: &mut CopyTotals,
@@ -174,7 +175,7 @@ fn walk(
 }
 
 fn put(
-    writer: &mut WriterHandle,
+    writer: &mut HistoryWriter,
     records: Vec<Box<[u8]>>,
     sum: &mut CopyTotals,
 ) -> anyhow::Result<()> {

@@ -273,12 +273,13 @@ impl Config {
     }
 
     /// Returns `policy` with the values that are common to all shelves: its interval, its batch
-    /// size, its clock tolerance and the free bytes of the disk.
+    /// size, its clock tolerance, what was brought and the free bytes of the disk.
     pub fn retention(&self, policy: &RetentionPolicy) -> RetentionPolicy {
         RetentionPolicy {
             every: Duration::from_secs(self.retention_every.0),
             batch_max: self.retention.batch_max,
             clock_ahead_max_s: self.retention.clock_ahead_max_s,
+            delete_brought: self.retention.delete_brought,
             free_bytes_min: self.retention.free_bytes_min,
             ..policy.clone()
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use hark_testkit::program::assert_no_panic;
 use serde_json::{Value, json};
@@ -502,4 +503,93 @@ fn an_import_from_a_terminal_says_that_it_reads_there() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     shown.read_to_string(&mut line).unwrap();
     assert_no_panic(&line);
+}
+
+/// Waits until the server's health says these words, and returns all that it says, and its code.
+fn healthz(place: &Place, at: &str, words: &[&str]) -> (i32, String) {
+    let until = Instant::now() + Duration::from_mins(1);
+    loop {
+        let run = place.hark(&["healthz", "--at", at]);
+        if words.iter().all(|word| run.stdout.contains(word)) {
+            return (run.code, run.stdout);
+        }
+        assert!(Instant::now() < until, "{}", run.stdout);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Waits until all records of a network are deleted.
+fn wait_until_deleted(place: &Place, network: &str) {
+    let until = Instant::now() + Duration::from_mins(1);
+    while place.hark(&["count", "--network", network, "{}"]).text() != "0\n" {
+        assert!(Instant::now() < until, "{network} keeps it");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_is_imported_is_kept_until_a_person_decides_whatever_retention_says() {
+    let place = Place::new("import-held");
+    let config = |more: &str| {
+        let text = format!(
+            "[retention]\nevery_s = 1\nrules = [{{ older_than = \"1y\" }}]\n{more}\n\
+             [waku]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = []\n\
+             [whisper]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = \"\"\n"
+        );
+        place.file("hark.toml", text.as_bytes())
+    };
+    let path = config("");
+    let message = r#"{"message":{"payload":"AAAA","contentTopic":"/a/1/b/proto","timestamp":1600000000000000000},"pubsubTopic":"/waku/2/rs/1/0"}"#;
+    let envelope = r#"{"expiry":1554076850,"ttl":50,"topic":"0x5c6c9b56","data":"0x01","nonce":1}"#;
+    let note = event(1, 1_600_000_000, 1, &[], "old");
+    let networks = ["nostr", "waku", "whisper"];
+    let import = |network: &str, line: &str| {
+        let flags = ["import", "--network", network, "--config", &path];
+        let run = place.hark_fed(&flags, line.as_bytes());
+        assert!(run.code == 0 && run.stderr.contains("retention.delete_brought"), "{}", run.stderr);
+    };
+    import("waku", message);
+    import("whisper", envelope);
+    let server = place.serve_with(&["--config", &path]);
+    // By the running server.
+    import("nostr", &note);
+    let words = networks.map(|network| format!("{network}: records that were brought are older"));
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (code, said) = healthz(&place, &server.address, &words);
+    assert!(code == 0 && said.starts_with("ok\n"), "{said}");
+    for network in networks {
+        assert_eq!(place.hark(&["count", "--network", network, "{}"]).text(), "1\n", "{network}");
+    }
+    config("delete_brought = true");
+    assert_eq!(place.hark(&["reload"]).code, 0);
+    for network in networks {
+        wait_until_deleted(&place, network);
+    }
+    let (code, log) = server.terminate();
+    assert!(code == 0 && log.contains("records that were brought are older"), "{log}");
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
+#[test]
+fn a_clock_far_ahead_of_the_archives_history_deletes_nothing_until_a_person_decides() {
+    let place = Place::new("clock-ahead");
+    let config = |more: &str| {
+        let text =
+            format!("[retention]\nevery_s = 1\nrules = [{{ older_than = \"1y\" }}]\n{more}\n");
+        place.file("hark.toml", text.as_bytes())
+    };
+    // As it was when there was no rule, ten years before the clock.
+    place.hark_fed(&["import"], event(1, 1_600_000_000, 1, &[], "old").as_bytes()).text();
+    std::fs::write(place.data().join("nostr/CLOCK_TRUSTED"), "1480000000\n").unwrap();
+    let path = config("");
+    let server = place.serve_with(&["--config", &path]);
+    let (code, said) = healthz(&place, &server.address, &["the clock is far ahead of the time"]);
+    assert_eq!((code, place.hark(&["count", "{}"]).text().as_str()), (1, "1\n"), "{said}");
+    config("clock_ahead_max_s = 0");
+    assert_eq!(place.hark(&["reload"]).code, 0);
+    wait_until_deleted(&place, "nostr");
+    healthz(&place, &server.address, &["ok"]);
+    let (_, log) = server.terminate();
+    assert!(log.contains("WARN") && log.contains("the clock is far ahead of the time"), "{log}");
+    assert!(!log.contains("ERROR"), "{log}");
 }

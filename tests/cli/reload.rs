@@ -187,7 +187,7 @@ fn the_retention_of_each_network_changes_without_a_restart() {
     }
     let config = |retention: &str, days: u32| {
         let text = format!(
-            "[retention]\nevery_s = 3600\nclock_ahead_max_s = 0\n\
+            "[retention]\nevery_s = 3600\nclock_ahead_max_s = 0\ndelete_brought = true\n\
              [waku]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = []\nretention = \"{retention}\"\n\
              [whisper]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = \"\"\nretention_days = {days}\n"
         );

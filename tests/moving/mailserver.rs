@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hark_codec::hex;
 use hark_codec::whisper::{Envelope, HistoryCursor};
@@ -190,6 +190,104 @@ fn envelopes_that_differ_and_damaged_files_are_told_and_end_with_1() {
     assert!(run.stdout.contains("000005.ldb: a block is damaged"), "{}", run.stdout);
     let (kept, all) = (kept(&place, &[]), of_directory());
     assert!(kept.len() > 80 && kept.iter().all(|n| all.contains(n)), "{kept:?}");
+}
+
+/// A copy of the directory without one of its files.
+fn copy_without(place: &Place, name: &str) -> PathBuf {
+    let dir = PathBuf::from(place.path("leveldb"));
+    fs::create_dir(&dir).unwrap();
+    for file in fs::read_dir(fixture()).unwrap() {
+        let path = file.unwrap().path();
+        if !path.file_name().unwrap().to_string_lossy().starts_with(name) {
+            fs::copy(&path, dir.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    dir
+}
+
+#[test]
+fn a_table_that_is_missing_costs_its_envelopes_and_no_others() {
+    let place = Place::new("adopt-lost-table");
+    let dir = copy_without(&place, "000005.ldb");
+    for _ in 0..2 {
+        let run = place.hark(&["adopt", "mailserver", &dir.to_string_lossy()]);
+        assert_eq!(run.code, 1, "{}{}", run.stdout, run.stderr);
+        assert!(run.stdout.contains("000005.ldb: it is missing"), "{}", run.stdout);
+    }
+    let (kept, all) = (kept(&place, &[]), of_directory());
+    assert!(kept.len() > 10 && kept.iter().all(|n| all.contains(n)), "{kept:?}");
+    println!("{} of {} envelopes are brought over", kept.len(), all.len());
+}
+
+#[test]
+fn a_manifest_that_is_missing_is_told() {
+    let place = Place::new("adopt-lost-manifest");
+    let dir = copy_without(&place, "MANIFEST");
+    let run = place.hark(&["adopt", "mailserver", &dir.to_string_lossy()]);
+    let words = ["CURRENT names", "MANIFEST-", "which is not there", "RecoverFile"];
+    assert!(run.code == 1 && words.iter().all(|it| run.stderr.contains(it)), "{}", run.stderr);
+    assert!(!place.data().exists());
+}
+
+#[test]
+fn an_adopted_archive_is_kept_until_a_person_decides() {
+    kept_until_decided(&Place::new("adopt-kept"), &[]);
+    let database = Cluster::shared().database("adoptkept");
+    kept_until_decided(&Place::new("adopt-kept-database"), &["--store", &database.url]);
+}
+
+/// Twenty lines of envelopes that were sent now.
+fn lines_of_now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let line = |n| {
+        let (topic, expiry) = ("0x01020304", since.as_secs() + 40);
+        json!({ "expiry": expiry, "ttl": 50, "topic": topic, "data": "0x01", "nonce": n })
+    };
+    (0..20).map(|n| line(n).to_string() + "\n").collect()
+}
+
+/// Adopts into a store, with the default retention of 30 days.
+fn kept_until_decided(place: &Place, store: &[&str]) {
+    let config = |more: &str| {
+        let text = format!(
+            "[retention]\nevery_s = 1\n{more}\n\
+             [whisper]\nserve = true\nrest = \"\"\nlisten = \"\"\n"
+        );
+        place.file("hark.toml", text.as_bytes())
+    };
+    let path = config("");
+    let flags = [&["--config", &path, "--network", "whisper"], store].concat();
+    let adopt = [&["adopt", "mailserver", &fixture(), "--config", &path], store].concat();
+    let run = place.hark(&adopt);
+    for words in ["91 of the envelopes are older than retention allows", "retention.delete_brought"]
+    {
+        assert!(run.stderr.contains(words), "{words}: {}", run.stderr);
+    }
+    // Envelopes of now do not count as a word of the operator's.
+    let file = place.file("now.jsonl", lines_of_now().as_bytes());
+    let run = place.hark(&[&["import", &file], &flags[..]].concat());
+    assert!(run.code == 0 && !run.stderr.contains("older than"), "{}", run.stderr);
+    let server = place.serve_with(&[&["--config", &path], store].concat());
+    let count = || {
+        let counted = place.hark(&[&["count", "{}"], &flags[..]].concat());
+        counted.text().trim().parse::<u64>().unwrap()
+    };
+    let healthz = || place.hark(&["healthz", "--at", &server.address]);
+    let until = Instant::now() + Duration::from_mins(1);
+    while !healthz().stdout.contains("retention.delete_brought") {
+        assert!(Instant::now() < until, "{}", healthz().stdout);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!((healthz().code, count()), (0, 111));
+    config("delete_brought = true");
+    assert_eq!(place.hark(&["reload"]).code, 0);
+    let until = Instant::now() + Duration::from_mins(1);
+    while count() != 20 {
+        assert!(Instant::now() < until, "{} are left", count());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (_, log) = server.terminate();
+    assert!(log.contains("records that were brought are older than retention allows"), "{log}");
 }
 
 /// The number of envelopes in the saved position.

@@ -109,11 +109,12 @@ fn a_bound_set_on_an_archive_that_is_there_is_met_with_few_rewrites() {
     let policy = RetentionPolicy { bytes_max: Some(bound), every, ..RetentionPolicy::default() };
     let (rounds, ended) = std::sync::mpsc::channel();
     let clock = Clock::fake(1_000_000);
-    let mut keeper = RetentionThread::start(policy, shelf, writer, clock, move |swept| {
-        // The test may have ended.
-        let _ = rounds.send(swept.expect("is done").total());
-    })
-    .expect("starts");
+    let mut keeper =
+        RetentionThread::start(policy, shelf, writer, (clock, Arc::default()), move |swept| {
+            // The test may have ended.
+            let _ = rounds.send(swept.expect("is done").total());
+        })
+        .expect("starts");
     let mut swept = ended.recv().expect("a round");
     store.settle().expect("settles");
     // The next round sees what the rewrites have given back.

@@ -26,8 +26,8 @@ use crate::query::Query;
 use crate::query::explain::Explanation;
 use crate::store::ranges::IdRanges;
 use crate::store::{
-    CommitError, CommitResult, MirrorLag, NumberedRecord, Outcome, Search, SearchError,
-    SpaceBounds, Store, StoreStats, Write, commit_whole,
+    CommitError, CommitResult, MirrorLag, NumberedRecord, Outcome, RetentionNote, Search,
+    SearchError, SpaceBounds, Store, StoreStats, Write, commit_whole,
 };
 use crate::vital;
 
@@ -321,6 +321,14 @@ impl Store for MirroredStore {
     /// by one instead.
     fn drop_part(&self, _: u64, _: &[u32]) -> Result<Option<u64>, SearchError> {
         Ok(None)
+    }
+
+    fn note(&self, note: RetentionNote) -> Result<Option<u64>, SearchError> {
+        self.shared.first.note(note)
+    }
+
+    fn set_note(&self, note: RetentionNote, number: Option<u64>) -> Result<(), CommitError> {
+        self.shared.first.set_note(note, number)
     }
 
     fn deletes_follow(&self, follow: bool) {

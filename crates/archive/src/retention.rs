@@ -4,11 +4,9 @@
 //! waits long, and a stop takes effect after the current batch.
 //!
 //! Deletes by age depend on the machine's clock, and a machine that comes up in 2099 would delete
-//! all that a rule names. So the clock alone is not trusted: the times of stored records have to
-//! confirm it ([`RetentionPolicy::clock_ahead_max_s`]). In a relay in use every event does so, whatever the
-//! clock was before, so no state has to be kept. A clock that was trusted once stays trusted as
-//! long as it runs no faster than real time, so a quiet relay that runs continues to delete.
-//! Deletes for a bound need no clock.
+//! all that a rule names. So the clock is compared with the archive's own history: see `trust`.
+//! History that was brought from elsewhere, and is older than a rule allows, is not deleted before a
+//! person says so: see `hold`. Deletes for a bound need no clock, and spare no history.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,16 +14,23 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hark_codec::record::Key;
+use hark_codec::record::{Key, Record};
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::query::{Order, Query};
 use crate::store::{
-    CommitError, DiskUse, Outcome, SearchError, SearchProgress, Store, StoreStats, Write,
+    CommitError, DiskUse, Outcome, RetentionNote, SearchError, SearchProgress, Store, StoreStats,
+    Write,
 };
 use crate::vital;
 use crate::writer::Writer;
+use hold::HoldError;
+pub use hold::RetentionState;
+use trust::{ClockTrust, ClockVerdict};
+
+mod hold;
+mod trust;
 
 /// The rules and bounds by which records are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,14 +53,16 @@ pub struct RetentionPolicy {
     pub every: Duration,
     /// The network's units of time per second.
     pub units_per_s: u64,
-    /// Seconds that the clock may be ahead of the newest records. If it is further ahead, deletes
-    /// by age wait until newer records come. `None` trusts the clock.
+    /// Seconds that the clock may be ahead of the last time at which it was trusted, beside the time
+    /// that a server has run since. If it is further ahead, deletes by age wait. `None` trusts the clock.
     pub clock_ahead_max_s: Option<u64>,
+    /// Whether rules also delete records that were brought when they were older than the rules allow.
+    pub delete_brought: bool,
 }
 
-/// The number of newest records that all have to confirm the clock: single records with a time far
-/// ahead are found everywhere. If there are fewer records in all, one is enough.
-const WITNESSES: usize = 10;
+/// Seconds by which records of a shelf that has kept no notes may be older than a rule allows, as the
+/// rule was not carried out for a while. Older ones were brought.
+const UNSWEPT_S: u64 = 30 * 86_400;
 /// Time between two reports that the clock is not trusted, or that a bound cannot be met.
 const DOUBTS_EVERY: Duration = Duration::from_hours(1);
 
@@ -91,6 +98,7 @@ impl Default for RetentionPolicy {
             every: Duration::from_secs(10),
             units_per_s: 1,
             clock_ahead_max_s: Some(30 * 86_400),
+            delete_brought: false,
         }
     }
 }
@@ -101,12 +109,12 @@ pub enum RetentionError {
     /// Expired records could not be looked up.
     #[error(transparent)]
     Search(#[from] SearchError),
-    /// The stored records do not confirm the clock.
-    #[error(
-        "the clock is far ahead of all that is kept, so nothing goes by age until newer records come; \
-         if it is right, raise retention.clock_ahead_max_s or set it to 0"
-    )]
+    /// The clock is not trusted.
+    #[error("{CLOCK_IS_AHEAD}")]
     Clock,
+    /// A rule would delete history that was brought.
+    #[error("{HISTORY_IS_HELD}")]
+    History,
     /// Deleting cannot make the disk as free as it should be.
     #[error(
         "retention.free_bytes_min lacks more than half of what the archive takes, so nothing is \
@@ -116,7 +124,25 @@ pub enum RetentionError {
     /// A delete failed.
     #[error(transparent)]
     Commit(#[from] Arc<CommitError>),
+    /// The time until which history is held could not be read or kept.
+    #[error(transparent)]
+    Hold(#[from] HoldError),
 }
+
+impl RetentionError {
+    /// Whether nothing has failed, and a person has to decide something.
+    pub fn is_question(&self) -> bool {
+        matches!(self, Self::Clock | Self::History)
+    }
+}
+
+/// The words for a clock that is not trusted.
+pub const CLOCK_IS_AHEAD: &str = "the clock is far ahead of the time at which this archive was last in use, so nothing is deleted \
+     by age. Correct the clock; if it is right, set retention.clock_ahead_max_s to 0, reload, and set \
+     it back";
+/// The words for history that rules would delete.
+pub const HISTORY_IS_HELD: &str = "records that were brought are older than retention allows, and are kept until you decide: set \
+     retention.delete_brought to true to delete them, or let retention allow their age to keep them";
 
 /// What a step deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,8 +153,10 @@ pub struct SweepResult {
     pub aged: u64,
     /// Records that exceeded a bound.
     pub crowded: u64,
-    /// Whether deletes by age wait because the clock is not confirmed.
+    /// Whether records that are due wait because the clock is not trusted.
     pub clock_doubted: bool,
+    /// Whether rules spare records because these were brought.
+    pub history_held: bool,
     /// Whether nothing is deleted for the disk's free bytes, as far too many are lacking.
     pub space_unmet: bool,
 }
@@ -154,22 +182,27 @@ impl RetentionPolicy {
         writer: &Writer,
         clock: &Clock,
     ) -> Result<SweepResult, RetentionError> {
-        self.step_by(store, writer, clock, &mut ClockTrust::default())
+        let (mut trust, state) = (ClockTrust::default(), RetentionState::default());
+        self.step_by(store, writer, clock, (&mut trust, &state))
     }
 
-    /// Like [`RetentionPolicy::step`], with what is known of earlier trust in the clock.
+    /// Like [`RetentionPolicy::step`], with what is known of earlier steps.
     fn step_by(
         &self,
         store: &dyn Store,
         writer: &Writer,
         clock: &Clock,
-        believed: &mut ClockTrust,
+        (trust, state): (&mut ClockTrust, &RetentionState),
     ) -> Result<SweepResult, RetentionError> {
-        let mut swept = SweepResult::default();
-        if believed.is_borne_out(self, store, clock)? {
-            self.let_age(store, writer, clock, &mut swept)?;
+        let (mut swept, now_s) = (SweepResult::default(), clock.now_s());
+        let verdict = trust.judge(store, now_s, self.clock_ahead_max_s, self.units_per_s)?;
+        if verdict == ClockVerdict::TrustedFirst {
+            self.hold_unswept(store, now_s, state)?;
+        }
+        if matches!(verdict, ClockVerdict::Ahead(_)) {
+            swept.clock_doubted = self.is_anything_due(store, now_s)?;
         } else {
-            swept.clock_doubted = true;
+            self.let_age(store, writer, now_s, state, &mut swept)?;
         }
         let (crowded, space_unmet) = self.too_many(store);
         swept.space_unmet = space_unmet;
@@ -186,35 +219,117 @@ impl RetentionPolicy {
         &self,
         store: &dyn Store,
         writer: &Writer,
-        clock: &Clock,
+        now_s: u64,
+        state: &RetentionState,
         swept: &mut SweepResult,
     ) -> Result<(), RetentionError> {
-        let now = clock.now_s().saturating_mul(self.units_per_s);
-        let ids = store.expired(now, self.batch_max)?;
+        let ids = store.expired(now_s.saturating_mul(self.units_per_s), self.batch_max)?;
         if !ids.is_empty() {
             swept.expired = erase(writer, Query { ids: Some(ids), ..Query::default() })?;
         }
+        let held_until = self.held_until(store, state)?;
         for rule in &self.rules {
-            let age = rule.older_than_s.saturating_mul(self.units_per_s);
-            let Some(to) = now.checked_sub(age) else { continue };
+            let Some(due) = self.due(rule, now_s) else { continue };
+            if let Some(until) = held_until {
+                let held = Query { to: due.to.min(until), ..due.clone() };
+                swept.history_held |= !swept.history_held && has_any(store, held)?;
+            }
+            let from = held_until.map_or(0, |until| until.saturating_add(1));
+            if from > due.to {
+                continue;
+            }
             if rule.takes_all()
-                && let Some(dropped) = store.drop_part(to, &self.spared_kinds)?
+                && held_until.is_none()
+                && let Some(dropped) = store.drop_part(due.to, &self.spared_kinds)?
             {
                 swept.aged += dropped;
                 continue;
             }
-            swept.aged += erase(
-                writer,
-                Query {
-                    kinds: rule.kinds.clone(),
-                    authors: rule.authors.clone(),
-                    not_kinds: [&rule.not_kinds[..], &self.spared_kinds].concat(),
-                    to,
-                    ..oldest(self.batch_max)
-                },
-            )?;
+            swept.aged += erase(writer, Query { from, ..due })?;
         }
         Ok(())
+    }
+
+    /// Returns the query for the oldest records that a rule deletes.
+    fn due(&self, rule: &RetentionRule, now_s: u64) -> Option<Query> {
+        Some(Query {
+            kinds: rule.kinds.clone(),
+            authors: rule.authors.clone(),
+            not_kinds: [&rule.not_kinds[..], &self.spared_kinds].concat(),
+            to: self.last_due(rule, now_s)?,
+            ..oldest(self.batch_max)
+        })
+    }
+
+    /// Returns the time of the newest records that a rule deletes.
+    fn last_due(&self, rule: &RetentionRule, now_s: u64) -> Option<u64> {
+        let units = |seconds: u64| seconds.saturating_mul(self.units_per_s);
+        units(now_s).checked_sub(units(rule.older_than_s))
+    }
+
+    /// Returns the time up to which rules delete nothing, as history was brought.
+    fn held_until(
+        &self,
+        store: &dyn Store,
+        state: &RetentionState,
+    ) -> Result<Option<u64>, RetentionError> {
+        if self.rules.is_empty() {
+            return Ok(None);
+        }
+        let held_until = store.note(RetentionNote::HeldUntil)?;
+        if self.delete_brought && held_until.is_some() {
+            state.release(store)?;
+            return Ok(None);
+        }
+        Ok(held_until)
+    }
+
+    /// Holds what rules would delete of a shelf that has kept no notes so far, if it goes back so far
+    /// that the rules cannot have been in force: it was imported by an earlier version, or restored.
+    fn hold_unswept(
+        &self,
+        store: &dyn Store,
+        now_s: u64,
+        state: &RetentionState,
+    ) -> Result<(), RetentionError> {
+        for rule in self.rules.iter().filter(|_| !self.delete_brought) {
+            let Some(due) = self.due(rule, now_s) else { continue };
+            let unswept = UNSWEPT_S.saturating_mul(self.units_per_s);
+            let Some(to) = due.to.checked_sub(unswept) else { continue };
+            let until = due.to;
+            if has_any(store, Query { to, ..due })? {
+                state.hold(store, until)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something would be deleted by age.
+    fn is_anything_due(&self, store: &dyn Store, now_s: u64) -> Result<bool, RetentionError> {
+        if !store.expired(now_s.saturating_mul(self.units_per_s), 1)?.is_empty() {
+            return Ok(true);
+        }
+        for due in self.rules.iter().filter_map(|rule| self.due(rule, now_s)) {
+            if has_any(store, due)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the time of the newest records that rules delete now which match `record`, if they
+    /// delete `record`.
+    pub fn would_delete(&self, record: &Record<'_>, now_s: u64) -> Option<u64> {
+        let matching = self.rules.iter().filter(|rule| {
+            rule.kinds.as_ref().is_none_or(|kinds| kinds.contains(&record.kind()))
+                && !rule.not_kinds.contains(&record.kind())
+                && !self.spared_kinds.contains(&record.kind())
+                && (rule.authors.as_ref()).is_none_or(|authors| {
+                    record.author().is_some_and(|author| authors.contains(author))
+                })
+        });
+        let last = matching.filter_map(|rule| self.last_due(rule, now_s)).max()?;
+        (record.time() <= last).then_some(last)
     }
 
     /// Whether a step was as large as it may be, so that more follows at once. A busy archive at its
@@ -262,66 +377,52 @@ impl RetentionPolicy {
     }
 }
 
-/// Earlier trust in a clock.
-#[derive(Debug, Default)]
-struct ClockTrust {
-    /// When the clock was last trusted, and the time that it showed.
-    last: Option<(Instant, u64)>,
-}
-
-impl ClockTrust {
-    /// Returns whether a clock is to be trusted: because it has run evenly since it was last
-    /// trusted, or because there are records about as new as its time.
-    fn is_borne_out(
-        &mut self,
-        policy: &RetentionPolicy,
-        store: &dyn Store,
-        clock: &Clock,
-    ) -> Result<bool, SearchError> {
-        let Some(ahead_max) = policy.clock_ahead_max_s else { return Ok(true) };
-        let now = clock.now_s();
-        let runs_on = self.last.is_some_and(|(at, then)| {
-            now <= then.saturating_add(at.elapsed().as_secs()).saturating_add(60)
-        });
-        if runs_on || bears_out(store, now, ahead_max, policy.units_per_s)? {
-            self.last = Some((Instant::now(), now));
-            return Ok(true);
-        }
-        Ok(false)
-    }
-}
-
-/// Returns whether the newest records of a store, except those ahead of `now`, are at most
-/// `ahead_max` seconds older than `now`.
-fn bears_out(
-    store: &dyn Store,
-    now: u64,
-    ahead_max: u64,
-    units_per_s: u64,
-) -> Result<bool, SearchError> {
-    let to = now.saturating_add(1).saturating_mul(units_per_s).saturating_sub(1);
-    let mut search = store.search(&Query { to, limit: WITNESSES, ..Query::default() })?;
-    let mut times = Vec::new();
-    while search.slice(u64::MAX, &mut |record| {
-        times.push(record.time());
-        ControlFlow::Continue(())
-    })? == SearchProgress::Paused
-    {}
-    let from = now.saturating_sub(ahead_max).saturating_mul(units_per_s);
-    let witness = if times.len() < WITNESSES { times.first() } else { times.last() };
-    // Without such records there is nothing to delete.
-    Ok(witness.is_none_or(|time| *time >= from))
-}
-
 /// Makes a query for the `limit` oldest records.
 fn oldest(limit: usize) -> Query {
     Query { order: Order::OldestFirst, limit, ..Query::default() }
+}
+
+/// Returns whether any record matches.
+fn has_any(store: &dyn Store, query: Query) -> Result<bool, SearchError> {
+    let mut search = store.search(&Query { limit: 1, ..query })?;
+    let mut is_found = false;
+    while search.slice(u64::MAX, &mut |_| {
+        is_found = true;
+        ControlFlow::Break(())
+    })? == SearchProgress::Paused
+        && !is_found
+    {}
+    Ok(is_found)
 }
 
 fn erase(writer: &Writer, query: Query) -> Result<u64, RetentionError> {
     match writer.write(Write::Erase(Box::new(query)))? {
         Outcome::Erased(count) => Ok(count),
         _ => Ok(0),
+    }
+}
+
+/// When a person was last told of each question.
+#[derive(Default)]
+struct RetentionReminders([Option<Instant>; 3]);
+
+impl RetentionReminders {
+    /// Returns the questions that are open after a step and were not asked within the last hour.
+    fn due(&mut self, swept: SweepResult) -> Vec<RetentionError> {
+        let open = [
+            (swept.space_unmet, RetentionError::Space),
+            (swept.clock_doubted, RetentionError::Clock),
+            (swept.history_held, RetentionError::History),
+        ];
+        let mut due = Vec::new();
+        for (last, (is_open, question)) in self.0.iter_mut().zip(open) {
+            *last = last.filter(|_| is_open);
+            if is_open && last.is_none_or(|at| at.elapsed() >= DOUBTS_EVERY) {
+                *last = Some(Instant::now());
+                due.push(question);
+            }
+        }
+        due
     }
 }
 
@@ -337,12 +438,12 @@ pub struct RetentionThread {
 impl RetentionThread {
     /// Starts the thread. `report` is called at the end of every round that deleted something, and
     /// for every failure, after which the thread continues with the next round. A clock that is not
-    /// trusted is reported once an hour.
+    /// trusted, and history that is held, is reported once an hour; `state` has it at any time.
     pub fn start(
         mut policy: RetentionPolicy,
         store: Arc<dyn Store>,
         writer: Arc<Writer>,
-        clock: Clock,
+        (clock, state): (Clock, Arc<RetentionState>),
         mut report: impl FnMut(Result<SweepResult, RetentionError>) + Send + 'static,
     ) -> std::io::Result<Self> {
         let (wake, woken) = sync_channel::<()>(1);
@@ -350,8 +451,8 @@ impl RetentionThread {
         let due = Arc::clone(&changed);
         let thread = vital::spawn("hark-keeper", move || {
             let (mut pause, mut round) = (policy.every, SweepResult::default());
-            let (mut believed, mut doubted) = (ClockTrust::default(), None::<Instant>);
-            let (mut deletes_follow, mut unmet) = (false, None::<Instant>);
+            let (mut trust, mut deletes_follow) = (ClockTrust::default(), false);
+            let mut asked = RetentionReminders::default();
             // A short pause between the batches of a long round leaves the writer to other writes.
             let rest = Duration::from_millis(5);
             loop {
@@ -361,8 +462,11 @@ impl RetentionThread {
                 if let Some(changed) = due.lock().take() {
                     policy = changed;
                 }
-                let step = policy.step_by(&*store, &writer, &clock, &mut believed);
+                let step = policy.step_by(&*store, &writer, &clock, (&mut trust, &state));
                 let swept = step.as_ref().copied().unwrap_or_default();
+                if step.is_ok() {
+                    state.set(swept.clock_doubted, swept.history_held);
+                }
                 if policy.has_more(swept) != deletes_follow {
                     deletes_follow = !deletes_follow;
                     store.deletes_follow(deletes_follow);
@@ -375,16 +479,7 @@ impl RetentionThread {
                 if let Err(error) = step {
                     report(Err(error));
                 }
-                unmet = unmet.filter(|_| swept.space_unmet);
-                if swept.space_unmet && unmet.is_none_or(|at| at.elapsed() >= DOUBTS_EVERY) {
-                    unmet = Some(Instant::now());
-                    report(Err(RetentionError::Space));
-                }
-                doubted = doubted.filter(|_| swept.clock_doubted);
-                if swept.clock_doubted && doubted.is_none_or(|at| at.elapsed() >= DOUBTS_EVERY) {
-                    doubted = Some(Instant::now());
-                    report(Err(RetentionError::Clock));
-                }
+                asked.due(swept).into_iter().for_each(|question| report(Err(question)));
             }
             if deletes_follow {
                 store.deletes_follow(false);
@@ -442,6 +537,10 @@ mod tests {
         store.commit(records).unwrap();
         let writer = Writer::start(Arc::clone(&store), WriterOptions::default(), Box::new(()));
         (store, writer)
+    }
+
+    fn of(clock: Clock) -> (Clock, Arc<RetentionState>) {
+        (clock, Arc::default())
     }
 
     fn left(store: &dyn Store) -> Vec<u8> {
@@ -570,24 +669,102 @@ mod tests {
         let full = RetentionPolicy { records_max: Some(12), ..policy.clone() };
         assert_eq!(step(&full, &ahead), SweepResult { crowded: 1, ..doubted });
         // A clock that was right stays trusted without new records, but not when it leaps.
-        let (clock, mut believed) = (Clock::fake(110 * DAY), ClockTrust::default());
-        let mut by = |clock: &Clock| {
-            policy.step_by(&*store, &writer, clock, &mut believed).unwrap().clock_doubted
-        };
-        assert!(!by(&clock));
+        let clock = Clock::fake(110 * DAY);
+        assert!(!step(&policy, &clock).clock_doubted);
         clock.set(110 * DAY + 30);
-        assert!(!by(&clock));
+        assert!(!step(&policy, &clock).clock_doubted);
         clock.set(200 * DAY);
-        assert!(by(&clock));
+        assert!(step(&policy, &clock).clock_doubted);
         let left = store.stats().records;
         assert_eq!(left, 6, "those of the last five days, and the one of far ahead");
-        // The operator's setting makes the clock trusted, and so do new records of its time.
+        // The operator's word makes the clock trusted, also after it is taken back.
         let sure = RetentionPolicy { clock_ahead_max_s: None, ..policy.clone() };
         assert!(!step(&sure, &clock).clock_doubted);
-        store
-            .commit(&(0..10).map(|n| record(200 + n, 200 * DAY, 1, 2, None)).collect::<Vec<_>>())
-            .unwrap();
+        clock.set(201 * DAY);
         assert!(!step(&policy, &clock).clock_doubted);
+        assert_eq!(store.stats().records, 1);
+    }
+
+    #[test]
+    fn a_wrong_clock_is_not_trusted_however_many_records_are_dated_near_it() {
+        const DAY: u64 = 86_400;
+        let (store, writer) =
+            shelf(&(0..20).map(|n| record(n, 100 * DAY, 1, 1, None)).collect::<Vec<_>>());
+        let rule = RetentionRule { older_than_s: 90 * DAY, ..RetentionRule::default() };
+        let policy = RetentionPolicy { rules: vec![rule], ..RetentionPolicy::default() };
+        let step = |clock: &Clock| policy.step(&*store, &writer, clock).unwrap();
+        assert_eq!(step(&Clock::fake(101 * DAY)), SweepResult::default());
+        // Ten years ahead, in this process and in later ones, and strangers' records of that time.
+        let wrong = Clock::fake(3_751 * DAY);
+        let doubted = SweepResult { clock_doubted: true, ..SweepResult::default() };
+        assert_eq!(step(&wrong), doubted);
+        for n in 0..50 {
+            store.commit(&[record(100 + n, 3_750 * DAY, 1, 2, None)]).unwrap();
+            assert_eq!(step(&wrong), doubted);
+        }
+        assert_eq!(store.stats().records, 70);
+        // Corrected, it is trusted at once.
+        assert_eq!(step(&Clock::fake(102 * DAY)), SweepResult::default());
+    }
+
+    #[test]
+    fn a_clock_is_not_doubted_where_nothing_is_due() {
+        const DAY: u64 = 86_400;
+        let (store, writer) = shelf(&[record(1, 100 * DAY, 1, 1, None)]);
+        let (mut policy, clock) = (RetentionPolicy::default(), Clock::fake(140 * DAY));
+        assert_eq!(policy.step(&*store, &writer, &clock).unwrap(), SweepResult::default());
+        policy.rules = vec![RetentionRule { older_than_s: 41 * DAY, ..RetentionRule::default() }];
+        assert_eq!(policy.step(&*store, &writer, &clock).unwrap(), SweepResult::default());
+        clock.set(141 * DAY);
+        assert!(policy.step(&*store, &writer, &clock).unwrap().clock_doubted);
+    }
+
+    #[test]
+    fn what_was_brought_is_held_until_a_person_lets_rules_delete_it() {
+        const DAY: u64 = 86_400;
+        let (store, writer) = shelf(&[]);
+        let (state, clock) = (RetentionState::default(), Clock::fake(1_000 * DAY));
+        let rule =
+            |days: u64| RetentionRule { older_than_s: days * DAY, ..RetentionRule::default() };
+        let mut policy = RetentionPolicy { rules: vec![rule(30)], ..RetentionPolicy::default() };
+        for (id, day, is_held) in [(1, 10, true), (2, 969, true), (3, 971, false)] {
+            let Write::Put(bytes) = record(id, day * DAY, 1, 1, None) else { unreachable!() };
+            let read = Record::new(&bytes).unwrap();
+            assert_eq!(state.bring(&policy, &*store, &clock, &read).unwrap(), is_held, "{day}");
+            store.commit(&[Write::Put(bytes.clone())]).unwrap();
+        }
+        let held = SweepResult { history_held: true, ..SweepResult::default() };
+        let step = |policy: &RetentionPolicy| policy.step(&*store, &writer, &clock).unwrap();
+        assert_eq!(step(&policy), held);
+        // What was young enough ages like all others, and records of clients go as ever.
+        clock.set(1_002 * DAY);
+        assert_eq!(step(&policy), SweepResult { aged: 1, ..held });
+        // A longer time than before spares as much, a time without end asks nothing.
+        policy.rules = vec![rule(60)];
+        assert_eq!(step(&policy), held);
+        policy.rules.clear();
+        assert_eq!(step(&policy), SweepResult::default());
+        assert_eq!(left(&*store), [1, 2]);
+        policy.rules = vec![rule(30)];
+        policy.delete_brought = true;
+        assert_eq!(step(&policy), SweepResult { aged: 2, ..SweepResult::default() });
+        assert_eq!(store.note(RetentionNote::HeldUntil).unwrap(), None);
+    }
+
+    #[test]
+    fn a_shelf_without_notes_is_held_if_it_goes_back_further_than_the_rule() {
+        const DAY: u64 = 86_400;
+        let rule = RetentionRule { older_than_s: 30 * DAY, ..RetentionRule::default() };
+        let policy = RetentionPolicy { rules: vec![rule], ..RetentionPolicy::default() };
+        for (oldest, expected) in [
+            (941, SweepResult { aged: 1, ..SweepResult::default() }),
+            (939, SweepResult { history_held: true, ..SweepResult::default() }),
+        ] {
+            let (store, writer) =
+                shelf(&[record(1, oldest * DAY, 1, 1, None), record(2, 1_000 * DAY, 1, 1, None)]);
+            let clock = Clock::fake(1_000 * DAY);
+            assert_eq!(policy.step(&*store, &writer, &clock).unwrap(), expected, "{oldest}");
+        }
     }
 
     #[test]
@@ -599,7 +776,7 @@ mod tests {
         let report = move |swept: Result<SweepResult, _>| sender.try_send(swept.unwrap()).unwrap();
         let (clock, writer) = (Clock::fake(100), Arc::new(writer));
         let keeper =
-            RetentionThread::start(policy.clone(), Arc::clone(&store), writer, clock, report);
+            RetentionThread::start(policy.clone(), Arc::clone(&store), writer, of(clock), report);
         let keeper = keeper.unwrap();
         let rule = RetentionRule { older_than_s: 50, ..RetentionRule::default() };
         keeper.change(RetentionPolicy { rules: vec![rule], ..policy });
@@ -615,8 +792,13 @@ mod tests {
         let (sender, receiver) = sync_channel(16);
         let writer = Arc::new(writer);
         let report = move |swept: Result<SweepResult, _>| sender.try_send(swept.unwrap()).unwrap();
-        let keeper =
-            RetentionThread::start(policy, Arc::clone(&store), writer, Clock::fake(100), report);
+        let keeper = RetentionThread::start(
+            policy,
+            Arc::clone(&store),
+            writer,
+            of(Clock::fake(100)),
+            report,
+        );
         assert_eq!(receiver.recv().unwrap().expired, 1);
         drop(keeper);
         assert_eq!(left(&*store), [2]);

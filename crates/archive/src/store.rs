@@ -380,6 +380,25 @@ pub struct SpaceBounds {
     pub erase_within: Option<Duration>,
 }
 
+/// The name of a number that a store keeps for retention; see [`Store::set_note`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RetentionNote {
+    /// The latest time at which the clock was trusted, in seconds since 1970.
+    ClockTrusted,
+    /// The time up to which rules delete nothing, because history was brought.
+    HeldUntil,
+}
+
+impl RetentionNote {
+    /// The name under which a store keeps it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ClockTrusted => "clock_trusted",
+            Self::HeldUntil => "held_until",
+        }
+    }
+}
+
 /// The position up to which a store's log is durable, for other processes that follow the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogPosition {
@@ -495,6 +514,17 @@ pub trait Store: Send + Sync {
     /// of records dropped, or `None` if there is no such part.
     fn drop_part(&self, _to: u64, _spared: &[u32]) -> Result<Option<u64>, SearchError> {
         Ok(None)
+    }
+
+    /// Returns the number that [`Store::set_note`] has kept under this name.
+    fn note(&self, _: RetentionNote) -> Result<Option<u64>, SearchError> {
+        Ok(None)
+    }
+
+    /// Keeps a number beside the records, for this process and later ones. Durable on return. A store
+    /// that does not outlive its process need not keep it.
+    fn set_note(&self, _: RetentionNote, _: Option<u64>) -> Result<(), CommitError> {
+        Ok(())
     }
 
     /// Notes whether more deletes follow at once. While they do, a store need not give back the

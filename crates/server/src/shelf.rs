@@ -6,7 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use hark_archive::clock::Clock;
-use hark_archive::retention::{RetentionError, RetentionPolicy, RetentionThread, SweepResult};
+use hark_archive::retention::{
+    CLOCK_IS_AHEAD, HISTORY_IS_HELD, RetentionError, RetentionPolicy, RetentionState,
+    RetentionThread, SweepResult,
+};
 use hark_archive::writer::{self, CommitListener, Writer};
 use hark_archive::{Record, Store};
 use hark_networks::Network;
@@ -72,6 +75,8 @@ pub struct Shelf {
     started: SystemTime,
     clock: Clock,
     retention: ArcSwap<RetentionPolicy>,
+    /// What retention waits for, and what it must not delete.
+    retention_state: Arc<RetentionState>,
     compact: Option<CompactFn>,
     handover: Option<Arc<dyn Handover>>,
     subscribers: Arc<dyn Subscribers>,
@@ -100,6 +105,7 @@ impl Shelf {
             started: SystemTime::now(),
             clock,
             retention: ArcSwap::from_pointee(retention),
+            retention_state: Arc::default(),
             compact,
             handover,
             subscribers,
@@ -195,9 +201,25 @@ impl Shelf {
             RetentionPolicy::clone(&self.retention.load()),
             Arc::clone(&self.store),
             Arc::clone(&self.writer),
-            self.clock.clone(),
-            report_swept,
+            (self.clock.clone(), Arc::clone(&self.retention_state)),
+            {
+                let shelf = self.name();
+                move |swept| report_swept(shelf, swept)
+            },
         )
+    }
+
+    /// Prepares for a record that a command brings from elsewhere: retention spares it if it is older
+    /// than rules allow.
+    pub(crate) fn bring(&self, record: &Record<'_>) -> Result<(), String> {
+        let policy = self.retention.load();
+        let prepared = self.retention_state.bring(&policy, &*self.store, &self.clock, record);
+        prepared.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// What a person has to decide although the shelf is well.
+    pub(crate) fn questions(&self) -> impl Iterator<Item = &'static str> {
+        self.retention_state.is_history_held().then_some(HISTORY_IS_HELD).into_iter()
     }
 
     /// The reason why the shelf takes no writes or does not report every record, if so.
@@ -206,7 +228,7 @@ impl Shelf {
     }
 
     /// All reasons why the shelf is not well: those of [`Shelf::trouble`], a mirror that has made no
-    /// progress for `mirror_stuck_after`, and damage.
+    /// progress for `mirror_stuck_after`, damage, and a clock that is not trusted.
     pub(crate) fn troubles(&self, mirror_stuck_after: Option<Duration>) -> Vec<String> {
         let mut all = Vec::new();
         let own = [self.siblings.trouble(), self.not_writing(), self.store.trouble()];
@@ -226,6 +248,7 @@ impl Shelf {
             all.push(format!("the mirror has made no progress for {idle_s} s: {reason}"));
         }
         all.extend(self.damage());
+        all.extend(self.retention_state.is_clock_doubted().then(|| CLOCK_IS_AHEAD.into()));
         all
     }
 
@@ -276,14 +299,16 @@ impl CommitListener for ShelfListener {
 }
 
 /// Logs what retention has done.
-fn report_swept(swept: Result<SweepResult, RetentionError>) {
+fn report_swept(shelf: &'static str, swept: Result<SweepResult, RetentionError>) {
     match swept {
         Ok(swept) => tracing::info!(
+            shelf,
             expired = swept.expired,
             aged = swept.aged,
             crowded = swept.crowded,
             "records let go"
         ),
-        Err(error) => tracing::error!(%error, "retention failed; trying again next round"),
+        Err(question) if question.is_question() => tracing::warn!(shelf, "{question}"),
+        Err(error) => tracing::error!(shelf, %error, "retention failed; trying again next round"),
     }
 }

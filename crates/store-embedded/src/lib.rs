@@ -23,6 +23,7 @@ mod manifest;
 mod map;
 mod mapped;
 mod merged;
+mod notes;
 mod open;
 mod options;
 pub mod permissions;

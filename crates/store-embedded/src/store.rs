@@ -10,7 +10,7 @@ use hark_archive::query::prepared::{PreparedQuery, TermMap as _};
 use hark_archive::query::ranked::{RankBound, RankedSearch};
 use hark_archive::query::source::Source;
 use hark_archive::store::ranges::IdRanges;
-use hark_archive::store::{SpaceBounds, StoreStats, commit_whole};
+use hark_archive::store::{RetentionNote, SpaceBounds, StoreStats, commit_whole};
 use hark_archive::{
     CommitError, CommitResult, Id, Query, Record, Search, SearchError, Store, Write,
 };
@@ -19,6 +19,7 @@ use crate::head::{self, HeadView, ROWS_MAX};
 use crate::label_values::label_values;
 use crate::log::BODY_MAX;
 use crate::maintenance::{DeadBytes, merge_due_records};
+use crate::notes;
 use crate::segment;
 use crate::segment::sidecar::SidecarKind;
 use crate::segment::view::SegmentView;
@@ -178,6 +179,19 @@ impl Store for EmbeddedStore {
         let questions = PreparedQuery::opened(query.clone(), &self.shelf.terms);
         let view = self.shelf.view.load();
         Ok(explain_all(&view.parts, &view.now().0, questions))
+    }
+
+    fn note(&self, note: RetentionNote) -> Result<Option<u64>, SearchError> {
+        let read = notes::read(&*self.shelf.options.disk, &self.shelf.dir, note);
+        read.map_err(|error| SearchError::Failed(error.to_string()))
+    }
+
+    fn set_note(&self, note: RetentionNote, number: Option<u64>) -> Result<(), CommitError> {
+        if let Some(refusal) = &self.refusal {
+            return Err(CommitError::Unavailable(refusal.clone()));
+        }
+        let written = notes::write(&*self.shelf.options.disk, &self.shelf.dir, note, number);
+        written.map_err(|error| CommitError::Unavailable(error.to_string()))
     }
 
     fn deletes_follow(&self, follow: bool) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hark_archive::effects::Rules;
 use hark_archive::query::explain::Explanation;
-use hark_archive::store::{NumberedRecord, StoreStats, commit_whole};
+use hark_archive::store::{NumberedRecord, RetentionNote, StoreStats, commit_whole};
 use hark_archive::{
     CommitError, CommitResult, Id, Query, Search, SearchError, Store, TextSource, Write,
 };
@@ -463,6 +463,25 @@ impl Store for PostgresStore {
 
     fn stats(&self) -> StoreStats {
         stats::stats(&self.inner, &self.schema)
+    }
+
+    fn note(&self, note: RetentionNote) -> Result<Option<u64>, SearchError> {
+        let text = "SELECT value FROM meta WHERE name = $1";
+        let read = |session: &mut DatabaseSession| session.query_once(text, &[&note.name()]);
+        let rows = self.inner.pool.with(read).map_err(|fault| failed(&fault))?;
+        let number = rows.first().and_then(|row| row.get::<_, &[u8]>(0).try_into().ok());
+        Ok(number.map(u64::from_be_bytes))
+    }
+
+    fn set_note(&self, note: RetentionNote, number: Option<u64>) -> Result<(), CommitError> {
+        let name = note.name();
+        let set = "INSERT INTO meta VALUES ($1, $2) \
+                   ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value";
+        let written = self.inner.pool.with(|session| match number {
+            Some(number) => session.query_once(set, &[&name, &number.to_be_bytes().as_slice()]),
+            None => session.query_once("DELETE FROM meta WHERE name = $1", &[&name]),
+        });
+        written.map(drop).map_err(|fault| CommitError::Unavailable(fault.to_string()))
     }
 
     fn drop_part(&self, to: u64, spared: &[u32]) -> Result<Option<u64>, SearchError> {

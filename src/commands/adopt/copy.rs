@@ -6,7 +6,7 @@ use std::sync::mpsc::sync_channel;
 use super::pace::AdoptPace;
 use super::tally::AdoptTally;
 use super::{AHEAD, ConvertedRows, put};
-use crate::location::WriterHandle;
+use crate::location::HistoryWriter;
 use crate::print::{self, CommandProgress, CountedUnit};
 
 /// A converted batch.
@@ -32,7 +32,7 @@ pub(super) struct AdoptTotal {
 
 /// Where copied rows go, and how they are counted.
 pub(super) struct AdoptTarget<'a, 'p> {
-    pub(super) writer: &'a mut WriterHandle,
+    pub(super) writer: &'a mut HistoryWriter,
     pub(super) tally: &'a mut AdoptTally,
     pub(super) pace: &'a mut AdoptPace<'p>,
 }

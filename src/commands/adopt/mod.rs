@@ -30,7 +30,7 @@ use self::nostream::AdoptNostreamArgs;
 use self::strfry::AdoptStrfryArgs;
 use self::tally::AdoptTally;
 use crate::commands::refusal::RefusalReason;
-use crate::location::{ArchiveLocation, WriterHandle};
+use crate::location::{ArchiveLocation, HistoryWriter};
 
 /// Batches that are read ahead.
 const AHEAD: usize = 2;
@@ -74,7 +74,7 @@ struct ConvertedRows {
 
 /// Makes records durable, and counts the outcomes and the refusals.
 fn put(
-    writer: &mut WriterHandle,
+    writer: &mut HistoryWriter,
     converted: ConvertedRows,
     tally: &mut AdoptTally,
 ) -> anyhow::Result<()> {

@@ -27,7 +27,7 @@ use self::cost::{ImportCost, PeakMemory};
 use self::source::{LineChunk, LineSource};
 use self::tally::ImportTally;
 use crate::interrupt;
-use crate::location::{ArchiveLocation, WriterHandle};
+use crate::location::{ArchiveLocation, HistoryWriter, WriterHandle};
 use crate::print::{self, CommandProgress, CountedUnit};
 use crate::when;
 
@@ -66,7 +66,7 @@ const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let stop = interrupt::flag()?;
-    let mut writer = location.write()?;
+    let mut writer = location.bring()?;
     let trusted = args.trusted && location.network.lines().are_signed();
     // Looking up known ids only saves checks, and a trusted import makes none.
     let known = if args.trusted { None } else { known_ids(&writer, location) };
@@ -119,6 +119,7 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
             print::line(&cost.to_text(total.stored))?;
         }
     }
+    writer.tell_held();
     if let Some(error) = failed {
         return Err(error);
     }
@@ -140,8 +141,8 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
 
 /// Returns the store in which known ids are looked up. The lookup is an optimisation, so a store
 /// that cannot be opened is not an error. A database looks ids up in batches, as records are put.
-fn known_ids(writer: &WriterHandle, location: &ArchiveLocation) -> Option<Arc<dyn Store>> {
-    if matches!(writer, WriterHandle::Database(_)) { None } else { writer.read(location).ok() }
+fn known_ids(writer: &HistoryWriter, location: &ArchiveLocation) -> Option<Arc<dyn Store>> {
+    if matches!(**writer, WriterHandle::Database(_)) { None } else { writer.read(location).ok() }
 }
 
 /// A chunk, and the channel for its result.
@@ -150,7 +151,7 @@ type CheckJob = (LineChunk, SyncSender<CheckedChunk>);
 fn file(
     path: &Path,
     options: &CheckOptions<'_>,
-    writer: &mut WriterHandle,
+    writer: &mut HistoryWriter,
     tally: &mut ImportTally,
     memory: &mut PeakMemory,
     stop: &AtomicBool,
@@ -161,7 +162,7 @@ fn file(
         format!("{} could not be opened; the files before it are done", path.display())
     })?;
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let batch_records = match writer {
+    let batch_records = match **writer {
         WriterHandle::Database(_) => BATCH_RECORDS_DATABASE,
         WriterHandle::Own(_) | WriterHandle::Server(_) => BATCH_RECORDS,
     };
@@ -266,7 +267,7 @@ struct ImportBatch {
 
 /// The writing end.
 struct ImportWriter<'a> {
-    writer: &'a mut WriterHandle,
+    writer: &'a mut HistoryWriter,
     network: &'static dyn Network,
     batch_records: usize,
     tally: &'a mut ImportTally,

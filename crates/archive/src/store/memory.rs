@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 
 use super::ranges::IdRanges;
 use super::{
-    CommitError, CommitResult, Outcome, Search, SearchError, SearchProgress, Store, StoreStats,
-    Write, label_values,
+    CommitError, CommitResult, Outcome, RetentionNote, Search, SearchError, SearchProgress, Store,
+    StoreStats, Write, label_values,
 };
 use crate::effects::{Effects, Rules};
 use crate::query::explain::{Explanation, SourcePlan};
@@ -36,6 +36,7 @@ struct MemoryState {
     times: HashMap<Id, u64>,
     /// The one shortcut: the records of each author, which rules query with every put.
     authors: HashMap<Key, RecordMap>,
+    notes: BTreeMap<RetentionNote, u64>,
     seq: u64,
 }
 
@@ -257,6 +258,19 @@ impl Store for MemoryStore {
         for (value, count) in label_values::count(records, name) {
             each(value, count);
         }
+        Ok(())
+    }
+
+    fn note(&self, note: RetentionNote) -> Result<Option<u64>, SearchError> {
+        Ok(self.state.lock().notes.get(&note).copied())
+    }
+
+    fn set_note(&self, note: RetentionNote, number: Option<u64>) -> Result<(), CommitError> {
+        let notes = &mut self.state.lock().notes;
+        match number {
+            Some(number) => notes.insert(note, number),
+            None => notes.remove(&note),
+        };
         Ok(())
     }
 

@@ -12,8 +12,8 @@ use hark_archive::{Id, Outcome};
 use serde_json::{Map, Value, json};
 
 use super::protocol::{
-    self, COMPACT, ControlFrame, ERASE, FAILED, FOLLOW, OUTCOME, PROGRESS, PUT, RELOAD, STATS,
-    TEXT, ids_bytes,
+    self, BRING, COMPACT, ControlFrame, ERASE, FAILED, FOLLOW, OUTCOME, PROGRESS, PUT, RELOAD,
+    STATS, TEXT, ids_bytes,
 };
 use super::socket;
 
@@ -64,6 +64,23 @@ impl ControlClient {
         &mut self,
         records: &[R],
     ) -> Result<Vec<Result<Outcome, String>>, ControlError> {
+        self.send_many(PUT, records)
+    }
+
+    /// Like [`ControlClient::put_many`], for records that were kept elsewhere: retention asks a person
+    /// before it deletes those that are older than it allows.
+    pub fn bring_many<R: AsRef<[u8]>>(
+        &mut self,
+        records: &[R],
+    ) -> Result<Vec<Result<Outcome, String>>, ControlError> {
+        self.send_many(BRING, records)
+    }
+
+    fn send_many<R: AsRef<[u8]>>(
+        &mut self,
+        what: u8,
+        records: &[R],
+    ) -> Result<Vec<Result<Outcome, String>>, ControlError> {
         let mut answers = Vec::with_capacity(records.len());
         for (sent, record) in records.iter().enumerate() {
             if sent - answers.len() == WINDOW {
@@ -72,7 +89,7 @@ impl ControlClient {
                     answers.push(self.outcome()?);
                 }
             }
-            protocol::write(&mut self.to, PUT, &self.shelf, record.as_ref())?;
+            protocol::write(&mut self.to, what, &self.shelf, record.as_ref())?;
         }
         self.to.flush()?;
         while answers.len() < records.len() {

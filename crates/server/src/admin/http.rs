@@ -23,6 +23,7 @@ use crate::listener::Listener;
 use crate::metrics::CONTENT_TYPE as METRICS;
 use crate::ranges;
 use crate::settings::SharedSettings;
+use crate::shelf::Shelf;
 use crate::stop::StopSignal;
 
 /// Maximum number of connections to the operators' own address at a time.
@@ -117,7 +118,8 @@ impl Operators {
     }
 
     /// Status 200 while records are accepted, stored and mirrored, else 503 with all reasons, a line
-    /// each. If there are several shelves, a line begins with the name of its shelf.
+    /// each. What a person has to decide follows behind `ok` or the reasons. If there are several
+    /// shelves, a line begins with the name of its shelf.
     pub fn health(&self) -> Response {
         let mut lines = String::new();
         if self.stop.is_down() {
@@ -126,20 +128,33 @@ impl Operators {
         let mirror_stuck_after = self.settings.load().mirror_stuck_after;
         for OpenNetwork { shelf, .. } in &*self.networks {
             for reason in shelf.troubles(mirror_stuck_after) {
-                if self.networks.len() > 1 {
-                    lines.push_str(shelf.name());
-                    lines.push_str(": ");
-                }
-                // A reason may have lines of its own, such as an error of the database.
-                lines.extend(reason.lines().flat_map(|line| [line.trim(), " "]));
-                lines.truncate(lines.trim_end().len());
-                lines.push('\n');
+                self.add_line(&mut lines, shelf, &reason);
             }
         }
-        if lines.is_empty() {
-            return (StatusCode::OK, "ok\n").into_response();
+        let status = if lines.is_empty() {
+            lines.push_str("ok\n");
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        };
+        for OpenNetwork { shelf, .. } in &*self.networks {
+            for question in shelf.questions() {
+                self.add_line(&mut lines, shelf, question);
+            }
         }
-        (StatusCode::SERVICE_UNAVAILABLE, lines).into_response()
+        (status, lines).into_response()
+    }
+
+    /// Adds what is to be said of a shelf.
+    fn add_line(&self, lines: &mut String, shelf: &Shelf, words: &str) {
+        if self.networks.len() > 1 {
+            lines.push_str(shelf.name());
+            lines.push_str(": ");
+        }
+        // The words may have lines of their own, such as an error of the database.
+        lines.extend(words.lines().flat_map(|line| [line.trim(), " "]));
+        lines.truncate(lines.trim_end().len());
+        lines.push('\n');
     }
 
     /// The page for Prometheus, or status 403 for an address that may not read it.

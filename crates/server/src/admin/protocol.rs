@@ -9,7 +9,7 @@
 //!  .  .  body
 //! ```
 //!
-//! Requests: PUT (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD. Every request has
+//! Requests: PUT and BRING (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD. Every request has
 //! one answer, which names the same shelf; answers come in the order of the requests. PROGRESS
 //! lines may come before the answer to a COMPACT or ERASE.
 //!
@@ -46,6 +46,8 @@ pub(super) const RELOAD: u8 = 9;
 
 /// New records of the shelf are to be sent from now on.
 pub(super) const FOLLOW: u8 = 10;
+/// A record that was kept elsewhere is to be put; retention asks before it deletes it.
+pub(super) const BRING: u8 = 11;
 
 /// The answer to a PUT: an outcome.
 pub(super) const OUTCOME: u8 = 0x81;

@@ -20,8 +20,8 @@ use super::give::TakeoverSource;
 use super::handover::Sibling;
 use super::process::ProcessStats;
 use super::protocol::{
-    self, COMPACT, ControlFrame, EPHEMERAL, ERASE, FAILED, FOLLOW, OUTCOME, PEER_FRAME_BYTES_MAX,
-    PROGRESS, PUT, RELOAD, STATS, TAKEOVER, TEXT, outcome_bytes,
+    self, BRING, COMPACT, ControlFrame, EPHEMERAL, ERASE, FAILED, FOLLOW, OUTCOME,
+    PEER_FRAME_BYTES_MAX, PROGRESS, PUT, RELOAD, STATS, TAKEOVER, TEXT, outcome_bytes,
 };
 use super::reload::ReloadDesk;
 use super::socket;
@@ -303,7 +303,14 @@ impl ControlConnection {
     ) {
         // The sends below fail only if the connection is gone; then no answer is needed.
         let answer = match frame.what {
-            PUT => {
+            PUT | BRING => {
+                let brought = (frame.what == BRING).then(|| Record::new(frame.body()).ok());
+                if let Some(record) = brought.flatten()
+                    && let Err(reason) = shelf.bring(&record)
+                {
+                    let _ = say.send((FAILED, reason.into()));
+                    return;
+                }
                 let door = of_sibling.then(|| Arc::clone(door));
                 return put(shelf, door, frame.body(), say);
             }

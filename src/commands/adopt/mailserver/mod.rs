@@ -25,7 +25,7 @@ use super::sweep::finish;
 use super::tally::{AdoptTally, ReasonWords};
 use crate::commands::refusal::RefusalReason;
 use crate::interrupt;
-use crate::location::{ArchiveLocation, WriterHandle};
+use crate::location::{ArchiveLocation, HistoryWriter};
 use crate::print;
 
 #[derive(Debug, Args)]
@@ -76,18 +76,12 @@ pub(super) fn run(
     let stop = interrupt::flag()?;
     let mut source = MailSource::open(&args.from)?;
     let location = &location.of(&Whisper);
-    let mut writer = location.write()?;
+    let mut writer = location.bring()?;
     hark_store_embedded::permissions::create_dir(&location.data)?;
     let mut progress = MailProgress::open(location, &source.name())?;
     if !progress.key.is_empty() {
         let envelopes = print::count(progress.envelopes, "envelope");
         print::note!("hark: continuing an earlier run, after {envelopes}");
-    }
-    if let Some(days) = location.config.whisper.retention_days {
-        print::note!(
-            "hark: a server deletes envelopes that are older than whisper.retention_days, {days}; 0 \
-             keeps all"
-        );
     }
     let envelope_bytes_max = location.shelf_config().record_bytes_max;
     let mut adoption = MailAdoption {
@@ -104,6 +98,7 @@ pub(super) fn run(
         let swept = sweep::run(&mut source, &mut writer, location, &mut adoption)?;
         Some(swept).filter(|_| !adoption.pace.is_stopped())
     };
+    writer.tell_held();
     finish(&adoption.tally, &adoption.pace, args.json, swept.as_ref())
 }
 
@@ -120,7 +115,7 @@ impl MailAdoption<'_> {
     fn copy(
         &mut self,
         source: &mut MailSource,
-        writer: &mut WriterHandle,
+        writer: &mut HistoryWriter,
         progress: &mut MailProgress,
     ) -> anyhow::Result<()> {
         source.begin(&progress.key, progress.envelopes)?;

@@ -13,7 +13,7 @@ use super::{MailAdoption, REASONS};
 use crate::commands::adopt::sweep::{SourceSweep, SweepWords};
 use crate::commands::adopt::tally::AdoptTally;
 use crate::commands::adopt::{put, text};
-use crate::location::{ArchiveLocation, WriterHandle};
+use crate::location::{ArchiveLocation, HistoryWriter};
 use crate::print::{self, CommandProgress};
 
 /// Keys looked up together.
@@ -28,7 +28,7 @@ const WORDS: SweepWords = SweepWords {
 /// Compares all keys and stores the missing envelopes.
 pub(super) fn run(
     source: &mut MailSource,
-    writer: &mut WriterHandle,
+    writer: &mut HistoryWriter,
     location: &ArchiveLocation,
     adoption: &mut MailAdoption<'_>,
 ) -> anyhow::Result<SourceSweep> {
@@ -95,7 +95,7 @@ fn look_up(
 
 /// Stores the envelopes of rows, or counts why they are refused.
 fn bring(
-    writer: &mut WriterHandle,
+    writer: &mut HistoryWriter,
     adoption: &mut MailAdoption<'_>,
     rows: &[EnvelopeRow],
     swept: &mut SourceSweep,

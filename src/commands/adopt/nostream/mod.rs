@@ -27,7 +27,7 @@ use super::sweep::{stopped, tell_faulty};
 use super::tally::{AdoptTally, ReasonWords};
 use crate::commands::refusal::RefusalReason;
 use crate::interrupt;
-use crate::location::{ArchiveLocation, WriterHandle};
+use crate::location::{ArchiveLocation, HistoryWriter};
 use crate::print::{self, CountedUnit};
 use crate::when;
 
@@ -96,7 +96,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<ExitCode> {
     let stop = interrupt::flag()?;
     let mut source = NostreamSource::open(&args.url)?;
-    let mut writer = location.write()?;
+    let mut writer = location.bring()?;
     hark_store_embedded::permissions::create_dir(&location.data)?;
     let mut progress = NostreamProgress::open(location, &source.name())?;
     // A saved transaction that lies ahead is from another database of the same name.
@@ -131,6 +131,7 @@ pub(crate) fn run(
     };
     let ids = swept.as_ref().map(|swept| (swept.to_json(), swept.rows()));
     adoption.tally.report(adoption.pace.seconds(), args.json, ids)?;
+    writer.tell_held();
     let Some(swept) = swept else { return Ok(stopped()) };
     tell_faulty(swept.faulty());
     Ok(if swept.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -153,7 +154,7 @@ impl Adoption<'_> {
     fn copy(
         &mut self,
         source: &mut NostreamSource,
-        writer: &mut WriterHandle,
+        writer: &mut HistoryWriter,
         progress: &mut NostreamProgress,
     ) -> anyhow::Result<()> {
         let total = AdoptTotal {
@@ -183,7 +184,7 @@ impl Adoption<'_> {
     fn follow(
         &mut self,
         source: &mut NostreamSource,
-        writer: &mut WriterHandle,
+        writer: &mut HistoryWriter,
         progress: &mut NostreamProgress,
     ) -> anyhow::Result<()> {
         print::note!(
@@ -222,7 +223,7 @@ impl Adoption<'_> {
     fn bring_late(
         &mut self,
         source: &NostreamSource,
-        writer: &mut WriterHandle,
+        writer: &mut HistoryWriter,
         progress: &mut NostreamProgress,
         (late, created_at): (&mut LateScan, i64),
     ) -> anyhow::Result<()> {
@@ -239,7 +240,7 @@ impl Adoption<'_> {
     /// Puts rows that were published meanwhile. Some of them may be stored already.
     fn bring(
         &mut self,
-        writer: &mut WriterHandle,
+        writer: &mut HistoryWriter,
         progress: &mut NostreamProgress,
         rows: &[NostreamRow],
     ) -> anyhow::Result<()> {

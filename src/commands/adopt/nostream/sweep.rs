@@ -12,7 +12,7 @@ use super::{Adoption, REASONS};
 use crate::commands::adopt::tally::AdoptTally;
 use crate::commands::adopt::{ConvertedRows, put, text};
 use crate::commands::refusal::RefusalReason;
-use crate::location::{ArchiveLocation, WriterHandle};
+use crate::location::{ArchiveLocation, HistoryWriter};
 use crate::print::{self, CommandProgress, CountedUnit};
 use crate::when;
 
@@ -114,7 +114,7 @@ impl SweepTotals {
 /// Compares all ids, stores the missing events, and compares a sample.
 pub(super) fn run(
     source: &mut NostreamSource,
-    writer: &mut WriterHandle,
+    writer: &mut HistoryWriter,
     location: &ArchiveLocation,
     adoption: &mut Adoption<'_>,
     sample: u64,
@@ -180,7 +180,7 @@ fn missing_of(
 /// Stores the events of `ids`, or counts why they are refused.
 fn bring(
     source: &NostreamSource,
-    writer: &mut WriterHandle,
+    writer: &mut HistoryWriter,
     adoption: &mut Adoption<'_>,
     ids: &[Id],
     swept: &mut SweepTotals,

@@ -24,7 +24,7 @@ use super::sweep::finish;
 use super::tally::{AdoptTally, ReasonWords};
 use crate::commands::refusal::RefusalReason;
 use crate::interrupt;
-use crate::location::{ArchiveLocation, WriterHandle};
+use crate::location::{ArchiveLocation, HistoryWriter};
 use crate::print::{self, CountedUnit};
 use crate::when;
 
@@ -126,7 +126,7 @@ pub(super) fn run(
 ) -> anyhow::Result<ExitCode> {
     let stop = interrupt::flag()?;
     let location = &location.of(&Nostr);
-    let mut writer = location.write()?;
+    let mut writer = location.bring()?;
     hark_store_embedded::permissions::create_dir(&location.data)?;
     let mut progress = RelayProgress::open(location, relay.position_file, &source.name())?;
     if progress.number > 0 {
@@ -153,6 +153,7 @@ pub(super) fn run(
     // With --follow, an interrupt is the normal end, and all events are looked up. Without it, an
     // interrupt ends the run at once.
     let swept = sweep::run(&mut source, &mut writer, location, &mut adoption)?;
+    writer.tell_held();
     finish(&adoption.tally, &adoption.pace, args.json, swept.as_ref())
 }
 
@@ -170,7 +171,7 @@ impl RelayAdoption<'_> {
     fn copy(
         &mut self,
         source: &mut impl RelaySource,
-        writer: &mut WriterHandle,
+        writer: &mut HistoryWriter,
         progress: &mut RelayProgress,
     ) -> anyhow::Result<()> {
         let total = AdoptTotal {
@@ -199,7 +200,7 @@ impl RelayAdoption<'_> {
     fn follow(
         &mut self,
         source: &mut impl RelaySource,
-        writer: &mut WriterHandle,
+        writer: &mut HistoryWriter,
         progress: &mut RelayProgress,
     ) -> anyhow::Result<()> {
         let (name, events) = (self.relay.name, print::count(progress.events, "event"));

@@ -11,7 +11,7 @@ use crate::commands::adopt::sweep::{SourceSweep, SweepWords};
 use crate::commands::adopt::tally::AdoptTally;
 use crate::commands::adopt::{ConvertedRows, put};
 use crate::commands::refusal::RefusalReason;
-use crate::location::{ArchiveLocation, WriterHandle};
+use crate::location::{ArchiveLocation, HistoryWriter};
 use crate::print::{self, CommandProgress, CountedUnit};
 use crate::when;
 
@@ -28,7 +28,7 @@ const WORDS: SweepWords = SweepWords {
 /// --follow the interrupt has come before, and this goes on to the end.
 pub(super) fn run(
     source: &mut impl RelaySource,
-    writer: &mut WriterHandle,
+    writer: &mut HistoryWriter,
     location: &ArchiveLocation,
     adoption: &mut RelayAdoption<'_>,
 ) -> anyhow::Result<Option<SourceSweep>> {

@@ -1,0 +1,94 @@
+//! History that was brought by an import, an adoption or a copy, and that rules by age would delete at
+//! once. It is held, until a person says that rules may delete it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hark_codec::record::Record;
+use parking_lot::Mutex;
+
+use super::RetentionPolicy;
+use crate::clock::Clock;
+use crate::store::{CommitError, RetentionNote, SearchError, Store};
+
+/// What retention waits for, and what it must not delete, shared with whoever brings history and with
+/// whoever reports on the shelf.
+#[derive(Debug, Default)]
+pub struct RetentionState {
+    /// The time up to which history is known to be held. Locked while a store is told.
+    held_until: Mutex<Option<u64>>,
+    /// Whether the store was asked whether it is new.
+    has_begun: AtomicBool,
+    clock_doubted: AtomicBool,
+    history_held: AtomicBool,
+}
+
+impl RetentionState {
+    /// Whether deletes by age wait, because the clock is not trusted.
+    pub fn is_clock_doubted(&self) -> bool {
+        self.clock_doubted.load(Ordering::Relaxed)
+    }
+
+    /// Whether history is held that rules would delete.
+    pub fn is_history_held(&self) -> bool {
+        self.history_held.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set(&self, clock_doubted: bool, history_held: bool) {
+        self.clock_doubted.store(clock_doubted, Ordering::Relaxed);
+        self.history_held.store(history_held, Ordering::Relaxed);
+    }
+
+    /// Prepares for a record that is brought, before it is put: if rules would delete it at once, they
+    /// delete nothing of its age from now on. Returns whether the record is held.
+    pub fn bring(
+        &self,
+        policy: &RetentionPolicy,
+        store: &dyn Store,
+        clock: &Clock,
+        record: &Record<'_>,
+    ) -> Result<bool, HoldError> {
+        if !self.has_begun.swap(true, Ordering::Relaxed)
+            && store.note(RetentionNote::ClockTrusted)?.is_none()
+            && store.stats().records == 0
+        {
+            // The history of a new archive begins here, however old what is brought may be.
+            store.set_note(RetentionNote::ClockTrusted, Some(clock.now_s()))?;
+        }
+        if policy.delete_brought {
+            return Ok(false);
+        }
+        let Some(until) = policy.would_delete(record, clock.now_s()) else { return Ok(false) };
+        let is_held = self.held_until.lock().is_some_and(|until| record.time() <= until);
+        if !is_held {
+            self.hold(store, until)?;
+        }
+        Ok(true)
+    }
+
+    /// Keeps rules from all records up to a time.
+    pub(super) fn hold(&self, store: &dyn Store, until: u64) -> Result<(), HoldError> {
+        let mut held_until = self.held_until.lock();
+        let until = until.max(store.note(RetentionNote::HeldUntil)?.unwrap_or(0));
+        store.set_note(RetentionNote::HeldUntil, Some(until))?;
+        *held_until = Some(until);
+        Ok(())
+    }
+
+    /// Lets rules delete what was held.
+    pub(super) fn release(&self, store: &dyn Store) -> Result<(), HoldError> {
+        let mut held_until = self.held_until.lock();
+        *held_until = None;
+        Ok(store.set_note(RetentionNote::HeldUntil, None)?)
+    }
+}
+
+/// Why a hold could not be read or kept.
+#[derive(Debug, thiserror::Error)]
+pub enum HoldError {
+    /// It could not be read.
+    #[error(transparent)]
+    Search(#[from] SearchError),
+    /// It could not be kept.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+}
