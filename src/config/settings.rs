@@ -216,7 +216,8 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "spared_kinds" retention.spared_kinds: "Kinds that neither rules nor bytes_max delete. Deletions and requests to vanish must stay: they keep the events that\nthey deleted from coming back.";
             "every_s" retention_every: "Seconds between two rounds of retention.";
             "batch_max" retention.batch_max: "The most events that one write deletes.";
-            "clock_ahead_max_s" retention.clock_ahead_max_s: "Seconds that the clock may be ahead of the ten newest events. If it is further ahead, nothing is deleted by age,\nbecause a wrong clock would delete all that a rule names. 0: the clock is always trusted.";
+            "clock_ahead_max_s" retention.clock_ahead_max_s: "Seconds that the clock may be ahead of the time at which the archive was last in use. If it is further ahead, nothing is\ndeleted by age, because a wrong clock would delete all that a rule names. 0: the clock is always trusted.";
+            "delete_brought" retention.delete_brought: "Whether rules by age, of every network, also delete what an import, an adoption or a copy has brought, if it was older\nthan they allow when it came. Until this is true it is kept; the log and /healthz say so.";
             "rules" retention.rules: "Events that are deleted when they are old, e.g.\n  rules = [{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]\nkinds, not_kinds and authors (hex or npub1…) narrow a rule; older_than is in s, m, h, d, w or y.";
         },
     },
@@ -248,7 +249,7 @@ const LIVE: [&str; 7] = ["limits", "rates", "policy", "privacy", "info", "retent
 const NOT_LIVE: [&str; 1] = ["intake_bytes_max"];
 
 /// Settings of other sections that are read again while the server runs.
-const LIVE_TOO: [(&str, &str); 12] = [
+const LIVE_TOO: [(&str, &str); 15] = [
     ("archive", "log_bytes_max"),
     ("mirror", "stuck_after_s"),
     ("waku", "protected_shards"),
@@ -258,9 +259,12 @@ const LIVE_TOO: [(&str, &str); 12] = [
     ("waku", "retention"),
     ("whisper", "pow_min"),
     ("whisper", "envelope_bytes_max"),
+    ("whisper", "envelopes"),
+    ("whisper", "new_topics"),
     ("whisper", "queries"),
     ("whisper", "query_rows_max"),
     ("whisper", "retention_days"),
+    ("whisper", "bytes_max"),
 ];
 
 /// Whether a change of the setting takes effect without a restart.

@@ -47,11 +47,14 @@ pub(super) const SECTION: SettingsSection = SettingsSection {
         "request_pause_s" whisper.request_pause_s: "Time between two requests of a peer; one that comes earlier is refused (MailServerRateLimit). 0: none.";
         "bare_range_max_s" whisper.bare_range_max_s: "The longest time that a request in the form before RLP may cover, e.g. 86400 as in status-go. 0: any.";
         "trusted" whisper.trusted: "Mail servers that may fetch all envelopes to have the same ones: their enode URLs.";
-        "pow_min" whisper.pow_min: "Minimum proof of work of an envelope, and of a request. 0.2 is go-ethereum's, 0.002 Status's. Lower ones are refused.";
+        "pow_min" whisper.pow_min: "Minimum proof of work of an envelope, and of a request. 0.000002 is that of Status's nodes since July 2020, whose\nclients seal messages above 50 KB with it, and others with 0.002; 0.2 is go-ethereum's. Less is refused.";
         "envelope_bytes_max" whisper.envelope_bytes_max: "Bytes of an envelope. A longer one is refused.";
+        "envelopes" whisper.envelopes: "How fast an address may send envelopes: [envelopes a minute, envelopes at once after a pause]. Faster ones are\nrefused; the peer stays connected. `trusted` nodes are spared. [0, 0]: as fast as it likes.";
+        "new_topics" whisper.new_topics: "The same for envelopes of topics that the archive does not have yet, as each makes questions by bloom filter slower.";
         "queries" whisper.requests: "How fast a client may ask for history: [requests a minute, requests at once after a pause]. Faster requests are\nrefused. [0, 0]: as fast as it likes.";
         "query_rows_max" whisper.query_rows_max: "Rows that one request may visit. Above it, it is refused.";
-        "retention_days" whisper.retention_days: "Days after which envelopes are deleted. 0: never. [retention] says how often and in what steps.";
+        "retention_days" whisper.retention_days: "Days after which envelopes are deleted. 0: never. [retention] says how often and in what steps, and what becomes of\nenvelopes that an adoption or an import brings when they are older.";
+        "bytes_max" whisper.bytes_max: "Bytes on disk above which the oldest envelopes are deleted, e.g. \"50GB\". 0: no bound.";
         "part_days" whisper.part_days: "Days that one part of the tables holds in PostgreSQL. Counts when the tables are made.";
     },
 };
@@ -80,10 +83,13 @@ pub(crate) struct WhisperSettings {
     pub(crate) trusted: Vec<TrustedNode>,
     pub(crate) pow_min: ProofMinimum,
     pub(crate) envelope_bytes_max: usize,
+    pub(crate) envelopes: Option<Rate>,
+    pub(crate) new_topics: Option<Rate>,
     pub(crate) requests: Option<Rate>,
     pub(crate) query_rows_max: u64,
     /// `None` keeps envelopes for ever.
     pub(crate) retention_days: Option<u64>,
+    pub(crate) bytes_max: Option<u64>,
     pub(crate) part_days: u64,
 }
 
@@ -123,9 +129,12 @@ impl Default for WhisperSettings {
             trusted: Vec::new(),
             pow_min: ProofMinimum(settings.bounds.pow_min),
             envelope_bytes_max: settings.bounds.envelope_bytes_max,
+            envelopes: settings.envelopes,
+            new_topics: settings.new_topics,
             requests: settings.requests,
             query_rows_max: settings.query_rows_max,
             retention_days: Some(30),
+            bytes_max: None,
             part_days: 1,
         }
     }
@@ -139,6 +148,8 @@ impl WhisperSettings {
                 envelope_bytes_max: self.envelope_bytes_max,
                 pow_min: self.pow_min.0,
             },
+            envelopes: self.envelopes,
+            new_topics: self.new_topics,
             requests: self.requests,
             query_rows_max: self.query_rows_max,
         }
@@ -152,6 +163,7 @@ impl WhisperSettings {
         RetentionPolicy {
             rules: self.retention_days.map(rule).into_iter().collect(),
             spared_kinds: Vec::new(),
+            bytes_max: self.bytes_max,
             ..RetentionPolicy::default()
         }
     }

@@ -257,8 +257,8 @@ fn kept_until_decided(place: &Place, store: &[&str]) {
     };
     let path = config("");
     let flags = [&["--config", &path, "--network", "whisper"], store].concat();
-    let adopt = [&["adopt", "mailserver", &fixture(), "--config", &path], store].concat();
-    let run = place.hark(&adopt);
+    let run =
+        place.hark(&[&["adopt", "mailserver", &fixture(), "--config", &path], store].concat());
     for words in ["91 of the envelopes are older than retention allows", "retention.delete_brought"]
     {
         assert!(run.stderr.contains(words), "{words}: {}", run.stderr);

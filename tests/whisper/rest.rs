@@ -136,6 +136,9 @@ fn a_long_history_is_streamed_and_whole() {
         "hark_whisper_sent_envelopes_total{source=\"rest\"} 8000\n",
         "hark_whisper_requests_total{source=\"rest\",result=\"answered\"} 2\n",
         "hark_whisper_topics 1\n",
+        "hark_whisper_peers 0\n",
+        "hark_whisper_handshakes_total{result=\"connected\"} 0\n",
+        "hark_whisper_peers_left_total{reason=\"breach\"} 0\n",
         "hark_store_records{shelf=\"whisper\"} 4000\n",
     ] {
         assert!(page.contains(line), "{line} is not in {page}");
@@ -197,11 +200,11 @@ fn what_is_wrong_is_refused_and_says_why() {
             answer.text()
         );
     }
-    let too_many = HistoryRequest { bloom: Some(Bloom::FULL), limit: 1_001, ..Default::default() };
+    let too_many = format!("{{\"topics\":[{}]}}", vec!["\"00000000\""; 10_001].join(","));
     let backwards =
         HistoryRequest { lower: 2, upper: 1, bloom: Some(Bloom::FULL), ..Default::default() };
     for (body, kind, at, said) in [
-        (request(&too_many, &[]), RLP, "", "limit 1001 exceeds"),
+        (too_many.into_bytes(), JSON, "", "there are 10001 topics, more than 10000"),
         (request(&backwards, &[]), RLP, "", "lower 2 > upper 1"),
         (request(&HistoryRequest::default(), &[]), RLP, "", "are empty"),
         (vec![1, 2, 3], RLP, "", "3 bytes"),

@@ -173,7 +173,11 @@ fn envelopes_are_deleted_after_so_many_days() {
     std::fs::write(&file, old).expect("is written");
     run(&node.data, &["import", file.to_str().expect("a path")]);
     assert_eq!(run(&node.data, &["count", "{}"]), "6\n");
-    let settings = [("retention_days", "1"), ("HARK_RETENTION_EVERY_S", "1")];
+    let settings = [
+        ("retention_days", "1"),
+        ("HARK_RETENTION_EVERY_S", "1"),
+        ("HARK_RETENTION_DELETE_BROUGHT", "true"),
+    ];
     let again = MailNode::on(std::mem::take(&mut node.data), &[], &settings);
     wait_for("the old one is gone", || again.hashes("{}").len() == 5);
 }

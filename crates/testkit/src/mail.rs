@@ -31,8 +31,10 @@ pub const WAKU: SubProtocol = SubProtocol { name: "waku", version: 1, codes: 128
 pub mod packet {
     pub const STATUS: u64 = 0;
     pub const MESSAGES: u64 = 1;
+    pub const POW: u64 = 2;
     pub const BATCH_ACKNOWLEDGED: u64 = 11;
     pub const OUTCOMES: u64 = 12;
+    pub const STATUS_UPDATE: u64 = 22;
     pub const SYNC_REQUEST: u64 = 123;
     pub const SYNC_RESPONSE: u64 = 124;
     pub const COMPLETE: u64 = 125;

@@ -21,10 +21,12 @@ use super::rlp::{
 use super::{Bloom, HistoryCursor, Topic};
 use crate::record::Id;
 
-/// Maximum of [`HistoryRequest::limit`].
+/// Maximum number of envelopes of an answer to a peer, whatever [`HistoryRequest::limit`] is. Clients go
+/// on by the cursor.
 pub const LIMIT_MAX: u32 = 1000;
-/// Maximum number of topics (8/WAKU-MAIL).
-pub const TOPICS_MAX: usize = 1000;
+/// Maximum number of topics. 8/WAKU-MAIL has 1,000, and clients of 2020 to 2022 add as many zeros as they
+/// have topics.
+pub const TOPICS_MAX: usize = 10_000;
 
 /// Length of a topic in RLP.
 const TOPIC_BYTES: usize = 5;
@@ -58,9 +60,6 @@ pub enum RequestError {
         /// See [`HistoryRequest::upper`].
         upper: u32,
     },
-    /// See [`LIMIT_MAX`].
-    #[error("limit {0} exceeds the maximum of {LIMIT_MAX}")]
-    Limit(u32),
 }
 
 /// A request for the envelopes that were sent in some time.
@@ -75,7 +74,8 @@ pub struct HistoryRequest<'a> {
     pub bloom: Option<Bloom>,
     /// The wanted topics.
     pub topics: RequestTopics<'a>,
-    /// Maximum number of envelopes, up to [`LIMIT_MAX`]. 0 stands for the server's own limit.
+    /// Maximum number of envelopes. 0 stands for the server's own limit. Clients of 2019 ask for more
+    /// than [`LIMIT_MAX`], and get a cursor.
     pub limit: u32,
     /// Where the page begins: what the previous page ended with.
     pub cursor: Option<HistoryCursor>,
@@ -201,17 +201,14 @@ impl<'a> HistoryRequest<'a> {
         Ok(request)
     }
 
-    /// What status-go checks.
+    /// What status-go checks, but for the limit.
     fn checked(self) -> Result<Self, RequestError> {
-        let Self { lower, upper, limit, .. } = self;
+        let Self { lower, upper, .. } = self;
         if upper != 0 && lower > upper {
             return Err(RequestError::Range { lower, upper });
         }
         if self.bloom.is_none() && self.topics.is_empty() {
             return Err(RequestError::Nothing);
-        }
-        if limit > LIMIT_MAX {
-            return Err(RequestError::Limit(limit));
         }
         Ok(self)
     }
@@ -364,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_status_go_refuses_is_refused() {
+    fn what_status_go_refuses_is_refused_but_for_a_limit_that_is_too_high() {
         let parse = |items: &[&str]| HistoryRequest::parse(&list(items)).map(drop);
         let rlp = |fault| Err(RequestError::Rlp(fault));
         let (tail, one) = (["80", "01"], "c58401020304");
@@ -373,7 +370,7 @@ mod tests {
         };
         assert_eq!(with(TIMES, "80", one, "80"), Ok(()));
         assert_eq!(with(TIMES, "80", "c0", "80"), Err(RequestError::Nothing));
-        assert_eq!(with(TIMES, BLOOM, "c0", "8203e9"), Err(RequestError::Limit(1001)));
+        assert_eq!(with(TIMES, BLOOM, "c0", "8207d0"), Ok(()));
         let range = RequestError::Range { lower: 3, upper: 2 };
         assert_eq!(with("0302", BLOOM, "c0", "80"), Err(range));
         assert_eq!(
@@ -395,6 +392,8 @@ mod tests {
             HistoryRequest::default().write(vec![[7; 4]; count].into_iter(), &mut out);
             HistoryRequest::parse(&out).map(|request| request.topics.len())
         };
-        assert_eq!((many(1000), many(1001)), (Ok(1000), Err(RequestError::TooManyTopics(1001))));
+        let too_many = TOPICS_MAX + 1;
+        assert_eq!(many(TOPICS_MAX), Ok(TOPICS_MAX));
+        assert_eq!(many(too_many), Err(RequestError::TooManyTopics(too_many)));
     }
 }

@@ -119,7 +119,7 @@ impl<L: MetricLabel> ByLabel<L> {
     }
 
     /// The counts above zero, by their names.
-    fn named(&self) -> Value {
+    pub fn named(&self) -> Value {
         let counts = self.all().filter(|(_, count)| count.get() > 0);
         counts.map(|(name, count)| (name.to_owned(), count.get())).collect()
     }

@@ -8,12 +8,12 @@ use hark_archive::writer;
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
-use super::metrics::{EnvelopeFate, MailMetrics, RequestFate};
+use super::metrics::{EnvelopeFate, HandshakeFate, MailMetrics, RequestFate};
 #[cfg(feature = "devp2p")]
 use super::peers;
 use super::{
     INTAKE_BYTES_MAX, INTAKE_MAX, MailServer, MailService, PAGES_BYTES_MAX, TopicIndex, prometheus,
-    rest,
+    rest, topics,
 };
 use crate::ServeError;
 use crate::admin::http::Operators;
@@ -81,6 +81,8 @@ impl MailService {
             slots: QuestionSlots::new(config.store_at),
             pages: Arc::new(Semaphore::new(PAGES_BYTES_MAX)),
             buckets: RateBuckets::default(),
+            topic_buckets: RateBuckets::default(),
+            unlimited: host.unlimited,
             clients: host.clients.clone(),
             config,
         });
@@ -132,11 +134,23 @@ impl Door for MailDoor {
                 envelopes.sum(|fate| !archived.contains(&fate)),
             ),
             row("requests answered", requests.sum(answered), requests.sum(|it| !answered(it))),
+            (
+                "peers",
+                number(metrics.peers.get()),
+                format!(
+                    "{} connected since the start, {} handshakes failed",
+                    number(metrics.handshakes.of(HandshakeFate::Connected).get()),
+                    number(metrics.handshakes.sum(|fate| fate != HandshakeFate::Connected)),
+                ),
+            ),
             ("topics", number(self.mail.topics.len() as u64), String::new()),
         ];
         let fields = [
             ("envelopes", envelopes.nested()),
             ("requests", requests.nested()),
+            ("peers", json!(metrics.peers.get())),
+            ("handshakes", metrics.handshakes.named()),
+            ("peers_left", metrics.left.named()),
             ("topics", json!(self.mail.topics.len())),
         ];
         (fields.into_iter().map(|(name, value)| (name.into(), value)).collect(), rows)
@@ -166,7 +180,9 @@ async fn serve(
     mail: Arc<MailServer>,
     stop: StopSignal,
 ) {
+    let topics = topics::refresh(Arc::clone(&mail), stop.clone());
     let doors = [
+        Some(tokio::spawn(vital("Whisper's topics", topics))),
         rest.map(|listener| {
             let door = rest::serve(listener, stop.clone(), Arc::clone(&mail));
             tokio::spawn(vital("Whisper's REST door", door))

@@ -31,6 +31,8 @@ labels! {
         Size = "size",
         /// Refused: too little proof of work.
         Pow = "pow",
+        /// Refused: its sender sends envelopes, or new topics, faster than allowed.
+        TooMany = "rate_limit",
         /// The archive failed to store it.
         Failed = "failed",
     }
@@ -45,6 +47,32 @@ labels! {
         TooMany = "rate_limit",
         /// It could not be answered.
         Failed = "failed",
+    }
+
+    /// How the key exchange and the hellos of a peer ended.
+    HandshakeFate {
+        /// The peer is connected.
+        Connected = "connected",
+        /// It took too long, or had to make room for others.
+        Timeout = "timeout",
+        /// The peer does not keep to the protocol, or is gone.
+        Failed = "failed",
+        /// The peer speaks neither `shh/6` nor `waku/1`.
+        Useless = "no_protocol",
+    }
+
+    /// Why the session of a peer ended.
+    PeerLeave {
+        /// The peer has left, or the connection broke.
+        Left = "left",
+        /// The peer did not answer, or did not read what it asked for.
+        Timeout = "timeout",
+        /// The peer did not keep to the protocol.
+        Breach = "breach",
+        /// There was no memory for what the peer sent.
+        Memory = "memory",
+        /// The server is shutting down.
+        Down = "down",
     }
 }
 
@@ -89,4 +117,10 @@ pub struct MailMetrics {
     pub sent_bytes: ByLabel<MailSource>,
     /// Pages that lack a damaged envelope.
     pub damaged: ByLabel<MailSource>,
+    /// Peers that are connected.
+    pub peers: Counter,
+    /// Connections of peers.
+    pub handshakes: ByLabel<HandshakeFate>,
+    /// Sessions of peers that have ended.
+    pub left: ByLabel<PeerLeave>,
 }

@@ -75,13 +75,25 @@ pub struct MailSettings {
     pub bounds: EnvelopeBounds,
     /// Requests allowed per client. `None` is unlimited.
     pub requests: Option<Rate>,
+    /// Envelopes allowed per address. `None` is unlimited.
+    pub envelopes: Option<Rate>,
+    /// Envelopes of topics that the archive does not have yet, allowed per address. `None` is unlimited.
+    pub new_topics: Option<Rate>,
     /// Rows that a request may visit.
     pub query_rows_max: u64,
 }
 
 impl Default for MailSettings {
     fn default() -> Self {
-        Self { bounds: EnvelopeBounds::default(), requests: None, query_rows_max: 5_000_000 }
+        Self {
+            bounds: EnvelopeBounds::default(),
+            requests: None,
+            // Status' network had 34 envelopes a minute in 2019, and a peer brings what it keeps at once.
+            envelopes: Some(Rate { per_minute: 6_000, at_once: 60_000 }),
+            // It had 9,606 topics in a month.
+            new_topics: Some(Rate { per_minute: 60, at_once: 20_000 }),
+            query_rows_max: 5_000_000,
+        }
     }
 }
 
@@ -138,6 +150,10 @@ pub(crate) struct MailServer {
     /// Permits, in bytes, for pages that are being sent.
     pages: Arc<Semaphore>,
     buckets: RateBuckets,
+    /// Those of new topics.
+    topic_buckets: RateBuckets,
+    /// The rates of envelopes are off.
+    unlimited: bool,
     clients: Clients,
     config: MailConfig,
 }
@@ -183,6 +199,12 @@ pub(crate) enum EnvelopeRejection {
     /// It is not admissible.
     #[error(transparent)]
     Refused(#[from] EnvelopeRefusal),
+    /// Its sender sends envelopes faster than it may.
+    #[error("the envelope was not stored: rate limit exceeded")]
+    TooMany,
+    /// Its sender sends envelopes of new topics faster than it may.
+    #[error("the envelope was not stored: rate limit of new topics exceeded")]
+    TooManyTopics,
     /// The archive failed to commit it.
     #[error("the envelope was not stored: {0}")]
     Store(Arc<CommitError>),
@@ -219,21 +241,36 @@ impl MailServer {
         self.metrics.requests.of(from).of(fate).add(1);
     }
 
-    /// Checks an envelope and begins to store it. [`MailServer::settle`] waits until it is durable;
+    /// Checks an envelope and begins to store it. `sender` is whose rate counts it, if any does.
+    /// [`MailServer::settle`] waits until it is durable;
     /// whoever has several envelopes begins with all of them first. Waits while too many bytes of
     /// envelopes are on their way.
     pub(crate) async fn submit(
         &self,
         from: MailSource,
+        sender: Option<RateSource>,
         rlp: &[u8],
     ) -> Result<PendingEnvelope, EnvelopeRejection> {
         let began = Instant::now();
+        let settings = self.config.settings.load_full();
+        let sender = sender.filter(|_| !self.unlimited).map(RateSubject::Events);
+        let too_many = |_: &Duration| self.count(from, EnvelopeFate::TooMany);
+        if let Some((sender, rate)) = sender.zip(settings.envelopes) {
+            let taken = self.buckets.take(sender, rate).inspect_err(too_many);
+            taken.map_err(|_| EnvelopeRejection::TooMany)?;
+        }
         let envelope =
             Envelope::parse(rlp).inspect_err(|_| self.count(from, EnvelopeFate::Malformed))?;
-        self.settings()
+        settings
             .bounds
             .admit(&envelope, self.now_s())
             .inspect_err(|refusal| self.count(from, (*refusal).into()))?;
+        if let Some((sender, rate)) = sender.zip(settings.new_topics)
+            && !self.topics.has(envelope.topic)
+        {
+            let taken = self.topic_buckets.take(sender, rate).inspect_err(too_many);
+            taken.map_err(|_| EnvelopeRejection::TooManyTopics)?;
+        }
         let mut record = Vec::new();
         encode(&envelope, &envelope.hash(), &mut record);
         let share = record.len().clamp(INTAKE_BYTES_MIN, INTAKE_BYTES_MAX) as u32;

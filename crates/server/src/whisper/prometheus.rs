@@ -75,6 +75,19 @@ pub(crate) fn write(page: &mut MetricsPage, mail: &MailServer) {
         "source",
         &metrics.damaged,
     );
+    page.gauge("hark_whisper_peers", "Peers connected now.", metrics.peers.get());
+    page.counters(
+        "hark_whisper_handshakes_total",
+        "Connections of peers, by how their handshake ended.",
+        "result",
+        &metrics.handshakes,
+    );
+    page.counters(
+        "hark_whisper_peers_left_total",
+        "Sessions of peers that have ended, by reason.",
+        "reason",
+        &metrics.left,
+    );
     page.gauge(
         "hark_whisper_topics",
         "Topics known, for questions by bloom filter.",

@@ -1,20 +1,30 @@
 //! The topics of the archive, so that a question by bloom filter is one by topics.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use hark_archive::{Record, SearchError, Store};
 use hark_codec::whisper::record::TOPIC;
 use hark_codec::whisper::{Bloom, EnvelopeRecord, Topic};
 use hark_networks::whisper::topics::KnownTopics;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
+use super::MailServer;
 use crate::shelf::Subscribers;
+use crate::stop::StopSignal;
+use crate::turns::StoreLocation;
 
 /// Maximum number of topics that are kept in memory, at up to 32 bytes each. If an archive has more,
 /// filters are tested on each envelope.
 pub const TOPICS_MAX: usize = 1 << 20;
 /// If a filter covers more topics than this, it is tested on each envelope instead.
 const COVERED_MAX: usize = 1 << 15;
+/// Reading all topics again may take one part in this many of the time.
+const REFRESH_SHARE: u32 = 100;
+/// Least pause between two looks at the size of an archive in a database.
+const IN_DATABASE: Duration = Duration::from_mins(1);
 
 /// How a filter's envelopes are found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,12 +38,17 @@ pub enum TopicCondition {
 }
 
 /// All topics of an archive. New envelopes add theirs. The topics of envelopes that are no longer
-/// stored remain until the server ends; they match nothing.
+/// stored go with the next [`TopicIndex::refresh`]; until then they match nothing.
 #[derive(Debug)]
 pub struct TopicIndex {
     known: RwLock<KnownTopics>,
     topics_max: usize,
     is_full: AtomicBool,
+    /// Envelopes that were added.
+    added: AtomicU64,
+    /// Topics that were added since a refresh has begun; `None` if none is under way.
+    fresh: Mutex<Option<HashSet<Topic>>>,
+    is_refreshing: AtomicBool,
 }
 
 impl Default for TopicIndex {
@@ -45,7 +60,14 @@ impl Default for TopicIndex {
 impl TopicIndex {
     /// Keeps at most `topics_max` topics.
     fn with_max(topics_max: usize) -> Self {
-        Self { known: RwLock::default(), topics_max, is_full: AtomicBool::new(false) }
+        Self {
+            known: RwLock::default(),
+            topics_max,
+            is_full: AtomicBool::new(false),
+            added: AtomicU64::new(0),
+            fresh: Mutex::default(),
+            is_refreshing: AtomicBool::new(false),
+        }
     }
 
     /// Adds all topics of a store.
@@ -55,6 +77,29 @@ impl TopicIndex {
                 self.add(topic);
             }
         })
+    }
+
+    /// Forgets the topics that no stored envelope has.
+    pub fn refresh(&self, store: &dyn Store) -> Result<(), SearchError> {
+        *self.fresh.lock() = Some(HashSet::new());
+        // What is committed from now on may be missing in what the store returns, and is added later.
+        self.is_refreshing.store(true, Ordering::SeqCst);
+        let (mut known, mut is_full) = (KnownTopics::default(), false);
+        let read = store.label_values(TOPIC, &mut |value, _| {
+            let Ok(topic) = value.try_into() else { return };
+            is_full |= known.len() >= self.topics_max && !known.has(topic);
+            if !is_full {
+                known.add(topic);
+            }
+        });
+        let mut current = self.known.write();
+        let fresh = self.fresh.lock().take();
+        self.is_refreshing.store(false, Ordering::SeqCst);
+        read?;
+        known.extend(fresh.into_iter().flatten());
+        *current = known;
+        self.is_full.store(is_full, Ordering::Release);
+        Ok(())
     }
 
     /// Number of topics.
@@ -67,8 +112,13 @@ impl TopicIndex {
         self.known.read().is_empty()
     }
 
+    /// Whether an envelope of the topic was stored.
+    pub(super) fn has(&self, topic: Topic) -> bool {
+        self.known.read().has(topic)
+    }
+
     fn add(&self, topic: Topic) {
-        if self.known.read().has(topic) || self.is_full.load(Ordering::Acquire) {
+        if self.has(topic) || self.is_full.load(Ordering::Acquire) {
             return;
         }
         let mut known = self.known.write();
@@ -104,14 +154,60 @@ impl TopicIndex {
 /// Adds the topics of new envelopes.
 impl Subscribers for TopicIndex {
     fn publish(&self, _: Option<u64>, record: &Record<'_>) {
-        if let Some(topic) = EnvelopeRecord::new(*record).topic() {
-            self.add(topic);
+        self.added.fetch_add(1, Ordering::Relaxed);
+        let Some(topic) = EnvelopeRecord::new(*record).topic() else { return };
+        self.add(topic);
+        if self.is_refreshing.load(Ordering::SeqCst)
+            && let Some(fresh) = &mut *self.fresh.lock()
+        {
+            fresh.insert(topic);
+        }
+    }
+}
+
+/// Forgets topics after envelopes were deleted, until `stop`. It looks as often as retention does.
+pub(super) async fn refresh(mail: Arc<MailServer>, mut stop: StopSignal) {
+    let added = |mail: &MailServer| mail.topics.added.load(Ordering::Relaxed);
+    // Envelopes that were stored at the last look, and that had been added by then.
+    let (mut counted, mut seen) = (0, added(&mail));
+    let mut pause = Duration::ZERO;
+    loop {
+        let is_near = mail.config.store_at == StoreLocation::Process;
+        let least = if is_near { Duration::ZERO } else { IN_DATABASE };
+        let pause_now = pause.max(mail.shelf.retention().every).max(least);
+        tokio::select! {
+            () = tokio::time::sleep(pause_now) => {}
+            () = stop.accepting() => return,
+        }
+        let known_added = added(&mail);
+        let looked = Arc::clone(&mail);
+        let work = tokio::task::spawn_blocking(move || {
+            let expected = counted + known_added.saturating_sub(seen);
+            let now = looked.shelf.store().stats().records;
+            let began = Instant::now();
+            if now < expected
+                && let Err(error) = looked.topics.refresh(&**looked.shelf.store())
+            {
+                tracing::debug!(%error, "topics of deleted envelopes are forgotten later");
+                return None;
+            }
+            Some((now, began.elapsed() * REFRESH_SHARE))
+        });
+        let Ok(done) = work.await else { return };
+        if let Some((now, share)) = done {
+            (counted, seen, pause) = (now, known_added, share);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use hark_archive::effects::KeepAll;
+    use hark_archive::store::memory::MemoryStore;
+    use hark_archive::{LabelSet, Query, Write};
+    use hark_codec::whisper::Envelope;
+    use hark_codec::whisper::record::encode;
+
     use super::*;
 
     #[test]
@@ -129,5 +225,36 @@ mod tests {
         assert_eq!(index.condition(&filter), TopicCondition::Filter);
         assert_eq!(index.condition(&Bloom::FULL), TopicCondition::All);
         assert_eq!(index.len(), 2);
+    }
+
+    /// A store with an envelope of each topic.
+    fn store_of(topics: &[Topic]) -> MemoryStore {
+        let store = MemoryStore::new(KeepAll);
+        for topic in topics {
+            let (mut record, data) = (Vec::new(), [1; 40]);
+            let envelope =
+                Envelope { expiry: 1_554_076_850, ttl: 50, topic: *topic, data: &data, nonce: 1 };
+            encode(&envelope, &envelope.hash(), &mut record);
+            store.commit(&[Write::Put(record.into())]).unwrap();
+        }
+        store
+    }
+
+    #[test]
+    fn topics_of_deleted_envelopes_are_forgotten_and_there_is_room_for_others() {
+        let index = TopicIndex::with_max(2);
+        let (one, two, three) = ([1, 2, 3, 4], [5, 6, 7, 0], [9, 10, 11, 7]);
+        let store = store_of(&[one, two, three]);
+        index.fill(&store).unwrap();
+        let filter = Bloom::of_topic(three);
+        assert_eq!(index.condition(&filter), TopicCondition::Filter);
+        let gone = Query { labels: vec![LabelSet::one(TOPIC, &one)], ..Query::default() };
+        store.commit(&[Write::Erase(Box::new(gone))]).unwrap();
+        index.refresh(&store).unwrap();
+        assert_eq!((index.len(), index.has(one)), (2, false));
+        assert_eq!(index.condition(&filter), TopicCondition::Topics(vec![three]));
+        // With still too many, filters are tested.
+        index.refresh(&store_of(&[one, two, three])).unwrap();
+        assert_eq!(index.condition(&filter), TopicCondition::Filter);
     }
 }

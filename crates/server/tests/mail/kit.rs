@@ -12,7 +12,7 @@ use hark_codec::whisper::message::password_key;
 use hark_codec::whisper::{Completion, HistoryCursor, HistoryRequest, Topic};
 use hark_networks::whisper::Whisper;
 use hark_server::whisper::peers::{PeerTimes, PeersConfig, RequestRules};
-use hark_server::whisper::{self, MailConfig, MailService, MailSettings};
+use hark_server::whisper::{self, MailConfig, MailService, MailSettings, SharedMailSettings};
 use hark_server::{Server, ServerConfig, shelf};
 use hark_testkit::disk::scratch;
 use hark_testkit::mail::{MailAnswer, MailClient, envelope, new_key, request};
@@ -27,6 +27,7 @@ pub(crate) struct Mail {
     pub(crate) enode: String,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
+    pub(crate) settings: SharedMailSettings,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<()>,
 }
@@ -60,11 +61,14 @@ impl Mail {
         };
         let server = ServerConfig { unlimited: true, ..ServerConfig::default() };
         let mut config = Config { peers, server, settings: MailSettings::default() };
+        // That of go-ethereum.
+        config.settings.bounds.pow_min = 0.2;
         change(&mut config);
         let Config { peers, server, settings } = config;
+        let settings = whisper::shared(settings);
         let config = MailConfig {
             peers: Some(peers),
-            settings: whisper::shared(settings),
+            settings: Arc::clone(&settings),
             ..MailConfig::default()
         };
         let shelf = shelf::ShelfOptions {
@@ -83,13 +87,24 @@ impl Mail {
         let running = tokio::spawn(async move {
             server.run(async { drop(stopped.await) }).await.unwrap();
         });
-        Self { enode, store, clock, stop: Some(stop), running }
+        Self { enode, store, clock, settings, stop: Some(stop), running }
     }
 
     pub(crate) async fn stop(mut self) {
         drop(self.stop.take());
         self.running.await.unwrap();
     }
+}
+
+/// Whether envelopes come to be as many, in some time.
+pub(crate) async fn has_stored(server: &Mail, count: u64) -> bool {
+    for _ in 0..600 {
+        if server.store.stats().records == count {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    false
 }
 
 /// An envelope of now, about a topic.

@@ -1,16 +1,20 @@
 //! Envelopes come in and go out, by both sub-protocols.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use hark_archive::Write;
+use hark_archive::limits::Rate;
 use hark_codec::crypto::keccak256;
 use hark_codec::whisper::message::{SealingKey, seal};
 use hark_codec::whisper::rlp::RlpItems;
-use hark_codec::whisper::{Bloom, Completion, HistoryRequest, Topic};
+use hark_codec::whisper::{Bloom, Completion, Envelope, HistoryRequest, Topic};
+use hark_server::whisper::MailSettings;
 use hark_testkit::mail::{
     MailClient, SHH, WAKU, envelope, list, new_key, number, packet, request, status, string,
 };
 
-use crate::kit::{Mail, NOW_S, PASSWORD, ask, mail, of};
+use crate::kit::{Mail, NOW_S, PASSWORD, ask, has_stored, mail, of};
 
 const TOPICS: [Topic; 2] = [[0x5c, 0x6c, 0x9b, 0x56], [1, 2, 3, 4]];
 
@@ -184,6 +188,12 @@ async fn a_mail_server_that_is_trusted_gets_the_same_envelopes() {
         for limit in [12, 100] {
             client.send(packet::SYNC_REQUEST, &wanted(limit, &cursor)).await;
             if !is_answered {
+                // status-go's call waits until there is an answer.
+                let (code, part) = client.receive().await.unwrap();
+                let mut items = RlpItems::of_list(&part).unwrap();
+                assert!(code == packet::SYNC_RESPONSE && items.list().unwrap().is_empty());
+                assert_eq!((items.bytes(), items.flag()), (Ok(&b""[..]), Ok(false)));
+                assert!(items.bytes().unwrap().starts_with(b"the node is not among those"));
                 continue;
             }
             loop {
@@ -203,11 +213,142 @@ async fn a_mail_server_that_is_trusted_gets_the_same_envelopes() {
             }
             assert_eq!(cursor.len(), if limit == 12 { 36 } else { 0 });
         }
-        // What comes next is the answer to this: the requests of others are ignored.
         let (answer, _) = ask(&mut client, &mail(&everything(), &[])).await;
         assert_eq!(answer.envelopes.len(), 20);
         assert_eq!(got, if is_answered { all.clone() } else { vec![] });
     }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_above_a_thousand_gets_a_thousand_and_a_cursor() {
+    let server = Mail::start(|_| {}).await;
+    let writes = |n: u64| {
+        let envelope = Envelope { expiry: NOW_S, ttl: 50, topic: [1; 4], data: b"one", nonce: n };
+        let mut record = Vec::new();
+        hark_codec::whisper::record::encode(&envelope, &envelope.hash(), &mut record);
+        Write::Put(record.into())
+    };
+    server.store.commit(&(0..1_203).map(writes).collect::<Vec<_>>()).unwrap();
+    for protocol in [SHH, WAKU] {
+        let mut client = MailClient::connect(&server.enode, protocol).await;
+        // As the app of 2019 asked, and as clients of 2020 to 2022 did: with as many zeros as topics.
+        let zeros = [&[[1; 4]][..], &[[0; 4]; 1_000]].concat();
+        let mut wanted = HistoryRequest { limit: 2_000, bloom: None, ..everything() };
+        let (answer, cursor) = ask(&mut client, &mail(&wanted, &zeros)).await;
+        assert_eq!((answer.envelopes.len(), cursor.is_some()), (1_000, true));
+        wanted.cursor = cursor;
+        let (answer, cursor) = ask(&mut client, &mail(&wanted, &zeros)).await;
+        assert_eq!((answer.envelopes.len(), cursor), (203, None));
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_gos_clients_of_shh_are_told_what_became_of_envelopes_and_others_are_not() {
+    let server = Mail::start(|_| {}).await;
+    let bloom = string(&Bloom::FULL.0);
+    for (n, confirms) in [(1, true), (2, false)] {
+        let mut client = MailClient::greet(&server.enode, SHH, &new_key()).await.unwrap();
+        let own = [&number(6)[..], &number(0), &bloom, &number(0), &number(confirms.into())];
+        client.send(packet::STATUS, &list(&own)).await;
+        let (code, theirs) = client.receive().await.unwrap();
+        let mut items = RlpItems::of_list(&theirs).unwrap();
+        for _ in 0..4 {
+            items.raw().unwrap();
+        }
+        assert_eq!((code, items.flag(), items.end()), (packet::STATUS, Ok(true), Ok(())));
+        client.publish(&[of([7; 4], NOW_S - n, "text")]).await;
+        client.send(packet::REQUEST, &mail(&everything(), &[])).await;
+        let mut codes = Vec::new();
+        while codes.last() != Some(&packet::COMPLETE) {
+            codes.push(client.receive().await.unwrap().0);
+        }
+        codes.retain(|code| *code < packet::COMPLETE);
+        let expected = [packet::OUTCOMES, packet::BATCH_ACKNOWLEDGED];
+        assert_eq!(codes, if confirms { &expected[..] } else { &[] });
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_minimum_of_work_that_is_changed_is_announced() {
+    let server = Mail::start(|peers| peers.times.ping = Duration::from_millis(50)).await;
+    let mut clients = Vec::new();
+    for protocol in [SHH, WAKU] {
+        clients.push(MailClient::connect(&server.enode, protocol).await);
+    }
+    let mut settings = MailSettings::clone(&server.settings.load());
+    settings.bounds.pow_min = 0.5;
+    server.settings.store(Arc::new(settings));
+    let pow = number(0.5f64.to_bits());
+    for (client, expected) in clients.iter_mut().zip([
+        (packet::POW, pow.clone()),
+        (packet::STATUS_UPDATE, list(&[&list(&[&number(0), &pow])])),
+    ]) {
+        assert_eq!(client.receive().await.unwrap(), expected);
+    }
+    // It is announced once, and the sessions go on.
+    for client in &mut clients {
+        let (answer, _) = ask(client, &strong(&mail(&everything(), &[]))).await;
+        assert!(answer.envelopes.is_empty());
+    }
+    server.stop().await;
+}
+
+/// The same envelope with more work.
+fn strong(rlp: &[u8]) -> Vec<u8> {
+    let mut envelope = Envelope::parse(rlp).unwrap();
+    while envelope.pow() < 0.5 {
+        envelope.nonce += 1;
+    }
+    let mut out = Vec::new();
+    envelope.write(&mut out);
+    out
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_is_cut_at_its_rate_and_the_peer_stays() {
+    let server = Mail::with(|config| {
+        config.server.unlimited = false;
+        config.settings.envelopes = Some(Rate { per_minute: 1, at_once: 30 });
+    })
+    .await;
+    let flood: Vec<_> = (0..50).map(|n| of([5; 4], NOW_S, &format!("flood {n}"))).collect();
+    let mut client = MailClient::connect(&server.enode, WAKU).await;
+    client.publish(&flood).await;
+    assert!(has_stored(&server, 30).await);
+    // Twenty are told to be refused, and requests are answered.
+    let (code, outcomes) = client.receive().await.unwrap();
+    let mut items = RlpItems::of_list(&outcomes).unwrap();
+    items.raw().unwrap();
+    let mut response = items.list().unwrap();
+    response.raw().unwrap();
+    let (mut refused, mut count) = (response.list().unwrap(), 0);
+    while !refused.is_empty() {
+        refused.raw().unwrap();
+        count += 1;
+    }
+    assert_eq!((code, count), (packet::OUTCOMES, 20));
+    let (answer, _) = ask(&mut client, &mail(&everything(), &[])).await;
+    assert_eq!(answer.envelopes.len(), 30);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_topics_is_cut_and_known_topics_go_on() {
+    let server = Mail::with(|config| {
+        config.server.unlimited = false;
+        config.settings.new_topics = Some(Rate { per_minute: 1, at_once: 3 });
+    })
+    .await;
+    let mut client = MailClient::connect(&server.enode, SHH).await;
+    let flood: Vec<_> = (0..20).map(|n| of([n, 1, 2, 3], NOW_S, "a new topic")).collect();
+    client.publish(&flood).await;
+    assert!(has_stored(&server, 3).await);
+    let known: Vec<_> = (0..20).map(|n| of([n % 3, 1, 2, 3], NOW_S, &format!("{n}"))).collect();
+    client.publish(&known).await;
+    assert!(has_stored(&server, 23).await);
     server.stop().await;
 }
 

@@ -4,10 +4,14 @@
 pub const STATUS: u64 = 0;
 /// Envelopes that are passed on.
 pub const MESSAGES: u64 = 1;
-/// The hash of a packet of envelopes that were archived (`waku/1`, deprecated by [`OUTCOMES`]).
+/// The minimum proof of work that a node wants from now on (`shh/6`).
+pub const POW: u64 = 2;
+/// The hash of a packet of envelopes that were archived (deprecated by [`OUTCOMES`]).
 pub const BATCH_ACKNOWLEDGED: u64 = 11;
-/// What became of the envelopes of a packet (`waku/1`).
+/// What became of the envelopes of a packet (`waku/1`, and `shh/6` of status-go).
 pub const OUTCOMES: u64 = 12;
+/// What has changed of a status (`waku/1`).
+pub const STATUS_UPDATE: u64 = 22;
 /// A request of one mail server to another for envelopes (`shh/6` of status-go).
 pub const SYNC_REQUEST: u64 = 123;
 /// A part of the answer to [`SYNC_REQUEST`].

@@ -1,6 +1,7 @@
 //! Answers to requests for history: pages of envelopes as fast as the peer takes them, and an end.
 
 use hark_codec::record::Id;
+use hark_codec::whisper::request::LIMIT_MAX;
 use hark_codec::whisper::rlp::{RlpItems, head_len, put_bytes, put_list, put_number};
 use hark_codec::whisper::{Bloom, Completion, HistoryCursor, HistoryRequest, RlpError};
 use tokio::io::AsyncWrite;
@@ -89,6 +90,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         // go-ethereum's clients cannot ask for a second page.
         let is_whole = self.form == PeerForm::Shh && request.is_bare();
         let limit = if is_whole { usize::MAX } else { LIMIT_DEFAULT };
+        let parsed = HistoryRequest { limit: parsed.limit.min(LIMIT_MAX), ..parsed };
         let question = self.state.mail.question(&parsed, limit);
         let form = match self.form {
             PeerForm::Waku if parsed.batch => PageForm::List,
@@ -179,6 +181,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
             Ok(request) => request,
             Err(error) => return Err(PeerSessionEnd::Packet(code::SYNC_REQUEST, error)),
         };
+        let request = HistoryRequest { limit: request.limit.min(LIMIT_MAX), ..request };
         let question = self.state.mail.question(&request, LIMIT_DEFAULT);
         match self.deliver(question, PageForm::Sync).await? {
             Ok(sent) => {
@@ -193,7 +196,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     }
 
     /// Sends the end of an answer to a mail server.
-    async fn end_sync(
+    pub(super) async fn end_sync(
         &self,
         cursor: Option<HistoryCursor>,
         is_done: bool,

@@ -1,5 +1,7 @@
 //! Envelopes that peers pass on (packet 1): archived, and acknowledged where the protocol has that.
 
+use std::sync::atomic::Ordering;
+
 use hark_codec::crypto::keccak256;
 use hark_codec::record::Id;
 use hark_codec::whisper::rlp::{
@@ -8,8 +10,9 @@ use hark_codec::whisper::rlp::{
 use hark_networks::whisper::admit::EnvelopeRefusal;
 use tokio::io::AsyncWrite;
 
+use super::code;
 use super::session::{PeerSession, PeerSessionEnd};
-use super::{PeerForm, code};
+use crate::rate::RateSource;
 use crate::whisper::metrics::MailSource;
 use crate::whisper::{EnvelopeRejection, FAULTS_MAX, PendingEnvelope};
 
@@ -41,22 +44,24 @@ struct BatchOutcome {
 }
 
 impl BatchOutcome {
-    fn note(&mut self, form: PeerForm, rlp: &[u8], why: &EnvelopeRejection) {
+    fn note(&mut self, rlp: &[u8], why: &EnvelopeRejection) {
         use EnvelopeRefusal::{Ahead, Expired, Old};
+        use EnvelopeRejection::{Malformed, TooMany, TooManyTopics};
         let code = match why {
             // It has expired on its way, which is nobody's fault.
             EnvelopeRejection::Refused(Expired(_)) => return,
             EnvelopeRejection::Refused(Ahead(_) | Old(_)) => NOT_IN_TIME,
             _ => OTHER_FAULT,
         };
-        let is_fault = match why {
-            EnvelopeRejection::Malformed(_) => true,
-            // status-go tells a peer whose clock is wrong, go-ethereum disconnects it.
-            EnvelopeRejection::Refused(_) => code == OTHER_FAULT || form == PeerForm::Shh,
-            EnvelopeRejection::Store(_) | EnvelopeRejection::Down => false,
-        };
-        self.is_too_much = self.faults.len() == FAULTS_MAX;
-        if (is_fault || self.is_too_much) && self.end.is_none() {
+        let is_full = self.faults.len() == FAULTS_MAX;
+        if is_full && matches!(why, TooMany | TooManyTopics) {
+            // An honest peer may pass on more than a rate allows, of whoever floods the network.
+            return;
+        }
+        self.is_too_much = is_full;
+        // A peer may not know the bounds of this node, and its clock may be wrong: what is refused for that
+        // is left out, and the peer stays.
+        if (matches!(why, Malformed(_)) || self.is_too_much) && self.end.is_none() {
             self.end = Some(why.to_string());
         }
         if self.is_too_much {
@@ -72,11 +77,13 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         let unread = |error| PeerSessionEnd::Packet(code::MESSAGES, error);
         let mut items = RlpItems::of_list(packet).map_err(unread)?;
         let (mut outcome, mut pending) = (BatchOutcome::default(), Vec::new());
+        // A node that may fetch everything may bring everything.
+        let sender = (!self.is_trusted()).then_some(RateSource::Address(self.address));
         while !items.is_empty() {
             let rlp = items.raw().map_err(unread)?;
-            match self.state.mail.submit(MailSource::Peer, rlp).await {
+            match self.state.mail.submit(MailSource::Peer, sender, rlp).await {
                 Ok(envelope) => pending.push((rlp, envelope)),
-                Err(why) => outcome.note(self.form, rlp, &why),
+                Err(why) => outcome.note(rlp, &why),
             }
             if pending.len() == TOGETHER_MAX {
                 self.settle(&mut pending, &mut outcome).await;
@@ -86,7 +93,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
             }
         }
         self.settle(&mut pending, &mut outcome).await;
-        if self.form == PeerForm::Waku {
+        if self.confirms.load(Ordering::Relaxed) {
             self.acknowledge(packet, &outcome.faults).await?;
         }
         outcome.end.map_or(Ok(()), |why| Err(PeerSessionEnd::Envelope(why)))
@@ -100,7 +107,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     ) {
         for (rlp, envelope) in pending.drain(..) {
             if let Err(why) = self.state.mail.settle(envelope).await {
-                outcome.note(self.form, rlp, &why);
+                outcome.note(rlp, &why);
             }
         }
     }
@@ -154,10 +161,12 @@ mod tests {
         let late = EnvelopeRejection::Refused(EnvelopeRefusal::Old(99));
         let mut outcome = BatchOutcome::default();
         for _ in 0..FAULTS_MAX {
-            outcome.note(PeerForm::Waku, b"an envelope", &late);
+            outcome.note(b"an envelope", &late);
         }
         assert_eq!((outcome.faults.len(), &outcome.end), (FAULTS_MAX, &None));
-        outcome.note(PeerForm::Waku, b"one more", &late);
+        outcome.note(b"one more", &EnvelopeRejection::TooMany);
+        assert_eq!((outcome.faults.len(), &outcome.end), (FAULTS_MAX, &None));
+        outcome.note(b"one more", &late);
         assert_eq!((outcome.faults.len(), outcome.end.is_some()), (FAULTS_MAX, true));
     }
 

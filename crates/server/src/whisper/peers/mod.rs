@@ -14,12 +14,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hark_archive::limits::Rate;
 use hark_codec::hex;
 use hark_codec::whisper::keys::{PublicKey, SecretKey};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::MailServer;
+use super::metrics::HandshakeFate;
 use super::rlpx::hello::{Hello, SubProtocol};
 use super::rlpx::{ReadAllowance, RlpxError, RlpxStream};
 use crate::ServeError;
@@ -27,6 +29,7 @@ use crate::budget::{Budget, BudgetShare};
 use crate::door::Host;
 use crate::key_file::{self, KeyError};
 use crate::listener::{Listener, accept};
+use crate::rate::{RateBuckets, RateSource, RateSubject};
 use crate::stop::StopSignal;
 use half_open::{HalfOpenConnections, HandshakePermit};
 pub use mail::RequestRules;
@@ -47,6 +50,8 @@ const PACKET_BYTES_MIN: usize = 1 << 20;
 const PACKET_FRAME_BYTES: usize = 1 << 10;
 /// Bytes of packets that are being received, of all peers. A quarter is for one address.
 const READING_BYTES_MAX: usize = 128 << 20;
+/// Lines in the log about peers that come and go.
+const LINES: Rate = Rate { per_minute: 60, at_once: 600 };
 /// The name and version that peers are told.
 const CLIENT: &str = concat!("hark/v", env!("CARGO_PKG_VERSION"));
 
@@ -65,6 +70,14 @@ impl PeerForm {
         SubProtocol { name: "shh", version: 6, codes: 128 },
         SubProtocol { name: "waku", version: 1, codes: 128 },
     ];
+
+    fn protocol(self) -> SubProtocol {
+        let [shh, waku] = Self::PROTOCOLS;
+        match self {
+            Self::Shh => shh,
+            Self::Waku => waku,
+        }
+    }
 
     fn of(protocol: SubProtocol) -> Option<Self> {
         match protocol.name {
@@ -121,6 +134,8 @@ struct PeersState {
     hello: Hello,
     half_open: Arc<HalfOpenConnections>,
     budget: Arc<Budget>,
+    /// Bounds the lines in the log.
+    lines: RateBuckets,
 }
 
 /// The interface, until it is served.
@@ -172,6 +187,7 @@ impl PeersDoor {
             key: self.key.clone(),
             half_open: Arc::default(),
             budget: Arc::default(),
+            lines: RateBuckets::default(),
         });
         let ended = stop.clone();
         let enter = |peer| self.listener.enter(peer, self.listener.connections_max());
@@ -181,7 +197,7 @@ impl PeersDoor {
             let (state, ended) = (Arc::clone(&state), ended.clone());
             async move {
                 let end = state.serve(stream, peer, permit, ended).await;
-                tracing::debug!(%peer, %end, "a peer is gone");
+                tracing::debug!(%peer, %end, "a connection has ended");
                 drop(entered);
             }
         };
@@ -190,6 +206,13 @@ impl PeersDoor {
 }
 
 impl PeersState {
+    /// Logs something about a peer, unless peers come and go faster than anybody reads.
+    fn note(&self, log: impl FnOnce()) {
+        if self.lines.take(RateSubject::Events(RateSource::Connection(0)), LINES).is_ok() {
+            log();
+        }
+    }
+
     /// Serves a connection, and returns why it ended.
     async fn serve(
         &self,
@@ -212,16 +235,23 @@ impl PeersState {
             allowance: ReadShare(self.budget.share(Some(address))),
         };
         let handshake = handshake.accept(&self.key, &self.hello, fill);
-        let connection = tokio::select! {
+        let connected = tokio::select! {
             connected = timeout(self.times.handshake, handshake) => match connected {
-                Ok(Ok(connection)) => connection,
-                Ok(Err(error)) => return error.into(),
-                Err(_) => return PeerSessionEnd::Timeout,
+                Ok(Ok(connection)) => Ok(connection),
+                Ok(Err(error)) => Err((HandshakeFate::Failed, error.into())),
+                Err(_) => Err((HandshakeFate::Timeout, PeerSessionEnd::Timeout)),
             },
-            () = permit.dropped() => return PeerSessionEnd::Timeout,
+            () = permit.dropped() => Err((HandshakeFate::Timeout, PeerSessionEnd::Timeout)),
             () = stop.serving() => return PeerSessionEnd::Down,
         };
         drop(permit);
+        let connection = match connected {
+            Ok(connection) => connection,
+            Err((fate, end)) => {
+                self.mail.metrics.handshakes.of(fate).add(1);
+                return end;
+            }
+        };
         PeerSession::serve(self, connection, address, stop).await
     }
 }

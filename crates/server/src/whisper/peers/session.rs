@@ -3,6 +3,7 @@
 //! Three things happen at a time, so that none waits for another: packets are read, requests are
 //! answered one after the other, and the connection is kept alive. They share the connection's writer.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hark_codec::crypto::keccak256;
@@ -18,7 +19,7 @@ use super::status::{self, StatusError};
 use super::{PeerForm, PeersState, code};
 use crate::address::ClientAddress;
 use crate::stop::StopSignal;
-use crate::whisper::metrics::{MailSource, RequestFate};
+use crate::whisper::metrics::{HandshakeFate, MailSource, PeerLeave, RequestFate};
 use crate::whisper::rlpx::hello::{
     BASE_CODES, DisconnectReason, NOTHING, SharedProtocol, code as base,
 };
@@ -78,7 +79,7 @@ pub(super) enum PeerSessionEnd {
     /// A code that belongs to no sub-protocol of this connection.
     #[error("message {0} belongs to no protocol that was agreed on")]
     Code(u64),
-    /// An envelope is refused, and the peer is at fault.
+    /// What was sent as an envelope is none, or too many of a packet are refused.
     #[error("{0}")]
     Envelope(String),
     /// A request cannot be told from others, so that nothing answers it.
@@ -90,6 +91,17 @@ pub(super) enum PeerSessionEnd {
 }
 
 impl PeerSessionEnd {
+    /// The reason in metrics.
+    pub(super) fn leave(&self) -> PeerLeave {
+        match self {
+            Self::Connection(RlpxError::Io(_) | RlpxError::Disconnected(_)) => PeerLeave::Left,
+            Self::Connection(RlpxError::Memory) => PeerLeave::Memory,
+            Self::Timeout => PeerLeave::Timeout,
+            Self::Down => PeerLeave::Down,
+            _ => PeerLeave::Breach,
+        }
+    }
+
     /// The reason that the peer is told, if there is any use in that.
     fn reason(&self) -> Option<DisconnectReason> {
         match self {
@@ -115,6 +127,10 @@ pub(super) struct PeerSession<'a, W> {
     offset: u64,
     pub(super) peer: PublicKey,
     pub(super) address: ClientAddress,
+    /// Whether the peer wants to know what became of envelopes.
+    pub(super) confirms: AtomicBool,
+    /// Bits of the minimum proof of work that the peer was told.
+    told_pow: AtomicU64,
     writer: Mutex<RlpxWriter<W>>,
 }
 
@@ -129,15 +145,19 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
     ) -> PeerSessionEnd {
         let RlpxConnection { reader, mut writer, peer } = connection;
         let shared = peer.share(&PeerForm::PROTOCOLS);
+        let handshakes = &state.mail.metrics.handshakes;
         // The last one by name is Waku, which status-go's nodes prefer.
         let Some((form, chosen)) =
             shared.iter().rev().find_map(|it| Some((PeerForm::of(it.protocol)?, *it)))
         else {
+            handshakes.of(HandshakeFate::Useless).add(1);
             // The peer may be gone.
             let useless = writer.disconnect(DisconnectReason::Useless);
             let _ = timeout(state.times.farewell, useless).await;
             return RlpxError::Disconnected(DisconnectReason::Useless).into();
         };
+        handshakes.of(HandshakeFate::Connected).add(1);
+        let _counted = CountedPeer::new(state, address, &peer.client, form);
         let session = PeerSession {
             state,
             form,
@@ -145,6 +165,8 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
             offset: chosen.offset,
             peer: peer.id,
             address,
+            confirms: AtomicBool::new(form == PeerForm::Waku),
+            told_pow: AtomicU64::new(0),
             writer: Mutex::new(writer),
         };
         let (ask, asked) = mpsc::channel(REQUESTS_WAITING_MAX);
@@ -159,6 +181,8 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
             // The peer may be gone.
             let _ = timeout(state.times.farewell, farewell).await;
         }
+        state.mail.metrics.left.of(end.leave()).add(1);
+        state.note(|| tracing::info!(peer = %address, why = %end, "a peer is gone"));
         end
     }
 
@@ -196,10 +220,29 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         ticks.tick().await;
         loop {
             ticks.tick().await;
-            if let Err(end) = self.send_base(base::PING).await {
+            let sent = match self.send_base(base::PING).await {
+                Ok(()) => self.tell_pow().await,
+                Err(end) => Err(end),
+            };
+            if let Err(end) = sent {
                 return end;
             }
         }
+    }
+
+    /// Tells the peer the minimum proof of work, if it has changed.
+    async fn tell_pow(&self) -> Result<(), PeerSessionEnd> {
+        let pow_min = self.state.mail.settings().bounds.pow_min;
+        if self.told_pow.swap(pow_min.to_bits(), Ordering::Relaxed) == pow_min.to_bits() {
+            return Ok(());
+        }
+        let mut packet = Vec::new();
+        status::write_pow(self.form, pow_min, &mut packet);
+        let code = match self.form {
+            PeerForm::Shh => code::POW,
+            PeerForm::Waku => code::STATUS_UPDATE,
+        };
+        self.send(code, &[&packet]).await
     }
 
     async fn read<R: AsyncRead + Unpin, A: ReadAllowance>(
@@ -231,6 +274,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
     async fn greet(&self) -> Result<(), PeerSessionEnd> {
         let mut own = Vec::new();
         let pow_min = self.state.mail.settings().bounds.pow_min;
+        self.told_pow.store(pow_min.to_bits(), Ordering::Relaxed);
         status::write(self.form, pow_min, &mut own);
         self.send(code::STATUS, &[&own]).await
     }
@@ -263,7 +307,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
             if packet != code::STATUS {
                 return Err(PeerSessionEnd::NoStatus(packet));
             }
-            status::check(self.form, payload)?;
+            self.confirms.store(status::check(self.form, payload)?, Ordering::Relaxed);
             *has_status = true;
             return Ok(());
         }
@@ -273,13 +317,22 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
             code::SYNC_REQUEST if self.form == PeerForm::Shh && self.is_trusted() => {
                 self.enqueue(PeerQuestion::Sync(payload.into()), ask).await
             }
+            code::SYNC_REQUEST if self.form == PeerForm::Shh => {
+                self.state.mail.count_request(MailSource::Peer, RequestFate::Refused);
+                self.end_sync(
+                    None,
+                    false,
+                    "the node is not among those that may fetch all envelopes",
+                )
+                .await
+            }
             // What a peer wants (status, proof of work, bloom filter) has no effect, as nothing is
             // passed on. Codes that are not known are ignored for the sake of later versions.
             _ => Ok(()),
         }
     }
 
-    fn is_trusted(&self) -> bool {
+    pub(super) fn is_trusted(&self) -> bool {
         self.state.trusted.contains(&self.peer)
     }
 
@@ -329,6 +382,26 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         let mut packet = Vec::new();
         hark_codec::whisper::Completion::Failed { request: *request, text: why }.write(&mut packet);
         self.send(code::COMPLETE, &[&packet]).await
+    }
+}
+
+/// A peer that counts as connected, until this is dropped.
+struct CountedPeer<'a>(&'a PeersState);
+
+impl<'a> CountedPeer<'a> {
+    fn new(state: &'a PeersState, address: ClientAddress, client: &str, form: PeerForm) -> Self {
+        state.mail.metrics.peers.add(1);
+        let protocol = form.protocol().name;
+        state.note(|| {
+            tracing::info!(peer = %address, client = ?client, protocol, "a peer is connected");
+        });
+        Self(state)
+    }
+}
+
+impl Drop for CountedPeer<'_> {
+    fn drop(&mut self) {
+        self.0.mail.metrics.peers.sub(1);
     }
 }
 

@@ -2,12 +2,13 @@
 //!
 //! | sub-protocol | content |
 //! |---|---|
-//! | `shh/6` (EIP-627) | 6, the minimum proof of work, a bloom filter, whether the node only listens |
+//! | `shh/6` (EIP-627) | 6, the minimum proof of work, a bloom filter, whether the node only listens; status-go adds whether it wants to know what became of envelopes |
 //! | `waku/1` (6/WAKU1) | a list of pairs, each of a key and its value |
 //!
 //! A proof of work is a number whose bits are those of a float of 64 bits. Hark's own status says that
 //! it wants all envelopes with enough proof of work. Of a peer's it checks what go-ethereum checks:
-//! Hark passes no envelopes on, so what a peer wants has no effect.
+//! Hark passes no envelopes on, so what a peer wants of envelopes has no effect. A changed minimum has a
+//! packet of its own.
 
 use hark_codec::whisper::rlp::{
     RlpItems, bytes_len, head_len, number_len, put_bytes, put_list, put_number,
@@ -51,12 +52,14 @@ pub(super) fn write(form: PeerForm, pow_min: f64, out: &mut Vec<u8>) {
     let (pow, bloom) = (pow_min.to_bits(), Bloom::FULL.0);
     match form {
         PeerForm::Shh => {
-            let len = number_len(SHH_VERSION) + number_len(pow) + bytes_len(&bloom) + 1;
+            let len = number_len(SHH_VERSION) + number_len(pow) + bytes_len(&bloom) + 2;
             put_list(out, len);
             put_number(out, SHH_VERSION);
             put_number(out, pow);
             put_bytes(out, &bloom);
             put_number(out, 0);
+            // go-ethereum does not read it.
+            put_number(out, 1);
         }
         PeerForm::Waku => {
             let mut pairs = Vec::new();
@@ -83,8 +86,22 @@ pub(super) fn write(form: PeerForm, pow_min: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// Checks the status of a peer. Items and keys that are not known are ignored.
-pub(super) fn check(form: PeerForm, payload: &[u8]) -> Result<(), StatusError> {
+/// Appends the content of the packet for a minimum proof of work that has changed.
+pub(super) fn write_pow(form: PeerForm, pow_min: f64, out: &mut Vec<u8>) {
+    let pow = pow_min.to_bits();
+    if form == PeerForm::Waku {
+        let pair = number_len(key::POW) + number_len(pow);
+        put_list(out, head_len(pair) + pair);
+        put_list(out, pair);
+        put_number(out, key::POW);
+    }
+    put_number(out, pow);
+}
+
+/// Checks the status of a peer, and returns whether the peer wants to know what became of envelopes. Items
+/// and keys that are not known are ignored.
+pub(super) fn check(form: PeerForm, payload: &[u8]) -> Result<bool, StatusError> {
+    let mut confirms = form == PeerForm::Waku;
     let mut items = RlpItems::of_sequence(payload).list()?;
     match form {
         PeerForm::Shh => {
@@ -97,6 +114,7 @@ pub(super) fn check(form: PeerForm, payload: &[u8]) -> Result<(), StatusError> {
                 check_pow(pow)?;
                 if let Ok(bloom) = items.bytes() {
                     check_bloom(bloom)?;
+                    confirms = items.flag().is_ok() && items.flag() == Ok(true);
                 }
             }
         }
@@ -111,7 +129,7 @@ pub(super) fn check(form: PeerForm, payload: &[u8]) -> Result<(), StatusError> {
             }
         }
     }
-    Ok(())
+    Ok(confirms)
 }
 
 fn check_pow(bits: u64) -> Result<(), StatusError> {
@@ -137,7 +155,7 @@ mod tests {
     fn written(form: PeerForm) -> Vec<u8> {
         let mut out = Vec::new();
         write(form, 0.2, &mut out);
-        assert_eq!(check(form, &out), Ok(()));
+        assert_eq!(check(form, &out), Ok(true));
         out
     }
 
@@ -145,11 +163,22 @@ mod tests {
     #[test]
     fn statuses_are_those_of_go_ethereum_and_status_go() {
         let bloom = format!("b840{}", "ff".repeat(64));
-        let shh = format!("f84d06883fc999999999999a{bloom}80");
+        let shh = format!("f84e06883fc999999999999a{bloom}8001");
         assert_eq!(digits(&written(PeerForm::Shh)), shh);
         let pow = "ca80883fc999999999999a";
         let waku = format!("f862{pow}f84301{bloom}c20280c20301c504c3808080c506c3808080");
         assert_eq!(digits(&written(PeerForm::Waku)), waku);
+    }
+
+    #[test]
+    fn a_changed_minimum_is_a_number_or_a_pair() {
+        for (form, expected) in
+            [(PeerForm::Shh, "883fc999999999999a"), (PeerForm::Waku, "cbca80883fc999999999999a")]
+        {
+            let mut out = Vec::new();
+            write_pow(form, 0.2, &mut out);
+            assert_eq!(digits(&out), expected);
+        }
     }
 
     #[test]
@@ -160,11 +189,24 @@ mod tests {
             check(form, &bytes)
         };
         let (shh, waku) = (PeerForm::Shh, PeerForm::Waku);
-        for fine in ["c106", "c20680", "c30680c0", "c206c0", "c5068080c0c0", "c4068080 01"] {
-            assert_eq!(read(shh, fine), Ok(()), "{fine}");
+        for fine in ["c106", "c20680", "c30680c0", "c206c0"] {
+            assert_eq!(read(shh, fine), Ok(false), "{fine}");
+        }
+        // Without the fifth item, or with one that is no flag, nobody wants to know anything.
+        let bloom = format!("b840{}", "ff".repeat(64));
+        for (rest, confirms) in [
+            ("80", false),
+            ("8080", false),
+            ("8001", true),
+            ("8001c3808080", true),
+            ("80c0", false),
+        ] {
+            let items = format!("0680{bloom}{rest}");
+            let status = format!("f8{:02x}{items}", items.len() / 2);
+            assert_eq!(read(shh, &status), Ok(confirms), "{rest}");
         }
         for fine in ["c0", "c3c24207", "c4c342c105", "c3c28080", "c3c20180"] {
-            assert_eq!(read(waku, fine), Ok(()), "{fine}");
+            assert_eq!(read(waku, fine), Ok(true), "{fine}");
         }
         assert_eq!(read(shh, "c105"), Err(StatusError::Version(5)));
         assert_eq!(read(shh, "c0"), Err(StatusError::Rlp(RlpError::Missing)));

@@ -7,13 +7,15 @@ use hark_codec::whisper::rlp::{RlpError, RlpItems};
 use hark_networks::whisper::digits;
 use serde_json::json;
 
-use super::{MailState, is_json};
+use super::{MailState, RestClientAddress, client, is_json};
+use crate::rate::RateSource;
 use crate::rest::RestAnswer;
 use crate::whisper::metrics::MailSource;
 use crate::whisper::{Archived, EnvelopeRejection, FAULTS_MAX, MailServer};
 
 /// Stores envelopes. The answer says what became of them, once those that were accepted are durable.
 pub(super) async fn publish(State(rest): MailState, request: Request) -> RestAnswer {
+    let sender = client(&request).map(|RestClientAddress(at)| RateSource::Address(at.into()));
     if is_json(&request) {
         return RestAnswer::refused("envelopes are sent as RLP, application/octet-stream\n");
     }
@@ -22,7 +24,7 @@ pub(super) async fn publish(State(rest): MailState, request: Request) -> RestAns
         Err(refused) => return refused,
     };
     match split(&body.bytes) {
-        Ok(envelopes) => store(&rest.mail, envelopes).await,
+        Ok(envelopes) => store(&rest.mail, sender, envelopes).await,
         Err(error) => {
             let words = format!("this is neither an envelope nor a list of envelopes: {error}\n");
             RestAnswer::refused(words)
@@ -46,10 +48,14 @@ fn split(body: &[u8]) -> Result<Vec<&[u8]>, RlpError> {
 }
 
 /// Stores envelopes, up to the one that is refused as the last of [`FAULTS_MAX`].
-async fn store(mail: &MailServer, mut envelopes: Vec<&[u8]>) -> RestAnswer {
+async fn store(
+    mail: &MailServer,
+    sender: Option<RateSource>,
+    mut envelopes: Vec<&[u8]>,
+) -> RestAnswer {
     let (mut pending, mut faults) = (Vec::new(), 0);
     for rlp in &envelopes {
-        let envelope = mail.submit(MailSource::Rest, rlp).await;
+        let envelope = mail.submit(MailSource::Rest, sender, rlp).await;
         faults += usize::from(envelope.is_err());
         pending.push(envelope);
         if faults == FAULTS_MAX {
@@ -60,7 +66,8 @@ async fn store(mail: &MailServer, mut envelopes: Vec<&[u8]>) -> RestAnswer {
     // There may be a million of one byte each: they need not wait for the disk.
     envelopes.truncate(pending.len());
     envelopes.shrink_to_fit();
-    let (mut stored, mut duplicates, mut refused, mut failed) = (0, 0, Vec::new(), false);
+    let (mut stored, mut duplicates, mut refused) = (0, 0, Vec::new());
+    let (mut failed, mut too_many) = (false, false);
     for (at, pending) in pending.into_iter().enumerate() {
         let archived = match pending {
             Ok(pending) => mail.settle(pending).await,
@@ -70,8 +77,9 @@ async fn store(mail: &MailServer, mut envelopes: Vec<&[u8]>) -> RestAnswer {
             Ok(Archived::Stored) => stored += 1,
             Ok(Archived::Duplicate) => duplicates += 1,
             Err(rejection) => {
-                failed |=
-                    matches!(rejection, EnvelopeRejection::Store(_) | EnvelopeRejection::Down);
+                use EnvelopeRejection::{Down, Store, TooMany, TooManyTopics};
+                failed |= matches!(rejection, Store(_) | Down);
+                too_many |= matches!(rejection, TooMany | TooManyTopics);
                 let hash = digits::text(&keccak256(envelopes[at]));
                 refused.push(json!({ "at": at, "hash": hash, "reason": rejection.to_string() }));
             }
@@ -79,6 +87,7 @@ async fn store(mail: &MailServer, mut envelopes: Vec<&[u8]>) -> RestAnswer {
     }
     let status = match (failed, stored + duplicates, refused.len()) {
         (true, ..) => StatusCode::SERVICE_UNAVAILABLE,
+        (_, 0, 1..) if too_many => StatusCode::TOO_MANY_REQUESTS,
         (_, 0, 1..) => StatusCode::BAD_REQUEST,
         _ => StatusCode::OK,
     };

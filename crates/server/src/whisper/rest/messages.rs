@@ -9,7 +9,8 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use hark_archive::{Order, Query};
 use hark_codec::crypto::keccak256;
-use hark_codec::whisper::{Bloom, HistoryCursor, HistoryRequest, Topic};
+use hark_codec::whisper::request::TOPICS_MAX;
+use hark_codec::whisper::{Bloom, HistoryCursor, HistoryRequest, RequestError, Topic};
 use hark_networks::whisper::digits;
 use serde::Deserialize;
 
@@ -131,7 +132,8 @@ fn read_json(mail: &MailServer, body: &[u8]) -> Result<EnvelopeQuestion, String>
         serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let query = Query {
         from: request.from.unwrap_or(0),
-        to: request.to.unwrap_or(u64::MAX),
+        // 0 stands for no end, as with peers.
+        to: request.to.filter(|to| *to > 0).unwrap_or(u64::MAX),
         order: Order::OldestFirst,
         limit: request.limit.unwrap_or(usize::MAX),
         ..Query::default()
@@ -144,6 +146,9 @@ fn read_json(mail: &MailServer, body: &[u8]) -> Result<EnvelopeQuestion, String>
     }
     match (request.topics, request.bloom) {
         (Some(_), Some(_)) => return Err("`topics` and `bloom` exclude each other".into()),
+        (Some(topics), None) if topics.len() > TOPICS_MAX => {
+            return Err(RequestError::TooManyTopics(topics.len()).to_string());
+        }
         (Some(topics), None) => {
             let read = |topic: &String| {
                 let read = digits::read_array::<4>(topic);
