@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hark_testkit::postgres::Cluster;
 use serde_json::{Value, json};
 
-use crate::cli::support::{Place, Serving, command, event, signal, wait_for_health};
+use crate::cli::support::{Place, Serving, command, event, wait_for_health};
 use crate::served::{PATIENCE, Socket};
 
 /// Sends a request, and returns the status and the body.
@@ -156,7 +156,7 @@ fn a_server_waits_for_its_database_says_so_and_needs_no_directory() {
     assert_eq!(first.trim(), format!("listening on ws://{address}"));
     assert_eq!(wait_for_health(&address, 200), "ok\n");
     assert_eq!(publish_and_count(&address, 1), json!(1));
-    signal(&child, "TERM");
+    child.signal("TERM");
     let output = child.wait_with_output().expect("ends");
     let logged = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && !logged.contains("panicked"), "{logged}");
