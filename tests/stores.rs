@@ -1,11 +1,15 @@
 //! Runs the contract on every store.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use hark_archive::Store;
+use hark_archive::store::memory::MemoryStore;
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::contract::{Compared, Size, Subject, listed, rules, run};
 use hark_testkit::random::{Flavour, Random};
+use hark_testkit::tombstones::hold_for_thirty_days;
 
 /// The embedded archive with small segments, so that a few thousand records are sealed and merged
 /// many times.
@@ -127,6 +131,24 @@ fn contract(name: &str, flavour: Flavour, background: bool, seal: u32, size: Siz
     println!("{name}, seed {seed}: {compared:?}, {:?}", shelf.embedded().stats());
     assert!(compared.ranges >= 20, "sums of ids are there");
     compared
+}
+
+#[test]
+fn who_deleted_or_vanished_stays_away_for_thirty_days_in_the_model() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(NostrRules));
+    hold_for_thirty_days(|| Arc::clone(&store));
+}
+
+#[test]
+fn who_deleted_or_vanished_stays_away_for_thirty_days_in_files() {
+    let dir = tempdir::Dir(std::env::temp_dir().join(format!("hark-days-{}", std::process::id())));
+    let options = EmbeddedOptions { seal_records: 3, background: false, ..Default::default() };
+    hold_for_thirty_days(|| {
+        let store = EmbeddedStore::open(&dir.0, Box::new(NostrRules), options.clone());
+        let store = store.expect("the shelf opens");
+        store.compact(&mut |_| {}).expect("compacts");
+        Arc::new(store)
+    });
 }
 
 #[test]

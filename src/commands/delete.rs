@@ -19,7 +19,8 @@ Examples:
   hark delete '{\"kinds\":[4],\"until\":1700000000}'          says how many, shows a few
   hark delete '{\"kinds\":[4],\"until\":1700000000}' --yes    deletes them
 
-Deleted events may come back from other relays; the archive keeps no memory of them.")]
+Deleted events may come back from other relays; the archive keeps no memory of them. Deletions and requests to
+vanish keep other events away, so they stay unless a filter names their kinds or ids.")]
 pub(crate) struct DeleteArgs {
     /// Filters of the network, as JSON
     #[arg(value_name = "FILTER", required = true)]
@@ -44,7 +45,14 @@ const NOT_DELETED: &str = "They were not deleted, whether or not they match";
 
 pub(crate) fn run(args: &DeleteArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     // At time 0 nothing has expired, so that stored records can be deleted even after they expire.
-    let queries = question::read(location, &args.filters, 0)?;
+    let mut queries = question::read(location, &args.filters, 0)?;
+    let rules = location.network.rules();
+    let tombstones: Vec<u32> =
+        (0..=u32::from(u16::MAX)).filter(|kind| rules.forbids(*kind)).collect();
+    for query in queries.iter_mut().filter(|query| query.kinds.is_none() && query.ids.is_none()) {
+        query.not_kinds.extend(&tombstones);
+        query.normalise();
+    }
     if queries.iter().any(|query| query.limit == 0) {
         bail!("a limit of 0 matches nothing; leave it out to delete all that matches");
     }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use hark_archive::retention::RetentionPolicy;
+use hark_codec::nostr::REQUESTS;
 use hark_server::nostr::{RelayConfig, RelayService, SharedIdentity, policy};
 use hark_server::shelf;
 
@@ -12,7 +14,10 @@ use super::networks::{NetworkService, NetworkSetup, ShelfConfig, StoreFacts};
 pub(super) const SETUP: NetworkSetup = NetworkSetup {
     network: &hark_networks::nostr::Nostr,
     shelf: |config| ShelfConfig {
-        retention: config.retention(&config.retention),
+        retention: RetentionPolicy {
+            tombstone_kinds: REQUESTS.map(u32::from).to_vec(),
+            ..config.retention(&config.retention)
+        },
         part_days: config.postgres.part_days,
         record_bytes_max: config.limits.event_bytes_max,
         texts: config.search.texts(&config.private_kinds),
@@ -33,13 +38,22 @@ fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &StoreFacts<'_>) -> Ne
         // Each connection to the database occupies one thread while it waits.
         relay.threads.read = config.postgres.connections_max;
     }
+    warn(config);
     relay.policy = policy::shared(config.policy.clone());
     let in_force = Arc::clone(&relay.policy);
     NetworkService {
         network: Box::new(RelayService { config: relay, shelf }),
         reload: Box::new(move |config| {
+            warn(config);
             in_force.store(Arc::new(config.policy.clone()));
             identity.set(config.info.clone(), config.private_kinds.clone());
         }),
+    }
+}
+
+/// Logs the lists that allow nothing.
+fn warn(config: &Config) {
+    for line in config.empty_lists() {
+        tracing::warn!("{line}");
     }
 }

@@ -45,8 +45,13 @@ pub struct RetentionPolicy {
     pub free_bytes_min: Option<u64>,
     /// Number of records above which the oldest are deleted.
     pub records_max: Option<u64>,
-    /// Kinds that neither rules nor bounds delete: those whose records forbid others to come back.
+    /// Kinds that neither rules nor bounds delete.
     pub spared_kinds: Vec<u32>,
+    /// Kinds whose records keep others from coming back ([`Rules::forbids`]): nothing here deletes
+    /// them, whatever the rules say and whenever they expire.
+    ///
+    /// [`Rules::forbids`]: crate::effects::Rules::forbids
+    pub tombstone_kinds: Vec<u32>,
     /// The most records that one write deletes.
     pub batch_max: usize,
     /// Time between two rounds.
@@ -94,6 +99,7 @@ impl Default for RetentionPolicy {
             free_bytes_min: None,
             records_max: None,
             spared_kinds: vec![5, 62],
+            tombstone_kinds: Vec::new(),
             batch_max: 256,
             every: Duration::from_secs(10),
             units_per_s: 1,
@@ -208,10 +214,42 @@ impl RetentionPolicy {
         swept.space_unmet = space_unmet;
         if crowded > 0 {
             let count = crowded.min(self.batch_max as u64) as usize;
-            let spared = self.spared_kinds.clone();
+            let spared = self.spared();
             swept.crowded = erase(writer, Query { not_kinds: spared, ..oldest(count) })?;
         }
         Ok(swept)
+    }
+
+    /// The kinds that neither rules nor bounds delete.
+    fn spared(&self) -> Vec<u32> {
+        [&self.spared_kinds[..], &self.tombstone_kinds].concat()
+    }
+
+    /// Deletes up to a batch of expired records. Tombstones among them stay, which earlier versions
+    /// let expire.
+    fn let_expire(
+        &self,
+        store: &dyn Store,
+        writer: &Writer,
+        now: u64,
+    ) -> Result<u64, RetentionError> {
+        let mut wanted = self.batch_max;
+        loop {
+            let ids = store.expired(now, wanted)?;
+            let is_all = ids.len() < wanted;
+            if ids.is_empty() {
+                return Ok(0);
+            }
+            let not_kinds = self.tombstone_kinds.clone();
+            let limit = self.batch_max;
+            let expired = Query { ids: Some(ids), not_kinds, limit, ..Query::default() };
+            let erased = erase(writer, expired)?;
+            if erased > 0 || is_all {
+                return Ok(erased);
+            }
+            // All of these are tombstones. The store may have others behind them.
+            wanted = wanted.saturating_mul(2);
+        }
     }
 
     /// Deletes by age: a batch of expired records, and a batch for each rule.
@@ -223,11 +261,9 @@ impl RetentionPolicy {
         state: &RetentionState,
         swept: &mut SweepResult,
     ) -> Result<(), RetentionError> {
-        let ids = store.expired(now_s.saturating_mul(self.units_per_s), self.batch_max)?;
-        if !ids.is_empty() {
-            swept.expired = erase(writer, Query { ids: Some(ids), ..Query::default() })?;
-        }
+        swept.expired = self.let_expire(store, writer, now_s.saturating_mul(self.units_per_s))?;
         let held_until = self.held_until(store, state)?;
+        let spared = self.spared();
         for rule in &self.rules {
             let Some(due) = self.due(rule, now_s) else { continue };
             if let Some(until) = held_until {
@@ -240,7 +276,7 @@ impl RetentionPolicy {
             }
             if rule.takes_all()
                 && held_until.is_none()
-                && let Some(dropped) = store.drop_part(due.to, &self.spared_kinds)?
+                && let Some(dropped) = store.drop_part(due.to, &spared)?
             {
                 swept.aged += dropped;
                 continue;
@@ -255,7 +291,7 @@ impl RetentionPolicy {
         Some(Query {
             kinds: rule.kinds.clone(),
             authors: rule.authors.clone(),
-            not_kinds: [&rule.not_kinds[..], &self.spared_kinds].concat(),
+            not_kinds: [&rule.not_kinds[..], &self.spared()].concat(),
             to: self.last_due(rule, now_s)?,
             ..oldest(self.batch_max)
         })
@@ -324,6 +360,7 @@ impl RetentionPolicy {
             rule.kinds.as_ref().is_none_or(|kinds| kinds.contains(&record.kind()))
                 && !rule.not_kinds.contains(&record.kind())
                 && !self.spared_kinds.contains(&record.kind())
+                && !self.tombstone_kinds.contains(&record.kind())
                 && (rule.authors.as_ref()).is_none_or(|authors| {
                     record.author().is_some_and(|author| authors.contains(author))
                 })
@@ -585,6 +622,27 @@ mod tests {
         assert_eq!(policy.step(&*store, &writer, &clock).unwrap().expired, 1);
         assert_eq!(policy.step(&*store, &writer, &clock).unwrap(), SweepResult::default());
         assert_eq!(left(&*store), [2, 3]);
+    }
+
+    #[test]
+    fn tombstones_stay_whatever_the_rules_say_and_hold_nothing_else_up() {
+        // More tombstones than fit a batch have an expiry, as earlier versions stored them.
+        let mut records: Vec<_> =
+            (0..20).map(|n| record(n, 10, if n % 2 == 0 { 5 } else { 62 }, 1, Some(20))).collect();
+        records.push(record(99, 10, 1, 1, Some(20)));
+        let (store, writer) = shelf(&records);
+        let policy = RetentionPolicy {
+            rules: vec![RetentionRule::default()],
+            records_max: Some(1),
+            spared_kinds: Vec::new(),
+            tombstone_kinds: vec![5, 62],
+            batch_max: 4,
+            ..RetentionPolicy::default()
+        };
+        let clock = Clock::fake(100);
+        assert_eq!(policy.step(&*store, &writer, &clock).unwrap().expired, 1);
+        assert_eq!(policy.step(&*store, &writer, &clock).unwrap(), SweepResult::default());
+        assert_eq!(left(&*store), (0..20).collect::<Vec<u8>>());
     }
 
     #[test]

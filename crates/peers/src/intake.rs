@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hark_archive::effects::Refusal;
 use hark_archive::{Id, Outcome, Query, Record, Store, vital};
-use hark_codec::nostr::{Event, EventArena};
+use hark_codec::nostr::{Event, EventArena, REQUESTS};
 use hark_networks::{LineFault, LineReader, Network, ReadOptions};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
@@ -210,7 +210,7 @@ impl IntakeQueue {
             return Err(failure);
         }
         origin.meter.add(|meter| &meter.received, 1);
-        if let Some(plugin) = &self.plugin
+        if let Some(plugin) = self.plugin.as_ref().filter(|_| !is_request(event.json()))
             && let Err(refusal) = plugin.accept(event.json()).await
         {
             origin.meter.refuse_here("plugin", &refusal.words);
@@ -234,6 +234,12 @@ impl IntakeQueue {
         let ended = |_| PeerError::Archive("the threads that check events have ended".into());
         self.events.send((event, origin)).await.map_err(ended)
     }
+}
+
+/// Whether an event is a request about its author's own data, about which no plugin decides.
+fn is_request(json: &str) -> bool {
+    let event = Event::parse(json.as_bytes(), &mut EventArena::new()).map(|event| event.kind());
+    event.is_ok_and(|kind| REQUESTS.contains(&kind))
 }
 
 /// Lets so many events pass in a second.

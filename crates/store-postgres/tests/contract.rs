@@ -1,12 +1,15 @@
 //! The contract of all stores, on a real PostgreSQL and a real Citus: for random data and queries, over many small
 //! parts, the answers are the model's.
 
+use std::sync::Arc;
+
 use hark_archive::Store;
 use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::citus::{self, CitusCluster};
 use hark_testkit::contract::{Size, Subject, listed, rules, run};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::{Flavour, Random};
+use hark_testkit::tombstones::hold_for_thirty_days;
 
 /// Returns the seed in `HARK_SEED`, or a fixed seed.
 fn seed() -> u64 {
@@ -94,6 +97,28 @@ fn postgres_answers_like_the_model_for_nostr() {
 fn postgres_answers_like_the_model_for_labels_and_nanoseconds() {
     let size = Size { records: 4_000, queries: 7_000, disturbances: 10 };
     postgres("contract labels", Flavour::Labels, size);
+}
+
+/// Opens the shelf anew each day.
+fn hold(database: &Database<'static>) {
+    let options = PostgresOptions { part_s: 86_400, shards: 5, ..PostgresOptions::default() };
+    hold_for_thirty_days(|| {
+        let store = PostgresStore::open(&database.url, "nostr", rules(Flavour::Nostr), &options);
+        Arc::new(store.expect("the shelf opens"))
+    });
+}
+
+#[test]
+fn who_deleted_or_vanished_stays_away_for_thirty_days_in_postgres() {
+    hold(&Cluster::shared().database("thirty days"));
+}
+
+#[test]
+fn who_deleted_or_vanished_stays_away_for_thirty_days_on_citus() {
+    let name = "thirty days on Citus";
+    if citus::is_installed(name) {
+        hold(&CitusCluster::shared().database(name));
+    }
 }
 
 fn citus(name: &str, flavour: Flavour, size: Size) {

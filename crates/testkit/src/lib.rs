@@ -16,6 +16,7 @@ pub mod postgres;
 pub mod program;
 pub mod random;
 pub mod sentences;
+pub mod tombstones;
 #[cfg(feature = "toy")]
 #[allow(missing_docs)] // the file is to show how short a network can be
 pub mod toy;

@@ -15,6 +15,9 @@ use crate::record::{Id, Key};
 /// clients in JavaScript would compute another id. It also fits a signed 64-bit column.
 pub const CREATED_AT_MAX: u64 = (1 << 53) - 1;
 
+/// Kinds of requests about a person's own data: deletions (NIP-09) and requests to vanish (NIP-62).
+pub const REQUESTS: [u16; 2] = [5, 62];
+
 /// Why bytes are not a valid event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
@@ -348,8 +351,12 @@ impl<'a> Event<'a> {
     }
 
     /// Time from which the event is no longer served (NIP-40), if the value of the first
-    /// `expiration` tag consists of digits.
+    /// `expiration` tag consists of digits. The [`REQUESTS`] do not expire: what they took away
+    /// would come back.
     pub fn expiration(&self) -> Option<u64> {
+        if REQUESTS.contains(&self.kind()) {
+            return None;
+        }
         let value = self.tags().find(|tag| tag.is("expiration"))?.value()?;
         value.bytes().all(|byte| byte.is_ascii_digit()).then(|| value.parse().ok())?
     }

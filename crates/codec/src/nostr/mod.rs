@@ -22,7 +22,7 @@ pub mod verified;
 
 pub use binary::{EventEncoder, EventRecord};
 pub use draft::EventDraft;
-pub use event::{Event, EventArena, EventError};
+pub use event::{Event, EventArena, EventError, REQUESTS};
 pub use filter::{Filter, TagValues};
 pub use filter_error::{Element, FilterError};
 pub use json_error::{JsonError, NumberError};

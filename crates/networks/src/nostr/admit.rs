@@ -3,11 +3,11 @@
 use hark_archive::effects::Refusal;
 use hark_archive::limits::Limits;
 use hark_archive::{Key, Outcome};
-use hark_codec::nostr::{Event, EventArena};
+use hark_codec::nostr::{Event, EventArena, REQUESTS};
 
 use super::rules::{
-    DELETED_KINDS_MAX, KindClass, SLOT, VANISH, WRAP_RECIPIENTS_MAX, class, deletes_too_many_kinds,
-    wraps_for_too_many,
+    DELETED_KINDS_MAX, DELETION, KindClass, SLOT, VANISH, WRAP_RECIPIENTS_MAX, class,
+    deletes_too_many_kinds, wraps_for_too_many,
 };
 
 /// Kind of the answer to an AUTH challenge: never stored, never forwarded (NIP-42).
@@ -18,7 +18,20 @@ const VANISH_KIND: u16 = 62;
 /// Kinds whose content is another event (NIP-18).
 const REPOSTS: [u16; 2] = [6, 16];
 
-/// The URLs that mean this relay, for requests to vanish (NIP-62) and for AUTH (NIP-42).
+/// Kinds of gift wraps (NIP-59), whose time is up to [`WRAP_AGE_S`] before the time at which they
+/// are made, so that it says nothing about the message in them.
+const WRAPS: [u16; 2] = [1059, 21_059];
+/// Seconds between the time of a gift wrap and the time at which it was made, at most.
+const WRAP_AGE_S: u64 = 2 * 86_400;
+
+/// Bytes and tags that a request about a person's own data may have, and seconds that its time may
+/// lie in the future, however little the relay's limits allow other events.
+const REQUEST_BYTES: usize = 64 << 10;
+const REQUEST_TAGS: usize = 2_500;
+const REQUEST_AHEAD_S: u64 = 900;
+
+/// The URLs that mean this relay, for requests to vanish (NIP-62) and for AUTH (NIP-42), normalised
+/// by [`plain`].
 #[derive(Clone, Debug, Default)]
 pub struct OwnUrls(Vec<String>);
 
@@ -37,10 +50,44 @@ impl OwnUrls {
     pub fn have(&self, url: &str) -> bool {
         self.0.contains(&plain(url))
     }
+
+    /// Whether `url` has the host and port of one of these URLs. That is enough for AUTH (NIP-42),
+    /// whatever the path.
+    pub fn have_host_of(&self, url: &str) -> bool {
+        authority(url).is_some_and(|asked| {
+            self.0.iter().any(|own| own.split('/').next() == Some(asked.as_str()))
+        })
+    }
+
+    /// Whether an event asks this relay to delete data of its author: a deletion, or a request to
+    /// vanish that names this relay. Nothing in the relay's policy may stand before such a request.
+    pub fn are_asked_by(&self, event: &Event<'_>) -> bool {
+        u32::from(event.kind()) == DELETION
+            || event.kind() == VANISH_KIND && self.are_named_by(event)
+    }
+
+    /// Whether a `relay` tag of the event names this relay, or all relays.
+    fn are_named_by(&self, event: &Event<'_>) -> bool {
+        relays(event).any(|url| url == ALL_RELAYS || self.have(url))
+    }
 }
 
-/// Normalises a URL: removes what makes no difference here, which is case, the default port,
-/// trailing slashes, and the scheme, since TLS mostly ends in front of the relay.
+/// The `relay` tag of a request to vanish that is meant for every relay (NIP-62).
+const ALL_RELAYS: &str = "ALL_RELAYS";
+
+/// The relays that an event's `relay` tags name.
+fn relays<'a>(event: &Event<'a>) -> impl Iterator<Item = &'a str> {
+    event.tags().filter(|tag| tag.name() == "relay").filter_map(|tag| tag.get(1))
+}
+
+/// Whether an event is a request to vanish that names certain relays and not all.
+pub fn vanishes_from_some(event: &Event<'_>) -> bool {
+    event.kind() == VANISH_KIND && relays(event).all(|url| url != ALL_RELAYS)
+}
+
+/// Normalises a URL: removes what makes no difference here, which is case, the default port, the
+/// dot that ends a whole name, trailing slashes, query and fragment, and the scheme, since TLS
+/// mostly ends in front of the relay.
 pub fn plain(url: &str) -> String {
     let url = url.trim().to_ascii_lowercase();
     let (rest, port) = match url.split_once("://") {
@@ -48,9 +95,20 @@ pub fn plain(url: &str) -> String {
         Some(("ws", rest)) => (rest, ":80"),
         _ => return url,
     };
+    let rest = &rest[..rest.find(['?', '#']).unwrap_or(rest.len())];
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let host = host.strip_suffix(port).unwrap_or(host);
-    [host, path.trim_end_matches('/')].concat()
+    let (name, port) = host.split_at(host.rfind(':').unwrap_or(host.len()));
+    [name.strip_suffix('.').unwrap_or(name), port, path.trim_end_matches('/')].concat()
+}
+
+/// Returns the host of a WebSocket URL, normalised, with its port unless that is the default one.
+/// `None` for anything else.
+pub fn authority(url: &str) -> Option<String> {
+    let scheme = url.trim().split_once("://")?.0.to_ascii_lowercase();
+    let plain = plain(url);
+    let host = plain.split('/').next().filter(|host| !host.is_empty());
+    host.filter(|_| ["ws", "wss"].contains(&scheme.as_str())).map(str::to_owned)
 }
 
 /// The private labels of an event's record.
@@ -60,13 +118,11 @@ pub struct PrivateLabels<'a>(Option<(u8, &'a [u8])>);
 impl<'a> PrivateLabels<'a> {
     /// The private labels of `event` at the relay with the URLs `own`.
     pub fn of(event: &Event<'a>, own: &OwnUrls) -> Self {
-        let names_us = || {
-            let relays = event.tags().filter(|tag| tag.name() == "relay");
-            relays.filter_map(|tag| tag.get(1)).any(|url| url == "ALL_RELAYS" || own.have(url))
-        };
         Self(match class(u32::from(event.kind())) {
             KindClass::Addressable => Some((SLOT, event.d().as_bytes())),
-            KindClass::Regular if event.kind() == VANISH_KIND && names_us() => Some((VANISH, b"")),
+            KindClass::Regular if event.kind() == VANISH_KIND && own.are_named_by(event) => {
+                Some((VANISH, b""))
+            }
             _ => None,
         })
     }
@@ -77,14 +133,34 @@ impl<'a> PrivateLabels<'a> {
     }
 }
 
+/// Whether events of a kind are gift wraps, or ephemeral ones.
+pub fn is_wrap(kind: u16) -> bool {
+    WRAPS.contains(&kind)
+}
+
 /// Whether an event is only forwarded, and never stored.
 pub fn is_ephemeral(event: &Event<'_>) -> bool {
     class(u32::from(event.kind())) == KindClass::Ephemeral
 }
 
+/// The most bytes of an event of this kind, where an event may have `max`.
+pub fn event_bytes_max(kind: u16, max: usize) -> usize {
+    if REQUESTS.contains(&kind) { max.max(REQUEST_BYTES) } else { max }
+}
+
+/// Returns why an event that only its author may publish (NIP-70) is refused on a connection that
+/// has authenticated the keys `proven`.
+pub fn protected_refusal(event: &Event<'_>, proven: &[Key]) -> Option<String> {
+    (event.is_protected() && !proven.contains(event.pubkey())).then(|| {
+        let prefix = if proven.is_empty() { "auth-required" } else { "restricted" };
+        format!("{prefix}: event is protected; only its author may publish it")
+    })
+}
+
 /// Returns why an event is refused, whatever its signature, or `None` if it is accepted. Cheap
 /// checks come first. The caller checks the id. `proven` are the authenticated keys of the event's
-/// connection; `arena` is for an event within the event.
+/// connection; `arena` is for an event within the event. Of the limits, requests about a person's
+/// own data ([`REQUESTS`]) meet only those that no honest one exceeds.
 pub fn refusal(
     event: &Event<'_>,
     event_bytes: usize,
@@ -93,35 +169,30 @@ pub fn refusal(
     proven: &[Key],
     arena: &mut EventArena,
 ) -> Option<String> {
-    let (tags, time) = (event.tag_count(), event.created_at());
-    if event_bytes > limits.event_bytes_max {
-        return Some(format!("invalid: event is larger than {} bytes", limits.event_bytes_max));
+    let is_request = REQUESTS.contains(&event.kind());
+    let bytes_max = event_bytes_max(event.kind(), limits.event_bytes_max);
+    if event_bytes > bytes_max {
+        return Some(format!("invalid: event is larger than {bytes_max} bytes"));
     }
-    let chars_max = limits.content_chars_max;
+    let chars_max = if is_request { bytes_max } else { limits.content_chars_max };
     if event.content().len() > chars_max && event.content().chars().count() > chars_max {
         return Some(format!("invalid: content is longer than {chars_max} characters"));
     }
-    if tags > limits.event_tags_max {
-        return Some(format!("invalid: event has more than {} tags", limits.event_tags_max));
+    let tags_max = limits.event_tags_max.max(if is_request { REQUEST_TAGS } else { 0 });
+    if event.tag_count() > tags_max {
+        return Some(format!("invalid: event has more than {tags_max} tags"));
     }
     if event.kind() == AUTH {
         return Some("invalid: kind 22242 answers a challenge and belongs into AUTH".into());
     }
-    if time > now_s.saturating_add(limits.created_at_ahead_s_max) {
-        let bound = limits.created_at_ahead_s_max;
-        return Some(format!("invalid: created_at is more than {bound} s in the future"));
-    }
-    if let Some(bound) = limits.created_at_behind_s_max
-        && time < now_s.saturating_sub(bound)
-    {
-        return Some(format!("invalid: created_at is more than {bound} s in the past"));
+    if let Some(reason) = time_refusal(event, limits, now_s) {
+        return Some(reason);
     }
     if event.expiration().is_some_and(|at| at <= now_s) {
         return Some("invalid: event has expired".into());
     }
-    if event.is_protected() && !proven.contains(event.pubkey()) {
-        let prefix = if proven.is_empty() { "auth-required" } else { "restricted" };
-        return Some(format!("{prefix}: event is protected; only its author may publish it"));
+    if let Some(reason) = protected_refusal(event, proven) {
+        return Some(reason);
     }
     if REPOSTS.contains(&event.kind())
         && Event::parse(event.content().as_bytes(), arena).is_ok_and(|inner| inner.is_protected())
@@ -145,9 +216,26 @@ pub fn refusal(
     None
 }
 
-/// Maps an outcome to the fields of OK: whether the event is accepted, and why.
-pub fn answer(outcome: Outcome) -> (bool, &'static str) {
+/// Returns why an event is refused for its time.
+fn time_refusal(event: &Event<'_>, limits: &Limits, now_s: u64) -> Option<String> {
+    let (kind, time) = (event.kind(), event.created_at());
+    let is_request = REQUESTS.contains(&kind);
+    let ahead_max = limits.created_at_ahead_s_max.max(if is_request { REQUEST_AHEAD_S } else { 0 });
+    if time > now_s.saturating_add(ahead_max) {
+        return Some(format!("invalid: created_at is more than {ahead_max} s in the future"));
+    }
+    let behind_max = limits.created_at_behind_s_max.filter(|_| !is_request)?;
+    let behind_max = if is_wrap(kind) { behind_max.saturating_add(WRAP_AGE_S) } else { behind_max };
+    (time < now_s.saturating_sub(behind_max))
+        .then(|| format!("invalid: created_at is more than {behind_max} s in the past"))
+}
+
+/// Maps an outcome to the fields of OK: whether the event, of this kind, is accepted, and why.
+pub fn answer(kind: u16, outcome: Outcome) -> (bool, &'static str) {
     match outcome {
+        Outcome::Refused(Refusal::Vanished) if kind == VANISH_KIND => {
+            (true, "duplicate: its author has asked to vanish already")
+        }
         Outcome::Stored { .. } | Outcome::Erased(_) => (true, ""),
         Outcome::Duplicate => (true, DUPLICATE),
         // The event is not stored: a client must not believe that, say, its profile was saved.
@@ -176,5 +264,34 @@ mod tests {
         assert!(ours.iter().all(|url| own.have(url)));
         let others = ["wss://other.example", "wss://relay.example/x", "https://relay.example", ""];
         assert!(!others.iter().any(|url| own.have(url)));
+        assert!(own.have("wss://relay.example./?key=1#x"));
+    }
+
+    #[test]
+    fn for_auth_the_host_counts_and_not_the_path() {
+        let own = OwnUrls::new(["wss://Relay.example/inbox".into(), "ws://abc.onion".into()]);
+        for url in [
+            "wss://relay.example",
+            "wss://RELAY.example:443/inbox/?a=b",
+            "ws://relay.example./chat#x",
+            " wss://relay.example/outbox ",
+            "ws://abc.onion:80/",
+        ] {
+            assert!(own.have_host_of(url), "{url}");
+        }
+        for url in [
+            "wss://relay.example.evil.example/",
+            "wss://evil.example/relay.example",
+            "wss://relay.example@evil.example",
+            "wss://relay.example:444",
+            "https://relay.example",
+            "relay.example",
+            "wss://",
+            "wss:///inbox",
+            "",
+        ] {
+            assert!(!own.have_host_of(url), "{url}");
+        }
+        assert!(!OwnUrls::default().have_host_of("wss://"));
     }
 }

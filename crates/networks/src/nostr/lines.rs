@@ -2,9 +2,9 @@
 
 use hark_archive::{Id, Record};
 use hark_codec::crypto::SignatureVerifier;
-use hark_codec::nostr::{CheckError, Event, EventArena, EventEncoder, VerifiedEvent};
+use hark_codec::nostr::{CheckError, Event, EventArena, EventEncoder, REQUESTS, VerifiedEvent};
 
-use super::admit::{OwnUrls, PrivateLabels};
+use super::admit::{OwnUrls, PrivateLabels, event_bytes_max};
 use super::rules::{KindClass, class};
 use crate::{LineFault, LineFormat, LineReader, ReadOptions};
 
@@ -49,11 +49,16 @@ impl LineReader for EventLineReader {
         is_kept: &dyn Fn(&Id) -> bool,
         record: &mut Vec<u8>,
     ) -> Result<(), LineFault> {
-        if line.len() > self.options.record_bytes_max {
+        let bytes_max = self.options.record_bytes_max;
+        // Of a line that no event may have, the kind is not read.
+        if line.len() > event_bytes_max(REQUESTS[0], bytes_max) {
             return Err(LineFault::TooLarge(String::new()));
         }
         let event = Event::parse(line, &mut self.arena)
             .map_err(|error| LineFault::Malformed(error.to_string()))?;
+        if line.len() > event_bytes_max(event.kind(), bytes_max) {
+            return Err(LineFault::TooLarge(String::new()));
+        }
         if class(u32::from(event.kind())) == KindClass::Ephemeral {
             return Err(LineFault::Ephemeral);
         }

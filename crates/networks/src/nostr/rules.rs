@@ -2,7 +2,8 @@
 //! their recipients (NIP-59), vanishing (NIP-62).
 //!
 //! A stored deletion (kind 5) is itself the tombstone: an event is refused if a deletion by its
-//! author names it, whichever came first. Neither deletions nor requests to vanish can be deleted.
+//! author names it, whichever came first. No deletion deletes deletions or requests to vanish. A
+//! request to vanish deletes both: its author's deletions, and their earlier requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +18,10 @@ pub const SLOT: u8 = 0;
 /// Private label of a request to vanish that is meant for this relay.
 pub const VANISH: u8 = 1;
 
-const DELETION: u32 = 5;
-const VANISH_KIND: u32 = 62;
+/// Kind of a deletion (NIP-09).
+pub const DELETION: u32 = 5;
+/// Kind of a request to vanish (NIP-62).
+pub const VANISH_KIND: u32 = 62;
 const GIFT_WRAP: u32 = 1059;
 
 /// Which events of a kind are kept (NIP-01).
@@ -56,9 +59,7 @@ impl Rules for NostrRules {
     fn effects(&self, record: &Record<'_>, effects: &mut Effects) {
         let (id, kind, time) = (record.id(), record.kind(), record.time());
         let Some(author) = record.author() else { return };
-        if kind != VANISH_KIND {
-            effects.refuse_if(vanish(author, time));
-        }
+        effects.refuse_if(vanish(author, time));
         if ![DELETION, VANISH_KIND].contains(&kind) {
             let id_hex = hex(id);
             effects.refuse_if(deletion(author, (b'e', &id_hex), 0));
@@ -92,7 +93,6 @@ impl Rules for NostrRules {
             VANISH_KIND if record.labels().any(|(name, _)| name == VANISH) => {
                 effects.erases.push(Query {
                     authors: Some(vec![*author]),
-                    not_kinds: vec![VANISH_KIND],
                     to: time,
                     ..Query::default()
                 });
