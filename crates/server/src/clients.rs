@@ -11,11 +11,11 @@ use crate::address::Proxies;
 use crate::ranges;
 use crate::settings::{Settings, SharedSettings};
 
-/// Lists of addresses. An address on both lists is denied; an empty list has no effect.
+/// Lists of addresses. An address on both lists is denied.
 #[derive(Clone, Debug, Default)]
 pub struct AddressLists {
-    /// Only clients at these addresses are served.
-    pub allow: Vec<IpNet>,
+    /// Only clients at these addresses are served, and none if there are none. `None`: all are.
+    pub allow: Option<Vec<IpNet>>,
     /// Clients at these addresses are not served.
     pub deny: Vec<IpNet>,
 }
@@ -24,7 +24,7 @@ impl AddressLists {
     /// Whether a client at `ip` is served.
     pub(crate) fn serve(&self, ip: IpAddr) -> bool {
         let on = |list: &[IpNet]| ranges::contain(list, ip);
-        !on(&self.deny) && (self.allow.is_empty() || on(&self.allow))
+        !on(&self.deny) && self.allow.as_deref().is_none_or(on)
     }
 }
 

@@ -55,6 +55,11 @@ pub trait Door: Send + Sync {
         (Map::new(), Vec::new())
     }
 
+    /// What the operator should know or change although the door serves, a line each.
+    fn advice(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Called every ten seconds. Logs a burst of events as one line instead of one line per event.
     fn look(&self) {}
 

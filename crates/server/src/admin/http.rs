@@ -118,8 +118,8 @@ impl Operators {
     }
 
     /// Status 200 while records are accepted, stored and mirrored, else 503 with all reasons, a line
-    /// each. What a person has to decide follows behind `ok` or the reasons. If there are several
-    /// shelves, a line begins with the name of its shelf.
+    /// each. What a person has to decide or to change follows behind `ok` or the reasons. If there are
+    /// several shelves, a line begins with the name of its shelf.
     pub fn health(&self) -> Response {
         let mut lines = String::new();
         if self.stop.is_down() {
@@ -137,9 +137,19 @@ impl Operators {
         } else {
             StatusCode::SERVICE_UNAVAILABLE
         };
-        for OpenNetwork { shelf, .. } in &*self.networks {
+        // Whoever asks here may be anybody, and the reason may quote a list.
+        if self.desk.last().refusal.is_some() {
+            lines.push_str(
+                "the new configuration is refused, and the earlier one stays in force; the log and \
+                 `hark stats` say why\n",
+            );
+        }
+        for OpenNetwork { shelf, door } in &*self.networks {
             for question in shelf.questions() {
                 self.add_line(&mut lines, shelf, question);
+            }
+            for advice in door.advice() {
+                self.add_line(&mut lines, shelf, &advice);
             }
         }
         (status, lines).into_response()

@@ -2,9 +2,14 @@
 //!
 //! Every connection gets its own challenge when it opens. A signed answer proves a key. Several
 //! keys may be proven, one after the other, and each counts until the connection ends.
+//!
+//! An answer names the relay that it is for, and only the operator says which names are this
+//! relay's. A name that the client itself brings, as in its `Host` header, proves nothing: another
+//! relay can pass on what its own user has signed for that relay, and bring that relay's name.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 
 use hark_archive::limits::Limits;
 use hark_archive::{Gate, Key};
@@ -13,7 +18,7 @@ use hark_codec::hex;
 use hark_codec::nostr::Event;
 use parking_lot::Mutex;
 
-use hark_networks::nostr::admit::{AUTH, plain};
+use hark_networks::nostr::admit::{AUTH, authority};
 
 use super::identity::SharedIdentity;
 
@@ -28,9 +33,11 @@ pub(crate) struct AuthState {
 /// The client of one connection, with the keys that it has proven.
 pub(crate) struct ClientIdentity {
     challenge: [u8; 64],
-    /// The host that the client's request named. It counts only while no URL is configured: an
-    /// attacker that relays a client's answer could name what was signed.
-    host: Option<Box<str>>,
+    /// Whether the challenge was sent a second time.
+    is_repeated: AtomicBool,
+    /// This end of the connection. `None` if a proxy is at the other end: then the client does not
+    /// know this address.
+    local: Option<SocketAddr>,
     state: Arc<AuthState>,
     /// What the proven keys (the gate's readers) may see.
     gate: Mutex<Arc<Gate>>,
@@ -44,13 +51,15 @@ impl AuthState {
         Ok(Self { secret, challenges: AtomicU64::new(0), identity })
     }
 
-    /// The caller of a new connection, whose request named `host`.
-    pub(crate) fn caller(self: &Arc<Self>, host: Option<&str>) -> ClientIdentity {
+    /// The caller of a new connection, of which `local` is this end. `None` if the connection is
+    /// that of a proxy.
+    pub(crate) fn caller(self: &Arc<Self>, local: Option<SocketAddr>) -> ClientIdentity {
         let number = self.challenges.fetch_add(1, Ordering::Relaxed).to_le_bytes();
         let challenge = sha256(&[&self.secret[..], &number].concat());
         ClientIdentity {
             challenge: hex::encode_32(&challenge),
-            host: host.map(|host| authority(host).into()),
+            is_repeated: AtomicBool::new(false),
+            local,
             state: Arc::clone(self),
             gate: Mutex::new(Arc::clone(&self.identity.current().strangers)),
         }
@@ -61,6 +70,14 @@ impl ClientIdentity {
     /// The challenge that the client is to sign.
     pub(super) fn challenge(&self) -> &str {
         str::from_utf8(&self.challenge).unwrap_or_default()
+    }
+
+    /// The challenge, the first time that the client is told to authenticate: the first message of
+    /// a connection is easily missed by a client that listens only once it is open.
+    pub(super) fn repeated_challenge(&self, reason: &str) -> Option<&str> {
+        let is_due =
+            reason.starts_with("auth-required:") && !self.is_repeated.swap(true, Ordering::Relaxed);
+        is_due.then(|| self.challenge())
     }
 
     /// What the client may see now.
@@ -88,7 +105,7 @@ impl ClientIdentity {
             return Some("invalid: challenge is not the one of this connection".into());
         }
         if !event.first_value("relay").is_some_and(|url| self.is_us(url)) {
-            return Some(format!("invalid: relay is not the URL of this one, {}", self.us()));
+            return Some(self.not_us());
         }
         if event.created_at().abs_diff(now_s) > limits.auth_age_s_max {
             let bound = limits.auth_age_s_max;
@@ -97,17 +114,23 @@ impl ClientIdentity {
         None
     }
 
-    /// The host or URL that an answer of the client must name.
-    fn us(&self) -> String {
+    /// Why an answer that names another relay is refused.
+    fn not_us(&self) -> String {
         let identity = self.state.identity.current();
-        let host = self.host.as_deref().filter(|_| !identity.knows_url());
-        host.unwrap_or_else(|| identity.own_urls.first()).to_owned()
+        if identity.knows_url() {
+            let us = identity.own_urls.first();
+            return format!("invalid: relay is not the URL of this one, {us}");
+        }
+        SAID.call_once(|| tracing::warn!("an AUTH was refused: {NO_URL}"));
+        let local = self.local.map(|local| format!(", or ws://{local}")).unwrap_or_default();
+        format!("invalid: relay must be the URL of this one, which its operator has not set{local}")
     }
 
+    /// Whether a URL names this relay: by the host of a configured URL, or by the address that the
+    /// client is connected to.
     fn is_us(&self, url: &str) -> bool {
-        let identity = self.state.identity.current();
-        let host = self.host.as_deref().filter(|_| !identity.knows_url());
-        identity.own_urls.have(url) || host.is_some_and(|host| authority(&plain(url)) == host)
+        self.state.identity.current().hosts.have_host_of(url)
+            || self.local.is_some_and(|local| names(url, local))
     }
 
     /// Adds a key that signed a valid answer. Fails with a reason if `keys_max` are proven already.
@@ -127,11 +150,30 @@ impl ClientIdentity {
     }
 }
 
-/// The host of a plain URL, with its port unless that is a default one.
-fn authority(url: &str) -> String {
-    let host = url.split('/').next().unwrap_or_default().to_ascii_lowercase();
-    let short = host.strip_suffix(":443").or_else(|| host.strip_suffix(":80"));
-    short.map_or(host.clone(), str::to_owned)
+/// What an operator has to know where no URL is configured.
+pub(super) const NO_URL: &str = "[info] url is not set: clients can authenticate (NIP-42) only by \
+     the address of this server itself, and requests to vanish (NIP-62) that name this relay are \
+     refused; set it to the URL at which clients reach the relay, such as wss://relay.example";
+
+/// Whether a refused AUTH was logged.
+static SAID: Once = Once::new();
+
+/// Whether a URL names the address `local`: literally, or as localhost if it is a loopback address.
+fn names(url: &str, local: SocketAddr) -> bool {
+    let Some(asked) = authority(url) else { return false };
+    let ip = local.ip().to_canonical();
+    if let Ok(asked) = asked.parse::<SocketAddr>() {
+        return asked.ip().to_canonical() == ip && asked.port() == local.port();
+    }
+    // A default port is left out.
+    let (host, port) = match asked.strip_prefix("localhost:") {
+        Some(port) => ("localhost", port.parse().ok()),
+        None => (asked.as_str(), [80, 443].into_iter().find(|port| *port == local.port())),
+    };
+    let bare = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    let is_here =
+        bare.map_or(host == "localhost" && ip.is_loopback(), |it| it.to_canonical() == ip);
+    is_here && port == Some(local.port())
 }
 
 #[cfg(test)]
@@ -140,19 +182,49 @@ mod tests {
     use crate::nostr::RelayInfo;
 
     #[test]
-    fn a_name_is_taken_on_trust_only_where_none_is_configured() {
+    fn the_operator_and_the_connection_name_this_relay_and_nobody_else() {
         let state_of = |url: Option<&str>| {
             let info = RelayInfo { url: url.map(str::to_owned), ..RelayInfo::default() };
             Arc::new(AuthState::new(SharedIdentity::new(info, Vec::new())).unwrap())
         };
-        let open = state_of(None).caller(Some("Here.example:443"));
-        for url in ["wss://here.example/", "ws://HERE.example", "wss://here.example/path"] {
-            assert!(open.is_us(url), "{url}");
+        let local = |addr: &str| Some(addr.parse().unwrap());
+        let open = state_of(None);
+        for (addr, url, is_us) in [
+            ("127.0.0.1:7777", "ws://127.0.0.1:7777/path", true),
+            ("127.0.0.1:7777", "ws://LOCALHOST:7777", true),
+            ("127.0.0.1:7777", "ws://localhost", false),
+            ("127.0.0.1:7777", "ws://127.0.0.1:7778", false),
+            ("127.0.0.1:80", "ws://localhost/", true),
+            ("127.0.0.1:443", "wss://127.0.0.1/", true),
+            ("[::ffff:127.0.0.1]:80", "ws://127.0.0.1/", true),
+            ("[::1]:7777", "ws://[::1]:7777/", true),
+            ("[::1]:80", "ws://[::1]", true),
+            ("192.0.2.7:7777", "ws://192.0.2.7:7777", true),
+            ("192.0.2.7:7777", "ws://localhost:7777", false),
+            ("192.0.2.7:7777", "ws://192.0.2.8:7777", false),
+            ("192.0.2.7:7777", "wss://evil.example", false),
+            ("192.0.2.7:80", "ws://evil.example/192.0.2.7", false),
+            ("192.0.2.7:7777", "", false),
+        ] {
+            assert_eq!(open.caller(local(addr)).is_us(url), is_us, "{addr} {url}");
         }
-        assert!(!open.is_us("wss://there.example") && !open.is_us(""));
-        let caller = state_of(Some("wss://here.example")).caller(Some("there.example"));
-        assert!(caller.is_us("wss://here.example/") && !caller.is_us("wss://there.example"));
-        assert!(!state_of(None).caller(None).is_us(""));
+        // A client of a proxy does not know this server's address.
+        assert!(!open.caller(None).is_us("ws://127.0.0.1:7777") && !open.caller(None).is_us(""));
+        let named = state_of(Some("wss://here.example/chat")).caller(None);
+        for url in ["wss://here.example/", "WSS://Here.Example:443/chat/?x=1", "ws://here.example"]
+        {
+            assert!(named.is_us(url), "{url}");
+        }
+        assert!(!named.is_us("wss://there.example/here.example"));
+    }
+
+    #[test]
+    fn the_challenge_comes_again_with_the_first_demand_for_it() {
+        let state = AuthState::new(SharedIdentity::default()).unwrap();
+        let caller = Arc::new(state).caller(None);
+        assert_eq!(caller.repeated_challenge("blocked: no"), None);
+        assert_eq!(caller.repeated_challenge("auth-required: who?"), Some(caller.challenge()));
+        assert_eq!(caller.repeated_challenge("auth-required: who?"), None);
     }
 
     #[test]

@@ -424,6 +424,7 @@ impl MessageHandler {
     }
 
     fn closed(&self, verb: Verb, sub: &str, reason: &str) {
+        self.challenge_again(reason);
         self.relay.metrics.answered(verb, reason);
         self.outbox.say(|out| reply::write_closed(out, sub, reason));
     }
@@ -436,8 +437,16 @@ impl MessageHandler {
     /// Refuses a message of a comparison, which ends the comparison.
     fn neg_err(&mut self, sub: &str, reason: &str) {
         self.comparisons.end(sub);
+        self.challenge_again(reason);
         self.relay.metrics.answered(Verb::Neg, reason);
         self.outbox.say(|out| reply::write_neg_err(out, sub, reason, None));
+    }
+
+    /// Sends the client its challenge again before the first refusal that asks for an AUTH.
+    fn challenge_again(&self, reason: &str) {
+        if let Some(challenge) = self.caller.repeated_challenge(reason) {
+            self.outbox.say(|out| reply::write_auth(out, challenge));
+        }
     }
 }
 

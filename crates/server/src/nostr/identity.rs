@@ -7,6 +7,8 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::{ArcSwap, Guard};
 use hark_archive::{Gate, LabelSet};
 use hark_networks::nostr::admit::OwnUrls;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use super::{PRIVATE_KINDS, RelayInfo};
 
@@ -16,6 +18,8 @@ pub(crate) struct RelayIdentity {
     pub(crate) info: RelayInfo,
     /// The URLs that name this relay, and its address.
     pub(crate) own_urls: OwnUrls,
+    /// The configured URLs, whose hosts name this relay in AUTH.
+    pub(crate) hosts: OwnUrls,
     /// What clients that have proven no key may see; its kinds are the private ones, ascending.
     pub(crate) strangers: Arc<Gate>,
 }
@@ -26,7 +30,8 @@ impl RelayIdentity {
         private_kinds.sort_unstable();
         let addressed = LabelSet { name: b'p', values: Vec::new() };
         let strangers = Gate { kinds: private_kinds, readers: Vec::new(), addressed };
-        Self { info, own_urls, strangers: strangers.into() }
+        let hosts = OwnUrls::new(info.urls());
+        Self { info, own_urls, hosts, strangers: strangers.into() }
     }
 
     /// Whether the URL under which clients reach the relay is configured.
@@ -48,6 +53,8 @@ struct IdentityCell {
     current: ArcSwap<RelayIdentity>,
     /// The address of the relay, once it is known.
     addr: OnceLock<SocketAddr>,
+    /// Notified when the identity was replaced.
+    changed: Notify,
 }
 
 impl Default for SharedIdentity {
@@ -71,7 +78,7 @@ impl SharedIdentity {
     /// and their recipients get.
     pub fn new(info: RelayInfo, private_kinds: Vec<u32>) -> Self {
         let current = ArcSwap::from_pointee(RelayIdentity::new(info, private_kinds, None));
-        Self(Arc::new(IdentityCell { current, addr: OnceLock::new() }))
+        Self(Arc::new(IdentityCell { current, addr: OnceLock::new(), changed: Notify::new() }))
     }
 
     /// Replaces the identity. Questions of open connections see it from their next message on; open
@@ -79,6 +86,12 @@ impl SharedIdentity {
     pub fn set(&self, info: RelayInfo, private_kinds: Vec<u32>) {
         let addr = self.0.addr.get().copied();
         self.0.current.store(Arc::new(RelayIdentity::new(info, private_kinds, addr)));
+        self.0.changed.notify_waiters();
+    }
+
+    /// Waits until the identity is replaced, counted from this call on.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.0.changed.notified()
     }
 
     /// Adds the address of the relay to the URLs that name it. Called once, when it is opened.

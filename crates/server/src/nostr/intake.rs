@@ -7,19 +7,22 @@
 //! no backlog builds up.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use hark_archive::effects::Effects;
 use hark_archive::writer::{ExpectedWrites, WriterBusy};
-use hark_archive::{Record, Write, vital};
+use hark_archive::{Query, Record, SearchError, SearchProgress, Write, vital};
 use hark_codec::crypto::{Signature, SignatureVerifier, UnverifiedSignature};
 use hark_codec::nostr::{
     ClientMessage, Event, EventArena, EventEncoder, MessageBuffers, RefusalSubject, reply,
 };
 use hark_codec::record::{Id, Key};
 use hark_networks::nostr::admit::{self, PrivateLabels};
+use hark_networks::nostr::rules::DELETION;
 use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -40,6 +43,8 @@ const BATCH: usize = 64;
 const ANSWERED_AT_ONCE: usize = 16;
 /// Bytes of a message around its event: `["EVENT",` and `]`.
 const FRAME_BYTES: usize = 10;
+/// The most bytes of a request to vanish of one who may not publish and has nothing here.
+const UNWELCOME_BYTES_MAX: usize = 8 << 10;
 /// Parsed keys that a verifier caches.
 const KEYS_CACHED: usize = 4096;
 
@@ -104,9 +109,11 @@ struct CheckedEvent {
     from: ReplyHandle,
 }
 
-/// What happens to an event once verified. `Keep` and `PassOn` hold its record.
+/// What happens to an event once verified. All but `Prove` hold its record.
 enum EventPurpose {
     Keep(Vec<u8>),
+    /// A request about its author's own data, of one who may not publish for this reason.
+    KeepRequest(Vec<u8>, String),
     PassOn(Vec<u8>),
     Prove,
 }
@@ -272,8 +279,10 @@ impl<'a> VerifyWorker<'a> {
         };
         let bytes = text.len().saturating_sub(FRAME_BYTES);
         let gate = from.caller.gate();
-        match check(self.parts, &event, bytes, now_s, &gate.readers, &mut self.arena) {
-            PolicyVerdict::Pass => {}
+        let verdict = check(self.parts, &event, bytes, now_s, &gate.readers, &mut self.arena);
+        let unwelcome = match verdict {
+            PolicyVerdict::Pass => None,
+            PolicyVerdict::PassRequest(reason) => Some(reason),
             PolicyVerdict::Known => {
                 from.ok(event.id(), true, admit::DUPLICATE);
                 return None;
@@ -282,15 +291,15 @@ impl<'a> VerifyWorker<'a> {
                 from.ok(event.id(), false, &reason);
                 return None;
             }
-        }
+        };
         let mut record = Vec::with_capacity(text.len() + 128);
         let identity = self.parts.identity.current();
         let private = PrivateLabels::of(&event, &identity.own_urls);
         self.encoder.encode(&event, private.labels(), &mut record);
-        let purpose = if admit::is_ephemeral(&event) {
-            EventPurpose::PassOn(record)
-        } else {
-            EventPurpose::Keep(record)
+        let purpose = match unwelcome {
+            Some(reason) => EventPurpose::KeepRequest(record, reason),
+            None if admit::is_ephemeral(&event) => EventPurpose::PassOn(record),
+            None => EventPurpose::Keep(record),
         };
         Some(CheckedEvent::new(&event, purpose, from))
     }
@@ -330,6 +339,11 @@ impl<'a> VerifyWorker<'a> {
             }
             match purpose {
                 EventPurpose::Keep(record) => self.submit(id, kind, record, from),
+                EventPurpose::KeepRequest(record, reason) => match self.is_heard(kind, &record) {
+                    Ok(true) => self.submit(id, kind, record, from),
+                    Ok(false) => from.ok(&id, false, &reason),
+                    Err(error) => from.ok(&id, false, &format!("error: {error}")),
+                },
                 EventPurpose::PassOn(record) => {
                     if let Ok(record) = Record::new(&record) {
                         self.parts.shelf.pass_on(&record);
@@ -345,13 +359,41 @@ impl<'a> VerifyWorker<'a> {
         }
     }
 
+    /// Whether a request of one who may not publish is carried out. A request to vanish is, so that
+    /// nothing comes back, also from others. A deletion is if something of its author is there;
+    /// otherwise strangers could keep anything here by calling it a deletion, and nothing would be
+    /// deleted.
+    fn is_heard(&self, kind: u16, record: &[u8]) -> Result<bool, SearchError> {
+        let Ok(record) = Record::new(record) else { return Ok(false) };
+        if u32::from(kind) != DELETION && record.wire().len() <= UNWELCOME_BYTES_MAX {
+            return Ok(true);
+        }
+        let mut effects = Effects::default();
+        self.parts.shelf.network().rules().effects(&record, &mut effects);
+        effects.normalise();
+        for query in &effects.erases {
+            let query = Query { limit: 1, budget: u64::MAX, ..query.clone() };
+            let (mut search, mut found) = (self.parts.shelf.store().search(&query)?, false);
+            while search.slice(u64::MAX, &mut |_| {
+                found = true;
+                ControlFlow::Break(())
+            })? == SearchProgress::Paused
+                && !found
+            {}
+            if found {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Hands an event to the writer, and blocks while the writer's queue is full. That is safe:
     /// this thread has no other work, and the intake's queue behind it is bounded.
     fn submit(&self, id: Id, kind: u16, record: Vec<u8>, from: ReplyHandle) {
         let outbox = Arc::clone(from.outbox());
         let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {
             Ok(outcome) => {
-                let (accepted, reason) = admit::answer(outcome);
+                let (accepted, reason) = admit::answer(kind, outcome);
                 if accepted && reason.is_empty() {
                     from.accepted(&id, kind);
                 } else {
@@ -401,6 +443,9 @@ fn stage_proof(
 
 enum PolicyVerdict {
     Pass,
+    /// The event is a request about its author's own data, of one who may not publish for this
+    /// reason.
+    PassRequest(String),
     Known,
     Refuse(String),
 }
@@ -418,24 +463,49 @@ fn check(
         Err(error) => return PolicyVerdict::Refuse(format!("error: {error}")),
     };
     let settings = parts.settings.load();
-    let refusal = (!known)
-        .then(|| {
-            admit::refusal(event, bytes, &settings.limits, now_s, proven, arena)
-                .or_else(|| parts.policy.load().refusal(event))
-                // The author's rate is charged only once the signature is verified: otherwise
-                // anybody could use up the rate of another author.
-                .or_else(|| {
-                    Some(parts.rates.look(RateSubject::EventsOf(*event.pubkey())).err()?.reason)
-                })
-        })
-        .flatten();
+    let (refusal, unwelcome) = if known {
+        // Nobody but its author learns that a protected event is stored.
+        (admit::protected_refusal(event, proven), None)
+    } else {
+        let refusal = admit::refusal(event, bytes, &settings.limits, now_s, proven, arena);
+        let policy = parts.policy.load();
+        let stranger = proven.is_empty().then(|| policy.auth_refusal(event)).flatten();
+        let refusal = refusal.or(stranger).or_else(|| vanish_refusal(parts, event));
+        let unwelcome = policy.refusal(event);
+        let is_heard = || parts.identity.current().own_urls.are_asked_by(event);
+        match unwelcome {
+            Some(_) if refusal.is_none() && is_heard() => (None, unwelcome),
+            unwelcome => (refusal.or(unwelcome), None),
+        }
+    };
+    let refusal = refusal.or_else(|| {
+        // The author's rate is charged only once the signature is verified: otherwise anybody could
+        // use up the rate of another author.
+        let rate = || parts.rates.look(RateSubject::EventsOf(*event.pubkey())).err();
+        (!known).then(rate).flatten().map(|too_fast| too_fast.reason)
+    });
     // A known event is hashed as well: otherwise a client that has only the id of a private event
     // could find out here whether that event is stored.
-    match refusal.or_else(|| wrong_id(event)) {
-        Some(reason) => PolicyVerdict::Refuse(reason),
-        None if known => PolicyVerdict::Known,
-        None => PolicyVerdict::Pass,
+    match (refusal.or_else(|| wrong_id(event)), unwelcome) {
+        (Some(reason), _) => PolicyVerdict::Refuse(reason),
+        (None, _) if known => PolicyVerdict::Known,
+        (None, Some(reason)) => PolicyVerdict::PassRequest(reason),
+        (None, None) => PolicyVerdict::Pass,
     }
+}
+
+/// Why a request to vanish from certain relays is refused: this one does not know whether it is one
+/// of them. It would keep the request and delete nothing, and its author would believe all deleted.
+fn vanish_refusal(parts: &IntakeContext, event: &Event<'_>) -> Option<String> {
+    if !admit::vanishes_from_some(event) {
+        return None;
+    }
+    let identity = parts.identity.current();
+    (!identity.knows_url() && !identity.own_urls.are_asked_by(event)).then(|| {
+        "error: this relay does not know its own URL, so it cannot carry this request out; its \
+         operator has to set it. A request to vanish from ALL_RELAYS is carried out"
+            .into()
+    })
 }
 
 fn wrong_id(event: &Event<'_>) -> Option<String> {
@@ -459,6 +529,9 @@ impl ReplyHandle {
     }
 
     fn ok(&self, id: &Id, accepted: bool, reason: &str) {
+        if let Some(challenge) = self.caller.repeated_challenge(reason) {
+            self.outbox().say(|out| reply::write_auth(out, challenge));
+        }
         self.outbox().metrics().answered(self.verb, reason);
         self.outbox().say(|out| reply::write_ok(out, id, accepted, reason));
     }

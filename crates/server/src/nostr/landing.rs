@@ -53,7 +53,12 @@ impl LandingPage {
             &info.description
         };
         let private_kinds = identity.private_kinds();
-        let nips = nip11::nips(&settings.limits, private_kinds, self.relay.texts.is_some());
+        let nips = nip11::nips(
+            &identity.info,
+            &settings.limits,
+            private_kinds,
+            self.relay.texts.is_some(),
+        );
         let nips: Vec<_> = nips.iter().map(u16::to_string).collect();
         let banner = info.banner.as_deref().and_then(Picture::new);
         let icon = info.icon.as_deref().and_then(Picture::new);
@@ -172,8 +177,13 @@ fn kept(policy: &RetentionPolicy, private_kinds: &[u32]) -> String {
         items.push("Everything stays, with no end in sight.".into());
     } else if policy.bytes_max.is_none() && policy.rules.iter().all(narrow) {
         items.push("All others stay.".into());
-    } else if !policy.spared_kinds.is_empty() {
-        items.push(format!("{} stay.", kinds(&policy.spared_kinds)));
+    } else {
+        let mut spared = [&policy.spared_kinds[..], &policy.tombstone_kinds].concat();
+        spared.sort_unstable();
+        spared.dedup();
+        if !spared.is_empty() {
+            items.push(format!("{} stay.", kinds(&spared)));
+        }
     }
     items.push("What says when it expires goes then (NIP-40).".into());
     items.push(
@@ -236,7 +246,7 @@ fn bounds(limits: &Limits, policy: &policy::EventPolicy) -> String {
         ("Events of a key", rate(limits.rates.events_per_key)),
         ("Questions of an address", rate(limits.rates.questions_per_address)),
     ];
-    let few = !policy.allow_keys.is_empty();
+    let few = policy.allow_keys.is_some();
     let who = few.then(|| {
         let addressed =
             if policy.addressed_kinds.is_empty() { "" } else { ", and who writes to them" };
@@ -324,7 +334,7 @@ mod tests {
         assert!(said.contains("<dt>Filters in a question</dt><dd>20</dd>"), "{said}");
         assert!(!said.contains("Who may publish") && !said.contains("NIP-13"), "{said}");
         policy.pow_bits_min = 20;
-        policy.allow_keys.insert([1; 32]);
+        policy.allow_keys = Some([[1; 32]].into());
         limits.filters_max = 3;
         limits.rates.events_per_key = Some(Rate { per_minute: 1_200, at_once: 1 });
         let said = bounds(&limits, &policy);

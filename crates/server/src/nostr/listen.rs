@@ -16,8 +16,10 @@ use serde_json::{Map, Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::Relay;
+use super::auth::NO_URL;
 use super::metrics::{Verb, Verdict};
 use super::open::RelayThreads;
+use super::policy::nothing_allowed;
 use super::report::LoggedCounts;
 use super::web::{self, ConnectionContext, CountedConnection, WebState};
 use crate::admin::http::Operators;
@@ -82,6 +84,12 @@ impl Door for RelayDoor {
         (fields.into_iter().map(|(name, value)| (name.into(), value)).collect(), rows)
     }
 
+    fn advice(&self) -> Vec<String> {
+        let lists = self.relay.policy.load().empty_lists();
+        let url = (!self.relay.identity.current().knows_url()).then(|| NO_URL.to_owned());
+        lists.map(nothing_allowed).chain(url).collect()
+    }
+
     fn look(&self) {
         self.report.lock().look(&self.relay.metrics);
     }
@@ -116,7 +124,8 @@ async fn serve_all(
         slot.inspect_err(|why| relay.metrics.turned_away.of(*why).add(1))
     };
     accept(listener, stop, enter, |stream, peer, (slot, alive)| {
-        serve(stream, web.clone(), ConnectionContext { _alive: alive, slot: Arc::new(slot), peer })
+        let (slot, local) = (Arc::new(slot), stream.local_addr().ok());
+        serve(stream, web.clone(), ConnectionContext { _alive: alive, slot, peer, local })
     })
     .await;
 }

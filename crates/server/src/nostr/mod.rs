@@ -45,6 +45,7 @@ mod prometheus;
 mod readers;
 mod report;
 mod session;
+mod vanish;
 mod web;
 
 /// Kinds that are private unless the configuration says otherwise: direct messages (NIP-04), gift

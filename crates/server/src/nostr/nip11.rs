@@ -8,9 +8,12 @@ use super::RelayInfo;
 use super::policy::EventPolicy;
 
 /// NIPs that are offered, whatever the configuration.
-const NIPS: [u16; 12] = [1, 9, 11, 13, 40, 42, 45, 62, 65, 67, 70, 91];
+const NIPS: [u16; 11] = [1, 9, 11, 13, 40, 42, 45, 65, 67, 70, 91];
 /// NIPs that are offered if a kind is private, by kind.
 const PRIVATE_NIPS: [(u32, &[u16]); 2] = [(4, &[4]), (1059, &[17, 59])];
+
+/// The NIP of requests to vanish, which is offered if the relay knows the URL that they name.
+const VANISH: u16 = 62;
 
 /// The NIP of comparisons, which is offered if a connection may have one.
 const COMPARISONS: u16 = 77;
@@ -18,11 +21,17 @@ const COMPARISONS: u16 = 77;
 /// The NIP of searches, which is offered if texts are searched.
 const SEARCH: u16 = 50;
 
-pub(crate) fn nips(limits: &Limits, private_kinds: &[u32], searches: bool) -> Vec<u16> {
+pub(crate) fn nips(
+    info: &RelayInfo,
+    limits: &Limits,
+    private_kinds: &[u32],
+    searches: bool,
+) -> Vec<u16> {
     let kept = PRIVATE_NIPS.iter().filter(|(kind, _)| private_kinds.contains(kind));
     let mut nips: Vec<u16> = kept.flat_map(|(_, nips)| *nips).chain(&NIPS).copied().collect();
     nips.extend((limits.negentropy_per_connection_max > 0).then_some(COMPARISONS));
     nips.extend(searches.then_some(SEARCH));
+    nips.extend(info.url.is_some().then_some(VANISH));
     nips.sort_unstable();
     nips
 }
@@ -51,7 +60,7 @@ pub(crate) fn document(
             put(name, json!(value));
         }
     }
-    put("supported_nips", json!(nips(limits, private_kinds, searches)));
+    put("supported_nips", json!(nips(info, limits, private_kinds, searches)));
     put("software", json!(env!("CARGO_PKG_NAME").trim_end_matches("-server")));
     put("version", json!(env!("CARGO_PKG_VERSION")));
     let mut limitation = json!({
@@ -96,7 +105,8 @@ mod tests {
     #[test]
     fn the_document_follows_the_limits() {
         let limits = Limits { limit_max: 77, ..Limits::default() };
-        let info = RelayInfo { name: "<b>{url}".into(), ..RelayInfo::default() };
+        let url = Some("wss://relay.example".into());
+        let info = RelayInfo { name: "<b>{url}".into(), url, ..RelayInfo::default() };
         let document = document(&info, &limits, &EventPolicy::default(), &[4], true);
         let document: Value = serde_json::from_str(&document).unwrap();
         assert_eq!(document["limitation"]["max_limit"], 77);
@@ -107,7 +117,7 @@ mod tests {
             json!([1, 4, 9, 11, 13, 40, 42, 45, 50, 62, 65, 67, 70, 77, 91])
         );
         let without = Limits { negentropy_per_connection_max: 0, ..limits };
-        let nips = nips(&without, &[4], false);
-        assert!(!nips.contains(&COMPARISONS) && !nips.contains(&SEARCH));
+        let nips = nips(&RelayInfo::default(), &without, &[4], false);
+        assert!(![COMPARISONS, SEARCH, VANISH].iter().any(|nip| nips.contains(nip)));
     }
 }

@@ -13,7 +13,7 @@ use super::listen::RelayDoor;
 use super::metrics::RelayMetrics;
 use super::outboxes::Outboxes;
 use super::readers::Readers;
-use super::{Relay, RelayService, auth, outbox};
+use super::{Relay, RelayService, auth, outbox, vanish};
 use crate::ServeError;
 use crate::door::{Host, OpenFuture, OpenNetwork, ServableNetwork};
 use crate::rate::RateLimiter;
@@ -73,12 +73,10 @@ impl RelayService {
         let threads = |wanted: usize| if wanted == 0 { cores } else { wanted };
         let identity = config.identity;
         identity.listens_on(addr);
-        if !identity.current().knows_url() && !addr.ip().is_loopback() {
-            tracing::warn!(
-                "no [info] url is set: requests to vanish that name this relay are not understood, \
-                 and AUTH trusts the name in the client's request"
-            );
+        if !identity.current().knows_url() {
+            tracing::warn!("{}", auth::NO_URL);
         }
+        vanish::start(&identity, &shelf);
         let auth = auth::AuthState::new(identity.clone()).map_err(ServeError::Random)?;
         let (settings, rates) =
             (Arc::clone(&host.settings), RateLimiter::new(Arc::clone(&host.settings)));

@@ -1,5 +1,7 @@
 //! What may be published here, as the operator configures it: lists of keys, kinds and words, and
-//! the proof of work that an event must show (NIP-13). An empty list has no effect.
+//! the proof of work that an event must show (NIP-13). A list of what is allowed that has no entry
+//! allows nothing. Requests about a person's own data do not meet the policy
+//! ([`OwnUrls::are_asked_by`](hark_networks::nostr::admit::OwnUrls::are_asked_by)).
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -10,6 +12,7 @@ use arc_swap::ArcSwap;
 use hark_codec::hex;
 use hark_codec::nostr::Event;
 use hark_codec::record::Key;
+use hark_networks::nostr::admit::is_wrap;
 
 /// The policy in force. It can be replaced while the relay runs.
 pub type SharedPolicy = Arc<ArcSwap<EventPolicy>>;
@@ -20,15 +23,17 @@ pub fn shared(policy: EventPolicy) -> SharedPolicy {
 }
 
 /// Kinds that those who may publish receive from any key, unless the configuration says otherwise:
-/// gift wraps (NIP-59), zap receipts (NIP-57), and requests and answers of wallets (NIP-47). They
-/// are signed by keys that nobody can list.
-pub const ADDRESSED_KINDS: [u16; 4] = [1059, 9735, 23_194, 23_195];
+/// gift wraps and ephemeral ones (NIP-59), zap receipts (NIP-57), requests, answers and
+/// notifications of wallets (NIP-47), and messages of remote signers (NIP-46). They are signed by
+/// keys that nobody can list.
+pub const ADDRESSED_KINDS: [u16; 8] = [1059, 9735, 21_059, 23_194, 23_195, 23_196, 23_197, 24_133];
 
-/// What is allowed and what is denied. A key, kind or word on both lists is denied.
+/// What is allowed and what is denied. A key, kind or word on both lists is denied. A list of what
+/// is allowed is `None` if all is.
 #[derive(Clone, Debug, Default)]
 pub struct EventPolicy {
-    /// Only events of these keys are accepted, and those of the next two lists. All are if empty.
-    pub allow_keys: HashSet<Key>,
+    /// Only events of these keys are accepted, and those of the next two lists.
+    pub allow_keys: Option<HashSet<Key>>,
     /// Events of these kinds are accepted from any key if a `p` tag names one of `allow_keys`.
     pub addressed_kinds: Vec<RangeInclusive<u16>>,
     /// Events of these kinds are accepted from any key.
@@ -36,23 +41,42 @@ pub struct EventPolicy {
     /// Events of these keys are refused.
     pub deny_keys: HashSet<Key>,
     /// Only events of these kinds are accepted.
-    pub allow_kinds: Vec<RangeInclusive<u16>>,
+    pub allow_kinds: Option<Vec<RangeInclusive<u16>>>,
     /// Events of these kinds are refused.
     pub deny_kinds: Vec<RangeInclusive<u16>>,
     /// Only events with one of these words are accepted.
-    pub allow_words: WordList,
+    pub allow_words: Option<WordList>,
     /// Events with one of these words are refused.
     pub deny_words: WordList,
-    /// Leading zero bits that an event's id must have, and that its nonce tag must commit to.
+    /// Leading zero bits that an event's id must have.
     pub pow_bits_min: u8,
+    /// Gift wraps are accepted only on a connection that has authenticated a key, whichever it is.
+    pub wraps_need_auth: bool,
 }
 
 impl EventPolicy {
     /// Whether an ordinary event may be refused: NIP-11's `restricted_writes`.
     pub(crate) fn restricts_writes(&self) -> bool {
         let Self { allow_keys, allow_kinds, allow_words, pow_bits_min, .. } = self;
-        let listed = !(allow_keys.is_empty() && allow_kinds.is_empty() && allow_words.is_empty());
+        let listed = allow_keys.is_some() || allow_kinds.is_some() || allow_words.is_some();
         listed || *pow_bits_min > 0
+    }
+
+    /// The lists of what is allowed that have no entry, by their settings' names: nothing is
+    /// accepted while there is one.
+    pub fn empty_lists(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let lists = [
+            ("allow_keys", self.allow_keys.as_ref().is_some_and(HashSet::is_empty)),
+            ("allow_kinds", self.allow_kinds.as_ref().is_some_and(Vec::is_empty)),
+            ("allow_words", self.allow_words.as_ref().is_some_and(WordList::is_empty)),
+        ];
+        lists.into_iter().filter_map(|(name, is_empty)| is_empty.then_some(name))
+    }
+
+    /// Why an event is refused on a connection without an authenticated key, if for that alone.
+    pub(crate) fn auth_refusal(&self, event: &Event<'_>) -> Option<String> {
+        (self.wraps_need_auth && is_wrap(event.kind()))
+            .then(|| "auth-required: gift wraps are taken from those who authenticate".into())
     }
 
     /// Why an event is refused. None if the policy allows it.
@@ -62,41 +86,30 @@ impl EventPolicy {
         if self.deny_keys.contains(key) {
             return Some("blocked: this relay does not take events of this key".into());
         }
-        let is_allowed = || {
-            self.allow_keys.is_empty()
-                || self.allow_keys.contains(key)
-                || on(&self.open_kinds)
-                || on(&self.addressed_kinds) && self.is_addressed(event)
-        };
-        if !is_allowed() {
+        if let Some(keys) = &self.allow_keys
+            && !keys.contains(key)
+            && !on(&self.open_kinds)
+            && !(on(&self.addressed_kinds) && is_addressed(event, keys))
+        {
             return Some("blocked: this relay takes events of certain keys only".into());
         }
-        if on(&self.deny_kinds) || !self.allow_kinds.is_empty() && !on(&self.allow_kinds) {
+        if on(&self.deny_kinds) || self.allow_kinds.as_deref().is_some_and(|kinds| !on(kinds)) {
             return Some(format!("blocked: this relay does not take events of kind {kind}"));
         }
         if let Some(reason) = self.work_missing(event) {
             return Some(reason);
         }
-        if self.deny_words.is_empty() && self.allow_words.is_empty() {
+        if self.deny_words.is_empty() && self.allow_words.is_none() {
             return None;
         }
         let text = text(event);
         if self.deny_words.are_in(&text) {
             return Some("blocked: the event has a word that this relay does not take".into());
         }
-        if !self.allow_words.is_empty() && !self.allow_words.are_in(&text) {
+        if self.allow_words.as_ref().is_some_and(|words| !words.are_in(&text)) {
             return Some("blocked: the event has none of the words that this relay is for".into());
         }
         None
-    }
-
-    /// Whether a `p` tag of the event names an allowed key.
-    fn is_addressed(&self, event: &Event<'_>) -> bool {
-        event
-            .tags()
-            .filter(|tag| tag.name() == "p")
-            .filter_map(|tag| hex::decode_32(tag.value()?.as_bytes()))
-            .any(|key| self.allow_keys.contains(&key))
     }
 
     fn work_missing(&self, event: &Event<'_>) -> Option<String> {
@@ -108,17 +121,31 @@ impl EventPolicy {
         if done < wanted {
             return Some(format!("pow: difficulty {done} is less than {wanted}"));
         }
-        // Without the commitment, events mined for less work would pass by luck (NIP-13).
+        // An event that was mined for less work passes by luck, unless its nonce tag says for how
+        // much it was mined. The tag need not say so (NIP-13).
         let nonce = event.tags().find(|tag| tag.name() == "nonce");
-        let aim: Option<u32> = nonce.and_then(|tag| tag.get(2)).and_then(|aim| aim.parse().ok());
-        aim.is_none_or(|aim| aim < wanted)
-            .then(|| format!("pow: the nonce tag must commit to a difficulty of {wanted} or more"))
+        let aim: u32 = nonce?.get(2)?.parse().ok()?;
+        (aim < wanted).then(|| format!("pow: the nonce tag commits to {aim}, less than {wanted}"))
     }
+}
+
+/// Whether a `p` tag of the event names one of these keys.
+fn is_addressed(event: &Event<'_>, keys: &HashSet<Key>) -> bool {
+    event
+        .tags()
+        .filter(|tag| tag.name() == "p")
+        .filter_map(|tag| hex::decode_32(tag.value()?.as_bytes()))
+        .any(|key| keys.contains(&key))
 }
 
 fn leading_zero_bits(id: &[u8; 32]) -> u32 {
     let zeros = id.iter().take_while(|byte| **byte == 0).count();
     zeros as u32 * 8 + id.get(zeros).map_or(0, |byte| byte.leading_zeros())
+}
+
+/// What an operator has to know of a list of what is allowed that has no entry.
+pub fn nothing_allowed(name: &str) -> String {
+    format!("[policy] {name} has no entry, so nothing is accepted; [\"*\"] would accept all")
 }
 
 /// The text that is searched for words: the content and the value of each tag, in lower case.

@@ -1,7 +1,7 @@
 //! The answers to HTTP requests: an upgrade becomes a session, a program gets the NIP-11 document,
 //! a person gets a page.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Once};
 
 use axum::body::Body;
@@ -46,6 +46,8 @@ pub(crate) struct ConnectionContext {
     pub(crate) slot: Arc<CountedConnection>,
     /// The address of the other end of the TCP connection.
     pub(crate) peer: IpAddr,
+    /// The address of this end.
+    pub(crate) local: Option<SocketAddr>,
 }
 
 /// An open connection, counted.
@@ -280,8 +282,8 @@ fn upgrade(web: WebState, context: ConnectionContext, request: Request) -> Respo
     let Some((handshake, answer)) = handshake else {
         return (StatusCode::BAD_REQUEST, "this is no WebSocket handshake\n").into_response();
     };
-    let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
-    let caller = web.relay.auth.caller(host);
+    let is_direct = !Proxies::HEADERS.iter().any(|header| parts.headers.contains_key(*header));
+    let caller = web.relay.auth.caller(context.local.filter(|_| is_direct));
     let rated = RatedConnection::new(&web.relay.rates, web.relay.connections.number(), address);
     let account = match address {
         Some(client) if web.relay.connections.is_proxy(context.peer) => {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::kit::{NOW_S, Relay, event, note, pubkey};
+use crate::kit::{Client, NOW_S, Relay, event, note, pubkey};
 
 fn plain(accepted: bool, reason: &str) -> (bool, String) {
     (accepted, reason.to_owned())
@@ -69,6 +69,79 @@ async fn a_connection_may_prove_several_keys_up_to_the_bound() {
     let mut third = protected(1);
     third["id"] = json!("00".repeat(32));
     assert!(other.publish(&third).await.1.starts_with("auth-required: "));
+    relay.stop().await;
+}
+
+/// Another relay connects under its own name, gives Hark's challenge to its user, and passes on the
+/// answer, which names that other relay.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_relay_reads_nothing_with_an_answer_that_was_meant_for_it() {
+    for url in [None, Some("wss://here.example")] {
+        let relay =
+            Relay::start(|config| config.info(|info| info.url = url.map(str::to_owned))).await;
+        let wrap = event(2, NOW_S, 1059, &[&["p", &pubkey(1)]], "secret");
+        relay.client().await.keep(&wrap).await;
+        let evil = ["wss://evil.example", "wss://evil.example/", "ws://evil.example:80/x"];
+        for headers in [
+            &[("Host", "evil.example")][..],
+            &[("Host", "evil.example"), ("X-Forwarded-For", "192.0.2.1")],
+            &[("Host", "evil.example:80"), ("X-Forwarded-Host", "evil.example")],
+            &[("Host", "here.example"), ("Forwarded", "host=evil.example;proto=https")],
+        ] {
+            let mut client = Client::with_headers(&relay.url, NOW_S, headers).await;
+            for name in evil {
+                let tags: [&[&str]; 2] = [&["relay", name], &["challenge", &client.challenge]];
+                let answer = event(1, NOW_S, 22_242, &tags, "");
+                let (accepted, said) = client.auth_with(&answer).await;
+                assert!(!accepted && said.starts_with("invalid: relay "), "{name}: {said}");
+            }
+            client.say(json!(["REQ", "s", {"kinds": [1059]}])).await;
+            let closed = client.receive().await;
+            assert_eq!((&closed[0], &closed[1]), (&json!("CLOSED"), &json!("s")), "{closed}");
+        }
+        // Its user reads under the name that the operator has set, or by this server's address.
+        let mut client = relay.client().await;
+        let name = url.unwrap_or(&relay.url);
+        let tags: [&[&str]; 2] = [&["relay", name], &["challenge", &client.challenge]];
+        assert_eq!(client.auth_with(&event(1, NOW_S, 22_242, &tags, "")).await, plain(true, ""));
+        assert_eq!(client.look(&[json!({"kinds": [1059]})]).await, [wrap]);
+        relay.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_missed_the_challenge_gets_it_with_the_first_demand_and_once() {
+    let relay = Relay::start(|_| {}).await;
+    let protected = event(1, NOW_S, 1, &[&["-"]], "");
+    let mut client = relay.client().await;
+    assert!(client.publish(&note(1, NOW_S, "open")).await.0 && client.challenged_again == 0);
+    for _ in 0..2 {
+        assert!(client.publish(&protected).await.1.starts_with("auth-required: "));
+        assert_eq!(client.challenged_again, 1);
+    }
+    let mut client = relay.client().await;
+    client.say(json!(["REQ", "s", {"kinds": [4]}])).await;
+    assert_eq!(client.receive().await[0], "CLOSED");
+    assert_eq!(client.challenged_again, 1);
+    client.auth(1).await;
+    relay.stop().await;
+}
+
+/// A protected event that is stored is refused to strangers as if it were new.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_its_author_learns_that_a_protected_event_is_stored() {
+    let relay = Relay::start(|_| {}).await;
+    let protected = event(1, NOW_S, 1, &[&["-"]], "mine");
+    let (mut author, mut other) = (relay.client().await, relay.client().await);
+    author.auth(1).await;
+    author.keep(&protected).await;
+    let refusal = "event is protected; only its author may publish it";
+    let said = other.publish(&protected).await;
+    assert_eq!(said, plain(false, &format!("auth-required: {refusal}")));
+    other.auth(2).await;
+    let said = other.publish(&protected).await;
+    assert_eq!(said, plain(false, &format!("restricted: {refusal}")));
+    assert_eq!(author.publish(&protected).await, plain(true, "duplicate: already have this event"));
     relay.stop().await;
 }
 

@@ -9,6 +9,8 @@ use hark_codec::nostr::EventDraft;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::http::HeaderName;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
@@ -22,13 +24,31 @@ pub(crate) struct Client {
     now_s: u64,
     /// The relay's challenge, which an AUTH must sign.
     pub(crate) challenge: String,
+    /// How often the relay has sent the challenge again.
+    pub(crate) challenged_again: usize,
 }
 
 impl Client {
     /// Connects, and receives the relay's challenge.
     pub(crate) async fn connect(url: &str, now_s: u64) -> Self {
-        let (socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
-        let mut client = Self { socket, url: url.to_owned(), now_s, challenge: String::new() };
+        Self::with_headers(url, now_s, &[]).await
+    }
+
+    /// Does the same with headers of its own in the request.
+    pub(crate) async fn with_headers(url: &str, now_s: u64, headers: &[(&str, &str)]) -> Self {
+        let mut request = url.into_client_request().unwrap();
+        for (name, value) in headers {
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            request.headers_mut().insert(name, value.parse().unwrap());
+        }
+        let (socket, _) = tokio_tungstenite::connect_async(request).await.unwrap();
+        let mut client = Self {
+            socket,
+            url: url.to_owned(),
+            now_s,
+            challenge: String::new(),
+            challenged_again: 0,
+        };
         let greeting = client.receive().await;
         assert_eq!(greeting[0], "AUTH", "{greeting}");
         client.challenge.push_str(greeting[1].as_str().unwrap());
@@ -55,7 +75,14 @@ impl Client {
         loop {
             let next = tokio::time::timeout(PATIENCE, self.socket.next()).await;
             match next.expect("it says something").unwrap().unwrap() {
-                Message::Text(text) => return serde_json::from_str(&text).unwrap(),
+                Message::Text(text) => {
+                    let message: Value = serde_json::from_str(&text).unwrap();
+                    if message[0] != "AUTH" || self.challenge.is_empty() {
+                        return message;
+                    }
+                    assert_eq!(message[1], self.challenge.as_str());
+                    self.challenged_again += 1;
+                }
                 Message::Ping(_) | Message::Pong(_) => {}
                 other => panic!("received {other:?}"),
             }

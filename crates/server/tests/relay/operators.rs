@@ -95,7 +95,8 @@ pub(crate) async fn scrape(relay: &Relay) -> BTreeMap<String, f64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_say_what_was_done() {
     let relay = Relay::start(|_| {}).await;
-    assert_eq!(http(&relay.url, "/healthz", "").await, (200, "ok\n".into()));
+    let (status, health) = http(&relay.url, "/healthz", "").await;
+    assert!(status == 200 && health.starts_with("ok\n"), "{health}");
     let mut client = relay.client().await;
     assert!(client.publish(&note(1, NOW_S, "a")).await.0);
     assert!(client.publish(&note(1, NOW_S, "a")).await.0);
@@ -166,7 +167,8 @@ async fn metrics_can_have_an_address_of_their_own() {
     assert_eq!(http(&relay.url, "/metrics", "").await.0, 404);
     assert_eq!(http(&relay.url, "/healthz", "").await.0, 200);
     let own = format!("ws://{}", relay.metrics.unwrap());
-    assert_eq!(http(&own, "/healthz", "").await, (200, "ok\n".into()));
+    let (status, health) = http(&own, "/healthz", "").await;
+    assert!(status == 200 && health.starts_with("ok\n"), "{health}");
     let (status, page) = http(&own, "/metrics", "").await;
     assert!(status == 200 && samples(&page)["hark_store_writing"] > 0.0, "{page}");
     assert_eq!(http(&own, "/", "").await.0, 404);

@@ -1,5 +1,14 @@
 //! The answers to EVENT: OK's verdict and reason.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use hark_archive::store::memory::MemoryStore;
+use hark_archive::{Store, Write};
+use hark_networks::nostr::Nostr;
+use hark_networks::nostr::rules::NostrRules;
+use hark_networks::{Network as _, ReadOptions};
+use hark_server::nostr::{self, RelayInfo, SharedIdentity};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -79,7 +88,11 @@ async fn replaced_deleted_and_vanished_events_are_refused_as_the_nips_say() {
     assert_eq!(client.publish(&note_a).await.1, "");
     let here = event(2, 400, 62, &[&["relay", "WSS://here.example"]], "bye");
     assert_eq!(client.publish(&here).await.1, "");
-    assert!(client.ask("s", &[json!({"authors": [pubkey(2)], "kinds": [1]})]).await.is_empty());
+    // Nothing else of the author is left, and the request to another relay does not come back.
+    assert_eq!(client.look(&[json!({"authors": [pubkey(2)]})]).await, std::slice::from_ref(&here));
+    let already = plain(true, "duplicate: its author has asked to vanish already");
+    assert_eq!(client.publish(&elsewhere).await, already);
+    assert_eq!(client.look(&[json!({"authors": [pubkey(2)]})]).await, std::slice::from_ref(&here));
     assert_eq!(client.publish(&note_b).await, plain(false, "blocked: its author asked to vanish"));
     // No deletion undoes a request to vanish, whether it comes before or after.
     let sorry = event(2, 500, 5, &[&["e", here["id"].as_str().unwrap()], &["k", "62"]], "");
@@ -89,9 +102,74 @@ async fn replaced_deleted_and_vanished_events_are_refused_as_the_nips_say() {
     let before = event(2, 700, 5, &[&["e", again["id"].as_str().unwrap()]], "");
     assert_eq!(client.publish(&before).await.1, "");
     assert_eq!(client.publish(&again).await, plain(true, ""));
+    assert_eq!(client.count(&[json!({"authors": [pubkey(2)], "kinds": [62]})]).await, 1);
     let nowhere = event(2, 800, 62, &[], "");
     let reason = "invalid: request to vanish names no relay";
     assert_eq!(client.publish(&nowhere).await, plain(false, reason));
+    relay.stop().await;
+}
+
+/// Without a URL of its own the relay does not know whether it is meant.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_to_vanish_is_not_taken_by_who_cannot_tell_whom_it_names() {
+    for (url, is_known) in [(None, false), (Some("wss://here.example"), true)] {
+        let relay =
+            Relay::start(|config| config.info(|info| info.url = url.map(str::to_owned))).await;
+        let mut client = relay.client().await;
+        client.keep(&note(1, 100, "mine")).await;
+        let request = |relay: &str| event(1, 200, 62, &[&["relay", relay]], relay);
+        for (relay, is_us) in [("wss://there.example", false), ("wss://here.example", true)] {
+            let (accepted, reason) = client.publish(&request(relay)).await;
+            assert!(accepted == is_known && reason.starts_with("error: ") != is_known, "{reason}");
+            let left = u64::from(!(is_known && is_us));
+            assert_eq!(client.count(&[json!({"kinds": [1]})]).await, left, "{relay}");
+        }
+        let (_, document) =
+            crate::kit::http(&relay.url, "/", "Accept: application/nostr+json").await;
+        let document: Value = serde_json::from_str(&document).unwrap();
+        let nips = document["supported_nips"].as_array().unwrap();
+        assert_eq!(nips.contains(&json!(62)), is_known, "{nips:?}");
+        // All relays means this one, too.
+        client.keep(&event(1, 300, 62, &[&["relay", "ALL_RELAYS"]], "")).await;
+        assert_eq!(client.count(&[json!({})]).await, 1);
+        let (_, health) = crate::kit::http(&relay.url, "/healthz", "").await;
+        assert_eq!(health.contains("[info] url is not set"), !is_known, "{health}");
+        relay.stop().await;
+    }
+}
+
+/// The request came by an import, or from another relay, while no URL was set.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_to_vanish_that_was_kept_is_carried_out_once_the_relay_knows_its_url() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(NostrRules));
+    let mine = [note(1, 100, "mine"), event(9, 90, 1059, &[&["p", &pubkey(1)]], "to me")];
+    let request = event(1, 200, 62, &[&["relay", "wss://here.example/"]], "");
+    let elsewhere = event(1, 150, 62, &[&["relay", "wss://there.example"]], "");
+    let stays = [note(1, 201, "later"), note(2, 100, "another's")];
+    let options = ReadOptions { record_bytes_max: 1 << 20, ..ReadOptions::default() };
+    let mut reader = Nostr.lines().reader(&options);
+    for event in mine.iter().chain([&request, &elsewhere]).chain(&stays) {
+        let mut record = Vec::new();
+        reader.read(event.to_string().as_bytes(), &|_| false, &mut record).unwrap();
+        store.commit(&[Write::Put(record.into())]).unwrap();
+    }
+    let mut identity = SharedIdentity::default();
+    let relay =
+        Relay::on(Arc::clone(&store), |config| identity = config.relay.identity.clone()).await;
+    let mut client = relay.client().await;
+    assert_eq!(client.count(&[json!({"kinds": [1, 62]})]).await, 5);
+    let url = Some("wss://here.example".to_owned());
+    identity.set(RelayInfo { url, ..RelayInfo::default() }, nostr::PRIVATE_KINDS.to_vec());
+    while store.stats().records > 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for gone in &mine {
+        let (accepted, reason) = client.publish(gone).await;
+        assert!(!accepted && reason == "blocked: its author asked to vanish", "{reason}");
+    }
+    let left = client.look(&[json!({})]).await;
+    assert!(left.len() == 3 && left.contains(&request), "{left:?}");
+    assert!(stays.iter().all(|event| left.contains(event)), "{left:?}");
     relay.stop().await;
 }
 

@@ -1,0 +1,105 @@
+//! Requests to vanish that were kept before the relay knew the URL that they name: by an import, from
+//! another relay, or from a client of an earlier version. Once the URL is known they are carried out.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Weak};
+
+use hark_archive::effects::Effects;
+use hark_archive::store::commit_whole;
+use hark_archive::{Outcome, Query, Record, SearchError, SearchProgress, Write};
+use hark_codec::nostr::{Event, EventArena, EventEncoder};
+use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
+use hark_networks::nostr::rules::{VANISH, VANISH_KIND};
+
+use super::identity::SharedIdentity;
+use crate::shelf::Shelf;
+
+/// Carries out the requests that name this relay, now and whenever its URLs change, until the shelf
+/// is closed.
+pub(super) async fn follow(identity: SharedIdentity, shelf: Weak<Shelf>) {
+    loop {
+        let changed = identity.changed();
+        let urls = {
+            let current = identity.current();
+            current.knows_url().then(|| current.hosts.clone())
+        };
+        let Some(open) = shelf.upgrade() else { return };
+        // It reads and writes the archive.
+        let judged = urls.map(|urls| tokio::task::spawn_blocking(move || judge(&open, &urls)));
+        if let Some(judged) = judged
+            && let Ok(Err(error)) = judged.await
+        {
+            tracing::error!(%error, "earlier requests to vanish could not be carried out");
+        }
+        changed.await;
+    }
+}
+
+/// Carries out the stored requests that name one of these URLs and have not been carried out.
+fn judge(shelf: &Shelf, urls: &OwnUrls) -> Result<(), String> {
+    let requests = requests(shelf, urls).map_err(|error| error.to_string())?;
+    for request in requests {
+        carry_out(shelf, &request)?;
+    }
+    Ok(())
+}
+
+/// Returns the records of these requests, as they are stored if the relay knows its URL.
+fn requests(shelf: &Shelf, urls: &OwnUrls) -> Result<Vec<Vec<u8>>, SearchError> {
+    let query = Query { kinds: Some(vec![VANISH_KIND]), ..Query::default() };
+    let mut search = shelf.store().search(&query)?;
+    let (mut arena, mut encoder) = (EventArena::new(), EventEncoder::default());
+    let mut requests = Vec::new();
+    while search.slice(u64::MAX, &mut |record| {
+        let is_done = record.labels().any(|(name, _)| name == VANISH);
+        if let Ok(event) = Event::parse(record.wire(), &mut arena)
+            && !is_done
+            && urls.are_asked_by(&event)
+        {
+            let mut request = Vec::new();
+            encoder.encode(&event, PrivateLabels::of(&event, urls).labels(), &mut request);
+            requests.push(request);
+        }
+        ControlFlow::Continue(())
+    })? == SearchProgress::Paused
+    {}
+    Ok(requests)
+}
+
+/// Deletes what a request deletes, and stores the request anew, as one that has been carried out.
+fn carry_out(shelf: &Shelf, request: &[u8]) -> Result<(), String> {
+    let record = Record::new(request).map_err(|error| error.to_string())?;
+    let mut effects = Effects::default();
+    shelf.network().rules().effects(&record, &mut effects);
+    // The request itself stays until the last step, so that a crash loses nothing.
+    for query in effects.erases.drain(..) {
+        let not_kinds = [&query.not_kinds[..], &[VANISH_KIND]].concat();
+        let all = Write::Erase(Box::new(Query { not_kinds, ..query }));
+        shelf.writer().write(all).map_err(|error| error.to_string())?;
+    }
+    let this = Query { ids: Some(vec![*record.id()]), ..Query::default() };
+    let writes = [Write::Erase(Box::new(this)), Write::Put(request.into())];
+    let (done, outcome) = std::sync::mpsc::sync_channel(1);
+    let between = shelf.writer().between(Box::new(move |target| {
+        let committed = commit_whole(&writes, &target.commit);
+        // Fails if nobody waits any more.
+        let _ = done.send(committed.map(|done| done.outcomes.last().copied()));
+    }));
+    drop(between);
+    let words = match outcome.recv() {
+        Ok(Ok(Some(Outcome::Stored { .. }))) => {
+            tracing::info!("a request to vanish was carried out that was kept before [info] url");
+            return Ok(());
+        }
+        // A newer request of the same author has been carried out.
+        Ok(Ok(_)) => return Ok(()),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "the writer is busy or has stopped; the next start tries again".to_owned(),
+    };
+    Err(words)
+}
+
+/// Starts [`follow`] on the runtime of the sessions.
+pub(super) fn start(identity: &SharedIdentity, shelf: &Arc<Shelf>) {
+    tokio::spawn(follow(identity.clone(), Arc::downgrade(shelf)));
+}
