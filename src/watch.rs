@@ -1,20 +1,16 @@
 //! A running server's settings, read again when their files change, on SIGHUP and for
 //! `hark reload`. An invalid configuration changes nothing, and the log says why.
 
-use std::time::Duration;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use hark_server::{ReloadHandle, Settings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{self, Config, FileState, setups};
+use crate::config::{self, Config, FileState, FileWatch, LOOK_EVERY, setups};
 use crate::location::space_bounds;
 use crate::log::ServerLog;
 use crate::notify;
-
-/// How often the files are checked. A changed file is read once it has not changed again for this
-/// long, so that no half-written file is read.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Watches one configuration.
 pub(crate) struct ConfigWatch {
@@ -42,56 +38,80 @@ impl ConfigWatch {
 
     /// Watches the files, SIGHUP and requests. Never ends.
     pub(crate) async fn run(mut self) {
-        let mut read = self.config.files.clone();
-        let mut seen = read.clone();
+        let mut files = FileWatch::new(self.config.files.clone());
+        let mut requests = Vec::new();
         loop {
-            let mut request = None;
-            let asked = tokio::select! {
+            let is_asked = tokio::select! {
                 _ = self.hangup.recv() => true,
-                asked = self.server.request() => {
-                    request = Some(asked);
+                request = self.server.request() => {
+                    requests.push(request);
                     true
                 }
                 () = tokio::time::sleep(LOOK_EVERY) => false,
             };
-            let now: Vec<FileState> = read.iter().map(FileState::again).collect();
-            if !asked && (now == read || now != seen) {
-                seen = now;
-                continue;
+            if is_asked {
+                files.ask(Instant::now());
             }
-            notify::reloading();
-            let result = self.read_again();
+            let result = if files.is_due(Instant::now()) {
+                notify::reloading();
+                let result = self.read_again(&files);
+                notify::reloaded();
+                result
+            } else {
+                None
+            };
+            let result = result.or_else(|| files.gives_up(Instant::now()).then(still_written));
+            let Some(result) = result else { continue };
             self.server.report(result.as_ref().err().map(|refused| refused.reason.clone()));
             // A refused configuration is not read again until one of its files changes.
-            read = match &result {
-                Ok(_) => self.config.files.clone(),
-                Err(refused) => refused.files.clone().unwrap_or(now),
-            };
-            seen.clone_from(&read);
-            notify::reloaded();
-            if let Some(request) = request {
-                request.answer(result.map_err(|refused| refused.reason));
+            match &result {
+                Ok(_) => files.was_read(self.config.files.clone()),
+                Err(refused) => {
+                    if let Some(read) = refused.files.clone() {
+                        files.was_read(read);
+                    }
+                }
+            }
+            for request in requests.drain(..) {
+                let result = result.as_ref().map(String::clone);
+                request.answer(result.map_err(|refused| refused.reason.clone()));
             }
         }
     }
 
-    /// Reads the configuration again and applies it. Returns what has changed, a line each.
-    fn read_again(&mut self) -> Result<String, RefusedConfig> {
-        let config = Config::load(self.config.file.as_deref()).map_err(|faults| {
-            let reason = faults.list();
-            let refused = RefusedConfig { reason, files: Some(faults.files.clone()) };
-            refused.logged(faults.lines())
-        })?;
+    /// Reads the configuration again and applies it, unless it may still be being written. Returns
+    /// what has changed, a line each.
+    fn read_again(&mut self, files: &FileWatch) -> Option<Result<String, RefusedConfig>> {
+        let config = match Config::load(self.config.file.as_deref()) {
+            Ok(config) => config,
+            Err(faults) => {
+                let reason = faults.list();
+                let refused = RefusedConfig { reason, files: Some(faults.files.clone()) };
+                return Some(Err(refused.logged(faults.lines())));
+            }
+        };
+        if files.must_wait(&config, &self.config, Instant::now()) {
+            return None;
+        }
+        Some(self.apply(config))
+    }
+
+    /// Puts a configuration in force. Returns what has changed, a line each.
+    fn apply(&mut self, config: Config) -> Result<String, RefusedConfig> {
+        let refused = |reason: String| {
+            let faults = [reason.clone()];
+            RefusedConfig { reason, files: Some(config.files.clone()) }.logged(&faults)
+        };
+        if let Some(reason) = config.lost(&self.config) {
+            return Err(refused(reason));
+        }
         let settings = Settings {
             limits: config.limits.clone(),
             addresses: config.addresses.clone(),
             slow_question: config.log.slow_question(),
             mirror_stuck_after: config.mirror.stuck_after(),
         };
-        self.server.set(settings).map_err(|reason| {
-            let faults = [reason.clone()];
-            RefusedConfig { reason, files: None }.logged(&faults)
-        })?;
+        self.server.set(settings).map_err(refused)?;
         self.log.change(&config.log);
         for setup in setups() {
             let retention = (setup.shelf)(&config).retention;
@@ -120,9 +140,15 @@ impl ConfigWatch {
 /// A configuration that was refused.
 struct RefusedConfig {
     reason: String,
-    /// The files that it names, as they were when it was read. `None` if these are the same as
-    /// before.
+    /// The files that it names, as they were when it was read. `None` if they were not read.
     files: Option<Vec<FileState>>,
+}
+
+/// The answer to who asked while the files still changed.
+fn still_written() -> Result<String, RefusedConfig> {
+    let reason = "its files are still being written; they are read once they are whole".to_owned();
+    let faults = [reason.clone()];
+    Err(RefusedConfig { reason, files: None }.logged(&faults))
 }
 
 impl RefusedConfig {

@@ -11,6 +11,7 @@ mod mail_keys;
 mod networks;
 mod nostr;
 mod policy;
+mod reread;
 mod search;
 mod settings;
 mod sizes;
@@ -21,7 +22,7 @@ mod whisper;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use hark_archive::limits::Limits;
 use hark_archive::retention::RetentionPolicy;
@@ -34,6 +35,7 @@ pub use networks::{
     NETWORKS, NetworkService, NetworkSetup, ReloadCallback, ShelfConfig, StoreFacts,
 };
 pub(crate) use networks::{serve_these, setup, setups};
+pub(crate) use reread::{FileState, FileWatch, LOOK_EVERY};
 pub(crate) use settings::listen_address;
 use waku::WakuSettings;
 use whisper::WhisperSettings;
@@ -63,6 +65,8 @@ pub struct Config {
     pub(crate) file: Option<PathBuf>,
     /// All files that were read, with their state just before.
     pub(crate) files: Vec<FileState>,
+    /// The texts of these files.
+    texts: reread::FileTexts,
     pub(crate) private_kinds: Vec<u32>,
     pub(crate) search: search::SearchSettings,
     pub(crate) info: RelayInfo,
@@ -148,6 +152,7 @@ impl Default for Config {
             policy: hark_server::nostr::policy::EventPolicy::default(),
             file: None,
             files: Vec::new(),
+            texts: reread::FileTexts::new(),
             private_kinds: hark_server::nostr::PRIVATE_KINDS.to_vec(),
             search: search::SearchSettings::default(),
             info: RelayInfo::default(),
@@ -199,40 +204,20 @@ impl std::fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-/// The state of a file at one moment. Comparing two states tells whether the file has changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileState {
-    file: PathBuf,
-    /// The file's modification time and length; `None` if the file does not exist.
-    state: Option<(SystemTime, u64)>,
-}
-
-impl FileState {
-    pub(crate) fn new(file: PathBuf) -> Self {
-        let state = |file: &Path| {
-            let meta = std::fs::metadata(file).ok()?;
-            Some((meta.modified().ok()?, meta.len()))
-        };
-        Self { state: state(&file), file }
-    }
-
-    /// Returns the current state of the same file.
-    pub(crate) fn again(&self) -> Self {
-        Self::new(self.file.clone())
-    }
-}
-
 impl Config {
     /// Loads the configuration from the defaults, the file if one is given, and the environment.
     pub(crate) fn load(file: Option<&Path>) -> Result<Self, Faults> {
         let mut faults = Vec::new();
-        let mut typed = Vec::new();
+        let (mut typed, mut texts) = (Vec::new(), reread::FileTexts::new());
         // The state is taken before the file is read, so that a change meanwhile is noticed.
         let mut files: Vec<FileState> =
             file.map(|file| FileState::new(file.into())).into_iter().collect();
         if let Some(path) = file {
             match std::fs::read_to_string(path) {
-                Ok(text) => (typed, faults) = typed::from_toml(path, &text),
+                Ok(text) => {
+                    (typed, faults) = typed::from_toml(path, &text);
+                    texts.insert(path.into(), text);
+                }
                 Err(error) => {
                     let lines = vec![format!("{} could not be read: {error}", path.display())];
                     return Err(Faults { lines, files });
@@ -247,7 +232,10 @@ impl Config {
         let mut config = Self::default();
         for typed in &typed {
             let value = sizes::in_bytes(typed.setting.key, &typed.value);
-            if let Err(fault) = (typed.setting.set)(&mut config, &value) {
+            if settings::opens_if_empty(typed.setting.key) && value.is_blank() {
+                let key = typed.setting.key;
+                faults.push(format!("{}: `{key}` is empty; write [] for none", typed.origin));
+            } else if let Err(fault) = (typed.setting.set)(&mut config, &value) {
                 let key = typed.setting.key;
                 let or =
                     if sizes::is_size(key) { "; a size may be \"50GB\" or \"64MiB\"" } else { "" };
@@ -265,11 +253,20 @@ impl Config {
         // A value that could not be read is the default here, so its setting has no second fault.
         faults.extend(checks::faults(&config).into_iter().map(|fault| placed(fault, &typed)));
         config.file = file.map(Path::to_path_buf);
-        match config.lists.read(folder) {
+        match config.lists.read(folder, &mut texts) {
             Ok((addresses, policy)) => (config.addresses, config.policy) = (addresses, policy),
             Err(new) => faults.extend(new.into_iter().map(|fault| placed(fault, &typed))),
         }
+        config.texts = texts;
         if faults.is_empty() { Ok(config) } else { Err(Faults { lines: faults, files }) }
+    }
+
+    /// Returns one line for each list of what is allowed that has no entry, so that it allows nothing.
+    pub(crate) fn empty_lists(&self) -> Vec<String> {
+        let addresses = self.addresses.allow.as_ref().is_some_and(Vec::is_empty);
+        let addresses = addresses.then_some("allow_addresses");
+        let lists = addresses.into_iter().chain(self.policy.empty_lists());
+        lists.map(hark_server::nostr::policy::nothing_allowed).collect()
     }
 
     /// Returns `policy` with the values that are common to all shelves: its interval, its batch

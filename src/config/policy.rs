@@ -1,5 +1,5 @@
 //! The policy as typed: lists whose entries stand in the setting itself or in files with one entry
-//! a line, named after an `@`.
+//! a line, named after an `@`. In a list of what is allowed, [`ALL`] alone stands for all.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -14,6 +14,11 @@ use hark_server::ranges;
 use ipnet::IpNet;
 
 use super::keys::public_key;
+use super::reread::FileTexts;
+
+/// The entry that stands for all, in a setting itself. A file has none: who fills it could not be
+/// told from who has emptied it.
+const ALL: &str = "*";
 
 /// A list as typed: entries, and `@` names of files of entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,24 +38,26 @@ pub(crate) struct PolicyLists {
     pub(crate) allow_words: PolicyList,
     pub(crate) deny_words: PolicyList,
     pub(crate) pow_bits_min: u64,
+    pub(crate) wraps_need_auth: bool,
 }
 
 impl Default for PolicyLists {
     fn default() -> Self {
-        let none = PolicyList::default;
+        let (none, all) = (PolicyList::default, || PolicyList(vec![ALL.into()]));
         let addressed_kinds = ADDRESSED_KINDS.iter().map(u16::to_string).collect();
         Self {
-            allow_addresses: none(),
+            allow_addresses: all(),
             deny_addresses: none(),
-            allow_keys: none(),
+            allow_keys: all(),
             addressed_kinds: PolicyList(addressed_kinds),
             open_kinds: none(),
             deny_keys: none(),
-            allow_kinds: none(),
+            allow_kinds: all(),
             deny_kinds: none(),
-            allow_words: none(),
+            allow_words: all(),
             deny_words: none(),
             pow_bits_min: 0,
+            wraps_need_auth: false,
         }
     }
 }
@@ -74,30 +81,48 @@ impl PolicyLists {
         entries.filter_map(|entry| entry.strip_prefix('@')).map(|file| folder.join(file)).collect()
     }
 
-    /// Reads the files and checks every entry.
-    pub(crate) fn read(&self, folder: &Path) -> Result<(AddressLists, EventPolicy), Vec<String>> {
-        let mut reader = PolicyReader { folder, faults: Vec::new() };
+    /// Reads the files, adds their texts to `texts`, and checks every entry.
+    pub(crate) fn read(
+        &self,
+        folder: &Path,
+        texts: &mut FileTexts,
+    ) -> Result<(AddressLists, EventPolicy), Vec<String>> {
+        let mut reader = PolicyReader { folder, texts, faults: Vec::new() };
         let addresses = AddressLists {
-            allow: reader.list("allow_addresses", &self.allow_addresses, range),
+            allow: (!self.allow_addresses.is_all())
+                .then(|| reader.list("allow_addresses", &self.allow_addresses, range)),
             deny: reader.list("deny_addresses", &self.deny_addresses, range),
         };
         let policy = EventPolicy {
-            allow_keys: reader.keys("allow_keys", &self.allow_keys),
+            allow_keys: (!self.allow_keys.is_all())
+                .then(|| reader.keys("allow_keys", &self.allow_keys)),
             addressed_kinds: reader.list("addressed_kinds", &self.addressed_kinds, kinds),
             open_kinds: reader.list("open_kinds", &self.open_kinds, kinds),
             deny_keys: reader.keys("deny_keys", &self.deny_keys),
-            allow_kinds: reader.list("allow_kinds", &self.allow_kinds, kinds),
+            allow_kinds: (!self.allow_kinds.is_all())
+                .then(|| reader.list("allow_kinds", &self.allow_kinds, kinds)),
             deny_kinds: reader.list("deny_kinds", &self.deny_kinds, kinds),
-            allow_words: reader.words("allow_words", &self.allow_words),
+            allow_words: (!self.allow_words.is_all())
+                .then(|| reader.words("allow_words", &self.allow_words)),
             deny_words: reader.words("deny_words", &self.deny_words),
             pow_bits_min: u8::try_from(self.pow_bits_min).unwrap_or(u8::MAX),
+            wraps_need_auth: self.wraps_need_auth,
         };
         if reader.faults.is_empty() { Ok((addresses, policy)) } else { Err(reader.faults) }
     }
 }
 
+impl PolicyList {
+    /// Whether the list stands for all.
+    fn is_all(&self) -> bool {
+        matches!(&self.0[..], [entry] if entry == ALL)
+    }
+}
+
 struct PolicyReader<'a> {
     folder: &'a Path,
+    /// The texts of the files that were read.
+    texts: &'a mut FileTexts,
     faults: Vec<String>,
 }
 
@@ -121,6 +146,12 @@ impl PolicyReader<'_> {
     ) -> Vec<T> {
         let mut values = Vec::new();
         for entry in &list.0 {
+            if entry == ALL {
+                self.faults.push(format!(
+                    "[policy] `{name}`: \"{ALL}\" stands alone, in a list of what is allowed"
+                ));
+                continue;
+            }
             let Some(file) = entry.strip_prefix('@') else {
                 self.entry(&format!("[policy] `{name}`"), entry, &read, &mut values);
                 continue;
@@ -134,6 +165,7 @@ impl PolicyReader<'_> {
                             self.entry(&origin, entry, &read, &mut values);
                         }
                     }
+                    self.texts.insert(path, text);
                 }
                 Err(error) => self.faults.push(format!(
                     "[policy] `{name}`: {} could not be read: {error}",

@@ -175,19 +175,20 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
     },
     SettingsSection {
         name: "policy",
-        doc: "Who may connect and what may be published. An empty list sets no condition. An entry that starts with @ names a\n# file with one entry a line; a relative path starts at the folder of this file, and # starts a comment there.\n# Changes of this file and of those files take effect while the server runs.",
+        doc: "Who may connect and what may be published. \"*\" in a list of what is allowed stands for all; a list without any\n# entry allows nothing. An entry that starts with @ names a file with one entry a line; a relative path starts at the\n# folder of this file, and # starts a comment there. Changes of this file and of those files take effect while the\n# server runs, once they have not changed for a second, or for ten if an end may be missing; a file that has lost all\n# its entries is not used. Deletions and requests to vanish concern their author's own data: nothing here refuses\n# one of whoever has events here.",
         settings: settings! {
-            "allow_addresses" lists.allow_addresses: "Only clients at these addresses and networks are served, e.g. [\"192.0.2.0/24\"].";
+            "allow_addresses" lists.allow_addresses: "Only clients at these addresses and networks are served, e.g. [\"192.0.2.0/24\"]. [\"*\"]: all.";
             "deny_addresses" lists.deny_addresses: "Clients at these addresses and networks are not served. They get HTTP status 403.";
-            "allow_keys" lists.allow_keys: "Only events of these public keys (hex or npub1…) are accepted, e.g. [\"@members.txt\"], and those of the next two\nsettings.";
-            "addressed_kinds" lists.addressed_kinds: "Beside allow_keys, events of these kinds are accepted from any key if a `p` tag names a key of allow_keys: gift wraps,\nwhose key is made for one message, zap receipts, and requests and answers of wallets (NWC). []: none.";
+            "allow_keys" lists.allow_keys: "Only events of these public keys (hex or npub1…) are accepted, e.g. [\"@members.txt\"], and those of the next two\nsettings. [\"*\"]: of all keys.";
+            "addressed_kinds" lists.addressed_kinds: "Beside allow_keys, events of these kinds are accepted from any key if a `p` tag names a key of allow_keys: gift wraps,\nwhose key is made for one message, zap receipts, and messages of wallets (NWC) and of remote signers. []: none.";
             "open_kinds" lists.open_kinds: "Beside allow_keys, events of these kinds are accepted from any key, e.g. [3, 10002].";
             "deny_keys" lists.deny_keys: "Events of these public keys are refused. As with the lists below, they get OK false `blocked:`.";
-            "allow_kinds" lists.allow_kinds: "Only events of these kinds are accepted, e.g. [0, 1, \"30000-39999\"].";
+            "allow_kinds" lists.allow_kinds: "Only events of these kinds are accepted, e.g. [0, 1, \"30000-39999\"]. [\"*\"]: of all kinds.";
             "deny_kinds" lists.deny_kinds: "Events of these kinds are refused.";
-            "allow_words" lists.allow_words: "Only events with one of these words in content or tags are accepted.";
+            "allow_words" lists.allow_words: "Only events with one of these words in content or tags are accepted. [\"*\"]: all events.";
             "deny_words" lists.deny_words: "Events with one of these words are refused. Only whole words match: \"coin\" does not match bitcoin, \"*coin\" does.";
-            "pow_bits_min" lists.pow_bits_min: "Proof of work that an event must have and commit to (NIP-13), as the number of leading zero bits of its id. 0: none.";
+            "pow_bits_min" lists.pow_bits_min: "Proof of work that an event must have (NIP-13), as the number of leading zero bits of its id. One whose nonce tag\ncommits to less is refused. 0: none.";
+            "wraps_need_auth" lists.wraps_need_auth: "Whether gift wraps (NIP-59) are accepted only from clients that have authenticated with some key (NIP-42). Their own\nkeys are made for one message, so no other list stops floods of them.";
         },
     },
     super::search::SECTION,
@@ -197,7 +198,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         settings: settings! {
             "name" info.name: "The relay's name.";
             "description" info.description: "A description of the relay, of a few words or lines.";
-            "url" info.url: "The relay's public address, e.g. \"wss://relay.example\". AUTH and requests to vanish name it. If it is empty, AUTH\nmay name the host of the client's own HTTP request.";
+            "url" info.url: "The relay's public address, e.g. \"wss://relay.example\". AUTH and requests to vanish name it. If it is empty,\nclients can authenticate only by the address of this server itself, such as ws://127.0.0.1:7777, and requests to\nvanish that name this relay are refused.";
             "other_urls" info.other_urls: "Further addresses of the relay, e.g. [\"ws://….onion\"]. AUTH and requests to vanish may name these as well.";
             "pubkey" info.pubkey: "The operator's public key, in hex or as npub1…";
             "contact" info.contact: "How to reach the operator, e.g. \"mailto:me@relay.example\".";
@@ -213,7 +214,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "bytes_max" retention.bytes_max: "Bytes on disk above which the oldest events are deleted, e.g. \"50GB\". 0: no bound.";
             "free_bytes_min" retention.free_bytes_min: "Free bytes of the disk below which the oldest records of every network are deleted, whoever filled the disk. Choose\nseveral times archive.log_bytes_max. 0: no bound. Archives in files only.";
             "erase_within" erase_within: "Time within which what was deleted, has expired or has vanished is gone from the files of every network, in s, m, h, d,\nw or y. Log files with such records are written anew twice in that time. \"0s\": not before their space is needed.";
-            "spared_kinds" retention.spared_kinds: "Kinds that neither rules nor bytes_max delete. Deletions and requests to vanish must stay: they keep the events that\nthey deleted from coming back.";
+            "spared_kinds" retention.spared_kinds: "Kinds that neither rules nor bytes_max delete. Deletions (5) and requests to vanish (62) stay even if they are not\nlisted, and do not expire: they keep the events that they deleted from coming back.";
             "every_s" retention_every: "Seconds between two rounds of retention.";
             "batch_max" retention.batch_max: "The most events that one write deletes.";
             "clock_ahead_max_s" retention.clock_ahead_max_s: "Seconds that the clock may be ahead of the time at which the archive was last in use. If it is further ahead, nothing is\ndeleted by age, because a wrong clock would delete all that a rule names. 0: the clock is always trusted.";
@@ -266,6 +267,12 @@ const LIVE_TOO: [(&str, &str); 15] = [
     ("whisper", "retention_days"),
     ("whisper", "bytes_max"),
 ];
+
+/// Whether an empty list lifts a protection, so that a variable that was set to nothing, probably by
+/// mistake, must not stand for it.
+pub(crate) fn opens_if_empty(key: &str) -> bool {
+    ["kinds", "protected_shards"].contains(&key)
+}
 
 /// Whether a change of the setting takes effect without a restart.
 pub(crate) fn is_live(section: &SettingsSection, setting: &Setting) -> bool {

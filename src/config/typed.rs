@@ -41,6 +41,11 @@ pub(crate) enum TypedValue {
 }
 
 impl TypedValue {
+    /// Whether this is a variable of the environment that was set to nothing.
+    pub(crate) fn is_blank(&self) -> bool {
+        matches!(self, Self::Bare(text) if text.trim().is_empty())
+    }
+
     /// Returns the entries of a list; `None` for other values. In the environment a list is written
     /// as in a file, `[4, 1059]`, or as entries separated by commas.
     pub(crate) fn entries(&self) -> Option<Cow<'_, [Self]>> {

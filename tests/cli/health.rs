@@ -12,6 +12,11 @@ fn asked(server: &Serving) -> Run {
     hark(&["healthz", "--at", &server.address])
 }
 
+/// Whether an answer says that all is well. Advice may follow.
+fn is_well((status, body): &(u16, String)) -> bool {
+    *status == 200 && body.starts_with("ok\n")
+}
+
 #[test]
 fn a_database_that_stops_and_starts_shows_without_any_traffic() {
     let cluster = Cluster::new();
@@ -19,8 +24,8 @@ fn a_database_that_stops_and_starts_shows_without_any_traffic() {
     let place = Place::new("health");
     let store = ["--store", &database.url];
     let server = place.serve_with(&store);
-    assert_eq!(health(&server.address), (200, "ok\n".into()));
-    assert_eq!(asked(&server).text(), "ok\n");
+    assert!(is_well(&health(&server.address)));
+    assert!(asked(&server).text().starts_with("ok\n"));
     for round in 0..2 {
         cluster.stop();
         let body = wait_for_health(&server.address, 503);
@@ -28,14 +33,14 @@ fn a_database_that_stops_and_starts_shows_without_any_traffic() {
         let run = asked(&server);
         assert!(run.code == 1 && run.stdout.contains("the database is away"), "{run:?}");
         cluster.start();
-        assert_eq!(wait_for_health(&server.address, 200), "ok\n", "{round}");
+        assert!(wait_for_health(&server.address, 200).starts_with("ok\n"), "{round}");
     }
     // A database that hangs ends no connection.
     cluster.pause();
     let body = wait_for_health(&server.address, 503);
     assert!(body.contains("no answer for 10 s"), "{body}");
     cluster.resume();
-    assert_eq!(wait_for_health(&server.address, 200), "ok\n");
+    assert!(wait_for_health(&server.address, 200).starts_with("ok\n"));
     // A server on a database has statistics of its own, and reads its configuration again.
     let stats = place.hark(&[&["stats", "--json"][..], &store].concat()).json();
     assert_eq!(stats["server_running"], true);
@@ -70,7 +75,7 @@ fn a_mirror_that_is_stuck_shows_until_it_is_not_or_need_not() {
     assert_eq!(stats["server"]["trouble"], serde_json::Value::Null);
     settings(0);
     place.hark(&["reload"]).text();
-    assert_eq!(health(&server.address), (200, "ok\n".into()));
+    assert!(is_well(&health(&server.address)));
     assert_eq!(server.terminate().0, 0);
 }
 

@@ -231,3 +231,121 @@ fn lists_are_checked_entry_by_entry_with_their_place() {
         assert!(run.stderr.contains(said), "{said}: {}", run.stderr);
     }
 }
+
+/// A client of a server that publishes events and hears whether they are accepted.
+struct Publisher(crate::served::Socket);
+
+impl Publisher {
+    fn new(server: &Serving) -> Self {
+        Self(crate::served::Socket::connect(&server.address))
+    }
+
+    /// Publishes a note, and returns OK's verdict and reason.
+    fn publish(&mut self, who: u8, content: &str) -> (bool, String) {
+        let note = event(who, now_s(), 1, &[], content);
+        self.0.say(&format!("[\"EVENT\",{}]", note.trim_end()));
+        let ok = self.0.json();
+        assert_eq!(ok[0], "OK", "{ok}");
+        (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
+    }
+}
+
+fn hex_key(who: u8) -> String {
+    let key = hark_codec::hex::encode_32(super::support::keys(who).public());
+    String::from_utf8_lossy(&key).into_owned()
+}
+
+/// By a file with comments only, in the setting, by a variable, and by a file that is emptied later.
+#[test]
+fn a_list_that_is_empty_admits_nobody() {
+    let place = Place::new("list-empty");
+    let comments = place.file("members.txt", b"# nobody yet\n");
+    let file = |list: &str| {
+        place.file("hark.toml", format!("[policy]\nallow_keys = [{list}]\n").as_bytes())
+    };
+    for list in ["\"@members.txt\"", ""] {
+        let mut server = place.serve_with(&["--config", &file(list)]);
+        server.wait_for_log("[policy] allow_keys has no entry, so nothing is accepted");
+        let (accepted, reason) = Publisher::new(&server).publish(1, list);
+        assert!(!accepted && reason.starts_with("blocked: "), "{reason}");
+        assert_eq!(limitation(&server)["restricted_writes"], true);
+        assert!(get(&server, "/healthz").contains("allow_keys has no entry"));
+        assert_eq!(server.terminate().0, 0);
+    }
+    for list in ["\"*\"", &format!("\"{}\"", hex_key(1))] {
+        let server = place.serve_with(&["--config", &file(list)]);
+        assert_eq!(Publisher::new(&server).publish(1, list), (true, String::new()));
+        assert_eq!(server.terminate().0, 0);
+    }
+    // A variable that is set to nothing.
+    let checked = |name: &str, value: &str| {
+        super::support::hark_with(&["config", "--show"], &[(name, value)], b"")
+    };
+    for (name, shown) in [
+        ("HARK_POLICY_ALLOW_KEYS", "allow_keys = []"),
+        ("HARK_POLICY_ALLOW_KINDS", "allow_kinds = []"),
+        ("HARK_POLICY_ALLOW_WORDS", "allow_words = []"),
+        ("HARK_POLICY_ALLOW_ADDRESSES", "allow_addresses = []"),
+    ] {
+        let run = checked(name, "");
+        assert!(run.code == 0 && run.stdout.contains(shown), "{name}: {run:?}");
+    }
+    // It must not make private what is public, nor unprotected what is protected, by mistake.
+    for name in ["HARK_PRIVACY_KINDS", "HARK_WAKU_PROTECTED_SHARDS"] {
+        let run = checked(name, "");
+        assert!(run.code == 2 && run.stderr.contains("write [] for none"), "{name}: {run:?}");
+        assert_eq!(checked(name, "[]").code, 0);
+    }
+    // `*` in a file, or beside other entries, is a mistake.
+    std::fs::write(&comments, "*\n").unwrap();
+    for list in ["\"@members.txt\"", &format!("\"*\", \"{}\"", hex_key(1))] {
+        let run = super::support::hark(&["config", "--check", &file(list)]);
+        assert_eq!(run.code, 2, "{list}: {run:?}");
+    }
+}
+
+/// The file has one member more at the end than at the start. In between it is truncated and written
+/// piece by piece, a thousand times, and the server is told to read it again meanwhile.
+#[test]
+fn a_list_that_is_rewritten_in_place_lets_no_stranger_in_and_shuts_no_member_out() {
+    const REWRITES: usize = 1_000;
+    let place = Place::new("list-rewritten");
+    let entries = |count: u8| {
+        let lines = (1..=count).map(|who| format!("{}  # member {who}\n", hex_key(who)));
+        lines.collect::<String>()
+    };
+    let members = place.file("members.txt", entries(8).as_bytes());
+    let file = place.file(
+        "hark.toml",
+        b"[policy]\nallow_keys = [\"@members.txt\"]\n[rates]\nevents_per_address = [0, 0]\n\
+          events_per_key = [0, 0]\n",
+    );
+    let mut server = place.serve_with(&["--config", &file]);
+    let (mut member, mut stranger) = (Publisher::new(&server), Publisher::new(&server));
+    let whole = entries(8);
+    for n in 0..REWRITES {
+        // Truncated; up to the middle of a line; up to its end; whole.
+        let mut file = std::fs::File::create(&members).unwrap();
+        let cut = n * 37 % whole.len();
+        for piece in [&whole[..cut], &whole[cut..]] {
+            if n % 10 == 0 {
+                server.signal("HUP");
+            }
+            let (accepted, reason) = member.publish(8, &n.to_string());
+            assert!(accepted, "{n}: a member is out: {reason}");
+            let (accepted, _) = stranger.publish(9, &n.to_string());
+            assert!(!accepted, "{n}: a stranger is in");
+            file.write_all(piece.as_bytes()).unwrap();
+            file.flush().unwrap();
+        }
+    }
+    // Emptied for good, by a disk that was full.
+    std::fs::write(&members, "").unwrap();
+    server.wait_for_log("members.txt had entries and has none now");
+    assert!(member.publish(8, "still in").0 && !stranger.publish(9, "still out").0);
+    assert!(get(&server, "/healthz").contains("\r\n\r\nok\nthe new configuration is refused"));
+    std::fs::write(&members, entries(9)).unwrap();
+    server.wait_for_log("the configuration was read again, and is in force");
+    assert!(stranger.publish(9, "a member now").0);
+    assert_eq!(server.terminate().0, 0);
+}

@@ -21,7 +21,7 @@ use hark_codec::crypto::KeyPair;
 use hark_codec::hex;
 use hark_codec::nostr::{EventArena, npub};
 use hark_networks::ReadOptions;
-use hark_networks::nostr::admit;
+use hark_networks::nostr::admit::{self, OwnUrls};
 use hark_peers::{
     ClientOptions, EventIntake, EventRules, EventWriter, IntakeOptions, LocalEnd, StoredListener,
     WriteOutcome,
@@ -115,19 +115,33 @@ pub(crate) fn events(location: &ArchiveLocation) -> anyhow::Result<ArchiveLocati
     Ok(location.of(nostr.network))
 }
 
-/// Which events are accepted from relays: those that clients may publish here. Protected events come
-/// from their authors alone, unless a stream lets other relays send them.
+/// Which events are accepted from relays: those that clients may publish here, and requests about
+/// their authors' own data. Protected events come from their authors alone, unless a stream lets
+/// other relays send them.
 #[derive(Clone)]
-pub(super) struct RelayRules(Arc<RwLock<(Limits, EventPolicy)>>);
+pub(super) struct RelayRules(Arc<RwLock<RulesInForce>>);
+
+struct RulesInForce {
+    limits: Limits,
+    policy: EventPolicy,
+    own_urls: OwnUrls,
+}
+
+impl RulesInForce {
+    fn new(config: &Config) -> Self {
+        let (limits, policy) = (config.limits.clone(), config.policy.clone());
+        Self { limits, policy, own_urls: OwnUrls::new(config.info.urls()) }
+    }
+}
 
 impl RelayRules {
     fn new(config: &Config) -> Self {
-        Self(Arc::new(RwLock::new((config.limits.clone(), config.policy.clone()))))
+        Self(Arc::new(RwLock::new(RulesInForce::new(config))))
     }
 
     /// Puts other rules in force.
     fn set(&self, config: &Config) {
-        *self.0.write() = (config.limits.clone(), config.policy.clone());
+        *self.0.write() = RulesInForce::new(config);
     }
 
     fn of_events(&self) -> EventRules {
@@ -139,9 +153,9 @@ impl RelayRules {
             if event.is_protected() && !protected {
                 return Some(("protected", "only its author may publish it".into()));
             }
-            let (limits, policy) = &*rules.read();
+            let RulesInForce { limits, policy, own_urls } = &*rules.read();
             admit::refusal(event, bytes, limits, when::now_s(), proven, &mut arena)
-                .or_else(|| policy.refusal(event))
+                .or_else(|| policy.refusal(event).filter(|_| !own_urls.are_asked_by(event)))
                 .map(|words| ("policy", words))
         })
     }

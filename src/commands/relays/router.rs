@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -19,7 +19,7 @@ use super::plan::{PlannedStream, RouterPlan, StreamTerms};
 use super::router_metrics::{self, SharedStatuses};
 use super::stream::runtime;
 use super::{LogArgs, RelayRules};
-use crate::config::{Config, FileState};
+use crate::config::{Config, FileState, FileWatch};
 use crate::location::ArchiveLocation;
 use crate::{interrupt, notify, print};
 
@@ -142,11 +142,10 @@ impl Router<'_> {
         let mut hangup = signal(SignalKind::hangup())
             .context("the system does not let Hark listen for signals")?;
         files.extend(self.location.config.files.iter().cloned());
-        let (mut read, mut seen) = (files.clone(), files);
+        let mut files = FileWatch::new(files);
         let failed = loop {
-            let mut is_asked = false;
             tokio::select! {
-                _ = hangup.recv() => is_asked = true,
+                _ = hangup.recv() => files.ask(Instant::now()),
                 Some(ended) = self.running.join_next() => match ended {
                     Ok(error) => break Some(error),
                     Err(error) if error.is_cancelled() => {}
@@ -157,39 +156,45 @@ impl Router<'_> {
             if stop.load(Ordering::Relaxed) {
                 break None;
             }
-            // A file that still changes may be half written.
-            let now: Vec<FileState> = read.iter().map(FileState::again).collect();
-            if !is_asked && (now == read || now != seen) {
-                seen = now;
+            if !files.is_due(Instant::now()) {
                 continue;
             }
-            read = Vec::new();
-            match self.read_again(&plan, &mut read) {
-                Ok(new) => plan = new,
+            let mut read = Vec::new();
+            match self.read_again(&plan, &files, &mut read) {
+                Ok(None) => continue,
+                Ok(Some(new)) => plan = new,
                 Err(error) => {
                     tracing::error!("what is new is not used, and nothing was changed: {error:#}");
                 }
             }
-            seen.clone_from(&read);
+            files.was_read(read);
         };
         notify::stopping();
         self.running.shutdown().await;
         Ok(failed)
     }
 
-    /// Reads the configuration and the file again, and puts both in force. Adds the files that were
-    /// read to `files`.
+    /// Reads the configuration and the file again, and puts both in force, unless they may still be
+    /// being written. Adds the files that were read to `files`.
     fn read_again(
         &mut self,
         before: &RouterPlan,
+        watch: &FileWatch,
         files: &mut Vec<FileState>,
-    ) -> anyhow::Result<RouterPlan> {
+    ) -> anyhow::Result<Option<RouterPlan>> {
         let config = Config::load(self.location.config.file.as_deref()).map_err(|faults| {
             files.extend([FileState::new(self.args.file.clone())]);
             files.extend(faults.files.iter().cloned());
             anyhow::anyhow!(faults.list())
         })?;
+        if watch.must_wait(&config, &self.location.config, Instant::now()) {
+            return Ok(None);
+        }
         files.extend(config.files.iter().cloned());
+        if let Some(reason) = config.lost(&self.location.config) {
+            files.push(FileState::new(self.args.file.clone()));
+            anyhow::bail!(reason);
+        }
         let mut location = self.location.of(self.location.network);
         location.config = config;
         let plan = RouterPlan::read(&self.args.file, files)?;
@@ -205,7 +210,7 @@ impl Router<'_> {
         self.rules.set(&location.config);
         self.location = location;
         self.apply(streams);
-        Ok(RouterPlan { metrics: before.metrics, ..plan })
+        Ok(Some(RouterPlan { metrics: before.metrics, ..plan }))
     }
 
     /// Ends streams that are no longer wanted, and begins those that are new or changed.

@@ -1,0 +1,221 @@
+//! When files that a running process reads again are ready to be read. A script that rewrites a file
+//! in place empties it first, and for a while it has some of its lines and half of another. What is
+//! read then would let strangers in or shut members out, so the earlier settings stay until the file
+//! is whole.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::Config;
+
+/// Time between two looks at the files.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long files must not have changed before they are read.
+const QUIET: Duration = Duration::from_secs(1);
+/// The same where a file looks as if its end were missing ([`Config::may_be_cut_off`]).
+const QUIET_IF_SHORT: Duration = Duration::from_secs(10);
+/// The longest that a request to read them waits for that.
+const ASKED_MAX: Duration = Duration::from_secs(30);
+
+/// The texts of the files that were read.
+pub(crate) type FileTexts = BTreeMap<PathBuf, String>;
+
+/// The state of a file at one moment. Comparing two states tells whether the file has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileState {
+    file: PathBuf,
+    /// The file's modification time and length; `None` if the file does not exist.
+    state: Option<(SystemTime, u64)>,
+}
+
+impl FileState {
+    pub(crate) fn new(file: PathBuf) -> Self {
+        let state = |file: &Path| {
+            let meta = std::fs::metadata(file).ok()?;
+            Some((meta.modified().ok()?, meta.len()))
+        };
+        Self { state: state(&file), file }
+    }
+
+    /// Returns the current state of the same file.
+    pub(crate) fn again(&self) -> Self {
+        Self::new(self.file.clone())
+    }
+}
+
+/// Watches files that are read again when they have changed, or when that is asked for.
+pub(crate) struct FileWatch {
+    /// The files as they were read.
+    read: Vec<FileState>,
+    /// The files at the last look.
+    seen: Vec<FileState>,
+    /// When a look last found them changed.
+    changed: Option<Instant>,
+    asked: Option<Instant>,
+}
+
+impl FileWatch {
+    /// Creates a watch of files that were read in these states.
+    pub(crate) fn new(read: Vec<FileState>) -> Self {
+        Self { seen: read.clone(), read, changed: None, asked: None }
+    }
+
+    /// Has the files read even if they have not changed.
+    pub(crate) fn ask(&mut self, now: Instant) {
+        self.asked.get_or_insert(now);
+    }
+
+    /// Looks at the files. Returns whether they are to be read now: they have changed, or that was
+    /// asked for, and they have not changed for a while.
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+        let seen: Vec<FileState> = self.read.iter().map(FileState::again).collect();
+        if seen != self.seen {
+            self.seen = seen;
+            self.changed = Some(now);
+        }
+        (self.asked.is_some() || self.seen != self.read) && self.quiet_for(now) >= QUIET
+    }
+
+    /// Returns whether what was read is to be read once more later: a file changed meanwhile, or may
+    /// lack its end and has changed not long ago.
+    pub(crate) fn must_wait(&self, config: &Config, before: &Config, now: Instant) -> bool {
+        let is_short = config.may_be_cut_off(before) && self.quiet_for(now) < QUIET_IF_SHORT;
+        is_short || config.files.iter().any(|file| file.again() != *file)
+    }
+
+    /// Whether a request has waited so long that it is to be answered that the files still change.
+    pub(crate) fn gives_up(&mut self, now: Instant) -> bool {
+        let is_late =
+            self.asked.is_some_and(|asked| now.saturating_duration_since(asked) > ASKED_MAX);
+        if is_late {
+            self.asked = None;
+        }
+        is_late
+    }
+
+    /// Notes the states in which files were read, which are the files to watch from now on.
+    pub(crate) fn was_read(&mut self, files: Vec<FileState>) {
+        self.seen.clone_from(&files);
+        (self.read, self.asked) = (files, None);
+    }
+
+    fn quiet_for(&self, now: Instant) -> Duration {
+        self.changed.map_or(Duration::MAX, |changed| now.saturating_duration_since(changed))
+    }
+}
+
+impl Config {
+    /// Whether the end of a file may be missing, compared with what was read before: its last line
+    /// does not end, or it is the beginning of what it was, or less than half of it.
+    fn may_be_cut_off(&self, before: &Self) -> bool {
+        self.texts.iter().any(|(path, text)| {
+            before.texts.get(path).is_some_and(|old| old != text && is_short(old, text))
+        })
+    }
+
+    /// Returns why the files are not used, compared with what was read before: a file that had
+    /// entries has none, or its end is certainly missing. A disk that was full when a file was
+    /// rewritten leaves it so.
+    pub(crate) fn lost(&self, before: &Self) -> Option<String> {
+        self.texts.iter().find_map(|(path, text)| {
+            let (old, path) = (before.texts.get(path)?, path.display());
+            if has_entries(old) && !has_entries(text) {
+                return Some(format!(
+                    "{path} had entries and has none now; after a restart it counts as it is"
+                ));
+            }
+            is_cut_off(old, text).then(|| format!("{path} ends in the middle of a line"))
+        })
+    }
+}
+
+/// Whether a text has a line that is neither empty nor a comment.
+fn has_entries(text: &str) -> bool {
+    text.lines().map(str::trim).any(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+fn is_short(old: &str, text: &str) -> bool {
+    !text.ends_with('\n') || old.starts_with(text) || text.lines().count() * 2 < old.lines().count()
+}
+
+/// Whether a text is the beginning of what it was, up to the middle of a line.
+fn is_cut_off(old: &str, text: &str) -> bool {
+    let rest = old.strip_prefix(text);
+    !text.is_empty()
+        && !text.ends_with('\n')
+        && rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['\n', '\r']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(text: &str) -> Config {
+        Config { texts: [("members.txt".into(), text.into())].into(), ..Config::default() }
+    }
+
+    #[test]
+    fn a_file_that_is_being_rewritten_is_told_from_one_that_is_whole() {
+        let whole = "# members\naa # alice\nbb\ncc\n";
+        let before = with(whole);
+        // (the file now, whether it may lack its end, whether it is refused)
+        for (now, is_short, is_lost) in [
+            (whole, false, false),
+            ("# members\naa # alice\nbb\ncc\ndd\n", false, false),
+            ("# members\nbb\ncc\n", false, false),
+            ("", true, true),
+            ("# members\n", true, true),
+            ("# membe", true, true),
+            ("# members\naa # alice\n", true, false),
+            ("# members\naa # alice\nbb\n", true, false),
+            ("# members\naa # alice\nbb\nc", true, true),
+            ("# members\naa # alice\nbb\ncc", true, false),
+            ("# members\ndd\n", false, false),
+            ("dd\n", true, false),
+            ("dd", true, false),
+        ] {
+            let config = with(now);
+            assert_eq!(config.may_be_cut_off(&before), is_short, "{now:?}");
+            assert_eq!(config.lost(&before).is_some(), is_lost, "{now:?}");
+        }
+        // A list that was named for the first time, and one that had no entry, may be as they are.
+        assert_eq!(with("").lost(&Config::default()), None);
+        assert_eq!(with("# none\n").lost(&with("")), None);
+    }
+
+    #[test]
+    fn files_are_read_once_they_have_been_still_for_a_while() {
+        let path = std::env::temp_dir().join(format!("hark-reread-{}", std::process::id()));
+        let write = |text: &str| std::fs::write(&path, text).unwrap();
+        write("aa\n");
+        let mut watch = FileWatch::new(vec![FileState::new(path.clone())]);
+        let (start, ms) = (Instant::now(), Duration::from_millis);
+        assert!(!watch.is_due(start));
+        // Nothing has changed: who asks does not wait.
+        watch.ask(start);
+        assert!(watch.is_due(start));
+        watch.was_read(vec![FileState::new(path.clone())]);
+        // It changes at each of ten looks, and is due a second after the last change.
+        for n in 1..=10 {
+            write(&"aa\n".repeat(n + 1));
+            watch.ask(start);
+            assert!(!watch.is_due(start + LOOK_EVERY * n as u32));
+        }
+        let last = start + LOOK_EVERY * 10;
+        assert!(!watch.is_due(last + ms(999)) && watch.is_due(last + ms(1_000)));
+        // What may lack its end waits longer, and what changed while it was read is read again.
+        let config = |text: &str| {
+            let texts = [(path.clone(), text.into())].into();
+            Config { texts, files: vec![FileState::new(path.clone())], ..Config::default() }
+        };
+        let (before, cut) = (config("aa\nbb\ncc\n"), config("aa\n"));
+        assert!(watch.must_wait(&cut, &before, last + ms(9_999)));
+        assert!(!watch.must_wait(&cut, &before, last + ms(10_000)));
+        assert!(!watch.must_wait(&before, &before, last + ms(1_000)));
+        write("changed meanwhile\n");
+        assert!(watch.must_wait(&before, &before, last + ms(10_000)));
+        assert!(!watch.gives_up(start + ms(30_000)) && watch.gives_up(start + ms(30_001)));
+        std::fs::remove_file(&path).unwrap();
+    }
+}
