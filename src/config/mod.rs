@@ -232,7 +232,7 @@ impl Config {
         let mut config = Self::default();
         for typed in &typed {
             let value = sizes::in_bytes(typed.setting.key, &typed.value);
-            if settings::opens_if_empty(typed.setting.key) && value.is_blank() {
+            if typed.is_left_blank() {
                 let key = typed.setting.key;
                 faults.push(format!("{}: `{key}` is empty; write [] for none", typed.origin));
             } else if let Err(fault) = (typed.setting.set)(&mut config, &value) {

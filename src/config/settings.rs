@@ -268,12 +268,6 @@ const LIVE_TOO: [(&str, &str); 15] = [
     ("whisper", "bytes_max"),
 ];
 
-/// Whether an empty list lifts a protection, so that a variable that was set to nothing, probably by
-/// mistake, must not stand for it.
-pub(crate) fn opens_if_empty(key: &str) -> bool {
-    ["kinds", "protected_shards"].contains(&key)
-}
-
 /// Whether a change of the setting takes effect without a restart.
 pub(crate) fn is_live(section: &SettingsSection, setting: &Setting) -> bool {
     LIVE.contains(&section.name) && !NOT_LIVE.contains(&setting.key)

@@ -41,11 +41,6 @@ pub(crate) enum TypedValue {
 }
 
 impl TypedValue {
-    /// Whether this is a variable of the environment that was set to nothing.
-    pub(crate) fn is_blank(&self) -> bool {
-        matches!(self, Self::Bare(text) if text.trim().is_empty())
-    }
-
     /// Returns the entries of a list; `None` for other values. In the environment a list is written
     /// as in a file, `[4, 1059]`, or as entries separated by commas.
     pub(crate) fn entries(&self) -> Option<Cow<'_, [Self]>> {
@@ -88,6 +83,21 @@ pub(crate) struct TypedSetting {
 
 /// The settings that were typed, and a line for each fault. With one fault, the others are still looked for.
 pub(crate) type TypedSettings = (Vec<TypedSetting>, Vec<String>);
+
+/// Variables whose empty list lifts a protection. One that was set to nothing, probably by mistake,
+/// must not do so.
+const OPEN_IF_EMPTY: [&str; 2] = ["HARK_PRIVACY_KINDS", "HARK_WAKU_PROTECTED_SHARDS"];
+
+impl TypedSetting {
+    /// Whether this is a variable that lifts a protection and was set to nothing.
+    pub(crate) fn is_left_blank(&self) -> bool {
+        let is_named = matches!(
+            &self.origin,
+            ValueOrigin::Environment(name) if OPEN_IF_EMPTY.contains(&name.as_str())
+        );
+        is_named && matches!(&self.value, TypedValue::Bare(text) if text.trim().is_empty())
+    }
+}
 
 /// Reads a file's text.
 pub(crate) fn from_toml(path: &Path, text: &str) -> TypedSettings {
