@@ -173,12 +173,17 @@ impl WakuSettings {
         ];
         named.into_iter().flat_map(|(key, addrs, of_peers)| {
             addrs.iter().filter_map(move |addr| {
-                let fault = hark_server::waku::p2p::fault(addr, of_peers)?;
+                let is_other =
+                    || (key == "listen" && !addr.contains("/tcp/")).then(|| OTHER.into());
+                let fault = hark_server::waku::p2p::fault(addr, of_peers).or_else(is_other)?;
                 Some(format!("[waku] `{key}` has {addr:?}: {fault}"))
             })
         })
     }
 }
+
+/// The fault of an address that the node cannot listen on.
+const OTHER: &str = "the node listens on /ip4/…/tcp/PORT and, for browsers, /ip4/…/tcp/PORT/ws";
 
 /// Whether the Waku node forwards messages to its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -52,6 +52,10 @@ fn values_that_nobody_means_are_refused() {
         ("[retention]\nrules = [{ older_than = \"0d\" }]", "must be above 0"),
         ("[policy]\ndeny_words = [\"\"]", "\"\" is no word"),
         ("[policy]\nallow_keys = [\"npub1x\"]", "is no public key; a character of it is wrong"),
+        (
+            "[waku]\nlisten = [\"/ip4/127.0.0.1/udp/0\"]",
+            "[waku] `listen` has \"/ip4/127.0.0.1/udp/0\"",
+        ),
         ("[info]\nicon = \"not a url\"", "`icon` must be a URL"),
         ("[info]\nurl = \"owl.example\"", "`url` must be a URL with wss:// or ws://"),
     ] {
