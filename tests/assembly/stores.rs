@@ -4,8 +4,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hark_testkit::citus::CitusCluster;
-use hark_testkit::pooler::Pooler;
-use hark_testkit::postgres::Cluster;
+use hark_testkit::postgres::{Cluster, Pooler};
 
 /// A store of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +102,8 @@ impl Backing {
         let mut backing = Self { servers, name: String::new(), pooler: None };
         backing.name = backing.make();
         if store == Pooled {
-            backing.pooler = Some(Pooler::start(backing.primary()));
+            let settings = ["pool_mode=session", "max_client_conn=400", "default_pool_size=90"];
+            backing.pooler = backing.primary().pooler(&settings);
         }
         backing
     }

@@ -39,7 +39,7 @@ fn a_pooler_that_gives_each_session_a_connection_does_whatever_it_knows_of_optio
     {
         let database = cluster.database("sessions");
         let Some(pooler) = cluster.pooler(&["pool_mode=session", more]) else { return };
-        let url = pooler.url(&database);
+        let url = pooler.url(&database.name);
         for number in 1..=3 {
             let store = open(&url).expect("opens");
             let done = store.commit(&[put(number)]).expect("commits");
@@ -61,7 +61,7 @@ fn a_pooler_whose_connections_change_hands_is_refused_before_anything_is_written
         let database = cluster.database("transactions");
         let settings = ["pool_mode=transaction", "ignore_startup_parameters=options", more];
         let Some(pooler) = cluster.pooler(&settings) else { return };
-        let url = pooler.url(&database);
+        let url = pooler.url(&database.name);
         for _ in 0..3 {
             let refused = open(&url).map(drop).expect_err("is refused");
             assert!(refused.contains("pool_mode = session"), "{refused}");
@@ -72,7 +72,7 @@ fn a_pooler_whose_connections_change_hands_is_refused_before_anything_is_written
     }
     let database = cluster.database("statements");
     let Some(pooler) = cluster.pooler(&["pool_mode=statement"]) else { return };
-    let refused = open(&pooler.url(&database)).map(drop).expect_err("is refused");
+    let refused = open(&pooler.url(&database.name)).map(drop).expect_err("is refused");
     assert!(
         refused.contains("pool_mode = session") || refused.contains("statement pool"),
         "{refused}"
@@ -85,7 +85,7 @@ fn a_session_whose_connection_another_took_commits_nothing() {
     let cluster = Cluster::new();
     let database = cluster.database("taken");
     let Some(pooler) = cluster.pooler(&["pool_mode=session"]) else { return };
-    let store = open(&pooler.url(&database)).expect("opens");
+    let store = open(&pooler.url(&database.name)).expect("opens");
     store.commit(&[put(1)]).expect("commits");
     // As if a pooler had given the writer's connection to another session meanwhile.
     database.sql(

@@ -11,7 +11,6 @@ pub mod events;
 pub mod hidden;
 #[cfg(feature = "devp2p")]
 pub mod mail;
-pub mod pooler;
 pub mod postgres;
 pub mod program;
 pub mod random;
