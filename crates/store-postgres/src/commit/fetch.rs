@@ -41,8 +41,8 @@ impl SlotQuery {
         let terms = match query.labels.as_slice() {
             [] => vec![None],
             [set] if set.name < PRIVATE_LABELS && set.values.len() <= max => {
-                let term = |value: &Box<[u8]>| terms.label(set.name, value, Some(author));
-                set.values.iter().map(term).collect()
+                let values = set.values.iter();
+                values.map(|value| terms.label(set.name, value, Some(author))).collect()
             }
             _ => return None,
         };
