@@ -1,6 +1,8 @@
-//! `hark sync`, `hark stream` and `hark router` between real servers.
+//! `hark sync`, `hark stream` and `hark router` between real servers, and with relays that do what they like.
 
+mod hostile;
 mod nodes;
+mod rates;
 mod router;
 mod stream;
 mod sync;

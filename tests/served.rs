@@ -50,17 +50,22 @@ impl Server {
 
     /// Starts a server that listens on this address.
     pub(crate) fn start_at(data: &Path, config: &Path, listen: &str) -> Self {
-        Self::begin(data, config, listen, &[])
+        Self::begin(data, config, listen, &["--unlimited"])
+    }
+
+    /// Starts a server whose rates hold.
+    pub(crate) fn start_with_rates(data: &Path, config: &Path) -> Self {
+        Self::begin(data, config, "127.0.0.1:0", &[])
     }
 
     /// Starts a server that takes over from the running one.
     pub(crate) fn take_over(data: &Path, config: &Path) -> Self {
-        Self::begin(data, config, "127.0.0.1:0", &["--takeover"])
+        Self::begin(data, config, "127.0.0.1:0", &["--unlimited", "--takeover"])
     }
 
     fn begin(data: &Path, config: &Path, listen: &str, more: &[&str]) -> Self {
         let mut command = hark(data);
-        command.args(["serve", "--listen", listen, "--unlimited", "--config"]).arg(config);
+        command.args(["serve", "--listen", listen, "--config"]).arg(config);
         command.args(more);
         let mut child = command.spawn().expect("the binary runs");
         let mut first = String::new();

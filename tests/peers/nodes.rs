@@ -67,6 +67,12 @@ impl Node {
         self.server = Some(Server::start_at(&self.data(), &config, &address));
     }
 
+    /// Starts the server with the rates of its settings.
+    pub(super) fn serve_with_rates(&mut self) {
+        let config = self.root.join("hark.toml");
+        self.server = Some(Server::start_with_rates(&self.data(), &config));
+    }
+
     pub(super) fn kill(&mut self) {
         self.server = None;
     }

@@ -19,25 +19,6 @@ impl RelayAddress {
     pub fn is_encrypted(&self) -> bool {
         self.0.starts_with("wss://")
     }
-
-    /// The address that a redirect of this one names. The error is a text for people.
-    pub(crate) fn redirected(&self, location: &str) -> Result<Self, String> {
-        let (scheme, rest) = self.0.split_once("://").unwrap_or(("ws", &self.0));
-        let to = if let Some(rest) = location.strip_prefix("//") {
-            format!("{scheme}://{rest}")
-        } else if location.starts_with('/') {
-            let host = rest.split_once('/').map_or(rest, |(host, _)| host);
-            format!("{scheme}://{host}{location}")
-        } else {
-            // A scheme is not part of a path, so only the first one is replaced.
-            location.replacen("https://", "wss://", 1).replacen("http://", "ws://", 1)
-        };
-        let to: Self = to.parse()?;
-        if self.is_encrypted() && !to.is_encrypted() {
-            return Err("it redirects to an address that is not encrypted".into());
-        }
-        Ok(to)
-    }
 }
 
 impl FromStr for RelayAddress {
@@ -107,22 +88,5 @@ mod tests {
             assert!(why.contains("port") || why.contains("host"), "{bad}: {why}");
         }
         assert!("ws://[::1".parse::<RelayAddress>().unwrap_err().contains("`[::1`"));
-    }
-
-    #[test]
-    fn redirects_are_followed_unless_they_give_up_encryption() {
-        let from: RelayAddress = "wss://a.example/x".parse().unwrap();
-        for (location, to) in [
-            ("https://b.example/", Some("wss://b.example/")),
-            ("/y", Some("wss://a.example/y")),
-            ("//c.example", Some("wss://c.example")),
-            ("http://b.example/", None),
-            ("ftp://b.example/", None),
-        ] {
-            let redirected = from.redirected(location).ok();
-            assert_eq!(redirected.as_ref().map(RelayAddress::as_str), to, "{location}");
-        }
-        let plain: RelayAddress = "ws://a.example".parse().unwrap();
-        assert!(plain.redirected("https://a.example/").unwrap().is_encrypted());
     }
 }

@@ -174,7 +174,7 @@ impl PeerClient {
         self.shared.routes.lock().comparisons.insert(id.clone(), to);
         let request = format!("[\"NEG-OPEN\",\"{id}\",{filter},\"{hex}\"]");
         let (shared, outgoing) = (Arc::clone(&self.shared), self.outgoing.clone());
-        let comparing = Comparing { id, answers, shared, outgoing };
+        let comparing = Comparing { id, answers, shared, outgoing, asked: Instant::now() };
         self.send(request).await?;
         Ok(comparing)
     }
@@ -228,6 +228,11 @@ impl PeerClient {
         answered
     }
 
+    /// How long the relay may leave a request without an answer.
+    pub(crate) fn patience(&self) -> Duration {
+        self.shared.patience()
+    }
+
     /// How often the key was proved to the relay.
     pub(crate) fn proofs(&self) -> u64 {
         self.shared.proofs.load(Ordering::Acquire)
@@ -265,6 +270,21 @@ impl PeerClient {
             }
             (false, reason) => Err(refused(&reason)),
         }
+    }
+
+    /// Proves the key because of a refusal, as [`Self::authenticate`] does. `restricted:` is not for
+    /// strangers alone: whoever has no other key to prove gets the relay's own words.
+    pub(crate) async fn authenticate_for(
+        &self,
+        proofs: u64,
+        reason: &str,
+    ) -> Result<(), PeerError> {
+        let is_stranger = self.proofs() == 0 && self.shared.options.key.is_some();
+        let has_challenge = self.shared.routes.lock().challenge.is_some();
+        if reason.starts_with("restricted") && !(is_stranger && has_challenge) {
+            return Err(PeerError::Refused { what: "a question", reason: reason.into() });
+        }
+        self.authenticate(proofs).await
     }
 
     /// Waits until the connection has ended, and returns why.
@@ -332,14 +352,19 @@ impl ClientShared {
     }
 
     pub(crate) fn silent(&self, what: &'static str) -> PeerError {
-        PeerError::Silent { what, within_s: self.options.patience.as_secs() }
+        let said = self.last_notice();
+        PeerError::Silent { what, within_s: self.options.patience.as_secs(), said }
+    }
+
+    /// The relay's last notice, as an addition to an error.
+    fn last_notice(&self) -> String {
+        let notice = self.routes.lock().notices.back().cloned();
+        notice.map(|notice| format!("; its last notice: {notice}")).unwrap_or_default()
     }
 
     pub(crate) fn ended_error(&self) -> PeerError {
         let why = self.ended.borrow().clone();
-        let notice = self.routes.lock().notices.back().cloned();
-        let said = notice.map(|notice| format!("; its last notice: {notice}")).unwrap_or_default();
-        PeerError::Ended(why.unwrap_or_else(|| "closed".into()) + &said)
+        PeerError::Ended(why.unwrap_or_else(|| "closed".into()) + &self.last_notice())
     }
 
     fn end(&self, why: String) {

@@ -14,7 +14,7 @@ use hark_codec::nostr::negentropy::{
 use hark_networks::Network;
 
 use crate::client::{PeerClient, now_s};
-use crate::error::PeerError;
+use crate::error::{PeerError, RateWaits};
 use crate::meter::SyncMeter;
 use crate::request::{Comparing, PATIENCE_FOR_ALL};
 use crate::route::ComparisonAnswer;
@@ -26,8 +26,13 @@ const FRAME_BYTES_MAX: usize = 60_000;
 const ROUNDS_MAX: u32 = 100_000;
 /// Parts into which the time of a query is divided.
 const WINDOWS_MAX: u32 = 50_000;
-/// Differences that are remembered. After so many, some may be passed on twice, which costs little.
-const DIFFERENCES_MAX: usize = 1 << 20;
+/// Differences that are remembered, in some 9 MB for each relay. After so many, some may be passed on
+/// twice, which costs little.
+const DIFFERENCES_MAX: usize = 1 << 17;
+/// Differences that are passed on together.
+const DIFFERENCES_TOGETHER: usize = 1024;
+/// How long a relay may have one comparison wait in all, as requests come too fast.
+const RATE_WAITS_MAX: Duration = Duration::from_hours(1);
 /// How much longer a relay may take for its answers because of a difference that was in one.
 const DIFFERENCE_WORTH: Duration = Duration::from_millis(100);
 /// Notices for which a relay may leave a message without its answer.
@@ -65,6 +70,8 @@ enum WindowEnd {
     TooMany(String),
     /// The relay ended it before its time.
     Interrupted(String),
+    /// The relay says that requests come too fast.
+    TooFast(String),
     NotSupported(String),
 }
 
@@ -88,6 +95,7 @@ pub(crate) async fn compare(
     // The last is compared first.
     let mut windows = vec![(query.from, query.to)];
     let (mut restarts, mut compared_before, mut parts) = (0, false, 0);
+    let (mut waits, mut waited) = (RateWaits::default(), Duration::ZERO);
     let mut seen = SeenDifferences::default();
     while let Some((from, to)) = windows.pop() {
         let part;
@@ -103,6 +111,7 @@ pub(crate) async fn compare(
         match end {
             WindowEnd::Whole => {
                 compared_before = true;
+                waits.over();
                 // What is found again is found in the same window.
                 seen.ids.clear();
                 // A slow relay gets on, too, if there is little that differs.
@@ -117,6 +126,25 @@ pub(crate) async fn compare(
                 parts += 1;
                 if parts > WINDOWS_MAX {
                     return Ok(Compared::NotSupported { why, left: windows });
+                }
+            }
+            WindowEnd::TooFast(reason) => {
+                let wait = waits.next("a comparison", &reason)?;
+                waited += wait;
+                if waited > RATE_WAITS_MAX {
+                    return Err(PeerError::Refused { what: "a comparison", reason });
+                }
+                meter.add(|meter| &meter.slowed, 1);
+                tokio::time::sleep(wait).await;
+                windows.push((from, to));
+                // Half of it may be within what the relay allows at once.
+                if seen.count > found
+                    && parts < WINDOWS_MAX
+                    && let Some(middle) = middle(all.between(from, to), from, to)
+                {
+                    windows.pop();
+                    windows.extend([(from, middle), (middle + 1, to)]);
+                    parts += 1;
                 }
             }
             WindowEnd::Interrupted(why) => {
@@ -142,26 +170,36 @@ pub(crate) async fn compare(
 }
 
 /// Whether the relay compares an event that is here, which `query` finds. A relay that keeps some
-/// kinds from those who may not read them leaves them out, or refuses; some do neither. `None`: the
-/// relay does not compare, or does not answer.
+/// kinds from those who may not read them leaves them out, or refuses; some do neither. The text says why
+/// the relay does not compare, if it does not.
 pub(crate) async fn includes(
     client: &PeerClient,
     network: &dyn Network,
     query: &Query,
     item: NegentropyItem,
-) -> Result<Option<bool>, PeerError> {
+) -> Result<Result<bool, String>, PeerError> {
     let query = Query { from: item.time, to: item.time, ..query.clone() };
     let set = SummedItems::default();
     let mut initiator = NegentropyInitiator::new(&set, FRAME_BYTES_MAX);
     let first = in_hex(&initiator.open());
-    let mut open = client.compare(&network.filters().text(&query), &first).await?;
+    let filter = network.filters().text(&query);
+    let mut open = client.compare(&filter, &first).await?;
+    let mut waits = RateWaits::default();
     let answer = loop {
         match open.next().await {
             Ok(ComparisonAnswer::Message(message)) => break message,
-            Ok(ComparisonAnswer::Refused(_)) => return Ok(Some(false)),
-            Ok(ComparisonAnswer::Notice(notice)) if is_unknown(&notice) => return Ok(None),
+            Ok(ComparisonAnswer::Refused(reason)) if PeerError::is_rate(&reason) => {
+                tokio::time::sleep(waits.next("a comparison", &reason)?).await;
+                open = client.compare(&filter, &first).await?;
+            }
+            Ok(ComparisonAnswer::Refused(_)) => return Ok(Ok(false)),
+            Ok(ComparisonAnswer::Notice(notice)) if is_unknown(&notice) => return Ok(Err(notice)),
             Ok(ComparisonAnswer::Notice(_)) => {}
-            Err(PeerError::Silent { .. }) => return Ok(None),
+            Err(PeerError::Silent { within_s, said, .. }) => {
+                return Ok(Err(format!(
+                    "it did not answer a comparison within {within_s} s{said}"
+                )));
+            }
             Err(error) => return Err(error),
         }
     };
@@ -171,7 +209,7 @@ pub(crate) async fn includes(
     let read = initiator.answer(&bytes, &mut |difference| {
         found |= difference == NegentropyDifference::Need(item.id);
     });
-    Ok(Some(is_hex && read.is_ok() && found))
+    Ok(Ok(is_hex && read.is_ok() && found))
 }
 
 /// Whether a notice says that the relay does not know the message.
@@ -190,6 +228,20 @@ struct SeenDifferences {
     /// How long answers were waited for since a window ended whole, less what the differences in them
     /// are worth.
     waited: Duration,
+}
+
+impl SeenDifferences {
+    /// Counts the time of an answer. Fails if answers took long and came to hardly anything.
+    fn wait(&mut self, client: &PeerClient, took: Duration) -> Result<(), PeerError> {
+        self.waited += took;
+        if self.waited <= client.patience() * PATIENCE_FOR_ALL {
+            return Ok(());
+        }
+        Err(PeerError::Misbehaved(format!(
+            "its answers to a comparison took {} s, and came to hardly anything",
+            self.waited.as_secs()
+        )))
+    }
 }
 
 /// Where to divide a time: `None` if it is one second.
@@ -215,7 +267,6 @@ async fn window(
 ) -> Result<WindowEnd, PeerError> {
     let mut initiator = NegentropyInitiator::new(set, FRAME_BYTES_MAX);
     let mut asked_auth = false;
-    let mut rate_wait_s = 1;
     let first = in_hex(&initiator.open());
     let proofs = client.proofs();
     let mut open = client.compare(filter, &first).await?;
@@ -238,7 +289,7 @@ async fn window(
                 if std::mem::replace(&mut asked_auth, true) {
                     return Ok(WindowEnd::NotSupported(reason));
                 }
-                match client.authenticate(proofs).await {
+                match client.authenticate_for(proofs, &reason).await {
                     Ok(()) => {}
                     Err(PeerError::Refused { .. }) => return Ok(WindowEnd::NotSupported(reason)),
                     Err(error) => return Err(error),
@@ -247,25 +298,20 @@ async fn window(
                 continue;
             }
             Ok(ComparisonAnswer::Refused(reason)) if PeerError::is_rate(&reason) => {
-                if rate_wait_s > 64 {
-                    return Ok(WindowEnd::NotSupported(reason));
-                }
-                meter.add(|meter| &meter.slowed, 1);
-                tokio::time::sleep(Duration::from_secs(rate_wait_s)).await;
-                rate_wait_s *= 2;
-                initiator = NegentropyInitiator::new(set, FRAME_BYTES_MAX);
-                open = client.compare(filter, &first).await?;
-                continue;
+                return Ok(WindowEnd::TooFast(reason));
             }
-            Ok(ComparisonAnswer::Refused(reason)) => return Ok(ended(is_first, reason)),
-            Err(PeerError::Silent { within_s, .. }) if is_first => {
-                let why = format!("it did not answer a comparison within {within_s} s");
+            Ok(ComparisonAnswer::Refused(reason)) => {
+                seen.wait(client, asked.elapsed())?;
+                return Ok(ended(is_first, reason));
+            }
+            Err(PeerError::Silent { within_s, said, .. }) if is_first => {
+                let why = format!("it did not answer a comparison within {within_s} s{said}");
                 return Ok(WindowEnd::NotSupported(why));
             }
             Err(error) => return Err(error),
         };
-        if !is_first && !open.shared.was_held_up_since(asked) {
-            seen.waited += asked.elapsed();
+        if !open.shared.was_held_up_since(asked) {
+            seen.wait(client, asked.elapsed())?;
         }
         (is_first, notices) = (false, 0);
         seen.rounds += 1;
@@ -273,12 +319,6 @@ async fn window(
         if seen.rounds > ROUNDS_MAX {
             return Err(PeerError::Misbehaved(format!(
                 "a comparison did not end within {ROUNDS_MAX} messages"
-            )));
-        }
-        if seen.waited > open.shared.patience() * PATIENCE_FOR_ALL {
-            return Err(PeerError::Misbehaved(format!(
-                "its answers to a comparison took {} s, and came to hardly anything",
-                seen.waited.as_secs()
             )));
         }
         let mut bytes = Vec::new();
@@ -303,16 +343,19 @@ async fn window(
         if seen.ids.len() > DIFFERENCES_MAX {
             seen.ids.clear();
         }
-        if !(need.is_empty() && have.is_empty()) {
-            sink.take(need, have).await?;
+        for need in need.chunks(DIFFERENCES_TOGETHER) {
+            sink.take(need.to_vec(), Vec::new()).await?;
+        }
+        for have in have.chunks(DIFFERENCES_TOGETHER) {
+            sink.take(Vec::new(), have.to_vec()).await?;
         }
         let Some(next) = next else { return Ok(WindowEnd::Whole) };
-        say(&open, &next).await?;
+        say(&mut open, &next).await?;
         asked = Instant::now();
     }
 }
 
-async fn say(open: &Comparing, message: &[u8]) -> Result<(), PeerError> {
+async fn say(open: &mut Comparing, message: &[u8]) -> Result<(), PeerError> {
     open.say(&in_hex(message)).await
 }
 

@@ -26,8 +26,6 @@ pub(crate) trait RelayTransport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl RelayTransport for TcpStream {}
 impl RelayTransport for TlsStream<TcpStream> {}
 
-/// Redirects that are followed.
-const REDIRECTS_MAX: usize = 4;
 /// Bytes read at once: events come in quantity.
 const READ_BYTES: usize = 256 << 10;
 /// Bytes of a reason that are shown.
@@ -36,13 +34,14 @@ const REASON_BYTES_MAX: usize = 300;
 pub(crate) type RelaySocket = WebSocketStream<BoundedFrames<Box<dyn RelayTransport>>>;
 
 /// Connects to a relay within `patience`. Events above `message_bytes_max` are passed over, and other
-/// messages above it end the connection.
+/// messages above it end the connection. A redirect is not followed: a relay must not choose which address
+/// is connected to from here.
 pub(crate) async fn connect(
     address: &RelayAddress,
     message_bytes_max: usize,
     patience: Duration,
 ) -> Result<RelaySocket, PeerError> {
-    let connected = timeout(patience, follow(address.clone(), message_bytes_max)).await;
+    let connected = timeout(patience, open(address, message_bytes_max)).await;
     let unreachable = |why: String| PeerError::Unreachable(format!("{address}: {why}"));
     match connected {
         Ok(connected) => connected.map_err(unreachable),
@@ -50,30 +49,26 @@ pub(crate) async fn connect(
     }
 }
 
-async fn follow(
-    mut address: RelayAddress,
-    message_bytes_max: usize,
-) -> Result<RelaySocket, String> {
+async fn open(address: &RelayAddress, message_bytes_max: usize) -> Result<RelaySocket, String> {
     let config = WebSocketConfig::default()
         .max_message_size(Some(message_bytes_max))
         .max_frame_size(Some(message_bytes_max));
-    for _ in 0..=REDIRECTS_MAX {
-        let mut request = address.as_str().into_client_request().map_err(|error| words(&error))?;
-        let agent = HeaderValue::from_static(concat!("hark/", env!("CARGO_PKG_VERSION")));
-        request.headers_mut().insert(USER_AGENT, agent);
-        let transport = transport(&address, request.uri()).await?;
-        let frames = BoundedFrames::new(transport, message_bytes_max, READ_BYTES);
-        match client_async_with_config(request, frames, Some(config)).await {
-            Ok((socket, _)) => return Ok(socket),
-            Err(WsError::Http(answer)) if answer.status().is_redirection() => {
-                let location = answer.headers().get(LOCATION).and_then(|to| to.to_str().ok());
-                let location = location.ok_or("it redirects, and does not say where to")?;
-                address = address.redirected(location)?;
-            }
-            Err(error) => return Err(words(&error)),
+    let mut request = address.as_str().into_client_request().map_err(|error| words(&error))?;
+    let agent = HeaderValue::from_static(concat!("hark/", env!("CARGO_PKG_VERSION")));
+    request.headers_mut().insert(USER_AGENT, agent);
+    let transport = transport(address, request.uri()).await?;
+    let frames = BoundedFrames::new(transport, message_bytes_max, READ_BYTES);
+    match client_async_with_config(request, frames, Some(config)).await {
+        Ok((socket, _)) => Ok(socket),
+        Err(WsError::Http(answer)) if answer.status().is_redirection() => {
+            let location = answer.headers().get(LOCATION).and_then(|to| to.to_str().ok());
+            let location = shortened(location.unwrap_or("nowhere"));
+            Err(format!(
+                "it redirects to {location}, which is not followed; name that relay itself"
+            ))
         }
+        Err(error) => Err(words(&error)),
     }
-    Err(format!("it redirects more than {REDIRECTS_MAX} times"))
 }
 
 /// Connects to the address's host, with TLS if it says so. The error is a text for people.

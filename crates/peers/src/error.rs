@@ -1,4 +1,6 @@
-//! Why work with a relay could not be done.
+//! Why work with a relay could not be done, and how long to wait where it may be done later.
+
+use std::time::Duration;
 
 /// Why work with a relay could not be done. The texts are for people.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -10,12 +12,14 @@ pub enum PeerError {
     #[error("the connection ended: {0}")]
     Ended(String),
     /// The relay left a request without an answer.
-    #[error("the relay did not answer {what} within {within_s} s")]
+    #[error("the relay did not answer {what} within {within_s} s{said}")]
     Silent {
         /// The request.
         what: &'static str,
         /// How long was waited, in seconds.
         within_s: u64,
+        /// What the relay said meanwhile, with punctuation before it.
+        said: String,
     },
     /// The relay refused a request.
     #[error("the relay refused {what}: {reason}")]
@@ -42,5 +46,60 @@ impl PeerError {
     /// Whether the relay answered that the same request may succeed later.
     pub(crate) fn is_rate(reason: &str) -> bool {
         reason.starts_with("rate-limited")
+    }
+}
+
+/// Waits in a row, after which a relay that takes nothing meanwhile is given up: some minutes.
+const WAITS_MAX: u32 = 9;
+/// The longest wait.
+const WAIT_MAX_S: u64 = 60;
+
+/// The waits after a relay has said that requests come too fast. Each is as long as the relay says and,
+/// while nothing is taken, twice as long as the one before.
+#[derive(Debug, Default)]
+pub(crate) struct RateWaits {
+    in_a_row: u32,
+}
+
+impl RateWaits {
+    /// Returns how long to wait after a refusal of `what`. Fails if the relay has taken nothing for long.
+    pub(crate) fn next(&mut self, what: &'static str, reason: &str) -> Result<Duration, PeerError> {
+        if self.in_a_row >= WAITS_MAX {
+            return Err(PeerError::Refused { what, reason: reason.into() });
+        }
+        let least_s = 1 << self.in_a_row;
+        self.in_a_row += 1;
+        let told_s = told_wait_s(reason).unwrap_or_default();
+        Ok(Duration::from_secs(told_s.max(least_s).min(WAIT_MAX_S)))
+    }
+
+    /// Notes that the relay takes requests again.
+    pub(crate) fn over(&mut self) {
+        self.in_a_row = 0;
+    }
+}
+
+/// Returns the seconds to wait that a refusal names, as Hark's do: `wait 3 s`.
+fn told_wait_s(reason: &str) -> Option<u64> {
+    let (_, rest) = reason.rsplit_once("wait ")?;
+    rest.split_once(" s")?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_as_long_as_the_relay_says_and_grows_while_nothing_is_taken() {
+        let mut waits = RateWaits::default();
+        let mut next = |reason: &str| waits.next("events", reason).map(|wait| wait.as_secs()).ok();
+        let told = "rate-limited: more than 600 events a minute of your address; wait 3 s";
+        assert_eq!([next(told), next(told), next(told)], [Some(3), Some(3), Some(4)]);
+        assert_eq!(next("rate-limited: slow down"), Some(8));
+        assert_eq!(next("rate-limited: wait 100000 s"), Some(60));
+        let left: Vec<_> = std::iter::from_fn(|| next("rate-limited:")).collect();
+        assert_eq!(left, [32, 60, 60, 60], "then it is given up");
+        waits.over();
+        assert!(waits.next("events", told).is_ok());
     }
 }

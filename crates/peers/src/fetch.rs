@@ -1,7 +1,6 @@
 //! Fetches events by their ids: in batches, several of them under way at a time.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -10,7 +9,7 @@ use hark_networks::Network;
 use tokio::sync::mpsc;
 
 use crate::client::PeerClient;
-use crate::error::PeerError;
+use crate::error::{PeerError, RateWaits};
 use crate::feed::{MissedEvents, SeenIds};
 use crate::intake::{AskedIds, IntakeQueue, Origin, Wanted};
 use crate::meter::SyncMeter;
@@ -26,8 +25,6 @@ const WAITING_IDS: usize = 16 * BATCH_IDS;
 /// Events that a relay may name in a comparison and not send. It is asked for no more of them then, as
 /// it may make ids up.
 const NOT_SENT_MAX: u64 = 100_000;
-/// The longest wait after the relay has said that requests come too fast.
-const RATE_WAIT_MAX_S: u64 = 60;
 
 /// Fetches events, given by their ids, and has them checked and stored.
 pub(crate) struct Fetcher<'a> {
@@ -56,7 +53,7 @@ impl Fetcher<'_> {
     pub(crate) async fn run(&self, mut ids: mpsc::Receiver<Vec<Id>>) -> Result<(), PeerError> {
         let mut running = FuturesUnordered::new();
         let (mut waiting, mut batch_ids): (Vec<Id>, _) = (Vec::new(), BATCH_IDS);
-        let (mut is_open, mut rate_wait_s) = (true, 1);
+        let (mut is_open, mut waits) = (true, RateWaits::default());
         let (mut came, mut not_sent) = (0, 0);
         loop {
             if not_sent > NOT_SENT_MAX && not_sent > came {
@@ -85,7 +82,7 @@ impl Fetcher<'_> {
                     match refusal {
                         None if left.len() < asked => {
                             // It may have been cut; each time it is shorter.
-                            rate_wait_s = 1;
+                            waits.over();
                             waiting.extend(left);
                         }
                         None => {
@@ -94,12 +91,9 @@ impl Fetcher<'_> {
                             self.meter.check_forged()?;
                         }
                         Some(reason) if PeerError::is_rate(&reason) => {
-                            if rate_wait_s > RATE_WAIT_MAX_S {
-                                return Err(PeerError::Refused { what: "events by their ids", reason });
-                            }
+                            let wait = waits.next("events by their ids", &reason)?;
                             self.meter.add(|meter| &meter.slowed, 1);
-                            tokio::time::sleep(Duration::from_secs(rate_wait_s)).await;
-                            rate_wait_s *= 2;
+                            tokio::time::sleep(wait).await;
                             waiting.extend(left);
                         }
                         // The key was proved since.
@@ -158,9 +152,9 @@ impl Fetcher<'_> {
         }
         drop(answers);
         let left = asked.left().await;
-        if refusal.as_deref().is_some_and(PeerError::wants_auth) {
+        if let Some(reason) = refusal.as_deref().filter(|reason| PeerError::wants_auth(reason)) {
             // Here, as what other batches receive is dealt with meanwhile.
-            self.client.authenticate(proofs).await?;
+            self.client.authenticate_for(proofs, reason).await?;
         }
         Ok(BatchEnd { asked: count, left, refusal })
     }

@@ -6,21 +6,20 @@
 //! one second has more events than a page, the relay has no way to return the rest; such seconds
 //! are counted.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use hark_archive::{Id, Query};
 use hark_codec::nostr::{Event, EventArena};
 use hark_networks::Network;
 
 use crate::client::PeerClient;
-use crate::error::PeerError;
+use crate::error::{PeerError, RateWaits};
 use crate::feed::{MissedEvents, SeenIds};
 use crate::intake::{IntakeQueue, Origin, Wanted};
 use crate::meter::SyncMeter;
 use crate::request::RelaySubscription;
-use crate::route::{RelayEvent, SubscriptionAnswer};
+use crate::route::SubscriptionAnswer;
 
 /// Events of a page.
 const PAGE_EVENTS: usize = 500;
@@ -30,8 +29,9 @@ const PAGE_EVENTS_MAX: usize = 20_000;
 const CUT_EVENTS_MIN: usize = 100;
 /// Events of one second, of one relay, that are known at a time.
 const EDGE_MAX: usize = 200_000;
-/// Times that a page is asked for again after the relay has said that this was too fast.
-const RETRIES_MAX: u32 = 6;
+
+/// Ids of a relay that are held at a time, beside those of one second and one page. A relay may make ids up.
+const IDS_MAX: usize = 50_000;
 
 /// Where the events of a walk go.
 pub(crate) struct RelayPages<'a> {
@@ -41,8 +41,8 @@ pub(crate) struct RelayPages<'a> {
     pub(crate) query: &'a Query,
     /// Checks and stores the events, if they are to be stored.
     pub(crate) intake: Option<&'a IntakeQueue>,
-    /// Gathers the ids of the events, if they are to be known.
-    pub(crate) ids: Option<&'a mut HashSet<Id>>,
+    /// Gathers the ids of the events and their times, if they are to be known.
+    pub(crate) ids: Option<&'a mut HashMap<Id, u64>>,
     pub(crate) meter: &'a Arc<SyncMeter>,
     pub(crate) seen: Option<Arc<SeenIds>>,
     pub(crate) missed: Option<Arc<MissedEvents>>,
@@ -63,8 +63,9 @@ struct PageEnd {
 }
 
 impl RelayPages<'_> {
-    /// Reads the pages of the times `from` to `to`, newest first.
-    pub(crate) async fn walk(&mut self, (from, to): (u64, u64)) -> Result<(), PeerError> {
+    /// Reads the pages of the times `from` to `to`, newest first. Returns a time once there are enough ids:
+    /// all of later times were read, and the rest may be.
+    pub(crate) async fn walk(&mut self, (from, to): (u64, u64)) -> Result<Option<u64>, PeerError> {
         let query = Query { from, to, limit: usize::MAX, ..self.query.clone() };
         let origin = Origin {
             meter: Arc::clone(self.meter),
@@ -86,7 +87,7 @@ impl RelayPages<'_> {
             self.meter.check_forged()?;
             longest = longest.max(page.events);
             if page.events == 0 || page.finish {
-                return Ok(());
+                return Ok(None);
             }
             if std::mem::take(&mut may_be_cut) && page.inside > 0 {
                 // There was more, and that page had nothing of it.
@@ -94,11 +95,18 @@ impl RelayPages<'_> {
             }
             if page.new > 0 {
                 until = page.oldest;
+                if until < to && self.ids.as_ref().is_some_and(|ids| ids.len() >= IDS_MAX) {
+                    return Ok(Some(until));
+                }
                 continue;
             }
             if page.too_long == page.events {
                 // Where they end is not known. Pages are far longer than that, so they are the last.
-                return Ok(());
+                return Ok(None);
+            }
+            if page.inside == 0 && until == 0 {
+                // Some relays take `until: 0` for none.
+                return Ok(None);
             }
             if page.inside == 0 {
                 return Err(PeerError::Misbehaved(format!(
@@ -113,7 +121,7 @@ impl RelayPages<'_> {
                 may_be_cut = true;
             }
             if until <= from {
-                return Ok(());
+                return Ok(None);
             }
             until -= 1;
             edge.clear();
@@ -127,7 +135,7 @@ impl RelayPages<'_> {
         origin: &Origin,
     ) -> Result<PageEnd, PeerError> {
         let filter = self.network.filters().text(window);
-        let mut retries = 0;
+        let (mut waits, mut has_proved) = (RateWaits::default(), false);
         loop {
             let proofs = self.client.proofs();
             let mut asked = self.client.subscribe(&filter).await?;
@@ -137,14 +145,12 @@ impl RelayPages<'_> {
             if page.new > 0 {
                 return Ok(page);
             }
-            retries += 1;
-            if retries > RETRIES_MAX {
-                return Err(PeerError::Refused { what: "a page", reason });
-            } else if PeerError::wants_auth(&reason) {
-                self.client.authenticate(proofs).await?;
-            } else if PeerError::is_rate(&reason) {
+            if PeerError::is_rate(&reason) {
+                let wait = waits.next("a page", &reason)?;
                 self.meter.add(|meter| &meter.slowed, 1);
-                tokio::time::sleep(Duration::from_secs(1 << retries)).await;
+                tokio::time::sleep(wait).await;
+            } else if PeerError::wants_auth(&reason) && !std::mem::replace(&mut has_proved, true) {
+                self.client.authenticate_for(proofs, &reason).await?;
             } else {
                 return Err(PeerError::Refused { what: "a page", reason });
             }
@@ -186,6 +192,11 @@ impl RelayPages<'_> {
                 return Err(too_many());
             }
             let (id, time) = match Event::parse(event.json().as_bytes(), &mut arena) {
+                // Nobody else looks at an event whose id alone is wanted.
+                Ok(event) if self.intake.is_none() && !event.has_valid_id() => {
+                    self.meter.refuse_here("bad id", "");
+                    continue;
+                }
                 Ok(event) => (*event.id(), event.created_at()),
                 Err(error) => {
                     self.meter.refuse_here("malformed", &error.to_string());
@@ -213,17 +224,12 @@ impl RelayPages<'_> {
                 }
             }
             page.new += 1;
-            self.keep(id, event, origin).await?;
-        }
-    }
-
-    async fn keep(&mut self, id: Id, event: RelayEvent, origin: &Origin) -> Result<(), PeerError> {
-        if let Some(ids) = &mut self.ids {
-            ids.insert(id);
-        }
-        match self.intake {
-            Some(intake) => intake.put(event, origin.clone()).await,
-            None => Ok(()),
+            if let Some(ids) = &mut self.ids {
+                ids.insert(id, time);
+            }
+            if let Some(intake) = self.intake {
+                intake.put(event, origin.clone()).await?;
+            }
         }
     }
 }

@@ -88,18 +88,28 @@ pub(crate) struct Comparing {
     pub(crate) answers: mpsc::UnboundedReceiver<(ComparisonAnswer, BytesPermit)>,
     pub(crate) shared: Arc<ClientShared>,
     pub(crate) outgoing: mpsc::Sender<Message>,
+    /// When the answer that is awaited was asked for.
+    pub(crate) asked: Instant,
 }
 
 impl Comparing {
+    /// Waits for the next answer. Notices give the relay no more time for it.
     pub(crate) async fn next(&mut self) -> Result<ComparisonAnswer, PeerError> {
-        let Self { answers, shared, .. } = self;
-        let (answer, _permit) =
-            shared.within("a comparison", async || answers.recv().await).await?;
+        let Self { answers, shared, asked, .. } = self;
+        let what = "a comparison";
+        let (answer, _permit) = shared.within(what, async || answers.recv().await).await?;
+        if !matches!(answer, ComparisonAnswer::Notice(_)) {
+            return Ok(answer);
+        }
+        if asked.elapsed() > shared.patience() && !shared.was_held_up_since(*asked) {
+            return Err(shared.silent(what));
+        }
         Ok(answer)
     }
 
     /// Sends the next message.
-    pub(crate) async fn say(&self, hex: &str) -> Result<(), PeerError> {
+    pub(crate) async fn say(&mut self, hex: &str) -> Result<(), PeerError> {
+        self.asked = Instant::now();
         let text = format!("[\"NEG-MSG\",\"{}\",\"{hex}\"]", self.id);
         send(&self.shared, &self.outgoing, text).await
     }

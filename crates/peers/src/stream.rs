@@ -252,7 +252,7 @@ impl LiveStream<'_> {
                 return PeerError::Refused { what: "a subscription", reason };
             }
             if PeerError::wants_auth(&reason) {
-                if let Err(error) = self.client.authenticate(proofs).await {
+                if let Err(error) = self.client.authenticate_for(proofs, &reason).await {
                     return error;
                 }
             } else if PeerError::is_rate(&reason) {

@@ -1,7 +1,7 @@
 //! Brings this archive and a relay into step, once: what one has and the other lacks is fetched or
 //! sent, while the two are still being compared.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use hark_archive::{Id, Query, Store};
@@ -20,8 +20,10 @@ use crate::page::RelayPages;
 use crate::plugin::EventPlugin;
 use crate::upload::{UploadList, Uploader, Withheld};
 
-/// Lists of ids between the comparison and those who fetch or send. A list has a few thousand.
+/// Lists of ids between the comparison and those who fetch or send. A list has a thousand at most.
 const LISTS_MAX: usize = 64;
+/// Ids of a list.
+const LIST_IDS: usize = 1024;
 
 /// Where events go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,6 +89,16 @@ impl SyncOptions {
     }
 }
 
+impl SyncOptions {
+    /// The private kinds that the query finds.
+    fn private_kinds_asked(&self) -> Vec<u32> {
+        let mut kinds = self.private_kinds.clone();
+        kinds.retain(|kind| self.query.kinds.as_ref().is_none_or(|asked| asked.contains(kind)));
+        kinds.retain(|kind| !self.query.not_kinds.contains(kind));
+        kinds
+    }
+}
+
 /// This archive.
 #[derive(Clone)]
 pub struct LocalEnd {
@@ -101,6 +113,8 @@ pub struct LocalEnd {
 pub struct SyncReport {
     /// Why the relay was read page by page. `None` if it was compared with.
     pub paged: Option<String>,
+    /// Private kinds that were asked for like all others, and of which the relay may show only a part.
+    pub private_kinds: Vec<u32>,
 }
 
 /// Brings the archive and a relay into step. Events are written by the `intake`, and may not all be
@@ -173,7 +187,8 @@ struct SyncJob<'a> {
 
 impl SyncJob<'_> {
     async fn run(mut self, mut differences: Differences<'_>) -> Result<SyncReport, PeerError> {
-        let mut report = SyncReport::default();
+        let private_kinds = self.options.private_kinds_asked();
+        let mut report = SyncReport { paged: None, private_kinds };
         if self.options.no_comparison {
             report.paged = Some("as --pages says".into());
         }
@@ -231,55 +246,72 @@ impl SyncJob<'_> {
         let network = self.local.network;
         for item in local::sample(Arc::clone(&self.local.store), private).await? {
             match compare::includes(self.client, network, &self.options.query, item).await? {
-                Some(true) => {
+                Ok(true) => {
                     self.query.not_kinds.clone_from(&self.options.query.not_kinds);
                     self.query.kinds.clone_from(&self.options.query.kinds);
                     break;
                 }
-                Some(false) => {}
-                None => return Ok(Some("it did not answer a comparison".into())),
+                Ok(false) => {}
+                Err(why) => return Ok(Some(why)),
             }
         }
         Ok(None)
     }
 
-    /// Reads what the relay has of a time, and passes on what only this side has of it.
+    /// Reads what the relay has of a time, newest first, and passes on what only this side has of it, part
+    /// by part, so that few of the relay's ids are held at a time.
     async fn page(
         &self,
         asked: &Query,
-        (from, to): (u64, u64),
+        (from, mut to): (u64, u64),
         differences: &mut Differences<'_>,
     ) -> Result<(), PeerError> {
         let direction = self.options.direction;
-        let mut theirs = HashSet::new();
-        let mut walk = RelayPages {
-            client: self.client,
-            network: self.local.network,
-            query: asked,
-            intake: direction.is_down().then_some(&self.intake),
-            ids: (direction != Direction::Down).then_some(&mut theirs),
-            meter: self.meter,
-            seen: self.options.seen.clone(),
-            missed: self.options.missed.clone(),
-            protected: self.options.send_protected,
-        };
-        walk.walk((from, to)).await?;
-        if direction == Direction::Down {
-            return Ok(());
+        loop {
+            let mut theirs = HashMap::new();
+            let mut walk = RelayPages {
+                client: self.client,
+                network: self.local.network,
+                query: asked,
+                intake: direction.is_down().then_some(&self.intake),
+                ids: (direction != Direction::Down).then_some(&mut theirs),
+                meter: self.meter,
+                seen: self.options.seen.clone(),
+                missed: self.options.missed.clone(),
+                protected: self.options.send_protected,
+            };
+            let until = walk.walk((from, to)).await?;
+            if direction != Direction::Down {
+                let oldest = until.map_or(from, |until| until + 1);
+                theirs.retain(|_, time| *time >= oldest);
+                self.compare_pages((oldest, to), theirs, differences).await?;
+            }
+            match until {
+                Some(until) => to = until,
+                None => return Ok(()),
+            }
         }
-        let mut to = to;
+    }
+
+    /// Passes on what only one side has of a time of which all `theirs` are known.
+    async fn compare_pages(
+        &self,
+        (from, mut to): (u64, u64),
+        mut theirs: HashMap<Id, u64>,
+        differences: &mut Differences<'_>,
+    ) -> Result<(), PeerError> {
         loop {
             let window = Query { from, to, ..self.query.clone() };
             let ours = local::newest(Arc::clone(&self.local.store), window).await?;
             let mut have = Vec::new();
             for item in ours.items {
-                if !theirs.remove(&item.id) {
+                if theirs.remove(&item.id).is_none() {
                     have.push(item.id);
                 }
             }
             // Oldest first, as they are where they are compared.
             have.reverse();
-            for ids in have.chunks(1024) {
+            for ids in have.chunks(LIST_IDS) {
                 differences.take(Vec::new(), ids.to_vec()).await?;
             }
             if ours.from <= from {
@@ -287,8 +319,11 @@ impl SyncJob<'_> {
             }
             to = ours.from - 1;
         }
-        if direction == Direction::Neither {
-            differences.take(theirs.into_iter().collect(), Vec::new()).await?;
+        if self.options.direction == Direction::Neither {
+            let theirs: Vec<Id> = theirs.into_keys().collect();
+            for ids in theirs.chunks(LIST_IDS) {
+                differences.take(ids.to_vec(), Vec::new()).await?;
+            }
         }
         Ok(())
     }

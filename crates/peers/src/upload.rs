@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -12,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::client::PeerClient;
-use crate::error::PeerError;
+use crate::error::{PeerError, RateWaits};
 use crate::feed::MissedEvents;
 use crate::local::{self, LocalEvent};
 use crate::meter::SyncMeter;
@@ -24,8 +23,6 @@ const UNANSWERED_MAX: usize = 256;
 const UNANSWERED_BYTES_MAX: usize = 4 << 20;
 /// Events that are read from the archive at a time.
 const READ_TOGETHER: usize = 256;
-/// Times that an event is sent again after the relay has said that events come too fast.
-const RETRIES_MAX: u32 = 6;
 /// Events in a row that a relay may leave without an answer.
 const SILENT_MAX: u32 = 3;
 
@@ -80,18 +77,33 @@ pub(crate) struct Uploader<'a> {
     pub(crate) missed: Option<&'a MissedEvents>,
 }
 
-/// An event that is on its way, and how often it was sent before.
+/// An event that is on its way.
 struct Upload {
     event: LocalEvent,
-    retries: u32,
+    /// Its place among all that are sent.
+    number: u64,
+    /// Whether the plugin was asked, and it was sent once.
+    was_sent: bool,
+    /// Whether it was refused until the key is proved.
+    wanted_auth: bool,
     /// How often the key was proved when it was sent.
     proofs: u64,
 }
 
 impl Upload {
     fn new(event: LocalEvent) -> Self {
-        Self { event, retries: 0, proofs: 0 }
+        Self { event, number: 0, was_sent: false, wanted_auth: false, proofs: 0 }
     }
+}
+
+/// What an answer to an event means for it.
+enum Answered {
+    /// The relay has dealt with it.
+    Done,
+    /// It is to be sent again at once.
+    Again(Upload),
+    /// It is to be sent again later, as the relay says in these words that it came too fast.
+    Later(Upload, String),
 }
 
 impl Uploader<'_> {
@@ -101,7 +113,8 @@ impl Uploader<'_> {
         let (mut waiting_ids, mut waiting) = (VecDeque::new(), VecDeque::new());
         let (mut bytes, mut is_open, mut silent) = (0, true, 0);
         // Where a relay bounds the rate, fewer are sent at a time, until it takes them all.
-        let (mut not_before, mut window, mut refusals) = (Instant::now(), UNANSWERED_MAX, 0);
+        let (mut not_before, mut window, mut number) = (Instant::now(), UNANSWERED_MAX, 0);
+        let mut waits = RateWaits::default();
         loop {
             if waiting.is_empty() && !waiting_ids.is_empty() {
                 let count = waiting_ids.len().min(READ_TOGETHER);
@@ -110,7 +123,7 @@ impl Uploader<'_> {
             let now = Instant::now();
             while running.len() < window && bytes < UNANSWERED_BYTES_MAX && now >= not_before {
                 let Some(mut upload): Option<Upload> = waiting.pop_front() else { break };
-                if let Some(plugin) = self.plugin.filter(|_| upload.retries == 0)
+                if let Some(plugin) = self.plugin.filter(|_| !upload.was_sent)
                     && let Err(refusal) = plugin.accept(&upload.event.json).await
                 {
                     if refusal.is_failure {
@@ -120,6 +133,11 @@ impl Uploader<'_> {
                     continue;
                 }
                 upload.proofs = self.client.proofs();
+                if !std::mem::replace(&mut upload.was_sent, true) {
+                    number += 1;
+                    upload.number = number;
+                    self.meter.add(|meter| &meter.sent, 1);
+                }
                 bytes += upload.event.json.len();
                 running.push(self.send(upload).await?);
             }
@@ -139,19 +157,28 @@ impl Uploader<'_> {
                     match answer {
                         Ok(answer) => {
                             silent = 0;
-                            if let Some(again) = self.answered(upload, answer).await? {
-                                let now = Instant::now();
-                                // One wait is for all that were on their way.
-                                if now >= not_before {
-                                    self.meter.add(|meter| &meter.slowed, 1);
-                                    refusals = RETRIES_MAX.min(refusals + 1);
-                                    not_before = now + Duration::from_secs(1 << refusals);
-                                    window = (window / 4).max(1);
+                            match self.answered(upload, answer).await? {
+                                Answered::Done => {
+                                    waits.over();
+                                    window = UNANSWERED_MAX.min(window + 1);
                                 }
-                                waiting.push_front(again);
-                            } else {
-                                refusals = 0;
-                                window = UNANSWERED_MAX.min(window + 1);
+                                Answered::Again(upload) => waiting.push_front(upload),
+                                Answered::Later(upload, reason) => {
+                                    let now = Instant::now();
+                                    // One wait is for all that were on their way.
+                                    if now >= not_before {
+                                        let wait = waits.next("events", &reason).inspect_err(|_| {
+                                            let left = waiting.iter().chain([&upload]);
+                                            left.for_each(|left| self.failed(&left.event));
+                                        });
+                                        not_before = now + wait?;
+                                        self.meter.add(|meter| &meter.slowed, 1);
+                                        window = (window / 2).max(1);
+                                    }
+                                    // In their order, so that each has its turn.
+                                    let later = |other: &Upload| other.was_sent && other.number < upload.number;
+                                    waiting.insert(waiting.partition_point(later), upload);
+                                }
                             }
                         }
                         Err(PeerError::Silent { .. }) if silent < SILENT_MAX => {
@@ -184,37 +211,34 @@ impl Uploader<'_> {
         upload: Upload,
     ) -> Result<impl Future<Output = (Upload, Result<PublishAnswer, PeerError>)>, PeerError> {
         let answer = self.client.publish(upload.event.id, &upload.event.json).await?;
-        if upload.retries == 0 {
-            self.meter.add(|meter| &meter.sent, 1);
-        }
         Ok(async move {
             let answered = self.client.answer(&upload.event.id, answer).await;
             (upload, answered)
         })
     }
 
-    /// Counts an answer, or returns the event, if it is to be sent again.
+    /// Counts an answer, unless the event is to be sent again.
     async fn answered(
         &self,
         upload: Upload,
         (accepted, reason): PublishAnswer,
-    ) -> Result<Option<Upload>, PeerError> {
-        let again = |upload: Upload| Some(Upload { retries: upload.retries + 1, ..upload });
-        if !accepted && PeerError::is_rate(&reason) && upload.retries < RETRIES_MAX {
-            return Ok(again(upload));
+    ) -> Result<Answered, PeerError> {
+        if !accepted && PeerError::is_rate(&reason) {
+            return Ok(Answered::Later(upload, reason));
         }
-        if !accepted && reason.starts_with("auth-required") && upload.retries == 0 {
+        if !accepted && reason.starts_with("auth-required") && !upload.wanted_auth {
             match self.client.authenticate(upload.proofs).await {
-                Ok(()) => return Ok(again(upload)),
+                Ok(()) => return Ok(Answered::Again(Upload { wanted_auth: true, ..upload })),
                 Err(PeerError::Refused { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        if !accepted && is_passing(&reason) {
+        // The relay may take it another time.
+        if !accepted && reason.starts_with("error") {
             self.failed(&upload.event);
         }
         count(self.meter, accepted, &reason);
-        Ok(None)
+        Ok(Answered::Done)
     }
 
     /// Notes that an event is to be sent again later.
@@ -223,11 +247,6 @@ impl Uploader<'_> {
             missed.add_failed(event.time);
         }
     }
-}
-
-/// Whether a relay may take later what it refuses now.
-fn is_passing(reason: &str) -> bool {
-    PeerError::is_rate(reason) || reason.starts_with("error")
 }
 
 /// Counts the answer to an event.

@@ -91,6 +91,8 @@ const SHOW_EVERY: Duration = Duration::from_millis(100);
 struct RunEnd {
     /// Why the relay was read page by page, if it was.
     paged: Option<String>,
+    /// Private kinds of which the relay may have shown only a part.
+    private_kinds: Vec<u32>,
     error: Option<PeerError>,
     stopped: bool,
 }
@@ -203,7 +205,12 @@ async fn work(
     let mut end = RunEnd::default();
     for options in queries {
         match sync(client, &options, local, queue.clone(), meter).await {
-            Ok(report) => end.paged = end.paged.or(report.paged),
+            Ok(report) => {
+                end.paged = end.paged.or(report.paged);
+                end.private_kinds.extend(report.private_kinds);
+                end.private_kinds.sort_unstable();
+                end.private_kinds.dedup();
+            }
             Err(error) => {
                 end.error = Some(error);
                 break;
@@ -324,8 +331,10 @@ fn to_text(
     row("waits", totals.slowed, "the relay said that this was too fast");
     row("seconds in part", totals.unreached, "of more events than the relay returns");
     let is_done = end.error.is_none() && !end.stopped;
+    // Told last, as it is no count.
+    let kept = kept_words(args, end).unwrap_or_default();
     if rows.is_empty() && is_done && totals.refused_here.total() == 0 {
-        return format!("{head}; both are in step, and were before");
+        return format!("{head}; both are in step, and were before{kept}");
     }
     let mut text = head;
     if !rows.is_empty() {
@@ -342,7 +351,27 @@ fn to_text(
             text = format!("{text}\n{name}:\n{}", print::table(&rows));
         }
     }
-    text
+    text + &kept
+}
+
+/// Says which private events a synchronisation may leave where they are.
+fn kept_words(args: &SyncArgs, end: &RunEnd) -> Option<String> {
+    if end.private_kinds.is_empty() || end.error.is_some() || end.stopped {
+        return None;
+    }
+    let kinds: Vec<_> = end.private_kinds.iter().map(u32::to_string).collect();
+    let mut words = format!("\nprivate kinds ({}) stay where they are: ", kinds.join(", "));
+    words += match (args.dir, args.dry_run) {
+        (DirectionArg::Up, false) => "--private sends those of this archive",
+        (DirectionArg::Down, false) => {
+            "the relay shows those of a key to that key alone (--key-file)"
+        }
+        _ => {
+            "--private sends those of this archive, and the relay shows those of a key to that key \
+             alone (--key-file)"
+        }
+    };
+    Some(words)
 }
 
 pub(super) fn reasons(counts: &ReasonCounts) -> Value {
@@ -361,7 +390,9 @@ fn to_json(
 ) -> Value {
     json!({
         "relay": args.relay.as_str(),
-        "complete": end.error.is_none() && !end.stopped && !is_in_part(totals),
+        // Events that the relay names and does not show are missing here.
+        "complete": end.error.is_none() && !end.stopped && !is_in_part(totals) && totals.not_sent == 0,
+        "private_kinds_left": end.private_kinds,
         "interrupted": end.stopped,
         "error": end.error.as_ref().map(ToString::to_string),
         "compared": end.paged.is_none(),
