@@ -1,6 +1,7 @@
 //! The model store: a sorted map and a loop. Slow, obvious, and what every other store is compared
 //! with.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -249,7 +250,7 @@ impl Store for MemoryStore {
         }
         let mut items = self.matching(query);
         items.sort_unstable_by_key(|at| (at.time, at.id));
-        Ok(Some(Box::new(MemoryRanges(items))))
+        Ok(Some(Box::new(MemoryRanges { records: items, visited: Cell::new(0) })))
     }
 
     fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {
@@ -312,12 +313,18 @@ impl Store for MemoryStore {
 }
 
 /// The records of a query when they were asked for, the oldest first.
-struct MemoryRanges(Vec<Position>);
+struct MemoryRanges {
+    records: Vec<Position>,
+    visited: Cell<u64>,
+}
 
 impl MemoryRanges {
     fn range(&self, from: &Position, to: &Position) -> &[Position] {
-        let index = |at: &Position| self.0.partition_point(|o| (o.time, o.id) < (at.time, at.id));
-        self.0.get(index(from)..index(to)).unwrap_or_default()
+        let records = &self.records;
+        let index = |at: &Position| records.partition_point(|o| (o.time, o.id) < (at.time, at.id));
+        let range = records.get(index(from)..index(to)).unwrap_or_default();
+        self.visited.set(self.visited.get() + 1 + range.len() as u64);
+        range
     }
 }
 
@@ -331,6 +338,10 @@ impl IdRanges for MemoryRanges {
 
     fn items(&self, from: &Position, to: &Position, max: usize) -> Vec<Position> {
         self.range(from, to).iter().take(max).copied().collect()
+    }
+
+    fn visited(&self) -> u64 {
+        self.visited.get()
     }
 
     fn check(&self) -> Result<(), SearchError> {

@@ -40,6 +40,9 @@ pub trait IdRanges: Send {
         false
     }
 
+    /// Returns the work done so far, as the number of rows that a search visits in that time.
+    fn visited(&self) -> u64;
+
     /// Returns an error if what was answered so far may be wrong.
     fn check(&self) -> Result<(), SearchError>;
 }

@@ -20,9 +20,6 @@ use crate::slow::SearchCost;
 const SENT_ROWS: u64 = 10;
 /// Rows that each value of a query counts as: it is looked up in every part of the archive.
 const VALUE_ROWS: u64 = 4;
-/// Approximate time per row (ns). It converts the time of a count to rows, as the store does not
-/// report how many rows a count visits.
-const ROW_NS: u64 = 100;
 /// Rows of a search in this process between two looks at the clock.
 const STEP_ROWS: u64 = 256;
 /// Time after which a slice of such a search ends, as rows that come from the disk take far longer than others.
@@ -140,23 +137,30 @@ impl QuestionCost {
         self.rated.visited(records * SENT_ROWS);
     }
 
-    /// Runs a count of the store, and charges its time.
-    pub(super) fn count<T>(&mut self, count: impl FnOnce() -> T) -> T {
+    /// Runs a count of the store. A store visits no more rows for it than the query's budget, and says
+    /// whether they sufficed; lists whose lengths tell the count cost what their lookup costs.
+    pub(super) fn count(
+        &mut self,
+        store: &dyn Store,
+        query: &Query,
+    ) -> Result<Option<u64>, SearchError> {
         let started = Instant::now();
-        let counted = count();
+        let counted = store.count(query);
         let spent = started.elapsed();
         self.metrics.search.of(SearchDriver::Count).note(spent);
-        self.rated.visited(spent.as_nanos() as u64 / ROW_NS);
         self.note(spent, spent, SearchDriver::Count);
+        let visited = counted.as_ref().ok().copied().flatten().unwrap_or(u64::MAX);
+        let looked_up = (query.values() as u64 + 1) * VALUE_ROWS;
+        self.read(visited.min(query.budget).saturating_add(looked_up));
         counted
     }
 
-    /// Works on the answer to a message of a comparison, and charges the time.
-    pub(super) fn compare<T>(&mut self, work: impl FnOnce() -> T) -> T {
+    /// Works on the answer to a message of a comparison, and charges the rows that this counts as.
+    pub(super) fn compare<T>(&mut self, work: impl FnOnce() -> (T, u64)) -> T {
         let started = Instant::now();
-        let worked = work();
+        let (worked, rows) = work();
         let spent = started.elapsed();
-        self.rated.visited(spent.as_nanos() as u64 / ROW_NS);
+        self.read(rows);
         self.comparing += spent;
         self.spent += spent;
         worked

@@ -70,7 +70,7 @@ impl CountJob {
     fn count_first(&mut self, budget: u64) -> Result<(), String> {
         let Some(first) = self.queries.first() else { return Ok(()) };
         let first = Query { budget: first.budget.min(budget), ..first.clone() };
-        let count = self.cost.count(|| self.relay.shelf.store().count(&first));
+        let count = self.cost.count(&**self.relay.shelf.store(), &first);
         if let Some(count) = count.map_err(|error| error.to_string())? {
             (self.count, self.at) = (count, 1);
         }

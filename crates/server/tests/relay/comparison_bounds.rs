@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use hark_archive::limits::{Limits, Rate, RateLimits};
+use hark_server::Settings;
 use serde_json::{Value, json};
 
 use crate::compare::{NOTHING, compare, held, text};
@@ -151,7 +152,8 @@ async fn the_memory_of_comparisons_is_bounded_for_each_connection_and_for_all() 
     }
 }
 
-/// Comparisons spend the same rows as questions.
+/// Comparisons spend the same rows as questions. None may begin then, and one that is under way waits for
+/// its rows and is not lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn comparisons_count_into_the_rates() {
     let relay = Relay::start(|config| {
@@ -163,12 +165,19 @@ async fn comparisons_count_into_the_rates() {
     let notes: Vec<Value> = (0..60).map(|n| note(1, NOW_S - n, "")).collect();
     publish_all(&mut client, &notes).await;
     open(&mut client, "n", json!({})).await;
-    for said in [json!(["NEG-MSG", "n", NOTHING]), json!(["NEG-OPEN", "n", {}, NOTHING])] {
+    client.say(json!(["NEG-MSG", "n", NOTHING])).await;
+    for said in [json!(["NEG-MSG", "m", NOTHING]), json!(["NEG-OPEN", "m", {}, NOTHING])] {
         assert!(refused(&mut client, said).await.starts_with("rate-limited: "));
     }
-    client.say(json!(["REQ", "s", {}])).await;
-    let closed = client.receive().await;
-    assert!(closed[2].as_str().unwrap().starts_with("rate-limited: "), "{closed}");
+    for said in [json!(["REQ", "s", {}]), json!(["COUNT", "s", {}])] {
+        client.say(said).await;
+        let closed = client.receive().await;
+        assert!(closed[2].as_str().unwrap().starts_with("rate-limited: "), "{closed}");
+    }
+    let limits = Limits { rates: RateLimits::none(), ..Limits::default() };
+    relay.reload.set(Settings { limits, ..Settings::default() }).unwrap();
+    let answer = client.receive().await;
+    assert_eq!((&answer[0], &answer[1]), (&json!("NEG-MSG"), &json!("n")), "{answer}");
     relay.stop().await;
 }
 

@@ -91,12 +91,14 @@ impl<'a> SummedSegment<'a> {
         excluded.as_ref().is_some_and(|excluded| *excluded.hidden == *self.hidden)
     }
 
-    /// Lists the rows to leave out. Deletions go on meanwhile.
-    pub(super) fn prepare(&self) {
+    /// Lists the rows to leave out, and returns their number. Deletions go on meanwhile.
+    pub(super) fn prepare(&self) -> u64 {
         let (mut new, dead) = ExcludedRows::new(self.segment, self.hidden);
+        let listed = new.rows.count(|_| true);
         let mut excluded = self.segment.dead.excluded.lock();
         new.catch_up(self.segment, &dead);
         *excluded = Some(new);
+        listed
     }
 
     fn with_excluded<R>(&self, with: impl FnOnce(&mut ExcludedRows) -> R) -> R {

@@ -1,5 +1,6 @@
 //! Ranges of ids over all parts of a shelf.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use hark_archive::store::ranges::IdRanges;
@@ -11,6 +12,11 @@ use crate::shelf::EmbeddedShelf;
 use crate::suspect::ReadFaults;
 use crate::view::ShelfView;
 
+/// Rows that a part counts as for a sum: a place is looked up, and the ids of two blocks are added.
+const SUM_ROWS: u64 = 16;
+/// Rows that a part counts as where a place alone is looked up.
+const PLACE_ROWS: u64 = 2;
+
 /// The visible records of a time window.
 struct ShelfRanges {
     shelf: Arc<EmbeddedShelf>,
@@ -20,6 +26,7 @@ struct ShelfRanges {
     /// The window: from the first position on, and before the second.
     window: (Position, Position),
     faults: ReadFaults,
+    visited: Cell<u64>,
 }
 
 impl EmbeddedShelf {
@@ -35,7 +42,8 @@ impl EmbeddedShelf {
         let end =
             query.to.checked_add(1).map_or(Position { time: u64::MAX, id: [0xff; 32] }, start);
         let (shelf, window) = (Arc::clone(self), (start(query.from), end));
-        Some(Box::new(ShelfRanges { shelf, view, hidden, now: query.now, window, faults }))
+        let (now, visited) = (query.now, Cell::new(0));
+        Some(Box::new(ShelfRanges { shelf, view, hidden, now, window, faults, visited }))
     }
 }
 
@@ -45,6 +53,16 @@ impl ShelfRanges {
         let (from, to) = &self.window;
         let (time, id) = key(at).clamp(key(from), key(to).max(key(from)));
         Position { time, id }
+    }
+
+    /// Counts work.
+    fn visit(&self, rows: u64) {
+        self.visited.set(self.visited.get() + rows);
+    }
+
+    /// Counts work of every part.
+    fn visit_parts(&self, rows_each: u64) {
+        self.visit((self.view.segments.len() + self.view.heads().count()) as u64 * rows_each);
     }
 
     fn segments(&self) -> impl Iterator<Item = SummedSegment<'_>> {
@@ -59,6 +77,7 @@ fn sort(items: &mut [Position]) {
 
 impl IdRanges for ShelfRanges {
     fn before(&self, at: &Position) -> IdTally {
+        self.visit_parts(SUM_ROWS);
         let at = self.clamp(at);
         let sealed = self.segments().map(|segment| segment.before(&at));
         let heads = self.view.heads();
@@ -67,6 +86,7 @@ impl IdRanges for ShelfRanges {
     }
 
     fn items(&self, from: &Position, to: &Position, max: usize) -> Vec<Position> {
+        self.visit_parts(SUM_ROWS);
         let (from, to) = (self.clamp(from), self.clamp(to));
         let mut items = Vec::new();
         for segment in self.segments() {
@@ -78,12 +98,14 @@ impl IdRanges for ShelfRanges {
                 items.extend(rows.from(&from).take_while(within).take(max));
             });
         }
+        self.visit(items.len() as u64);
         sort(&mut items);
         items.truncate(max);
         items
     }
 
     fn count(&self, at: &Position) -> u64 {
+        self.visit_parts(PLACE_ROWS);
         let at = self.clamp(at);
         let sealed: u64 = self.segments().map(|segment| segment.count(&at)).sum();
         let heads = self.view.heads();
@@ -94,8 +116,12 @@ impl IdRanges for ShelfRanges {
     fn prepare(&self) -> bool {
         let mut parts = self.segments().skip_while(SummedSegment::is_ready);
         let Some(part) = parts.next() else { return false };
-        part.prepare();
+        self.visit(part.prepare());
         parts.next().is_some()
+    }
+
+    fn visited(&self) -> u64 {
+        self.visited.get()
     }
 
     fn check(&self) -> Result<(), SearchError> {

@@ -16,7 +16,7 @@ use hark_codec::nostr::negentropy::{
 };
 
 use super::ranges::{RangesCandidate, StoreRanges};
-use super::set::{ComparedSet, SetMemory};
+use super::set::{ComparedSet, CountedSet, SetMemory};
 use super::{Comparison, ComparisonRefusal, ReceivedComparison};
 use crate::budget::BudgetShare;
 use crate::nostr::Relay;
@@ -114,7 +114,9 @@ impl ComparisonJob {
         let (Some(set), Some(answer)) = (set, &mut self.answer) else {
             return Ok(SliceResult::Done);
         };
-        if self.cost.compare(|| answer.step(&*set, RANGES_PER_SLICE)) {
+        let counted = CountedSet::new(&set);
+        let step = || (answer.step(&counted, RANGES_PER_SLICE), counted.rows());
+        if self.cost.compare(step) {
             return Ok(SliceResult::More);
         }
         self.cost.compared();
@@ -162,7 +164,7 @@ impl ComparisonJob {
             return Err(lacking.to_owned().into());
         };
         let answer = RangesResponder::new(message, frame_bytes_max)?;
-        self.by_ranges = Some((answer, StoreRanges(ranges)));
+        self.by_ranges = Some((answer, StoreRanges::new(ranges)));
         self.comparison.state.lock().by_ranges = Some(query);
         self.memory = None;
         Ok(())
@@ -171,7 +173,7 @@ impl ComparisonJob {
     fn work_by_ranges(&mut self) -> Result<SliceResult, ComparisonRefusal> {
         let started = Instant::now();
         while let Some((answer, ranges)) = &mut self.by_ranges
-            && self.cost.compare(|| answer.step(ranges, 1))
+            && self.cost.compare(|| ranges.counted(|| answer.step(ranges, 1)))
         {
             if started.elapsed() >= SUMMED_SLICE {
                 return Ok(SliceResult::More);
@@ -179,7 +181,7 @@ impl ComparisonJob {
         }
         self.cost.compared();
         if let Some((answer, ranges)) = self.by_ranges.take() {
-            ranges.0.check()?;
+            ranges.check()?;
             self.comparison.answer(&answer.finish());
         }
         Ok(SliceResult::Done)
@@ -228,7 +230,7 @@ impl ComparisonJob {
             return Ok(());
         }
         let query = Query { budget: query.budget.min(budget), ..query.clone() };
-        let count = self.cost.count(|| self.relay.shelf.store().count(&query))?;
+        let count = self.cost.count(&**self.relay.shelf.store(), &query)?;
         if count.is_some_and(|count| count > *events_max as u64) {
             return Err(self.too_big());
         }

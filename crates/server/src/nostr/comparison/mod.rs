@@ -10,7 +10,7 @@
 //! A comparison over many events that only a time window selects holds no set, if the store keeps sums
 //! ([`hark_archive::store::ranges`]): each message is answered from the events as they are then. The gate holds as well.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -35,6 +35,9 @@ use set::{ComparedSet, SetMemory};
 mod job;
 mod ranges;
 mod set;
+
+/// The longest time after which it is looked again whether the rates allow a message that was put off.
+const PUT_OFF_MAX: Duration = Duration::from_secs(1);
 
 /// Why a comparison ends: the reason with its prefix, and the most events that one may be over if it
 /// had more.
@@ -129,6 +132,11 @@ pub(super) struct Comparisons {
     open: HashMap<Box<str>, Arc<Comparison>>,
     /// Bytes of their sets.
     bytes: Arc<AtomicUsize>,
+    /// Messages that came faster than the rates allow. They are answered later, as their comparisons would
+    /// be lost if they were refused.
+    put_off: VecDeque<(Arc<Comparison>, ReceivedComparison)>,
+    /// Rings when the first of them may be answered.
+    put_off_until: Option<Pin<Box<Sleep>>>,
     /// Rings when the next comparison may have been idle for too long.
     alarm: Option<Pin<Box<Sleep>>>,
 }
@@ -149,6 +157,8 @@ impl Comparisons {
             rated,
             open: HashMap::new(),
             bytes: Arc::default(),
+            put_off: VecDeque::new(),
+            put_off_until: None,
             alarm: None,
         }
     }
@@ -189,8 +199,13 @@ impl Comparisons {
         Ok(())
     }
 
-    /// Has the next message of a comparison answered.
-    pub(super) fn go_on(&self, id: &str, received: ReceivedComparison) -> Result<(), String> {
+    /// Has the next message of a comparison answered, after `wait` if there is one.
+    pub(super) fn go_on(
+        &mut self,
+        id: &str,
+        received: ReceivedComparison,
+        wait: Option<Duration>,
+    ) -> Result<(), String> {
         let comparison = self.open.get(id).filter(|comparison| !comparison.over.is());
         let Some(comparison) = comparison else {
             return Err("closed: no comparison of this id is open".into());
@@ -198,8 +213,33 @@ impl Comparisons {
         if comparison.state.lock().answered_at.take().is_none() {
             return Err("invalid: the previous message of this comparison has no answer yet".into());
         }
-        self.work(Arc::clone(comparison), received, None);
+        let comparison = Arc::clone(comparison);
+        if wait.is_none() && self.put_off.is_empty() {
+            self.work(comparison, received, None);
+            return Ok(());
+        }
+        self.put_off.push_back((comparison, received));
+        let wait = wait.unwrap_or_default().min(PUT_OFF_MAX);
+        self.put_off_until.get_or_insert_with(|| Box::pin(sleep(wait)));
         Ok(())
+    }
+
+    /// Has messages answered that were put off, as far as the rates allow it by now.
+    fn poll_put_off(&mut self, cx: &mut Context<'_>) {
+        self.put_off.retain(|(comparison, _)| !comparison.over.is());
+        while !self.put_off.is_empty()
+            && let Some(until) = &mut self.put_off_until
+        {
+            if until.as_mut().poll(cx).is_pending() {
+                return;
+            }
+            if let Err(wait) = self.rated.goes_on() {
+                until.as_mut().reset(tokio::time::Instant::now() + wait.min(PUT_OFF_MAX));
+            } else if let Some((comparison, received)) = self.put_off.pop_front() {
+                self.work(comparison, received, None);
+            }
+        }
+        self.put_off_until = None;
     }
 
     fn work(
@@ -226,11 +266,14 @@ impl Comparisons {
         for (_, comparison) in self.open.drain() {
             comparison.end();
         }
+        self.put_off.clear();
         self.alarm = None;
     }
 
-    /// Ends the comparisons whose client took too long, and has the task woken when that is next due.
+    /// Ends the comparisons whose client took too long, goes on with those that were put off, and has the
+    /// task woken when either is next due.
     pub(super) fn poll_idle(&mut self, cx: &mut Context<'_>) {
+        self.poll_put_off(cx);
         if self.open.is_empty() {
             self.alarm = None;
             return;

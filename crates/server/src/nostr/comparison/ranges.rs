@@ -1,5 +1,6 @@
 //! Comparisons over events that are not held: the store is asked for sums.
 
+use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -23,7 +24,29 @@ fn item(at: Position) -> NegentropyItem {
 }
 
 /// The events of a store by ranges.
-pub(super) struct StoreRanges(pub(super) Box<dyn IdRanges>);
+pub(super) struct StoreRanges {
+    ranges: Box<dyn IdRanges>,
+    /// Rows that are charged already.
+    charged: Cell<u64>,
+}
+
+impl StoreRanges {
+    pub(super) fn new(ranges: Box<dyn IdRanges>) -> Self {
+        Self { ranges, charged: Cell::new(0) }
+    }
+
+    /// Returns what `work` does, and the rows that it counts as.
+    pub(super) fn counted<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
+        let worked = work();
+        let visited = self.ranges.visited();
+        (worked, visited - self.charged.replace(visited))
+    }
+
+    /// Returns an error if what was answered may be wrong.
+    pub(super) fn check(&self) -> Result<(), SearchError> {
+        self.ranges.check()
+    }
+}
 
 /// A comparison that may be answered by ranges.
 pub(super) struct RangesCandidate {
@@ -49,12 +72,13 @@ impl RangesCandidate {
             return Ok(None);
         }
         let ranges = store.ranges(&query)?;
-        Ok(ranges.map(|ranges| Self { query: Arc::new(query), gate, ranges: StoreRanges(ranges) }))
+        let ranges = ranges.map(StoreRanges::new);
+        Ok(ranges.map(|ranges| Self { query: Arc::new(query), gate, ranges }))
     }
 
-    /// Does a part of what has to be done first. Returns whether there is more to do.
-    pub(super) fn prepare(&self) -> bool {
-        self.ranges.0.prepare()
+    /// Does a part of what has to be done first. Returns whether there is more to do, and its rows.
+    pub(super) fn prepare(&self) -> (bool, u64) {
+        self.ranges.counted(|| self.ranges.ranges.prepare())
     }
 
     /// Returns the query by which the comparison's events are asked for by ranges. `None` if its set is
@@ -67,9 +91,9 @@ impl RangesCandidate {
         work: u64,
     ) -> Result<Option<Arc<Query>>, SearchError> {
         let Self { query, gate, ranges } = self;
-        let count = |at| ranges.0.count(&Position { time: at, id: [0; 32] });
-        let all = cost.compare(|| count(u64::MAX).saturating_sub(count(0)));
-        ranges.0.check()?;
+        let count = |at| ranges.ranges.count(&Position { time: at, id: [0; 32] });
+        let all = cost.compare(|| ranges.counted(|| count(u64::MAX).saturating_sub(count(0))));
+        ranges.check()?;
         if all <= HELD_MAX.min(comparison.events_max as u64) {
             return Ok(None);
         }
@@ -94,16 +118,16 @@ impl RangesCandidate {
 
 impl NegentropyRanges for StoreRanges {
     fn before(&self, at: &NegentropyItem) -> IdTally {
-        self.0.before(&position(at))
+        self.ranges.before(&position(at))
     }
 
     fn items(&self, range: Range<NegentropyItem>, max: usize) -> Vec<NegentropyItem> {
-        let items = self.0.items(&position(&range.start), &position(&range.end), max);
+        let items = self.ranges.items(&position(&range.start), &position(&range.end), max);
         items.into_iter().map(item).collect()
     }
 
     fn divide(&self, range: Range<NegentropyItem>, parts: usize) -> Vec<NegentropyItem> {
-        let cuts = self.0.divide(&position(&range.start), &position(&range.end), parts);
+        let cuts = self.ranges.divide(&position(&range.start), &position(&range.end), parts);
         cuts.into_iter().map(item).collect()
     }
 }

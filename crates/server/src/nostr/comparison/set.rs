@@ -4,6 +4,7 @@
 //! chunks of equal size, so that no growth copies them, and with the sum of the ids before each
 //! chunk, so that a fingerprint adds few ids whatever its range.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -162,6 +163,48 @@ impl NegentropySet for ComparedSet {
         let size = self.size();
         let (from, to) = (size.saturating_sub(range.end), size.saturating_sub(range.start));
         self.sum_of_first(to).minus(self.sum_of_first(from))
+    }
+}
+
+/// Items that a sum counts as: half of the items of a chunk at both ends, an addition each.
+const SUM_ITEMS: u64 = 16;
+/// Items that are compared or copied in the time in which a search visits a row.
+const ITEMS_PER_ROW: u64 = 4;
+
+/// A set that counts what is asked of it.
+pub(super) struct CountedSet<'a> {
+    set: &'a ComparedSet,
+    items: Cell<u64>,
+}
+
+impl<'a> CountedSet<'a> {
+    pub(super) fn new(set: &'a ComparedSet) -> Self {
+        Self { set, items: Cell::new(0) }
+    }
+
+    /// The work so far, as rows that a search visits in that time.
+    pub(super) fn rows(&self) -> u64 {
+        self.items.get().div_ceil(ITEMS_PER_ROW)
+    }
+
+    fn count(&self, items: u64) {
+        self.items.set(self.items.get() + items);
+    }
+}
+
+impl NegentropySet for CountedSet<'_> {
+    fn size(&self) -> usize {
+        self.set.size()
+    }
+
+    fn item(&self, index: usize) -> Option<&NegentropyItem> {
+        self.count(1);
+        self.set.item(index)
+    }
+
+    fn sum(&self, range: Range<usize>) -> IdSum {
+        self.count(SUM_ITEMS);
+        self.set.sum(range)
     }
 }
 
