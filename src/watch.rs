@@ -1,6 +1,7 @@
 //! A running server's settings, read again when their files change, on SIGHUP and for
 //! `hark reload`. An invalid configuration changes nothing, and the log says why.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
@@ -108,6 +109,7 @@ impl ConfigWatch {
         let settings = Settings {
             limits: config.limits.clone(),
             addresses: config.addresses.clone(),
+            spared: Arc::new(config.spared.clone()),
             slow_question: config.log.slow_question(),
             mirror_stuck_after: config.mirror.stuck_after(),
         };

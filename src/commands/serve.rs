@@ -260,6 +260,7 @@ async fn serve(
         metrics: settings.metrics.clone(),
         limits: settings.limits.clone(),
         addresses: settings.addresses.clone(),
+        spared: settings.spared.clone(),
         slow_question: settings.log.slow_question(),
         mirror_stuck_after: settings.mirror.stuck_after(),
         unlimited: args.unlimited,

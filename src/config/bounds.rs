@@ -82,6 +82,7 @@ static RANGES: &[(&str, &[SettingRange])] = &[
             ("event_bytes_max", 1, MESSAGE),
             ("content_chars_max", 0, ANY),
             ("event_tags_max", 0, ANY),
+            ("list_tags_max", 0, ANY),
             ("created_at_ahead_s_max", 0, SECONDS),
             ("created_at_behind_s_max", 0, SECONDS),
             ("auth_keys_max", 0, ANY),

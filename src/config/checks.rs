@@ -82,10 +82,12 @@ fn info(config: &Config) -> Vec<String> {
     if info.url.is_none() && !info.other_urls.is_empty() {
         faults.push("[info] `other_urls` is set without `url`; set `url` as well".into());
     }
-    if let Some(key) = &info.pubkey
-        && let Err(fault) = keys::public_key(key)
-    {
-        faults.push(format!("[info] `pubkey`: {fault}"));
+    for (name, key) in [("pubkey", &info.pubkey), ("self", &info.self_key)] {
+        if let Some(key) = key
+            && let Err(fault) = keys::public_key(key)
+        {
+            faults.push(format!("[info] `{name}`: {fault}"));
+        }
     }
     faults
 }

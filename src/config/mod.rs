@@ -27,7 +27,7 @@ use std::time::Duration;
 use hark_archive::limits::Limits;
 use hark_archive::retention::RetentionPolicy;
 use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, ThreadCounts};
-use hark_server::{AddressLists, MetricsDoor, Proxies};
+use hark_server::{AddressLists, MetricsDoor, Proxies, SparedClients};
 
 use address::StoreAddress;
 pub(crate) use log::{LogFormat, LogSettings};
@@ -60,6 +60,8 @@ pub struct Config {
     lists: policy::PolicyLists,
     /// The addresses in `lists`, parsed, as `policy` is the rest of `lists`.
     pub(crate) addresses: AddressLists,
+    /// The clients without rate limits, of `lists` as well.
+    pub(crate) spared: SparedClients,
     pub(crate) policy: hark_server::nostr::policy::EventPolicy,
     /// The configuration file, if one was given.
     pub(crate) file: Option<PathBuf>,
@@ -149,6 +151,7 @@ impl Default for Config {
             limits: Limits::default(),
             lists: policy::PolicyLists::default(),
             addresses: AddressLists::default(),
+            spared: SparedClients::default(),
             policy: hark_server::nostr::policy::EventPolicy::default(),
             file: None,
             files: Vec::new(),
@@ -242,10 +245,11 @@ impl Config {
                 faults.push(format!("{}: `{key}` {fault}{or}", typed.origin));
             }
         }
-        if let Some(key) = &mut config.info.pubkey
-            && let Ok(read) = keys::public_key(key)
-        {
-            *key = keys::shown(&read);
+        let info = &mut config.info;
+        for key in [&mut info.pubkey, &mut info.self_key].into_iter().flatten() {
+            if let Ok(read) = keys::public_key(key) {
+                *key = keys::shown(&read);
+            }
         }
         let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
         files.extend(config.lists.files(folder).into_iter().map(FileState::new));
@@ -254,7 +258,7 @@ impl Config {
         faults.extend(checks::faults(&config).into_iter().map(|fault| placed(fault, &typed)));
         config.file = file.map(Path::to_path_buf);
         match config.lists.read(folder, &mut texts) {
-            Ok((addresses, policy)) => (config.addresses, config.policy) = (addresses, policy),
+            Ok(read) => (config.addresses, config.policy, config.spared) = read,
             Err(new) => faults.extend(new.into_iter().map(|fault| placed(fault, &typed))),
         }
         config.texts = texts;

@@ -8,9 +8,9 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use hark_archive::Key;
-use hark_server::AddressLists;
 use hark_server::nostr::policy::{ADDRESSED_KINDS, EventPolicy, WordList};
 use hark_server::ranges;
+use hark_server::{AddressLists, SparedClients};
 use ipnet::IpNet;
 
 use super::keys::public_key;
@@ -39,6 +39,8 @@ pub(crate) struct PolicyLists {
     pub(crate) deny_words: PolicyList,
     pub(crate) pow_bits_min: u64,
     pub(crate) wraps_need_auth: bool,
+    pub(crate) spared_addresses: PolicyList,
+    pub(crate) spared_keys: PolicyList,
 }
 
 impl Default for PolicyLists {
@@ -58,9 +60,14 @@ impl Default for PolicyLists {
             deny_words: none(),
             pow_bits_min: 0,
             wraps_need_auth: false,
+            spared_addresses: none(),
+            spared_keys: none(),
         }
     }
 }
+
+/// Lists with the entries of their files.
+type ReadLists = (AddressLists, EventPolicy, SparedClients);
 
 impl PolicyLists {
     /// Returns all files that the lists name. Relative names are resolved against `folder`.
@@ -76,6 +83,8 @@ impl PolicyLists {
             &self.deny_kinds,
             &self.allow_words,
             &self.deny_words,
+            &self.spared_addresses,
+            &self.spared_keys,
         ];
         let entries = lists.into_iter().flat_map(|list| &list.0);
         entries.filter_map(|entry| entry.strip_prefix('@')).map(|file| folder.join(file)).collect()
@@ -86,8 +95,8 @@ impl PolicyLists {
         &self,
         folder: &Path,
         texts: &mut FileTexts,
-    ) -> Result<(AddressLists, EventPolicy), Vec<String>> {
-        let mut reader = PolicyReader { folder, texts, faults: Vec::new() };
+    ) -> Result<ReadLists, Vec<String>> {
+        let mut reader = PolicyReader { folder, section: "policy", texts, faults: Vec::new() };
         let addresses = AddressLists {
             allow: (!self.allow_addresses.is_all())
                 .then(|| reader.list("allow_addresses", &self.allow_addresses, range)),
@@ -108,7 +117,12 @@ impl PolicyLists {
             pow_bits_min: u8::try_from(self.pow_bits_min).unwrap_or(u8::MAX),
             wraps_need_auth: self.wraps_need_auth,
         };
-        if reader.faults.is_empty() { Ok((addresses, policy)) } else { Err(reader.faults) }
+        reader.section = "rates";
+        let spared = SparedClients {
+            addresses: reader.list("spared_addresses", &self.spared_addresses, range),
+            keys: reader.keys("spared_keys", &self.spared_keys),
+        };
+        if reader.faults.is_empty() { Ok((addresses, policy, spared)) } else { Err(reader.faults) }
     }
 }
 
@@ -123,6 +137,8 @@ struct PolicyReader<'a> {
     folder: &'a Path,
     /// The texts of the files that were read.
     texts: &'a mut FileTexts,
+    /// The section of the settings that are read.
+    section: &'static str,
     faults: Vec<String>,
 }
 
@@ -153,7 +169,7 @@ impl PolicyReader<'_> {
                 continue;
             }
             let Some(file) = entry.strip_prefix('@') else {
-                self.entry(&format!("[policy] `{name}`"), entry, &read, &mut values);
+                self.entry(&format!("[{}] `{name}`", self.section), entry, &read, &mut values);
                 continue;
             };
             let path = self.folder.join(file);
@@ -168,7 +184,8 @@ impl PolicyReader<'_> {
                     self.texts.insert(path, text);
                 }
                 Err(error) => self.faults.push(format!(
-                    "[policy] `{name}`: {} could not be read: {error}",
+                    "[{}] `{name}`: {} could not be read: {error}",
+                    self.section,
                     path.display()
                 )),
             }
@@ -199,7 +216,7 @@ impl PolicyReader<'_> {
             is_word.then(|| word.to_owned()).ok_or_else(|| format!("{word:?} is no word"))
         });
         WordList::new(&words).unwrap_or_else(|error| {
-            self.faults.push(format!("[policy] `{name}`: {error}"));
+            self.faults.push(format!("[{}] `{name}`: {error}", self.section));
             WordList::default()
         })
     }

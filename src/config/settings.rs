@@ -119,17 +119,18 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "subscription_id_chars_max" limits.subscription_id_chars_max: "The most characters of a subscription's name. A longer one is refused.";
             "filters_max" limits.filters_max: "The most filters in a REQ or COUNT. More are answered with CLOSED.";
             "filter_values_max" limits.filter_values_max: "The most values in a filter: ids, authors, kinds and tag values together. More are answered with CLOSED.";
-            "limit_default" limits.limit_default: "Number of stored events that are sent for a filter without a limit.";
-            "limit_max" limits.limit_max: "The most stored events that are sent for a filter. A higher limit is lowered to it.";
+            "limit_default" limits.limit_default: "Number of stored events that are sent for a filter without a limit, and the rest of the last one's second: limit_max\nin all.";
+            "limit_max" limits.limit_max: "The most stored events that are sent for a filter, whatever it asks for. A higher limit is lowered to it.";
             "negentropy_per_connection_max" limits.negentropy_per_connection_max: "The most comparisons (NIP-77, negentropy) of a connection at a time. One more is answered with NEG-ERR. 0: NIP-77 is\nnot offered.";
             "negentropy_events_max" limits.negentropy_events_max: "The most events that a comparison may be over. A filter that more events match is answered with NEG-ERR, which names\nthis bound.";
             "negentropy_connection_bytes_max" limits.negentropy_connection_bytes_max: "The most bytes of memory for the comparisons of a connection, about 40 for each event. More are answered with NEG-ERR.";
             "negentropy_bytes_max" limits.negentropy_bytes_max: "The most bytes of memory for the comparisons of all connections. One address may use a quarter of it. More are\nanswered with NEG-ERR.";
             "negentropy_message_bytes_max" limits.negentropy_message_bytes_max: "The most bytes of a NEG-MSG to a client. What does not fit is left for the next one.";
             "negentropy_idle_s" limits.negentropy_idle_s: "Seconds after which a comparison is ended with NEG-ERR if its client does not go on.";
-            "event_bytes_max" limits.event_bytes_max: "The most bytes of an event, from clients and in imports. A larger one is refused.";
+            "event_bytes_max" limits.event_bytes_max: "The most bytes of an event as it is stored, from clients and in imports. A larger one is refused.";
             "content_chars_max" limits.content_chars_max: "The most characters of the content of an event from a client. An event with more is refused.";
             "event_tags_max" limits.event_tags_max: "The most tags of an event from a client. An event with more is refused.";
+            "list_tags_max" limits.list_tags_max: "The most tags of a list, an event of kind 3 or of a kind from 10000 to 39999, if they may be more than those of\nother events.";
             "created_at_ahead_s_max" limits.created_at_ahead_s_max: "Seconds that an event's time may lie in the future. An event further ahead is refused.";
             "created_at_behind_s_max" limits.created_at_behind_s_max: "Seconds that the time of an event may lie in the past when the event comes in. An older one is refused. 0: any age.";
             "auth_keys_max" limits.auth_keys_max: "The most keys that a connection may prove with AUTH. One more is refused.";
@@ -165,12 +166,14 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         name: "rates",
         doc: "How fast messages may come: [number a minute, number at once after a pause]. Faster ones are refused with\n# `rate-limited:`. [0, 0]: no limit. `hark serve --unlimited` lifts all of them. Changes of this file take effect\n# while the server runs.",
         settings: settings! {
-            "events_per_address" limits.rates.events_per_address: "EVENT and AUTH messages from one address, whatever their outcome.";
+            "events_per_address" limits.rates.events_per_address: "EVENT and AUTH messages from one address, whatever their outcome. One counts once more for every 64 KiB.";
             "events_per_key" limits.rates.events_per_key: "Events of one key.";
-            "questions_per_address" limits.rates.questions_per_address: "REQs, COUNTs and all other messages that are answered, from one address.";
+            "questions_per_address" limits.rates.questions_per_address: "REQs, COUNTs and all other messages that are answered, from one address. REQs and COUNTs count once more for\nevery 64 KiB.";
             "questions_per_key" limits.rates.questions_per_key: "REQs and COUNTs of one key that was proved with AUTH.";
-            "rows_per_connection" limits.rates.rows_per_connection: "Rows that the searches of one connection visit. Each event that is sent counts as ten more.";
+            "rows_per_connection" limits.rates.rows_per_connection: "Rows that the searches and comparisons of one connection visit. Each event that is sent counts as ten more.";
             "rows_per_address" limits.rates.rows_per_address: "Rows that the searches of one address visit, counted in the same way.";
+            "spared_addresses" lists.spared_addresses: "Clients at these addresses and networks have no rates, e.g. [\"192.0.2.7\", \"@peers.txt\"]: relays that send what they\nhave, bridges, crawlers of your own. An entry that starts with @ names a file, as in [policy].";
+            "spared_keys" lists.spared_keys: "Connections that have proved one of these public keys with AUTH have no rates, e.g. [\"npub1…\", \"@members.txt\"].\nEvents of these keys that others bring keep their rates.";
         },
     },
     SettingsSection {
@@ -201,6 +204,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "url" info.url: "The relay's public address, e.g. \"wss://relay.example\". AUTH and requests to vanish name it. If it is empty,\nclients can authenticate only by the address of this server itself, such as ws://127.0.0.1:7777, and requests to\nvanish that name this relay are refused.";
             "other_urls" info.other_urls: "Further addresses of the relay, e.g. [\"ws://….onion\"]. AUTH and requests to vanish may name these as well.";
             "pubkey" info.pubkey: "The operator's public key, in hex or as npub1…";
+            "self" info.self_key: "The relay's own public key, if it has one that signs events for it, in hex or as npub1…";
             "contact" info.contact: "How to reach the operator, e.g. \"mailto:me@relay.example\".";
             "icon" info.icon: "URL of a square picture. The page shows it, and its visitors load it from there.";
             "banner" info.banner: "URL of a wide picture, which the page shows as well.";

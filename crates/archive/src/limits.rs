@@ -22,11 +22,12 @@ pub struct Rate {
 /// second at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimits {
-    /// EVENT and AUTH messages from one address, whatever their outcome.
+    /// EVENT and AUTH messages from one address, whatever their outcome. A long one counts once more for
+    /// every 64 KiB.
     pub events_per_address: Option<Rate>,
     /// Events of one key with a valid signature.
     pub events_per_key: Option<Rate>,
-    /// All other messages from one address, except CLOSE.
+    /// All other messages from one address, except CLOSE. Long REQs and COUNTs count like long events.
     pub questions_per_address: Option<Rate>,
     /// REQs and COUNTs of one key that was proved (NIP-42).
     pub questions_per_key: Option<Rate>,
@@ -124,12 +125,15 @@ pub struct Limits {
     /// `closed:`.
     pub negentropy_idle_s: u64,
 
-    /// Bytes of one event. A larger one is answered with OK false `invalid:`.
+    /// Bytes of one event as it is stored. A larger one is answered with OK false `invalid:`.
     pub event_bytes_max: usize,
     /// Characters of an event's content. More are answered with OK false `invalid:`.
     pub content_chars_max: usize,
     /// Tags of an event. More are answered with OK false `invalid:`.
     pub event_tags_max: usize,
+    /// Tags of a list: an event of kind 3, or of a kind from 10000 to 39999. More are answered with OK false
+    /// `invalid:`. Lists may have `event_tags_max` in any case.
+    pub list_tags_max: usize,
     /// How far an event's time may lie in the future. An event further ahead is answered with OK
     /// false `invalid:`.
     pub created_at_ahead_s_max: u64,
@@ -214,7 +218,8 @@ impl Default for Limits {
             connections_max: 20_000,
             connections_per_address_max: 100,
             handshake_timeout_ms: 10_000,
-            message_bytes_max: 256 << 10,
+            // The events of 1 MiB that other relays take, and a little more.
+            message_bytes_max: 1_088 << 10,
             ping_after_s: 45,
             idle_timeout_s: 120,
             subscriptions_max: 200,
@@ -231,10 +236,12 @@ impl Default for Limits {
             negentropy_bytes_max: 64 << 20,
             negentropy_message_bytes_max: 1 << 20,
             negentropy_idle_s: 60,
-            // A private message of 64 KiB (NIP-44), wrapped twice (NIP-59), is an event of 154 KB.
-            event_bytes_max: 192 << 10,
+            // Whatever fits into a message. A list of 10,000 keys with relays has about 1 MB, a private message
+            // of 64 KiB (NIP-44), wrapped twice (NIP-59), 154 KB.
+            event_bytes_max: 1_088 << 10,
             content_chars_max: 160_000,
             event_tags_max: 2_500,
+            list_tags_max: 10_000,
             created_at_ahead_s_max: 900,
             created_at_behind_s_max: None,
             auth_keys_max: 16,
@@ -292,7 +299,6 @@ impl Limits {
         }
         let ordered = [
             ("limit_default", self.limit_default, "limit_max", self.limit_max),
-            ("event_bytes_max", self.event_bytes_max, "message_bytes_max", self.message_bytes_max),
             (
                 "message_bytes_max",
                 self.message_bytes_max,
@@ -336,7 +342,9 @@ mod tests {
         Limits::default().check().unwrap();
         let none = Limits { slice_rows: 0, ..Limits::default() };
         assert!(none.check().unwrap_err().starts_with("slice_rows is 0"));
-        let wide = Limits { event_bytes_max: 1 << 30, ..Limits::default() };
-        assert!(wide.check().unwrap_err().contains("above message_bytes_max"));
+        let wide = Limits { limit_default: 1 << 30, ..Limits::default() };
+        assert!(wide.check().unwrap_err().contains("above limit_max"));
+        // A shorter message bounds its event as well.
+        Limits { message_bytes_max: 1 << 17, ..Limits::default() }.check().unwrap();
     }
 }

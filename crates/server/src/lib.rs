@@ -50,6 +50,7 @@ use admin::handover::TakeoverLock;
 pub use admin::http::MetricsDoor;
 pub use clients::{AddressLists, Clients};
 pub use error::ServeError;
+pub use rate::SparedClients;
 pub use reload::{ReloadHandle, ReloadRequest};
 pub use rest::WebAccess;
 pub use server::Server;
@@ -80,6 +81,8 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// The addresses whose connections are accepted. Can change while the server runs.
     pub addresses: AddressLists,
+    /// The clients that no rate limit holds for. Can change while the server runs.
+    pub spared: SparedClients,
     /// Questions slower than this are logged. Can change while the server runs.
     pub slow_question: Option<Duration>,
     /// Time without progress after which `/healthz` reports a mirror. Can change while the server

@@ -8,16 +8,64 @@
 //! fuller one decides. So a subject that shares one bucket loses nothing, and a subject rarely
 //! shares both with busy ones until there are tens of thousands of busy subjects.
 
+use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, RandomState};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hark_archive::limits::Rate;
+use hark_archive::limits::{Rate, RateLimits};
 use hark_codec::record::Key;
+use ipnet::IpNet;
+use parking_lot::Mutex;
 
 use crate::address::ClientAddress;
+use crate::metrics::{ByLabel, MetricLabel, labels};
+use crate::ranges;
 use crate::settings::SharedSettings;
+
+labels! {
+    /// The rate that refused a message, by the name of its setting.
+    RateName {
+        /// EVENT and AUTH messages of an address.
+        EventsPerAddress = "events_per_address",
+        /// Events of a key.
+        EventsPerKey = "events_per_key",
+        /// Other messages of an address.
+        QuestionsPerAddress = "questions_per_address",
+        /// REQs and COUNTs of a key.
+        QuestionsPerKey = "questions_per_key",
+        /// Rows of a connection.
+        RowsPerConnection = "rows_per_connection",
+        /// Rows of an address.
+        RowsPerAddress = "rows_per_address",
+    }
+}
+
+/// Clients that no rate limit holds for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SparedClients {
+    /// Clients at these addresses.
+    pub addresses: Vec<IpNet>,
+    /// Connections that have proved one of these keys (NIP-42).
+    pub keys: HashSet<Key>,
+}
+
+impl SparedClients {
+    fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.keys.is_empty()
+    }
+
+    /// Whether a client at `ip` is spared.
+    pub(crate) fn have_address(&self, ip: IpAddr) -> bool {
+        ranges::contain(&self.addresses, ip)
+    }
+
+    fn have(&self, ip: Option<IpAddr>, keys: &[Key]) -> bool {
+        ip.is_some_and(|ip| self.have_address(ip)) || keys.iter().any(|key| self.keys.contains(key))
+    }
+}
 
 /// Number of buckets; together they take 1 MiB.
 const BUCKETS: usize = 1 << 17;
@@ -117,13 +165,26 @@ impl RateBuckets {
 
     /// Takes one token, or returns the time until there is one.
     pub(crate) fn take(&self, meter: RateSubject, rate: Rate) -> Result<(), Duration> {
+        self.take_many(meter, rate, 1)
+    }
+
+    /// Takes `count` tokens if there is one, or returns the time until there is one.
+    fn take_many(&self, meter: RateSubject, rate: Rate, count: u64) -> Result<(), Duration> {
         let wait = self.wait(meter, rate);
         if wait > Duration::ZERO {
             return Err(wait);
         }
-        self.spend(meter, rate, 1);
+        self.spend(meter, rate, count);
         Ok(())
     }
+}
+
+/// Bytes for which a message counts as one.
+const BYTES_PER_TOKEN: usize = 64 << 10;
+
+/// Returns the messages that a message of so many bytes counts as.
+fn tokens(bytes: usize) -> u64 {
+    1 + (bytes / BYTES_PER_TOKEN) as u64
 }
 
 /// Time in which one token is refilled.
@@ -143,112 +204,230 @@ pub(crate) struct RateExceeded {
     pub(crate) wait: Duration,
 }
 
+impl RateSubject {
+    /// The setting that bounds the subject.
+    fn name(self) -> RateName {
+        match self {
+            Self::Events(_) => RateName::EventsPerAddress,
+            Self::EventsOf(_) => RateName::EventsPerKey,
+            Self::Questions(_) => RateName::QuestionsPerAddress,
+            Self::QuestionsOf(_) => RateName::QuestionsPerKey,
+            Self::Rows(RateSource::Address(_)) => RateName::RowsPerAddress,
+            Self::Rows(RateSource::Connection(_)) => RateName::RowsPerConnection,
+        }
+    }
+}
+
+impl RateName {
+    fn of(self, rates: &RateLimits) -> Option<Rate> {
+        match self {
+            Self::EventsPerAddress => rates.events_per_address,
+            Self::EventsPerKey => rates.events_per_key,
+            Self::QuestionsPerAddress => rates.questions_per_address,
+            Self::QuestionsPerKey => rates.questions_per_key,
+            Self::RowsPerConnection => rates.rows_per_connection,
+            Self::RowsPerAddress => rates.rows_per_address,
+        }
+    }
+
+    /// The measured things, and the subject, in words for the client.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::EventsPerAddress => ("events", "your address"),
+            Self::EventsPerKey => ("events", "this key"),
+            Self::QuestionsPerAddress => ("messages", "your address"),
+            Self::QuestionsPerKey => ("questions", "your key"),
+            Self::RowsPerConnection => ("rows visited", "this connection"),
+            Self::RowsPerAddress => ("rows visited", "your address"),
+        }
+    }
+}
+
 /// Buckets, and how fast they fill.
 #[derive(Clone)]
 pub(crate) struct RateLimiter {
     buckets: Arc<RateBuckets>,
     settings: SharedSettings,
+    refusals: Arc<ByLabel<RateName>>,
 }
 
 impl RateLimiter {
     pub(crate) fn new(settings: SharedSettings) -> Self {
-        Self { buckets: Arc::default(), settings }
+        Self { buckets: Arc::default(), settings, refusals: Arc::default() }
+    }
+
+    /// Refused messages, by the rate that refused them.
+    pub(crate) fn refusals(&self) -> &ByLabel<RateName> {
+        &self.refusals
     }
 
     fn rate(&self, meter: RateSubject) -> Option<Rate> {
-        let rates = &self.settings.load().limits.rates;
-        match meter {
-            RateSubject::Events(_) => rates.events_per_address,
-            RateSubject::EventsOf(_) => rates.events_per_key,
-            RateSubject::Questions(_) => rates.questions_per_address,
-            RateSubject::QuestionsOf(_) => rates.questions_per_key,
-            RateSubject::Rows(RateSource::Address(_)) => rates.rows_per_address,
-            RateSubject::Rows(RateSource::Connection(_)) => rates.rows_per_connection,
-        }
+        meter.name().of(&self.settings.load().limits.rates)
     }
 
-    /// Takes a token, if there is one.
-    pub(crate) fn take(&self, meter: RateSubject) -> Result<(), RateExceeded> {
+    /// Takes `count` tokens, if there is one.
+    fn take(&self, meter: RateSubject, count: u64) -> Result<(), RateExceeded> {
         let Some(rate) = self.rate(meter) else { return Ok(()) };
-        self.buckets.take(meter, rate).map_err(|wait| too_fast(meter, rate, wait))
+        let taken = self.buckets.take_many(meter, rate, count);
+        taken.map_err(|wait| self.too_fast(meter, rate, wait))
     }
 
     /// Checks that there is a token, and takes none.
-    pub(crate) fn look(&self, meter: RateSubject) -> Result<(), RateExceeded> {
+    fn look(&self, meter: RateSubject) -> Result<(), RateExceeded> {
         let Some(rate) = self.rate(meter) else { return Ok(()) };
         match self.buckets.wait(meter, rate) {
             Duration::ZERO => Ok(()),
-            wait => Err(too_fast(meter, rate, wait)),
+            wait => Err(self.too_fast(meter, rate, wait)),
         }
     }
-}
 
-fn too_fast(meter: RateSubject, rate: Rate, wait: Duration) -> RateExceeded {
-    let (what, whose) = match meter {
-        RateSubject::Events(_) => ("events", "your address"),
-        RateSubject::EventsOf(_) => ("events", "this key"),
-        RateSubject::Questions(_) => ("messages", "your address"),
-        RateSubject::QuestionsOf(_) => ("questions", "your key"),
-        RateSubject::Rows(RateSource::Address(_)) => ("rows visited", "your address"),
-        RateSubject::Rows(RateSource::Connection(_)) => ("rows visited", "this connection"),
-    };
-    let (per_minute, wait_s) = (rate.per_minute, wait.as_secs() + 1);
-    let reason =
-        format!("rate-limited: more than {per_minute} {what} a minute of {whose}; wait {wait_s} s");
-    RateExceeded { reason, wait }
+    /// Counts a refusal, and puts it into words.
+    fn too_fast(&self, meter: RateSubject, rate: Rate, wait: Duration) -> RateExceeded {
+        let name = meter.name();
+        self.refusals.of(name).add(1);
+        let (what, whose) = name.words();
+        let (per_minute, wait_s) = (rate.per_minute, wait.as_secs() + 1);
+        let reason = format!(
+            "rate-limited: more than {per_minute} {what} a minute of {whose}; wait {wait_s} s"
+        );
+        RateExceeded { reason, wait }
+    }
 }
 
 /// The rate limits of one connection.
 #[derive(Clone)]
-pub(crate) struct RatedConnection {
+pub(crate) struct RatedConnection(Arc<RatedClient>);
+
+struct RatedClient {
     rates: RateLimiter,
     /// The client's address, or the connection if a proxy names no address.
     source: RateSource,
     connection: RateSource,
+    ip: Option<IpAddr>,
+    spared: Mutex<SparedState>,
+}
+
+/// Whether a client is spared, by the lists that were last looked at.
+#[derive(Default)]
+struct SparedState {
+    /// The keys that the connection has proved.
+    keys: Vec<Key>,
+    judged: Option<(Arc<SparedClients>, bool)>,
 }
 
 impl RatedConnection {
-    /// The rate limits of the connection with this number, from `address`.
-    pub(crate) fn new(rates: &RateLimiter, number: u64, address: Option<ClientAddress>) -> Self {
+    /// The rate limits of the connection with this number, from `ip`.
+    pub(crate) fn new(rates: &RateLimiter, number: u64, ip: Option<IpAddr>) -> Self {
         let connection = RateSource::Connection(number);
-        let source = address.map_or(connection, RateSource::Address);
-        Self { rates: rates.clone(), source, connection }
+        let source = ip.map_or(connection, |ip| RateSource::Address(ip.into()));
+        let (rates, spared) = (rates.clone(), Mutex::default());
+        Self(Arc::new(RatedClient { rates, source, connection, ip, spared }))
     }
 
     /// The client's address, if it is known.
     pub(crate) fn address(&self) -> Option<ClientAddress> {
-        match self.source {
+        match self.0.source {
             RateSource::Address(address) => Some(address),
             RateSource::Connection(_) => None,
         }
     }
 
-    /// Counts an EVENT or AUTH message, or refuses it.
-    pub(crate) fn publishes(&self) -> Result<(), RateExceeded> {
-        self.rates.take(RateSubject::Events(self.source))
+    /// Notes that the connection has proved a key.
+    pub(crate) fn proved(&self, key: &Key) {
+        let mut spared = self.0.spared.lock();
+        if !spared.keys.contains(key) {
+            spared.keys.push(*key);
+            spared.judged = None;
+        }
     }
 
-    /// Counts another message, or refuses it.
-    pub(crate) fn speaks(&self) -> Result<(), RateExceeded> {
-        self.rates.take(RateSubject::Questions(self.source))
+    /// Whether the operator spares this client all rates. A change of the lists counts at once.
+    fn is_spared(&self) -> bool {
+        let RatedClient { rates, ip, spared, .. } = &*self.0;
+        let settings = rates.settings.load();
+        let lists = &settings.spared;
+        if lists.is_empty() {
+            return false;
+        }
+        let mut state = spared.lock();
+        if let Some((_, is_spared)) = state.judged.as_ref().filter(|(by, _)| Arc::ptr_eq(by, lists))
+        {
+            return *is_spared;
+        }
+        let is_spared = lists.have(*ip, &state.keys);
+        state.judged = Some((Arc::clone(lists), is_spared));
+        is_spared
+    }
+
+    fn take(&self, meter: RateSubject, count: u64) -> Result<(), RateExceeded> {
+        if self.is_spared() { Ok(()) } else { self.0.rates.take(meter, count) }
+    }
+
+    /// Counts an EVENT or AUTH message of so many bytes, or refuses it.
+    pub(crate) fn publishes(&self, bytes: usize) -> Result<(), RateExceeded> {
+        self.take(RateSubject::Events(self.0.source), tokens(bytes))
+    }
+
+    /// Counts an event of this author, which has a valid signature, or refuses it.
+    pub(crate) fn publishes_of(&self, author: &Key) -> Result<(), RateExceeded> {
+        self.take(RateSubject::EventsOf(*author), 1)
+    }
+
+    /// Checks that an event of this author would not be refused, and counts none.
+    pub(crate) fn may_publish_of(&self, author: &Key) -> Result<(), RateExceeded> {
+        if self.is_spared() {
+            return Ok(());
+        }
+        self.0.rates.look(RateSubject::EventsOf(*author))
+    }
+
+    /// Counts another message of so many bytes, or refuses it.
+    pub(crate) fn speaks(&self, bytes: usize) -> Result<(), RateExceeded> {
+        self.take(RateSubject::Questions(self.0.source), tokens(bytes))
     }
 
     /// Counts a question of a client that has proved these keys, or refuses it.
     pub(crate) fn asks(&self, keys: &[Key]) -> Result<(), RateExceeded> {
-        self.rates.look(RateSubject::Rows(self.connection))?;
-        if self.source != self.connection {
-            self.rates.look(RateSubject::Rows(self.source))?;
+        if self.is_spared() {
+            return Ok(());
         }
-        keys.iter().try_for_each(|key| self.rates.take(RateSubject::QuestionsOf(*key)))
+        let RatedClient { rates, source, connection, .. } = &*self.0;
+        rates.look(RateSubject::Rows(*connection))?;
+        if source != connection {
+            rates.look(RateSubject::Rows(*source))?;
+        }
+        keys.iter().try_for_each(|key| rates.take(RateSubject::QuestionsOf(*key), 1))
+    }
+
+    /// Counts a message that was refused or put off before, or returns how long it has to wait.
+    pub(crate) fn goes_on(&self) -> Result<(), Duration> {
+        if self.is_spared() {
+            return Ok(());
+        }
+        let RatedClient { rates, source, connection, .. } = &*self.0;
+        let message = RateSubject::Questions(*source);
+        let meters = [message, RateSubject::Rows(*source), RateSubject::Rows(*connection)];
+        let wait = |meter| rates.rate(meter).map(|rate| rates.buckets.wait(meter, rate));
+        let wait = meters.into_iter().filter_map(wait).max().unwrap_or_default();
+        if wait > Duration::ZERO {
+            return Err(wait);
+        }
+        if let Some(rate) = rates.rate(message) {
+            rates.buckets.spend(message, rate, 1);
+        }
+        Ok(())
     }
 
     /// Counts rows that questions of the connection have visited.
     pub(crate) fn visited(&self, rows: u64) {
-        let meters = [self.connection, self.source].map(RateSubject::Rows);
-        let several = if self.source == self.connection { 1 } else { 2 };
-        for meter in meters.into_iter().take(several) {
-            if let Some(rate) = self.rates.rate(meter) {
-                self.rates.buckets.spend(meter, rate, rows);
+        if rows == 0 || self.is_spared() {
+            return;
+        }
+        let RatedClient { rates, source, connection, .. } = &*self.0;
+        let several = if source == connection { 1 } else { 2 };
+        for meter in [*connection, *source].map(RateSubject::Rows).into_iter().take(several) {
+            if let Some(rate) = rates.rate(meter) {
+                rates.buckets.spend(meter, rate, rows);
             }
         }
     }
@@ -295,5 +474,55 @@ mod tests {
         buckets.spend(meter, SLOW, u64::MAX);
         let wait = buckets.take(meter, SLOW).unwrap_err();
         assert!(wait <= Duration::from_mins(6), "{wait:?}");
+    }
+
+    #[test]
+    fn a_client_is_spared_by_its_address_or_a_key_that_it_proves_and_no_longer_than_listed() {
+        let settings = SharedSettings::default();
+        let put = |spared: SparedClients| {
+            let rates = RateLimits { events_per_address: Some(SLOW), ..RateLimits::none() };
+            let limits = hark_archive::limits::Limits { rates, ..Default::default() };
+            let spared = Arc::new(spared);
+            settings.store(Arc::new(crate::Settings { limits, spared, ..Default::default() }));
+        };
+        put(SparedClients::default());
+        let rates = RateLimiter::new(Arc::clone(&settings));
+        let ip = |text: &str| Some(text.parse().unwrap());
+        let (peer, other) = (ip("2001:db8::5"), ip("2001:db8::6"));
+        let [peer, other] = [peer, other].map(|ip| RatedConnection::new(&rates, 1, ip));
+        let nameless = RatedConnection::new(&rates, 2, None);
+        for client in [&peer, &nameless] {
+            (0..5).for_each(|_| assert!(client.publishes(0).is_ok()));
+            assert!(client.publishes(0).is_err());
+        }
+        let spared = |addresses: &[&str], keys: &[Key]| SparedClients {
+            addresses: addresses.iter().map(|range| ranges::read(range).unwrap()).collect(),
+            keys: keys.iter().copied().collect(),
+        };
+        put(spared(&["2001:db8::5"], &[[7; 32]]));
+        assert!((0..50).all(|_| peer.publishes(0).is_ok()));
+        assert!(other.publishes(0).is_err(), "another client of the same network is not spared");
+        assert!(nameless.publishes(0).is_err(), "a client without an address is on no list");
+        nameless.proved(&[8; 32]);
+        assert!(nameless.publishes(0).is_err());
+        nameless.proved(&[7; 32]);
+        assert!((0..50).all(|_| nameless.publishes(0).is_ok()));
+        put(spared(&[], &[[9; 32]]));
+        assert!(peer.publishes(0).is_err() && nameless.publishes(0).is_err());
+        assert_eq!(rates.refusals().of(RateName::EventsPerAddress).get(), 7);
+    }
+
+    #[test]
+    fn a_long_message_counts_once_more_for_every_64_kib() {
+        let settings = SharedSettings::default();
+        let rates = RateLimits { events_per_address: Some(SLOW), ..RateLimits::none() };
+        let limits = hark_archive::limits::Limits { rates, ..Default::default() };
+        settings.store(Arc::new(crate::Settings { limits, ..Default::default() }));
+        let rates = RateLimiter::new(settings);
+        for (number, bytes, taken) in [(1, 65_535, 5), (2, 65_536, 3), (3, 1 << 20, 1)] {
+            let client = RatedConnection::new(&rates, number, None);
+            let passed = (0..9).filter(|_| client.publishes(bytes).is_ok()).count();
+            assert_eq!(passed, taken, "{bytes} bytes");
+        }
     }
 }

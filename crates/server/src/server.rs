@@ -81,6 +81,7 @@ impl Server {
         let settings = Settings {
             limits: config.limits,
             addresses: config.addresses,
+            spared: Arc::new(config.spared),
             slow_question: config.slow_question,
             mirror_stuck_after: config.mirror_stuck_after,
         };

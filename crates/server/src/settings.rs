@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use hark_archive::limits::{Limits, RateLimits};
 
 use crate::clients::AddressLists;
+use crate::rate::SparedClients;
 
 /// The settings in force.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,8 @@ pub struct Settings {
     pub limits: Limits,
     /// The addresses whose connections are accepted.
     pub addresses: AddressLists,
+    /// The clients that no rate limit holds for.
+    pub spared: Arc<SparedClients>,
     /// Questions slower than this are logged. `None` disables the log.
     pub slow_question: Option<Duration>,
     /// Time without progress after which `/healthz` reports a mirror. `None`: it never does.

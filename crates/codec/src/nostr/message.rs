@@ -109,7 +109,7 @@ pub enum MessageErrorKind {
     #[error("invalid: no filter")]
     NoFilter,
     /// Too many filters.
-    #[error("invalid: more than {0} filters")]
+    #[error("blocked: more than {0} filters")]
     TooManyFilters(usize),
     /// A comparison message that is not lowercase hex.
     #[error("invalid: comparison message is not lowercase hex")]

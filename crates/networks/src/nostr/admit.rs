@@ -2,8 +2,8 @@
 
 use hark_archive::effects::Refusal;
 use hark_archive::limits::Limits;
-use hark_archive::{Key, Outcome};
-use hark_codec::nostr::{Event, EventArena, REQUESTS};
+use hark_archive::{Key, Outcome, Record};
+use hark_codec::nostr::{Event, EventArena, EventEncoder, REQUESTS};
 
 use super::rules::{
     DELETED_KINDS_MAX, DELETION, KindClass, SLOT, VANISH, WRAP_RECIPIENTS_MAX, class,
@@ -111,25 +111,35 @@ pub fn authority(url: &str) -> Option<String> {
     host.filter(|_| ["ws", "wss"].contains(&scheme.as_str())).map(str::to_owned)
 }
 
-/// The private labels of an event's record.
+/// The labels of an event's record that are no tags: private ones, and the empty `d` of an addressable
+/// event whose first `d` tag is missing or has no value.
 #[derive(Clone, Copy, Debug)]
-pub struct PrivateLabels<'a>(Option<(u8, &'a [u8])>);
+pub struct PrivateLabels<'a> {
+    labels: [(u8, &'a [u8]); 2],
+    count: usize,
+}
 
 impl<'a> PrivateLabels<'a> {
-    /// The private labels of `event` at the relay with the URLs `own`.
+    /// These labels of `event` at the relay with the URLs `own`.
     pub fn of(event: &Event<'a>, own: &OwnUrls) -> Self {
-        Self(match class(u32::from(event.kind())) {
-            KindClass::Addressable => Some((SLOT, event.d().as_bytes())),
+        let lacks_d = || {
+            let d = event.tags().find(|tag| tag.name() == "d");
+            d.is_none_or(|tag| tag.value().is_none())
+        };
+        let empty_d = (b'd', &b""[..]);
+        let (label, count) = match class(u32::from(event.kind())) {
+            KindClass::Addressable => ((SLOT, event.d().as_bytes()), if lacks_d() { 2 } else { 1 }),
             KindClass::Regular if event.kind() == VANISH_KIND && own.are_named_by(event) => {
-                Some((VANISH, b""))
+                ((VANISH, &b""[..]), 1)
             }
-            _ => None,
-        })
+            _ => (empty_d, 0),
+        };
+        Self { labels: [label, empty_d], count }
     }
 
     /// The labels, as the encoder takes them.
     pub fn labels(&self) -> &[(u8, &'a [u8])] {
-        self.0.as_slice()
+        &self.labels[..self.count]
     }
 }
 
@@ -157,7 +167,21 @@ pub fn protected_refusal(event: &Event<'_>, proven: &[Key]) -> Option<String> {
     })
 }
 
-/// Returns why an event is refused, whatever its signature, or `None` if it is accepted. Cheap
+/// Whether events of a kind are lists, which may have more tags than others: follows (NIP-02), and the lists
+/// and sets of NIP-51.
+fn is_list(kind: u16) -> bool {
+    matches!(kind, 3 | 10_000..=39_999)
+}
+
+/// Returns the bytes of an event as it is stored: without the white space and the escapes that it came with.
+fn stored_bytes(event: &Event<'_>) -> usize {
+    let mut record = Vec::new();
+    EventEncoder::default().encode(event, &[], &mut record);
+    Record::new(&record).map_or(usize::MAX, |record| record.wire().len())
+}
+
+/// Returns why an event is refused, whatever its signature, or `None` if it is accepted. `event_bytes` are
+/// those in which it came; fewer may be stored, and these are bounded. Cheap
 /// checks come first. The caller checks the id. `proven` are the authenticated keys of the event's
 /// connection; `arena` is for an event within the event. Of the limits, requests about a person's
 /// own data ([`REQUESTS`]) meet only those that no honest one exceeds.
@@ -171,14 +195,16 @@ pub fn refusal(
 ) -> Option<String> {
     let is_request = REQUESTS.contains(&event.kind());
     let bytes_max = event_bytes_max(event.kind(), limits.event_bytes_max);
-    if event_bytes > bytes_max {
+    if event_bytes > bytes_max && stored_bytes(event) > bytes_max {
         return Some(format!("invalid: event is larger than {bytes_max} bytes"));
     }
     let chars_max = if is_request { bytes_max } else { limits.content_chars_max };
     if event.content().len() > chars_max && event.content().chars().count() > chars_max {
         return Some(format!("invalid: content is longer than {chars_max} characters"));
     }
-    let tags_max = limits.event_tags_max.max(if is_request { REQUEST_TAGS } else { 0 });
+    let list_tags_max = if is_list(event.kind()) { limits.list_tags_max } else { 0 };
+    let own_tags_max = if is_request { REQUEST_TAGS } else { list_tags_max };
+    let tags_max = limits.event_tags_max.max(own_tags_max);
     if event.tag_count() > tags_max {
         return Some(format!("invalid: event has more than {tags_max} tags"));
     }
@@ -205,12 +231,12 @@ pub fn refusal(
     let addresses = event.tags().filter(|tag| tag.name() == "a").filter_map(|tag| tag.value());
     let addresses = addresses.map(str::as_bytes);
     if deletes_too_many_kinds(u32::from(event.kind()), event.pubkey(), addresses) {
-        return Some(format!("invalid: deletes addresses of more than {DELETED_KINDS_MAX} kinds"));
+        return Some(format!("blocked: deletes addresses of more than {DELETED_KINDS_MAX} kinds"));
     }
     let recipients = event.tags().filter(|tag| tag.name() == "p");
     if wraps_for_too_many(u32::from(event.kind()), recipients) {
         return Some(format!(
-            "invalid: a gift wrap for more than {WRAP_RECIPIENTS_MAX} recipients"
+            "blocked: a gift wrap for more than {WRAP_RECIPIENTS_MAX} recipients"
         ));
     }
     None

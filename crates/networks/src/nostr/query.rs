@@ -110,16 +110,14 @@ pub fn and_values(filter: &Filter) -> usize {
     filter.and_tags().map(|(_, values)| values.len()).sum()
 }
 
-/// Maximum number of stored records beyond the limit that may be sent for `filter` to complete a
-/// second. It is 0 where the client's own limit applies, and never more than the client wants. It is
-/// 0 for a search, too, whose results do not come by time.
+/// Maximum number of stored records beyond the default limit that may be sent for `filter` to complete a
+/// second: `limit_max` are sent in all. It is 0 where the client names a limit, and for a search, whose
+/// results do not come by time.
 pub fn room(filter: &Filter, limits: &Limits) -> usize {
-    if filter.search().is_some() {
+    if filter.search().is_some() || filter.limit().is_some() {
         return 0;
     }
-    let wanted = filter.limit().map_or(usize::MAX, |limit| limit as usize);
-    let bound = filter.limit().map_or(limits.limit_default, |_| limits.limit_max);
-    wanted.saturating_sub(bound).min(limits.limit_max)
+    limits.limit_max.saturating_sub(limits.limit_default)
 }
 
 /// The number of values that `filter` lists.

@@ -173,7 +173,10 @@ impl MessageHandler {
             // A CLOSE saves work, so it has no rate limit.
             let free =
                 matches!(message, Ok(ClientMessage::Close { .. } | ClientMessage::NegClose { .. }));
-            let too_fast = if free { None } else { self.rated.speaks().err() };
+            // The work of a comparison is counted in rows, whatever the length of its messages.
+            let compares = matches!(message, Ok(ClientMessage::NegMsg { .. }));
+            let bytes = if compares { 0 } else { text.len() };
+            let too_fast = if free { None } else { self.rated.speaks(bytes).err() };
             match (message, too_fast) {
                 (Ok(message), too_fast) => self.answer(&message, text.len(), too_fast),
                 (Err(error), None) => {
@@ -191,7 +194,7 @@ impl MessageHandler {
 
     /// Refuses a binary message. Returns how long the client should wait, if it was too fast.
     pub(crate) fn handle_binary(&self) -> Option<Duration> {
-        let too_fast = self.rated.speaks().err();
+        let too_fast = self.rated.speaks(0).err();
         let (wait, reason) = too_fast.map(|it| (it.wait, it.reason)).unzip();
         self.notice(reason.as_deref().unwrap_or("invalid: messages are text, not binary"));
         wait
@@ -245,12 +248,11 @@ impl MessageHandler {
                     self.neg_err(sub, &reason);
                 }
             }
-            ClientMessage::NegMsg { sub, message } => {
-                let go_on = || self.go_on(sub, message);
-                if let Err(reason) = too_fast.map_or_else(go_on, Err) {
-                    self.neg_err(sub, &reason);
-                }
-            }
+            ClientMessage::NegMsg { sub, message } => match self.go_on(sub, message, wait) {
+                // Its answer waits.
+                Ok(()) => return None,
+                Err(reason) => self.neg_err(sub, &too_fast.unwrap_or(reason)),
+            },
             ClientMessage::NegClose { sub } => {
                 self.comparisons.end(sub);
                 self.relay.metrics.answered(Verb::Neg, "");
@@ -342,8 +344,9 @@ impl MessageHandler {
         self.comparisons.open(id, query, received, (question, set))
     }
 
-    fn go_on(&self, id: &str, message: &str) -> Result<(), String> {
-        self.comparisons.go_on(id, self.received(message)?)
+    fn go_on(&mut self, id: &str, message: &str, wait: Option<Duration>) -> Result<(), String> {
+        let received = self.received(message)?;
+        self.comparisons.go_on(id, received, wait)
     }
 
     /// The bytes of a comparison's message, with memory for them and for the answer. Where memory is

@@ -32,7 +32,7 @@ use super::identity::SharedIdentity;
 use super::metrics::{RelayMetrics, Verb};
 use super::outbox::{self, Outbox, RequestKind, RequestPermit};
 use super::policy;
-use crate::rate::{RateLimiter, RateSubject};
+use crate::rate::RatedConnection;
 use crate::settings::SharedSettings;
 use crate::shelf::Shelf;
 
@@ -56,7 +56,6 @@ pub(crate) struct IntakeContext {
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) settings: SharedSettings,
     pub(crate) policy: policy::SharedPolicy,
-    pub(crate) rates: RateLimiter,
     pub(crate) identity: SharedIdentity,
     pub(crate) metrics: Arc<RelayMetrics>,
 }
@@ -95,6 +94,7 @@ struct QueuedEvent {
 struct ReplyHandle {
     permit: RequestPermit,
     caller: Arc<ClientIdentity>,
+    rated: RatedConnection,
     verb: Verb,
     _permit: EventPermit,
 }
@@ -166,11 +166,13 @@ impl Intake {
         brought: ReceivedEvent,
         outbox: &Arc<Outbox>,
         caller: &Arc<ClientIdentity>,
+        rated: &RatedConnection,
         permit: EventPermit,
     ) {
         let from = ReplyHandle {
             permit: outbox.permit(brought.what),
             caller: Arc::clone(caller),
+            rated: rated.clone(),
             verb: if brought.what == RequestKind::Proof { Verb::Auth } else { Verb::Event },
             _permit: permit,
         };
@@ -278,8 +280,7 @@ impl<'a> VerifyWorker<'a> {
             }
         };
         let bytes = text.len().saturating_sub(FRAME_BYTES);
-        let gate = from.caller.gate();
-        let verdict = check(self.parts, &event, bytes, now_s, &gate.readers, &mut self.arena);
+        let verdict = check(self.parts, &event, bytes, now_s, &from, &mut self.arena);
         let unwelcome = match verdict {
             PolicyVerdict::Pass => None,
             PolicyVerdict::PassRequest(reason) => Some(reason),
@@ -332,7 +333,7 @@ impl<'a> VerifyWorker<'a> {
                 continue;
             }
             if !matches!(purpose, EventPurpose::Prove)
-                && let Err(too_fast) = self.parts.rates.take(RateSubject::EventsOf(key))
+                && let Err(too_fast) = from.rated.publishes_of(&key)
             {
                 from.ok(&id, false, &too_fast.reason);
                 continue;
@@ -353,6 +354,9 @@ impl<'a> VerifyWorker<'a> {
                 EventPurpose::Prove => {
                     let keys_max = self.parts.settings.load().limits.auth_keys_max;
                     let proven = from.caller.prove(&key, keys_max);
+                    if proven.is_ok() {
+                        from.rated.proved(&key);
+                    }
                     from.ok(&id, proven.is_ok(), &proven.err().unwrap_or_default());
                 }
             }
@@ -455,7 +459,7 @@ fn check(
     event: &Event<'_>,
     bytes: usize,
     now_s: u64,
-    proven: &[Key],
+    from: &ReplyHandle,
     arena: &mut EventArena,
 ) -> PolicyVerdict {
     let known = match parts.shelf.store().knows(event.id()) {
@@ -463,6 +467,8 @@ fn check(
         Err(error) => return PolicyVerdict::Refuse(format!("error: {error}")),
     };
     let settings = parts.settings.load();
+    let gate = from.caller.gate();
+    let proven = &gate.readers[..];
     let (refusal, unwelcome) = if known {
         // Nobody but its author learns that a protected event is stored.
         (admit::protected_refusal(event, proven), None)
@@ -481,7 +487,7 @@ fn check(
     let refusal = refusal.or_else(|| {
         // The author's rate is charged only once the signature is verified: otherwise anybody could
         // use up the rate of another author.
-        let rate = || parts.rates.look(RateSubject::EventsOf(*event.pubkey())).err();
+        let rate = || from.rated.may_publish_of(event.pubkey()).err();
         (!known).then(rate).flatten().map(|too_fast| too_fast.reason)
     });
     // A known event is hashed as well: otherwise a client that has only the id of a private event

@@ -56,6 +56,7 @@ impl LandingPage {
         let nips = nip11::nips(
             &identity.info,
             &settings.limits,
+            &self.relay.policy.load(),
             private_kinds,
             self.relay.texts.is_some(),
         );
@@ -233,8 +234,9 @@ fn bounds(limits: &Limits, policy: &policy::EventPolicy) -> String {
     let answer = format!("{}, {} if asked", count(limits.limit_default), count(limits.limit_max));
     let past = limits.created_at_behind_s_max.map_or("any".into(), age);
     let rows = [
-        ("Size of an event", size(limits.event_bytes_max)),
+        ("Size of an event", size(limits.event_bytes_max.min(limits.message_bytes_max))),
         ("Tags of an event", count(limits.event_tags_max)),
+        ("Tags of a list", count(limits.list_tags_max.max(limits.event_tags_max))),
         ("Age of an event when it comes in", past),
         ("How far its time may lie ahead", age(limits.created_at_ahead_s_max)),
         ("Size of a message", size(limits.message_bytes_max)),

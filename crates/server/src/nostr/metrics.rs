@@ -6,6 +6,7 @@ use hark_networks::nostr::rules::{KindClass, class};
 use crate::metrics::{
     ByLabel, ConnectionRefusal, Counter, Histogram, MetricLabel, SearchDriver, labels,
 };
+use crate::websocket::HandshakeFault;
 
 labels! {
     /// What a client's message wants.
@@ -139,6 +140,8 @@ pub struct RelayMetrics {
     pub websockets_open: Counter,
     /// Connections that were refused at once.
     pub turned_away: ByLabel<ConnectionRefusal>,
+    /// Requests for a WebSocket that were refused.
+    pub handshakes_refused: ByLabel<HandshakeFault>,
     /// WebSockets that ended.
     pub ended: ByLabel<ConnectionEnd>,
     /// Messages received.

@@ -125,6 +125,8 @@ pub struct RelayInfo {
     pub other_urls: Vec<String>,
     /// The operator's key, hex.
     pub pubkey: Option<String>,
+    /// The relay's own key, hex, if it has one.
+    pub self_key: Option<String>,
     /// How else to reach the operator.
     pub contact: Option<String>,
     /// URL of an icon.

@@ -7,10 +7,16 @@ use serde_json::{Map, Value, json};
 use super::RelayInfo;
 use super::policy::EventPolicy;
 
-/// NIPs that are offered, whatever the configuration.
-const NIPS: [u16; 11] = [1, 9, 11, 13, 40, 42, 45, 65, 67, 70, 91];
-/// NIPs that are offered if a kind is private, by kind.
-const PRIVATE_NIPS: [(u32, &[u16]); 2] = [(4, &[4]), (1059, &[17, 59])];
+/// NIPs that are offered, whatever the configuration. Those of clients alone are not listed.
+const NIPS: [u16; 8] = [1, 9, 11, 40, 45, 67, 70, 91];
+/// NIPs that are offered if a kind is accepted and private, so that its readers prove their keys, by kind.
+const PRIVATE_NIPS: [(u16, &[u16]); 2] = [(4, &[4]), (1059, &[17, 59])];
+
+/// The NIP of proofs of work, which is offered if events must show one.
+const WORK: u16 = 13;
+
+/// The NIP of AUTH, which is offered if a connection may prove a key.
+const AUTH: u16 = 42;
 
 /// The NIP of requests to vanish, which is offered if the relay knows the URL that they name.
 const VANISH: u16 = 62;
@@ -24,17 +30,26 @@ const SEARCH: u16 = 50;
 pub(crate) fn nips(
     info: &RelayInfo,
     limits: &Limits,
+    policy: &EventPolicy,
     private_kinds: &[u32],
     searches: bool,
 ) -> Vec<u16> {
-    let kept = PRIVATE_NIPS.iter().filter(|(kind, _)| private_kinds.contains(kind));
+    let proves = limits.auth_keys_max > 0;
+    let is_kept =
+        |kind: u16| proves && private_kinds.contains(&u32::from(kind)) && policy.takes_kind(kind);
+    let kept = PRIVATE_NIPS.iter().filter(|(kind, _)| is_kept(*kind));
     let mut nips: Vec<u16> = kept.flat_map(|(_, nips)| *nips).chain(&NIPS).copied().collect();
+    nips.extend(proves.then_some(AUTH));
+    nips.extend((policy.pow_bits_min > 0).then_some(WORK));
     nips.extend((limits.negentropy_per_connection_max > 0).then_some(COMPARISONS));
     nips.extend(searches.then_some(SEARCH));
     nips.extend(info.url.is_some().then_some(VANISH));
     nips.sort_unstable();
     nips
 }
+
+/// The project's homepage, as Cargo.toml names it.
+const SOFTWARE: &str = env!("CARGO_PKG_HOMEPAGE");
 
 /// The NIP-11 document.
 pub(crate) fn document(
@@ -50,6 +65,7 @@ pub(crate) fn document(
     put("description", json!(info.description));
     let optional = [
         ("pubkey", &info.pubkey),
+        ("self", &info.self_key),
         ("contact", &info.contact),
         ("icon", &info.icon),
         ("banner", &info.banner),
@@ -60,8 +76,11 @@ pub(crate) fn document(
             put(name, json!(value));
         }
     }
-    put("supported_nips", json!(nips(info, limits, private_kinds, searches)));
-    put("software", json!(env!("CARGO_PKG_NAME").trim_end_matches("-server")));
+    put("supported_nips", json!(nips(info, limits, policy, private_kinds, searches)));
+    // NIP-11 wants the URL of the project's homepage, or nothing.
+    if !SOFTWARE.is_empty() {
+        put("software", json!(SOFTWARE));
+    }
     put("version", json!(env!("CARGO_PKG_VERSION")));
     let mut limitation = json!({
         "max_message_length": limits.message_bytes_max,
@@ -91,7 +110,8 @@ const BARE_EVENT_BYTES: usize = 350;
 
 /// Maximum number of characters of a content: by its own limit, and by that of an event's bytes.
 fn content_chars_max(limits: &Limits) -> usize {
-    limits.content_chars_max.min(limits.event_bytes_max.saturating_sub(BARE_EVENT_BYTES))
+    let event_bytes_max = limits.event_bytes_max.min(limits.message_bytes_max);
+    limits.content_chars_max.min(event_bytes_max.saturating_sub(BARE_EVENT_BYTES))
 }
 
 pub(crate) fn name(info: &RelayInfo) -> &str {
@@ -114,10 +134,45 @@ mod tests {
         assert!(document.get("pubkey").is_none());
         assert_eq!(
             document["supported_nips"],
-            json!([1, 4, 9, 11, 13, 40, 42, 45, 50, 62, 65, 67, 70, 77, 91])
+            json!([1, 4, 9, 11, 40, 42, 45, 50, 62, 67, 70, 77, 91])
         );
-        let without = Limits { negentropy_per_connection_max: 0, ..limits };
-        let nips = nips(&RelayInfo::default(), &without, &[4], false);
-        assert!(![COMPARISONS, SEARCH, VANISH].iter().any(|nip| nips.contains(nip)));
+        // NIP-11 does not name these any more, or never did.
+        for gone in ["retention", "posting_policy", "relay_countries", "language_tags", "tags"] {
+            assert!(document.get(gone).is_none(), "{gone}");
+        }
+        let software = document.get("software").and_then(Value::as_str);
+        assert!(software.is_none_or(|url| url.starts_with("https://")), "{software:?}");
+    }
+
+    #[test]
+    fn a_nip_is_named_where_the_settings_let_it_be_used() {
+        let (limits, open) = (Limits::default(), EventPolicy::default());
+        let kinds = [4, 1059, 21_059];
+        let is_named = |nip: u16, limits: &Limits, policy: &EventPolicy, searches: bool| {
+            nips(&RelayInfo::default(), limits, policy, &kinds, searches).contains(&nip)
+        };
+        let no_auth = Limits { auth_keys_max: 0, ..limits.clone() };
+        let no_comparison = Limits { negentropy_per_connection_max: 0, ..limits.clone() };
+        let deny = |kind| EventPolicy { deny_kinds: vec![kind..=kind], ..open.clone() };
+        let allow = |kind| EventPolicy { allow_kinds: Some(vec![kind..=kind]), ..open.clone() };
+        let work = EventPolicy { pow_bits_min: 1, ..open.clone() };
+        for (nip, with, without) in [
+            (4, (&limits, &allow(4), false), (&limits, &deny(4), false)),
+            (17, (&limits, &open, false), (&limits, &allow(4), false)),
+            (59, (&limits, &open, false), (&no_auth, &open, false)),
+            (42, (&limits, &open, false), (&no_auth, &open, false)),
+            (13, (&limits, &work, false), (&limits, &open, false)),
+            (50, (&limits, &open, true), (&limits, &open, false)),
+            (77, (&limits, &open, false), (&no_comparison, &open, false)),
+        ] {
+            assert!(is_named(nip, with.0, with.1, with.2), "NIP-{nip}");
+            assert!(!is_named(nip, without.0, without.1, without.2), "NIP-{nip}");
+        }
+        let nameless = nips(&RelayInfo::default(), &limits, &open, &kinds, false);
+        assert!(!nameless.contains(&VANISH), "requests to vanish name a URL");
+        assert!(
+            !nips(&RelayInfo::default(), &limits, &open, &[], false).contains(&4),
+            "everybody reads kind 4 then"
+        );
     }
 }

@@ -84,7 +84,6 @@ impl RelayService {
             shelf: Arc::clone(&shelf),
             settings: Arc::clone(&settings),
             policy: Arc::clone(&config.policy),
-            rates: rates.clone(),
             identity: identity.clone(),
             metrics: Arc::clone(&metrics),
         };

@@ -79,6 +79,12 @@ impl EventPolicy {
             .then(|| "auth-required: gift wraps are taken from those who authenticate".into())
     }
 
+    /// Whether events of this kind are accepted, from anybody at all.
+    pub(crate) fn takes_kind(&self, kind: u16) -> bool {
+        let on = |list: &[RangeInclusive<u16>]| list.iter().any(|kinds| kinds.contains(&kind));
+        !on(&self.deny_kinds) && self.allow_kinds.as_deref().is_none_or(on)
+    }
+
     /// Why an event is refused. None if the policy allows it.
     pub fn refusal(&self, event: &Event<'_>) -> Option<String> {
         let (key, kind) = (event.pubkey(), event.kind());

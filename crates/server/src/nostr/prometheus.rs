@@ -25,6 +25,12 @@ fn said(page: &mut MetricsPage, relay: &Relay) {
         ["verb", "result"],
         metrics.answers(),
     );
+    page.counters(
+        "hark_rate_refusals_total",
+        "Messages refused with `rate-limited:` as they came too fast, by the setting in [rates].",
+        "rate",
+        relay.rates.refusals(),
+    );
     page.head("hark_events_total", "counter", "Events kept, or passed on if ephemeral, by kind.");
     for (kind, count) in metrics.events.all() {
         page.line("hark_events_total", &format!("kind=\"{kind}\""), count);
@@ -49,6 +55,12 @@ fn connections(page: &mut MetricsPage, relay: &Relay) {
         "Connections turned away before they could say anything, by reason.",
         "reason",
         &metrics.turned_away,
+    );
+    page.counters(
+        "hark_handshakes_refused_total",
+        "Requests for a WebSocket that were refused, by what is wrong with them.",
+        "reason",
+        &metrics.handshakes_refused,
     );
     page.counters(
         "hark_connections_ended_total",

@@ -259,7 +259,13 @@ impl RelaySession {
             if let Some((entering, _)) = &mut self.waiting {
                 let Poll::Ready(permit) = entering.as_mut().poll(cx) else { return Poll::Pending };
                 if let (Some(permit), Some((_, brought))) = (permit, self.waiting.take()) {
-                    self.relay.intake.push(brought, &self.outbox, &self.caller, permit);
+                    self.relay.intake.push(
+                        brought,
+                        &self.outbox,
+                        &self.caller,
+                        &self.rated,
+                        permit,
+                    );
                 }
             }
             if let Some(rest) = self.rest.as_mut().filter(|_| !self.leaving) {
@@ -335,11 +341,12 @@ impl RelaySession {
     /// Hands an EVENT or AUTH to the intake, even one above the rate limit: its OK needs the
     /// event's id, and only the intake parses events.
     fn bring(&mut self, what: RequestKind, text: Box<[u8]>) -> Option<Duration> {
-        let (wait, refusal) = self.rated.publishes().err().map(|it| (it.wait, it.reason)).unzip();
         let bytes = text.len();
+        let too_fast = self.rated.publishes(bytes).err();
+        let (wait, refusal) = too_fast.map(|it| (it.wait, it.reason)).unzip();
         let brought = ReceivedEvent { what, text, refusal };
         if let Some(permit) = self.relay.intake.try_enter(bytes) {
-            self.relay.intake.push(brought, &self.outbox, &self.caller, permit);
+            self.relay.intake.push(brought, &self.outbox, &self.caller, &self.rated, permit);
         } else {
             self.waiting = Some((Box::pin(self.relay.intake.enter(bytes)), brought));
         }

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -14,6 +15,7 @@ use axum::http::header::{
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::landing::{self, LandingHtml, LandingPage};
 use super::outboxes::OutboxAccount;
@@ -28,7 +30,7 @@ use crate::metrics::ConnectionRefusal;
 use crate::permits::Permit;
 use crate::rate::RatedConnection;
 use crate::stop::StopSignal;
-use crate::websocket::Handshake;
+use crate::websocket::{Handshake, HandshakeFault, lost_upgrade};
 
 /// The state of the HTTP handler.
 #[derive(Clone)]
@@ -136,6 +138,9 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
         // One endpoint, as paths make no difference to what is served (NIP-01).
         return if path == "/" { upgrade(web, context, request) } else { nothing() };
     }
+    if lost_upgrade(headers) {
+        return refuse(&web.relay, HandshakeFault::Upgrade, context.peer);
+    }
     if *request.method() == Method::OPTIONS {
         return cors(StatusCode::NO_CONTENT, "text/plain", Bytes::new());
     }
@@ -233,16 +238,16 @@ fn cors(status: StatusCode, content_type: &'static str, body: Bytes) -> Response
 /// Whether the warning about an untrusted proxy was logged.
 static SAID: Once = Once::new();
 
-/// The client's address, and a permit for a client that comes through a proxy.
+/// The client's IP address, and a permit for a client that comes through a proxy.
 fn client(
     relay: &Relay,
     peer: IpAddr,
     headers: &HeaderMap,
-) -> Result<(Option<ClientAddress>, Option<Permit<ClientAddress>>), ConnectionRefusal> {
+) -> Result<(Option<IpAddr>, Option<Permit<ClientAddress>>), ConnectionRefusal> {
     if relay.connections.is_proxy(peer) {
         let Some(client) = relay.connections.named(headers) else { return Ok((None, None)) };
         let max = relay.settings().limits.connections_per_address_max;
-        return Ok((Some(client.into()), relay.connections.enter_as(client, max)?));
+        return Ok((Some(client), relay.connections.enter_as(client, max)?));
     }
     if is_near(peer) && Proxies::HEADERS.iter().any(|header| headers.contains_key(*header)) {
         SAID.call_once(|| {
@@ -253,7 +258,7 @@ fn client(
             );
         });
     }
-    Ok((Some(peer.into()), None))
+    Ok((Some(peer), None))
 }
 
 /// Whether `ip` is a loopback, private or link-local address.
@@ -262,6 +267,24 @@ fn is_near(ip: IpAddr) -> bool {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
     }
+}
+
+/// How often a refused handshake is logged, at most.
+const SAID_EVERY: Duration = Duration::from_mins(1);
+
+/// Refuses a request for a WebSocket, and says why: to the client and, at times, in the log.
+fn refuse(relay: &Relay, fault: HandshakeFault, peer: IpAddr) -> Response {
+    static SAID_AT: Mutex<Option<Instant>> = Mutex::new(None);
+    let refused = relay.metrics.handshakes_refused.of(fault);
+    refused.add(1);
+    let mut said_at = SAID_AT.lock();
+    if said_at.is_none_or(|at| at.elapsed() >= SAID_EVERY) {
+        *said_at = Some(Instant::now());
+        let (refused, reason) = (refused.get(), fault.words());
+        tracing::warn!(%peer, refused, reason, "a request for a WebSocket was refused");
+    }
+    drop(said_at);
+    fault.answer()
 }
 
 fn upgrade(web: WebState, context: ConnectionContext, request: Request) -> Response {
@@ -279,15 +302,16 @@ fn upgrade(web: WebState, context: ConnectionContext, request: Request) -> Respo
     };
     let message_bytes_max = web.relay.settings().limits.message_bytes_max;
     let handshake = Handshake::new(&mut parts, &web.relay.deflate, message_bytes_max);
-    let Some((handshake, answer)) = handshake else {
-        return (StatusCode::BAD_REQUEST, "this is no WebSocket handshake\n").into_response();
+    let (handshake, answer) = match handshake {
+        Ok(handshake) => handshake,
+        Err(fault) => return refuse(&web.relay, fault, context.peer),
     };
     let is_direct = !Proxies::HEADERS.iter().any(|header| parts.headers.contains_key(*header));
     let caller = web.relay.auth.caller(context.local.filter(|_| is_direct));
     let rated = RatedConnection::new(&web.relay.rates, web.relay.connections.number(), address);
     let account = match address {
         Some(client) if web.relay.connections.is_proxy(context.peer) => {
-            account(&web.relay, Some(client))
+            account(&web.relay, Some(client.into()))
         }
         _ => Arc::clone(context.account()),
     };

@@ -55,8 +55,12 @@ impl DeflateOptions {
 /// Whether the client offers compression on terms that this server supports. An offer with other
 /// terms, such as a smaller window for what the server sends, must be declined as a whole.
 fn is_offer(headers: &HeaderMap) -> bool {
-    let offer = headers.get(SEC_WEBSOCKET_EXTENSIONS).and_then(|offer| offer.to_str().ok());
-    let mut words = offer.into_iter().flat_map(|offer| offer.split(';')).map(str::trim);
+    let lists = headers.get_all(SEC_WEBSOCKET_EXTENSIONS).iter();
+    lists.filter_map(|list| list.to_str().ok()).any(|list| list.split(',').any(is_supported))
+}
+
+fn is_supported(offer: &str) -> bool {
+    let mut words = offer.split(';').map(str::trim);
     words.next() == Some("permessage-deflate")
         && words.all(|term| {
             let name = term.split('=').next().unwrap_or_default().trim();

@@ -4,18 +4,84 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::header::{
-    CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS, SEC_WEBSOCKET_KEY,
+    ALLOW, CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS, SEC_WEBSOCKET_KEY,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use sha1::{Digest as _, Sha1};
 use tokio::net::TcpStream;
 
 use super::{Compressors, DeflateOptions, Socket, deflate};
+use crate::metrics::{MetricLabel, labels};
 use crate::patience::TimedStream;
+
+labels! {
+    /// Why a request for a WebSocket is refused.
+    HandshakeFault {
+        /// The request is of HTTP/1.0, as those of proxies are that were not told otherwise.
+        Http10 = "http-1.0",
+        /// The request is no GET.
+        Method = "method",
+        /// The header Upgrade is missing though the others are there: a proxy has dropped it.
+        Upgrade = "upgrade",
+        /// The version is another than 13.
+        Version = "version",
+        /// The key is missing, or no key.
+        Key = "key",
+    }
+}
+
+impl HandshakeFault {
+    /// The fault in words, with advice.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Http10 => {
+                "a WebSocket needs HTTP/1.1, and this request is HTTP/1.0; if a proxy made it, set its \
+                 version of HTTP (nginx: proxy_http_version 1.1)"
+            }
+            Self::Method => "a WebSocket is asked for by GET",
+            Self::Upgrade => {
+                "the header Upgrade is missing; a proxy must pass it on (nginx: proxy_set_header Upgrade \
+                 $http_upgrade and proxy_set_header Connection \"upgrade\")"
+            }
+            Self::Version => "version 13 of the WebSocket protocol is spoken here (RFC 6455)",
+            Self::Key => "the header Sec-WebSocket-Key is missing, or no key",
+        }
+    }
+
+    /// The answer to the request.
+    pub(crate) fn answer(self) -> Response<Body> {
+        let mut answer = Response::new(Body::from(format!("{}\n", self.words())));
+        let headers = answer.headers_mut();
+        let status = match self {
+            Self::Version => {
+                headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+                StatusCode::UPGRADE_REQUIRED
+            }
+            Self::Upgrade | Self::Http10 => StatusCode::UPGRADE_REQUIRED,
+            Self::Method => {
+                headers.insert(ALLOW, HeaderValue::from_static("GET"));
+                StatusCode::METHOD_NOT_ALLOWED
+            }
+            Self::Key => StatusCode::BAD_REQUEST,
+        };
+        if status == StatusCode::UPGRADE_REQUIRED {
+            headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        }
+        *answer.status_mut() = status;
+        answer
+    }
+}
+
+/// Whether a request without the header Upgrade was one for a WebSocket: browsers and clients send the
+/// other headers for nothing else.
+pub(crate) fn lost_upgrade(headers: &HeaderMap) -> bool {
+    headers.contains_key(SEC_WEBSOCKET_KEY) && !headers.contains_key(UPGRADE)
+}
 
 /// A connection that becomes a WebSocket once the answer to its request is sent.
 pub(crate) struct Handshake {
@@ -25,19 +91,26 @@ pub(crate) struct Handshake {
 }
 
 impl Handshake {
-    /// Parses a request. Returns the handshake and the answer to send, or `None` if the request is
-    /// no handshake.
+    /// Parses a request. Returns the handshake and the answer to send.
     pub(crate) fn new(
         parts: &mut Parts,
         deflate: &DeflateOptions,
         message_bytes_max: usize,
-    ) -> Option<(Self, Response<Body>)> {
-        let key = parts.headers.get(SEC_WEBSOCKET_KEY)?;
-        if parts.headers.get(SEC_WEBSOCKET_VERSION)? != "13" || parts.method != Method::GET {
-            return None;
+    ) -> Result<(Self, Response<Body>), HandshakeFault> {
+        if parts.version < Version::HTTP_11 {
+            return Err(HandshakeFault::Http10);
         }
-        let accept = HeaderValue::from_str(&accept(key.as_bytes())).ok()?;
-        let upgrade = parts.extensions.remove::<OnUpgrade>()?;
+        if parts.method != Method::GET {
+            return Err(HandshakeFault::Method);
+        }
+        if parts.headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
+            return Err(HandshakeFault::Version);
+        }
+        let key = parts.headers.get(SEC_WEBSOCKET_KEY).ok_or(HandshakeFault::Key)?;
+        let accept = HeaderValue::from_str(&accept(key.as_bytes()));
+        let accept = accept.map_err(|_| HandshakeFault::Key)?;
+        let upgrade = parts.extensions.remove::<OnUpgrade>();
+        let upgrade = upgrade.ok_or(HandshakeFault::Upgrade)?;
         let deflate = deflate.agree(&parts.headers);
         let mut answer = Response::new(Body::empty());
         *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -51,7 +124,7 @@ impl Handshake {
                 HeaderValue::from_static(deflate::EXTENSION_PARAMETERS),
             );
         }
-        Some((Self { upgrade, deflate, message_bytes_max }, answer))
+        Ok((Self { upgrade, deflate, message_bytes_max }, answer))
     }
 
     /// Waits until the answer is sent. `None` if the connection has ended before.

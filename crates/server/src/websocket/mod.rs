@@ -16,7 +16,8 @@ use buffers::{ReadBuffer, WriteBuffer};
 pub use deflate::{Compressors, DeflateOptions};
 use frame::{CloseFault, FrameHeader, Opcode};
 pub(crate) use framing::{FramedMessages, Framing};
-pub(crate) use handshake::Handshake;
+pub use handshake::HandshakeFault;
+pub(crate) use handshake::{Handshake, lost_upgrade};
 
 mod buffers;
 mod deflate;

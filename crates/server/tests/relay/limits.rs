@@ -1,12 +1,14 @@
 //! The limits that the relay reports are true; rate limits hold; and both can change while it runs.
 
 use hark_archive::limits::{Limits, Rate, RateLimits};
-use hark_server::Settings;
+use hark_server::{Settings, SparedClients};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::kit::{Client, NOW_S, Relay, event, http, note};
+use crate::kit::{Client, NOW_S, Relay, event, http, note, pubkey};
 use crate::policy::worked;
+use crate::wire::{frame, upgrade};
 
 async fn limitation(relay: &Relay) -> Value {
     let (_, body) = http(&relay.url, "/", "Accept: application/nostr+json").await;
@@ -239,6 +241,93 @@ async fn the_rows_that_questions_visit_are_counted() {
     );
     assert_eq!(req(&mut relay.client().await, "s", json!({})).await, Ok(10));
     relay.stop().await;
+}
+
+/// A key counts on the connection that has proved it, and the events that others bring of it do not gain.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spared_key_has_no_rates_once_it_is_proved() {
+    let spared = |who| {
+        let key = hark_codec::hex::decode_32(pubkey(who).as_bytes()).unwrap();
+        SparedClients { keys: [key].into(), ..SparedClients::default() }
+    };
+    let rates = RateLimits {
+        events_per_address: Some(at_once(2)),
+        events_per_key: Some(at_once(1)),
+        questions_per_address: Some(at_once(1)),
+        questions_per_key: Some(at_once(1)),
+        rows_per_connection: Some(at_once(1)),
+        rows_per_address: Some(at_once(1)),
+    };
+    let relay = Relay::start(|config| {
+        config.limits.rates = rates.clone();
+        config.spared = spared(7);
+    })
+    .await;
+    let (mut peer, mut stranger) = (relay.client().await, relay.client().await);
+    peer.auth(7).await;
+    for n in 0..9 {
+        assert_eq!(peer.publish(&note(1, NOW_S - n, "x")).await, (true, String::new()));
+    }
+    for _ in 0..9 {
+        assert_eq!(peer.count(&[json!({})]).await, 9);
+    }
+    // A stranger gains nothing by the key's own events, and the peer has not used up the author's rate.
+    for (event, taken) in
+        [(note(7, NOW_S, "a"), true), (note(7, NOW_S, "b"), false), (note(1, NOW_S, "c"), false)]
+    {
+        assert_eq!(stranger.publish(&event).await.0, taken, "{event}");
+    }
+    let mut author = relay.client().await;
+    assert_eq!(author.publish(&note(1, NOW_S, "d")).await.1, "");
+    // The lists are those of now.
+    let limits = Limits { rates, ..Limits::default() };
+    relay.reload.set(Settings { limits, ..Settings::default() }).unwrap();
+    assert!(peer.publish(&note(7, NOW_S, "e")).await.1.starts_with("rate-limited: "));
+    let (_, page) = http(&relay.url, "/metrics", "").await;
+    let count = |rate: &str| {
+        let line = format!("hark_rate_refusals_total{{rate=\"{rate}\"}} ");
+        let at = page.lines().find_map(|text| text.strip_prefix(&line));
+        at.map(|count| count.parse::<u64>().unwrap())
+    };
+    assert_eq!(
+        (count("events_per_address"), count("events_per_key")),
+        (Some(1), Some(2)),
+        "{page}"
+    );
+    relay.stop().await;
+}
+
+/// A client behind a trusted proxy is spared by the address that the proxy names, and nobody by a name
+/// that no trusted proxy gave.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spared_address_is_that_of_the_client_behind_a_proxy() {
+    for (trusted, from, taken) in [
+        (true, "192.0.2.7", true),
+        (true, "192.0.2.8", false),
+        (true, "192.0.2.7, 192.0.2.8", false),
+        (false, "192.0.2.7", false),
+    ] {
+        let relay = Relay::start(|config| {
+            if !trusted {
+                config.proxies.trusted.clear();
+            }
+            config.limits.rates =
+                RateLimits { questions_per_address: Some(at_once(1)), ..RateLimits::none() };
+            config.spared.addresses = vec!["192.0.2.7/32".parse().unwrap()];
+        })
+        .await;
+        let (_, mut stream) = upgrade(&relay, &format!("X-Forwarded-For: {from}\r\n")).await;
+        for _ in 0..3 {
+            stream.write_all(&frame(0x81, b"[\"COUNT\",\"n\",{}]")).await.unwrap();
+        }
+        let mut got = Vec::new();
+        while got.windows(6).filter(|some| some == b"\",\"n\",").count() < 3 {
+            got.push(stream.read_u8().await.unwrap());
+        }
+        let refused = got.windows(6).any(|some| some == b"CLOSED");
+        assert_eq!(refused, !taken, "{from}: {}", String::from_utf8_lossy(&got));
+        relay.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
