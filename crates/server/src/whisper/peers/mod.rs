@@ -196,7 +196,7 @@ impl PeersDoor {
             let permit = state.half_open.begin(peer.into());
             let (state, ended) = (Arc::clone(&state), ended.clone());
             async move {
-                let end = state.serve(stream, peer, permit, ended).await;
+                let end = Box::pin(state.serve(stream, peer, permit, ended)).await;
                 tracing::debug!(%peer, %end, "a connection has ended");
                 drop(entered);
             }
