@@ -17,7 +17,7 @@ use hark_archive::{Outcome, Query, Record, Store, TextSource, Write};
 use hark_networks::Network;
 use hark_server::control::{ControlClient, ControlError, Takeover};
 use hark_store_embedded::backup::BackupCatalog;
-use hark_store_embedded::disk::{RealDisk, make_dir};
+use hark_store_embedded::disk::{Disk as _, RealDisk, make_dir};
 use hark_store_embedded::{
     DirectoryLock, DiskReserve, EmbeddedOptions, EmbeddedStore, LockError, ShelfOpenError,
 };
@@ -48,10 +48,47 @@ const CONTROL_SOCKET: &str = "control.sock";
 /// Where services have their archives: see deploy/hark.service.
 const SERVICES: [&str; 1] = ["/var/lib/hark"];
 
-/// Where a restore makes the archive, and where that is once it is whole, both in the archive's
-/// directory. While one of them is there the restore is not finished.
-pub(crate) const RESTORING: &str = "restoring";
-pub(crate) const RESTORED: &str = "restored";
+/// A command that makes a whole archive: beside, in a directory of its own within the archive's. Once
+/// all is durable that directory is renamed, which decides that it has happened; then its content is
+/// moved to its place. While one of the two names is there, nothing else opens the archive.
+pub(crate) struct Making {
+    pub(crate) command: &'static str,
+    /// Where the archive is made.
+    pub(crate) unfinished: &'static str,
+    /// Where it is once it is whole.
+    pub(crate) finished: &'static str,
+}
+
+pub(crate) const RESTORE: Making =
+    Making { command: "restore", unfinished: "restoring", finished: "restored" };
+pub(crate) const SALVAGE: Making =
+    Making { command: "salvage", unfinished: "salvaging", finished: "salvaged" };
+
+impl Making {
+    /// Puts the archive that was made in `data` into its place.
+    pub(crate) fn finish(&self, data: &Path) -> anyhow::Result<()> {
+        let (unfinished, finished) = (data.join(self.unfinished), data.join(self.finished));
+        if !finished.exists() {
+            std::fs::rename(&unfinished, &finished)
+                .and_then(|()| RealDisk.sync_dir(data))
+                .with_context(|| format!("{} could not be renamed", unfinished.display()))?;
+        }
+        move_all(&finished, data).with_context(|| {
+            format!("{} could not be moved to its place; run the command again", finished.display())
+        })
+    }
+}
+
+/// Moves the content of `from` into `data`, and removes `from`.
+fn move_all(from: &Path, data: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        std::fs::rename(entry.path(), data.join(entry.file_name()))?;
+    }
+    RealDisk.sync_dir(data)?;
+    std::fs::remove_dir(from)?;
+    RealDisk.sync_dir(data)
+}
 
 /// Which archive, and with which settings.
 #[derive(Clone, Debug, Default, Args)]
@@ -228,7 +265,7 @@ impl ArchiveLocation {
         )
     }
 
-    /// Fails, with advice, if the directory holds a backup or a restore that was interrupted.
+    /// Fails, with advice, if the directory holds a backup, or an archive that was not made to its end.
     fn must_be_an_archive(&self) -> anyhow::Result<()> {
         let data = self.data.display();
         if BackupCatalog::path(&self.data).exists() {
@@ -237,14 +274,21 @@ impl ArchiveLocation {
                  directory: hark --data NEW restore {data}"
             );
         }
-        if [RESTORING, RESTORED].iter().any(|part| self.data.join(part).exists()) {
-            bail!("a restore into {data} was interrupted; run `hark restore` again to finish it");
+        for Making { command, unfinished, finished } in [RESTORE, SALVAGE] {
+            if [unfinished, finished].iter().any(|part| self.data.join(part).exists()) {
+                bail!(
+                    "a {command} into {data} was interrupted; run `hark {command}` again to finish it"
+                );
+            }
         }
         Ok(())
     }
 
     /// Fails, with advice, if the archive does not exist.
     pub(crate) fn must_exist(&self) -> anyhow::Result<()> {
+        if self.database.is_none() {
+            self.must_be_an_archive()?;
+        }
         if self.exists() {
             return Ok(());
         }
@@ -267,9 +311,6 @@ impl ArchiveLocation {
 
     /// Opens the archive for reading, whether or not a server runs on it.
     pub(crate) fn read(&self) -> anyhow::Result<Arc<dyn Store>> {
-        if self.database.is_none() {
-            self.must_be_an_archive()?;
-        }
         self.must_exist()?;
         if let Some(url) = &self.database {
             return Ok(Arc::new(self.postgres(url, false)?));

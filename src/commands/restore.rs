@@ -1,9 +1,7 @@
 //! `hark restore`: makes an archive of a backup.
 //!
-//! Everything is made beside, in a directory of its own within the archive's. Once all is durable
-//! that directory is renamed, which decides that the restore has happened; then its content is
-//! moved to its place. A restore that was interrupted is continued by the next one, and until then
-//! nothing else opens the archive (see `location`).
+//! Everything is made beside (see `Making` in `location`). A restore that was interrupted is continued by
+//! the next one, and until then nothing else opens the archive.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,7 +19,7 @@ use serde_json::json;
 
 use crate::commands::backup_file::{self, BackupForm};
 use crate::config::{setup, setups};
-use crate::location::{ArchiveLocation, RESTORED, RESTORING};
+use crate::location::{ArchiveLocation, RESTORE};
 use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
 
@@ -70,7 +68,7 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
     }
     let _lock = DirectoryLock::acquire(data)
         .with_context(|| format!("{} cannot be restored into", data.display()))?;
-    let (restoring, restored) = (data.join(RESTORING), data.join(RESTORED));
+    let (restoring, restored) = (data.join(RESTORE.unfinished), data.join(RESTORE.finished));
     // A restore that was interrupted is ended, whichever backup is named now.
     let mut time = None;
     if !restored.exists() {
@@ -87,13 +85,8 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
         if args.move_aside {
             move_aside(data, &restoring)?;
         }
-        fs::rename(&restoring, &restored)
-            .and_then(|()| RealDisk.sync_dir(data))
-            .with_context(|| format!("{} could not be renamed", restoring.display()))?;
     }
-    move_all(&restored, data).with_context(|| {
-        format!("{} could not be moved to its place; run the command again", restored.display())
-    })?;
+    RESTORE.finish(data)?;
     owner::tell(data, source.as_deref());
     if args.json {
         let names = setups().iter().map(|setup| setup.network.name());
@@ -244,15 +237,4 @@ fn make(
         .sync_dir(restoring)
         .with_context(|| format!("{} could not be synced", restoring.display()))?;
     Ok(catalog.time_s)
-}
-
-/// Moves the content of `restored` into `data`, and removes `restored`.
-fn move_all(restored: &Path, data: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(restored)? {
-        let entry = entry?;
-        fs::rename(entry.path(), data.join(entry.file_name()))?;
-    }
-    RealDisk.sync_dir(data)?;
-    fs::remove_dir(restored)?;
-    RealDisk.sync_dir(data)
 }

@@ -1,4 +1,7 @@
 //! `hark salvage`: brings every whole record of a damaged archive into a new one.
+//!
+//! The new archive is made beside (see `Making` in `location`), so that one that was cut off is not
+//! taken for whole. The next salvage begins it again.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,12 +11,12 @@ use clap::Args;
 use hark_archive::Id;
 use hark_codec::hex;
 use hark_networks::Network;
-use hark_store_embedded::disk::RealDisk;
+use hark_store_embedded::disk::{Disk as _, RealDisk};
 use hark_store_embedded::{DirectoryLock, LockError, LostPart, SalvageReport};
 use serde_json::{Value, json};
 
 use crate::config::setups;
-use crate::location::ArchiveLocation;
+use crate::location::{ArchiveLocation, SALVAGE};
 use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
 
@@ -25,7 +28,7 @@ Examples:
 For an archive whose log is damaged, so that `hark serve` refuses it or leaves records out. Nothing in
 the damaged archive is changed, and it may lie on a disk that cannot be written. What it had deleted or
 replaced stays so, as far as its files still tell. What is lost is listed, with the ids that are known:
-other servers may have these records.")]
+other servers may have these records. If it is interrupted, run it again.")]
 pub(crate) struct SalvageArgs {
     /// The directory of the damaged archive; no server may run on it
     #[arg(long, value_name = "DIR")]
@@ -50,7 +53,8 @@ pub(crate) fn run(
     one_shelf: bool,
 ) -> anyhow::Result<ExitCode> {
     let from = location.in_directory(&args.from);
-    let to = location.in_directory(&args.to);
+    let making = args.to.join(SALVAGE.unfinished);
+    let to = location.in_directory(&making);
     let all = setups().iter().map(|setup| setup.network);
     let wanted = all.filter(|network| !one_shelf || network.name() == location.network.name());
     let shelves: Vec<&'static dyn Network> =
@@ -61,30 +65,44 @@ pub(crate) fn run(
     must_be_new(&args.to)?;
     let _lock = lock(&from)?;
     owner::make_dir_like(&args.to, &args.from)?;
+    let _new = DirectoryLock::acquire(&args.to)
+        .with_context(|| format!("{} cannot be salvaged into", args.to.display()))?;
+    if args.to.join(SALVAGE.finished).exists() {
+        SALVAGE.finish(&args.to)?;
+        bail!(
+            "{} has the archive of the salvage that was interrupted, which is whole; that one has \
+             listed the parts that are lost. To list them again, salvage into another directory",
+            args.to.display()
+        );
+    }
+    if making.exists() {
+        std::fs::remove_dir_all(&making)
+            .with_context(|| format!("{} could not be removed", making.display()))?;
+    }
+    owner::make_dir_like(&making, &args.from)?;
     let mut reports = Vec::new();
     for network in shelves {
         let (from, to) = (from.of(network), to.of(network));
-        let owned = to.own()?;
+        let store = to.open_store()?;
         let mut meter = CommandProgress::start("salvage", 0, CountedUnit::Bytes);
-        let report = hark_store_embedded::salvage(
-            &RealDisk,
-            &from.shelf(),
-            &*owned.store,
-            &mut |progress| meter.store(progress),
-        );
+        let report =
+            hark_store_embedded::salvage(&RealDisk, &from.shelf(), &store, &mut |progress| {
+                meter.store(progress)
+            });
         meter.finish();
         let report = report.with_context(|| {
             format!(
-                "the {} in {} could not be brought over to the end; nothing was changed there. \
-                 Remove {} before you try again",
+                "the {} in {} could not be brought over to the end; nothing was changed there. Run \
+                 the command again",
                 network.records(),
                 from.shelf().display(),
-                args.to.display()
             )
         })?;
         reports.push((network, report));
     }
-    owner::tell(&args.to, Some(&args.from));
+    RealDisk
+        .sync_dir(&making)
+        .with_context(|| format!("{} could not be synced", making.display()))?;
     let is_whole = reports.iter().all(|(_, report)| is_whole(report));
     if args.json {
         let shelves: Vec<Value> =
@@ -95,12 +113,19 @@ pub(crate) fn run(
             say(*network, report)?;
         }
     }
+    // Last, so that an archive that is in its place was reported.
+    SALVAGE.finish(&args.to)?;
+    owner::tell(&args.to, Some(&args.from));
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn must_be_new(to: &Path) -> anyhow::Result<()> {
-    let Ok(mut entries) = std::fs::read_dir(to) else { return Ok(()) };
-    if entries.next().is_some() {
+    let Ok(entries) = std::fs::read_dir(to) else { return Ok(()) };
+    let ours = ["LOCK", "WRITER", SALVAGE.unfinished, SALVAGE.finished];
+    let mut names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+    if !to.join(SALVAGE.finished).exists()
+        && names.any(|name| ours.iter().all(|known| name != *known))
+    {
         bail!("{} is not empty; name a new directory. Nothing was done", to.display());
     }
     Ok(())

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::support::{Place, Run, event, field, hark, notes};
+use super::support::{Place, Run, command, event, field, hark, notes};
 use crate::served::{PATIENCE, Socket};
 
 /// Imports notes into an archive of several sealed logs.
@@ -254,4 +254,40 @@ fn an_archive_that_is_refused_is_salvaged_but_for_the_damaged_records() {
     assert_eq!(new(&["check", "--json"]).json()["faults"], json!([]));
     let again = place.hark(&args);
     assert!(again.code == 1 && again.stderr.contains("is not empty"), "{again:?}");
+}
+
+#[test]
+fn a_salvage_that_is_cut_off_does_not_pass_for_whole_and_is_run_again() {
+    let place = archive("damage-salvage-cut", 6_000);
+    let whole = place.hark(&["export"]).text();
+    let (from, to) = (place.data(), place.path("new"));
+    let args = ["salvage", "--from", from.to_str().unwrap(), "--to", &to];
+    let under_way = std::path::Path::new(&to).join("salvaging/nostr/MANIFEST");
+    let mut cut_off = command(&args).spawn().unwrap();
+    while !under_way.exists() {
+        assert!(cut_off.try_wait().unwrap().is_none(), "it ended before it was killed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    cut_off.kill().unwrap();
+    cut_off.wait().unwrap();
+    let new = |command: &[&str]| hark(&[&["--data", &to], command].concat());
+    let refused = |said: &str| {
+        for command in [&["serve"][..], &["check"], &["export"], &["compact"], &["count", "{}"]] {
+            let run = new(command);
+            assert!(run.code == 1 && run.stderr.contains(said), "{command:?}: {run:?}");
+        }
+    };
+    refused("a salvage into");
+    let again = place.hark(&args);
+    assert!(again.code == 0 && again.stdout.contains("6,000 events"), "{again:?}");
+    assert_eq!(new(&["export"]).text(), whole);
+    assert_eq!(new(&["check", "--json"]).json()["faults"], json!([]));
+    // Cut off at its very end, when all is whole and on its way to its place.
+    let made = std::path::Path::new(&to).join("salvaged");
+    fs::create_dir(&made).unwrap();
+    fs::rename(std::path::Path::new(&to).join("nostr"), made.join("nostr")).unwrap();
+    refused("a salvage into");
+    let ended = place.hark(&args);
+    assert!(ended.code == 1 && ended.stderr.contains("which is whole"), "{ended:?}");
+    assert_eq!(new(&["export"]).text(), whole);
 }
