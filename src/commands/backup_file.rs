@@ -1,6 +1,6 @@
 //! Backups that are one file, or come and go by a pipe, and how a name is told to be one.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, IsTerminal as _, Read, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -103,10 +103,7 @@ pub(super) fn write(
 /// Makes the empty file `aside`, of which this process alone makes the backup `path`.
 fn create(aside: &Path, path: &Path) -> anyhow::Result<File> {
     let other = || format!("another process writes {}, or has just done so", path.display());
-    let file = permissions::open_file(
-        aside,
-        OpenOptions::new().read(true).write(true).create(true).truncate(false),
-    )?;
+    let file = permissions::open_file(aside)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => bail!(other()),

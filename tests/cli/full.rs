@@ -105,6 +105,9 @@ fn a_full_disk_lets_a_server_start_and_what_is_deleted_makes_room() {
 
     let serving = place.serve();
     assert!(!disk.reserve().exists(), "the server needed it");
+    // Before anybody has put something.
+    let (status, why) = health(&serving.address);
+    assert!(status == 503 && why.contains("the disk is full"), "{status} {why}");
     let mut socket = Socket::connect(&serving.address);
     let refused = publish(&mut socket, 50_000);
     assert_eq!((&refused[0], &refused[2]), (&json!("OK"), &json!(false)), "{refused}");

@@ -152,7 +152,7 @@ impl Simulation {
 
     fn arm(&mut self) {
         let trouble =
-            *self.random.pick(&[Trouble::Once, Trouble::Once, Trouble::Full, Trouble::Power]);
+            *self.random.pick(&[Trouble::Once, Trouble::Full, Trouble::NoFiles, Trouble::Power]);
         // Sealing, merging and rewriting take dozens of operations, a commit two.
         let far = *self.random.pick(&[20, 100, 300]);
         let after = self.random.below(far) as u64;

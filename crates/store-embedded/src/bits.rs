@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Bits that go from 0 to 1, and back only where [`AtomicBits::clear`] is called.
+/// Bits that go from 0 to 1, and back only where [`AtomicBits::clear`] or [`AtomicBits::clear_all`] is called.
 #[derive(Debug)]
 pub struct AtomicBits {
     words: Box<[AtomicU64]>,
@@ -38,6 +38,11 @@ impl AtomicBits {
         if let Some(word) = self.words.get(index as usize / 64) {
             word.fetch_and(!(1 << (index % 64)), Ordering::Release);
         }
+    }
+
+    /// Clears all bits.
+    pub fn clear_all(&self) {
+        self.words.iter().for_each(|word| word.store(0, Ordering::Release));
     }
 
     /// Whether a bit is set.

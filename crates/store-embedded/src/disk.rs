@@ -6,8 +6,12 @@ use std::io::{self, Read, Seek as _, SeekFrom, Write};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use rustix::fs::OFlags;
+
+use crate::links::SafePath;
 use crate::map::Map;
 use crate::permissions;
+use crate::room::lacks_descriptors;
 
 /// A file that is written from front to back.
 pub trait DiskFile: Send {
@@ -18,6 +22,11 @@ pub trait DiskFile: Send {
     /// Reserves disk space behind the file's `len` bytes, up to `end`, so that a sync need not
     /// allocate it; gives back the space reserved behind `end`. Changes nothing that can be read.
     fn reserve(&mut self, len: u64, end: u64) -> io::Result<()>;
+    /// Cuts off what a write that failed has left behind the file's `len` bytes; the next write goes
+    /// there. By default a file cannot be cut.
+    fn cut(&mut self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// A disk.
@@ -30,6 +39,12 @@ pub trait Disk: Send + Sync {
     fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>>;
     /// Renames a file, in place of an old one of that name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Renames a file within its directory, in place of an old one; on return the name is on the disk.
+    /// If too many files are open for that, nothing has happened.
+    fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.rename(from, to)?;
+        self.sync_dir(folder_of(to))
+    }
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Creates a directory, parents included.
@@ -45,23 +60,12 @@ pub trait Disk: Send + Sync {
 
     /// Names and lengths of the files in a directory, except files that are removed meanwhile.
     fn list(&self, path: &Path) -> io::Result<Vec<(String, u64)>> {
-        let mut files = Vec::new();
-        for entry in fs::read_dir(path)? {
-            let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            match entry.metadata() {
-                Ok(known) => files.push((name, known.len())),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
-        files.sort();
-        Ok(files)
+        SafePath::of(path)?.list()
     }
 
     /// Reads a file from the front.
     fn read(&self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
-        Ok(Box::new(fs::File::open(path)?))
+        Ok(Box::new(SafePath::of(path)?.open(OFlags::RDONLY, 0)?))
     }
 
     /// Maps a file to be read once; see `Map::open_sequential`.
@@ -129,6 +133,11 @@ impl DiskFile for fs::File {
     fn reserve(&mut self, _: u64, _: u64) -> io::Result<()> {
         Ok(())
     }
+
+    fn cut(&mut self, len: u64) -> io::Result<()> {
+        self.set_len(len)?;
+        self.seek(SeekFrom::Start(len)).map(drop)
+    }
 }
 
 impl Disk for RealDisk {
@@ -137,7 +146,7 @@ impl Disk for RealDisk {
     }
 
     fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>> {
-        let mut file = fs::OpenOptions::new().read(true).write(true).open(path)?;
+        let mut file = SafePath::of(path)?.open(OFlags::RDWR, 0)?;
         file.set_len(len)?;
         let mut again = vec![0; len.saturating_sub(sure) as usize];
         file.seek(SeekFrom::Start(sure))?;
@@ -149,11 +158,17 @@ impl Disk for RealDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
+        SafePath::of(from)?.rename(&SafePath::of(to)?)
+    }
+
+    fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let folder = SafePath::of(folder_of(to))?.open(OFlags::RDONLY, 0)?;
+        self.rename(from, to)?;
+        folder.sync_all()
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)
+        SafePath::of(path)?.remove()
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -161,12 +176,13 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        fs::File::open(path)?.sync_all()
+        SafePath::of(path)?.open(OFlags::RDONLY, 0)?.sync_all()
     }
 }
 
 /// A disk that refuses to write after the first sync or rename that fails: what the failure left
-/// behind is not known, and a later sync that succeeds would prove nothing. Reading continues.
+/// behind is not known, and a later sync that succeeds would prove nothing. Reading continues. Where
+/// too many files are open, nothing was begun, so that is no failure of the disk.
 pub(crate) struct FailStopDisk {
     disk: Arc<dyn Disk>,
     failed: DiskFailure,
@@ -200,7 +216,9 @@ impl DiskFailure {
 
     fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
         result.inspect_err(|error| {
-            self.0.get_or_init(|| error.to_string());
+            if !lacks_descriptors(error) {
+                self.0.get_or_init(|| error.to_string());
+            }
         })
     }
 }
@@ -220,6 +238,11 @@ impl DiskFile for FailStopFile {
         self.failed.refuse()?;
         self.file.reserve(len, end)
     }
+
+    fn cut(&mut self, len: u64) -> io::Result<()> {
+        self.failed.refuse()?;
+        self.file.cut(len)
+    }
 }
 
 impl Disk for FailStopDisk {
@@ -238,6 +261,11 @@ impl Disk for FailStopDisk {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.failed.refuse()?;
         self.failed.note(self.disk.rename(from, to))
+    }
+
+    fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.failed.refuse()?;
+        self.failed.note(self.disk.replace(from, to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

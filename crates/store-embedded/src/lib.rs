@@ -16,6 +16,8 @@ mod doubles;
 mod follow;
 pub mod head;
 mod label_values;
+mod lengths;
+mod links;
 mod lock;
 pub mod log;
 mod maintenance;

@@ -8,7 +8,7 @@
 //! process has offered it, and never less than before. By the turn, a process that claims the right
 //! too late finds out that another process has claimed it before, even if WRITER is free again.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -178,8 +178,7 @@ fn held(file: &mut File, data: &Path) -> io::Result<LockError> {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    permissions::open_file(path, options.read(true).write(true).create(true).truncate(false))
+    permissions::open_file(path)
 }
 
 fn open_writer(data: &Path) -> Result<File, LockError> {

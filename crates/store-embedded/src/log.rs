@@ -122,6 +122,16 @@ pub fn frame(bytes: &[u8], salt: u32) -> Option<(LogFrame<'_>, usize)> {
     Some((LogFrame::parse(bytes[8], &bytes[FRAME..])?, size))
 }
 
+/// Returns the record of the put at the start of `bytes`. Bounds are checked, the checksum is not.
+#[inline]
+pub(crate) fn put_of(bytes: &[u8]) -> Option<Record<'_>> {
+    let len = body_bytes(bytes)?;
+    if *bytes.get(8)? != LogFrame::PUT {
+        return None;
+    }
+    Record::new(&bytes[FRAME..FRAME + len]).ok()
+}
+
 /// The header of a log file.
 pub fn header(number: u32, generation: u32, salt: u32) -> [u8; HEADER as usize] {
     let mut out = [0; HEADER as usize];
@@ -362,14 +372,15 @@ impl Log {
     #[inline]
     pub fn record(&self, offset: u32, verify: bool) -> Option<Record<'_>> {
         let bytes = self.bytes().get(offset as usize..)?;
-        let len = body_bytes(bytes)?;
         if verify || self.is_doubtful() {
             frame(bytes, self.salt)?;
         }
-        if *bytes.get(8)? != LogFrame::PUT {
-            return None;
-        }
-        Record::new(&bytes[FRAME..FRAME + len]).ok()
+        put_of(bytes)
+    }
+
+    /// Notes that a part of the file is gone.
+    pub(crate) fn note_lost(&self) {
+        self.map.note_lost();
     }
 
     /// Notes that the record at `offset` could not be read.

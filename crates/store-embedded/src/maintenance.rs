@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use hark_archive::{CommitError, vital};
 use parking_lot::MutexGuard;
 
+use crate::lengths::{FileLooks, LOOK_EVERY};
 use crate::log::{Log, LogError};
 use crate::open::ShelfOpenError;
 use crate::room;
@@ -130,7 +131,7 @@ pub(crate) fn start(shelf: &Arc<EmbeddedShelf>) -> io::Result<JoinHandle<()>> {
     let shelf = Arc::clone(shelf);
     shelf.signal.lock().work = true;
     vital::spawn("hark-maintain", move || {
-        let mut done = WorkReport::default();
+        let (mut done, mut looks) = (WorkReport::default(), FileLooks::new());
         loop {
             let pause = shelf.next_look(&done);
             let mut signal = shelf.signal.lock();
@@ -140,13 +141,16 @@ pub(crate) fn start(shelf: &Arc<EmbeddedShelf>) -> io::Result<JoinHandle<()>> {
                 if left.is_some_and(|left| left.is_zero()) && !signal.resting {
                     break;
                 }
-                wait(&shelf, &mut signal, left.filter(|left| !left.is_zero()));
+                let left = left.filter(|left| !left.is_zero());
+                wait(&shelf, &mut signal, Some(left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)));
+                MutexGuard::unlocked(&mut signal, || looks.look(&shelf));
             }
             if signal.stop {
                 return;
             }
             signal.work = false;
             drop(signal);
+            looks.look(&shelf);
             let result = shelf.maintain_all();
             done.note(&shelf.done.lock());
             let mut signal = shelf.signal.lock();
@@ -302,5 +306,12 @@ impl EmbeddedStore {
     /// Waits until all maintenance that is due is done; for tests and benches.
     pub fn settle(&self) -> Result<(), MaintenanceError> {
         self.shelf.maintain_all()
+    }
+
+    /// Looks at the lengths of all files, and has checksums compared again from now on, as maintenance
+    /// does from time to time; for tests.
+    pub fn look_at_files(&self) {
+        self.shelf.check_lengths();
+        self.shelf.forget_verified();
     }
 }

@@ -119,8 +119,7 @@ impl Manifest {
             // If this fails as well, the next write of a manifest replaces the file.
             let _ = disk.remove(&aside);
         })?;
-        disk.rename(&aside, &shelf.join(NAME))?;
-        disk.sync_dir(shelf)
+        disk.replace(&aside, &shelf.join(NAME))
     }
 
     fn text(&self) -> String {

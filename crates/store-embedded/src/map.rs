@@ -35,6 +35,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use memmap2::{Advice, Mmap, MmapOptions};
 
+use rustix::fs::OFlags;
+
+use crate::links::SafePath;
 use crate::mapped::MapRegistration;
 
 /// A mapped file. Random access is expected, unless [`Map::open_sequential`] has opened it.
@@ -61,7 +64,7 @@ impl RegisteredMap {
 impl Map {
     /// Maps a file to be read once, from front to back.
     pub fn open_sequential(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
+        let file = open(path)?;
         if file.metadata()?.len() == 0 {
             return Ok(Self(None));
         }
@@ -73,7 +76,7 @@ impl Map {
     /// Maps a file, or the first `reserve` bytes of it even if it is shorter now: the bytes behind
     /// its end may be read once the file has grown.
     pub fn open(path: &Path, reserve: Option<usize>) -> io::Result<Self> {
-        let file = File::open(path)?;
+        let file = open(path)?;
         let written = file.metadata()?.len() as usize;
         // Not even the first page of an empty file may be read.
         if written == 0 {
@@ -99,6 +102,15 @@ impl Map {
             return 0;
         }
         self.0.as_ref().map_or(0, |map| map.registered.slot().faults())
+    }
+
+    /// Notes that a part of the file is gone although no read of it failed: the rest of the last page of
+    /// a file that was shortened, and a hole, read as zeros.
+    pub(crate) fn note_lost(&self) {
+        if let Some(map) = &self.0 {
+            map.registered.slot().note_fault();
+            FAULTS.fetch_add(1, Ordering::SeqCst);
+        }
     }
 
     /// Has only the pages replaced that cannot be read, however many they are, up to
@@ -135,6 +147,10 @@ impl Map {
             }
         }
     }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    SafePath::of(path)?.open(OFlags::RDONLY, 0)
 }
 
 /// Most unreadable pages of a map that spares the readable ones. With a gap on each side of every

@@ -2,22 +2,33 @@
 //! Those made by root belong to the owner of the folder they are in, so that a command run as root
 //! does not lock a service out of its archive; [`create_dir_like`] makes folders for another owner.
 
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+//! Root follows no link of another user on the way to them (`links`).
+
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+
+use rustix::fs::OFlags;
+
+use crate::links::SafePath;
 
 /// Creates an empty file; an existing file is emptied.
 pub fn create_file(path: &Path) -> io::Result<File> {
-    open_file(path, OpenOptions::new().write(true).create(true).truncate(true))
+    open(path, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)
 }
 
-/// Opens a file as `options` say; a file that this creates is private.
-pub fn open_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    let is_new = !path.try_exists()?;
-    let file = options.mode(0o600).open(path)?;
+/// Opens a file for reading and writing, and creates it, empty and private, if it is missing.
+pub fn open_file(path: &Path) -> io::Result<File> {
+    open(path, OFlags::RDWR | OFlags::CREATE)
+}
+
+fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+    let place = SafePath::of(path)?;
+    let is_new = place.about()?.is_none();
+    let file = place.open(flags, 0o600)?;
     if is_new {
-        give(path)?;
+        give(&place)?;
     }
     Ok(file)
 }
@@ -31,19 +42,21 @@ pub fn create_dir(path: &Path) -> io::Result<()> {
 /// `model`, unless that is root as well.
 pub fn create_dir_like(path: &Path, model: &Path) -> io::Result<()> {
     let model = fs::metadata(model)?;
-    create_dirs(path, &|path| if model.uid() == 0 { give(path) } else { give_to(path, &model) })
+    let owner = (model.uid(), model.gid());
+    create_dirs(path, &|place| if model.uid() == 0 { give(place) } else { give_to(place, owner) })
 }
 
 /// Creates folders, and passes each to `give` once it is there.
-fn create_dirs(path: &Path, give: &dyn Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+fn create_dirs(path: &Path, give: &dyn Fn(&SafePath) -> io::Result<()>) -> io::Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
     }
     if let Some(parent) = path.parent() {
         create_dirs(parent, give)?;
     }
-    match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => give(path),
+    let place = SafePath::of(path)?;
+    match place.make_dir(0o700) {
+        Ok(()) => give(&place),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(error),
     }
@@ -62,20 +75,22 @@ pub fn warning(folder: &Path) -> io::Result<Option<String>> {
 }
 
 /// Gives a file or folder that root has made to the owner of the folder it is in.
-fn give(path: &Path) -> io::Result<()> {
+fn give(place: &SafePath) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    give_to(path, &fs::metadata(parent.unwrap_or(Path::new(".")))?)
+    match place.about_folder()? {
+        Some(folder) => give_to(place, (folder.st_uid, folder.st_gid)),
+        None => Ok(()),
+    }
 }
 
 /// Gives a file or folder that root has made to the owner of another one.
-fn give_to(path: &Path, model: &Metadata) -> io::Result<()> {
-    if !rustix::process::geteuid().is_root() || model.uid() == 0 {
+fn give_to(place: &SafePath, (user, group): (u32, u32)) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() || user == 0 {
         return Ok(());
     }
-    std::os::unix::fs::lchown(path, Some(model.uid()), Some(model.gid()))
+    place.give(user, group)
 }
 
 #[cfg(test)]

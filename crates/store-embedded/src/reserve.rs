@@ -98,8 +98,7 @@ impl DiskReserve {
             file.write_all(&chunk)?;
         }
         file.sync()?;
-        self.disk.rename(aside, &self.data.join(NAME))?;
-        self.disk.sync_dir(&self.data)
+        self.disk.replace(aside, &self.data.join(NAME))
     }
 
     /// Removes the file, and returns whether there was one.

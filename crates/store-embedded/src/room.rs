@@ -105,6 +105,19 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// Whether an error says that the process or the machine has too many files open.
+pub(crate) fn lacks_descriptors(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let code = error.raw_os_error();
+    [Errno::MFILE, Errno::NFILE].into_iter().any(|errno| code == Some(errno.raw_os_error()))
+}
+
+/// Whether an error passes by itself and has left nothing half done: the disk is full, or too many
+/// files are open.
+pub(crate) fn is_passing(error: &io::Error) -> bool {
+    is_full(error) || lacks_descriptors(error)
+}
+
 /// The disk as a job sees it: full before the space kept for others is used, whatever was estimated
 /// and whatever else is written meanwhile.
 impl Disk for ReservingDisk {
@@ -119,6 +132,10 @@ impl Disk for ReservingDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.disk.rename(from, to)
+    }
+
+    fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.replace(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -171,5 +188,9 @@ impl DiskFile for ReservingFile {
 
     fn reserve(&mut self, len: u64, end: u64) -> io::Result<()> {
         self.file.reserve(len, end)
+    }
+
+    fn cut(&mut self, len: u64) -> io::Result<()> {
+        self.file.cut(len)
     }
 }

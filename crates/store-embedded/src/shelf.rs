@@ -26,10 +26,10 @@ use crate::log::{self, Log, LogFrame};
 use crate::maintenance::{EraseSchedule, MaintenanceSignal, MaintenanceState};
 use crate::manifest::{LogEntry, Manifest};
 use crate::options::EmbeddedOptions;
-use crate::room::{DiskSpace, is_full};
+use crate::room::{DiskSpace, is_full, is_passing};
 use crate::scrub::ScrubState;
 use crate::space;
-use crate::tail::LogTail;
+use crate::tail::{AppendError, LogTail};
 use crate::term::{TermBuffers, TermHasher};
 use crate::view::{LiveRow, ShelfView};
 
@@ -48,8 +48,9 @@ pub(crate) struct LogWriterState {
     pub followed: u64,
     /// Why writing has stopped, once a write or sync has failed.
     pub stopped: Option<String>,
-    /// The batch being gathered. Its first frame, the batch frame, is filled in last.
-    pub frames: Vec<u8>,
+    /// The batch being gathered. Its first frame, the batch frame, is filled in last. Searches of the
+    /// writer share it, as rules apply to the records of the batch too.
+    pub frames: Arc<Vec<u8>>,
     /// Buffer in which the batch frame is encoded.
     pub start: Vec<u8>,
     pub terms: TermBuffers,
@@ -75,7 +76,7 @@ impl LogWriterState {
             released: None,
             followed: 0,
             stopped: None,
-            frames: Vec::new(),
+            frames: Arc::default(),
             start: Vec::new(),
             terms: TermBuffers::default(),
             effects: Effects::default(),
@@ -86,11 +87,12 @@ impl LogWriterState {
 
     /// Adds a frame to the batch and returns its offset from the batch's start.
     pub(crate) fn gather(&mut self, frame: LogFrame<'_>, salt: u32) -> usize {
-        if self.frames.is_empty() {
-            self.frames.resize(LogFrame::BATCH_BYTES, 0);
+        let frames = Arc::make_mut(&mut self.frames);
+        if frames.is_empty() {
+            frames.resize(LogFrame::BATCH_BYTES, 0);
         }
-        let at = self.frames.len();
-        frame.write(salt, &mut self.frames);
+        let at = frames.len();
+        frame.write(salt, frames);
         at
     }
 }
@@ -159,6 +161,9 @@ impl EmbeddedShelf {
     fn rotate(&self, writing: &mut LogWriterState) -> io::Result<()> {
         let view = self.view.load_full();
         let number = view.active.log.number + 1;
+        if let Some(last) = &mut writing.tail {
+            last.close()?;
+        }
         let tail = self.new_log(number)?;
         let log = self.open_growing(number, 0, tail.len)?;
         // From here on the new log is the last one: nothing that follows may fail.
@@ -213,14 +218,16 @@ impl EmbeddedShelf {
             writing = self.writing.lock();
         }
         if let Err(error) = self.rotate(&mut writing) {
-            if is_full(&error) {
-                self.known.lock().untidy = true;
-                return Err(self.refuse(&format!("a new log could not be begun: {error}")));
-            }
-            let reason = format!("a new log could not be begun: {error}");
-            writing.stopped = Some(reason.clone());
             self.known.lock().untidy = true;
+            let reason = format!("a new log could not be begun: {error}");
+            if is_full(&error) {
+                return Err(self.refuse(&reason));
+            }
             self.call_maintenance();
+            if is_passing(&error) {
+                return Err(CommitError::Unavailable(reason));
+            }
+            writing.stopped = Some(reason.clone());
             return Err(CommitError::Stopped(reason));
         }
         drop(writing);
@@ -238,7 +245,7 @@ impl EmbeddedShelf {
             return Ok(());
         }
         self.rotate(&mut writing).inspect_err(|error| {
-            if !is_full(error) {
+            if !is_passing(error) {
                 writing.stopped = Some(format!("a new log could not be begun: {error}"));
             }
         })
@@ -268,7 +275,7 @@ impl EmbeddedShelf {
             self.note_unreadable(&view);
             return Err(CommitError::Unavailable(trouble));
         }
-        writing.frames.clear();
+        Arc::make_mut(&mut writing.frames).clear();
         writing.targets.clear();
         writing.step = EraseStep { left: ERASE_STEP, ..EraseStep::default() };
         for write in writes {
@@ -295,9 +302,10 @@ impl EmbeddedShelf {
             }
         }
         if let Some(trouble) = view.trouble() {
-            writing.stopped = Some(trouble.clone());
+            // Rules may have been misled. Nothing of the batch is written.
+            Self::take_back(&mut writing, &view);
             self.note_unreadable(&view);
-            return Err(CommitError::Stopped(trouble));
+            return Err(CommitError::Unavailable(trouble));
         }
         let before = self.written_bytes.load(Ordering::Relaxed);
         self.flush(&mut writing, &view)?;
@@ -316,10 +324,17 @@ impl EmbeddedShelf {
         writing: &mut LogWriterState,
         view: &ShelfView,
     ) -> Result<(), CommitError> {
-        if let Err(error) = self.append(writing, &view.active.log) {
-            let reason = format!("the log could not be written: {error}");
-            writing.stopped = Some(reason.clone());
-            return Err(CommitError::Stopped(reason));
+        match self.append(writing, &view.active.log) {
+            Ok(()) => {}
+            Err(AppendError::Full(error)) => {
+                Self::take_back(writing, view);
+                return Err(self.refuse(&format!("the log could not be written: {error}")));
+            }
+            Err(AppendError::Failed(error)) => {
+                let reason = format!("the log could not be written: {error}");
+                writing.stopped = Some(reason.clone());
+                return Err(CommitError::Stopped(reason));
+            }
         }
         view.active.log.note_deletions(writing.targets.len() as u64);
         view.active.publish();
@@ -327,18 +342,27 @@ impl EmbeddedShelf {
         Ok(())
     }
 
+    /// Forgets the gathered batch, of which nothing is in the log.
+    fn take_back(writing: &mut LogWriterState, view: &ShelfView) {
+        view.active.take_back();
+        writing.targets.drain(..).for_each(|target| target.spare());
+        Arc::make_mut(&mut writing.frames).clear();
+    }
+
     /// Writes and syncs the gathered frames.
-    fn append(&self, writing: &mut LogWriterState, log: &Log) -> io::Result<()> {
+    fn append(&self, writing: &mut LogWriterState, log: &Log) -> Result<(), AppendError> {
         let LogWriterState { tail, frames, start, .. } = writing;
+        let failed = |why: String| Err(AppendError::Failed(io::Error::other(why)));
         if frames.is_empty() {
             return Ok(());
         }
-        let Some(tail) = tail else { return Err(io::Error::other("not open for writing")) };
+        let Some(tail) = tail else { return failed("not open for writing".into()) };
+        let frames = Arc::make_mut(frames);
         let end = tail.len + frames.len() as u64;
         if end > log.room() {
             // Only a record that deletes tens of millions of others gets here. Its batch could not
             // be read back as it was written.
-            return Err(io::Error::other(format!("a batch would make it {end} bytes long")));
+            return failed(format!("a batch would make it {end} bytes long"));
         }
         start.clear();
         let inner = frames.len() - LogFrame::BATCH_BYTES;
@@ -353,22 +377,18 @@ impl EmbeddedShelf {
         Ok(())
     }
 
-    /// Finds the records that match, as the writer sees them. A record put by the current batch is
-    /// in no log yet: if the search needs one, the gathered batch is made durable first.
+    /// Finds the records that match, as the writer sees them: those of the current batch are among
+    /// them.
     fn find(
         &self,
-        writing: &mut LogWriterState,
+        writing: &LogWriterState,
         view: &ShelfView,
         query: &Query,
         limit: usize,
     ) -> Result<Vec<Position>, CommitError> {
+        let head = HeadView::with_batch(&view.active, &writing.frames);
         let failed = |error: SearchError| CommitError::Stopped(error.to_string());
-        let found = find(view, query, limit, &self.terms).map_err(failed)?;
-        if !view.active.take_missed() {
-            return Ok(found);
-        }
-        self.flush(writing, view)?;
-        find(view, query, limit, &self.terms).map_err(failed)
+        find((view, head), query, limit, &self.terms).map_err(failed)
     }
 
     fn put(
@@ -407,8 +427,8 @@ impl EmbeddedShelf {
                 return Ok(Outcome::Refused(forbidding.refusal));
             }
         }
-        // All records are found before the first is deleted: `find` may flush, and the put must be
-        // in the same batch as the deletes it causes.
+        // All records are found before the first is deleted: only then is it known whether this step
+        // can delete all, and the put is in the same batch as the last of the deletes that it causes.
         let mut erased = Vec::new();
         if let Some(slot) = &effects.slot {
             let here = Position::of(record);
@@ -492,7 +512,7 @@ impl EmbeddedShelf {
 
 /// Finds the records that match, as the writer sees them.
 fn find(
-    view: &ShelfView,
+    (view, head): (&ShelfView, HeadView),
     query: &Query,
     limit: usize,
     terms: &TermHasher,
@@ -504,7 +524,6 @@ fn find(
     if query.ids.is_none() && !may_match(view, kinds, term) {
         return Ok(found);
     }
-    let head = HeadView::writing(&view.active);
     let questions =
         PreparedQuery::opened(Query { limit: query.limit.min(limit), ..query.clone() }, terms);
     let head: Arc<dyn AnySource> = Arc::new(head);

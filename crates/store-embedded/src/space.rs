@@ -65,11 +65,26 @@ impl EmbeddedShelf {
         {
             return Ok(());
         }
-        Err(self.refuse(&format!(
+        Err(self.refuse(&self.wanting(lack)))
+    }
+
+    fn wanting(&self, lack: u64) -> String {
+        format!(
             "{} more must be free in {} for new records; deletions and `hark compact` give room back",
             ByteSize(&lack),
             self.dir.display()
-        )))
+        )
+    }
+
+    /// Why a batch would be refused now for lack of space, if the reserve is in use: nobody may have
+    /// put anything since.
+    pub(crate) fn would_lack(&self) -> Option<String> {
+        self.options.reserve.as_ref().filter(|reserve| reserve.missing() > 0)?;
+        let lack = self.lack(DELETIONS, false).ok().filter(|lack| *lack > 0)?;
+        Some(format!(
+            "the disk is full, and the space reserved for this is in use: {}",
+            self.wanting(lack)
+        ))
     }
 
     /// Notes that a batch is refused for lack of space, and has maintenance look for some.

@@ -203,7 +203,8 @@ impl Store for EmbeddedStore {
     }
 
     fn trouble(&self) -> Option<String> {
-        self.refusal.clone().or_else(|| self.shelf.space.lacking())
+        let known = self.refusal.clone().or_else(|| self.shelf.space.lacking());
+        known.or_else(|| self.shelf.would_lack())
     }
 
     fn on_news(&self, wake: Box<dyn Fn() + Send>) {

@@ -12,6 +12,14 @@ use crate::room::is_full;
 const AHEAD_MIN: u64 = 64 << 10;
 const AHEAD_MAX: u64 = 4 << 20;
 
+/// Why a batch was not appended.
+pub(crate) enum AppendError {
+    /// The disk is full. The file is as it was, so the next batch may succeed.
+    Full(io::Error),
+    /// Whether the batch is in the file is not known.
+    Failed(io::Error),
+}
+
 /// The end of the log that is being written.
 pub(crate) struct LogTail {
     file: Box<dyn DiskFile>,
@@ -19,12 +27,14 @@ pub(crate) struct LogTail {
     pub(crate) len: u64,
     /// Offset up to which disk space is reserved.
     reserved: u64,
+    /// Whether a part of a batch was cut off since the last sync: a power cut may bring it back.
+    is_cut: bool,
 }
 
 impl LogTail {
     /// The tail of a file of `len` bytes.
     pub fn new(file: Box<dyn DiskFile>, salt: u32, len: u64) -> Self {
-        Self { file, salt, len, reserved: len }
+        Self { file, salt, len, reserved: len, is_cut: false }
     }
 
     /// Bytes of the log, all of them durable.
@@ -59,14 +69,34 @@ impl LogTail {
     }
 
     /// Appends a batch; on return it is durable.
-    pub(crate) fn append(&mut self, batch: &[u8], syncs: &Histogram) -> io::Result<()> {
+    pub(crate) fn append(&mut self, batch: &[u8], syncs: &Histogram) -> Result<(), AppendError> {
         let end = self.len + batch.len() as u64;
-        self.reserve_for(batch.len() as u64)?;
-        self.file.write_all(batch)?;
+        self.reserve_for(batch.len() as u64).map_err(AppendError::Full)?;
+        if let Err(error) = self.file.write_all(batch) {
+            // A disk may say so only now: a quota, a copy on write.
+            let is_undone = is_full(&error) && self.file.cut(self.len).is_ok();
+            (self.reserved, self.is_cut) = (self.len, true);
+            return Err(if is_undone {
+                AppendError::Full(error)
+            } else {
+                AppendError::Failed(error)
+            });
+        }
         let started = Instant::now();
-        self.file.sync()?;
+        self.file.sync().map_err(AppendError::Failed)?;
         syncs.note(started.elapsed());
+        self.is_cut = false;
         self.len = end;
+        Ok(())
+    }
+
+    /// Makes sure that nothing is behind the last whole batch, before another log is begun: only of
+    /// the last log may the end be torn.
+    pub(crate) fn close(&mut self) -> io::Result<()> {
+        if self.is_cut {
+            self.file.sync()?;
+            self.is_cut = false;
+        }
         Ok(())
     }
 

@@ -120,6 +120,14 @@ impl LiveRow {
         }
     }
 
+    /// Marks the row as not deleted after all.
+    pub(crate) fn spare(&self) {
+        match self {
+            Self::Head(head, row) => head.spare(*row),
+            Self::Segment(segment, row) => segment.dead.doomed.clear(*row),
+        }
+    }
+
     pub fn kill(&self) {
         match self {
             Self::Head(head, row) => head.kill(*row),

@@ -17,6 +17,9 @@ use parking_lot::Mutex;
 
 use crate::random::Random;
 
+/// "Too many open files", on every system.
+const EMFILE: i32 = 24;
+
 /// The ways in which the disk fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
@@ -25,6 +28,8 @@ pub enum Trouble {
     Once,
     /// The disk is full: nothing can be created or written. Syncs, renames and removals work.
     Full,
+    /// Too many files are open: none can be created or opened. Writes, syncs and renames work.
+    NoFiles,
     /// The power fails: every operation from then on fails.
     Power,
 }
@@ -60,6 +65,8 @@ struct Naming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Create,
+    /// A directory is opened, to be synced.
+    Open,
     Write,
     Other,
 }
@@ -267,7 +274,13 @@ impl State {
         }
         let trouble = *trouble;
         let error = match trouble {
-            Trouble::Full if operation == Operation::Other => return None,
+            Trouble::Full if [Operation::Open, Operation::Other].contains(&operation) => {
+                return None;
+            }
+            Trouble::NoFiles if [Operation::Write, Operation::Other].contains(&operation) => {
+                return None;
+            }
+            Trouble::NoFiles => io::Error::from_raw_os_error(EMFILE),
             Trouble::Full => io::Error::new(io::ErrorKind::StorageFull, "no room (a test)"),
             Trouble::Once | Trouble::Power => io::Error::other("the disk failed (a test)"),
         };
@@ -276,6 +289,13 @@ impl State {
         }
         self.struck = true;
         Some(error)
+    }
+
+    /// Returns the error if no file can be opened now. Counts nothing.
+    fn lacks_files(&mut self) -> Option<io::Error> {
+        let lacks = matches!(self.armed, Some((Trouble::NoFiles, 0)));
+        self.struck |= lacks;
+        lacks.then(|| io::Error::from_raw_os_error(EMFILE))
     }
 
     fn used(&self, root: &Path) -> u64 {
@@ -329,6 +349,17 @@ impl DiskFile for FaultyFile {
 
     /// Does nothing: reserving space has no visible effect.
     fn reserve(&mut self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn cut(&mut self, len: u64) -> io::Result<()> {
+        let mut state = self.disk.0.state.lock();
+        if let Some(error) = state.strike(Operation::Other) {
+            return Err(error);
+        }
+        self.file.cut(len)?;
+        self.len = len as usize;
+        state.files[self.number].push((Change::Cut(self.len), Fate::Open));
         Ok(())
     }
 }
@@ -391,6 +422,14 @@ impl Disk for FaultyDisk {
         failed.map_or(Ok(()), Err)
     }
 
+    fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if let Some(error) = self.0.state.lock().lacks_files() {
+            return Err(error);
+        }
+        self.rename(from, to)?;
+        self.sync_dir(to.parent().unwrap_or(Path::new(".")))
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut state = self.0.state.lock();
         let failed = state.strike(Operation::Other);
@@ -431,7 +470,13 @@ impl Disk for FaultyDisk {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let mut state = self.0.state.lock();
-        let failed = state.strike(Operation::Other);
+        let failed = state.strike(Operation::Open);
+        if let Some(error) = &failed
+            && error.raw_os_error() == Some(EMFILE)
+        {
+            // Nothing was synced, so nothing that was written is in doubt.
+            return Err(io::Error::from_raw_os_error(EMFILE));
+        }
         let fate = if failed.is_some() { Fate::Suspect } else { Fate::Durable };
         let dir = self.relative(path);
         for naming in &mut state.namings {

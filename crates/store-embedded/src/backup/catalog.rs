@@ -122,8 +122,7 @@ impl BackupCatalog {
         let mut file = disk.create(&aside)?;
         file.write_all(self.text().as_bytes())?;
         file.sync()?;
-        disk.rename(&aside, &dir.join(NAME))?;
-        disk.sync_dir(dir)
+        disk.replace(&aside, &dir.join(NAME))
     }
 
     pub(super) fn text(&self) -> String {

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use hark_archive::query::prepared::TermMap as _;
 use hark_archive::{Id, Record};
@@ -75,8 +75,6 @@ pub struct Head {
     published: AtomicU32,
     /// Rows in all posting lists of labels and authors.
     postings: AtomicU64,
-    /// Whether a record was requested that is not in the log yet.
-    missed: AtomicBool,
     dead: DeadRows,
     oldest: AtomicU64,
     newest: AtomicU64,
@@ -102,7 +100,6 @@ impl Head {
             inserted: AtomicU32::new(0),
             published: AtomicU32::new(0),
             postings: AtomicU64::new(0),
-            missed: AtomicBool::new(false),
             dead: DeadRows::new(0),
             oldest: AtomicU64::new(u64::MAX),
             newest: AtomicU64::new(0),
@@ -184,28 +181,35 @@ impl Head {
         self.table.get(row)
     }
 
-    /// Returns a row's record. If it is not written yet, returns `None` and notes the request.
+    /// Returns a row's record, if it is written and whole.
     pub fn record(&self, row: u32) -> Option<Record<'_>> {
-        self.record_at(self.row(row)?.offset)
+        self.record_at(row, self.row(row)?.offset)
+    }
+
+    /// Returns the record of a row, which is at `offset`. Its checksum is compared the first time.
+    #[inline]
+    fn record_at(&self, row: u32, offset: u32) -> Option<Record<'_>> {
+        let (verified, at) = (&self.chunk(row)?.verified, row % CHUNK as u32);
+        if verified.get(at) {
+            return self.whole(self.log.record(offset, false), offset);
+        }
+        let record = self.whole(self.log.record(offset, true), offset)?;
+        verified.set(at);
+        Some(record)
     }
 
     #[inline]
-    fn record_at(&self, offset: u32) -> Option<Record<'_>> {
-        let record = self.log.record(offset, false);
-        if record.is_none() {
-            if u64::from(offset) >= self.log.written() {
-                self.missed.store(true, Ordering::Release);
-            } else {
-                self.log.note_damaged(offset);
-            }
+    fn whole<'a>(&self, record: Option<Record<'a>>, offset: u32) -> Option<Record<'a>> {
+        if record.is_none() && u64::from(offset) < self.log.written() {
+            self.log.note_damaged(offset);
         }
         record
     }
 
-    /// Whether a record that is not written yet was requested since the last call. Only the writer
-    /// requests such records.
-    pub fn take_missed(&self) -> bool {
-        self.missed.swap(false, Ordering::AcqRel)
+    /// Has the checksum of each record compared again when it is read next.
+    pub(crate) fn forget_verified(&self) {
+        let firsts = (0..self.inserted()).step_by(CHUNK);
+        firsts.filter_map(|row| self.chunk(row)).for_each(|chunk| chunk.verified.clear_all());
     }
 
     /// The term, kind and number of every posting list, in no order. [`Head::rows_of_list`] takes
@@ -249,6 +253,27 @@ impl Head {
             if let Some(summed) = &mut *self.summed.lock() {
                 summed.take(self, row);
             }
+        }
+    }
+
+    /// Takes back the rows that are not published, whose batch could not be written: they are dead
+    /// from now on, for the writer as well, and no reader has seen them.
+    pub fn take_back(&self) {
+        for row in self.published()..self.inserted() {
+            if let Some(chunk) = self.chunk(row) {
+                chunk.doomed.set(row % CHUNK as u32);
+                self.dead.kill(row, || chunk.dead.set(row % CHUNK as u32));
+            }
+        }
+        self.publish();
+    }
+
+    /// Marks a row as not deleted after all, as the batch that deleted it could not be written.
+    pub fn spare(&self, row: u32) {
+        if let Some(chunk) = self.chunk(row)
+            && !chunk.dead.get(row % CHUNK as u32)
+        {
+            chunk.doomed.clear(row % CHUNK as u32);
         }
     }
 

@@ -39,6 +39,8 @@ pub(super) struct TableChunk {
     pub(super) dead: AtomicBits,
     /// Deleted by a batch that is not synced yet; a superset of `dead`.
     pub(super) doomed: AtomicBits,
+    /// Rows whose record's checksum was compared since [`super::Head::forget_verified`].
+    pub(super) verified: AtomicBits,
 }
 
 /// All rows, in the order of arrival.
@@ -54,6 +56,7 @@ impl RowTable {
             rows: (0..CHUNK).map(|_| OnceLock::new()).collect(),
             dead: AtomicBits::new(CHUNK),
             doomed: AtomicBits::new(CHUNK),
+            verified: AtomicBits::new(CHUNK),
         });
         chunk.rows[at as usize % CHUNK].get_or_init(|| row);
     }

@@ -10,6 +10,7 @@ use hark_archive::{Id, Order, Query, Record};
 use super::Head;
 use super::lists::HeadPostings;
 use super::table::{CHUNK, Rank, id_prefix};
+use crate::log::put_of;
 use crate::segment::file::partition;
 
 /// A head as seen at one moment.
@@ -19,17 +20,26 @@ pub struct HeadView {
     pub(super) rows: u32,
     /// Whether rows deleted by the current batch count as dead already.
     writing: bool,
+    /// The frames of the current batch, which follow the log's written bytes.
+    batch: Option<Arc<Vec<u8>>>,
 }
 
 impl HeadView {
     /// The head as readers see it now.
     pub fn published(head: &Arc<Head>) -> Self {
-        Self { head: Arc::clone(head), rows: head.published(), writing: false }
+        Self { head: Arc::clone(head), rows: head.published(), writing: false, batch: None }
     }
 
-    /// The head as the writer sees it, its current batch included.
+    /// The head as the writer sees it, its current batch included. The records of that batch cannot
+    /// be read: see [`HeadView::with_batch`].
     pub fn writing(head: &Arc<Head>) -> Self {
-        Self { head: Arc::clone(head), rows: u32::MAX, writing: true }
+        Self { head: Arc::clone(head), rows: u32::MAX, writing: true, batch: None }
+    }
+
+    /// The same, which reads the records of the current batch from its frames: these will follow the
+    /// log's written bytes.
+    pub fn with_batch(head: &Arc<Head>, frames: &Arc<Vec<u8>>) -> Self {
+        Self { batch: Some(Arc::clone(frames)), ..Self::writing(head) }
     }
 
     /// The head.
@@ -278,8 +288,13 @@ impl Source for HeadView {
     }
 
     #[inline]
-    fn read(&self, _: u32, offset: u32) -> Option<Record<'_>> {
-        self.head.record_at(offset)
+    fn read(&self, row: u32, offset: u32) -> Option<Record<'_>> {
+        if let Some(batch) = &self.batch
+            && let Some(at) = u64::from(offset).checked_sub(self.head.log.written())
+        {
+            return put_of(batch.get(at as usize..)?);
+        }
+        self.head.record_at(row, offset)
     }
 
     fn expired(&self, now: u64, rows: &mut Vec<u32>) {

@@ -137,6 +137,11 @@ impl SegmentFile {
         self.map.faults()
     }
 
+    /// Notes that a part of the file is gone, or says what cannot be.
+    pub(crate) fn note_lost(&self) {
+        self.map.note_lost();
+    }
+
     /// The sections whose checksum is wrong.
     pub fn damaged_sections(&self) -> Vec<SegmentSection> {
         SECTIONS.into_iter().filter(|section| self.is_damaged(*section)).collect()
@@ -237,8 +242,10 @@ impl SegmentFile {
     /// Rows whose id has this hash.
     pub fn rows_of_id(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let (at, bits) = filter::word_and_bits(hash, filter::words(self.rows));
-        let may_be_there =
-            self.u64(SegmentSection::IdFilter, at).is_some_and(|word| word & bits == bits);
+        // Hardly a word is 0; a part of the file that was lost is all zeros, and says nothing.
+        let may_be_there = self
+            .u64(SegmentSection::IdFilter, at)
+            .is_none_or(|word| word & bits == bits || word == 0);
         let rows = if may_be_there { self.rows as usize } else { 0 };
         let found = self.equal(SegmentSection::IdHashes, rows, hash);
         found.filter_map(|at| self.u32(SegmentSection::IdRows, at))
@@ -313,6 +320,10 @@ impl SegmentFile {
         let start = self.u32(SegmentSection::Starts, entry).unwrap_or(0);
         let end = self.u32(SegmentSection::Starts, entry + 1).unwrap_or(0);
         let all = (self.sections[SegmentSection::Postings as usize].len() / 4) as u32;
+        if start >= end || end > all {
+            // No list is empty.
+            self.note_lost();
+        }
         start.min(all)..end.min(all).max(start.min(all))
     }
 
@@ -381,6 +392,10 @@ impl SegmentFile {
             reach *= 2;
         }
         let start = low + partition((high - low) as u32, |i| at(low + i as usize) < value) as usize;
+        if start > 0 && at(start - 1) == 0 {
+            // No hash is 0: a part of the file was lost here, and `value` may have been in it.
+            self.note_lost();
+        }
         let mut end = start;
         let mut step = 1;
         while end < len && at(end) == value {

@@ -122,6 +122,11 @@ impl SidecarWords {
         self.0.faults()
     }
 
+    /// Notes that a part of the file is gone.
+    pub(crate) fn note_lost(&self) {
+        self.0.note_lost();
+    }
+
     /// Size on disk.
     pub fn bytes(&self) -> u64 {
         self.0.len() as u64

@@ -5,6 +5,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use hark_archive::query::prepared::TermMap as _;
 use hark_archive::query::source::Source;
 use hark_archive::{Id, Order, Query, Record};
 use parking_lot::Mutex;
@@ -379,9 +380,14 @@ impl Segment {
     /// Rows with this id, dead ones included; `hash` is the hash of the id.
     pub fn rows_of(&self, id: &Id, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let id = *id;
-        self.file
-            .rows_of_id(hash)
-            .filter(move |&row| self.record_of_any(row).is_some_and(|record| *record.id() == id))
+        self.file.rows_of_id(hash).filter(move |&row| {
+            let Some(record) = self.record_of_any(row) else { return false };
+            if *record.id() != id && self.terms.id(record.id()) != hash {
+                // The row of another hash stands here: a part of the file was lost.
+                self.file.note_lost();
+            }
+            *record.id() == id
+        })
     }
 
     /// Does the same as [`Segment::record`], but a removed record of a dead row is no damage.

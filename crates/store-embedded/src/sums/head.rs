@@ -31,19 +31,22 @@ impl SummedHead {
     pub fn catch_up(&mut self, head: &Head, now: u64) {
         if now > self.now {
             self.now = now;
-            for (_, row) in head.expired_by(now) {
+            // What died before was taken away then.
+            for (_, row) in head.expired_by(now).into_iter().filter(|(_, row)| !head.is_dead(*row))
+            {
                 self.take(head, row);
             }
         }
         let published = head.published();
         for row in self.seen..published {
             let is_hidden = |kind| self.hidden.binary_search(&kind).is_ok();
-            if head.row(row).is_none_or(|row| is_hidden(row.kind)) {
+            if head.is_dead(row) || head.row(row).is_none_or(|row| is_hidden(row.kind)) {
                 continue;
             }
             // A row that dies meanwhile is taken away once this is done: `take` waits for it.
-            let record = head.record(row).filter(|_| !head.is_dead(row));
-            if let Some(record) = record.filter(|r| r.expires().is_none_or(|at| at > self.now)) {
+            if let Some(record) =
+                head.record(row).filter(|r| r.expires().is_none_or(|at| at > self.now))
+            {
                 self.rows.add((record.time(), *record.id()), record.id(), |(_, id)| Some(id));
             }
         }

@@ -1,8 +1,10 @@
 //! The embedded store from outside, on disks that are full, that fail, and that lose files.
 
+mod batch;
 mod damaged;
 mod erase;
 mod format;
+mod links;
 mod private;
 mod room;
 mod scrub;

@@ -191,9 +191,10 @@ fn store_twice(fixture: &mut Fixture) -> (EmbeddedStore, u64) {
     let store = fixture.open(EmbeddedOptions { merge_fan_in: 1_000, ..fixture.options() });
     store.settle().expect("settles");
     let all = everything(&store);
+    // A hole, which reads as zeros, would be noticed.
     for segment in files(fixture, "seg", "seg") {
         let (at, len) = section(&segment, ID_HASHES);
-        overwrite(&segment, at, |bytes| bytes.fill(0), len);
+        overwrite(&segment, at, |bytes| bytes.fill(0xff), len);
     }
     let again: Vec<Write> = all.iter().map(|bytes| Write::Put(bytes.as_slice().into())).collect();
     store.commit(&again).expect("commits");
@@ -219,5 +220,91 @@ fn a_rebuild_leaves_one_of_each_record_that_was_stored_twice() {
         drop(store);
         let again = rebuild(&fixture.dir(), &fixture.options(), &mut |_| {}).expect("is rebuilt");
         assert_eq!(again.doubles, 0);
+    }
+}
+
+#[test]
+fn a_record_of_the_last_log_that_rots_is_left_out_before_and_after_it_was_read() {
+    for was_read in [false, true] {
+        let mut fixture = Fixture::new(31);
+        let store = fixture.open(EmbeddedOptions { seal_records: 1_000, ..fixture.options() });
+        fixture.write(&store, 40);
+        let whole = everything(&store);
+        if !was_read {
+            // As if nobody had read them yet.
+            store.look_at_files();
+        }
+        let log = files(&fixture, "log", "log").pop().expect("a log");
+        let bytes = std::fs::read(&log).expect("is read");
+        let rotten = whole[7].clone();
+        let at = bytes.windows(rotten.len()).position(|part| part == rotten).expect("is there");
+        overwrite(&log, (at + rotten.len() / 2) as u64, |byte| byte[0] ^= 0x10, 1);
+        if was_read {
+            // An hour later.
+            store.look_at_files();
+        }
+        let left = everything(&store);
+        assert_eq!(left.len(), whole.len() - 1, "read before: {was_read}");
+        assert!(left.iter().all(|record| whole.contains(record) && *record != rotten));
+        assert_eq!(store.stats().damaged, 1);
+    }
+}
+
+#[test]
+fn a_file_that_is_shortened_within_its_last_page_is_noticed_and_made_again() {
+    for ending in ["seg", "addr"] {
+        let fixture = Fixture::with_all_maintenance_due(5);
+        let store = fixture.open(fixture.options());
+        store.settle().expect("settles");
+        let path = files(&fixture, "seg", ending).remove(0);
+        let len = std::fs::metadata(&path).expect("is there").len();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).expect("opens");
+        file.set_len(len - len.min(4096) / 4).expect("is shortened");
+        store.look_at_files();
+        let question = hark_archive::Query::default();
+        let refused = store
+            .search(&question)
+            .expect("begins")
+            .slice(u64::MAX, &mut |_| std::ops::ControlFlow::Continue(()));
+        assert!(refused.is_err(), "a question that needs {ending} is not answered without it");
+        store.settle().expect("settles");
+        fixture.same_as_model(&store, "made again");
+        drop(store);
+        fixture.no_faults("made again");
+    }
+}
+
+#[test]
+fn a_hole_in_the_ids_of_a_segment_is_noticed_before_anything_is_stored_twice() {
+    const ID_ROWS: usize = 2;
+    const ID_FILTER: usize = 3;
+    for number in [ID_HASHES, ID_ROWS, ID_FILTER] {
+        let mut fixture = Fixture::new(17);
+        let options = EmbeddedOptions { seal_records: 1_500, ..fixture.options() };
+        let store = fixture.open(options);
+        let batch: Vec<Write> = (0..3_300).map(|_| Write::Put(fixture.world.record())).collect();
+        for part in batch.chunks(300) {
+            store.commit(part).expect("commits");
+            fixture.model.commit(part).expect("commits");
+        }
+        store.settle().expect("settles");
+        let segment = files(&fixture, "seg", "seg").remove(0);
+        let (at, len) = section(&segment, number);
+        // Whole numbers of eight bytes, as pages have.
+        let hole = (len / 2 / 8 * 8).min(4_096);
+        overwrite(&segment, at + len as u64 / 32 * 8, |bytes| bytes.fill(0), hole);
+        let mut put_off = 0;
+        for part in batch.chunks(300) {
+            if let Err(error) = store.commit(part) {
+                assert!(matches!(error, hark_archive::CommitError::Unavailable(_)), "{error}");
+                put_off += 1;
+                store.settle().expect("the segment is made again");
+                store.commit(part).expect("commits");
+            }
+            fixture.model.commit(part).expect("commits");
+        }
+        // The filter only spares searches, so a hole in it changes nothing.
+        assert_eq!(put_off, usize::from(number != ID_FILTER), "section {number}");
+        fixture.same_as_model(&store, "made again");
     }
 }

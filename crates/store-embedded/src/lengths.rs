@@ -1,0 +1,93 @@
+//! Looks at the lengths of the files that are mapped. A file that another program has shortened reads as zeros up to
+//! the end of its last page, without an error ([`crate::map`] has the rest).
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::segment;
+use crate::segment::sidecar::SidecarKind;
+use crate::shelf::EmbeddedShelf;
+
+/// The time between two looks.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// The time after which the checksum of a record is compared again when it is read. What the system
+/// has in its cache may have been read from the disk again since.
+const VERIFY_EVERY: Duration = Duration::from_hours(1);
+
+/// When the files were looked at last.
+pub(crate) struct FileLooks {
+    looked: Instant,
+    forgotten: Instant,
+}
+
+impl FileLooks {
+    pub(crate) fn new() -> Self {
+        Self { looked: Instant::now(), forgotten: Instant::now() }
+    }
+
+    /// Looks at the files of the shelf if it is time to.
+    pub(crate) fn look(&mut self, shelf: &EmbeddedShelf) {
+        if self.looked.elapsed() >= LOOK_EVERY {
+            self.looked = Instant::now();
+            shelf.check_lengths();
+        }
+        if self.forgotten.elapsed() >= VERIFY_EVERY {
+            self.forgotten = Instant::now();
+            shelf.forget_verified();
+        }
+    }
+}
+
+impl EmbeddedShelf {
+    /// Notes the files that are shorter than what was mapped of them. They count as unreadable: questions
+    /// that need them fail until maintenance has made them again.
+    pub(crate) fn check_lengths(&self) {
+        let view = self.view.load_full();
+        let sealed = view.segments.iter().flat_map(|segment| segment.logs.iter().flatten());
+        // Noted before the files are looked at: they only grow.
+        let logs = sealed.chain(view.heads().map(|head| &head.log));
+        let logs: Vec<_> = logs.map(|log| (log, log.written())).collect();
+        let list = |folder: &str| {
+            // A directory that cannot be listed says nothing.
+            let files = self.options.disk.list(&self.dir.join(folder)).unwrap_or_default();
+            files.into_iter().collect::<HashMap<String, u64>>()
+        };
+        let (in_log, in_seg) = (list("log"), list("seg"));
+        let is_short = |files: &HashMap<String, u64>, path: &Path, len: u64| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            // One that is gone is still mapped whole.
+            name.and_then(|name| files.get(name)).is_some_and(|found| *found < len)
+        };
+        let mut found = false;
+        for (log, written) in logs {
+            if !log.is_unreadable() && is_short(&in_log, log.path(), written) {
+                log.note_lost();
+                found = true;
+            }
+        }
+        for segment in view.segments.iter().filter(|segment| !segment.is_unreadable()) {
+            let (entry, addresses) = (&segment.entry, &segment.addresses);
+            let file = segment::path(&self.dir, entry.number);
+            if is_short(&in_seg, &file, segment.file.bytes()) {
+                segment.file.note_lost();
+                found = true;
+            }
+            let file = SidecarKind::Addresses.path(&self.dir, entry.number, entry.addresses);
+            if is_short(&in_seg, &file, addresses.bytes()) {
+                addresses.note_lost();
+                found = true;
+            }
+        }
+        if found {
+            self.note_unreadable(&view);
+        }
+    }
+
+    /// Has the checksum of each record compared again when it is read next.
+    pub(crate) fn forget_verified(&self) {
+        let view = self.view.load_full();
+        view.heads().for_each(|head| head.forget_verified());
+        view.segments.iter().for_each(|segment| segment.dead.verified.clear_all());
+    }
+}

@@ -1,0 +1,161 @@
+//! The rules of a batch apply to its own records, which are in no file yet: a batch is one sync,
+//! whatever is in it, and its outcomes are those of its writes one after another.
+
+use hark_archive::{Outcome, Store, Write};
+use hark_codec::hex::encode_32 as hex;
+use hark_codec::record::{LabelPosition, RecordHeader, write};
+use hark_networks::nostr::rules::{SLOT, VANISH};
+use hark_store_embedded::EmbeddedStore;
+use hark_testkit::disk::Trouble;
+
+use crate::support::{Fixture, everything};
+
+/// Makes events of different ids.
+#[derive(Default)]
+struct Events(u32);
+
+impl Events {
+    /// An event of `author`, with labels whose values are bytes.
+    fn one(&mut self, author: u8, kind: u32, time: u64, labels: &[(u8, Vec<u8>)]) -> Write {
+        self.0 += 1;
+        let mut id = [0xab; 32];
+        id[..4].copy_from_slice(&self.0.to_be_bytes());
+        let head = RecordHeader { id, time, author: Some([author; 32]), kind, expires: None };
+        let labels = labels.iter().map(|(name, value)| (*name, LabelPosition::Bytes(value)));
+        let mut bytes = Vec::new();
+        write(&mut bytes, &head, b"{}", labels);
+        Write::Put(bytes.into())
+    }
+}
+
+fn id_of(write: &Write) -> Vec<u8> {
+    let Write::Put(bytes) = write else { panic!("a put") };
+    hex(bytes[..32].first_chunk().expect("an id")).to_vec()
+}
+
+fn syncs(store: &EmbeddedStore) -> u64 {
+    store.stats().syncs.classes.iter().sum()
+}
+
+/// Commits a batch to a new store and to the model, asserts that both agree, and returns the number
+/// of syncs that it took.
+fn syncs_of(batch: &[Write]) -> u64 {
+    let fixture = Fixture::new(7);
+    let store = fixture
+        .open(hark_store_embedded::EmbeddedOptions { seal_records: 5_000, ..fixture.options() });
+    let before = syncs(&store);
+    let ours = store.commit(batch).expect("commits");
+    let taken = syncs(&store) - before;
+    let model = fixture.model.commit(batch).expect("commits");
+    let stored = |outcome: &Outcome| match outcome {
+        Outcome::Stored { .. } => Outcome::Stored { seq: 0 },
+        other => *other,
+    };
+    let outcomes = |outcomes: &[Outcome]| outcomes.iter().map(stored).collect::<Vec<_>>();
+    assert_eq!(outcomes(&ours.outcomes), outcomes(&model.outcomes));
+    assert_eq!(ours.erased, model.erased);
+    fixture.same_as_model(&store, "committed");
+    drop(store);
+    let again = fixture.open(fixture.options());
+    fixture.same_as_model(&again, "opened again");
+    drop(again);
+    fixture.no_faults("opened again");
+    taken
+}
+
+#[test]
+fn versions_of_a_profile_take_as_many_syncs_as_notes() {
+    let mut events = Events::default();
+    let notes: Vec<Write> = (0..1_150).map(|n| events.one(n as u8 % 3, 1, n, &[])).collect();
+    assert_eq!(syncs_of(&notes), 1);
+    let profiles: Vec<Write> = (0..1_150).map(|n| events.one(n as u8 % 3, 0, n, &[])).collect();
+    assert_eq!(syncs_of(&profiles), 1);
+    // The oldest last: all but the first of each key are too old.
+    let backwards: Vec<Write> =
+        (0..1_150).map(|n| events.one(n as u8 % 3, 0, 2_000 - n, &[])).collect();
+    assert_eq!(syncs_of(&backwards), 1);
+}
+
+#[test]
+fn addresses_deletions_vanishes_and_gift_wraps_of_one_batch_are_one_sync() {
+    let mut events = Events::default();
+    let mut batch = Vec::new();
+    for n in 0..200u64 {
+        let (author, time) = (n as u8 % 3, 1_000 + n);
+        let (key, d) = (hex(&[author; 32]).to_vec(), format!("{}", n % 5).into_bytes());
+        batch.push(events.one(author, 30_000, time, &[(SLOT, d.clone())]));
+        let note = events.one(author, 1, time, &[]);
+        let wrap = events.one(9, 1_059, time, &[(b'p', key.clone())]);
+        let names = vec![(b'e', id_of(&note)), (b'e', id_of(&wrap))];
+        batch.extend([note.clone(), wrap.clone(), events.one(author, 5, time, &names)]);
+        // What was deleted comes again.
+        batch.extend([note, wrap]);
+        if n % 20 == 0 {
+            let address = [&b"30000:"[..], &key, b":", &d].concat();
+            batch.push(events.one(author, 5, time, &[(b'a', address)]));
+            batch.push(events.one(author, 30_000, time, &[(SLOT, d)]));
+        }
+        if n % 50 == 0 {
+            batch.push(events.one(author, 62, time - 20, &[(VANISH, Vec::new())]));
+            batch.push(events.one(author, 1, time - 30, &[]));
+        }
+    }
+    assert_eq!(syncs_of(&batch), 1);
+}
+
+#[test]
+fn a_write_that_finds_the_disk_full_is_undone_and_the_same_store_goes_on() {
+    for seed in 0..20 {
+        let mut fixture = Fixture::new(seed);
+        let store = fixture.open(fixture.options());
+        fixture.write(&store, 25);
+        for _ in 0..6 {
+            let batch: Vec<Write> = (0..12).map(|_| Write::Put(fixture.world.record())).collect();
+            let before = everything(&store);
+            // The first write of the commit is that of the batch, or of a log's header.
+            fixture.disk.arm(Trouble::Full, 0);
+            let refused = store.commit(&batch).expect_err("nothing fits").to_string();
+            fixture.disk.calm();
+            assert!(refused.contains("the disk is full"), "{refused}");
+            assert!(everything(&store) == before, "nothing of it is there");
+            store.commit(&batch).expect("there is space again");
+            fixture.model.commit(&batch).expect("commits");
+            fixture.same_as_model(&store, "after the disk was full");
+        }
+        assert_eq!(store.stats().damaged, 0);
+        store.settle().expect("settles");
+        fixture.same_as_model(&store, "settled");
+        drop(store);
+        let again = fixture.open(fixture.options());
+        fixture.same_as_model(&again, "opened again");
+        drop(again);
+        fixture.no_faults("opened again");
+    }
+}
+
+#[test]
+fn too_many_open_files_put_off_what_needs_a_new_log_and_stop_nothing() {
+    let mut fixture = Fixture::new(3);
+    let store = fixture.open(fixture.options());
+    let mut put_off = 0;
+    for _ in 0..30 {
+        let batch: Vec<Write> = (0..12).map(|_| Write::Put(fixture.world.record())).collect();
+        fixture.disk.arm(Trouble::NoFiles, 0);
+        let committed = store.commit(&batch);
+        fixture.disk.calm();
+        if let Err(error) = committed {
+            assert!(matches!(error, hark_archive::CommitError::Unavailable(_)), "{error}");
+            assert!(error.to_string().contains("a new log could not be begun"), "{error}");
+            fixture.same_as_model(&store, "put off");
+            store.commit(&batch).expect("files can be opened again");
+            put_off += 1;
+        }
+        fixture.model.commit(&batch).expect("commits");
+        fixture.same_as_model(&store, "committed");
+    }
+    assert!(put_off >= 5, "{put_off} logs were begun");
+    store.settle().expect("settles");
+    assert_eq!(fixture.unnamed(), Vec::<String>::new());
+    drop(store);
+    fixture.no_faults("settled");
+}
