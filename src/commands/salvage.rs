@@ -87,7 +87,7 @@ pub(crate) fn run(
         let mut meter = CommandProgress::start("salvage", 0, CountedUnit::Bytes);
         let report =
             hark_store_embedded::salvage(&RealDisk, &from.shelf(), &store, &mut |progress| {
-                meter.store(progress)
+                meter.store(progress);
             });
         meter.finish();
         let report = report.with_context(|| {

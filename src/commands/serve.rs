@@ -255,7 +255,7 @@ async fn serve(
     let settings = &location.config;
     let config = hark_server::ServerConfig {
         proxies: settings.proxies.clone(),
-        control: control_socket(location)?,
+        control: control_socket(location),
         lock: held.map(|held| held as _),
         metrics: settings.metrics.clone(),
         limits: settings.limits.clone(),
@@ -323,10 +323,10 @@ async fn serve(
 /// Returns the path of this server's control socket. `None` for a server on a database if another
 /// one has it: the lock of an archive in files sees to it that there is one server, a database's
 /// servers may share a data directory.
-fn control_socket(location: &ArchiveLocation) -> anyhow::Result<Option<PathBuf>> {
+fn control_socket(location: &ArchiveLocation) -> Option<PathBuf> {
     let path = location.control_socket();
     if location.database.is_none() {
-        return Ok(Some(path));
+        return Some(path);
     }
     if let Err(error) = make_dir(&RealDisk, &location.data) {
         let data = location.data.display();
@@ -335,7 +335,7 @@ fn control_socket(location: &ArchiveLocation) -> anyhow::Result<Option<PathBuf>>
             "the data directory {data} cannot be made, so `hark stats` and `hark reload` do not reach \
              this server; name a writable one with --data"
         );
-        return Ok(None);
+        return None;
     }
     if ControlClient::connect(&path, location.network.name()).is_ok() {
         let path = path.display();
@@ -343,9 +343,9 @@ fn control_socket(location: &ArchiveLocation) -> anyhow::Result<Option<PathBuf>>
             "another server answers on {path}: `hark stats` and `hark reload` reach that one. Give \
              each server a data directory of its own (--data)"
         );
-        return Ok(None);
+        return None;
     }
-    Ok(Some(path))
+    Some(path)
 }
 
 /// Mirrors `store` to a second store, if the configuration names one.

@@ -68,8 +68,8 @@ fn carry_out(store: &PostgresStore, writes: &[Write]) -> (Vec<Outcome>, u64, u64
     (done.expect("commits").outcomes, count, most)
 }
 
-fn count(store: &PostgresStore, query: Query) -> u64 {
-    store.count(&query).expect("counts").expect("is known")
+fn count(store: &PostgresStore, query: &Query) -> u64 {
+    store.count(query).expect("counts").expect("is known")
 }
 
 #[test]
@@ -99,8 +99,8 @@ fn a_deletion_of_addresses_of_many_kinds_takes_a_few_round_trips() {
     assert!(matches!(outcomes[..], [Outcome::Stored { .. }]), "{outcomes:?}");
     assert!(steps == 1 && most <= TRIPS_MAX, "{steps} steps, {most} round trips");
     let of = |author: u8| Query { authors: Some(vec![[author; 32]]), ..Query::default() };
-    assert_eq!(count(&store, of(1)), 2, "the newer version, and the deletion");
-    assert_eq!(count(&store, of(2)), 128);
+    assert_eq!(count(&store, &of(1)), 2, "the newer version, and the deletion");
+    assert_eq!(count(&store, &of(2)), 128);
     assert_eq!(store.stats().records, 130);
     let again = store.commit(&[addressable(4_000, 1, 30_001, "0")]).expect("commits").outcomes;
     assert!(matches!(again[..], [Outcome::Refused(_)]), "{again:?}");
@@ -123,13 +123,13 @@ fn many_deletions_of_events_and_gift_wraps_take_a_few_round_trips() {
     assert!(steps <= 2 && most <= TRIPS_MAX, "{steps} steps, {most} round trips");
     let of = |author: u8, kind| {
         let authors = Some(vec![[author; 32]]);
-        count(&store, Query { authors, kinds: Some(vec![kind]), ..Query::default() })
+        count(&store, &Query { authors, kinds: Some(vec![kind]), ..Query::default() })
     };
     assert_eq!([of(1, 1), of(2, 1), of(3, 1)], [0, 0, 200]);
     assert_eq!([of(1, 5), of(2, 5)], [2, 1]);
     // Of the wraps, those for the third are left.
     let for_third = (600..700).filter(|n| n % 3 == 2).count() as u64;
-    assert_eq!(count(&store, Query { kinds: Some(vec![1059]), ..Query::default() }), for_third);
+    assert_eq!(count(&store, &Query { kinds: Some(vec![1059]), ..Query::default() }), for_third);
 }
 
 #[test]

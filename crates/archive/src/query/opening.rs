@@ -59,15 +59,15 @@ impl<S: Source> OpenedPlan<S> {
     }
 }
 
-/// The words that beginnings of words are completed to in one source, by the index of the needed word.
-type Completed = Vec<(usize, Vec<Box<str>>)>;
+/// The words that the beginning of a word is completed to in one source, behind the index of the needed word.
+type CompletedWord = (usize, Vec<Box<str>>);
 
 /// The conditions of a query for words, in one source.
 struct WordSets {
     /// Those that the source has lists for, and those that it has none for.
     listed: Vec<(Set, u64)>,
     others: Vec<Set>,
-    completed: Completed,
+    completed: Vec<CompletedWord>,
 }
 
 impl WordSets {
@@ -183,7 +183,7 @@ impl<S: Source> Lookups<S> {
         &mut self,
         source: &S,
         query: &PreparedQuery,
-        (set, completed): (Set, &[(usize, Vec<Box<str>>)]),
+        (set, completed): (Set, &[CompletedWord]),
         work: &mut u64,
     ) -> Poll<Option<SetSize>> {
         if let Some(known) = self.found.iter().find(|known| known.set == set) {
@@ -291,7 +291,7 @@ impl<S: Source> Lookups<S> {
         &mut self,
         source: &S,
         query: &PreparedQuery,
-        (i, completed): (usize, &[(usize, Vec<Box<str>>)]),
+        (i, completed): (usize, &[CompletedWord]),
     ) {
         let kinds = query.kinds.as_deref();
         let (window, lists) = (&self.window, &mut self.lists);
