@@ -50,16 +50,16 @@ pub(super) const SECTION: SettingsSection = SettingsSection {
         "sync_every_s" waku.sync_every_s: "Seconds between two comparisons with each of these stores (Waku Store Sync), in which both sides receive the messages\nthat they lack. 0: never.";
         "sync_range_s" waku.sync_range_s: "Length of the compared time span, in seconds.";
         "sync_jitter_s" waku.sync_jitter_s: "Seconds by which the compared time span ends before now, because younger messages may still be in transit.";
-        "connections_max" waku.connections_max: "The most connections with peers at a time. One more is closed.";
+        "connections_max" waku.connections_max: "The most connections at a time with peers that the configuration does not name. One more is closed. Those that it names\nare always let in.";
         "connections_per_address_max" waku.connections_per_address_max: "The most connections that peers at one address (of IPv6, of its first 64 bits) have opened. One more is closed.";
         "cluster" waku.cluster: "The cluster whose messages are kept: 1 is The Waku Network, 16 is Status.";
         "shards_in_cluster" waku.shards_in_cluster: "Number of shards in the cluster. It decides the shard of messages that name only a content topic.";
-        "shards" waku.shards: "The shards of the cluster that are served.";
-        "forward" waku.forward: "Whether messages are relayed to peers and may be published: always, never or auto. auto is always, except on cluster 1.\nEach message there needs a rate-limit proof (RLN), which Hark neither checks nor makes. Peers disconnect a node that\nrelays a message without one.";
+        "shards" waku.shards: "The shards of the cluster that are served. Some nodes (rust-libp2p, Hark up to 0.1) do not listen to one that serves more than 100.";
+        "forward" waku.forward: "Whether messages are relayed to peers and may be published: always, never or auto. auto is always, except on cluster 1.\nEach message there needs a rate-limit proof (RLN). Hark checks its form, epoch and nullifier, and neither verifies nor makes\none. Peers disconnect a node that relays a message with a false one. always: no message needs a proof.";
         "protected_shards" waku.protected_shards: "Shards on which only messages signed by a key are accepted (nwaku's --protected-shard), e.g. [\"32:02…\"].";
         "message_bytes_max" waku.message_bytes_max: "The most bytes of a message. A longer one is refused.";
         "window_s" waku.window_s: "Seconds that a message's time may lie before or after now when it is published. 0: any time.";
-        "queries" waku.queries: "How fast a peer or a client of the REST API may send queries: [number a minute, number at once after a pause].\nFaster ones are answered with status 429. [0, 0]: no limit.";
+        "queries" waku.queries: "How fast peers and clients of the REST API at one address may send queries: [number a minute, number at once after a pause].\nFaster ones are answered with status 429. [0, 0]: no limit.";
         "query_rows_max" waku.query_rows_max: "The most rows that a query may visit. A query that would visit more is refused.";
         "retention" waku.retention: "What is kept, in nwaku's words: time:SECONDS, size:10GB or capacity:MESSAGES. Several are separated by ; and each of\nthem holds. Empty: everything is kept. [retention] says how often messages are deleted, and how many at once.";
         "part_days" waku.part_days: "Days that one part of the tables in PostgreSQL holds. The number is fixed when the tables are created.";
@@ -228,6 +228,7 @@ impl WakuSettings {
                 ForwardMode::Always => true,
                 ForwardMode::Never => false,
             },
+            proofs: self.forward != ForwardMode::Always && !can_forward(self.cluster),
             message_bytes_max: self.message_bytes_max,
             settings: shared(self.settings()),
             store_at: at.store_location(config),

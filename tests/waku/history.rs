@@ -11,7 +11,7 @@ use hark_testkit::random::Random;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::{Node, folder, text};
+use super::{Node, folder, import, text};
 
 const PUBSUB: [&str; 2] = ["/waku/2/rs/1/0", "/waku/2/rs/1/1"];
 const CONTENT: [&str; 3] = ["/app/1/chat/proto", "/app/1/\u{e4} \"&/proto", "/app/1/talk/proto"];
@@ -75,8 +75,13 @@ struct World {
 
 impl World {
     fn new(name: &'static str, database: Option<Database<'static>>) -> Self {
+        Self::bounded(name, database, "5000000")
+    }
+
+    /// Like [`World::new`], with a node whose questions may visit so many rows.
+    fn bounded(name: &'static str, database: Option<Database<'static>>, rows_max: &str) -> Self {
         let store = database.as_ref().map_or("embedded", |database| &database.url);
-        let any_time = [("window_s", "0"), ("retention", "")];
+        let any_time = [("window_s", "0"), ("retention", ""), ("query_rows_max", rows_max)];
         let node = Node::with(folder(name), &["--store", store], &any_time);
         let any_peer = [("rest_any_peer", "true")];
         let asking = Node::start(&format!("{name}-asking"), &any_peer);
@@ -219,6 +224,47 @@ fn rows_hold_for_every_store_and_both_doors() {
             rows(&world, by_peer, &all);
         }
         refusals(&world);
+    }
+}
+
+/// A question may visit 2,000 rows here, which is a fifth of the nanosecond.
+#[test]
+fn a_page_backwards_through_one_nanosecond_reads_some_hundreds_of_its_messages() {
+    let database = Cluster::shared().database("waku nanosecond");
+    for (name, database) in [("nanosecond-files", None), ("nanosecond-postgres", Some(database))] {
+        let world = World::bounded(name, database, "2000");
+        let (mut lines, mut hashes) = (String::new(), Vec::new());
+        for number in 0..10_000_u64 {
+            let payload = number.to_le_bytes();
+            let message = hark_codec::waku::Message {
+                payload: &payload,
+                content_topic: CONTENT[0],
+                timestamp: i64::try_from(START).ok(),
+                ..hark_codec::waku::Message::default()
+            };
+            let hash = hex::encode_32(&message.hash(PUBSUB[0]));
+            hashes.push(format!("0x{}", String::from_utf8_lossy(&hash)));
+            let payload = base64_simd::STANDARD.encode_to_string(payload);
+            let message = json!({
+                "payload": payload, "contentTopic": CONTENT[0], "timestamp": START,
+            });
+            lines += &format!("{}\n", json!({ "message": message, "pubsubTopic": PUBSUB[0] }));
+        }
+        import(&world.node.data, &lines);
+        hashes.sort();
+        let mut cursor = String::new();
+        for page in hashes.rchunks(100).take(20) {
+            let query = format!("ascending=false&pageSize=100&cursor={cursor}");
+            let (returned, next) = world.page(false, &query);
+            let returned: Vec<_> = returned.into_iter().map(|one| one.hash).collect();
+            assert_eq!(returned, page, "{name}");
+            cursor = next.expect("more follow");
+            assert_eq!(cursor, page[0], "{name}");
+        }
+        // The last page of the nanosecond.
+        let query = format!("ascending=false&pageSize=100&cursor={}", hashes[50]);
+        let (returned, next) = world.page(false, &query);
+        assert!(returned.iter().map(|one| &one.hash).eq(&hashes[..50]) && next.is_none(), "{name}");
     }
 }
 

@@ -113,14 +113,14 @@ fn a_node_that_only_listens_keeps_what_it_receives_and_passes_nothing_on() {
         listening.ask("POST", path, &message("toychat", "AA==", now_ns()).to_string());
     assert_eq!((status, words.contains("`forward`")), (400, true), "{words}");
     wait_for("a message gets through", || {
-        speaking.publish(&message("listener", "AA==", now_ns()));
+        speaking.publish(&proved("listener", "AA=="));
         !listening.hashes("").is_empty()
     });
     // The node behind receives other messages, so it would also receive these if forwarded.
     let relayed = "waku_messages_total{origin=\"relay\",result=\"stored\"}";
     for count in 0..20 {
         let before = listening.hashes("").len();
-        speaking.publish(&message("listener", "AQ==", now_ns()));
+        speaking.publish(&proved("listener", "AQ=="));
         wait_for("it is kept", || listening.hashes("").len() > before);
         assert_eq!(counted(&behind, relayed), 0, "after {count}");
     }
@@ -130,6 +130,56 @@ fn a_node_that_only_listens_keeps_what_it_receives_and_passes_nothing_on() {
         listening.peers[0].replace('/', "%2F")
     ));
     assert!(asked["messages"].as_array().expect("a list").len() > 20);
+}
+
+/// A message with a rate-limit proof of the right form and epoch, which proves nothing.
+fn proved(app: &str, payload: &str) -> Value {
+    let now = now_ns();
+    with_proof(message(app, payload, now), now / 600_000_000_000, now)
+}
+
+/// Adds a proof of this epoch to a message, with a nullifier made of a number.
+fn with_proof(mut message: Value, epoch: u64, nullifier: u64) -> Value {
+    let mut proof = Vec::new();
+    for (field, len) in (1..).zip([128, 32, 32, 32, 32, 32]) {
+        let mut value = vec![0; len];
+        let number = match field {
+            3 => epoch,
+            6 => nullifier,
+            _ => 1,
+        };
+        value[..8].copy_from_slice(&number.to_le_bytes());
+        hark_codec::waku::protobuf::put_bytes(&mut proof, field, &value);
+    }
+    message["proof"] = base64_simd::STANDARD.encode_to_string(proof).into();
+    message
+}
+
+#[test]
+fn where_messages_need_proofs_those_without_are_not_kept() {
+    let speaking = Node::start("proofs-speaking", &[]);
+    let listening = [("peers", speaking.peers[0].as_str()), ("forward", "auto")];
+    let listening = Node::start("proofs", &listening);
+    wait_for("a message gets through", || {
+        speaking.publish(&proved("proofs", "AA=="));
+        !listening.hashes("").is_empty()
+    });
+    let before = listening.hashes("").len();
+    let (now, shard) = (now_ns(), |payload| message("proofs", payload, now_ns()));
+    let epoch = now / 600_000_000_000;
+    for _ in 0..100 {
+        speaking.publish(&shard("AQ=="));
+    }
+    speaking.publish(&with_proof(shard("AQ=="), epoch - 1, 1));
+    // One of two messages with the same nullifier is kept.
+    for payload in ["Ag==", "Aw=="] {
+        speaking.publish(&with_proof(message("proofs", payload, now), epoch, 7));
+    }
+    speaking.publish(&proved("proofs", "BA=="));
+    wait_for("the last ones are kept", || listening.hashes("").len() == before + 2);
+    let refused = "waku_messages_total{origin=\"relay\",result=\"invalid_message\"}";
+    wait_for("the others are refused", || counted(&listening, refused) == 102);
+    assert_eq!(listening.hashes("").len(), before + 2);
 }
 
 #[test]

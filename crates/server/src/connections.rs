@@ -38,9 +38,16 @@ pub(crate) struct Connections {
 pub(crate) struct ConnectionPermit {
     _among_all: Permit<()>,
     /// `None` if a proxy is at the other end, or if connections of one address are not bounded.
-    _of_address: Option<Permit<ClientAddress>>,
+    of_address: Option<Permit<ClientAddress>>,
     /// Whether it is one of [`NEAR_BEYOND`].
     pub(crate) is_beyond: bool,
+}
+
+impl ConnectionPermit {
+    /// The address whose share the connection takes, if it takes one of an address.
+    pub(crate) fn address(&self) -> Option<ClientAddress> {
+        self.of_address.as_ref().map(Permit::of)
+    }
 }
 
 impl Connections {
@@ -82,7 +89,7 @@ impl Connections {
         let among_all = self.all.take((), max).ok_or(ConnectionRefusal::Full)?;
         let is_proxy = self.clients.is_proxy(peer);
         let of_address = if is_proxy { None } else { self.enter_as(peer, of_address_max)? };
-        Ok(ConnectionPermit { _among_all: among_all, _of_address: of_address, is_beyond })
+        Ok(ConnectionPermit { _among_all: among_all, of_address, is_beyond })
     }
 
     /// Takes a permit for a connection of a client's address. `None` if these are not bounded.

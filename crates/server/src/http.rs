@@ -16,18 +16,20 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 
 use crate::connections::ConnectionPermit;
-use crate::listener::accept;
+use crate::listener::{SessionGuard, accept};
 use crate::metrics::ConnectionRefusal;
 use crate::patience::TimedStream;
+use crate::permits::Shares;
 use crate::stop::StopSignal;
 
 /// How long a client may read nothing of an answer.
-const TAKE_MAX: Duration = Duration::from_secs(30);
-/// Maximum bytes of answers on one address that clients have not read yet. Above it, status 503.
+const TAKE_MAX: Duration = Duration::from_secs(10);
+/// Maximum bytes of answers on one port that clients have not read yet, and of those to one client's
+/// address. Above it, status 503.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+const ANSWER_BYTES_PER_ADDRESS_MAX: usize = 16 << 20;
 
 /// Answers up to this size are always sent: they say that all is well, or what is wrong.
 const SMALL_BYTES: usize = 1 << 10;
@@ -53,13 +55,24 @@ pub(crate) async fn serve<F, A>(
     F: Fn(IpAddr, Request<Incoming>) -> A + Clone + Send + 'static,
     A: Future<Output = Response> + Send + 'static,
 {
-    let (room, ended) = (Arc::new(Semaphore::new(ANSWER_BYTES_MAX)), stop.clone());
-    let serve = |stream, peer, entered| {
-        let (answer, stop, room) = (answer.clone(), ended.clone(), Arc::clone(&room));
+    let room = Shares::new(ANSWER_BYTES_MAX, ANSWER_BYTES_PER_ADDRESS_MAX);
+    let ended = stop.clone();
+    let serve = |stream, peer, entered: (ConnectionPermit, SessionGuard)| {
+        let (answer, stop, room) = (answer.clone(), ended.clone(), room.clone());
+        let of_connection = entered.0.address();
         async move {
             let answer = move |request| {
-                let (answer, room) = (answer(peer, request), Arc::clone(&room));
-                async move { held(answer.await, |bytes| room.try_acquire_many_owned(bytes as u32).ok()) }
+                let (answer, room) = (answer(peer, request), room.clone());
+                async move {
+                    let answer = answer.await;
+                    let named = answer.extensions().get::<AnsweredClient>();
+                    let client = named.map(|named| named.0.into()).or(of_connection);
+                    held(answer, |bytes| match client {
+                        Some(_) => room.take(client, bytes),
+                        // Of many clients.
+                        None => room.take_any(client, bytes),
+                    })
+                }
             };
             connection(stream, stop, bounds, answer).await;
             drop(entered);
@@ -67,6 +80,10 @@ pub(crate) async fn serve<F, A>(
     };
     accept(listener, stop, enter, serve).await;
 }
+
+/// The client of an answer, if a proxy has named it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AnsweredClient(pub(crate) IpAddr);
 
 async fn connection<F, A>(
     stream: TcpStream,

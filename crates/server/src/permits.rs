@@ -35,6 +35,13 @@ impl<K: Copy + Eq + Hash> Permits<K> {
     }
 }
 
+impl<K: Copy + Eq + Hash> Permit<K> {
+    /// The key that holds it.
+    pub(crate) fn of(&self) -> K {
+        self.of
+    }
+}
+
 impl<K: Copy + Eq + Hash> Drop for Permit<K> {
     fn drop(&mut self) {
         let mut open = self.permits.0.lock();
@@ -45,9 +52,110 @@ impl<K: Copy + Eq + Hash> Drop for Permit<K> {
     }
 }
 
+/// The part of what is still free that a key may hold, as a divisor.
+const SHARE: usize = 4;
+
+/// Units of something bounded, of which every key may hold a share: up to a number, and up to a part of
+/// what is still free. So one key cannot hold all of them, and the more are held, the smaller the shares.
+#[derive(Debug)]
+pub(crate) struct Shares<K>(Arc<Mutex<SharesHeld<K>>>);
+
+#[derive(Debug)]
+struct SharesHeld<K> {
+    max: usize,
+    of_key_max: usize,
+    held: usize,
+    by_key: HashMap<K, usize>,
+}
+
+/// Units that a key holds: given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Share<K: Copy + Eq + Hash> {
+    shares: Shares<K>,
+    of: K,
+    units: usize,
+}
+
+impl<K> Clone for Shares<K> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K: Copy + Eq + Hash> Shares<K> {
+    /// `max` units in all, of which a key may hold `of_key_max`.
+    pub(crate) fn new(max: usize, of_key_max: usize) -> Self {
+        let by_key = HashMap::new();
+        Self(Arc::new(Mutex::new(SharesHeld { max, of_key_max, held: 0, by_key })))
+    }
+
+    /// Takes units, if they are within the share of the key. A key that holds none may take as many as
+    /// are free, so that nothing is too large for ever.
+    pub(crate) fn take(&self, of: K, units: usize) -> Option<Share<K>> {
+        self.take_if(of, units, |held, own, free| {
+            own == 0 || own + units <= held.of_key_max.min(free / SHARE)
+        })
+    }
+
+    /// Takes units for a key that stands for many, if they are free.
+    pub(crate) fn take_any(&self, of: K, units: usize) -> Option<Share<K>> {
+        self.take_if(of, units, |_, _, _| true)
+    }
+
+    fn take_if(
+        &self,
+        of: K,
+        units: usize,
+        may: impl FnOnce(&SharesHeld<K>, usize, usize) -> bool,
+    ) -> Option<Share<K>> {
+        let mut held = self.0.lock();
+        let (own, free) = (held.by_key.get(&of).copied().unwrap_or(0), held.max - held.held);
+        if units > free || !may(&held, own, free) {
+            return None;
+        }
+        held.held += units;
+        held.by_key.insert(of, own + units);
+        Some(Share { shares: self.clone(), of, units })
+    }
+}
+
+impl<K: Copy + Eq + Hash> Drop for Share<K> {
+    fn drop(&mut self) {
+        let mut held = self.shares.0.lock();
+        held.held -= self.units;
+        match held.by_key.get(&self.of) {
+            Some(&own) if own > self.units => drop(held.by_key.insert(self.of, own - self.units)),
+            _ => drop(held.by_key.remove(&self.of)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_key_cannot_hold_all_and_all_keys_together_hold_no_more_than_there_is() {
+        let shares = Shares::new(100, 50);
+        let mut held: Vec<Share<u32>> = Vec::new();
+        held.extend(std::iter::from_fn(|| shares.take(0, 1)));
+        // 20 of 80 that are free then.
+        assert_eq!(held.len(), 20);
+        // Each of many others has a smaller share than the one before it, and none has nothing until
+        // all is held.
+        for key in 1..200 {
+            let own: Vec<_> = std::iter::from_fn(|| shares.take(key, 1)).collect();
+            assert!(!own.is_empty() || held.len() == 100, "{key}");
+            held.extend(own);
+        }
+        assert_eq!(held.len(), 100);
+        drop(held);
+        assert!(shares.0.lock().by_key.is_empty());
+        // Whoever holds nothing may take what is free, however much it is.
+        assert!(shares.take(7, 101).is_none());
+        let all = shares.take(7, 100);
+        assert!(all.is_some() && shares.take(8, 1).is_none() && shares.take_any(8, 1).is_none());
+    }
 
     #[test]
     fn permits_are_given_back_when_they_are_dropped() {

@@ -272,6 +272,14 @@ impl RateLimiter {
         taken.map_err(|wait| self.too_fast(meter, rate, wait))
     }
 
+    /// Counts rows that a question of `source` has visited.
+    pub(crate) fn visited(&self, source: RateSource, rows: u64) {
+        let meter = RateSubject::Rows(source);
+        if let Some(rate) = self.rate(meter) {
+            self.buckets.spend(meter, rate, rows);
+        }
+    }
+
     /// Checks that there is a token, and takes none.
     fn look(&self, meter: RateSubject) -> Result<(), RateExceeded> {
         let Some(rate) = self.rate(meter) else { return Ok(()) };

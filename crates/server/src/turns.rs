@@ -1,15 +1,26 @@
-//! Limits how many queries run in the store at a time. Queries start in the order they arrive.
+//! Limits how many queries run in the store at a time. Those who wait for a turn get theirs one after
+//! the other, however many questions each of them has.
 
+use std::collections::{HashMap, VecDeque};
 use std::num::NonZero;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use tokio::sync::Semaphore;
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::blocking;
+use crate::rate::RateSource;
 
 /// How long a query counts as one of those that share the cores.
 const QUICK: Duration = Duration::from_millis(10);
+/// Questions of one source that wait for a turn, at most. Further ones are refused.
+const WAITING_PER_SOURCE_MAX: usize = 128;
+/// Questions of all sources that wait, at most.
+const WAITING_MAX: usize = 8_192;
+/// The source of questions whose sources are not told apart.
+const ANYBODY: RateSource = RateSource::Connection(0);
 
 /// Where the store does its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,9 +33,160 @@ pub enum StoreLocation {
     Elsewhere(usize),
 }
 
+/// Whoever waits for an answer, as the search sees it.
+#[derive(Debug, Default)]
+pub(crate) struct AnswerWaiter {
+    gone: AtomicBool,
+    visited: AtomicU64,
+}
+
+impl AnswerWaiter {
+    /// Whether nobody waits for the answer any more.
+    pub(crate) fn has_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Notes rows that a search has visited.
+    pub(crate) fn visit(&self, rows: u64) {
+        self.visited.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    /// Rows that were visited.
+    pub(crate) fn visited(&self) -> u64 {
+        self.visited.load(Ordering::Relaxed)
+    }
+}
+
+/// Tells the search, when it is dropped, that nobody waits for the answer.
+struct WaiterGuard(Arc<AnswerWaiter>);
+
+impl Drop for WaiterGuard {
+    fn drop(&mut self) {
+        self.0.gone.store(true, Ordering::Relaxed);
+    }
+}
+
+/// An answer, and how long its question waited for its turn.
+pub(crate) struct TurnAnswer<T> {
+    pub(crate) answer: T,
+    pub(crate) waited: Duration,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotAsked {
+    /// As many questions wait as may wait.
+    Line,
+    /// The query panicked.
+    Panicked,
+}
+
+/// Those who wait for a turn, by source.
+#[derive(Debug)]
+struct FairLine(Mutex<LineState>);
+
+#[derive(Debug)]
+struct LineState {
+    free: usize,
+    waiting: usize,
+    /// The sources that wait, each once, in the order of their next turns.
+    order: VecDeque<RateSource>,
+    by_source: HashMap<RateSource, VecDeque<oneshot::Sender<FairTurn>>>,
+}
+
+/// A turn: given to the next who waits when it is dropped.
+#[derive(Debug)]
+struct FairTurn(Option<Arc<FairLine>>);
+
+impl FairLine {
+    fn new(free: usize) -> Arc<Self> {
+        let (order, by_source) = (VecDeque::new(), HashMap::new());
+        Arc::new(Self(Mutex::new(LineState { free, waiting: 0, order, by_source })))
+    }
+
+    /// Waits for a turn. `None` if `max` questions of the source wait.
+    async fn enter(self: &Arc<Self>, source: RateSource, max: usize) -> Option<FairTurn> {
+        let turn = {
+            let line = &mut *self.0.lock();
+            if line.free > 0 {
+                line.free -= 1;
+                return Some(FairTurn(Some(Arc::clone(self))));
+            }
+            line.join(source, max)?
+        };
+        turn.await.ok()
+    }
+
+    /// Gives a turn to the next who still waits.
+    fn pass_on(self: &Arc<Self>) {
+        let mut turn = FairTurn(Some(Arc::clone(self)));
+        let line = &mut *self.0.lock();
+        while let Some(next) = line.next() {
+            match next.send(turn) {
+                Ok(()) => return,
+                // It has gone.
+                Err(back) => turn = back,
+            }
+        }
+        turn.0 = None;
+        line.free += 1;
+    }
+}
+
+impl LineState {
+    fn join(&mut self, source: RateSource, max: usize) -> Option<oneshot::Receiver<FairTurn>> {
+        let own = self.by_source.entry(source).or_default();
+        if own.len() >= max {
+            let before = own.len();
+            own.retain(|waiting| !waiting.is_closed());
+            self.waiting -= before - own.len();
+        }
+        if own.len() >= max || self.waiting >= WAITING_MAX {
+            return None;
+        }
+        if own.is_empty() && !self.order.contains(&source) {
+            self.order.push_back(source);
+        }
+        let (turn, given) = oneshot::channel();
+        own.push_back(turn);
+        self.waiting += 1;
+        Some(given)
+    }
+
+    fn next(&mut self) -> Option<oneshot::Sender<FairTurn>> {
+        loop {
+            let source = self.order.pop_front()?;
+            let Some(own) = self.by_source.get_mut(&source) else { continue };
+            let before = own.len();
+            while own.front().is_some_and(oneshot::Sender::is_closed) {
+                own.pop_front();
+            }
+            self.waiting -= before - own.len();
+            let next = own.pop_front();
+            if own.is_empty() {
+                self.by_source.remove(&source);
+            } else {
+                self.order.push_back(source);
+            }
+            if let Some(next) = next {
+                self.waiting -= 1;
+                return Some(next);
+            }
+        }
+    }
+}
+
+impl Drop for FairTurn {
+    fn drop(&mut self) {
+        if let Some(line) = self.0.take() {
+            line.pass_on();
+        }
+    }
+}
+
 pub(crate) struct QuestionSlots {
-    /// Permits of running queries.
-    all: Arc<Semaphore>,
+    /// Turns of running queries.
+    all: Arc<FairLine>,
     /// Permits of queries that have run for less than [`QUICK`].
     quick: Semaphore,
 }
@@ -45,7 +207,7 @@ impl QuestionSlots {
     }
 
     fn of(all: usize, quick: usize) -> Self {
-        Self { all: Arc::new(Semaphore::new(all)), quick: Semaphore::new(quick) }
+        Self { all: FairLine::new(all), quick: Semaphore::new(quick) }
     }
 
     /// Runs a query on a blocking thread once a permit is free. `None` if the query panicked.
@@ -53,19 +215,53 @@ impl QuestionSlots {
         &self,
         question: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let turn = Arc::clone(&self.all).acquire_owned().await.ok()?;
-        let quick = self.quick.acquire().await.ok()?;
-        // The query runs to its end, even if its caller no longer waits for it.
+        self.run_in_line(ANYBODY, WAITING_MAX, question).await.ok()
+    }
+
+    /// Like [`QuestionSlots::run`], for a question of `source`. The search learns if its caller does not
+    /// wait any more. `ended` gets the rows that it has visited, whether or not its caller has waited.
+    pub(crate) async fn run_for<T: Send + 'static>(
+        &self,
+        source: RateSource,
+        question: impl FnOnce(&AnswerWaiter) -> T + Send + 'static,
+        ended: impl FnOnce(u64) + Send + 'static,
+    ) -> Result<TurnAnswer<T>, NotAsked> {
+        let (began, asker) = (Instant::now(), Arc::<AnswerWaiter>::default());
+        let _guard = WaiterGuard(Arc::clone(&asker));
+        let question = move || {
+            let waited = began.elapsed();
+            let answer = question(&asker);
+            ended(asker.visited());
+            TurnAnswer { answer, waited }
+        };
+        self.run_in_line(source, WAITING_PER_SOURCE_MAX, question).await
+    }
+
+    /// Questions that wait for a turn.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.all.0.lock().waiting
+    }
+
+    async fn run_in_line<T: Send + 'static>(
+        &self,
+        source: RateSource,
+        waiting_max: usize,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, NotAsked> {
+        let turn = self.all.enter(source, waiting_max).await.ok_or(NotAsked::Line)?;
+        let quick = self.quick.acquire().await.map_err(|_| NotAsked::Line)?;
+        // A query that does not look whether its caller waits runs to its end.
         let mut asking = blocking::run(move || {
             let answer = question();
             drop(turn);
             answer
         });
         if let Ok(answer) = tokio::time::timeout(QUICK, &mut asking).await {
-            return answer.ok();
+            return answer.map_err(|_| NotAsked::Panicked);
         }
         drop(quick);
-        asking.await.ok()
+        asking.await.map_err(|_| NotAsked::Panicked)
     }
 }
 
@@ -86,6 +282,60 @@ mod tests {
             answer
         };
         assert_eq!(tokio::join!(long, short), (Some(2), Some(1)));
+    }
+
+    #[tokio::test]
+    async fn one_who_asks_much_delays_others_by_a_turn() {
+        let line = FairLine::new(1);
+        let source = RateSource::Connection;
+        let running = line.enter(source(1), 5).await.unwrap();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut waiting = Vec::new();
+        for of in [1, 1, 1, 1, 1, 1, 2, 3, 2] {
+            let mut entering = Box::pin(line.enter(source(of), 5));
+            // Those who come join the line in this order.
+            if let std::task::Poll::Ready(entered) = futures_util::poll!(&mut entering) {
+                assert!(entered.is_none() && of == 1 && waiting.len() == 5, "the sixth of one");
+                continue;
+            }
+            let order = Arc::clone(&order);
+            waiting.push(async move {
+                let turn = entering.await;
+                order.lock().push(of);
+                drop(turn);
+            });
+        }
+        // One who has gone delays nobody.
+        drop(waiting.remove(1));
+        drop(running);
+        futures_util::future::join_all(waiting).await;
+        assert_eq!(*order.lock(), [1, 2, 3, 1, 2, 1, 1]);
+        let line = line.0.lock();
+        assert_eq!((line.free, line.waiting, line.by_source.len()), (1, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_search_learns_that_nobody_waits_and_its_rows_are_charged() {
+        let turns = QuestionSlots::of(1, 1);
+        let (began, begins) = channel();
+        let (charged, charge) = channel();
+        let search = turns.run_for(
+            RateSource::Connection(7),
+            move |asker| {
+                began.send(()).unwrap();
+                while !asker.has_gone() {
+                    std::thread::yield_now();
+                }
+                asker.visit(5);
+            },
+            move |rows| charged.send(rows).unwrap(),
+        );
+        let mut search = Box::pin(search);
+        assert!(futures_util::poll!(&mut search).is_pending());
+        begins.recv().unwrap();
+        drop(search);
+        assert_eq!(charge.recv(), Ok(5));
+        assert_eq!(turns.run(|| 3).await, Some(3));
     }
 
     #[tokio::test]

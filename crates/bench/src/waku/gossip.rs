@@ -1,5 +1,6 @@
 //! Publishes by gossip, as the peers of a node do (RFC 11/WAKU2-RELAY). Each publisher has a key
-//! and a connection of its own. It receives no messages, as it subscribes to no topic.
+//! and a connection of its own. Like every relay node it subscribes to the topic: so it is sent what
+//! the others publish, and outside the mesh it asks for the messages of each second at once.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs as _};
@@ -34,6 +35,8 @@ const RELAY: &str = "/vac/waku/relay/2.0.0";
 const METADATA: &str = "/vac/waku/metadata/1.0.0";
 /// The most bytes that gossip adds to a payload.
 const FRAME: usize = 64 << 10;
+/// The bytes that a frame may have at least: a node names up to 5,000 messages in one.
+const FRAME_MIN: usize = 256 << 10;
 /// The most messages that wait for a peer's connection: few, so that none waits long.
 const QUEUE_MAX: usize = 64;
 /// How long a node may take to announce its topics, and a connection to accept a message.
@@ -108,6 +111,7 @@ impl GossipEndpoint {
 
     async fn connect(&self) -> anyhow::Result<Swarm<PublisherBehaviour>> {
         let mut swarm = swarm(self.payload_max)?;
+        swarm.behaviour_mut().gossip.subscribe(&IdentTopic::new(&self.topic))?;
         if let Ok(shard) = self.topic.parse() {
             serve_metadata(&swarm, shard)?;
         }
@@ -237,13 +241,10 @@ fn swarm(payload_max: usize) -> anyhow::Result<Swarm<PublisherBehaviour>> {
         .protocol_id(RELAY, gossipsub::Version::V1_1)
         .validation_mode(gossipsub::ValidationMode::Anonymous)
         .message_id_fn(|message| sha256(&message.data).to_vec().into())
-        .max_transmit_size(payload_max + FRAME)
+        .max_transmit_size((payload_max + FRAME).max(FRAME_MIN))
+        .max_control_message_size(FRAME_MIN)
         .connection_handler_queue_len(QUEUE_MAX)
         .publish_queue_duration(PATIENCE)
-        // A short history: no peer requests a publisher's old messages, and the history would also
-        // keep messages that there was no capacity to send.
-        .history_gossip(1)
-        .history_length(1)
         .build()?;
     let gossip = gossipsub::Behaviour::new(gossipsub::MessageAuthenticity::Anonymous, gossip)
         .map_err(anyhow::Error::msg)?;

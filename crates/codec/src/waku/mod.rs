@@ -3,6 +3,7 @@
 
 pub mod message;
 pub mod protobuf;
+pub mod rln;
 pub mod shard;
 pub mod signed;
 pub mod store;
@@ -10,6 +11,7 @@ pub mod sync;
 
 pub use message::{Message, MessageEncoder, MessageRecord, topic};
 pub use protobuf::ProtobufError;
+pub use rln::RateLimitProof;
 pub use shard::Shard;
 pub use signed::{ProtectedShard, ShardKey};
 pub use store::{StoreRequest, StoreResponse};

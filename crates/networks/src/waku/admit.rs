@@ -1,7 +1,7 @@
 //! Which messages are accepted: the requirements of RFC 14/WAKU2-MESSAGE and this node's bounds.
 
-use hark_codec::waku::Message;
 use hark_codec::waku::message::META_MAX;
+use hark_codec::waku::{Message, RateLimitProof};
 
 use super::NS_PER_S;
 
@@ -13,12 +13,18 @@ pub struct MessageBounds {
     /// How far a message's time may lie before or after now, in ns; `None` for no bound. Messages
     /// from other stores may be of any age.
     pub window_ns: Option<u64>,
+    /// The length of the time spans of rate-limit proofs, in ns, if messages need such proofs. Messages
+    /// from other stores need none, as stores do not keep them.
+    pub epoch_ns: Option<u64>,
 }
+
+/// The length of a time span of The Waku Network's rate-limit proofs.
+pub const EPOCH_NS: u64 = 600 * NS_PER_S;
 
 impl Default for MessageBounds {
     /// The bounds of The Waku Network (RFC 64/WAKU2-NETWORK) and of nwaku.
     fn default() -> Self {
-        Self { message_bytes_max: 150 << 10, window_ns: Some(20_000_000_000) }
+        Self { message_bytes_max: 150 << 10, window_ns: Some(20_000_000_000), epoch_ns: None }
     }
 }
 
@@ -49,6 +55,18 @@ pub enum MessageRefusal {
     /// See [`META_MAX`].
     #[error("the message's meta has {0} bytes, more than {META_MAX}")]
     Meta(usize),
+    /// See [`MessageBounds::epoch_ns`].
+    #[error("the message has no well-formed rate-limit proof (RLN), which its network asks for")]
+    Proof,
+    /// See [`MessageBounds::epoch_ns`].
+    #[error("the epoch of the message's rate-limit proof is not that of its timestamp")]
+    Epoch,
+    /// A sender who keeps to the rate uses a nullifier for one message.
+    #[error("another message has the nullifier of this message's rate-limit proof")]
+    Nullifier,
+    /// The archive holds no time before 1970.
+    #[error("the message's timestamp lies before 1970")]
+    Negative,
     /// A stored message needs a time that the archive can hold.
     #[error("the message has no timestamp")]
     NoTime,
@@ -69,6 +87,13 @@ impl MessageBounds {
         now_ns: u64,
     ) -> Result<(), MessageRefusal> {
         let time = self.admit_old(message, bytes)?;
+        if let Some(epoch_ns) = self.epoch_ns {
+            let proof = message.proof.and_then(RateLimitProof::parse);
+            let proof = proof.ok_or(MessageRefusal::Proof)?;
+            if proof.epoch != time / epoch_ns {
+                return Err(MessageRefusal::Epoch);
+            }
+        }
         let Some(window) = self.window_ns else { return Ok(()) };
         let window_s = window / NS_PER_S;
         match time {
@@ -93,8 +118,8 @@ impl MessageBounds {
         if meta > META_MAX {
             return Err(MessageRefusal::Meta(meta));
         }
-        let time = message.timestamp.and_then(|time| u64::try_from(time).ok());
-        time.filter(|time| *time > 0).ok_or(MessageRefusal::NoTime)
+        let time = message.timestamp.filter(|time| *time != 0).ok_or(MessageRefusal::NoTime)?;
+        u64::try_from(time).map_err(|_| MessageRefusal::Negative)
     }
 }
 
@@ -104,7 +129,7 @@ mod tests {
 
     #[test]
     fn bounds_hold_to_the_last_one() {
-        let bounds = MessageBounds { message_bytes_max: 100, window_ns: Some(10) };
+        let bounds = MessageBounds { message_bytes_max: 100, window_ns: Some(10), epoch_ns: None };
         let good = Message {
             payload: b"payload",
             content_topic: "/a/1/b/c",
@@ -121,7 +146,7 @@ mod tests {
             (good, 1, 1_011, Err(MessageRefusal::TooOld(0))),
             (Message { timestamp: None, ..good }, 1, 0, Err(MessageRefusal::NoTime)),
             (Message { timestamp: Some(0), ..good }, 1, 0, Err(MessageRefusal::NoTime)),
-            (Message { timestamp: Some(-1), ..good }, 1, 0, Err(MessageRefusal::NoTime)),
+            (Message { timestamp: Some(-1), ..good }, 1, 0, Err(MessageRefusal::Negative)),
             (Message { content_topic: "", ..good }, 1, 1_000, Err(MessageRefusal::Topic)),
             (Message { payload: b"", ..good }, 1, 1_000, Err(MessageRefusal::Payload)),
             (Message { meta: Some(&meta[1..]), ..good }, 1, 1_000, Ok(())),
@@ -132,5 +157,39 @@ mod tests {
         let any = MessageBounds { window_ns: None, ..bounds };
         assert_eq!(any.admit(&good, 1, u64::MAX), Ok(()));
         assert_eq!(bounds.admit_old(&good, 1), Ok(1_000));
+    }
+
+    #[test]
+    fn a_network_with_proofs_takes_those_of_the_messages_time() {
+        let bounds = MessageBounds { epoch_ns: Some(100), ..MessageBounds::default() };
+        let with = |epoch: u8, cut: usize| {
+            let mut proof = Vec::new();
+            for (number, len) in (1..).zip([128, 32, 32, 32, 32, 32]) {
+                let mut value = vec![0; len];
+                value[0] = if number == 3 { epoch } else { 1 };
+                hark_codec::waku::protobuf::put_bytes(&mut proof, number, &value);
+            }
+            proof.truncate(proof.len() - cut);
+            proof
+        };
+        for (proof, time, expected) in [
+            (Some(with(10, 0)), 1_000, Ok(())),
+            (Some(with(10, 0)), 1_099, Ok(())),
+            (Some(with(10, 0)), 1_100, Err(MessageRefusal::Epoch)),
+            (Some(with(11, 0)), 1_099, Err(MessageRefusal::Epoch)),
+            (Some(with(10, 1)), 1_000, Err(MessageRefusal::Proof)),
+            (Some(Vec::new()), 1_000, Err(MessageRefusal::Proof)),
+            (None, 1_000, Err(MessageRefusal::Proof)),
+        ] {
+            let message = Message {
+                payload: b"payload",
+                content_topic: "/a/1/b/c",
+                timestamp: Some(time),
+                proof: proof.as_deref(),
+                ..Message::default()
+            };
+            assert_eq!(bounds.admit(&message, 10, 1_000), expected, "{proof:02x?} at {time}");
+            assert_eq!(bounds.admit_old(&message, 10), Ok(time.cast_unsigned()));
+        }
     }
 }

@@ -1,10 +1,14 @@
 //! Messages in nwaku's JSON: the format of its REST interface, `hark export` and `hark import`.
 
+use std::fmt;
+use std::marker::PhantomData;
+
 use hark_codec::hex;
 use hark_codec::nostr::json::{write_string, write_u64};
 use hark_codec::record::Id;
 use hark_codec::waku::{Message, MessageRecord};
-use serde::de::Error as _;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// A message that was read, with its base64 decoded.
@@ -55,6 +59,7 @@ impl<'d> Deserialize<'d> for Base64 {
 pub struct StoredMessage {
     message_hash: Option<String>,
     /// The message.
+    #[serde(deserialize_with = "object")]
     pub message: OwnedMessage,
     /// The topic on which the message was relayed.
     pub pubsub_topic: String,
@@ -67,6 +72,42 @@ impl StoredMessage {
         let said = self.message_hash.as_deref().map(read_hash);
         (hash, said.is_none_or(|said| said == Some(hash)))
     }
+}
+
+/// Reads a message: a JSON object. An array of its values is none.
+pub fn read_message(json: &[u8]) -> Result<OwnedMessage, serde_json::Error> {
+    read_object(json)
+}
+
+/// Reads a message with its topic: a JSON object.
+pub fn read_stored(json: &[u8]) -> Result<StoredMessage, serde_json::Error> {
+    read_object(json)
+}
+
+fn read_object<'d, T: Deserialize<'d>>(json: &'d [u8]) -> Result<T, serde_json::Error> {
+    let mut json = serde_json::Deserializer::from_slice(json);
+    let read = object(&mut json)?;
+    json.end()?;
+    Ok(read)
+}
+
+/// Reads a struct from an object alone. What `Deserialize` derives also takes an array.
+fn object<'d, D: Deserializer<'d>, T: Deserialize<'d>>(from: D) -> Result<T, D::Error> {
+    struct ObjectVisitor<T>(PhantomData<T>);
+
+    impl<'d, T: Deserialize<'d>> Visitor<'d> for ObjectVisitor<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'d>>(self, fields: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(fields))
+        }
+    }
+
+    from.deserialize_map(ObjectVisitor(PhantomData))
 }
 
 /// Reads a hash: 64 hex digits, with or without 0x, or base64 of either alphabet, as go-waku and
@@ -188,13 +229,21 @@ mod tests {
             MessageEncoder::default().encode(&message, PUBSUB, &hash, &mut record);
             let mut line = Vec::new();
             put_kept(&mut line, &MessageRecord::new(Record::new(&record).unwrap()), true);
-            let kept: StoredMessage = serde_json::from_slice(&line).unwrap();
+            let kept = read_stored(&line).unwrap();
             assert_eq!(kept.pubsub_topic, PUBSUB);
             assert_eq!(kept.hash(), (hash, true));
             let read = kept.message.message();
             assert_eq!(read, Message { ephemeral: Some(false), ..message });
             let other = StoredMessage { message_hash: Some("00".repeat(32)), ..kept };
             assert!(!other.hash().1);
+        }
+        for array in [
+            r#"["AA==", "/a/1/b/c", 0, 1, null, null, false]"#,
+            r#"[null, {"payload": "AA==", "contentTopic": "/a/1/b/c"}, "/waku/2/rs/1/0"]"#,
+            r#"{"message": ["AA==", "/a/1/b/c", 0, 1, null, null, false], "pubsubTopic": "/a"}"#,
+        ] {
+            let (message, stored) = (read_message(array.as_bytes()), read_stored(array.as_bytes()));
+            assert!(message.is_err() && stored.is_err(), "{array}");
         }
         let wrong = serde_json::from_str::<OwnedMessage>("{\"payload\":\"?\"}").unwrap_err();
         assert!(wrong.to_string().contains("no base64"), "{wrong}");

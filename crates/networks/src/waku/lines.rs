@@ -4,7 +4,7 @@ use hark_archive::{Id, Record};
 use hark_codec::waku::{MessageEncoder, MessageRecord};
 
 use super::admit::{MessageBounds, MessageRefusal};
-use super::json::{StoredMessage, put_kept};
+use super::json::{put_kept, read_stored};
 use crate::{LineFault, LineFormat, LineReader, ReadOptions};
 
 /// Lines of messages.
@@ -16,7 +16,11 @@ impl LineFormat for MessageLines {
     }
 
     fn reader(&self, options: &ReadOptions) -> Box<dyn LineReader> {
-        let bounds = MessageBounds { message_bytes_max: options.record_bytes_max, window_ns: None };
+        let bounds = MessageBounds {
+            message_bytes_max: options.record_bytes_max,
+            window_ns: None,
+            ..MessageBounds::default()
+        };
         Box::new(MessageLineReader { bounds, encoder: MessageEncoder::default() })
     }
 }
@@ -33,8 +37,7 @@ impl LineReader for MessageLineReader {
         is_kept: &dyn Fn(&Id) -> bool,
         record: &mut Vec<u8>,
     ) -> Result<(), LineFault> {
-        let kept: StoredMessage = serde_json::from_slice(line)
-            .map_err(|error| LineFault::Malformed(error.to_string()))?;
+        let kept = read_stored(line).map_err(|error| LineFault::Malformed(error.to_string()))?;
         let message = kept.message.message();
         if message.ephemeral == Some(true) {
             return Err(LineFault::Ephemeral);

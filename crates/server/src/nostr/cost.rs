@@ -116,11 +116,7 @@ impl QuestionCost {
         self.note(spent, search.spent, SearchDriver::from(search.search.driver()));
         self.read(visited);
         if progress.as_ref().is_ok_and(|progress| *progress == SearchProgress::Paused) {
-            let bytes = search.search.bytes();
-            let counted = if bytes > SMALL_SEARCH { bytes } else { 0 };
-            if counted != self.memory.bytes() && !self.memory.resize(counted, self.memory_max) {
-                return Err(SearchError::NoMemory);
-            }
+            hold(&mut self.memory, search.search.bytes(), self.memory_max)?;
         }
         Ok((progress?, work.saturating_sub(visited).max(1)))
     }
@@ -187,6 +183,13 @@ impl QuestionCost {
             plan: self.slowest.1,
         }
     }
+}
+
+/// Counts the bytes of a search that waits for its next slice.
+fn hold(memory: &mut BudgetShare, bytes: usize, max: usize) -> Result<(), SearchError> {
+    let counted = if bytes > SMALL_SEARCH { bytes } else { 0 };
+    let is_held = counted == memory.bytes() || memory.resize(counted, max);
+    is_held.then_some(()).ok_or(SearchError::NoMemory)
 }
 
 /// Searches in steps of so many rows, until `work` rows are visited, the answer ends, `sink` pauses it,
@@ -281,6 +284,18 @@ mod tests {
             in_steps(&mut search, (600, step), &mut is_late, &mut |_| ControlFlow::Continue(()));
         assert_eq!(ended.expect("searches"), SearchProgress::Paused);
         search.0
+    }
+
+    #[test]
+    fn a_search_that_waits_is_part_of_the_memory_of_questions() {
+        let (budget, max) = (Arc::<crate::budget::Budget>::default(), 8 * SMALL_SEARCH);
+        let mut memory = budget.share(None);
+        assert!(hold(&mut memory, SMALL_SEARCH, max).is_ok() && budget.bytes() == 0);
+        assert!(hold(&mut memory, 6 * SMALL_SEARCH, max).is_ok());
+        let mut other = budget.share(None);
+        assert!(matches!(hold(&mut other, 3 * SMALL_SEARCH, max), Err(SearchError::NoMemory)));
+        assert!(hold(&mut memory, 1, max).is_ok() && budget.bytes() == 0);
+        assert!(hold(&mut other, 3 * SMALL_SEARCH, max).is_ok());
     }
 
     #[test]

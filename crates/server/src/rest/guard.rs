@@ -21,6 +21,7 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::RestAnswer;
 use crate::Clients;
+use crate::http::AnsweredClient;
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
@@ -71,6 +72,9 @@ pub(crate) async fn guard(
     let is_preflight = *request.method() == Method::OPTIONS;
     let mut answer =
         if is_preflight { RestAnswer::ok().into_response() } else { next.run(request).await };
+    if client != peer {
+        answer.extensions_mut().insert(AnsweredClient(client));
+    }
     if let Some(origin) = page {
         let headers = answer.headers_mut();
         if origin != "*" {

@@ -12,10 +12,11 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
 use super::metrics::{AnswerStatus, MessageFate};
+use super::nullifiers::NullifierLog;
 use super::poll::{self, PollQueues};
 use super::{
-    ANSWERS_BYTES_MAX, INTAKE_BYTES_MAX, INTAKE_MAX, NodeService, WakuNode, metrics, prometheus,
-    rest,
+    ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_ADDRESS_MAX, INTAKE_BYTES_MAX, INTAKE_MAX, NodeService,
+    PEER_QUESTIONS_MAX, PEER_QUESTIONS_PER_ADDRESS_MAX, WakuNode, metrics, prometheus, rest,
 };
 #[cfg(feature = "libp2p")]
 use super::{p2p, resume};
@@ -26,7 +27,8 @@ use crate::door::{
 };
 use crate::listener::Listener;
 use crate::metrics::MetricsPage;
-use crate::rate::RateBuckets;
+use crate::permits::Shares;
+use crate::rate::{RateBuckets, RateLimiter};
 use crate::runtime::DoorRuntime;
 use crate::shelf::{self, Shelf, Subscribers};
 use crate::slow::SlowLog;
@@ -113,8 +115,11 @@ impl NodeService {
             room: Arc::new(Semaphore::new(INTAKE_BYTES_MAX)),
             turns: QuestionSlots::new(config.store_at),
             positions: Arc::default(),
-            answers: Arc::new(Semaphore::new(ANSWERS_BYTES_MAX)),
+            answers: Shares::new(ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_ADDRESS_MAX),
+            peer_questions: Shares::new(PEER_QUESTIONS_MAX, PEER_QUESTIONS_PER_ADDRESS_MAX),
+            nullifiers: NullifierLog::default(),
             buckets: RateBuckets::default(),
+            rates: RateLimiter::new(Arc::clone(&host.settings)),
             clients: host.clients.clone(),
             #[cfg(feature = "libp2p")]
             network: handle,

@@ -1,6 +1,7 @@
 //! Maps a Store v3 request to a query of the archive, the result to a page (RFC 13/WAKU2-STORE).
 //! Where the RFC and nwaku differ, docs/protocols.md says which one is followed.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
@@ -10,6 +11,7 @@ use hark_codec::record::{self, Id, RecordHeader};
 use hark_codec::waku::store::{self, PAGE_DEFAULT, PAGE_MAX, Status};
 use hark_codec::waku::{MessageRecord, ProtobufError, StoreRequest, topic};
 
+use crate::turns::{AnswerWaiter, NotAsked};
 pub use positions::PositionCache;
 
 mod positions;
@@ -18,6 +20,8 @@ mod positions;
 pub const VALUES_MAX: usize = 1_000;
 /// Maximum bytes of a page's messages. A page of long messages has fewer of them.
 const PAGE_BYTES_MAX: usize = 4 << 20;
+/// Rows that a search visits before it looks whether its asker has gone.
+const SLICE_ROWS: u64 = 4_096;
 /// Maximum size of a request id, in bytes, as it is sent back.
 const REQUEST_ID_MAX: usize = 256;
 
@@ -52,6 +56,9 @@ pub enum HistoryError {
     /// The message that the cursor names is not stored.
     #[error("archive error: DRIVER_ERROR: cursor not found")]
     Cursor,
+    /// Whoever asked does not wait any more.
+    #[error("nobody waits for the answer")]
+    Gone,
     /// The query would visit too many rows.
     #[error("too much would have to be read; ask for a shorter time or for fewer topics")]
     TooDear,
@@ -66,8 +73,17 @@ impl HistoryError {
         match self {
             Self::Unread(_) | Self::RequestId | Self::Length(_) => Status::BadRequest,
             Self::TooMany => Status::TooManyRequests,
-            Self::Archive(_) | Self::Down | Self::Busy => Status::Unavailable,
+            Self::Archive(_) | Self::Down | Self::Busy | Self::Gone => Status::Unavailable,
             _ => Status::BadResponse,
+        }
+    }
+}
+
+impl From<NotAsked> for HistoryError {
+    fn from(why: NotAsked) -> Self {
+        match why {
+            NotAsked::Line => Self::TooMany,
+            NotAsked::Panicked => Self::Down,
         }
     }
 }
@@ -105,13 +121,14 @@ impl HistoryPage {
 }
 
 /// Returns the page for a request, visiting at most `rows_max` rows.
-pub fn page(
+pub(crate) fn page(
     store: &dyn Store,
     positions: &PositionCache,
     request: &StoreRequest<'_>,
     rows_max: u64,
+    asker: &AnswerWaiter,
 ) -> Result<HistoryPage, HistoryError> {
-    let mut question = HistoryQuery::new(request, rows_max)?;
+    let mut question = HistoryQuery::new(request, rows_max, asker)?;
     if let Some(cursor) = cursor(request)? {
         let at = positions.get(&cursor).map_or_else(|| find(store, cursor), |at| Ok(Some(at)));
         question.after = Some(at?.ok_or(HistoryError::Cursor)?);
@@ -152,23 +169,25 @@ pub fn page(
 }
 
 /// Like [`page`], for the bytes of a request.
-pub fn page_of(
+pub(crate) fn page_of(
     store: &dyn Store,
     positions: &PositionCache,
     request: &[u8],
     rows_max: u64,
+    asker: &AnswerWaiter,
 ) -> Result<HistoryPage, HistoryError> {
     let request = StoreRequest::parse(request)?;
     if request.request_id.is_empty() || request.request_id.len() > REQUEST_ID_MAX {
         return Err(HistoryError::RequestId);
     }
-    page(store, positions, &request, rows_max)
+    page(store, positions, &request, rows_max, asker)
 }
 
 /// Returns the query of a request. `None` if the request is invalid.
 pub fn query_of(request: &[u8]) -> Option<Query> {
     let request = StoreRequest::parse(request).ok()?;
-    let HistoryQuery { query, limit, .. } = HistoryQuery::new(&request, u64::MAX).ok()?;
+    let asker = AnswerWaiter::default();
+    let HistoryQuery { query, limit, .. } = HistoryQuery::new(&request, u64::MAX, &asker).ok()?;
     Some(Query { limit, ..query })
 }
 
@@ -218,7 +237,8 @@ fn find(store: &dyn Store, hash: Id) -> Result<Option<Position>, HistoryError> {
 }
 
 /// The query of a request, without its direction.
-struct HistoryQuery {
+struct HistoryQuery<'a> {
+    asker: &'a AnswerWaiter,
     query: Query,
     after: Option<Position>,
     /// Messages of the page, at most.
@@ -230,8 +250,12 @@ struct HistoryQuery {
     include_data: bool,
 }
 
-impl HistoryQuery {
-    fn new(request: &StoreRequest<'_>, rows_max: u64) -> Result<Self, HistoryError> {
+impl<'a> HistoryQuery<'a> {
+    fn new(
+        request: &StoreRequest<'_>,
+        rows_max: u64,
+        asker: &'a AnswerWaiter,
+    ) -> Result<Self, HistoryError> {
         let limit = match request.limit.unwrap_or_default() {
             0 => PAGE_DEFAULT,
             limit => usize::try_from(limit).unwrap_or(PAGE_MAX).min(PAGE_MAX),
@@ -266,6 +290,7 @@ impl HistoryQuery {
         }
         query.normalise();
         Ok(Self {
+            asker,
             query,
             after: None,
             limit,
@@ -276,31 +301,39 @@ impl HistoryQuery {
         })
     }
 
-    /// Passes the records that match `query` to `sink`. Returns whether more match.
+    /// Passes the records that match `query` to `sink`, until it breaks. Returns whether more match.
     fn search(
         &mut self,
         store: &dyn Store,
         query: &Query,
-        sink: &mut dyn FnMut(&Record<'_>),
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<bool, HistoryError> {
         let mut search = store.search(&Query { budget: self.rows_left, ..query.clone() })?;
+        let enough = Cell::new(false);
         let mut sink = |record: &Record<'_>| {
-            sink(record);
-            ControlFlow::Continue(())
+            let flow = sink(record);
+            enough.set(flow.is_break());
+            flow
         };
-        loop {
-            let progress = search.slice(u64::MAX, &mut sink)?;
-            match progress {
-                SearchProgress::Paused => {}
-                SearchProgress::Exhausted => return Err(HistoryError::TooDear),
-                SearchProgress::Done { more } => {
-                    self.rows_left = self.rows_left.saturating_sub(search.visited());
-                    self.driver = search.driver();
-                    self.damaged |= search.damaged() > 0;
-                    return Ok(more);
-                }
+        let mut noted = 0;
+        let more = loop {
+            if self.asker.has_gone() {
+                break Err(HistoryError::Gone);
             }
-        }
+            let progress = search.slice(SLICE_ROWS, &mut sink);
+            self.asker.visit(search.visited() - noted);
+            noted = search.visited();
+            match progress? {
+                SearchProgress::Paused if enough.get() => break Ok(true),
+                SearchProgress::Paused => {}
+                SearchProgress::Exhausted => break Err(HistoryError::TooDear),
+                SearchProgress::Done { more } => break Ok(more || enough.get()),
+            }
+        };
+        self.rows_left = self.rows_left.saturating_sub(search.visited());
+        self.driver = search.driver();
+        self.damaged |= search.damaged() > 0;
+        more
     }
 
     /// Returns the oldest messages after the cursor, oldest first, and whether more follow.
@@ -315,6 +348,7 @@ impl HistoryQuery {
                 if may_be_sent(record) {
                     records.push(copy(record, include_data));
                 }
+                ControlFlow::Continue(())
             })?;
             if !more || records.len() >= limit {
                 let more = more || records.len() > limit;
@@ -327,50 +361,107 @@ impl HistoryQuery {
     }
 
     /// Returns the newest messages before the cursor, newest first, and whether more follow.
+    ///
+    /// The archive returns messages of one nanosecond lowest hash first; a page needs highest first.
     fn backward(&mut self, store: &dyn Store) -> Result<(RecordBytes, bool), HistoryError> {
-        // One more than a page tells whether there are more.
-        let (order, limit) = (Order::NewestFirst, self.limit + 1);
-        let mut query = Query { order, limit, ..self.query.clone() };
         let (before, include_data) = (self.after, self.include_data);
+        // One more than a page tells whether there are more.
+        let wanted = self.limit + 1;
+        let (order, limit) = (Order::NewestFirst, wanted + usize::from(before.is_some()));
+        let mut query = Query { order, limit, ..self.query.clone() };
         if let Some(before) = before {
             // The query also returns the message at the cursor.
-            query.limit += 1;
             query.to = query.to.min(before.time);
         }
-        // The archive returns messages of equal time lowest hash first; a page needs highest first.
-        let (mut records, mut same) = (Vec::new(), VecDeque::new());
-        let mut last: Option<Position> = None;
-        let behind = loop {
+        let mut records = RecordBytes::new();
+        loop {
+            let (mut same, mut last) = (Vec::new(), None);
             let more = self.search(store, &query, &mut |record| {
                 let here = Position::of(record);
-                if last.is_some_and(|last| last.time != here.time) {
+                if last.is_some_and(|last| last != here.time) {
                     records.extend(same.drain(..).rev());
                 }
-                last = Some(here);
+                last = Some(here.time);
                 let is_before =
                     before.is_none_or(|before| (here.time, here.id) < (before.time, before.id));
                 if is_before && may_be_sent(record) {
-                    same.push_back(copy(record, include_data));
-                    // The lowest hashes do not fit the page.
-                    if records.len() + same.len() > limit {
-                        same.pop_front();
-                    }
+                    same.push(copy(record, include_data));
                 }
+                ControlFlow::Continue(())
             })?;
             if !more {
-                records.extend(same.drain(..).rev());
+                records.extend(same.into_iter().rev());
             }
             // The page is full: the order of the messages that follow it does not matter.
-            if !more || records.len() >= self.limit {
-                break more;
+            let Some(time) = last.filter(|_| more && records.len() < self.limit) else {
+                let more = more || records.len() > self.limit;
+                records.truncate(self.limit);
+                return Ok((records, more));
+            };
+            // More messages of the last nanosecond may follow, with higher hashes.
+            let below = before.filter(|before| before.time == time).map(|before| before.id);
+            let rest = wanted - records.len();
+            records.extend(self.nanosecond(store, time, below, rest)?);
+            match time.checked_sub(1).filter(|to| *to >= query.from && records.len() < wanted) {
+                Some(to) => query.to = to,
+                None => {
+                    let more = records.len() > self.limit;
+                    records.truncate(self.limit);
+                    return Ok((records, more));
+                }
             }
-            // More messages with the last time may follow.
-            query.after = last;
-        };
-        let more = behind || records.len() + same.len() > self.limit;
-        records.truncate(self.limit);
-        Ok((records, more))
+        }
     }
+
+    /// Returns at most `wanted` messages of one nanosecond, highest hash first: those with the highest
+    /// hashes below `below`. As hashes are evenly spread, the search begins at one that leaves somewhat
+    /// more messages than are wanted, however many there are.
+    fn nanosecond(
+        &mut self,
+        store: &dyn Store,
+        time: u64,
+        below: Option<Id>,
+        wanted: usize,
+    ) -> Result<RecordBytes, HistoryError> {
+        let (order, include_data) = (Order::NewestFirst, self.include_data);
+        let mut query =
+            Query { order, from: time, to: time, limit: wanted + 1, ..self.query.clone() };
+        // The lowest hashes tell how close to each other hashes are.
+        let (mut start, mut span) = (0, u128::MAX);
+        loop {
+            let (mut found, mut last, mut has_passed) = (VecDeque::new(), 0, false);
+            let more = self.search(store, &query, &mut |record| {
+                has_passed = below.is_some_and(|below| *record.id() >= below);
+                if has_passed {
+                    return ControlFlow::Break(());
+                }
+                last = half(record.id());
+                if may_be_sent(record) {
+                    found.push_back(copy(record, include_data));
+                    if found.len() > wanted {
+                        found.pop_front();
+                    }
+                }
+                ControlFlow::Continue(())
+            })?;
+            let is_whole = !more || has_passed;
+            if is_whole && (start == 0 || found.len() == wanted) {
+                return Ok(found.into_iter().rev().collect());
+            }
+            span = if is_whole { span.saturating_mul(4) } else { last.saturating_mul(2) };
+            start = below.map_or(u128::MAX, |below| half(&below)).saturating_sub(span);
+            let mut id = [0; 32];
+            id[..16].copy_from_slice(&start.to_be_bytes());
+            query.after = (start > 0).then_some(Position { time, id });
+            query.limit = usize::MAX;
+        }
+    }
+}
+
+/// The first half of a hash, as a number.
+fn half(hash: &Id) -> u128 {
+    let (half, _) = hash.split_at(16);
+    u128::from_be_bytes(half.try_into().unwrap_or_default())
 }
 
 /// What an answer needs of a record: all of it, or a record with its id and time alone.

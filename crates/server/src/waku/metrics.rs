@@ -60,6 +60,16 @@ labels! {
         Unavailable = "503",
     }
 
+    /// Where gossip with a peer was cut short.
+    GossipLoss {
+        /// A message that was not sent to a peer, as too much waited for it, or waited too long.
+        Message = "message",
+        /// A message that was kept and not passed on, as too many bytes were passed on lately.
+        Unforwarded = "unforwarded",
+        /// A connection that was closed because its streams broke, or because its peer took nothing.
+        Broken = "broken",
+    }
+
     /// How this node gets the messages of other stores.
     CatchUpMethod {
         /// It fetches the messages that were published while it was away.
@@ -101,7 +111,9 @@ impl MessageFate {
 impl From<MessageRefusal> for MessageFate {
     fn from(refusal: MessageRefusal) -> Self {
         match refusal {
-            MessageRefusal::TooOld(_) | MessageRefusal::NoTime => Self::TooOld,
+            MessageRefusal::TooOld(_) | MessageRefusal::NoTime | MessageRefusal::Negative => {
+                Self::TooOld
+            }
             MessageRefusal::TooFar(_) => Self::TooFar,
             _ => Self::Invalid,
         }
@@ -189,6 +201,8 @@ pub struct NodeMetrics {
     stored: Box<[(u16, Counter)]>,
     /// Questions.
     pub queries: ByLabel<QuestionSource, ByLabel<AnswerStatus>>,
+    /// Questions that were dropped, as their peer had gone.
+    pub gone: Counter,
     /// Time to answer a question.
     pub query: Histogram,
     /// Time to answer the last question, in nanoseconds.
@@ -199,6 +213,8 @@ pub struct NodeMetrics {
     pub damaged: Counter,
     /// Peers that are connected.
     pub peers: Counter,
+    /// See [`GossipLoss`].
+    pub gossip_losses: ByLabel<GossipLoss>,
     /// See [`CatchUpMethod`].
     pub caught_up: ByLabel<CatchUpMethod, ByLabel<SyncOutcome>>,
     /// See [`SyncMetrics`].
@@ -217,11 +233,13 @@ impl NodeMetrics {
             payload_bytes: ValueHistogram::new(&PAYLOAD_BYTES),
             stored: shards.into_iter().map(|shard| (shard, Counter::default())).collect(),
             queries: ByLabel::default(),
+            gone: Counter::default(),
             query: Histogram::default(),
             last_query_ns: AtomicU64::default(),
             sent: Counter::default(),
             damaged: Counter::default(),
             peers: Counter::default(),
+            gossip_losses: ByLabel::default(),
             caught_up: ByLabel::default(),
             sync: SyncMetrics {
                 round_trips: ValueHistogram::new(&ROUND_TRIPS),

@@ -11,18 +11,20 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, Guard};
 use hark_archive::limits::Rate;
 use hark_archive::{CommitError, Outcome, Record, Store, Write, writer};
-use hark_codec::waku::{Message, MessageEncoder, ProtectedShard, Shard, signed};
+use hark_codec::waku::{Message, MessageEncoder, ProtectedShard, RateLimitProof, Shard, signed};
 use hark_networks::waku::admit;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::Clients;
 use crate::metrics::SearchDriver;
-use crate::rate::{RateBuckets, RateSource, RateSubject};
+use crate::permits::{Share, Shares};
+use crate::rate::{RateBuckets, RateLimiter, RateSource, RateSubject};
 use crate::shelf::{self, Shelf};
 use crate::slow::{SearchCost, SlowLog};
-use crate::turns::{QuestionSlots, StoreLocation};
+use crate::turns::{AnswerWaiter, NotAsked, QuestionSlots, StoreLocation, TurnAnswer};
 use history::{HistoryError, HistoryPage, PositionCache};
 use metrics::{MessageFate, MessageOrigin, NodeMetrics};
+use nullifiers::NullifierLog;
 use poll::PollQueues;
 pub use poll::TOPICS_MAX as SHARDS_MAX;
 pub use rest::RestAccess;
@@ -31,6 +33,7 @@ mod door;
 pub mod history;
 pub mod metrics;
 mod neighbours;
+mod nullifiers;
 #[cfg(feature = "libp2p")]
 pub mod p2p;
 mod poll;
@@ -47,8 +50,14 @@ const INTAKE_BYTES_MIN: usize = INTAKE_BYTES_MAX / INTAKE_MAX;
 /// Messages that wait to be durable, at most.
 const INTAKE_MAX: usize = 4_096;
 
-/// Maximum bytes of answers that clients have not read yet.
+/// Maximum bytes of answers that clients have not read yet, and of those to one address.
 const ANSWERS_BYTES_MAX: usize = 256 << 20;
+const ANSWERS_BYTES_PER_ADDRESS_MAX: usize = 64 << 20;
+
+/// Questions that peers are asked at a time for clients of REST, and of those for one address. An answer
+/// of a peer may have 16 MiB.
+const PEER_QUESTIONS_MAX: usize = 16;
+const PEER_QUESTIONS_PER_ADDRESS_MAX: usize = 4;
 
 /// Rows that a query may visit on an async worker thread, which other tasks share.
 const ROWS_AT_ONCE: u64 = 20_000;
@@ -112,6 +121,9 @@ pub struct NodeConfig {
     /// Whether this node relays messages and lets clients publish. Peers disconnect a node that
     /// relays messages they refuse: see [`can_forward`].
     pub forward: bool,
+    /// Whether a message needs a rate-limit proof. Its form, its epoch and its nullifier are checked:
+    /// not whether it is true.
+    pub proofs: bool,
     /// Bytes of a message, at most.
     pub message_bytes_max: usize,
     /// What can change while the node runs.
@@ -132,6 +144,7 @@ impl Default for NodeConfig {
             shards_in_cluster: 8,
             shards: (0..8).collect(),
             forward: can_forward(1),
+            proofs: !can_forward(1),
             message_bytes_max: admit::MessageBounds::default().message_bytes_max,
             settings: SharedNodeSettings::default(),
             store_at: StoreLocation::Process,
@@ -140,7 +153,7 @@ impl Default for NodeConfig {
 }
 
 /// Whether this node can tell which messages a cluster's nodes refuse. On The Waku Network (1) each
-/// needs a rate-limit proof (RFC 32/RLN-V1), which this node neither checks nor makes.
+/// needs a rate-limit proof (RFC 58/RLN-V2), which this node neither verifies nor makes.
 pub fn can_forward(cluster: u16) -> bool {
     cluster != 1
 }
@@ -163,8 +176,14 @@ pub(crate) struct WakuNode {
     turns: QuestionSlots,
     positions: Arc<PositionCache>,
     /// Permits, in bytes, for answers that are being sent.
-    answers: Arc<Semaphore>,
+    answers: Shares<RateSource>,
+    /// Permits for questions that peers are asked for clients.
+    peer_questions: Shares<RateSource>,
+    /// Those of the messages that need proofs.
+    nullifiers: NullifierLog,
     buckets: RateBuckets,
+    /// The bounds of rows that questions of an address visit, which hold for every network.
+    rates: RateLimiter,
     clients: Clients,
     #[cfg(feature = "libp2p")]
     network: Option<p2p::NetworkHandle>,
@@ -174,7 +193,7 @@ pub(crate) struct WakuNode {
 /// A page, and the memory permit for its answer.
 struct PageWithPermit {
     page: HistoryPage,
-    room: OwnedSemaphorePermit,
+    room: Share<RateSource>,
 }
 
 /// The result for a message that was accepted.
@@ -247,13 +266,16 @@ impl WakuNode {
         let bounds = admit::MessageBounds {
             message_bytes_max: self.config.message_bytes_max,
             window_ns: settings.window_ns,
+            epoch_ns: self.config.proofs.then_some(admit::EPOCH_NS),
         };
         let admitted = match origin {
             MessageOrigin::Rest if !self.config.forward => Err(admit::MessageRefusal::Listener),
             MessageOrigin::Store => bounds.admit_old(message, bytes).map(drop),
             _ => bounds.admit(message, bytes, self.now_ns()),
         };
-        let admitted = admitted.and_then(|()| self.admit_signed(origin, message, pubsub_topic));
+        let admitted = admitted
+            .and_then(|()| self.admit_signed(origin, message, pubsub_topic))
+            .and_then(|()| self.admit_proved(origin, message, pubsub_topic));
         admitted.inspect_err(|refusal| self.count(origin, (*refusal).into()))
     }
 
@@ -278,6 +300,23 @@ impl WakuNode {
         } else {
             Err(admit::MessageRefusal::Unsigned)
         }
+    }
+
+    /// Checks that no other message has the nullifier of a message's proof, if it needs one.
+    fn admit_proved(
+        &self,
+        origin: MessageOrigin,
+        message: &Message<'_>,
+        pubsub_topic: &str,
+    ) -> Result<(), admit::MessageRefusal> {
+        if !self.config.proofs || origin == MessageOrigin::Store {
+            return Ok(());
+        }
+        let proof = message.proof.and_then(RateLimitProof::parse);
+        let proof = proof.ok_or(admit::MessageRefusal::Proof)?;
+        let is_first =
+            self.nullifiers.note((proof.epoch, *proof.nullifier), &message.hash(pubsub_topic));
+        if is_first { Ok(()) } else { Err(admit::MessageRefusal::Nullifier) }
     }
 
     /// Stores an admitted message. On return it is durable, unless it is ephemeral.
@@ -351,62 +390,92 @@ impl WakuNode {
         }
     }
 
+    /// Counts a question, or refuses it, as its source has asked too much.
+    fn admit_question(&self, from: RateSource) -> Result<(), HistoryError> {
+        if let Some(rate) = self.settings().queries {
+            let taken = self.buckets.take(RateSubject::Questions(from), rate);
+            taken.map_err(|_| HistoryError::TooMany)?;
+        }
+        self.may_search(from)
+    }
+
+    /// Admits a question that a peer is to answer: its answer takes memory and time here as well.
+    fn admit_peer_question(&self, from: RateSource) -> Result<Share<RateSource>, HistoryError> {
+        self.admit_question(from)?;
+        self.peer_questions.take(from, 1).ok_or(HistoryError::TooMany)
+    }
+
+    /// Whether the questions of a source have not visited more rows than they may.
+    fn may_search(&self, from: RateSource) -> Result<(), HistoryError> {
+        self.rates.look(RateSubject::Rows(from)).map_err(|_| HistoryError::TooMany)
+    }
+
     /// Returns the page of history for a request, and records the time it took.
     async fn page(&self, from: RateSource, request: &[u8]) -> Result<PageWithPermit, HistoryError> {
         let began = Instant::now();
-        if let Some(rate) = self.settings().queries
-            && self.buckets.take(RateSubject::Questions(from), rate).is_err()
-        {
-            return Err(HistoryError::TooMany);
-        }
-        let page = self.find(request).await;
+        self.admit_question(from)?;
+        let TurnAnswer { answer: page, waited } = self.find(from, request).await?;
         let time = began.elapsed();
         self.metrics.asked(time);
         if self.slow.is_slow(time) {
-            self.note_slow(request, time, page.as_ref().ok());
+            self.note_slow(request, (time, waited), page.as_ref().ok());
         }
         let page = page?;
-        let bytes = u32::try_from(page.answer_bytes()).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.answers).try_acquire_many_owned(bytes);
-        let room = room.map_err(|_| HistoryError::Busy)?;
+        let room = self.answers.take(from, page.answer_bytes()).ok_or(HistoryError::Busy)?;
         self.metrics.sent.add(page.records.len() as u64);
         self.metrics.damaged.add(page.damaged.into());
         Ok(PageWithPermit { page, room })
     }
 
-    fn note_slow(&self, request: &[u8], time: Duration, page: Option<&HistoryPage>) {
+    fn note_slow(
+        &self,
+        request: &[u8],
+        (time, waited): (Duration, Duration),
+        page: Option<&HistoryPage>,
+    ) {
         let Some(query) = history::query_of(request) else { return };
         let (rows, plan) = match page {
             Some(page) => (page.rows, SearchDriver::from(page.driver)),
             // The search ended at the bound of rows.
             None => (self.settings().query_rows_max, SearchDriver::from(None)),
         };
-        let spent = SearchCost { time, waited: Duration::ZERO, rows, plan };
+        let spent = SearchCost { time, waited, rows, plan };
         self.slow.note("STORE", &spent, std::iter::once((&query, query.limit)));
     }
 
-    async fn find(&self, request: &[u8]) -> Result<HistoryPage, HistoryError> {
+    /// Returns the page for a request, or why there is none.
+    async fn find(
+        &self,
+        from: RateSource,
+        request: &[u8],
+    ) -> Result<TurnAnswer<Result<HistoryPage, HistoryError>>, HistoryError> {
         let rows_max = self.settings().query_rows_max;
         if self.config.store_at == StoreLocation::Process {
             // Switching threads would take longer than nearly every query.
-            let few = rows_max.min(ROWS_AT_ONCE);
-            let page = history::page_of(&**self.shelf.store(), &self.positions, request, few);
+            let (few, asker) = (rows_max.min(ROWS_AT_ONCE), AnswerWaiter::default());
+            let store = &**self.shelf.store();
+            let page = history::page_of(store, &self.positions, request, few, &asker);
+            self.rates.visited(from, asker.visited());
             if few == rows_max || !matches!(page, Err(HistoryError::TooDear)) {
-                return page;
+                return Ok(TurnAnswer { answer: page, waited: Duration::ZERO });
             }
         }
         let (request, positions) = (request.to_vec(), Arc::clone(&self.positions));
-        let asked =
-            self.ask(move |store| history::page_of(store, &positions, &request, rows_max)).await;
-        asked.unwrap_or(Err(HistoryError::Down))
+        let question = move |store: &dyn Store, asker: &AnswerWaiter| {
+            history::page_of(store, &positions, &request, rows_max, asker)
+        };
+        self.ask(from, question).await.map_err(HistoryError::from)
     }
 
-    /// Runs a query on a thread that may block on the disk or the database, once a permit is free.
+    /// Runs a query on a thread that may block on the disk or the database, once it is the turn of its
+    /// source, which the rows are charged to.
     async fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&dyn Store) -> T + Send + 'static,
-    ) -> Option<T> {
-        let store = Arc::clone(self.shelf.store());
-        self.turns.run(move || question(&*store)).await
+        from: RateSource,
+        question: impl FnOnce(&dyn Store, &AnswerWaiter) -> T + Send + 'static,
+    ) -> Result<TurnAnswer<T>, NotAsked> {
+        let (store, rates) = (Arc::clone(self.shelf.store()), self.rates.clone());
+        let question = move |asker: &AnswerWaiter| question(&*store, asker);
+        self.turns.run_for(from, question, move |rows| rates.visited(from, rows)).await
     }
 }

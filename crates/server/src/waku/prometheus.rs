@@ -13,6 +13,13 @@ pub(crate) fn write(page: &mut MetricsPage, waku: &WakuNode) {
     questions(page, &waku.metrics);
     sync(page, &waku.metrics);
     page.gauge("waku_connected_peers", "Peers connected now.", waku.metrics.peers.get());
+    page.counters(
+        "waku_gossip_losses_total",
+        "Messages that were not sent to a peer, and connections that were closed as their gossip had \
+         ended.",
+        "what",
+        &waku.metrics.gossip_losses,
+    );
 }
 
 fn messages(page: &mut MetricsPage, waku: &WakuNode) {
@@ -88,6 +95,11 @@ fn questions(page: &mut MetricsPage, metrics: &NodeMetrics) {
         "Questions by who asked and by status.",
         ["asker", "status"],
         &metrics.queries,
+    );
+    page.counter(
+        "waku_store_gone_total",
+        "Questions that were dropped because their peer had gone.",
+        &metrics.gone,
     );
     page.counter("waku_store_messages_told_total", "Messages sent in answers.", &metrics.sent);
     page.counter(

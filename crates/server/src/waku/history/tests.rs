@@ -95,7 +95,11 @@ impl World {
     ) -> (Vec<Kept>, Option<Id>) {
         let mut bytes = Vec::new();
         request.write(topics.iter().copied(), hashes.iter().map(|hash| &hash[..]), &mut bytes);
-        let out = answer(&bytes, page_of(&self.store, &self.positions, &bytes, u64::MAX).as_ref());
+        let out = answer(
+            &bytes,
+            page_of(&self.store, &self.positions, &bytes, u64::MAX, &AnswerWaiter::default())
+                .as_ref(),
+        );
         let response = StoreResponse::parse(&out).unwrap();
         assert_eq!((response.status_code, response.status_desc), (Some(200), Some("OK")));
         assert_eq!(response.request_id, request.request_id);
@@ -252,7 +256,7 @@ fn a_page_goes_on_where_the_one_before_it_ended_also_if_that_message_has_gone() 
         assert_eq!(world.ask(&one, &[], &[]).0, world.kept[20..40]);
         // Without the remembered position, the cursor cannot be found.
         world.positions = PositionCache::default();
-        let page = page(&world.store, &world.positions, &one, u64::MAX);
+        let page = page(&world.store, &world.positions, &one, u64::MAX, &AnswerWaiter::default());
         assert!(matches!(page, Err(HistoryError::Cursor)), "{page:?}");
     }
 }
@@ -264,9 +268,11 @@ fn a_page_visits_hardly_more_than_it_returns() {
     world.put(300);
     for forward in [true, false] {
         let one = StoreRequest { forward, limit: Some(100), ..request() };
-        let first = page(&world.store, &world.positions, &one, 110).unwrap();
+        let first =
+            page(&world.store, &world.positions, &one, 110, &AnswerWaiter::default()).unwrap();
         let one = StoreRequest { cursor: first.cursor.as_ref().map(|id| &id[..]), ..one };
-        let second = page(&world.store, &world.positions, &one, 110).unwrap();
+        let second =
+            page(&world.store, &world.positions, &one, 110, &AnswerWaiter::default()).unwrap();
         assert_eq!((first.records.len(), second.records.len()), (100, 100));
     }
 }
@@ -292,7 +298,9 @@ fn long_messages_make_short_pages() {
         loop {
             let after = cursor.as_ref().map(|id: &Id| &id[..]);
             let request = StoreRequest { forward, limit: Some(100), cursor: after, ..request() };
-            let page = page(&world.store, &world.positions, &request, u64::MAX).unwrap();
+            let page =
+                page(&world.store, &world.positions, &request, u64::MAX, &AnswerWaiter::default())
+                    .unwrap();
             assert!(page.bytes <= PAGE_BYTES_MAX);
             let page_hashes = page.records.iter().map(|bytes| *Record::new(bytes).unwrap().id());
             let at = if forward { returned.len() } else { 0 };
@@ -307,7 +315,8 @@ fn long_messages_make_short_pages() {
     }
     // A page of hashes alone is bounded only by the limit.
     let request = StoreRequest { include_data: false, limit: Some(100), ..request() };
-    let page = page(&world.store, &world.positions, &request, u64::MAX).unwrap();
+    let page =
+        page(&world.store, &world.positions, &request, u64::MAX, &AnswerWaiter::default()).unwrap();
     assert_eq!((page.records.len(), page.bytes), (60, 0));
     // Nor does it hold the messages.
     assert!(page.records.iter().all(|record| record.len() < 100));
@@ -317,7 +326,11 @@ fn long_messages_make_short_pages() {
 fn refused(store: &dyn Store, request: &StoreRequest<'_>, hashes: &[&[u8]]) -> (u32, String) {
     let mut bytes = Vec::new();
     request.write(std::iter::empty(), hashes.iter().copied(), &mut bytes);
-    let out = answer(&bytes, page_of(store, &PositionCache::default(), &bytes, u64::MAX).as_ref());
+    let out = answer(
+        &bytes,
+        page_of(store, &PositionCache::default(), &bytes, u64::MAX, &AnswerWaiter::default())
+            .as_ref(),
+    );
     let response = StoreResponse::parse(&out).unwrap();
     assert_eq!((response.request_id, response.messages().count()), ("", 0));
     (response.status_code.unwrap(), response.status_desc.unwrap().into())
@@ -343,11 +356,13 @@ fn what_cannot_be_answered_is_refused_in_the_protocols_terms() {
     }
     // A time span whose end is before its start matches nothing.
     let nothing = StoreRequest { time_start: Some(2), time_end: Some(1), ..request() };
-    let page = page(store, &PositionCache::default(), &nothing, u64::MAX).unwrap();
+    let page = page(store, &PositionCache::default(), &nothing, u64::MAX, &AnswerWaiter::default())
+        .unwrap();
     assert!(page.records.is_empty() && page.cursor.is_none());
     let out = answer(
         &[0x0a, 9],
-        page_of(store, &PositionCache::default(), &[0x0a, 9], u64::MAX).as_ref(),
+        page_of(store, &PositionCache::default(), &[0x0a, 9], u64::MAX, &AnswerWaiter::default())
+            .as_ref(),
     );
     assert_eq!(StoreResponse::parse(&out).unwrap().status_code, Some(400));
 }

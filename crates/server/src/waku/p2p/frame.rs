@@ -1,13 +1,13 @@
 //! The frames on streams: messages, each preceded by its length as a varint.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
+use futures_util::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use hark_codec::waku::protobuf::{put_varint, varint};
 use libp2p::Stream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::incoming::StreamPeer;
 
 /// How long reading may take from a message's first byte on, and how long writing a message may
 /// take.
@@ -18,22 +18,18 @@ pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Op
     read_if(stream, bytes_max, |_| Some(())).await.map(|read| read.map(|(message, ())| message))
 }
 
-/// Like [`read`], but a message above `short` bytes needs a permit of `long`, which is returned
-/// with the message. Without a free permit the message is refused.
-pub(super) async fn read_short(
-    stream: &mut Stream,
-    short: usize,
-    bytes_max: usize,
-    long: Arc<Semaphore>,
-) -> io::Result<Option<(Vec<u8>, Option<OwnedSemaphorePermit>)>> {
-    read_if(stream, bytes_max, |len| {
-        if len <= short { Some(None) } else { long.try_acquire_owned().ok().map(Some) }
-    })
-    .await
+/// Waits until the peer of a stream has gone: until its connection has ended, or it sends what nobody
+/// has asked for. A stream that yamux has reset cannot be told from one whose peer sends no more. As the stream is read meanwhile, nothing gathers in memory.
+pub(super) async fn gone(reader: &mut (impl AsyncRead + Unpin), peer: &mut StreamPeer) {
+    if let Ok(0) = reader.read(&mut [0]).await {
+        // The peer sends no more, as its request is complete. It may still read.
+        peer.disconnected().await;
+    }
 }
 
-/// Reads a message, if `room` returns a permit for its length.
-async fn read_if<R>(
+/// Like [`read`], if `room` returns a permit for the message's length. The permit is returned with the
+/// message.
+pub(super) async fn read_if<R>(
     stream: &mut Stream,
     bytes_max: usize,
     room: impl FnOnce(usize) -> Option<R>,
@@ -76,7 +72,10 @@ async fn read_if<R>(
 }
 
 /// Writes one message.
-pub(super) async fn write(stream: &mut Stream, message: &[u8]) -> io::Result<()> {
+pub(super) async fn write(
+    stream: &mut (impl AsyncWrite + Unpin),
+    message: &[u8],
+) -> io::Result<()> {
     let mut len = Vec::with_capacity(5);
     put_varint(&mut len, message.len() as u64);
     in_time(async {
@@ -88,7 +87,7 @@ pub(super) async fn write(stream: &mut Stream, message: &[u8]) -> io::Result<()>
 }
 
 /// Closes the sending side of a stream.
-pub(super) async fn end(stream: &mut Stream) -> io::Result<()> {
+pub(super) async fn end(stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     in_time(stream.close()).await
 }
 

@@ -1,18 +1,15 @@
-//! Incoming connections and streams of peers. Connections are limited per address and by the
-//! operator's lists. Each stream is passed to the handler of its protocol.
+//! Incoming streams of peers. Each stream is passed to the handler of its protocol, with who its peer
+//! is to the bounds that addresses share.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
-use std::net::IpAddr;
+use std::hash::{Hash as _, Hasher as _};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-
-use std::collections::HashMap;
 
 use libp2p::core::transport::PortUse;
 use libp2p::core::upgrade::{DeniedUpgrade, InboundUpgrade, UpgradeInfo};
 use libp2p::core::{Endpoint, Multiaddr};
-use libp2p::multiaddr::Protocol;
 use libp2p::swarm::handler::{ConnectionEvent, FullyNegotiatedInbound};
 use libp2p::swarm::{
     ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, FromSwarm,
@@ -20,17 +17,36 @@ use libp2p::swarm::{
     ToSwarm,
 };
 use libp2p::{PeerId, StreamProtocol};
+use tokio::sync::watch;
 
+use super::admission::ip;
 use crate::Clients;
-use crate::address::ClientAddress;
-use crate::clients::AddressClass;
 use crate::permits::{Permit, Permits};
+use crate::rate::RateSource;
 
 /// Maximum number of streams of one protocol that a peer may have. Further ones are reset.
 const STREAMS_PER_PEER_MAX: usize = 16;
 
+/// The peer of a stream.
+#[derive(Clone, Debug)]
+pub(super) struct StreamPeer {
+    pub(super) id: PeerId,
+    /// Whose share of what is bounded the stream takes: that of the peer's address. An id costs
+    /// nothing, so it counts only where a proxy hides the address.
+    pub(super) source: RateSource,
+    /// Ends with the connection.
+    connection: watch::Receiver<()>,
+}
+
+impl StreamPeer {
+    /// Waits until the connection has ended.
+    pub(super) async fn disconnected(&mut self) {
+        while self.connection.changed().await.is_ok() {}
+    }
+}
+
 /// Begins to serve a stream of a peer.
-type StreamServer = Box<dyn Fn(PeerId, Stream, Permit<PeerId>) + Send + Sync>;
+type StreamServer = Box<dyn Fn(StreamPeer, Stream, Permit<PeerId>) + Send + Sync>;
 
 /// A protocol, and the handler of its streams once there is one.
 struct ServedProtocol {
@@ -41,42 +57,41 @@ struct ServedProtocol {
 
 type ProtocolTable = Arc<[ServedProtocol]>;
 
-/// Accepts incoming connections and streams; see the module.
+/// Accepts incoming streams; see the module.
 pub(super) struct IncomingStreams {
     table: ProtocolTable,
-    addresses: Permits<ClientAddress>,
-    per_address_max: usize,
     clients: Clients,
-    /// The permits of connections that peers have opened.
-    permits: HashMap<ConnectionId, Permit<ClientAddress>>,
 }
-
-/// The error if an address has as many connections as it may have.
-#[derive(Debug, thiserror::Error)]
-#[error("{0} has as many connections as it may")]
-struct TooManyConnections(ClientAddress);
-
-/// The error if the operator's lists do not let an address in.
-#[derive(Debug, thiserror::Error)]
-#[error("{0} is not served")]
-struct AddressDenied(IpAddr);
 
 impl IncomingStreams {
     /// Accepts streams of the protocols `names`, which are announced to peers from the start.
-    pub(super) fn new(names: &[&'static str], per_address_max: usize, clients: Clients) -> Self {
+    pub(super) fn new(names: &[&'static str], clients: Clients) -> Self {
         let served = names.iter().map(|name| ServedProtocol {
             name: StreamProtocol::new(name),
             permits: Permits::default(),
             serve: OnceLock::new(),
         });
-        let (addresses, permits) = (Permits::default(), HashMap::new());
-        Self { table: served.collect(), addresses, per_address_max, clients, permits }
+        Self { table: served.collect(), clients }
+    }
+
+    fn dispatcher(&self, peer: PeerId, remote: &Multiaddr) -> StreamDispatcher {
+        let source = match ip(remote).filter(|ip| !self.clients.is_proxy(*ip)) {
+            Some(ip) => RateSource::Address(ip.into()),
+            None => {
+                let mut hash = std::hash::DefaultHasher::new();
+                peer.hash(&mut hash);
+                RateSource::Connection(hash.finish())
+            }
+        };
+        let alive = watch::Sender::new(());
+        let peer = StreamPeer { id: peer, source, connection: alive.subscribe() };
+        StreamDispatcher { peer, table: Arc::clone(&self.table), _alive: alive }
     }
 
     /// Serves a protocol from now on, each stream by a task of its own.
     pub(super) fn serve<F, T>(&self, name: &'static str, answer: F)
     where
-        F: Fn(PeerId, Stream) -> T + Send + Sync + 'static,
+        F: Fn(StreamPeer, Stream) -> T + Send + Sync + 'static,
         T: Future<Output = ()> + Send + 'static,
     {
         let serve: StreamServer = Box::new(move |peer, stream, permit| {
@@ -96,59 +111,28 @@ impl NetworkBehaviour for IncomingStreams {
     type ConnectionHandler = StreamDispatcher;
     type ToSwarm = Infallible;
 
-    fn handle_pending_inbound_connection(
-        &mut self,
-        connection: ConnectionId,
-        _: &Multiaddr,
-        remote: &Multiaddr,
-    ) -> Result<(), ConnectionDenied> {
-        let Some(ip) = ip(remote) else { return Ok(()) };
-        match self.clients.class(ip) {
-            AddressClass::Client => {}
-            // Many peers share its address, and libp2p does not pass on the header that would tell
-            // them apart. Their number in all is bounded.
-            AddressClass::Proxy => return Ok(()),
-            AddressClass::Denied => return Err(ConnectionDenied::new(AddressDenied(ip))),
-        }
-        let address = ClientAddress::from(ip);
-        let permit = self.addresses.take(address, self.per_address_max);
-        let permit = permit.ok_or_else(|| ConnectionDenied::new(TooManyConnections(address)))?;
-        self.permits.insert(connection, permit);
-        Ok(())
-    }
-
     fn handle_established_inbound_connection(
         &mut self,
         _: ConnectionId,
         peer: PeerId,
         _: &Multiaddr,
-        _: &Multiaddr,
+        remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(StreamDispatcher { peer, table: Arc::clone(&self.table) })
+        Ok(self.dispatcher(peer, remote))
     }
 
     fn handle_established_outbound_connection(
         &mut self,
         _: ConnectionId,
         peer: PeerId,
-        _: &Multiaddr,
+        remote: &Multiaddr,
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(StreamDispatcher { peer, table: Arc::clone(&self.table) })
+        Ok(self.dispatcher(peer, remote))
     }
 
-    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
-        match event {
-            FromSwarm::ConnectionClosed(closed) => {
-                self.permits.remove(&closed.connection_id);
-            }
-            FromSwarm::ListenFailure(failure) => {
-                self.permits.remove(&failure.connection_id);
-            }
-            _ => {}
-        }
-    }
+    fn on_swarm_event(&mut self, _: FromSwarm<'_>) {}
 
     fn on_connection_handler_event(
         &mut self,
@@ -164,19 +148,11 @@ impl NetworkBehaviour for IncomingStreams {
     }
 }
 
-/// The IP address that a multiaddress begins with.
-fn ip(of: &Multiaddr) -> Option<IpAddr> {
-    match of.iter().next()? {
-        Protocol::Ip4(ip) => Some(ip.into()),
-        Protocol::Ip6(ip) => Some(ip.into()),
-        _ => None,
-    }
-}
-
 /// Passes the streams of one connection to the handlers of their protocols.
 pub(super) struct StreamDispatcher {
-    peer: PeerId,
+    peer: StreamPeer,
     table: ProtocolTable,
+    _alive: watch::Sender<()>,
 }
 
 impl ConnectionHandler for StreamDispatcher {
@@ -213,8 +189,8 @@ impl ConnectionHandler for StreamDispatcher {
         let Some(served) = self.table.get(at) else { return };
         // A stream is reset if its protocol has no handler yet or the peer has too many streams.
         let Some(serve) = served.serve.get() else { return };
-        if let Some(permit) = served.permits.take(self.peer, STREAMS_PER_PEER_MAX) {
-            serve(self.peer, stream, permit);
+        if let Some(permit) = served.permits.take(self.peer.id, STREAMS_PER_PEER_MAX) {
+            serve(self.peer.clone(), stream, permit);
         }
     }
 }

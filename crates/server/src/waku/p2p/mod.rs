@@ -1,41 +1,52 @@
 //! The libp2p interface: messages are received and sent by gossip, history is sent on streams.
 //!
 //! One task drives all connections. Each gossip message and each stream is handled by a task of its
-//! own; the number of these tasks is bounded. `incoming` accepts streams, `frame` reads and writes
+//! own; the number of these tasks is bounded. `admission` decides which connections there may be, `incoming` accepts
+//! streams, `frame` reads and writes
 //! their frames, `store` and `metadata` are the protocols served, `peers` holds the peers to dial,
 //! `served` the topics whose gossip is read.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use hark_codec::waku::Message;
 use hark_networks::waku::admit::MessageRefusal;
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::Boxed;
+use libp2p::core::upgrade::{SelectUpgrade, Version};
 use libp2p::gossipsub::{self, IdentTopic, MessageAcceptance, PublishError};
 use libp2p::identity::Keypair;
 use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
 use libp2p::{
-    Multiaddr, PeerId, Swarm, SwarmBuilder, connection_limits, identify, noise, ping, tcp, yamux,
+    Multiaddr, PeerId, Swarm, SwarmBuilder, Transport as _, dns, identify, noise, ping, tcp,
+    websocket, yamux,
 };
-use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::WakuNode;
-use super::metrics::MessageOrigin;
+use super::metrics::{GossipLoss, MessageOrigin};
 use super::neighbours::PeerStatus;
 use crate::Clients;
 use crate::stop::StopSignal;
+use admission::PeerAdmission;
+use gossip::ForwardBudget;
 use incoming::IncomingStreams;
 use known::KnownPeers;
+use patience::PatientMuxer;
 use peers::Peers;
 use served::ServedTopics;
+use watched::{GossipEvent, WatchedGossip};
 
+mod admission;
 mod frame;
+mod gossip;
 mod incoming;
 mod key;
 mod known;
 mod metadata;
+mod patience;
 mod peers;
 mod reach;
 mod reconcile;
@@ -43,25 +54,16 @@ mod sent;
 mod served;
 mod store;
 pub(super) mod sync;
+mod watched;
 
 pub use key::KeyError;
 pub use sync::SyncPlan;
 
-/// The gossip protocol of messages (RFC 11/WAKU2-RELAY).
-const RELAY: &str = "/vac/waku/relay/2.0.0";
 /// The protocols of the streams that peers may open.
 const PROTOCOLS: [&str; 4] =
     [store::PROTOCOL, metadata::PROTOCOL, sync::RECONCILIATION, sync::TRANSFER];
-/// Bytes allowed for the gossip envelope around a message.
-const RELAY_FRAME: usize = 64 << 10;
-/// Gossip messages in one frame of a peer, at most. A stream with a longer frame is reset.
-const RELAY_MESSAGES_MAX: usize = 500;
-/// Gossip messages that wait for a peer to read them, at most. Each is a copy of its own.
-const SEND_QUEUE_MAX: usize = 128;
-/// Connections of one peer at a time.
-const CONNECTIONS_PER_PEER_MAX: u32 = 4;
-/// Incoming connections whose handshakes are not finished.
-const PENDING_MAX: u32 = 256;
+/// How long a connection may take until both sides know each other.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long a connection that neither side uses stays open.
 const IDLE_MAX: Duration = Duration::from_mins(10);
 /// Orders from the other interfaces that wait, such as messages to publish.
@@ -136,8 +138,8 @@ pub enum NetworkError {
 
 #[derive(NetworkBehaviour)]
 struct NodeBehaviour {
-    limits: connection_limits::Behaviour,
-    gossip: gossipsub::Behaviour<ServedTopics>,
+    admission: PeerAdmission,
+    gossip: WatchedGossip,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
     incoming: IncomingStreams,
@@ -221,6 +223,7 @@ pub(super) struct NetworkTask {
     pending_addrs: Vec<Multiaddr>,
     peers: Peers,
     known: KnownPeers,
+    budget: ForwardBudget,
     orders: mpsc::Receiver<NetworkCommand>,
     addresses: watch::Sender<Vec<Multiaddr>>,
 }
@@ -237,10 +240,12 @@ impl NetworkTask {
         let key = key::load(&config.key)?;
         let topics: Vec<_> =
             node.served().map(|shard| IdentTopic::new(shard.to_string())).collect();
+        let configured: Vec<_> = config.peers.into_iter().chain(config.stores).collect();
         let bounds = PeerBounds {
             served: ServedTopics::new(&topics),
             message_bytes: node.message_bytes_max,
-            connections: config.connections_max,
+            configured: configured.clone(),
+            strangers: config.connections_max as usize,
             per_address: config.connections_per_address_max,
             clients,
         };
@@ -264,7 +269,6 @@ impl NetworkTask {
             swarm.add_external_address(own.clone());
             reached.push(own);
         }
-        let configured: Vec<_> = config.peers.into_iter().chain(config.stores).collect();
         let peers = Peers::new(configured.clone()).map_err(NetworkError::Peer)?;
         let (addresses, seen) = watch::channel(reached);
         let (order, orders) = mpsc::channel(QUEUE_MAX);
@@ -273,7 +277,8 @@ impl NetworkTask {
         let handle = NetworkHandle { orders: order, control, addresses: seen, sent, configured };
         let pending_addrs = if at_once { Vec::new() } else { config.listen };
         let known = KnownPeers::default();
-        Ok((Self { swarm, pending_addrs, peers, known, orders, addresses }, handle))
+        let budget = ForwardBudget::new(Instant::now());
+        Ok((Self { swarm, pending_addrs, peers, known, budget, orders, addresses }, handle))
     }
 
     /// Serves until `stop`.
@@ -336,15 +341,13 @@ impl NetworkTask {
         }
     }
 
-    /// Disconnects a peer that has lost as many messages since the last heartbeat as may wait for
-    /// it. One that lost fewer may have had a burst of messages, or a moment without network.
-    fn slow(&mut self, peer: PeerId, failed: &gossipsub::FailedMessages) {
-        let lost = failed.priority + failed.non_priority;
-        if lost >= SEND_QUEUE_MAX {
-            tracing::debug!(%peer, lost, "a peer that does not read is disconnected");
-            // Fails if the peer has gone.
-            let _ = self.swarm.disconnect_peer_id(peer);
+    /// Whether a message may be passed on. Those above the budget are counted.
+    fn may_forward(&mut self, waku: &WakuNode, bytes: usize) -> bool {
+        let is_within = self.budget.take(bytes, Instant::now());
+        if !is_within {
+            waku.metrics.gossip_losses.of(GossipLoss::Unforwarded).add(1);
         }
+        is_within
     }
 
     async fn event(
@@ -354,18 +357,19 @@ impl NetworkTask {
         taking: &Arc<Semaphore>,
     ) {
         match event {
-            SwarmEvent::Behaviour(NodeBehaviourEvent::Gossip(gossipsub::Event::Message {
-                propagation_source,
-                message_id,
-                message,
-            })) => {
+            SwarmEvent::Behaviour(NodeBehaviourEvent::Gossip(GossipEvent::Gossip(
+                gossipsub::Event::Message { propagation_source, message_id, message },
+            ))) => {
                 let accepted = accept(waku, &message);
+                let is_forwarded = accepted == GossipVerdict::Yes
+                    && waku.config.forward
+                    && self.may_forward(waku, message.data.len());
                 let gossip = &mut self.swarm.behaviour_mut().gossip;
                 gossip.report_message_validation_result(
                     &message_id,
                     &propagation_source,
                     match accepted {
-                        GossipVerdict::Yes if waku.config.forward => MessageAcceptance::Accept,
+                        GossipVerdict::Yes if is_forwarded => MessageAcceptance::Accept,
                         GossipVerdict::Yes | GossipVerdict::Old => MessageAcceptance::Ignore,
                         GossipVerdict::Broken => MessageAcceptance::Reject,
                     },
@@ -382,10 +386,16 @@ impl NetworkTask {
                     drop(room);
                 });
             }
-            SwarmEvent::Behaviour(NodeBehaviourEvent::Gossip(gossipsub::Event::SlowPeer {
-                peer_id,
-                failed_messages,
-            })) => self.slow(peer_id, &failed_messages),
+            SwarmEvent::Behaviour(NodeBehaviourEvent::Gossip(GossipEvent::Gossip(
+                gossipsub::Event::SlowPeer { failed_messages, .. },
+            ))) => {
+                let lost = failed_messages.priority + failed_messages.non_priority;
+                waku.metrics.gossip_losses.of(GossipLoss::Message).add(lost as u64);
+            }
+            SwarmEvent::Behaviour(NodeBehaviourEvent::Gossip(GossipEvent::Ended(peer))) => {
+                waku.metrics.gossip_losses.of(GossipLoss::Broken).add(1);
+                tracing::debug!(%peer, "gossip with a peer has ended; disconnecting");
+            }
             SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => {
                 self.addresses.send_modify(|reached| refresh(&self.swarm, reached));
             }
@@ -441,9 +451,14 @@ fn accept(waku: &WakuNode, gossip: &gossipsub::Message) -> GossipVerdict {
     let Ok(message) = Message::parse(&gossip.data) else { return GossipVerdict::Broken };
     match waku.admit(MessageOrigin::Relay, &message, gossip.data.len(), gossip.topic.as_str()) {
         Ok(()) => GossipVerdict::Yes,
-        Err(MessageRefusal::TooOld(_) | MessageRefusal::TooFar(_) | MessageRefusal::NoTime) => {
-            GossipVerdict::Old
-        }
+        // Whoever passes a message on cannot know that another one came here first with its nullifier.
+        Err(
+            MessageRefusal::TooOld(_)
+            | MessageRefusal::TooFar(_)
+            | MessageRefusal::NoTime
+            | MessageRefusal::Negative
+            | MessageRefusal::Nullifier,
+        ) => GossipVerdict::Old,
         Err(_) => GossipVerdict::Broken,
     }
 }
@@ -503,68 +518,76 @@ fn root(error: &dyn std::error::Error) -> String {
 struct PeerBounds {
     served: ServedTopics,
     message_bytes: usize,
-    connections: u32,
+    /// Peers that are admitted however many strangers there are.
+    configured: Vec<Multiaddr>,
+    /// Connections with strangers.
+    strangers: usize,
+    /// Connections that strangers at one address have opened.
     per_address: usize,
     clients: Clients,
 }
 
 async fn swarm(key: Keypair, bounds: PeerBounds) -> Result<Swarm<NodeBehaviour>, NetworkError> {
     let failed = |error: &dyn std::fmt::Display| NetworkError::Start(error.to_string());
-    let yamux = || {
-        let mut config = yamux::Config::default();
-        config.set_max_num_streams(STREAMS_MAX);
-        config
-    };
-    let mplex = || {
-        let mut config = libp2p_mplex::Config::default();
-        config.set_max_num_streams(STREAMS_MAX).set_max_buffer_size(MPLEX_FRAMES_MAX);
-        config
-    };
-    let muxers = || (yamux, mplex);
     let swarm = SwarmBuilder::with_existing_identity(key)
         .with_tokio()
-        .with_tcp(tcp::Config::default().nodelay(true), noise::Config::new, muxers())
-        .map_err(|error| failed(&error))?
-        .with_dns()
-        .map_err(|error| failed(&error))?
-        .with_websocket(noise::Config::new, muxers())
-        .await
+        .with_other_transport(transport)
         .map_err(|error| failed(&error))?
         .with_behaviour(|key| behaviour(key, bounds))
         .map_err(|error| failed(&error))?
         .with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_MAX))
+        .with_connection_timeout(HANDSHAKE_MAX)
         .build();
     Ok(swarm)
+}
+
+type SetUp<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// TCP and WebSockets over TCP, to addresses and names. See [`PatientMuxer`] for its streams.
+fn transport(key: &Keypair) -> SetUp<Boxed<(PeerId, StreamMuxerBox)>> {
+    let tcp = || {
+        dns::tokio::Transport::system(tcp::tokio::Transport::new(
+            tcp::Config::default().nodelay(true),
+        ))
+    };
+    let muxers = || {
+        let mut yamux = yamux::Config::default();
+        yamux.set_max_num_streams(STREAMS_MAX);
+        let mut mplex = libp2p_mplex::Config::default();
+        mplex.set_max_num_streams(STREAMS_MAX).set_max_buffer_size(MPLEX_FRAMES_MAX);
+        SelectUpgrade::new(yamux, mplex)
+    };
+    let web = websocket::Config::new(tcp()?)
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise::Config::new(key)?)
+        .multiplex(muxers());
+    let plain =
+        tcp()?.upgrade(Version::V1Lazy).authenticate(noise::Config::new(key)?).multiplex(muxers());
+    Ok(web
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
+        .or_transport(plain.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer))))
+        .map(|either, _| {
+            let (peer, muxer) = either.into_inner();
+            (peer, StreamMuxerBox::new(PatientMuxer(muxer)))
+        })
+        .boxed())
 }
 
 fn behaviour(
     key: &Keypair,
     bounds: PeerBounds,
 ) -> Result<NodeBehaviour, Box<dyn std::error::Error + Send + Sync>> {
-    let gossip = gossipsub::ConfigBuilder::default()
-        .protocol_id(RELAY, gossipsub::Version::V1_1)
-        .validation_mode(gossipsub::ValidationMode::Anonymous)
-        .validate_messages()
-        .message_id_fn(|message| Sha256::digest(&message.data).to_vec().into())
-        .max_transmit_size(bounds.message_bytes + RELAY_FRAME)
-        .max_publish_messages(RELAY_MESSAGES_MAX)
-        .connection_handler_queue_len(SEND_QUEUE_MAX)
-        .build()?;
-    let author = gossipsub::MessageAuthenticity::Anonymous;
-    let gossip = gossipsub::Behaviour::new_with_transform(author, gossip, bounds.served)?;
+    let gossip = gossip::gossip(bounds.served, bounds.message_bytes)?;
     let agent = concat!("hark/", env!("CARGO_PKG_VERSION"));
     let identify =
         identify::Config::new("/ipfs/0.1.0".into(), key.public()).with_agent_version(agent.into());
-    let limits = connection_limits::ConnectionLimits::default()
-        .with_max_established(Some(bounds.connections))
-        .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX))
-        .with_max_pending_incoming(Some(PENDING_MAX));
+    let admitted = (bounds.strangers, bounds.per_address);
     Ok(NodeBehaviour {
-        limits: connection_limits::Behaviour::new(limits),
-        gossip,
+        admission: PeerAdmission::new(bounds.clients.clone(), &bounds.configured, admitted),
+        gossip: WatchedGossip::new(gossip),
         identify: identify::Behaviour::new(identify),
         ping: ping::Behaviour::default(),
-        incoming: IncomingStreams::new(&PROTOCOLS, bounds.per_address, bounds.clients),
+        incoming: IncomingStreams::new(&PROTOCOLS, bounds.clients),
         streams: libp2p_stream::Behaviour::new(),
     })
 }

@@ -1,19 +1,21 @@
-//! The topics whose gossip messages this node reads.
+//! The topics whose gossip this node reads: messages, and subscriptions of peers.
 
 use std::collections::HashSet;
 use std::io;
+use std::sync::Arc;
 
 use libp2p::gossipsub::{
     DataTransform, IdentTopic, IdentityTransform, Message, RawMessage, TopicHash,
+    TopicSubscriptionFilter,
 };
 
 /// Refuses messages of topics that the node does not serve, before gossip keeps them and their ids.
-#[derive(Default)]
-pub(super) struct ServedTopics(HashSet<TopicHash>);
+#[derive(Clone, Default)]
+pub(super) struct ServedTopics(Arc<HashSet<TopicHash>>);
 
 impl ServedTopics {
     pub(super) fn new(topics: &[IdentTopic]) -> Self {
-        Self(topics.iter().map(IdentTopic::hash).collect())
+        Self(Arc::new(topics.iter().map(IdentTopic::hash).collect()))
     }
 }
 
@@ -27,6 +29,15 @@ impl DataTransform for ServedTopics {
 
     fn outbound_transform(&self, _: &TopicHash, data: Vec<u8>) -> io::Result<Vec<u8>> {
         Ok(data)
+    }
+}
+
+/// Notes which of the served topics a peer subscribes to, however many others it names.
+pub(super) struct ServedSubscriptions(pub(super) ServedTopics);
+
+impl TopicSubscriptionFilter for ServedSubscriptions {
+    fn can_subscribe(&mut self, topic: &TopicHash) -> bool {
+        self.0.0.contains(topic)
     }
 }
 

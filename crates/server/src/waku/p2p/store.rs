@@ -1,21 +1,22 @@
 //! `/vac/waku/store-query/3.0.0` (RFC 13/WAKU2-STORE): a stream has one request and one answer.
 
-use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::AsyncReadExt as _;
+use futures_util::io::WriteHalf;
 use hark_codec::waku::store::{PAGE_MAX, Status};
 use hark_codec::waku::{ProtobufError, StoreResponse};
-use libp2p::{PeerId, StreamProtocol};
+use libp2p::{PeerId, Stream, StreamProtocol};
 use libp2p_stream::Control;
-use tokio::sync::Semaphore;
 
 use super::frame;
-use super::incoming::IncomingStreams;
+use super::incoming::{IncomingStreams, StreamPeer};
+use crate::permits::Shares;
 use crate::rate::RateSource;
-use crate::waku::WakuNode;
 use crate::waku::history::{self, HistoryError};
 use crate::waku::metrics::QuestionSource;
+use crate::waku::{PageWithPermit, WakuNode};
 
 /// The name of the protocol.
 pub(super) const PROTOCOL: &str = "/vac/waku/store-query/3.0.0";
@@ -23,8 +24,10 @@ pub(super) const PROTOCOL: &str = "/vac/waku/store-query/3.0.0";
 const REQUEST_MAX: usize = 256 << 10;
 /// Maximum size of a short request, in bytes. Longer ones are counted.
 const REQUEST_SHORT: usize = 4 << 10;
-/// Maximum number of long requests of all peers at a time. Further ones are refused.
+/// Maximum number of long requests of all peers at a time, and of those of one address. Further ones
+/// are refused.
 const LONG_REQUESTS_MAX: usize = 256;
+const LONG_REQUESTS_PER_ADDRESS_MAX: usize = 32;
 /// Maximum size of another store's answer, in bytes: 100 messages of 150 KiB, with their envelopes.
 const ANSWER_MAX: usize = 16 << 20;
 /// How long a stream may be idle before its request: js-waku opens streams ahead of time.
@@ -32,43 +35,65 @@ const REQUEST_WAIT: Duration = Duration::from_mins(30);
 /// How long another store may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
 
+/// Permits for long requests, by address.
+type LongRequests = Shares<RateSource>;
+
 /// Answers the requests of all peers.
 pub(super) fn serve(incoming: &IncomingStreams, waku: Arc<WakuNode>) {
-    let long = Arc::new(Semaphore::new(LONG_REQUESTS_MAX));
-    incoming.serve(PROTOCOL, move |peer, mut stream| {
-        let (waku, long) = (Arc::clone(&waku), Arc::clone(&long));
-        async move {
-            let reading = frame::read_short(&mut stream, REQUEST_SHORT, REQUEST_MAX, long);
-            let (request, page) = match tokio::time::timeout(REQUEST_WAIT, reading).await {
-                Ok(Ok(Some((request, _room)))) => {
-                    let page = waku.page(source(peer), &request).await;
-                    (request, page)
-                }
-                Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
-                    (Vec::new(), Err(HistoryError::Length(error.to_string())))
-                }
-                // The peer is gone, or has sent no request in time: the stream is reset.
-                _ => return,
-            };
-            let status = page.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
-            waku.metrics.queries.of(QuestionSource::Peer).of(status.into()).add(1);
-            let answer = history::answer(&request, page.as_ref().map(|page| &page.page));
-            drop(request);
-            // The answer has its own copy of the records: only the permit is held while it is sent.
-            let _room = page.map(|page| page.room);
-            // A failure concerns only the peer.
-            if frame::write(&mut stream, &answer).await.is_ok() {
-                let _ = frame::end(&mut stream).await;
-            }
-        }
+    let long = LongRequests::new(LONG_REQUESTS_MAX, LONG_REQUESTS_PER_ADDRESS_MAX);
+    incoming.serve(PROTOCOL, move |peer, stream| {
+        let (waku, long) = (Arc::clone(&waku), long.clone());
+        async move { serve_one(&waku, &long, peer, stream).await }
     });
 }
 
-/// The source under which a peer's requests are counted for rate limits.
-fn source(peer: PeerId) -> RateSource {
-    let mut hash = std::hash::DefaultHasher::new();
-    peer.hash(&mut hash);
-    RateSource::Connection(hash.finish())
+/// Answers the request of a stream. Ends when the peer has gone: then nothing waits or is searched any
+/// more.
+async fn serve_one(waku: &WakuNode, long: &LongRequests, mut peer: StreamPeer, mut stream: Stream) {
+    let source = peer.source;
+    let reading = frame::read_if(&mut stream, REQUEST_MAX, |len| {
+        if len <= REQUEST_SHORT { Some(None) } else { long.take(source, 1).map(Some) }
+    });
+    let read = match tokio::time::timeout(REQUEST_WAIT, reading).await {
+        Ok(Ok(Some(read))) => Ok(read),
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+            Err(HistoryError::Length(error.to_string()))
+        }
+        // The peer is gone, or has sent no request in time: the stream is reset.
+        _ => return,
+    };
+    let (mut reader, mut writer) = stream.split();
+    let (request, _room) = match read {
+        Ok(read) => read,
+        // The rest of what the peer has sent is not looked at.
+        Err(refusal) => return send(waku, &mut writer, &[], Err(refusal)).await,
+    };
+    let answering = async {
+        let page = waku.page(source, &request).await;
+        send(waku, &mut writer, &request, page).await;
+    };
+    tokio::select! {
+        () = answering => {}
+        () = frame::gone(&mut reader, &mut peer) => waku.metrics.gone.add(1),
+    }
+}
+
+/// Sends the answer to a request.
+async fn send(
+    waku: &WakuNode,
+    writer: &mut WriteHalf<Stream>,
+    request: &[u8],
+    page: Result<PageWithPermit, HistoryError>,
+) {
+    let status = page.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
+    waku.metrics.queries.of(QuestionSource::Peer).of(status.into()).add(1);
+    let answer = history::answer(request, page.as_ref().map(|page| &page.page));
+    // The answer has its own copy of the records: only the permit is held while it is sent.
+    let _room = page.map(|page| page.room);
+    // A failure concerns only the peer.
+    if frame::write(writer, &answer).await.is_ok() {
+        let _ = frame::end(writer).await;
+    }
 }
 
 /// Sends a request to a peer. Returns the bytes of a valid answer, or why there is none.

@@ -23,7 +23,10 @@ use tokio::task::JoinSet;
 use super::incoming::IncomingStreams;
 use super::reconcile::{self, Reconciliation};
 use super::{NetworkHandle, frame, peers};
+use crate::permits::Shares;
+use crate::rate::RateSource;
 use crate::stop::StopSignal;
+use crate::turns::{AnswerWaiter, NotAsked, TurnAnswer};
 use crate::waku::metrics::{CatchUpMethod, Direction, MessageOrigin, SyncOutcome, SyncProtocol};
 use crate::waku::{AcceptResult, WakuNode};
 
@@ -33,9 +36,15 @@ pub(super) const RECONCILIATION: &str = "/vac/waku/reconciliation/1.0.0";
 pub(super) const TRANSFER: &str = "/vac/waku/transfer/1.0.0";
 /// Bytes of a payload, at most.
 const PAYLOAD_MAX: usize = 4 << 20;
-/// Sessions begun by peers, at a time. Further ones are reset. Configured peers have a separate
-/// limit of the same size.
-const SESSIONS_MAX: usize = 4;
+/// Bytes of a first payload, usually: topics, and one fingerprint.
+const PAYLOAD_SHORT: usize = 64 << 10;
+/// Sessions begun by peers, at a time, of which an address may have one. Further ones are reset.
+/// Configured peers have a separate limit of the same size, and each of them may have all.
+const SESSIONS_MAX: usize = 8;
+/// How long a session that a stranger has begun may take, and each of its payloads: a session whose
+/// peer is slow would keep others out.
+const SESSION_TIME_MAX: Duration = Duration::from_mins(2);
+const PAYLOAD_TIME_MAX: Duration = Duration::from_secs(10);
 /// Payloads that a session may receive.
 const ROUNDS_MAX: usize = 64;
 /// Messages of a session's time span, at most: the session holds a list with 40 bytes for each.
@@ -45,12 +54,16 @@ const ITEMS_MAX: usize = 500_000;
 const ITEMS_ALL_MAX: usize = 1_000_000;
 /// Messages of a list for which permits are acquired at a time.
 const ITEMS_STEP: usize = 1_000;
-/// How long the peer may take to send its next frame.
+/// How long a configured peer may take to send its next frame.
 const WAIT: Duration = Duration::from_secs(30);
 /// Received messages that are being stored at a time.
 const AT_ONCE: usize = 100;
 /// Messages that are read from the store at a time.
 const READ_AT_ONCE: usize = 32;
+/// Rows that a search visits before it looks whether its session has ended.
+const SLICE_ROWS: u64 = 4_096;
+/// The source of this node's own questions.
+const OWN: RateSource = RateSource::Connection(0);
 
 /// How often this node compares with other stores, and over which time span.
 #[derive(Clone, Copy, Debug)]
@@ -72,36 +85,76 @@ impl Default for SyncPlan {
 
 /// Permits for sessions that peers begin, and for the messages in their lists.
 struct SyncPermits {
-    sessions: Arc<Semaphore>,
+    sessions: Shares<RateSource>,
+    /// For first payloads above [`PAYLOAD_SHORT`], which come before the session has a permit.
+    long: Shares<RateSource>,
     items: Arc<Semaphore>,
 }
 
-impl Default for SyncPermits {
-    fn default() -> Self {
+impl SyncPermits {
+    /// A peer's address may have `per_address_max` sessions.
+    fn new(per_address_max: usize) -> Self {
         Self {
-            sessions: Arc::new(Semaphore::new(SESSIONS_MAX)),
+            sessions: Shares::new(SESSIONS_MAX, per_address_max),
+            long: Shares::new(SESSIONS_MAX, per_address_max),
             items: Arc::new(Semaphore::new(ITEMS_ALL_MAX)),
         }
     }
 }
 
+/// The other side of a session.
+#[derive(Clone, Copy)]
+struct SessionPeer {
+    id: PeerId,
+    /// Whom the rows are charged to.
+    source: RateSource,
+    /// How long it may take for a payload.
+    payload_time: Duration,
+}
+
 /// Serves comparisons that peers begin.
 pub(super) fn serve(incoming: &IncomingStreams, sending: Control, waku: &Arc<WakuNode>) {
     let waku = Arc::clone(waku);
-    let (of_configured, of_others) = (SyncPermits::default(), SyncPermits::default());
-    incoming.serve(RECONCILIATION, move |peer, mut stream| {
+    let of_configured = Arc::new(SyncPermits::new(SESSIONS_MAX));
+    let of_others = Arc::new(SyncPermits::new(1));
+    incoming.serve(RECONCILIATION, move |peer, stream| {
         let (waku, control) = (Arc::clone(&waku), sending.clone());
-        let room = if waku.knows(peer) { &of_configured } else { &of_others };
-        let (session, items) = (Arc::clone(&room.sessions), Arc::clone(&room.items));
+        let is_configured = waku.knows(peer.id);
+        let permits = Arc::clone(if is_configured { &of_configured } else { &of_others });
         async move {
-            let Ok(_session) = session.try_acquire_owned() else { return };
-            let first = tokio::time::timeout(WAIT, frame::read(&mut stream, PAYLOAD_MAX));
-            let Ok(Ok(Some(first))) = first.await else { return };
-            if let Err(why) = answer(&waku, control, peer, stream, first, items).await {
-                tracing::debug!(%peer, why, "a comparison ended early");
+            let (payload_time, time) = if is_configured {
+                (WAIT, Duration::MAX)
+            } else {
+                (PAYLOAD_TIME_MAX, SESSION_TIME_MAX)
+            };
+            let peer = SessionPeer { id: peer.id, source: peer.source, payload_time };
+            let serving = serve_session(&waku, control, peer, stream, &permits);
+            let ended = tokio::time::timeout(time, serving).await;
+            if let Err(why) = ended.unwrap_or_else(|_| Err("it took too long".into())) {
+                tracing::debug!(peer = %peer.id, why, "a comparison ended early");
             }
         }
     });
+}
+
+/// Serves a comparison that a peer begins. It takes a permit when its first payload is there.
+async fn serve_session(
+    waku: &Arc<WakuNode>,
+    control: Control,
+    peer: SessionPeer,
+    mut stream: Stream,
+    permits: &SyncPermits,
+) -> Result<(), String> {
+    let reading = frame::read_if(&mut stream, PAYLOAD_MAX, |len| {
+        if len <= PAYLOAD_SHORT { Some(None) } else { permits.long.take(peer.source, 1).map(Some) }
+    });
+    let first = tokio::time::timeout(peer.payload_time, reading).await;
+    let first = first.map_err(|_| "its first payload took too long")?;
+    let Some((first, _long)) = first.map_err(|error| broken(&error))? else { return Ok(()) };
+    let session = permits.sessions.take(peer.source, 1);
+    let _session = session.ok_or("there are as many comparisons as there may be")?;
+    waku.may_search(peer.source).map_err(|error| error.to_string())?;
+    answer(waku, control, peer, stream, first, Arc::clone(&permits.items)).await
 }
 
 /// Receives the messages that configured peers send.
@@ -110,7 +163,7 @@ pub(super) fn receive(incoming: &IncomingStreams, waku: &Arc<WakuNode>) {
     incoming.serve(TRANSFER, move |peer, stream| {
         let waku = Arc::clone(&waku);
         async move {
-            if waku.knows(peer) {
+            if waku.knows(peer.id) {
                 take(&waku, stream).await;
             }
         }
@@ -156,11 +209,13 @@ async fn compare(
     let start = stop.saturating_sub(sync.range_s * NS_PER_S);
     // This node begins one session at a time, so its list does not count against those of peers.
     let items = Arc::new(Semaphore::new(ITEMS_MAX + ITEMS_STEP));
-    let own = OwnMessages::load(waku, span(waku, start, stop), items).await?;
+    // Its own questions are not charged to anybody: they come once in minutes.
+    let peer = SessionPeer { id: peer, source: OWN, payload_time: WAIT };
+    let own = OwnMessages::load(waku, OWN, span(waku, start, stop), items).await?;
     let mut first = PayloadWriter::new(&topics(waku), start, PAYLOAD_MAX);
     first.fingerprint((stop, [0; 32]), &fingerprint(&own.items));
     say(waku, &mut stream, &first.finish().0).await?;
-    let received = next_payload(&mut stream).await?;
+    let received = next_payload(&mut stream, PAYLOAD_MAX, WAIT).await?;
     session(waku, control, peer, stream, received, (start, own)).await
 }
 
@@ -168,7 +223,7 @@ async fn compare(
 async fn answer(
     waku: &Arc<WakuNode>,
     control: Control,
-    peer: PeerId,
+    peer: SessionPeer,
     stream: Stream,
     first: Vec<u8>,
     items: Arc<Semaphore>,
@@ -178,7 +233,7 @@ async fn answer(
         // An empty payload ends the session.
         None => return Ok(()),
     };
-    let own = OwnMessages::load(waku, query, items).await?;
+    let own = OwnMessages::load(waku, peer.source, query, items).await?;
     session(waku, control, peer, stream, Some(first), (start, own)).await
 }
 
@@ -192,13 +247,14 @@ impl OwnMessages {
     /// Loads the messages that match a query.
     async fn load(
         waku: &Arc<WakuNode>,
+        source: RateSource,
         mut query: Query,
         room: Arc<Semaphore>,
     ) -> Result<Self, String> {
         query.normalise();
-        let loaded = waku.ask(move |store| {
+        let loaded = waku.ask(source, move |store, asker| {
             let (mut items, mut held, mut full) = (Vec::new(), Vec::new(), false);
-            each(store, &query, &mut |record| {
+            each(store, asker, &query, &mut |record| {
                 if items.len() == held.len() * ITEMS_STEP {
                     let more = Arc::clone(&room).try_acquire_many_owned(ITEMS_STEP as u32);
                     let Ok(more) = more else {
@@ -218,7 +274,7 @@ impl OwnMessages {
             }
             Ok(Self { items, _room: held })
         });
-        let own = loaded.await.ok_or("the node is going down")??;
+        let own = answered(loaded.await)?;
         if own.items.len() > ITEMS_MAX {
             return Err(format!("there are more than {ITEMS_MAX} messages to compare"));
         }
@@ -231,7 +287,7 @@ impl OwnMessages {
 async fn session(
     waku: &Arc<WakuNode>,
     control: Control,
-    peer: PeerId,
+    peer: SessionPeer,
     mut stream: Stream,
     mut received: Option<Vec<u8>>,
     (start, own): (u64, OwnMessages),
@@ -257,7 +313,7 @@ async fn session(
             break;
         }
         drop(next);
-        received = next_payload(&mut stream).await?;
+        received = next_payload(&mut stream, PAYLOAD_MAX, peer.payload_time).await?;
     }
     // The session is over even if the peer does not receive the end of the stream.
     let _ = frame::end(&mut stream).await;
@@ -267,10 +323,10 @@ async fn session(
     counts.differences.note((lacks.len() + found.missed) as u64);
     let count = lacks.len();
     let Some(network) = waku.network.as_ref().filter(|_| count > 0) else { return Ok(()) };
-    network.sent.take_out(peer, start, &mut lacks);
+    network.sent.take_out(peer.id, start, &mut lacks);
     let sent = if lacks.is_empty() { 0 } else { send(waku, control, peer, &lacks).await? };
-    network.sent.note(peer, lacks.into_iter());
-    tracing::info!(%peer, lacks = count, sent, "sent what another store lacked");
+    network.sent.note(peer.id, lacks.into_iter());
+    tracing::info!(peer = %peer.id, lacks = count, sent, "sent what another store lacked");
     Ok(())
 }
 
@@ -283,10 +339,23 @@ async fn say(waku: &WakuNode, stream: &mut Stream, bytes: &[u8]) -> Result<(), S
 }
 
 /// Receives the peer's next payload. `None` if the peer has ended the stream.
-async fn next_payload(stream: &mut Stream) -> Result<Option<Vec<u8>>, String> {
-    match tokio::time::timeout(WAIT, frame::read(stream, PAYLOAD_MAX)).await {
+async fn next_payload(
+    stream: &mut Stream,
+    bytes_max: usize,
+    time: Duration,
+) -> Result<Option<Vec<u8>>, String> {
+    match tokio::time::timeout(time, frame::read(stream, bytes_max)).await {
         Ok(next) => next.map_err(|error| broken(&error)),
-        Err(_) => Err(format!("nothing was received for {} s", WAIT.as_secs())),
+        Err(_) => Err(format!("no whole payload was received for {} s", time.as_secs())),
+    }
+}
+
+/// The result of a search that was run.
+fn answered<T>(ran: Result<TurnAnswer<Result<T, String>>, NotAsked>) -> Result<T, String> {
+    match ran {
+        Ok(asked) => asked.answer,
+        Err(NotAsked::Line) => Err("too many questions wait".into()),
+        Err(NotAsked::Panicked) => Err("the node is going down".into()),
     }
 }
 
@@ -328,6 +397,7 @@ fn asked(waku: &WakuNode, payload: &SyncPayload<'_>) -> Query {
 /// Passes the records that match a query to `sink`, until it breaks.
 fn each(
     store: &dyn Store,
+    asker: &AnswerWaiter,
     query: &Query,
     sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
 ) -> Result<(), String> {
@@ -339,8 +409,15 @@ fn each(
         enough.set(flow.is_break());
         flow
     };
+    let mut noted = 0;
     loop {
-        match search.slice(u64::MAX, &mut sink).map_err(failed)? {
+        if asker.has_gone() {
+            return Err("nobody waits for the answer".into());
+        }
+        let progress = search.slice(SLICE_ROWS, &mut sink);
+        asker.visit(search.visited() - noted);
+        noted = search.visited();
+        match progress.map_err(failed)? {
             SearchProgress::Paused if enough.get() => return Ok(()),
             SearchProgress::Paused => {}
             SearchProgress::Done { .. } => return Ok(()),
@@ -353,19 +430,19 @@ fn each(
 async fn send(
     waku: &Arc<WakuNode>,
     mut control: Control,
-    peer: PeerId,
+    peer: SessionPeer,
     positions: &[MessagePosition],
 ) -> Result<usize, String> {
-    let stream = control.open_stream(peer, StreamProtocol::new(TRANSFER)).await;
+    let stream = control.open_stream(peer.id, StreamProtocol::new(TRANSFER)).await;
     let mut stream = stream.map_err(|error| error.to_string())?;
     let mut sent = 0;
     for some in positions.chunks(READ_AT_ONCE) {
         let ids = Some(some.iter().map(|position| position.1).collect());
         let mut query = Query { ids, ..Query::default() };
         query.normalise();
-        let found = waku.ask(move |store| {
+        let found = waku.ask(peer.source, move |store, asker| {
             let mut frames = Vec::new();
-            each(store, &query, &mut |record| {
+            each(store, asker, &query, &mut |record| {
                 let record = MessageRecord::new(*record);
                 let mut frame = Vec::with_capacity(record.message().len() + 64);
                 put_bytes(&mut frame, 1, record.pubsub_topic());
@@ -375,7 +452,7 @@ async fn send(
             })?;
             Ok::<_, String>(frames)
         });
-        for message in found.await.ok_or("the node is going down")?? {
+        for message in answered(found.await)? {
             frame::write(&mut stream, &message).await.map_err(|error| error.to_string())?;
             transferred(waku, Direction::Sent, message.len());
             sent += 1;

@@ -20,6 +20,10 @@ use crate::shelf;
 use crate::stop::Phase;
 use crate::waku::NodeService;
 
+mod admission;
+mod gossip;
+mod questions;
+
 const STORE: &str = "/vac/waku/store-query/3.0.0";
 
 /// A node with one message, and a peer that is connected to the node.
@@ -40,6 +44,15 @@ impl Pair {
 
     /// Starts a node that accepts connections from `clients`.
     async fn with(name: &str, clients: Clients) -> Self {
+        Self::shaped(name, clients, |_| {}).await
+    }
+
+    /// Starts a node whose configuration `shape` has changed.
+    async fn shaped(
+        name: &str,
+        clients: Clients,
+        shape: impl FnOnce(&mut crate::waku::NodeConfig),
+    ) -> Self {
         let store = MemoryStore::new(KeepAll);
         let message = Message {
             payload: b"hello",
@@ -52,7 +65,8 @@ impl Pair {
         MessageEncoder::default().encode(&message, topic, &message.hash(topic), &mut record);
         hark_archive::Store::commit(&store, &[Write::Put(record.into())]).unwrap();
         let folder = scratch(name);
-        let config = crate::waku::NodeConfig {
+        let mut config = crate::waku::NodeConfig {
+            proofs: false,
             p2p: Some(P2pConfig {
                 listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
                 announce: vec!["/dns4/node.example/tcp/443/wss".parse().unwrap()],
@@ -67,6 +81,7 @@ impl Pair {
             }),
             ..crate::waku::NodeConfig::default()
         };
+        shape(&mut config);
         let shelf = shelf::ShelfOptions {
             network: &hark_networks::waku::Waku,
             store: Arc::new(store),
@@ -163,7 +178,8 @@ async fn with_key(key: Keypair) -> Swarm<NodeBehaviour> {
     let bounds = PeerBounds {
         served: ServedTopics::default(),
         message_bytes: 1_000,
-        connections: 10,
+        configured: Vec::new(),
+        strangers: 10,
         per_address: 10,
         clients: Clients::default(),
     };

@@ -9,13 +9,13 @@ use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, State};
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use hark_codec::waku::store::Status;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::history::HistoryError;
 use super::metrics::{AnswerStatus, QuestionSource};
 use super::poll::PollTopic;
 use super::{PageWithPermit, WakuNode};
 use crate::listener::Listener;
+use crate::permits::Share;
 use crate::rate::RateSource;
 use crate::rest::{self, RestAnswer, RestClientAddress, RestGuard, WebAccess, guard};
 use crate::stop::StopSignal;
@@ -42,7 +42,7 @@ const OPENAPI: &str = include_str!("openapi.json");
 /// An answer, with the memory permit that it holds until it is sent.
 struct PermittedJson {
     json: Vec<u8>,
-    _room: OwnedSemaphorePermit,
+    _room: Share<RateSource>,
 }
 
 impl AsRef<[u8]> for PermittedJson {
@@ -108,10 +108,14 @@ async fn history(
             return RestAnswer::refused(words);
         }
     };
+    let source = RateSource::Address(client.into());
     if let Some(addr) = &parameters.peer_addr {
-        return store::from_peer(waku.ask_peer(addr, &parameters.request()).await);
+        return match waku.admit_peer_question(source) {
+            Ok(_permit) => store::from_peer(waku.ask_peer(addr, &parameters.request()).await),
+            Err(refusal) => store::refused(&refusal),
+        };
     }
-    let page = waku.page(RateSource::Address(client.into()), &parameters.request()).await;
+    let page = waku.page(source, &parameters.request()).await;
     let status = page.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
     waku.metrics.queries.of(QuestionSource::Client).of(status.into()).add(1);
     match page {

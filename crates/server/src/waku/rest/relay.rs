@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use hark_codec::waku::{Message, Shard};
-use hark_networks::waku::json::{OwnedMessage, put_message};
+use hark_networks::waku::json::{put_message, read_message};
 
 use crate::rest::RestAnswer;
 use crate::waku::metrics::MessageOrigin;
@@ -14,7 +14,7 @@ use crate::waku::{MessageRejection, WakuNode};
 /// Stores a message and relays it, under `topic`, or else under the topic of the shard to which its
 /// content topic belongs.
 pub(super) async fn publish(waku: &WakuNode, body: &[u8], topic: Option<String>) -> RestAnswer {
-    let mut published: OwnedMessage = match serde_json::from_slice(body) {
+    let mut published = match read_message(body) {
         Ok(published) => published,
         Err(error) => return RestAnswer::refused(format!("the body is no message: {error}")),
     };

@@ -113,9 +113,13 @@ fn flag(text: &str) -> Option<bool> {
 impl StoreParameters {
     /// Parses a query string. Empty parameters are ignored, and so are times that are not above 0.
     pub(super) fn parse(query: &str) -> Result<Self, String> {
-        let mut all = Self::default();
+        let (mut all, mut seen) = (Self::default(), Vec::new());
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            if seen.contains(&name) {
+                return Err(format!("{name} is given twice; separate several values by commas"));
+            }
+            seen.push(name);
             let value = value.replace('+', " ");
             let value = percent_decode_str(&value).decode_utf8();
             let value = value.map_err(|_| format!("{name} is not UTF-8"))?;
@@ -214,6 +218,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::turns::AnswerWaiter;
     use crate::waku::history::{PositionCache, page_of};
 
     const PUBSUB: &str = "/waku/2/rs/1/0";
@@ -242,7 +247,13 @@ mod tests {
     fn answered(store: &MemoryStore, query: &str) -> RestAnswer {
         match StoreParameters::parse(query) {
             Ok(parameters) => {
-                match page_of(store, &PositionCache::default(), &parameters.request(), u64::MAX) {
+                match page_of(
+                    store,
+                    &PositionCache::default(),
+                    &parameters.request(),
+                    u64::MAX,
+                    &AnswerWaiter::default(),
+                ) {
                     Ok(page) => RestAnswer::json(json(&page, parameters.include_data)),
                     Err(refusal) => refused(&refusal),
                 }
@@ -354,6 +365,9 @@ mod tests {
             ("cursor=0x12", "64 hex digits"),
             ("hashes=0x12", "64 hex digits"),
             ("contentTopics=%ff", "UTF-8"),
+            ("contentTopics=/a&contentTopics=/b", "contentTopics is given twice"),
+            ("hashes=&hashes=", "hashes is given twice"),
+            ("pageSize=1&ascending=true&pageSize=2", "pageSize is given twice"),
             (&format!("cursor={}", "07".repeat(32)), "cursor not found"),
         ] {
             let answer = answered(&store, query);

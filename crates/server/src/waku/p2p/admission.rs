@@ -1,0 +1,218 @@
+//! Which connections with peers there may be.
+//!
+//! Strangers share a number of places; an address has some of them, and fewer still for connections
+//! whose handshakes are not finished. Peers that the configuration names have places of their own: they
+//! can be dialled, and are accepted, however many strangers there are.
+
+use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::task::{Context, Poll};
+
+use libp2p::PeerId;
+use libp2p::core::transport::PortUse;
+use libp2p::core::{Endpoint, Multiaddr};
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::{
+    ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent,
+    THandlerOutEvent, ToSwarm, dummy,
+};
+
+use super::peers;
+use crate::Clients;
+use crate::address::ClientAddress;
+use crate::clients::AddressClass;
+use crate::permits::{Permit, Permits, Share, Shares};
+
+/// Connections of one peer at a time.
+const CONNECTIONS_PER_PEER_MAX: usize = 4;
+/// Incoming connections whose handshakes are not finished, at most.
+const HALF_OPEN_MAX: usize = 1_024;
+/// Those of one address. The more there are in all, the fewer an address may have.
+const HALF_OPEN_PER_ADDRESS_MAX: usize = 32;
+
+/// Decides which connections there may be; see the module.
+pub(super) struct PeerAdmission {
+    clients: Clients,
+    /// Peers that the configuration names, and the addresses at which it names them.
+    configured: HashSet<PeerId>,
+    configured_at: HashSet<ClientAddress>,
+    strangers_max: usize,
+    per_address_max: usize,
+    half_open: Shares<Option<ClientAddress>>,
+    addresses: Permits<ClientAddress>,
+    strangers: Permits<()>,
+    peers: Permits<PeerId>,
+    knocking: HashMap<ConnectionId, KnockPermits>,
+    open: HashMap<ConnectionId, PeerPermits>,
+}
+
+/// What a connection holds until its peer is known.
+#[derive(Default)]
+struct KnockPermits {
+    of_address: Option<Permit<ClientAddress>>,
+    /// The address, if it has as many connections as strangers may have.
+    full: Option<ClientAddress>,
+    _half_open: Option<Share<Option<ClientAddress>>>,
+}
+
+/// What a connection holds until it ends.
+struct PeerPermits {
+    _of_address: Option<Permit<ClientAddress>>,
+    _of_peer: Permit<PeerId>,
+    /// `None` if the configuration names the peer.
+    _stranger: Option<Permit<()>>,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+enum NotAdmitted {
+    #[error("{0} has as many connections as it may")]
+    Address(ClientAddress),
+    #[error("too many connections are being set up")]
+    HalfOpen,
+    #[error("there are as many connections as there may be")]
+    Full,
+    #[error("the peer has as many connections as it may")]
+    Peer,
+    #[error("{0} is not served")]
+    Denied(IpAddr),
+}
+
+impl PeerAdmission {
+    /// Admits `strangers_max` connections with strangers, of which an address may open
+    /// `per_address_max`.
+    pub(super) fn new(
+        clients: Clients,
+        configured: &[Multiaddr],
+        (strangers_max, per_address_max): (usize, usize),
+    ) -> Self {
+        Self {
+            clients,
+            configured: configured.iter().filter_map(peers::id).collect(),
+            configured_at: configured.iter().filter_map(ip).map(ClientAddress::from).collect(),
+            strangers_max,
+            per_address_max,
+            half_open: Shares::new(HALF_OPEN_MAX, HALF_OPEN_PER_ADDRESS_MAX),
+            addresses: Permits::default(),
+            strangers: Permits::default(),
+            peers: Permits::default(),
+            knocking: HashMap::new(),
+            open: HashMap::new(),
+        }
+    }
+
+    /// Decides about a connection that a peer has opened, before it has said who it is.
+    fn knock(&self, ip: IpAddr) -> Result<KnockPermits, NotAdmitted> {
+        let address = match self.clients.class(ip) {
+            AddressClass::Client => Some(ClientAddress::from(ip)),
+            // Many peers share its address, and libp2p does not pass on the header that would tell
+            // them apart. Their number in all is bounded.
+            AddressClass::Proxy => None,
+            AddressClass::Denied => return Err(NotAdmitted::Denied(ip)),
+        };
+        let half_open = if address.is_some() {
+            self.half_open.take(address, 1)
+        } else {
+            self.half_open.take_any(address, 1)
+        };
+        let half_open = half_open.ok_or(NotAdmitted::HalfOpen)?;
+        let of_address = address.and_then(|at| self.addresses.take(at, self.per_address_max));
+        let full = address.filter(|_| of_address.is_none());
+        match full {
+            Some(at) if !self.configured_at.contains(&at) => Err(NotAdmitted::Address(at)),
+            _ => Ok(KnockPermits { of_address, full, _half_open: Some(half_open) }),
+        }
+    }
+
+    /// Decides about a connection of a peer that is known by now.
+    fn enter(&mut self, connection: ConnectionId, peer: PeerId) -> Result<(), NotAdmitted> {
+        // This node's own connections have not knocked.
+        let knocked = self.knocking.remove(&connection).unwrap_or_default();
+        let of_peer = self.peers.take(peer, CONNECTIONS_PER_PEER_MAX).ok_or(NotAdmitted::Peer)?;
+        let stranger = if self.configured.contains(&peer) {
+            None
+        } else if let Some(address) = knocked.full {
+            return Err(NotAdmitted::Address(address));
+        } else {
+            Some(self.strangers.take((), self.strangers_max).ok_or(NotAdmitted::Full)?)
+        };
+        let permits =
+            PeerPermits { _of_address: knocked.of_address, _of_peer: of_peer, _stranger: stranger };
+        self.open.insert(connection, permits);
+        Ok(())
+    }
+}
+
+impl NetworkBehaviour for PeerAdmission {
+    type ConnectionHandler = dummy::ConnectionHandler;
+    type ToSwarm = Infallible;
+
+    fn handle_pending_inbound_connection(
+        &mut self,
+        connection: ConnectionId,
+        _: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<(), ConnectionDenied> {
+        let Some(ip) = ip(remote) else { return Ok(()) };
+        let knocked = self.knock(ip).map_err(ConnectionDenied::new)?;
+        self.knocking.insert(connection, knocked);
+        Ok(())
+    }
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        connection: ConnectionId,
+        peer: PeerId,
+        _: &Multiaddr,
+        _: &Multiaddr,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        self.enter(connection, peer).map_err(ConnectionDenied::new)?;
+        Ok(dummy::ConnectionHandler)
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        connection: ConnectionId,
+        peer: PeerId,
+        _: &Multiaddr,
+        _: Endpoint,
+        _: PortUse,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        self.enter(connection, peer).map_err(ConnectionDenied::new)?;
+        Ok(dummy::ConnectionHandler)
+    }
+
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        let ended = match event {
+            FromSwarm::ConnectionClosed(closed) => closed.connection_id,
+            FromSwarm::ListenFailure(failure) => failure.connection_id,
+            FromSwarm::DialFailure(failure) => failure.connection_id,
+            _ => return,
+        };
+        self.knocking.remove(&ended);
+        self.open.remove(&ended);
+    }
+
+    fn on_connection_handler_event(
+        &mut self,
+        _: PeerId,
+        _: ConnectionId,
+        event: THandlerOutEvent<Self>,
+    ) {
+        match event {}
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
+        Poll::Pending
+    }
+}
+
+/// The IP address that a multiaddress begins with.
+pub(super) fn ip(of: &Multiaddr) -> Option<IpAddr> {
+    match of.iter().next()? {
+        Protocol::Ip4(ip) => Some(ip.into()),
+        Protocol::Ip6(ip) => Some(ip.into()),
+        _ => None,
+    }
+}

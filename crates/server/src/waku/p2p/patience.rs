@@ -1,0 +1,92 @@
+//! Streams on which a peer takes nothing are ended, whether the peer reads its connection or not.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_util::{AsyncRead, AsyncWrite};
+use libp2p::core::StreamMuxer;
+use libp2p::core::muxing::{StreamMuxerBox, StreamMuxerEvent, SubstreamBox};
+use tokio::time::{Sleep, sleep};
+
+/// How long a peer may take no byte of what waits for it on a stream.
+const STALL_MAX: Duration = Duration::from_secs(10);
+
+/// A connection with such streams.
+pub(super) struct PatientMuxer(pub(super) StreamMuxerBox);
+
+/// A stream whose writes fail after waiting for [`STALL_MAX`]. Every byte that is taken restarts the
+/// time, so that a burst for a slow peer ends nothing.
+pub(super) struct PatientStream {
+    stream: SubstreamBox,
+    /// The timer, while a write waits.
+    over: Option<Pin<Box<Sleep>>>,
+}
+
+impl PatientStream {
+    fn new(stream: SubstreamBox) -> Self {
+        Self { stream, over: None }
+    }
+}
+
+impl StreamMuxer for PatientMuxer {
+    type Substream = PatientStream;
+    type Error = io::Error;
+
+    fn poll_inbound(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<PatientStream>> {
+        Pin::new(&mut self.0).poll_inbound(cx).map_ok(PatientStream::new)
+    }
+
+    fn poll_outbound(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<PatientStream>> {
+        Pin::new(&mut self.0).poll_outbound(cx).map_ok(PatientStream::new)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_close(cx)
+    }
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<StreamMuxerEvent>> {
+        Pin::new(&mut self.0).poll(cx)
+    }
+}
+
+impl AsyncRead for PatientStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for PatientStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if written.is_ready() {
+            self.over = None;
+            return written;
+        }
+        ready!(self.over.get_or_insert_with(|| Box::pin(sleep(STALL_MAX))).as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_close(cx)
+    }
+}

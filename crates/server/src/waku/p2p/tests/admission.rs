@@ -1,0 +1,76 @@
+//! Tests of which connections peers may have.
+
+use std::net::IpAddr;
+
+use libp2p::swarm::{ConnectionId, NetworkBehaviour as _};
+
+use super::*;
+use crate::waku::p2p::admission::PeerAdmission;
+
+/// Decides about connections, without a network.
+struct Gatekeeper {
+    admission: PeerAdmission,
+    connections: usize,
+}
+
+impl Gatekeeper {
+    /// Lets 40 strangers in, of which an address may open 20.
+    fn new(configured: &[Multiaddr]) -> Self {
+        let admission = PeerAdmission::new(Clients::default(), configured, (40, 20));
+        Self { admission, connections: 0 }
+    }
+
+    fn knock(&mut self, ip: [u8; 4]) -> Option<ConnectionId> {
+        self.connections += 1;
+        let id = ConnectionId::new_unchecked(self.connections);
+        let from = Multiaddr::from(IpAddr::from(ip));
+        self.admission.handle_pending_inbound_connection(id, &from, &from).ok().map(|()| id)
+    }
+
+    fn enter(&mut self, id: ConnectionId, peer: PeerId) -> bool {
+        let at = Multiaddr::empty();
+        self.admission.handle_established_inbound_connection(id, peer, &at, &at).is_ok()
+    }
+}
+
+#[test]
+fn silent_sockets_of_some_addresses_keep_nobody_out() {
+    let mut gate = Gatekeeper::new(&[]);
+    let mut silent = 0;
+    for address in 1..=3 {
+        silent += (0..300).filter(|_| gate.knock([192, 0, 2, address]).is_some()).count();
+    }
+    // 20 of each address, as no more may be open.
+    assert_eq!(silent, 60);
+    for address in 1..=20 {
+        let id = gate.knock([198, 51, 100, address]).unwrap();
+        assert!(gate.enter(id, PeerId::random()), "{address}");
+    }
+}
+
+#[test]
+fn peers_of_the_configuration_get_in_however_many_strangers_there_are() {
+    let configured = PeerId::random();
+    let at = format!("/ip4/192.0.2.1/tcp/60000/p2p/{configured}").parse().unwrap();
+    let mut gate = Gatekeeper::new(&[at]);
+    let mut enters = |ip, peer| gate.knock(ip).is_some_and(|id| gate.enter(id, peer));
+    for address in 1..=2 {
+        let strangers = (0..30).filter(|_| enters([192, 0, 2, address], PeerId::random())).count();
+        assert_eq!(strangers, 20);
+    }
+    assert!(!enters([192, 0, 2, 3], PeerId::random()), "there are 40");
+    // Its address is full as well.
+    assert!(enters([192, 0, 2, 1], configured));
+    assert!(!enters([192, 0, 2, 1], PeerId::random()));
+    assert!(enters([192, 0, 2, 3], configured));
+    // This node's own connections.
+    let mut dials = |peer| {
+        gate.connections += 1;
+        let (id, at) = (ConnectionId::new_unchecked(gate.connections), Multiaddr::empty());
+        let (role, port) = (libp2p::core::Endpoint::Dialer, libp2p::core::transport::PortUse::New);
+        gate.admission.handle_established_outbound_connection(id, peer, &at, role, port).is_ok()
+    };
+    assert!(dials(configured) && !dials(PeerId::random()));
+    // A peer has four connections.
+    assert!(dials(configured) && !dials(configured));
+}

@@ -1,0 +1,377 @@
+//! Tests of gossip with many relay nodes, with long frames, and with peers that do not read.
+
+use hark_codec::waku::protobuf::{put_bytes, put_number};
+use libp2p::swarm::SwarmEvent;
+
+use super::*;
+use crate::waku::metrics::MessageFate;
+use crate::waku::{NodeConfig, NodeSettings};
+
+const RELAY: &str = "/vac/waku/relay/2.0.0";
+const TOPIC: &str = "/waku/2/rs/1/0";
+
+/// A node that passes messages on, of any time, with room for many peers of one address.
+fn relaying(config: &mut NodeConfig) {
+    config.forward = true;
+    let settings = NodeSettings { window_ns: None, ..NodeSettings::default() };
+    config.settings = crate::waku::shared(settings);
+    if let Some(p2p) = &mut config.p2p {
+        p2p.connections_per_address_max = 100;
+    }
+}
+
+async fn pair(name: &str) -> Pair {
+    Pair::shaped(name, Clients::default(), relaying).await
+}
+
+impl Pair {
+    fn stored(&self) -> u64 {
+        self.waku.metrics.messages.of(MessageOrigin::Relay).of(MessageFate::Stored).get()
+    }
+
+    fn lost(&self, what: GossipLoss) -> u64 {
+        self.waku.metrics.gossip_losses.of(what).get()
+    }
+
+    /// Waits until so many messages are stored.
+    async fn stores(&self, count: u64) {
+        until("all are stored", || self.stored() >= count).await;
+        assert_eq!(self.stored(), count);
+    }
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let holding = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(5), holding)
+        .await
+        .unwrap_or_else(|_| panic!("{what}"));
+}
+
+/// A message of some 1.4 kB that no other one equals.
+fn message(of: usize, number: usize, payload_bytes: usize) -> Vec<u8> {
+    let mut payload = vec![7; payload_bytes];
+    payload[..16].copy_from_slice(&[of.to_le_bytes(), number.to_le_bytes()].concat());
+    let message = Message {
+        payload: &payload,
+        content_topic: "/a/1/b/proto",
+        timestamp: Some(1_700_000_000_000_000_000),
+        ..Message::default()
+    };
+    let mut bytes = Vec::new();
+    message.write(&mut bytes);
+    bytes
+}
+
+#[derive(NetworkBehaviour)]
+struct RelayNode {
+    gossip: gossipsub::Behaviour,
+    ping: ping::Behaviour,
+}
+
+/// A relay node of another program, connected to the node and subscribed as all relay nodes are.
+struct RelayPeer {
+    publish: mpsc::Sender<Vec<u8>>,
+    seen: watch::Receiver<(bool, usize)>,
+}
+
+impl RelayPeer {
+    async fn start(pair: &Pair) -> Self {
+        let config = gossipsub::ConfigBuilder::default()
+            .protocol_id(RELAY, gossipsub::Version::V1_1)
+            .validation_mode(gossipsub::ValidationMode::Anonymous)
+            .message_id_fn(|message| {
+                <sha2::Sha256 as sha2::Digest>::digest(&message.data).to_vec().into()
+            })
+            .max_transmit_size(300 << 10)
+            .max_control_message_size(300 << 10)
+            .build()
+            .unwrap();
+        let author = gossipsub::MessageAuthenticity::Anonymous;
+        let mut gossip: gossipsub::Behaviour = gossipsub::Behaviour::new(author, config).unwrap();
+        gossip.subscribe(&IdentTopic::new(TOPIC)).unwrap();
+        let mut swarm = raw(|| RelayNode { gossip, ping: ping::Behaviour::default() });
+        swarm.dial(pair.addr.clone()).unwrap();
+        let (publish, mut published) = mpsc::channel::<Vec<u8>>(1);
+        let (seeing, mut seen) = watch::channel((false, 0));
+        tokio::spawn(async move {
+            loop {
+                let event = tokio::select! {
+                    message = published.recv() => {
+                        let Some(message) = message else { return };
+                        let gossip = &mut swarm.behaviour_mut().gossip;
+                        gossip.publish(IdentTopic::new(TOPIC), message).unwrap();
+                        continue;
+                    }
+                    event = swarm.select_next_some() => event,
+                };
+                match event {
+                    SwarmEvent::Behaviour(RelayNodeEvent::Gossip(
+                        gossipsub::Event::Subscribed { .. },
+                    )) => drop(seeing.send_modify(|seen| seen.0 = true)),
+                    SwarmEvent::Behaviour(RelayNodeEvent::Gossip(gossipsub::Event::Message {
+                        ..
+                    })) => seeing.send_modify(|seen| seen.1 += 1),
+                    SwarmEvent::ConnectionClosed { .. } => {
+                        seeing.send_modify(|seen| seen.0 = false)
+                    }
+                    _ => {}
+                }
+            }
+        });
+        seen.wait_for(|seen| seen.0).await.unwrap();
+        Self { publish, seen }
+    }
+
+    fn is_connected(&self) -> bool {
+        self.seen.borrow().0
+    }
+
+    fn received(&self) -> usize {
+        self.seen.borrow().1
+    }
+}
+
+fn raw<B: NetworkBehaviour>(behaviour: impl FnOnce() -> B) -> Swarm<B> {
+    SwarmBuilder::with_existing_identity(Keypair::generate_secp256k1())
+        .with_tokio()
+        .with_tcp(tcp::Config::default().nodelay(true), noise::Config::new, yamux::Config::default)
+        .unwrap()
+        .with_behaviour(|_| behaviour())
+        .unwrap()
+        .with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_MAX))
+        .build()
+}
+
+/// A peer that writes its frames of gossip itself.
+struct RawPeer {
+    control: Control,
+    /// Streams that the node has opened.
+    streams: libp2p_stream::IncomingStreams,
+    closed: oneshot::Receiver<()>,
+}
+
+impl RawPeer {
+    async fn start(pair: &Pair) -> Self {
+        let mut swarm = raw(libp2p_stream::Behaviour::new);
+        let mut control = swarm.behaviour().new_control();
+        let streams = control.accept(StreamProtocol::new(RELAY)).unwrap();
+        swarm.dial(pair.addr.clone()).unwrap();
+        let (open, opened) = oneshot::channel();
+        let (close, closed) = oneshot::channel();
+        tokio::spawn(async move {
+            let (mut open, mut close) = (Some(open), Some(close));
+            loop {
+                match swarm.select_next_some().await {
+                    SwarmEvent::ConnectionEstablished { .. } => {
+                        open.take().map(|open| open.send(()));
+                    }
+                    SwarmEvent::ConnectionClosed { .. } => {
+                        close.take().map(|close| close.send(()));
+                    }
+                    _ => {}
+                }
+            }
+        });
+        opened.await.unwrap();
+        Self { control, streams, closed }
+    }
+
+    async fn stream(&self, pair: &Pair) -> Stream {
+        let protocol = StreamProtocol::new(RELAY);
+        self.control.clone().open_stream(pair.peer, protocol).await.unwrap()
+    }
+}
+
+/// A field whose bytes `write` writes.
+fn field(out: &mut Vec<u8>, number: u32, write: impl FnOnce(&mut Vec<u8>)) {
+    let mut inner = Vec::new();
+    write(&mut inner);
+    put_bytes(out, number, &inner);
+}
+
+fn subscription(out: &mut Vec<u8>, topic: &str) {
+    field(out, 1, |of| {
+        put_number(of, 1, 1);
+        put_bytes(of, 2, topic.as_bytes());
+    });
+}
+
+fn published(out: &mut Vec<u8>, data: &[u8]) {
+    field(out, 2, |of| {
+        put_bytes(of, 2, data);
+        put_bytes(of, 4, TOPIC.as_bytes());
+    });
+}
+
+/// Says which messages the peer has.
+fn ihave(out: &mut Vec<u8>, ids: usize) {
+    field(out, 3, |control| {
+        field(control, 1, |ihave| {
+            put_bytes(ihave, 1, TOPIC.as_bytes());
+            for id in 0..ids {
+                let mut bytes = [9; 32];
+                bytes[..8].copy_from_slice(&id.to_le_bytes());
+                put_bytes(ihave, 2, &bytes);
+            }
+        });
+    });
+}
+
+/// Asks to be in the mesh.
+fn graft(out: &mut Vec<u8>) {
+    field(out, 3, |control| {
+        field(control, 3, |graft| {
+            put_bytes(graft, 1, TOPIC.as_bytes());
+        })
+    });
+}
+
+/// Thirty nodes, of which most are outside the mesh: they ask for the messages of each second at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thirty_relay_nodes_publish_and_none_is_thrown_out() {
+    const NODES: usize = 30;
+    const EACH: usize = 100;
+    let pair = pair("thirty").await;
+    let mut nodes = Vec::new();
+    for _ in 0..NODES {
+        nodes.push(RelayPeer::start(&pair).await);
+    }
+    // A stranger's burst makes no difference to them.
+    let stranger = RelayPeer::start(&pair).await;
+    let mut pace = tokio::time::interval(Duration::from_micros(1_000_000 / 231));
+    for number in 0..EACH {
+        for (of, node) in nodes.iter().enumerate() {
+            pace.tick().await;
+            node.publish.send(message(of, number, 1_400)).await.unwrap();
+        }
+        if number == EACH / 2 {
+            for number in 0..40 {
+                stranger.publish.send(message(NODES, number, 1_000)).await.unwrap();
+            }
+        }
+    }
+    let all = NODES * EACH + 40;
+    pair.stores(all as u64).await;
+    assert!(nodes.iter().all(RelayPeer::is_connected) && stranger.is_connected());
+    // Each gets what others have published: pushed, or asked for.
+    assert!(nodes.iter().all(|node| node.received() > 0));
+    let lost = [GossipLoss::Message, GossipLoss::Unforwarded, GossipLoss::Broken];
+    assert_eq!(lost.map(|what| pair.lost(what)), [0; 3]);
+    pair.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_lists_of_ids_and_frames_of_many_messages_are_taken() {
+    let pair = pair("long-frames").await;
+    let peer = RawPeer::start(&pair).await;
+    let mut stream = peer.stream(&pair).await;
+    let mut hello = Vec::new();
+    subscription(&mut hello, TOPIC);
+    frame::write(&mut stream, &hello).await.unwrap();
+    for round in 0..10 {
+        let mut long = Vec::new();
+        ihave(&mut long, 5_000);
+        assert!(long.len() > 170_000);
+        frame::write(&mut stream, &long).await.unwrap();
+        // More messages than 500 in one frame.
+        let mut many = Vec::new();
+        for number in 0..600 {
+            published(&mut many, &message(round, number, 100));
+        }
+        frame::write(&mut stream, &many).await.unwrap();
+    }
+    pair.stores(6_000).await;
+    // A burst of single messages.
+    for number in 0..2_000 {
+        let mut one = Vec::new();
+        published(&mut one, &message(100, number, 1_400));
+        frame::write(&mut stream, &one).await.unwrap();
+    }
+    pair.stores(8_000).await;
+    assert_eq!(pair.lost(GossipLoss::Broken), 0);
+    pair.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_whose_gossip_has_ended_is_closed_and_counted() {
+    let pair = pair("ended").await;
+    let peer = RawPeer::start(&pair).await;
+    for _ in 0..5 {
+        // The last one may find the connection closed already.
+        let protocol = StreamProtocol::new(RELAY);
+        let Ok(mut stream) = peer.control.clone().open_stream(pair.peer, protocol).await else {
+            break;
+        };
+        // No frame of gossip.
+        let _ = stream.write_all(&[2, 0xff, 0xff]).await;
+        let _ = stream.flush().await;
+        let _ = frame::read(&mut stream, 1).await;
+    }
+    tokio::time::timeout(Duration::from_mins(1), peer.closed).await.unwrap().unwrap();
+    until("it is counted", || pair.lost(GossipLoss::Broken) == 1).await;
+    pair.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_who_takes_nothing_is_disconnected_and_those_who_read_get_all() {
+    const MESSAGES: usize = 200;
+    let pair = pair("stalled").await;
+    let mut deaf = RawPeer::start(&pair).await;
+    let mut stream = deaf.stream(&pair).await;
+    let mut hello = Vec::new();
+    subscription(&mut hello, TOPIC);
+    graft(&mut hello);
+    frame::write(&mut stream, &hello).await.unwrap();
+    // None of the node's streams is read.
+    tokio::spawn(async move {
+        let mut unread = Vec::new();
+        while let Some((_, stream)) = deaf.streams.next().await {
+            unread.push(stream);
+        }
+    });
+    let (reader, writer) = (RelayPeer::start(&pair).await, RelayPeer::start(&pair).await);
+    for number in 0..MESSAGES {
+        writer.publish.send(message(0, number, 140_000)).await.unwrap();
+        until("it reads", || reader.received() > number).await;
+    }
+    tokio::time::timeout(Duration::from_mins(5), deaf.closed).await.unwrap().unwrap();
+    until("it is counted", || pair.lost(GossipLoss::Broken) == 1).await;
+    assert!(reader.is_connected() && writer.is_connected());
+    pair.stores(MESSAGES as u64).await;
+    pair.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_shards_of_a_peer_that_names_hundreds_in_one_frame_are_known() {
+    let pair = Pair::shaped("shards", Clients::default(), |config| {
+        relaying(config);
+        config.shards = (0..128).collect();
+    })
+    .await;
+    let peer = RawPeer::start(&pair).await;
+    // It notes those of a peer that names many others first, all in one frame.
+    let mut stream = peer.stream(&pair).await;
+    let mut hello = Vec::new();
+    for at in 0..500 {
+        subscription(&mut hello, &format!("/waku/2/rs/2/{at}"));
+    }
+    for at in 0..128 {
+        subscription(&mut hello, &format!("/waku/2/rs/1/{at}"));
+    }
+    frame::write(&mut stream, &hello).await.unwrap();
+    let known = async {
+        loop {
+            let peers = pair.waku.peers().await.unwrap();
+            if peers.iter().any(|peer| peer.shards.len() == 128) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), known).await.unwrap();
+    pair.end().await;
+}

@@ -1,0 +1,119 @@
+//! Tests of questions that wait, of peers that have gone, and of the shares of an address.
+
+use super::*;
+use crate::turns::StoreLocation;
+use crate::waku::NodeConfig;
+
+/// A node with a database over one connection, so that one question runs at a time.
+fn in_turn(config: &mut NodeConfig) {
+    config.store_at = StoreLocation::Elsewhere(1);
+}
+
+impl Pair {
+    /// Sends a request, with these bytes behind it.
+    async fn wait_for_turn(&self, behind: &[u8]) -> Stream {
+        let mut stream = self.stream(STORE).await;
+        stream.write_all(&framed(&good())).await.unwrap();
+        stream.write_all(behind).await.unwrap();
+        stream.flush().await.unwrap();
+        stream
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn questions_of_the_gone_leave_the_line() {
+    let pair = Pair::shaped("gone", Clients::default(), in_turn).await;
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let waku = Arc::clone(&pair.waku);
+    let (begin, begun) = oneshot::channel();
+    let long = tokio::spawn(async move {
+        let question = move || {
+            let _ = begin.send(());
+            wait.recv()
+        };
+        waku.turns.run(question).await
+    });
+    begun.await.unwrap();
+    let gone = async |count: u64| {
+        while pair.waku.metrics.gone.get() < count {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    // A stream with bytes that nobody has asked for.
+    let _more = pair.wait_for_turn(&[0; 70_000]).await;
+    gone(1).await;
+    // One that has sent all of its request still waits.
+    let mut half = pair.wait_for_turn(&[]).await;
+    half.close().await.unwrap();
+    // A connection that ends.
+    let mut swarm = stranger().await;
+    let mut control = swarm.behaviour().streams.new_control();
+    swarm.dial(pair.addr.clone()).unwrap();
+    let peer = pair.peer;
+    let client = tokio::spawn(async move {
+        loop {
+            swarm.select_next_some().await;
+        }
+    });
+    let mut stream = loop {
+        if let Ok(stream) = control.open_stream(peer, StreamProtocol::new(STORE)).await {
+            break stream;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    stream.write_all(&framed(&good())).await.unwrap();
+    stream.close().await.unwrap();
+    while pair.waku.turns.waiting() < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    client.abort();
+    gone(2).await;
+    go.send(()).unwrap();
+    long.await.unwrap();
+    let answer = frame::read(&mut half, 1 << 20).await.unwrap().unwrap();
+    assert_eq!(StoreResponse::parse(&answer).unwrap().status_code, Some(200));
+    pair.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_requests_of_one_address_leave_others_theirs() {
+    let pair = Pair::start("long").await;
+    let mut held = Vec::new();
+    let mut peers = vec![pair.control.clone()];
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let (entered, mut swarm) = pair.enters().await;
+        assert!(entered);
+        peers.push(swarm.behaviour().streams.new_control());
+        clients.push(tokio::spawn(async move {
+            loop {
+                swarm.select_next_some().await;
+            }
+        }));
+    }
+    // Half of a request of 100,000 bytes.
+    let mut refused = 0;
+    for control in &mut peers {
+        for _ in 0..15 {
+            let protocol = StreamProtocol::new(STORE);
+            let mut stream = control.open_stream(pair.peer, protocol).await.unwrap();
+            stream.write_all(&[0xa0, 0x8d, 6, 1]).await.unwrap();
+            stream.flush().await.unwrap();
+            let early =
+                tokio::time::timeout(Duration::from_millis(200), frame::read(&mut stream, 1 << 20));
+            match early.await {
+                Ok(answer) => {
+                    let answer = answer.unwrap().unwrap();
+                    assert_eq!(StoreResponse::parse(&answer).unwrap().status_code, Some(400));
+                    refused += 1;
+                }
+                Err(_) => held.push(stream),
+            }
+        }
+    }
+    assert_eq!((held.len(), refused), (32, 13));
+    for client in clients {
+        client.abort();
+    }
+    pair.end().await;
+}
