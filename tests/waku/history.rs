@@ -248,7 +248,8 @@ fn a_page_backwards_through_one_nanosecond_reads_some_hundreds_of_its_messages()
             let message = json!({
                 "payload": payload, "contentTopic": CONTENT[0], "timestamp": START,
             });
-            lines += &format!("{}\n", json!({ "message": message, "pubsubTopic": PUBSUB[0] }));
+            lines.push_str(&json!({ "message": message, "pubsubTopic": PUBSUB[0] }).to_string());
+            lines.push('\n');
         }
         import(&world.node.data, &lines);
         hashes.sort();

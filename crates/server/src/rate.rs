@@ -281,7 +281,7 @@ impl RateLimiter {
     }
 
     /// Checks that there is a token, and takes none.
-    fn look(&self, meter: RateSubject) -> Result<(), RateExceeded> {
+    pub(crate) fn look(&self, meter: RateSubject) -> Result<(), RateExceeded> {
         let Some(rate) = self.rate(meter) else { return Ok(()) };
         match self.buckets.wait(meter, rate) {
             Duration::ZERO => Ok(()),

@@ -21,8 +21,8 @@ fn put(number: u8) -> Write {
     Write::Put(encode(&head, &[(b't', b"a".to_vec())]))
 }
 
-fn open(url: &str, options: PostgresOptions) -> PostgresStore {
-    PostgresStore::open(url, "nostr", Box::new(NostrRules), &options).expect("opens")
+fn open(url: &str, options: &PostgresOptions) -> PostgresStore {
+    PostgresStore::open(url, "nostr", Box::new(NostrRules), options).expect("opens")
 }
 
 /// Asks all that doors and pages ask of a store. Returns the number of records.
@@ -46,7 +46,7 @@ fn a_store_is_opened_asked_and_dropped_on_any_thread_of_any_runtime() {
     let url = &database.url;
     let all = |number: u8| {
         let options = PostgresOptions { read_url: Some(url.clone()), ..PostgresOptions::default() };
-        let store = open(url, options);
+        let store = open(url, &options);
         store.on_news(Box::new(|| {}));
         store.commit(&[put(number)]).expect("commits");
         assert_eq!(ask(&store), u64::from(number));
@@ -61,7 +61,7 @@ fn a_store_is_opened_asked_and_dropped_on_any_thread_of_any_runtime() {
     // As a door's page of figures: on a thread that may block.
     let url = url.clone();
     let asked =
-        two.spawn_blocking(move || may_block(|| ask(&open(&url, PostgresOptions::default()))));
+        two.spawn_blocking(move || may_block(|| ask(&open(&url, &PostgresOptions::default()))));
     assert_eq!(two.block_on(asked).expect("no panic"), 3);
     assert_eq!(database.sql("SELECT count(*) FROM hark_nostr.record"), "3");
 }
@@ -71,7 +71,7 @@ fn a_panic_in_a_question_costs_no_connection() {
     let database = Cluster::shared().database("panics");
     let options =
         PostgresOptions { pool_max: 2, listed_labels: b"t", ..PostgresOptions::default() };
-    let store = open(&database.url, options);
+    let store = open(&database.url, &options);
     store.commit(&[put(1)]).expect("commits");
     for _ in 0..8 {
         let asked = || store.label_values(b't', &mut |_, _| panic!("a bug of the caller's"));

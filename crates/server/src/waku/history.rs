@@ -402,14 +402,14 @@ impl<'a> HistoryQuery<'a> {
             let below = before.filter(|before| before.time == time).map(|before| before.id);
             let rest = wanted - records.len();
             records.extend(self.nanosecond(store, time, below, rest)?);
-            match time.checked_sub(1).filter(|to| *to >= query.from && records.len() < wanted) {
-                Some(to) => query.to = to,
-                None => {
-                    let more = records.len() > self.limit;
-                    records.truncate(self.limit);
-                    return Ok((records, more));
-                }
-            }
+            let earlier =
+                time.checked_sub(1).filter(|to| *to >= query.from && records.len() < wanted);
+            let Some(to) = earlier else {
+                let more = records.len() > self.limit;
+                records.truncate(self.limit);
+                return Ok((records, more));
+            };
+            query.to = to;
         }
     }
 

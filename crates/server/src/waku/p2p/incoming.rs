@@ -75,13 +75,12 @@ impl IncomingStreams {
     }
 
     fn dispatcher(&self, peer: PeerId, remote: &Multiaddr) -> StreamDispatcher {
-        let source = match ip(remote).filter(|ip| !self.clients.is_proxy(*ip)) {
-            Some(ip) => RateSource::Address(ip.into()),
-            None => {
-                let mut hash = std::hash::DefaultHasher::new();
-                peer.hash(&mut hash);
-                RateSource::Connection(hash.finish())
-            }
+        let source = if let Some(ip) = ip(remote).filter(|ip| !self.clients.is_proxy(*ip)) {
+            RateSource::Address(ip.into())
+        } else {
+            let mut hash = std::hash::DefaultHasher::new();
+            peer.hash(&mut hash);
+            RateSource::Connection(hash.finish())
         };
         let alive = watch::Sender::new(());
         let peer = StreamPeer { id: peer, source, connection: alive.subscribe() };

@@ -249,7 +249,7 @@ impl NetworkTask {
             per_address: config.connections_per_address_max,
             clients,
         };
-        let mut swarm = swarm(key, bounds).await?;
+        let mut swarm = swarm(key, bounds)?;
         for topic in &topics {
             let joined = swarm.behaviour_mut().gossip.subscribe(topic);
             joined.map_err(|error| NetworkError::Start(error.to_string()))?;
@@ -527,7 +527,7 @@ struct PeerBounds {
     clients: Clients,
 }
 
-async fn swarm(key: Keypair, bounds: PeerBounds) -> Result<Swarm<NodeBehaviour>, NetworkError> {
+fn swarm(key: Keypair, bounds: PeerBounds) -> Result<Swarm<NodeBehaviour>, NetworkError> {
     let failed = |error: &dyn std::fmt::Display| NetworkError::Start(error.to_string());
     let swarm = SwarmBuilder::with_existing_identity(key)
         .with_tokio()

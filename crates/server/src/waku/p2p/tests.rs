@@ -98,7 +98,7 @@ impl Pair {
         let phase = watch::Sender::new(Phase::Open);
         let stop = StopSignal(phase.subscribe());
         let node = tokio::spawn(async move { door.run(stop).await });
-        let mut swarm = stranger().await;
+        let mut swarm = stranger();
         let control = swarm.behaviour().streams.new_control();
         let peer = peers::id(&addr).unwrap();
         swarm.dial(addr.clone()).unwrap();
@@ -148,7 +148,7 @@ impl Pair {
 
     /// Whether the node accepts one more peer. The peer stays connected until its swarm is dropped.
     async fn enters(&self) -> (bool, Swarm<NodeBehaviour>) {
-        let mut swarm = stranger().await;
+        let mut swarm = stranger();
         swarm.dial(self.addr.clone()).unwrap();
         let asked = tokio::time::timeout(Duration::from_secs(30), async {
             loop {
@@ -170,11 +170,11 @@ impl Pair {
 }
 
 /// A peer with a key of its own.
-async fn stranger() -> Swarm<NodeBehaviour> {
-    with_key(Keypair::generate_secp256k1()).await
+fn stranger() -> Swarm<NodeBehaviour> {
+    with_key(Keypair::generate_secp256k1())
 }
 
-async fn with_key(key: Keypair) -> Swarm<NodeBehaviour> {
+fn with_key(key: Keypair) -> Swarm<NodeBehaviour> {
     let bounds = PeerBounds {
         served: ServedTopics::default(),
         message_bytes: 1_000,
@@ -183,7 +183,7 @@ async fn with_key(key: Keypair) -> Swarm<NodeBehaviour> {
         per_address: 10,
         clients: Clients::default(),
     };
-    Box::pin(swarm(key, bounds)).await.unwrap()
+    swarm(key, bounds).unwrap()
 }
 
 /// The bytes of a request on a stream.
@@ -311,7 +311,7 @@ async fn addresses_to_announce_are_sent_to_peers() {
     let pair = Pair::start("announce").await;
     let announced = format!("/dns4/node.example/tcp/443/wss/p2p/{}", pair.peer);
     assert_eq!(pair.waku.addresses(), [pair.addr.to_string(), announced.clone()]);
-    let mut swarm = stranger().await;
+    let mut swarm = stranger();
     swarm.dial(pair.addr.clone()).unwrap();
     let identified = async {
         loop {
@@ -338,7 +338,7 @@ struct Comparing {
 
 impl Comparing {
     async fn start(pair: &Pair, key: Keypair) -> Self {
-        let mut swarm = with_key(key).await;
+        let mut swarm = with_key(key);
         let (control, sent) =
             (swarm.behaviour().streams.new_control(), Arc::new(Semaphore::new(0)));
         let counted = Arc::clone(&sent);

@@ -252,6 +252,6 @@ impl PeersState {
                 return end;
             }
         };
-        PeerSession::serve(self, connection, address, stop).await
+        Box::pin(PeerSession::serve(self, connection, address, stop)).await
     }
 }

@@ -111,12 +111,12 @@ impl RelayPeer {
                 match event {
                     SwarmEvent::Behaviour(RelayNodeEvent::Gossip(
                         gossipsub::Event::Subscribed { .. },
-                    )) => drop(seeing.send_modify(|seen| seen.0 = true)),
+                    )) => seeing.send_modify(|seen| seen.0 = true),
                     SwarmEvent::Behaviour(RelayNodeEvent::Gossip(gossipsub::Event::Message {
                         ..
                     })) => seeing.send_modify(|seen| seen.1 += 1),
                     SwarmEvent::ConnectionClosed { .. } => {
-                        seeing.send_modify(|seen| seen.0 = false)
+                        seeing.send_modify(|seen| seen.0 = false);
                     }
                     _ => {}
                 }
@@ -226,7 +226,7 @@ fn graft(out: &mut Vec<u8>) {
     field(out, 3, |control| {
         field(control, 3, |graft| {
             put_bytes(graft, 1, TOPIC.as_bytes());
-        })
+        });
     });
 }
 

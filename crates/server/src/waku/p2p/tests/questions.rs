@@ -40,13 +40,13 @@ async fn questions_of_the_gone_leave_the_line() {
         }
     };
     // A stream with bytes that nobody has asked for.
-    let _more = pair.wait_for_turn(&[0; 70_000]).await;
+    let _more = pair.wait_for_turn(&vec![0; 70_000]).await;
     gone(1).await;
     // One that has sent all of its request still waits.
     let mut half = pair.wait_for_turn(&[]).await;
     half.close().await.unwrap();
     // A connection that ends.
-    let mut swarm = stranger().await;
+    let mut swarm = stranger();
     let mut control = swarm.behaviour().streams.new_control();
     swarm.dial(pair.addr.clone()).unwrap();
     let peer = pair.peer;
