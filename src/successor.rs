@@ -42,9 +42,10 @@ pub(crate) async fn start_on_signal(mut signal: Signal) {
 }
 
 /// The program that starts another in the background, prints its process id, and ends. Its input is this process's
-/// output, which the program gets as its own. The program holds the shell's output, too, to its end.
+/// output, which the program gets as its own; a shell gives what it starts in the background another input, so the
+/// output is kept under another number first. The program holds the shell's own output to its end, as file 3.
 const SHELL: &str = "/bin/sh";
-const IN_BACKGROUND: &str = "\"$@\" >&0 </dev/null 3>&1 & echo $!";
+const IN_BACKGROUND: &str = "exec 4>&0; \"$@\" 3>&1 >&4 4>&- </dev/null & echo $!";
 
 /// Starts the program with the flags of this process. Returns what ends with it.
 fn start() -> std::io::Result<BufReader<ChildStdout>> {

@@ -115,6 +115,9 @@ fn answer(mut client: TcpStream, reason: &str) -> std::io::Result<()> {
         }
         request.extend_from_slice(&part[..read]);
     }
+    // The reason names hosts and users, which are nobody's business but this machine's.
+    let is_near = client.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
+    let reason = if is_near { reason } else { "its log says why" };
     let body = format!("the server waits for its database: {}\n", reason.replace('\n', " "));
     let length = body.len();
     write!(

@@ -722,6 +722,16 @@ fn authors(value: &TypedValue) -> Result<Vec<Key>, String> {
     list.iter().map(key).collect()
 }
 
+/// An age as it may be typed, in the largest unit that it is a multiple of.
+fn shown_age(seconds: u64) -> String {
+    let units = [("y", 365 * 86_400), ("w", 7 * 86_400), ("d", 86_400), ("h", 3_600), ("m", 60)];
+    let fits = units.iter().find(|(_, unit_s)| seconds > 0 && seconds.is_multiple_of(*unit_s));
+    fits.map_or_else(
+        || format!("{seconds}s"),
+        |(unit, unit_s)| format!("{}{unit}", seconds / unit_s),
+    )
+}
+
 fn show_rule(rule: &RetentionRule) -> String {
     let mut parts = Vec::new();
     if let Some(kinds) = &rule.kinds {
@@ -735,6 +745,6 @@ fn show_rule(rule: &RetentionRule) -> String {
             authors.iter().map(|key| format!("\"{}\"", keys::shown(key))).collect();
         parts.push(format!("authors = [{}]", keys.join(", ")));
     }
-    parts.push(format!("older_than = \"{}s\"", rule.older_than_s));
+    parts.push(format!("older_than = \"{}\"", shown_age(rule.older_than_s)));
     format!("{{ {} }}", parts.join(", "))
 }

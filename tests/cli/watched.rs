@@ -1,6 +1,6 @@
 //! What a server reports to its operator (the log) and to systemd.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
@@ -100,8 +100,13 @@ fn a_process_that_has_taken_over_becomes_the_service() {
     // The same signal starts none while that one runs.
     old.signal("USR2");
     assert!(old.try_wait().unwrap().is_none());
+    old.wait_for_log("the process that was started to take over still runs");
+    assert!(!old.log().contains("has ended"), "{}", old.log());
     drop(client);
     assert_eq!(old.wait().unwrap().code(), Some(0));
+    // The new process has the output of the old one.
+    let printed = BufReader::new(old.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(printed.take(2).filter(|line| line.starts_with("listening on ")).count(), 2);
     assert_eq!(place.hark(&["stats", "--json"]).json()["server_running"], true);
     let ended = std::process::Command::new("kill").args(["-TERM", &new]).status().unwrap();
     assert!(ended.success() && notifications.next().starts_with("STOPPING=1\n"));

@@ -170,26 +170,21 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
     let turning_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
     let files_max = files_for_connections();
     let (mut few_files, mut not_accepted) = (RareLine::default(), RareLine::default());
-    let enter = |stream: &TcpStream, peer: IpAddr, few_files: &mut RareLine| {
-        if stream.as_raw_fd() as u64 >= files_max {
-            few_files.due(|refused| {
-                tracing::warn!(
-                    refused,
-                    "connections are refused, as the process has few files left to open, which the archive needs; \
-                     allow it more files (ulimit -Hn, LimitNOFILE), or lower limits.connections_max"
-                );
-            });
-            return Err(ConnectionRefusal::Full);
-        }
-        enter(peer)
-    };
     loop {
         let accepted = tokio::select! {
             () = stop.accepting() => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => match enter(&stream, peer.ip(), &mut few_files) {
+            // A refused client that is told why holds a file until it has read that.
+            Ok((stream, _)) if stream.as_raw_fd() as u64 >= files_max => few_files.due(|refused| {
+                tracing::warn!(
+                    refused,
+                    "connections are refused, as the process has few files left to open, which the archive needs; \
+                     allow it more files (ulimit -Hn, LimitNOFILE), or lower limits.connections_max"
+                );
+            }),
+            Ok((stream, peer)) => match enter(peer.ip()) {
                 Ok(entered) => {
                     tokio::spawn(serve(stream, peer.ip(), (entered, alive.clone())));
                 }

@@ -44,7 +44,7 @@ const ANSWERED_AT_ONCE: usize = 16;
 /// Bytes of a message around its event: `["EVENT",` and `]`.
 const FRAME_BYTES: usize = 10;
 /// The most bytes of a request to vanish of one who may not publish and has nothing here.
-const UNWELCOME_BYTES_MAX: usize = 8 << 10;
+const UNWELCOME_BYTES_MAX: usize = 1 << 10;
 /// Parsed keys that a verifier caches.
 const KEYS_CACHED: usize = 4096;
 
