@@ -81,6 +81,10 @@ impl Making {
 
 /// Moves the content of `from` into `data`, and removes `from`.
 fn move_all(from: &Path, data: &Path) -> std::io::Result<()> {
+    // A link of a service's user may lead to any directory of this machine.
+    if !from.symlink_metadata()?.is_dir() {
+        return Err(std::io::Error::other("it is no directory, but a link or a file"));
+    }
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         std::fs::rename(entry.path(), data.join(entry.file_name()))?;

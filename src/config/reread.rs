@@ -125,7 +125,9 @@ impl Config {
                     "{path} had entries and has none now; after a restart it counts as it is"
                 ));
             }
-            is_cut_off(old, text).then(|| format!("{path} ends in the middle of a line"))
+            is_cut_off(old, text).then(|| {
+                format!("{path} ends in the middle of a line, so its end may be missing; end it with a line break")
+            })
         })
     }
 }
@@ -139,12 +141,15 @@ fn is_short(old: &str, text: &str) -> bool {
     !text.ends_with('\n') || old.starts_with(text) || text.lines().count() * 2 < old.lines().count()
 }
 
-/// Whether a text is the beginning of what it was, up to the middle of a line.
+/// Whether a text ends in the middle of a line: it is the beginning of what it was, or the last line of that had a
+/// line break and its own has none.
 fn is_cut_off(old: &str, text: &str) -> bool {
+    if text.is_empty() || text.ends_with('\n') || old.trim_end() == text {
+        return false;
+    }
     let rest = old.strip_prefix(text);
-    !text.is_empty()
-        && !text.ends_with('\n')
-        && rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['\n', '\r']))
+    old.ends_with('\n')
+        || rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['\n', '\r']))
 }
 
 #[cfg(test)]
@@ -173,7 +178,7 @@ mod tests {
             ("# members\naa # alice\nbb\ncc", true, false),
             ("# members\ndd\n", false, false),
             ("dd\n", true, false),
-            ("dd", true, false),
+            ("dd", true, true),
         ] {
             let config = with(now);
             assert_eq!(config.may_be_cut_off(&before), is_short, "{now:?}");

@@ -262,6 +262,7 @@ impl RetentionPolicy {
         swept: &mut SweepResult,
     ) -> Result<(), RetentionError> {
         swept.expired = self.let_expire(store, writer, now_s.saturating_mul(self.units_per_s))?;
+        let _sweeping = state.sweep();
         let held_until = self.held_until(store, state)?;
         let spared = self.spared();
         for rule in &self.rules {

@@ -37,16 +37,23 @@ pub(crate) fn load<K>(
     bytes.and_then(read).ok_or(KeyError::Key(name))
 }
 
+/// Makes a file that only its owner can read, or empties it. A link is refused: one that the user of a service has made
+/// may lead to any file of this machine.
+pub(crate) fn create(path: &Path) -> io::Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed()).open(path)
+}
+
 /// Writes a new key, whole or not at all, to a file that only its owner can read.
 fn write(path: &Path, key: &[u8; 32]) -> io::Result<String> {
-    use std::os::unix::fs::OpenOptionsExt as _;
     let text = String::from_utf8_lossy(&hex::encode_32(key)).into_owned();
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
     let unfinished = path.with_extension("unfinished");
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+    let mut file = create(&unfinished)?;
     writeln!(file, "{text}")?;
     file.sync_all()?;
     std::fs::rename(unfinished, path)?;

@@ -142,6 +142,9 @@ impl LineState {
             self.waiting -= before - own.len();
         }
         if own.len() >= max || self.waiting >= WAITING_MAX {
+            if own.is_empty() {
+                self.by_source.remove(&source);
+            }
             return None;
         }
         if own.is_empty() && !self.order.contains(&source) {

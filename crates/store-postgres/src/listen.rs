@@ -74,6 +74,8 @@ pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str, wake: &mut (dyn Fn(
         if let Err(fault) = ended {
             tracing::debug!(%fault, "not listening to other processes");
             if let Some(inner) = inner.upgrade() {
+                // One that comes meanwhile is not heard of.
+                inner.others.note(true);
                 *inner.away.lock() = Some(fault.to_string());
             }
             std::thread::sleep(RETRY);

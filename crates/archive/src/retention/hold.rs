@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hark_codec::record::Record;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::RetentionPolicy;
 use crate::clock::Clock;
@@ -16,6 +16,8 @@ use crate::store::{CommitError, RetentionNote, SearchError, Store};
 pub struct RetentionState {
     /// The time up to which history is known to be held. Locked while a store is told.
     held_until: Mutex<Option<u64>>,
+    /// Locked while rules delete what is not held, so that nothing is brought behind their back.
+    sweeping: Mutex<()>,
     /// Whether the store was asked whether it is new.
     has_begun: AtomicBool,
     clock_doubted: AtomicBool,
@@ -60,9 +62,15 @@ impl RetentionState {
         let Some(until) = policy.would_delete(record, clock.now_s()) else { return Ok(false) };
         let is_held = self.held_until.lock().is_some_and(|until| record.time() <= until);
         if !is_held {
+            let _waited = self.sweeping.lock();
             self.hold(store, until)?;
         }
         Ok(true)
+    }
+
+    /// Keeps records from being brought until the guard is dropped: rules delete what is not held then.
+    pub(super) fn sweep(&self) -> MutexGuard<'_, ()> {
+        self.sweeping.lock()
     }
 
     /// Keeps rules from all records up to a time.

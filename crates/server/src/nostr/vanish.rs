@@ -25,7 +25,7 @@ pub(super) async fn follow(identity: SharedIdentity, shelf: Weak<Shelf>) {
         };
         let Some(open) = shelf.upgrade() else { return };
         // It reads and writes the archive.
-        let judged = urls.map(|urls| tokio::task::spawn_blocking(move || judge(&open, &urls)));
+        let judged = urls.map(|urls| crate::blocking::run(move || judge(&open, &urls)));
         if let Some(judged) = judged
             && let Ok(Err(error)) = judged.await
         {

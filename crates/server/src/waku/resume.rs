@@ -4,6 +4,7 @@
 //! gossip has had time to find them, all messages that other stores have kept since then are
 //! fetched page by page, whatever their age. Later messages come by gossip.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -96,7 +97,8 @@ impl HistoryFetch {
 
     fn note(&self, time: u64) {
         let unfinished = self.file.with_extension("online.unfinished");
-        let written = std::fs::write(&unfinished, format!("{time}\n"))
+        let written = crate::key_file::create(&unfinished)
+            .and_then(|mut file| writeln!(file, "{time}"))
             .and_then(|()| std::fs::rename(&unfinished, &self.file));
         if let Err(error) = written {
             tracing::warn!(%error, file = %self.file.display(), "could not be written");

@@ -156,12 +156,13 @@ impl Subscribers for TopicIndex {
     fn publish(&self, _: Option<u64>, record: &Record<'_>) {
         self.added.fetch_add(1, Ordering::Relaxed);
         let Some(topic) = EnvelopeRecord::new(*record).topic() else { return };
-        self.add(topic);
+        // First: otherwise a refresh that ends in between would know neither.
         if self.is_refreshing.load(Ordering::SeqCst)
             && let Some(fresh) = &mut *self.fresh.lock()
         {
             fresh.insert(topic);
         }
+        self.add(topic);
     }
 }
 
@@ -181,7 +182,7 @@ pub(super) async fn refresh(mail: Arc<MailServer>, mut stop: StopSignal) {
         }
         let known_added = added(&mail);
         let looked = Arc::clone(&mail);
-        let work = tokio::task::spawn_blocking(move || {
+        let work = crate::blocking::run(move || {
             let expected = counted + known_added.saturating_sub(seen);
             let now = looked.shelf.store().stats().records;
             let began = Instant::now();

@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use super::incoming::IncomingStreams;
 use super::reconcile::{self, Reconciliation};
 use super::{NetworkHandle, frame, peers};
-use crate::permits::Shares;
+use crate::permits::{Share, Shares};
 use crate::rate::RateSource;
 use crate::stop::StopSignal;
 use crate::turns::{AnswerWaiter, NotAsked, TurnAnswer};
@@ -85,6 +85,8 @@ impl Default for SyncPlan {
 
 /// Permits for sessions that peers begin, and for the messages in their lists.
 struct SyncPermits {
+    /// Whether an address has at most one session; otherwise it may have all.
+    is_shared: bool,
     sessions: Shares<RateSource>,
     /// For first payloads above [`PAYLOAD_SHORT`], which come before the session has a permit.
     long: Shares<RateSource>,
@@ -92,13 +94,18 @@ struct SyncPermits {
 }
 
 impl SyncPermits {
-    /// A peer's address may have `per_address_max` sessions.
-    fn new(per_address_max: usize) -> Self {
+    fn new(is_shared: bool) -> Self {
         Self {
-            sessions: Shares::new(SESSIONS_MAX, per_address_max),
-            long: Shares::new(SESSIONS_MAX, per_address_max),
+            is_shared,
+            sessions: Shares::new(SESSIONS_MAX, 1),
+            long: Shares::new(SESSIONS_MAX, 1),
             items: Arc::new(Semaphore::new(ITEMS_ALL_MAX)),
         }
+    }
+
+    /// Takes one of these units for a peer.
+    fn take(&self, of: &Shares<RateSource>, peer: RateSource) -> Option<Share<RateSource>> {
+        if self.is_shared { of.take(peer, 1) } else { of.take_any(peer, 1) }
     }
 }
 
@@ -115,8 +122,8 @@ struct SessionPeer {
 /// Serves comparisons that peers begin.
 pub(super) fn serve(incoming: &IncomingStreams, sending: Control, waku: &Arc<WakuNode>) {
     let waku = Arc::clone(waku);
-    let of_configured = Arc::new(SyncPermits::new(SESSIONS_MAX));
-    let of_others = Arc::new(SyncPermits::new(1));
+    let of_configured = Arc::new(SyncPermits::new(false));
+    let of_others = Arc::new(SyncPermits::new(true));
     incoming.serve(RECONCILIATION, move |peer, stream| {
         let (waku, control) = (Arc::clone(&waku), sending.clone());
         let is_configured = waku.knows(peer.id);
@@ -146,12 +153,16 @@ async fn serve_session(
     permits: &SyncPermits,
 ) -> Result<(), String> {
     let reading = frame::read_if(&mut stream, PAYLOAD_MAX, |len| {
-        if len <= PAYLOAD_SHORT { Some(None) } else { permits.long.take(peer.source, 1).map(Some) }
+        if len <= PAYLOAD_SHORT {
+            Some(None)
+        } else {
+            permits.take(&permits.long, peer.source).map(Some)
+        }
     });
     let first = tokio::time::timeout(peer.payload_time, reading).await;
     let first = first.map_err(|_| "its first payload took too long")?;
     let Some((first, _long)) = first.map_err(|error| broken(&error))? else { return Ok(()) };
-    let session = permits.sessions.take(peer.source, 1);
+    let session = permits.take(&permits.sessions, peer.source);
     let _session = session.ok_or("there are as many comparisons as there may be")?;
     waku.may_search(peer.source).map_err(|error| error.to_string())?;
     answer(waku, control, peer, stream, first, Arc::clone(&permits.items)).await
