@@ -107,7 +107,8 @@ fn the_default_configuration_is_printed_checked_and_read() {
     assert_eq!(hark(&["config", "--check", &file]).code, 0);
     let shown = hark(&["config", "--show"]).stdout;
     // Gift wraps, zap receipts, and what wallets ask and answer.
-    let addressed = "addressed_kinds = [\"1059\", \"9735\", \"23194\", \"23195\"]";
+    let addressed = "addressed_kinds = [\"1059\", \"9735\", \"21059\", \"23194\", \"23195\", \"23196\", \
+                     \"23197\", \"24133\"]";
     assert!(shown.contains(addressed), "{shown}");
     let file = place.file("shown.toml", shown.as_bytes());
     assert_eq!(hark(&["config", "--show", "--config", &file]).stdout, shown);

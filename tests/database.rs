@@ -79,7 +79,7 @@ fn every_page_and_rest_door_answers_on_a_database_again_and_again() {
         assert!(get(&relay, "/").contains("<html"), "{round}");
         assert!(get(&relay, "/counts").contains("\"events\""));
         assert!(get(&relay, "/metrics").contains("hark_store_records"));
-        assert_eq!(get(&relay, "/healthz"), "ok\n");
+        assert!(get(&relay, "/healthz").starts_with("ok\n"));
         let stats = place.hark(&[&["stats", "--json"][..], &store].concat()).json();
         assert_eq!(stats["server_running"], true);
         assert_eq!(publish_and_count(&relay, round), json!(round));
@@ -125,7 +125,7 @@ fn a_server_with_a_replica_starts_answers_and_ends() {
             );
             get(&server.address, "/");
         }
-        assert_eq!(wait_for_health(&server.address, 200), "ok\n");
+        assert!(wait_for_health(&server.address, 200).starts_with("ok\n"));
         ends_clean(server);
     }
 }
@@ -154,7 +154,7 @@ fn a_server_waits_for_its_database_says_so_and_needs_no_directory() {
     let mut lines = BufReader::new(child.stdout.take().expect("is piped"));
     lines.read_line(&mut first).expect("it says something");
     assert_eq!(first.trim(), format!("listening on ws://{address}"));
-    assert_eq!(wait_for_health(&address, 200), "ok\n");
+    assert!(wait_for_health(&address, 200).starts_with("ok\n"));
     assert_eq!(publish_and_count(&address, 1), json!(1));
     child.signal("TERM");
     let output = child.wait_with_output().expect("ends");

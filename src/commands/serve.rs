@@ -203,7 +203,7 @@ fn open(
     } else {
         let store = if is_takeover { location.open_released() } else { location.open_store() };
         let store = Arc::new(store.or_else(|error| location.open_refusing(error))?);
-        if let Some(reason) = store.trouble() {
+        if let Some(reason) = store.refusal() {
             tracing::error!(shelf = location.network.name(), reason, "nothing is stored");
             return Ok(Opened { shelf: refusing(location, store), database_is_near });
         }

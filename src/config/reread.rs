@@ -13,6 +13,8 @@ use super::Config;
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long files must not have changed before they are read.
 const QUIET: Duration = Duration::from_secs(1);
+/// The same where somebody asks for that, who has ended what he wrote.
+const QUIET_IF_ASKED: Duration = Duration::from_millis(100);
 /// The same where a file looks as if its end were missing ([`Config::may_be_cut_off`]).
 const QUIET_IF_SHORT: Duration = Duration::from_secs(10);
 /// The longest that a request to read them waits for that.
@@ -74,7 +76,8 @@ impl FileWatch {
             self.seen = seen;
             self.changed = Some(now);
         }
-        (self.asked.is_some() || self.seen != self.read) && self.quiet_for(now) >= QUIET
+        let quiet = if self.asked.is_some() { QUIET_IF_ASKED } else { QUIET };
+        (self.asked.is_some() || self.seen != self.read) && self.quiet_for(now) >= quiet
     }
 
     /// Returns whether what was read is to be read once more later: a file changed meanwhile, or may

@@ -130,7 +130,7 @@ pub(crate) fn without_a_cell() -> Vec<String> {
     let words = words.split("other =>").next().unwrap_or_default();
     look("message", "nostr", quoted(words, "\n            "), 8);
     let mut protocols = BTreeSet::new();
-    for file in ["mod", "metadata", "sync", "store"] {
+    for file in ["gossip", "metadata", "sync", "store"] {
         let text = source(&format!("server/src/waku/p2p/{file}.rs"));
         protocols
             .extend(quoted(&text, "&str = ").into_iter().filter(|name| name.contains("/vac/")));

@@ -108,7 +108,7 @@ fn every_refusal_is_counted_by_its_reason() {
         "{not json\n".into(),
         bad_id,
         bad_signature,
-        event(1, 104, 1, &[], &"x".repeat(200 << 10)),
+        event(1, 104, 1, &[], &"x".repeat(1200 << 10)),
         event(1, 105, 20_001, &[], "for a moment"),
         event(1, 106, 1, &[&["expiration", "1000"]], "long gone"),
         event(1, 108, 0, &[], "the newer profile"),

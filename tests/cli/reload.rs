@@ -11,7 +11,7 @@ use super::support::{Place, Serving, event};
 /// What the relay says about itself.
 fn document(server: &Serving) -> serde_json::Value {
     let mut stream = TcpStream::connect(&server.address).unwrap();
-    let request = "GET / HTTP/1.0\r\nAccept: application/nostr+json\r\nHost: h\r\n\r\n";
+    let request = "GET / HTTP/1.0\r\nAccept: application/nostr+json\r\nHost: localhost\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -85,7 +85,7 @@ fn a_running_server_takes_over_what_changes_in_its_files() {
 /// A page of the server, over HTTP.
 fn get(server: &Serving, path: &str) -> String {
     let mut stream = TcpStream::connect(&server.address).unwrap();
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: h\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer

@@ -22,7 +22,7 @@ fn sizes_and_keys_are_typed_in_words() {
         "log_bytes_max = 134217728".to_owned(),
         "bytes_max = 50000000000".to_owned(),
         format!("pubkey = \"{HEX}\""),
-        format!("rules = [{{ authors = [\"{HEX}\"], older_than = \"86400s\" }}]"),
+        format!("rules = [{{ authors = [\"{HEX}\"], older_than = \"1d\" }}]"),
     ] {
         assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
     }

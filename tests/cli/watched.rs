@@ -82,7 +82,7 @@ fn a_process_that_has_taken_over_becomes_the_service() {
     assert!(notifications.next().starts_with("READY=1\n"));
     // A connection keeps the old process alive.
     let mut client = TcpStream::connect(&listen).unwrap();
-    let request = "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+    let request = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     client.write_all(request.as_bytes()).unwrap();
     let mut status = [0; 12];

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use hark_archive::effects::KeepAll;
 use hark_archive::store::memory::MemoryStore;
-use hark_archive::{Id, Query, Record, Store, Write};
+use hark_archive::{Id, Query, Record, SearchError, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check, rebuild};
 use hark_testkit::contract::{compare, rules};
@@ -153,7 +153,9 @@ impl Fixture {
                     ControlFlow::Continue(())
                 })
                 .expect("answers");
-            store.count(&query).expect("counts");
+            // A count of what is left would be a guess.
+            let counted = store.count(&query);
+            assert!(matches!(counted, Ok(_) | Err(SearchError::LeftOut(_))), "{counted:?}");
         }
     }
 

@@ -135,7 +135,7 @@ fn all_of_a_nostr_rs_relay_comes_over_but_what_it_hides() {
     // An event that a client would get no more, one that is no text, and one that is too large.
     let past = event(8, 1_700_000_300, 1, &[&["expiration", "1700000301"]], "past");
     insert(&database, &past, false);
-    insert(&database, &event(8, 1_700_000_302, 1, &[], &"x".repeat(500_000)), false);
+    insert(&database, &event(8, 1_700_000_302, 1, &[], &"x".repeat(1_500_000)), false);
     let done = adopt(&place, "nostr-rs-relay", &from, &["--verify"]).json();
     let count = expected().len();
     let ids = &done["ids"];

@@ -244,7 +244,7 @@ fn clients(address: &str, lasts: Duration, name: &str) {
 /// Returns the server's counts by verb and result.
 fn counted(address: &str) -> BTreeMap<String, u64> {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: h\r\n\r\n").unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
     let mut page = String::new();
     stream.read_to_string(&mut page).unwrap();
     let lines = page.lines().filter(|line| !line.starts_with('#'));

@@ -73,7 +73,7 @@ fn serves_or_ends(child: &mut Child, address: &str) -> Option<Id> {
 fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("accepts");
     stream.set_read_timeout(Some(PATIENCE)).expect("is set");
-    let request = format!("GET {path} HTTP/1.0\r\nHost: h\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("is sent");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("is text");

@@ -40,6 +40,11 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
+    /// Why the store was opened for reading only, and refuses each write. `None` if it was not.
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
+    }
+
     /// What was found and repaired when the shelf was opened, in sentences for its operator.
     pub fn notes(&self) -> &[String] {
         &self.notes

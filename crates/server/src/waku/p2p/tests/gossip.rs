@@ -258,7 +258,7 @@ async fn thirty_relay_nodes_publish_and_none_is_thrown_out() {
     pair.stores(all as u64).await;
     assert!(nodes.iter().all(RelayPeer::is_connected) && stranger.is_connected());
     // Each gets what others have published: pushed, or asked for.
-    assert!(nodes.iter().all(|node| node.received() > 0));
+    until("each gets some", || nodes.iter().all(|node| node.received() > 0)).await;
     let lost = [GossipLoss::Message, GossipLoss::Unforwarded, GossipLoss::Broken];
     assert_eq!(lost.map(|what| pair.lost(what)), [0; 3]);
     pair.end().await;
@@ -317,8 +317,9 @@ async fn a_connection_whose_gossip_has_ended_is_closed_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes a minute or more: scripts/test --long runs it"]
 async fn one_who_takes_nothing_is_disconnected_and_those_who_read_get_all() {
-    const MESSAGES: usize = 200;
+    const MESSAGES_MAX: usize = 300;
     let pair = pair("stalled").await;
     let mut deaf = RawPeer::start(&pair).await;
     let mut stream = deaf.stream(&pair).await;
@@ -334,14 +335,17 @@ async fn one_who_takes_nothing_is_disconnected_and_those_who_read_get_all() {
         }
     });
     let (reader, writer) = (RelayPeer::start(&pair).await, RelayPeer::start(&pair).await);
-    for number in 0..MESSAGES {
-        writer.publish.send(message(0, number, 140_000)).await.unwrap();
-        until("it reads", || reader.received() > number).await;
+    let (mut closed, mut sent) = (deaf.closed, 0);
+    // A stream that takes nothing is given up after some time, and the connection after some streams.
+    while tokio::time::timeout(Duration::from_secs(1), &mut closed).await.is_err() {
+        assert!(sent < MESSAGES_MAX, "it is still connected");
+        writer.publish.send(message(0, sent, 140_000)).await.unwrap();
+        sent += 1;
+        until("it reads", || reader.received() >= sent).await;
     }
-    tokio::time::timeout(Duration::from_mins(5), deaf.closed).await.unwrap().unwrap();
     until("it is counted", || pair.lost(GossipLoss::Broken) == 1).await;
     assert!(reader.is_connected() && writer.is_connected());
-    pair.stores(MESSAGES as u64).await;
+    pair.stores(sent as u64).await;
     pair.end().await;
 }
 
