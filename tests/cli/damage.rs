@@ -35,7 +35,7 @@ fn damage(place: &Place, text: &str) -> PathBuf {
 /// An answer of a server over HTTP, with its head.
 fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();

@@ -63,11 +63,11 @@ async fn nip11_the_document_is_there_for_every_origin_and_says_what_holds() {
     assert_eq!(limitation["auth_required"], false);
     let nips: HashSet<u64> =
         document["supported_nips"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
-    for nip in [1, 4, 9, 11, 17, 40, 42, 45, 59, 62, 65, 67, 70, 77, 91] {
+    for nip in [1, 4, 9, 11, 17, 40, 42, 45, 59, 67, 70, 77, 91] {
         assert!(nips.contains(&nip), "{nip}");
     }
     // The relay does not claim NIPs that it does not offer, or that are no longer recommended.
-    for nip in [26, 28, 29, 43, 50, 66, 72, 86] {
+    for nip in [62, 65, 26, 28, 29, 43, 50, 66, 72, 86] {
         assert!(!nips.contains(&nip), "{nip}");
     }
     // The relay keeps the limits that it claims.
