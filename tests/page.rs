@@ -182,7 +182,7 @@ fn the_page_reads_well_on_a_phone_and_its_counts_stay_fresh() {
     for part in [
         "How to connect",
         "Events of kind 7 stay for 90 days.",
-        "192.0 KiB",
+        "1.1 MiB",
         "500, 5,000 if asked",
         "somebody@relay.example",
         "Hark 0",

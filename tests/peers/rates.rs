@@ -10,7 +10,7 @@ const START: u64 = 1_700_000_000;
 /// The page for Prometheus.
 fn metrics(url: &str) -> String {
     let mut to = TcpStream::connect(url.trim_start_matches("ws://")).expect("it listens");
-    let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     to.write_all(request).expect("is sent");
     let mut page = String::new();
     to.read_to_string(&mut page).expect("is text");

@@ -19,7 +19,7 @@ fn publish(node: &Node, name: &str, count: u64) -> Vec<String> {
 /// The value of a metric of a stream.
 fn metric(port: u16, name: &str, stream: &str) -> Option<u64> {
     let mut to = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    to.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
+    to.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
     let mut page = String::new();
     to.read_to_string(&mut page).ok()?;
     let begin = format!("{name}{{stream=\"{stream}\"");
@@ -116,7 +116,8 @@ fn the_configuration_and_the_keys_are_read_again() {
     here.wait_for(9);
     assert_eq!(metric(port, "hark_router_refused_events_total", "a"), Some(3));
     write(&settings, "[policy]\ndeny_kinds = \"seven\"\n");
-    std::thread::sleep(Duration::from_secs(1));
+    // Files are read once they have been still for a second.
+    std::thread::sleep(Duration::from_secs(3));
     write(&settings, "[policy]\ndeny_kinds = [1]\n");
     // Until it is in force, what comes is refused by the old one.
     std::thread::sleep(Duration::from_secs(2));
