@@ -147,9 +147,10 @@ fn a_client_that_asks_too_fast_is_refused() {
     let node = Node::start("rate", &[("queries", "[6, 2]")]);
     let status = || node.ask("GET", "/store/v3/messages", "").0;
     assert_eq!([status(), status(), status()], [200, 200, 429]);
-    // By its own store nobody else is held up.
+    // By its own store nobody else is held up. The other store counts what comes from one address.
+    let asked = Node::start("rate-asked", &[("queries", "[6, 2]")]);
     let other = Node::start("rate-other", &[("rest_any_peer", "true")]);
-    let path = format!("/store/v3/messages?peerAddr={}", node.peers[0]);
+    let path = format!("/store/v3/messages?peerAddr={}", asked.peers[0]);
     let asked = [0; 3].map(|_| other.ask("GET", &path, ""));
     assert_eq!(asked.each_ref().map(|(status, _)| *status), [200, 200, 429]);
 }
