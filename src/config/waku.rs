@@ -183,6 +183,7 @@ impl WakuSettings {
 }
 
 /// The fault of an address that the node cannot listen on.
+#[cfg(feature = "libp2p")]
 const OTHER: &str = "the node listens on /ip4/…/tcp/PORT and, for browsers, /ip4/…/tcp/PORT/ws";
 
 /// Whether the Waku node forwards messages to its peers.
