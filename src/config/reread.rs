@@ -207,11 +207,13 @@ mod tests {
         // It changes at each of ten looks, and is due a second after the last change.
         for n in 1..=10 {
             write(&"aa\n".repeat(n + 1));
-            watch.ask(start);
             assert!(!watch.is_due(start + LOOK_EVERY * n as u32));
         }
         let last = start + LOOK_EVERY * 10;
         assert!(!watch.is_due(last + ms(999)) && watch.is_due(last + ms(1_000)));
+        // Who asks has ended what he wrote, and waits less.
+        watch.ask(start);
+        assert!(!watch.is_due(last + ms(99)) && watch.is_due(last + ms(100)));
         // What may lack its end waits longer, and what changed while it was read is read again.
         let config = |text: &str| {
             let texts = [(path.clone(), text.into())].into();
