@@ -166,9 +166,9 @@ fn answered(socket: &mut Socket, message: &str) -> Vec<String> {
     }
 }
 
-/// Publishes an event of now, which must be stored.
-fn keep(addr: &str, content: &str) -> String {
-    let note = event(7, now_s(), 1, &[&["t", "assembly"]], content);
+/// Publishes an event of now about a topic, which must be stored.
+fn keep(addr: &str, topic: &str, content: &str) -> String {
+    let note = event(7, now_s(), 1, &[&["t", topic]], content);
     let answer = answered(&mut Socket::connect(addr), &format!("[\"EVENT\",{note}]"));
     assert_eq!(answer, [format!("[\"OK\",\"{}\",true,\"\"]", id(&note))]);
     note
@@ -176,11 +176,11 @@ fn keep(addr: &str, content: &str) -> String {
 
 fn publishes(world: &World) -> Answer {
     let mut live = Socket::connect(&world.reads().relay);
-    assert!(
-        answered(&mut live, r##"["REQ","live",{"#t":["assembly"],"limit":0}]"##)[0]
-            .contains("EOSE")
-    );
-    let note = keep(&world.writes().relay, &format!("published {}", number()));
+    // Other doors publish at the same time.
+    let topic = format!("published{}", number());
+    let ask = json!(["REQ", "live", {"#t": [topic], "limit": 0}]).to_string();
+    assert!(answered(&mut live, &ask)[0].contains("EOSE"));
+    let note = keep(&world.writes().relay, &topic, "published");
     let received = live.json();
     assert_eq!((&received[0], received[2]["id"].as_str()), (&json!("EVENT"), Some(&*id(&note))));
     let find = format!("[\"REQ\",\"stored\",{{\"ids\":[\"{}\"]}}]", id(&note));
@@ -237,12 +237,13 @@ fn closes(world: &World) -> Answer {
     let live = |name: &str, topic: &str| {
         format!("[\"REQ\",\"{name}\",{{\"#t\":[\"{topic}\"],\"limit\":0}}]")
     };
-    answered(&mut socket, &live("closed", "assembly"));
-    answered(&mut socket, &live("open", "assembly"));
+    let topic = format!("closed{}", number());
+    answered(&mut socket, &live("closed", &topic));
+    answered(&mut socket, &live("open", &topic));
     socket.say(r#"["CLOSE","closed"]"#);
     // A CLOSE has no answer: what comes next shows that it was read.
     answered(&mut socket, r#"["COUNT","n",{"limit":1}]"#);
-    let note = keep(&world.writes().relay, &format!("after a close {}", number()));
+    let note = keep(&world.writes().relay, &topic, "after a close");
     let received = socket.json();
     assert_eq!((&received[1], received[2]["id"].as_str()), (&json!("open"), Some(&*id(&note))));
     Own

@@ -369,19 +369,27 @@ fn asked_to_the_end(world: &mut World, doors: &[&'static Door]) -> Result<(), St
     let asked: Vec<_> = doors.iter().filter(|door| door.is_brief).copied().collect();
     let is_over = AtomicBool::new(false);
     let answered: Vec<AtomicUsize> = asked.iter().map(|_| AtomicUsize::new(0)).collect();
+    let why: Vec<Mutex<String>> = asked.iter().map(|_| Mutex::default()).collect();
     let ended = std::thread::scope(|scope| {
-        for (door, answered) in asked.iter().zip(&answered) {
+        for ((door, answered), why) in asked.iter().zip(&answered).zip(&why) {
             let (world, is_over) = (&*world, &is_over);
             scope.spawn(move || {
-                while !is_over.load(Ordering::Relaxed) && caught(|| (door.ask)(world)).is_ok() {
-                    answered.fetch_add(1, Ordering::Relaxed);
+                while !is_over.load(Ordering::Relaxed) {
+                    match caught(|| (door.ask)(world)) {
+                        Ok(_) => drop(answered.fetch_add(1, Ordering::Relaxed)),
+                        Err(reason) => {
+                            *why.lock() = reason;
+                            break;
+                        }
+                    }
                 }
             });
         }
         let until = Instant::now() + PATIENCE;
-        while answered.iter().any(|times| times.load(Ordering::Relaxed) == 0)
-            && Instant::now() < until
-        {
+        let waits = |(times, why): (&AtomicUsize, &Mutex<String>)| {
+            times.load(Ordering::Relaxed) == 0 && why.lock().is_empty()
+        };
+        while answered.iter().zip(&why).any(waits) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10));
         }
         for node in &world.nodes {
@@ -401,13 +409,16 @@ fn asked_to_the_end(world: &mut World, doors: &[&'static Door]) -> Result<(), St
         is_over.store(true, Ordering::Relaxed);
         gone()
     });
-    let never = asked.iter().zip(&answered).find(|(_, times)| times.load(Ordering::Relaxed) == 0);
+    let times = answered.iter().map(|times| times.load(Ordering::Relaxed));
+    let never = asked.iter().zip(&why).zip(times).find(|(_, times)| *times == 0);
     if !ended {
         return Err(format!("the servers have not ended {PATIENCE:?} after SIGTERM"));
     }
     world.end()?;
     match never {
-        Some((door, _)) => Err(format!("{} was not answered before the end", title(door))),
+        Some(((door, why), _)) => {
+            Err(format!("{} was not answered before the end: {}", title(door), why.lock()))
+        }
         None => Ok(()),
     }
 }

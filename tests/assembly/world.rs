@@ -76,6 +76,8 @@ pub(crate) struct World {
     pub(crate) root: PathBuf,
     pub(crate) backing: Option<Backing>,
     pub(crate) nodes: Vec<Node>,
+    /// The number of the first server's data directory.
+    pub(crate) first: usize,
     helper: OnceLock<Helper>,
 }
 
@@ -122,7 +124,8 @@ impl World {
         let root = scratch(&format!("assembly-{}-{}", store.name().replace(' ', "-"), number()));
         std::fs::create_dir_all(&root).expect("is made");
         let backing = store.is_database().then(|| Backing::new(store, is_own));
-        let world = Self { store, root, backing, nodes: Vec::new(), helper: OnceLock::new() };
+        let world =
+            Self { store, root, backing, nodes: Vec::new(), first: 0, helper: OnceLock::new() };
         std::fs::write(world.config(), world.settings()).expect("is written");
         world
     }
@@ -132,7 +135,7 @@ impl World {
     }
 
     pub(crate) fn data(&self, node: usize) -> PathBuf {
-        self.root.join(format!("data{node}"))
+        self.root.join(format!("data{}", self.first + node))
     }
 
     /// The settings of its servers: every door is open, and nothing is deleted by age.
