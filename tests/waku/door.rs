@@ -197,7 +197,8 @@ fn an_address_has_as_many_connections_by_rest_as_it_may() {
     let settings = [("HARK_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "3")];
     let node = Node::with(folder("crowded"), &[LIMITED], &settings);
     let connect = || TcpStream::connect(&node.rest).expect("connects");
-    let mut kept: Vec<_> = (0..3).map(|_| connect()).collect();
+    // Programs of this machine have eight more, so that what watches the server is heard.
+    let mut kept: Vec<_> = (0..3 + 8).map(|_| connect()).collect();
     // Connections are counted once the server has accepted them.
     wait_for("there are too many", || node.ask("GET", "/health", "").0 == 429);
     assert!(node.ask("GET", "/health", "").1.starts_with("rate-limited: your address"));
