@@ -66,6 +66,16 @@ impl OwnUrls {
             || event.kind() == VANISH_KIND && self.are_named_by(event)
     }
 
+    /// Whether a request to vanish names the host of one of these URLs, and neither this relay nor all
+    /// relays: another path or port of that host, or the host's bare name.
+    pub fn are_missed_by(&self, event: &Event<'_>) -> bool {
+        let is_host = |url: &str| {
+            let asked = host_name(url);
+            !asked.is_empty() && self.0.iter().any(|own| host_name(own) == asked)
+        };
+        vanishes_from_some(event) && !self.are_named_by(event) && relays(event).any(is_host)
+    }
+
     /// Whether a `relay` tag of the event names this relay, or all relays.
     fn are_named_by(&self, event: &Event<'_>) -> bool {
         relays(event).any(|url| url == ALL_RELAYS || self.have(url))
@@ -109,6 +119,21 @@ pub fn authority(url: &str) -> Option<String> {
     let plain = plain(url);
     let host = plain.split('/').next().filter(|host| !host.is_empty());
     host.filter(|_| ["ws", "wss"].contains(&scheme.as_str())).map(str::to_owned)
+}
+
+/// Returns the name of the host in a URL of any scheme, or in one without a scheme: without user, port and
+/// path, in lower case.
+fn host_name(url: &str) -> String {
+    let url = url.trim();
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let name = match host.rsplit_once(':') {
+        // The colons of an IPv6 address stand in brackets.
+        Some((name, port)) if !port.contains(']') => name,
+        _ => host,
+    };
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
 /// The labels of an event's record that are no tags: private ones, and the empty `d` of an addressable
@@ -291,6 +316,38 @@ mod tests {
         let others = ["wss://other.example", "wss://relay.example/x", "https://relay.example", ""];
         assert!(!others.iter().any(|url| own.have(url)));
         assert!(own.have("wss://relay.example./?key=1#x"));
+    }
+
+    #[test]
+    fn a_request_that_names_the_host_alone_is_told_from_one_that_names_another() {
+        let own = OwnUrls::new(["wss://Relay.example/inbox".into(), "ws://[::1]:7777".into()]);
+        let (pubkey, sig) = ("a".repeat(64), "b".repeat(128));
+        let is_missed = |tags: &str| {
+            let event = format!(
+                r#"{{"id":"{pubkey}","pubkey":"{pubkey}","created_at":1,"kind":62,"tags":[{tags}],"content":"","sig":"{sig}"}}"#
+            );
+            own.are_missed_by(&Event::parse(event.as_bytes(), &mut EventArena::new()).unwrap())
+        };
+        for url in [
+            "wss://relay.example",
+            "wss://RELAY.example:443/outbox",
+            "wss://relay.example.:444/inbox",
+            "https://me@relay.example/inbox",
+            "relay.example",
+            "ws://[::1]:80/",
+        ] {
+            assert!(is_missed(&format!(r#"["relay","{url}"]"#)), "{url}");
+        }
+        for tags in [
+            r#"["relay","wss://relay.example/inbox/"]"#,
+            r#"["relay","wss://relay.example/outbox"],["relay","wss://relay.example/inbox"]"#,
+            r#"["relay","wss://relay.example/outbox"],["relay","ALL_RELAYS"]"#,
+            r#"["relay","wss://relay.example.evil.example/"]"#,
+            r#"["relay","wss://other.example/relay.example"]"#,
+            r#"["relay","wss://"],["relay",""],["relay"]"#,
+        ] {
+            assert!(!is_missed(tags), "{tags}");
+        }
     }
 
     #[test]

@@ -471,7 +471,9 @@ fn check(
     let proven = &gate.readers[..];
     let (refusal, unwelcome) = if known {
         // Nobody but its author learns that a protected event is stored.
-        (admit::protected_refusal(event, proven), None)
+        let refusal = admit::protected_refusal(event, proven);
+        // An import keeps requests that concern other relays.
+        (refusal.or_else(|| vanish_refusal(parts, event)), None)
     } else {
         let refusal = admit::refusal(event, bytes, &settings.limits, now_s, proven, arena);
         let policy = parts.policy.load();
@@ -500,17 +502,30 @@ fn check(
     }
 }
 
-/// Why a request to vanish from certain relays is refused: this one does not know whether it is one
-/// of them. It would keep the request and delete nothing, and its author would believe all deleted.
+/// Why a request to vanish from certain relays is refused. This relay does not know whether it is one of
+/// them, or the request names another path of its host. It would keep the request and delete nothing, and
+/// its author would believe all deleted.
 fn vanish_refusal(parts: &IntakeContext, event: &Event<'_>) -> Option<String> {
     if !admit::vanishes_from_some(event) {
         return None;
     }
     let identity = parts.identity.current();
-    (!identity.knows_url() && !identity.own_urls.are_asked_by(event)).then(|| {
-        "error: this relay does not know its own URL, so it cannot carry this request out; its \
-         operator has to set it. A request to vanish from ALL_RELAYS is carried out"
-            .into()
+    if identity.own_urls.are_asked_by(event) {
+        return None;
+    }
+    let Some(url) = &identity.info.url else {
+        return Some(
+            "error: this relay does not know its own URL, so it cannot carry this request out; its \
+             operator has to set it. A request to vanish from ALL_RELAYS is carried out"
+                .into(),
+        );
+    };
+    // What lies at another path may be another relay, and a deletion cannot be undone.
+    identity.own_urls.are_missed_by(event).then(|| {
+        format!(
+            "invalid: the request names this host, and not this relay: nothing was deleted. Name {url} \
+             or ALL_RELAYS"
+        )
     })
 }
 

@@ -138,6 +138,40 @@ async fn a_request_to_vanish_is_not_taken_by_who_cannot_tell_whom_it_names() {
     }
 }
 
+/// Whoever sends it believes that all of his is deleted once he gets OK. What lies at another path may be
+/// another relay, though.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_to_vanish_from_another_path_of_this_host_is_refused_in_words() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(NostrRules));
+    let request = |url: &str| event(1, 200, 62, &[&["relay", url]], url);
+    let brought = request("wss://here.example/brought");
+    let options = ReadOptions { record_bytes_max: 1 << 20, ..ReadOptions::default() };
+    let mut record = Vec::new();
+    let mut reader = Nostr.lines().reader(&options);
+    reader.read(brought.to_string().as_bytes(), &|_| false, &mut record).unwrap();
+    store.commit(&[Write::Put(record.into())]).unwrap();
+    let relay = Relay::on(Arc::clone(&store), |config| {
+        config.info(|info| info.url = Some("wss://here.example/relay".into()));
+    })
+    .await;
+    let mut client = relay.client().await;
+    client.keep(&note(1, 100, "mine")).await;
+    // One that an import has brought is known, and has deleted nothing either.
+    let others =
+        ["wss://here.example", "wss://HERE.example:443/other/", "here.example"].map(request);
+    for request in others.iter().chain([&brought]) {
+        let (accepted, reason) = client.publish(request).await;
+        assert!(!accepted && reason.starts_with("invalid: "), "{reason}");
+        assert!(reason.contains("nothing was deleted. Name wss://here.example/relay"), "{reason}");
+        assert_eq!(client.count(&[json!({"kinds": [1]})]).await, 1, "{request}");
+    }
+    assert_eq!(store.stats().records, 2);
+    // However its own URL is written, it is meant.
+    assert_eq!(client.publish(&request("WSS://Here.example:443/relay/")).await, plain(true, ""));
+    assert_eq!(client.count(&[json!({"kinds": [1]})]).await, 0);
+    relay.stop().await;
+}
+
 /// The request came by an import, or from another relay, while no URL was set.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_to_vanish_that_was_kept_is_carried_out_once_the_relay_knows_its_url() {
