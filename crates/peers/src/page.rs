@@ -33,6 +33,51 @@ const EDGE_MAX: usize = 200_000;
 /// Ids of a relay that are held at a time, beside those of one second and one page. A relay may make ids up.
 const IDS_MAX: usize = 50_000;
 
+/// Pages, and pages for each walk, that may bring nothing; and how many new events, or how many bytes, are
+/// worth one more. The pages of a relay bring a hundred events, and one of them nothing where a second ends.
+const PAGES_FREE: u64 = 1_000;
+const PAGES_OF_A_WALK: u64 = 4;
+const EVENTS_OF_A_PAGE: u64 = 8;
+const BYTES_OF_A_PAGE: u64 = 64 << 10;
+/// Pages of a synchronisation, each counted once more for every [`PAGE_EVENTS`]: a billion events.
+const PAGES_MAX: u64 = 2_000_000;
+
+/// What the pages of a synchronisation have brought so far. So pages end that never come to an end by
+/// themselves.
+#[derive(Debug, Default)]
+pub(crate) struct WalkBudget {
+    walks: u64,
+    pages: u64,
+    /// Pages' worth of events.
+    worth: u64,
+    new: u64,
+    bytes: u64,
+}
+
+impl WalkBudget {
+    /// Counts a page. Fails if the pages bring too little, or are too many. `until` is where the next begins.
+    fn count(&mut self, page: &PageEnd, until: u64) -> Result<(), PeerError> {
+        self.pages += 1;
+        self.worth += 1 + (page.events / PAGE_EVENTS) as u64;
+        self.new += page.new as u64;
+        self.bytes += page.bytes;
+        let Self { walks, pages, worth, new, bytes } = *self;
+        let free = PAGES_FREE + PAGES_OF_A_WALK * walks;
+        if pages > free + (new / EVENTS_OF_A_PAGE).max(bytes / BYTES_OF_A_PAGE) {
+            return Err(PeerError::Misbehaved(format!(
+                "its pages do not end: {pages} of them brought {new} events"
+            )));
+        }
+        if worth > PAGES_MAX {
+            return Err(PeerError::Misbehaved(format!(
+                "{pages} pages are read at most, and there are more; a filter with \"until\":{until} goes on \
+                 from there"
+            )));
+        }
+        Ok(())
+    }
+}
+
 /// Where the events of a walk go.
 pub(crate) struct RelayPages<'a> {
     pub(crate) client: &'a PeerClient,
@@ -47,6 +92,7 @@ pub(crate) struct RelayPages<'a> {
     pub(crate) seen: Option<Arc<SeenIds>>,
     pub(crate) missed: Option<Arc<MissedEvents>>,
     pub(crate) protected: bool,
+    pub(crate) bounds: &'a mut WalkBudget,
 }
 
 /// What a page had.
@@ -58,6 +104,8 @@ struct PageEnd {
     /// Those that were too long to be read.
     too_long: usize,
     new: usize,
+    /// Bytes of the events that came.
+    bytes: u64,
     oldest: u64,
     finish: bool,
 }
@@ -78,6 +126,7 @@ impl RelayPages<'_> {
         // The ids of the events that came with the time `until`.
         let (mut until, mut edge) = (to, HashSet::new());
         let mut longest = 0;
+        self.bounds.walks += 1;
         // Whether the last page had only events that came before, and there may be more of its second.
         let mut may_be_cut = false;
         loop {
@@ -89,6 +138,7 @@ impl RelayPages<'_> {
             if page.events == 0 || page.finish {
                 return Ok(None);
             }
+            self.bounds.count(&page, page.oldest)?;
             if std::mem::take(&mut may_be_cut) && page.inside > 0 {
                 // There was more, and that page had nothing of it.
                 self.meter.add(|meter| &meter.unreached, 1);
@@ -173,6 +223,7 @@ impl RelayPages<'_> {
                 Ok(SubscriptionAnswer::TooLong(bytes)) => {
                     self.meter.refuse_too_long(bytes);
                     (page.events, page.too_long) = (page.events + 1, page.too_long + 1);
+                    page.bytes += bytes;
                     if page.events > PAGE_EVENTS_MAX {
                         return Err(too_many());
                     }
@@ -188,6 +239,7 @@ impl RelayPages<'_> {
                 Err(error) => return Err(error),
             };
             page.events += 1;
+            page.bytes += event.json().len() as u64;
             if page.events > PAGE_EVENTS_MAX {
                 return Err(too_many());
             }
@@ -238,4 +290,29 @@ fn too_many() -> PeerError {
     PeerError::Misbehaved(format!(
         "it sent more than {PAGE_EVENTS_MAX} events for a page of {PAGE_EVENTS}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_end_that_bring_nothing_and_those_that_are_too_many() {
+        // (events and bytes of a page, how many of them are read)
+        for (new, bytes, read) in [
+            (0, 300, PAGES_FREE),
+            (1, 300, PAGES_FREE * 8 / 7),
+            (2, BYTES_OF_A_PAGE, PAGES_MAX),
+            (20, 6_000, PAGES_MAX),
+            (2 * PAGE_EVENTS, 6_000, PAGES_MAX / 3),
+        ] {
+            let page = PageEnd { events: new, new, bytes, ..PageEnd::default() };
+            let mut bounds = WalkBudget::default();
+            let ended = (0..=PAGES_MAX).find_map(|n| Some((n, bounds.count(&page, 7).err()?)));
+            let (pages, error) = ended.unwrap();
+            assert!(pages.abs_diff(read) <= 1, "{new} events: {pages}");
+            let goes_on = error.to_string().contains("\"until\":7 goes on");
+            assert_eq!(goes_on, read > PAGES_FREE * 2, "{error}");
+        }
+    }
 }

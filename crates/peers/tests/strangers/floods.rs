@@ -10,7 +10,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
-use crate::kit::{Here, event, held, play, pour};
+use crate::kit::{Here, event, held, play, play_quickly, pour};
 use crate::{answer, paged};
 
 /// An event that is too long to be read is counted, and all others come: in pages, and by their ids.
@@ -101,6 +101,26 @@ async fn floods_are_no_answer() {
         assert!(matches!(error, PeerError::Silent { .. } | PeerError::Ended(_)), "{name}: {error}");
         assert!(began.elapsed() < Duration::from_mins(1), "{name}");
         assert_eq!(here.finish().stored, 0, "{name}");
+    }
+}
+
+/// A relay that has one more event for each second that it is asked for, in pages of one, is left after some
+/// thousand pages, whether its events are stored or only counted.
+#[tokio::test]
+async fn pages_that_never_end_are_left() {
+    for direction in [Direction::Down, Direction::Neither] {
+        let url = play_quickly(|message| {
+            let until = message[2]["until"].as_u64().unwrap_or(1_800_000_000).min(1_800_000_000);
+            paged(message, &[event(1, until)], 500)
+        })
+        .await;
+        let here = Here::with(&[]);
+        let error = here.sync(&url, direction).await.unwrap_err();
+        assert!(matches!(error, PeerError::Misbehaved(_)), "{error}");
+        assert!(error.to_string().contains("its pages do not end"), "{error}");
+        let totals = here.finish();
+        assert!((1_000..1_200).contains(&totals.pages), "{totals:?}");
+        assert_eq!(totals.stored > 400, direction == Direction::Down, "{totals:?}");
     }
 }
 

@@ -38,12 +38,28 @@ pub(crate) fn event(n: u64, created_at: u64) -> Value {
 pub(crate) async fn play(
     script: impl Fn(&Value) -> Vec<String> + Send + Sync + 'static,
 ) -> RelayAddress {
+    play_on(false, script).await
+}
+
+/// Plays a relay whose second message of an answer does not wait until the first one is acknowledged, which
+/// takes some 40 ms.
+pub(crate) async fn play_quickly(
+    script: impl Fn(&Value) -> Vec<String> + Send + Sync + 'static,
+) -> RelayAddress {
+    play_on(true, script).await
+}
+
+async fn play_on(
+    is_quick: bool,
+    script: impl Fn(&Value) -> Vec<String> + Send + Sync + 'static,
+) -> RelayAddress {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("ws://{}", listener.local_addr().unwrap());
     let script = Arc::new(script);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let script = Arc::clone(&script);
+            stream.set_nodelay(is_quick).unwrap();
             tokio::spawn(async move {
                 let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
                 while let Some(Ok(message)) = socket.next().await {
