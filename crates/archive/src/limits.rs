@@ -76,7 +76,8 @@ pub struct Limits {
     pub connections_per_address_max: usize,
     /// How long a connection may take to send its HTTP request head. After that it is closed.
     pub handshake_timeout_ms: u64,
-    /// Bytes of one message from a client. A longer one ends the connection with close code 1009.
+    /// Bytes of one message from a client. A longer one ends the connection with close code 1009. A question
+    /// may have a bound of its own.
     pub message_bytes_max: usize,
     /// Silence after which the server pings.
     pub ping_after_s: u64,

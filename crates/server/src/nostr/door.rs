@@ -49,6 +49,13 @@ const SEARCH_BYTES: usize = 2 << 10;
 /// Bytes of a message that cannot be read that count as a row.
 const UNREAD_BYTES: u64 = 4;
 
+/// The most bytes of a REQ, COUNT or NEG-OPEN, however long an event may be: thousands of short values take
+/// milliseconds to read.
+pub(super) const QUESTION_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of a longer one in which its id is looked for, to answer it.
+const QUESTION_HEAD: usize = 4 << 10;
+
 /// Bytes of an answer to a comparison for which memory is reserved at least.
 const SHORT_ANSWER: usize = 16 << 10;
 
@@ -84,11 +91,26 @@ impl Drop for MessageHandler {
 /// Returns whether a message is for the intake, as an EVENT or an AUTH: neither may be parsed on
 /// the runtime's threads.
 pub(crate) fn brings(text: &[u8]) -> Option<RequestKind> {
-    let rest = text.trim_ascii_start().strip_prefix(b"[")?.trim_ascii_start();
-    if rest.starts_with(b"\"EVENT\"") {
+    if is_of(text, b"\"EVENT\"") {
         return Some(RequestKind::Event);
     }
-    rest.starts_with(b"\"AUTH\"").then_some(RequestKind::Proof)
+    is_of(text, b"\"AUTH\"").then_some(RequestKind::Proof)
+}
+
+/// Whether a message begins with this type.
+fn is_of(text: &[u8], quoted: &[u8]) -> bool {
+    let rest = text.trim_ascii_start().strip_prefix(b"[");
+    rest.is_some_and(|rest| rest.trim_ascii_start().starts_with(quoted))
+}
+
+/// Returns the beginning of a question that is too long to be read: up to its first filter. `None` if a
+/// message is none.
+fn head_of_long_question(text: &[u8]) -> Option<&[u8]> {
+    let types: [&[u8]; 3] = [b"\"REQ\"", b"\"COUNT\"", b"\"NEG-OPEN\""];
+    let is_long = text.len() > QUESTION_BYTES_MAX && types.iter().any(|of| is_of(text, of));
+    let head = is_long.then(|| &text[..QUESTION_HEAD])?;
+    let head = &head[..head.iter().position(|&byte| byte == b'{').unwrap_or(head.len())];
+    Some(head.utf8_chunks().next().map_or(&[], |text| text.valid().as_bytes()))
 }
 
 impl MessageHandler {
@@ -169,7 +191,8 @@ impl MessageHandler {
             }
             let (_, inbox) =
                 inbox.get_or_insert_with(|| (filters_max, MessageBuffers::new(filters_max)));
-            let message = ClientMessage::parse(text, inbox);
+            let head = head_of_long_question(text);
+            let message = ClientMessage::parse(head.unwrap_or(text), inbox);
             // A CLOSE saves work, so it has no rate limit.
             let free =
                 matches!(message, Ok(ClientMessage::Close { .. } | ClientMessage::NegClose { .. }));
@@ -180,8 +203,14 @@ impl MessageHandler {
             match (message, too_fast) {
                 (Ok(message), too_fast) => self.answer(&message, text.len(), too_fast),
                 (Err(error), None) => {
-                    self.rated.visited(text.len() as u64 / UNREAD_BYTES);
-                    self.refuse(&error, &error.reason.to_string());
+                    self.rated.visited(head.unwrap_or(text).len() as u64 / UNREAD_BYTES);
+                    let too_long = || {
+                        format!(
+                            "invalid: a question has at most {QUESTION_BYTES_MAX} bytes; split it"
+                        )
+                    };
+                    let reason = head.map_or_else(|| error.reason.to_string(), |_| too_long());
+                    self.refuse(&error, &reason);
                     None
                 }
                 (Err(error), Some(too_fast)) => {
@@ -467,5 +496,28 @@ mod tests {
         {
             assert!(brings(text.as_bytes()).is_none(), "{text}");
         }
+    }
+
+    #[test]
+    fn of_a_question_that_is_too_long_only_the_beginning_is_read() {
+        let long = |head: &str| head.to_owned() + &" ".repeat(QUESTION_BYTES_MAX - head.len() + 1);
+        let read = |text: &str| {
+            let head = head_of_long_question(text.as_bytes())?;
+            Some(String::from_utf8(head.to_vec()).unwrap())
+        };
+        for (text, head) in [
+            (r#"["REQ","s",{"ids":["#, Some(r#"["REQ","s","#)),
+            (r#" [ "COUNT" , "s" , {"#, Some(r#" [ "COUNT" , "s" , "#)),
+            (r#"["NEG-OPEN","n",{}"#, Some(r#"["NEG-OPEN","n","#)),
+            (r#"["NEG-MSG","n",""#, None),
+            (r#"["EVENT",{"#, None),
+        ] {
+            assert_eq!(read(&long(text)).as_deref(), head, "{text}");
+            assert_eq!(read(text), None, "{text}");
+        }
+        assert_eq!(read(&long(r#"["REQ","s""#)).map(|head| head.len()), Some(QUESTION_HEAD));
+        // A letter that is cut in two is left out.
+        let cut = read(&long(&format!(r#"["REQ", "{}"#, "é".repeat(QUESTION_HEAD)))).unwrap();
+        assert_eq!(cut.len(), QUESTION_HEAD - 1);
     }
 }

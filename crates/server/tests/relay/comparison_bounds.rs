@@ -228,11 +228,19 @@ async fn long_messages_are_answered_within_the_bound() {
     let long = received.to_string().len();
     assert!(received[0] == "NEG-MSG" && long <= 20_000, "{long}: {received}");
     // Ranges of nothing, as many as fit.
-    let bytes = Limits::default().message_bytes_max / 2 - 100;
-    let mut message = vec![0x61];
-    message.extend([1, 0, 2, 0].iter().cycle().take(bytes / 4 * 4));
-    client.say(json!(["NEG-OPEN", "n", {}, text(&message)])).await;
-    let received = client.receive().await;
-    assert!(received[0] == "NEG-MSG" && received.to_string().len() <= 20_000, "{received}");
+    for (opens, bytes) in [(true, 256 << 10), (false, Limits::default().message_bytes_max)] {
+        let mut message = vec![0x61];
+        message.extend([1, 0, 2, 0].iter().cycle().take((bytes / 2 - 100) / 4 * 4));
+        let message = text(&message);
+        client
+            .say(if opens {
+                json!(["NEG-OPEN", "n", {}, message])
+            } else {
+                json!(["NEG-MSG", "n", message])
+            })
+            .await;
+        let received = client.receive().await;
+        assert!(received[0] == "NEG-MSG" && received.to_string().len() <= 20_000, "{received}");
+    }
     relay.stop().await;
 }

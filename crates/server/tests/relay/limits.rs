@@ -117,6 +117,40 @@ async fn every_field_of_the_limitation_document_is_true() {
     open.stop().await;
 }
 
+/// Reading a long question takes a session's thread, so it is refused by its first bytes. An event may be as
+/// long as a message.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_has_a_bound_of_its_own_which_is_the_one_of_the_document() {
+    let relay = Relay::start(|_| {}).await;
+    let said = limitation(&relay).await;
+    let longest = said["max_message_length"].as_u64().unwrap() as usize;
+    assert!(longest < Limits::default().message_bytes_max);
+    let mut client = relay.client().await;
+    let padded = |head: &str, tail: &str, len: usize| {
+        format!("{head}{}{tail}", " ".repeat(len - head.len() - tail.len()))
+    };
+    for (head, tail, answered, refused) in [
+        ("[\"REQ\",\"s\",{}", "]", "EOSE", "CLOSED"),
+        ("[\"COUNT\",\"s\",{}", "]", "COUNT", "CLOSED"),
+        ("[\"NEG-OPEN\",\"s\",{}", ",\"61\"]", "NEG-MSG", "NEG-ERR"),
+    ] {
+        client.say(padded(head, tail, longest)).await;
+        assert_eq!(client.receive().await[0], answered, "{head}");
+        client.say(padded(head, tail, longest + 1)).await;
+        let received = client.receive().await;
+        assert_eq!((&received[0], &received[1]), (&json!(refused), &json!("s")), "{received}");
+        let reason = received[2].as_str().unwrap();
+        assert!(reason.contains("at most 262144 bytes"), "{reason}");
+    }
+    // The subscription of that id has ended with its REQ.
+    client.keep(&note(1, NOW_S, "nobody hears of it")).await;
+    let event = note(1, NOW_S, "long").to_string();
+    client.say(padded("[\"EVENT\",", &format!("{event}]"), longest + 1)).await;
+    let received = client.receive().await;
+    assert_eq!((&received[0], &received[2]), (&json!("OK"), &json!(true)), "{received}");
+    relay.stop().await;
+}
+
 /// A rate of `at_once` tokens that refills too slowly for a test to see a token return.
 fn at_once(at_once: u64) -> Rate {
     Rate { per_minute: 1, at_once }
