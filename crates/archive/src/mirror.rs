@@ -293,8 +293,8 @@ impl Store for MirroredStore {
         self.shared.first.search(query)
     }
 
-    fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
-        self.shared.first.count(query)
+    fn count_visiting(&self, query: &Query, visited: &mut u64) -> Result<Option<u64>, SearchError> {
+        self.shared.first.count_visiting(query, visited)
     }
 
     fn ranges(&self, query: &Query) -> Result<Option<Box<dyn IdRanges>>, SearchError> {
@@ -623,8 +623,12 @@ mod tests {
             self.store.search(query)
         }
 
-        fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
-            self.store.count(query)
+        fn count_visiting(
+            &self,
+            query: &Query,
+            visited: &mut u64,
+        ) -> Result<Option<u64>, SearchError> {
+            self.store.count_visiting(query, visited)
         }
 
         fn label_values(

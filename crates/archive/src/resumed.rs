@@ -168,8 +168,12 @@ mod tests {
             Ok(Box::new(GapsSearch { search, slices: 0, left }))
         }
 
-        fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
-            self.store.count(query)
+        fn count_visiting(
+            &self,
+            query: &Query,
+            visited: &mut u64,
+        ) -> Result<Option<u64>, SearchError> {
+            self.store.count_visiting(query, visited)
         }
 
         fn label_values(

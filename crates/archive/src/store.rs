@@ -474,8 +474,14 @@ pub trait Store: Send + Sync {
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError>;
 
     /// Counts the records that match, ignoring limit and cursor. `None` if the budget did not
-    /// suffice, or if a record that may match could not be read; a search then says more.
-    fn count(&self, query: &Query) -> Result<Option<u64>, SearchError>;
+    /// suffice, or if a record that may match could not be read; a search then says more. Adds to
+    /// `visited` the rows that the count has visited, and what it has looked up that counts as rows.
+    fn count_visiting(&self, query: &Query, visited: &mut u64) -> Result<Option<u64>, SearchError>;
+
+    /// Counts the same where nobody pays for the rows.
+    fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
+        self.count_visiting(query, &mut 0)
+    }
 
     /// Returns the ids of the records that match, by ranges. `None` if the store keeps no sums that
     /// answer the query, or does not have them now; see [`Query::window_without`].

@@ -137,11 +137,11 @@ impl Store for EmbeddedStore {
         Ok(Box::new(RankedSearch::new(query, bound, search, Box::new(read))))
     }
 
-    fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
+    fn count_visiting(&self, query: &Query, visited: &mut u64) -> Result<Option<u64>, SearchError> {
         let query = Query { after: None, limit: usize::MAX, ..query.clone() };
         let questions = PreparedQuery::opened(query.clone(), &self.shelf.terms);
         let (view, before) = (self.shelf.view.load(), self.shelf.before());
-        let count = count_all(&view.parts, &view.now().0, questions);
+        let count = count_all(&view.parts, &view.now().0, questions, visited);
         self.shelf.believe(&view, &before, || view.parts.trouble(&query))?;
         Ok(count)
     }

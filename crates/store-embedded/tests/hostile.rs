@@ -184,6 +184,34 @@ fn hostile_questions_are_charged_and_sliced_by_what_they_make_the_store_look_up(
     }
 }
 
+/// A count is charged by what it looks up and visits, whatever it finds: nothing where the lengths of lists
+/// tell it, and each lookup in each part where nobody has a value.
+#[test]
+fn a_count_is_charged_by_its_work_and_not_by_its_result() {
+    let shelf = shelf("counts", 1_000);
+    let puts: Vec<Write> = (0..6_000).map(plain).collect();
+    for some in puts.chunks(500) {
+        shelf.store.commit(some).expect("commits");
+    }
+    let parts = shelf.store.stats().segments + 1;
+    assert!(parts > 5, "{parts} parts");
+    let counted = |query: Query| {
+        let mut visited = 0;
+        let query = Query { budget: 2_000, ..query };
+        (shelf.store.count_visiting(&query, &mut visited).expect("counts"), visited)
+    };
+    let of_kind = |kind| Query { kinds: Some(vec![kind]), ..Query::default() };
+    assert_eq!(counted(of_kind(1)), (Some(6_000), 0));
+    let values = any_value().values[..400].to_vec();
+    let (none, looked_up) =
+        counted(Query { labels: vec![LabelSet { name: b'x', values }], ..Query::default() });
+    assert!(none == Some(0) && looked_up >= 300 * parts, "{none:?}: {looked_up} in {parts} parts");
+    // Two conditions are compared record by record, until the budget is spent.
+    let both = Query { authors: Some(vec![[2; 32]]), ..of_kind(1) };
+    let (some, visited) = counted(Query { not_authors: vec![[3; 32]], ..both });
+    assert!(some.is_none() && (2_000..3_000).contains(&visited), "{some:?}: {visited}");
+}
+
 /// A search that is opened takes as many slices as its lookups need, whether anything is there or not.
 #[test]
 fn thousands_of_ids_are_looked_up_in_slices() {

@@ -416,20 +416,22 @@ impl Store for PostgresStore {
         Ok(search::start(&self.inner, query, self.position(query)))
     }
 
-    fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
+    fn count_visiting(&self, query: &Query, visited: &mut u64) -> Result<Option<u64>, SearchError> {
         self.must_be_answerable(query)?;
-        if query.words.is_some() {
+        let counted = if query.words.is_some() {
+            count::worded(&self.inner, query, self.position(query))
+        } else if self.inner.pool.door().layout().is_distributed() {
+            count::placed(&self.inner, query)
+        } else {
             let position = self.position(query);
-            return count::worded(&self.inner, query, position).map_err(|fault| failed(&fault));
-        }
-        if self.inner.pool.door().layout().is_distributed() {
-            return count::placed(&self.inner, query).map_err(|fault| failed(&fault));
-        }
-        let position = self.position(query);
-        let counting = count::CountQuery::new(&self.inner, query, position);
-        let mut reading = QuerySessions::new(Arc::clone(&self.inner), position);
-        let counted = reading.with(|session| counting.count(session));
-        counted.map_err(|fault| failed(&fault))
+            let counting = count::CountQuery::new(&self.inner, query, position);
+            let mut reading = QuerySessions::new(Arc::clone(&self.inner), position);
+            reading.with(|session| counting.count(session))
+        };
+        let counted = counted.map_err(|fault| failed(&fault))?;
+        // The database goes through the rows that it counts, up to the budget.
+        *visited += counted.unwrap_or(u64::MAX).min(query.budget);
+        Ok(counted)
     }
 
     fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {

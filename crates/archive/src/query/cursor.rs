@@ -791,15 +791,32 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
 
 /// Counts the rows of `source` that match, ignoring cursor and limit. `None` if `work` does not
 /// suffice, or if a record that may match could not be read. Where the lengths of posting lists
-/// suffice, they are subtracted and no row is visited.
+/// suffice, they are subtracted and no row is visited. Adds to `visited` the rows that were visited, and
+/// the lookups that count as rows.
 pub fn count<S: Source>(
     source: &Arc<S>,
     query: &Arc<PreparedQuery>,
     work: &mut u64,
+    visited: &mut u64,
 ) -> Option<u64> {
     let (mut opening, mut allowed) = (Opening::new(&**source, query), (*work).max(COUNT_WORK));
-    let Poll::Ready(opened) = opening.go_on(&**source, query, &mut allowed) else { return None };
+    let opened = opening.go_on(&**source, query, &mut allowed);
+    *visited += opening.visited();
+    let Poll::Ready(opened) = opened else { return None };
     let Some(opened) = opened else { return Some(0) };
+    let before = *work;
+    let counted = count_opened(source, query, opened, work);
+    *visited += before.saturating_sub(*work);
+    counted
+}
+
+/// Counts the rows of an opened plan, as [`count`] does.
+fn count_opened<S: Source>(
+    source: &Arc<S>,
+    query: &Arc<PreparedQuery>,
+    opened: OpenedPlan<S>,
+    work: &mut u64,
+) -> Option<u64> {
     if !lengths_suffice(query, &opened.plan) {
         return SourceWalk::new(Arc::clone(source), Arc::clone(query), opened).count_rest(work);
     }
@@ -813,6 +830,7 @@ pub fn count<S: Source>(
     if expired.is_empty() {
         return Some(count);
     }
+    *work = work.saturating_sub(expired.len() as u64);
     let alive = Query { now: 0, ..Query::clone(query) };
     let lost = expired.iter().filter(|&&row| {
         !source.is_dead(row) && source.record(row).is_some_and(|record| alive.matches(&record))

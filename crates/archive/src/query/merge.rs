@@ -26,8 +26,13 @@ pub trait AnySource: Send + Sync {
         work: &mut u64,
         visited: &mut u64,
     ) -> Option<Box<dyn AnyWalk>>;
-    /// Counts the matches. `None` if `work` does not suffice.
-    fn count(self: Arc<Self>, query: &Arc<PreparedQuery>, work: &mut u64) -> Option<u64>;
+    /// Counts the matches, see [`count`]. `None` if `work` does not suffice.
+    fn count(
+        self: Arc<Self>,
+        query: &Arc<PreparedQuery>,
+        work: &mut u64,
+        visited: &mut u64,
+    ) -> Option<u64>;
     /// Returns why the data of the part cannot be trusted, if so.
     fn trouble(&self) -> Option<String>;
     /// Returns the plan for an explanation, and the number of matches that it expects.
@@ -53,8 +58,13 @@ impl<S: Source> AnySource for S {
         walk(self, query, work, visited)
     }
 
-    fn count(self: Arc<Self>, query: &Arc<PreparedQuery>, work: &mut u64) -> Option<u64> {
-        count(&self, query, work)
+    fn count(
+        self: Arc<Self>,
+        query: &Arc<PreparedQuery>,
+        work: &mut u64,
+        visited: &mut u64,
+    ) -> Option<u64> {
+        count(&self, query, work, visited)
     }
 
     fn trouble(&self) -> Option<String> {
@@ -338,11 +348,12 @@ impl Search for SnapshotSearch {
 }
 
 /// Counts the matches of these queries in all parts, ignoring cursor and limit. `None` if the
-/// budget does not suffice.
+/// budget does not suffice. Adds to `visited` as [`count`] does.
 pub fn count_all(
     parts: &SnapshotSources,
     head: &Arc<dyn AnySource>,
     questions: Vec<PreparedQuery>,
+    visited: &mut u64,
 ) -> Option<u64> {
     let mut work = questions.first().map_or(0, |query| query.budget);
     let mut count = 0;
@@ -350,7 +361,7 @@ pub fn count_all(
         let query = Arc::new(query);
         let placed = parts.newest_first.iter().filter(|placed| placed.overlaps(&query));
         for part in placed.map(|placed| &placed.part).chain([head]) {
-            count += Arc::clone(part).count(&query, &mut work)?;
+            count += Arc::clone(part).count(&query, &mut work, visited)?;
         }
     }
     Some(count)

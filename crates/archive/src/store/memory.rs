@@ -239,9 +239,11 @@ impl Store for MemoryStore {
         }))
     }
 
-    fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
+    fn count_visiting(&self, query: &Query, visited: &mut u64) -> Result<Option<u64>, SearchError> {
         let query = Query { after: None, ..normal(query) };
-        Ok(Some(self.state.lock().find(&query).len() as u64))
+        let count = self.state.lock().find(&query).len() as u64;
+        *visited += count;
+        Ok(Some(count))
     }
 
     fn ranges(&self, query: &Query) -> Result<Option<Box<dyn IdRanges>>, SearchError> {

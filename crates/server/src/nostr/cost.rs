@@ -133,21 +133,20 @@ impl QuestionCost {
         self.rated.visited(records * SENT_ROWS);
     }
 
-    /// Runs a count of the store. A store visits no more rows for it than the query's budget, and says
-    /// whether they sufficed; lists whose lengths tell the count cost what their lookup costs.
+    /// Runs a count of the store, which says how many rows it has visited, and whether the query's budget
+    /// of them sufficed. Lists whose lengths tell the count cost what their lookup costs.
     pub(super) fn count(
         &mut self,
         store: &dyn Store,
         query: &Query,
     ) -> Result<Option<u64>, SearchError> {
         let started = Instant::now();
-        let counted = store.count(query);
+        let mut visited = 0;
+        let counted = store.count_visiting(query, &mut visited);
         let spent = started.elapsed();
         self.metrics.search.of(SearchDriver::Count).note(spent);
         self.note(spent, spent, SearchDriver::Count);
-        let visited = counted.as_ref().ok().copied().flatten().unwrap_or(u64::MAX);
-        let looked_up = (query.values() as u64 + 1) * VALUE_ROWS;
-        self.read(visited.min(query.budget).saturating_add(looked_up));
+        self.read(visited + (query.values() as u64 + 1) * VALUE_ROWS);
         counted
     }
 
