@@ -267,10 +267,9 @@ impl Config {
 
     /// Returns one line for each list of what is allowed that has no entry, so that it allows nothing.
     pub(crate) fn empty_lists(&self) -> Vec<String> {
-        let addresses = self.addresses.allow.as_ref().is_some_and(Vec::is_empty);
-        let addresses = addresses.then_some("allow_addresses");
-        let lists = addresses.into_iter().chain(self.policy.empty_lists());
-        lists.map(hark_server::nostr::policy::nothing_allowed).collect()
+        let addresses = self.addresses.serve_nobody().map(str::to_owned);
+        let lists = self.policy.empty_lists().map(hark_server::nostr::policy::nothing_allowed);
+        addresses.into_iter().chain(lists).collect()
     }
 
     /// Returns `policy` with the values that are common to all shelves: its interval, its batch

@@ -164,7 +164,8 @@ impl PolicyReader<'_> {
         for entry in &list.0 {
             if entry == ALL {
                 self.faults.push(format!(
-                    "[policy] `{name}`: \"{ALL}\" stands alone, in a list of what is allowed"
+                    "[{}] `{name}`: \"{ALL}\" stands alone, in a list of what is allowed",
+                    self.section
                 ));
                 continue;
             }

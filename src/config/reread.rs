@@ -121,12 +121,15 @@ impl Config {
     /// entries has none, or its end is certainly missing. A disk that was full when a file was
     /// rewritten leaves it so.
     pub(crate) fn lost(&self, before: &Self) -> Option<String> {
-        self.texts.iter().find_map(|(path, text)| {
-            let (old, path) = (before.texts.get(path)?, path.display());
+        self.texts.iter().find_map(|(named, text)| {
+            let (old, path) = (before.texts.get(named)?, named.display());
             if has_entries(old) && !has_entries(text) {
-                return Some(format!(
-                    "{path} had entries and has none now; after a restart it counts as it is"
-                ));
+                let meant = if self.file.as_ref() == Some(named) {
+                    "after a restart it counts as it is"
+                } else {
+                    "if that is meant, write [] for the list that names it, or restart"
+                };
+                return Some(format!("{path} had entries and has none now; {meant}"));
             }
             is_cut_off(old, text).then(|| {
                 format!("{path} ends in the middle of a line, so its end may be missing; end it with a line break")

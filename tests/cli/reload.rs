@@ -216,7 +216,8 @@ fn lists_are_checked_entry_by_entry_with_their_place() {
     let place = Place::new("lists");
     place.file("keys.txt", format!("# friends\n{}\n\nnobody\n", "ab".repeat(32)).as_bytes());
     let text = "[policy]\nallow_keys = [\"@keys.txt\"]\ndeny_kinds = [7, \"9-3\"]\n\
-                deny_addresses = [\"192.0.2.0/24\", \"here\"]\nallow_kinds = [\"@none.txt\"]\ndeny_words = [\"\"]\n";
+                deny_addresses = [\"192.0.2.0/24\", \"here\"]\nallow_kinds = [\"@none.txt\"]\ndeny_words = [\"\"]\n\
+                [rates]\nspared_keys = [\"*\"]\n";
     let file = place.file("hark.toml", text.as_bytes());
     let run = super::support::hark(&["config", "--check", &file]);
     assert_eq!(run.code, 2);
@@ -227,6 +228,7 @@ fn lists_are_checked_entry_by_entry_with_their_place() {
         "[policy] `allow_kinds`: ",
         "[policy] `deny_words`: \"\" is no word",
         "none.txt could not be read",
+        "hark.toml:8: [rates] `spared_keys`: \"*\" stands alone",
     ] {
         assert!(run.stderr.contains(said), "{said}: {}", run.stderr);
     }
@@ -302,6 +304,51 @@ fn a_list_that_is_empty_admits_nobody() {
         let run = super::support::hark(&["config", "--check", &file(list)]);
         assert_eq!(run.code, 2, "{list}: {run:?}");
     }
+}
+
+/// In the configuration it holds at once. A file that has lost its last entry may be one that a full disk has
+/// emptied, so the answer says how to revoke it.
+#[test]
+fn the_last_entry_of_a_list_is_revoked_without_a_restart() {
+    let place = Place::new("list-last");
+    let members = place.file("members.txt", format!("{}\n", hex_key(1)).as_bytes());
+    let write = |keys: &str, spared: &str| {
+        let text = format!(
+            "[policy]\nallow_keys = [{keys}]\n[rates]\nevents_per_address = [1, 1]\n\
+             spared_addresses = [{spared}]\n"
+        );
+        place.file("hark.toml", text.as_bytes())
+    };
+    let (member, spared) = (format!("\"{}\"", hex_key(1)), "\"127.0.0.1\"");
+    let server = place.serve_with(&["--config", &write(&member, spared)]);
+    let mut publisher = Publisher::new(&server);
+    let mut published = 0;
+    let mut publish = || {
+        published += 1;
+        publisher.publish(1, &published.to_string())
+    };
+    assert!((0..3).all(|_| publish().0), "a spared client has no rate");
+    write("", spared);
+    let told = place.hark(&["reload"]).text();
+    assert!(told.contains("now policy.allow_keys = []"), "{told}");
+    assert!(publish().1.starts_with("blocked: "));
+    write("\"@members.txt\"", spared);
+    place.hark(&["reload"]).text();
+    assert!(publish().0);
+    std::fs::write(&members, "# nobody\n").unwrap();
+    let run = place.hark(&["reload"]);
+    let said = "members.txt had entries and has none now; if that is meant, write [] for the list";
+    assert!(run.code == 1 && run.stderr.contains(said), "{run:?}");
+    assert!(publish().0);
+    write("", spared);
+    place.hark(&["reload"]).text();
+    assert!(publish().1.starts_with("blocked: "));
+    write(&member, "");
+    let told = place.hark(&["reload"]).text();
+    assert!(told.contains("now rates.spared_addresses = []"), "{told}");
+    let refused = (0..3).filter(|_| publish().1.starts_with("rate-limited: ")).count();
+    assert!(refused >= 2, "{refused}");
+    assert_eq!(server.terminate().0, 0);
 }
 
 /// The file has one member more at the end than at the start. In between it is truncated and written

@@ -21,6 +21,13 @@ pub struct AddressLists {
 }
 
 impl AddressLists {
+    /// What an operator has to know of a list of allowed addresses that has no entry.
+    pub fn serve_nobody(&self) -> Option<&'static str> {
+        self.allow.as_ref().is_some_and(Vec::is_empty).then_some(
+            "[policy] allow_addresses has no entry, so no client is served; [\"*\"] would serve all",
+        )
+    }
+
     /// Whether a client at `ip` is served.
     pub(crate) fn serve(&self, ip: IpAddr) -> bool {
         let on = |list: &[IpNet]| ranges::contain(list, ip);

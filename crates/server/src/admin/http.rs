@@ -125,9 +125,9 @@ impl Operators {
         if self.stop.is_down() {
             lines.push_str("going down\n");
         }
-        let mirror_stuck_after = self.settings.load().mirror_stuck_after;
+        let settings = self.settings.load();
         for OpenNetwork { shelf, .. } in &*self.networks {
-            for reason in shelf.troubles(mirror_stuck_after) {
+            for reason in shelf.troubles(settings.mirror_stuck_after) {
                 self.add_line(&mut lines, shelf, &reason);
             }
         }
@@ -144,6 +144,8 @@ impl Operators {
                  `hark stats` say why\n",
             );
         }
+        // Of all doors.
+        lines.extend(settings.addresses.serve_nobody().iter().flat_map(|words| [words, "\n"]));
         for OpenNetwork { shelf, door } in &*self.networks {
             for question in shelf.questions() {
                 self.add_line(&mut lines, shelf, question);

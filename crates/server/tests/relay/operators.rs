@@ -174,3 +174,23 @@ async fn metrics_can_have_an_address_of_their_own() {
     assert_eq!(http(&own, "/", "").await.0, 404);
     relay.stop().await;
 }
+
+/// A list of addresses that admits nobody is told where the operator looks, at an address of his own.
+#[tokio::test(flavor = "multi_thread")]
+async fn health_tells_that_no_address_is_served() {
+    for (allow, is_told) in
+        [(None, false), (Some(vec![]), true), (Some(vec!["192.0.2.1/32".parse().unwrap()]), false)]
+    {
+        let relay = Relay::start(|config| {
+            config.addresses.allow = allow;
+            config.metrics.listen = Some("127.0.0.1:0".parse().unwrap());
+        })
+        .await;
+        let at = format!("ws://{}", relay.metrics.unwrap());
+        let (status, health) = http(&at, "/healthz", "").await;
+        assert!(status == 200 && health.starts_with("ok\n"), "{health}");
+        let said = "[policy] allow_addresses has no entry, so no client is served";
+        assert_eq!(health.contains(said), is_told, "{health}");
+        relay.stop().await;
+    }
+}
