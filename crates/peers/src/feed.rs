@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 
 use hark_archive::{Id, Query, Record};
 use parking_lot::Mutex;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
 use crate::address::RelayAddress;
@@ -90,6 +91,54 @@ impl MissedEvents {
     }
 }
 
+/// An event that a relay is to have. If it is dropped before the relay has dealt with it, it counts as
+/// failed for the moment, so that nothing that is under way when a connection ends is forgotten.
+pub(crate) struct OwedEvent {
+    pub(crate) event: LocalEvent,
+    /// Where that is noted, if it is tried again.
+    missed: Option<Arc<MissedEvents>>,
+}
+
+impl OwedEvent {
+    pub(crate) fn new(event: LocalEvent, missed: Option<Arc<MissedEvents>>) -> Self {
+        Self { event, missed }
+    }
+
+    /// The event needs no other try.
+    pub(crate) fn settle(mut self) {
+        self.missed = None;
+    }
+}
+
+impl Drop for OwedEvent {
+    fn drop(&mut self) {
+        if let Some(missed) = &self.missed {
+            missed.add_failed(self.event.time);
+        }
+    }
+}
+
+/// The time from which both sides are to be compared. If it is dropped before that is done, everything from
+/// this time on counts as missed.
+pub(crate) struct OwedComparison<'a> {
+    missed: &'a MissedEvents,
+    pub(crate) from: Option<u64>,
+}
+
+impl<'a> OwedComparison<'a> {
+    pub(crate) fn new(missed: &'a MissedEvents, from: Option<u64>) -> Self {
+        Self { missed, from }
+    }
+}
+
+impl Drop for OwedComparison<'_> {
+    fn drop(&mut self) {
+        if let Some(from) = self.from {
+            self.missed.add(from);
+        }
+    }
+}
+
 /// The streams that new events of this archive go to.
 #[derive(Default)]
 pub struct LocalFeed {
@@ -107,7 +156,7 @@ pub(crate) struct FeedOutlet {
     pub(crate) seen: Arc<SeenIds>,
     pub(crate) meter: Arc<SyncMeter>,
     missed: Arc<MissedEvents>,
-    to: mpsc::Sender<LocalEvent>,
+    to: mpsc::Sender<OwedEvent>,
     /// Bytes that wait.
     bytes: AtomicUsize,
 }
@@ -116,7 +165,7 @@ pub(crate) struct FeedOutlet {
 pub(crate) struct FeedReceiver {
     feed: Arc<LocalFeed>,
     outlet: Arc<FeedOutlet>,
-    events: mpsc::Receiver<LocalEvent>,
+    events: mpsc::Receiver<OwedEvent>,
 }
 
 impl LocalFeed {
@@ -191,19 +240,29 @@ impl FeedOutlet {
         let event = LocalEvent { id, time, kind, json: Arc::clone(json) };
         let is_full = self.bytes.load(Ordering::Relaxed) + json.len() > WAITING_BYTES_MAX;
         self.bytes.fetch_add(json.len(), Ordering::Relaxed);
-        if is_full || self.to.try_send(event).is_err() {
+        let owed = OwedEvent::new(event, Some(Arc::clone(&self.missed)));
+        let left = if is_full { Some(owed) } else { self.to.try_send(owed).err().map(left) };
+        if let Some(left) = left {
+            left.settle();
             self.bytes.fetch_sub(json.len(), Ordering::Relaxed);
             self.missed.add(time);
         }
     }
 }
 
+/// What a queue has not taken.
+fn left(refused: TrySendError<OwedEvent>) -> OwedEvent {
+    match refused {
+        TrySendError::Full(owed) | TrySendError::Closed(owed) => owed,
+    }
+}
+
 impl FeedReceiver {
     /// Waits for the next event.
-    pub(crate) async fn next(&mut self) -> Option<LocalEvent> {
-        let event = self.events.recv().await?;
-        self.outlet.bytes.fetch_sub(event.json.len(), Ordering::Relaxed);
-        Some(event)
+    pub(crate) async fn next(&mut self) -> Option<OwedEvent> {
+        let owed = self.events.recv().await?;
+        self.outlet.bytes.fetch_sub(owed.event.json.len(), Ordering::Relaxed);
+        Some(owed)
     }
 
     /// Says how many events wait to be sent.
@@ -248,7 +307,9 @@ mod tests {
         for (n, kind) in [(1, 1), (2, 1), (3, 4), (4, 7)] {
             publish(n, kind);
         }
-        assert_eq!(events.next().await.unwrap().id[..2], [0, 2]);
+        let owed = events.next().await.unwrap();
+        assert_eq!(owed.event.id[..2], [0, 2]);
+        owed.settle();
         assert_eq!((events.outlet.waiting(), meter.totals().withheld), (0, 1));
         assert!(feed.has_stored(&{
             let mut id = [0; 32];
@@ -262,8 +323,22 @@ mod tests {
         missed.any().await;
         // The time of what was dropped.
         assert_eq!((missed.take(), missed.take()), (Some(1), None));
+        // What waits when the stream ends is not forgotten, and what was dealt with needs no other try.
+        for _ in 0..WAITING_MAX - 1 {
+            events.next().await.unwrap().settle();
+        }
+        assert!(!missed.has_failed());
         drop(events);
+        assert!(missed.has_failed() && missed.take() == Some(1));
         assert!(feed.outlets.lock().is_empty());
+        for (is_done, left) in [(false, Some(7)), (true, None)] {
+            let mut owed = OwedComparison::new(&missed, Some(7));
+            if is_done {
+                owed.from = None;
+            }
+            drop(owed);
+            assert_eq!(missed.take(), left);
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::address::RelayAddress;
 use crate::client::{ClientOptions, PeerClient, now_s};
 use crate::error::PeerError;
-use crate::feed::{FeedOutlet, FeedReceiver, LocalFeed, MissedEvents, SeenIds};
+use crate::feed::{FeedOutlet, FeedReceiver, LocalFeed, MissedEvents, OwedComparison, SeenIds};
 use crate::intake::{IntakeQueue, Origin, Wanted};
 use crate::plugin::EventPlugin;
 use crate::route::SubscriptionAnswer;
@@ -276,7 +276,7 @@ impl LiveStream<'_> {
             withheld,
             plugin: options.plugin_up.as_deref(),
             meter: &status.meter,
-            missed: Some(&*self.memory.missed),
+            missed: Some(Arc::clone(&self.memory.missed)),
         };
         let passed = async {
             while let Some(event) = events.next().await {
@@ -303,18 +303,17 @@ impl LiveStream<'_> {
             // So nothing falls between the comparison and the subscription. Some do not answer it.
             let _ = timeout(options.client.patience, self.opened.notified()).await;
         }
-        let mut from = earliest(self.since(), self.missed());
+        let owed = |from| OwedComparison::new(missed, from);
+        let mut owes = owed(earliest(self.since(), self.missed()));
         let mut retry = RETRY;
         loop {
             let mut paged = false;
-            if let Some(from) = from {
+            if let Some(from) = owes.from {
                 match self.compare(from).await {
                     Ok(was_paged) => paged = was_paged,
-                    Err(error) => {
-                        missed.add(from);
-                        return error;
-                    }
+                    Err(error) => return error,
                 }
+                owes.from = None;
             }
             retry = if missed.has_failed() { (retry * 2).min(RETRY_MAX) } else { RETRY };
             let compared = Instant::now();
@@ -327,17 +326,17 @@ impl LiveStream<'_> {
                 tokio::select! {
                     () = missed.any() => {
                         tracing::warn!(relay = address.as_str(), "something was missed; comparing");
-                        from = self.missed();
+                        owes = owed(self.missed());
                         break;
                     }
                     () = sleep(Duration::from_secs(1)) => {}
                 }
                 if has_failed && compared.elapsed() >= retry {
-                    from = self.missed();
+                    owes = owed(self.missed());
                     break;
                 }
                 if compared.elapsed() >= COMPARE_EVERY {
-                    from = earliest(self.since(), self.missed());
+                    owes = owed(earliest(self.since(), self.missed()));
                     break;
                 }
             }

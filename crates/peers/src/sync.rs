@@ -153,7 +153,7 @@ pub async fn sync(
     };
     let store = Some(Arc::clone(&local.store));
     let plugin = options.plugin_up.as_deref();
-    let missed = options.missed.as_deref();
+    let missed = options.missed.clone();
     let uploader = Uploader { client, store, withheld: &withheld, plugin, meter, missed };
     let job = SyncJob { client, options, local, query, intake, meter };
     let (report, (), ()) =

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::client::PeerClient;
 use crate::error::{PeerError, RateWaits};
-use crate::feed::MissedEvents;
+use crate::feed::{MissedEvents, OwedEvent};
 use crate::local::{self, LocalEvent};
 use crate::meter::SyncMeter;
 use crate::plugin::EventPlugin;
@@ -61,7 +61,7 @@ pub(crate) enum UploadList {
     /// These, which are in the archive.
     Ids(Vec<Id>),
     /// This one, which may be sent.
-    Event(LocalEvent),
+    Event(OwedEvent),
 }
 
 /// Sends events.
@@ -74,12 +74,12 @@ pub(crate) struct Uploader<'a> {
     pub(crate) plugin: Option<&'a EventPlugin>,
     pub(crate) meter: &'a SyncMeter,
     /// Where it is noted what failed for the moment, if that is tried again.
-    pub(crate) missed: Option<&'a MissedEvents>,
+    pub(crate) missed: Option<Arc<MissedEvents>>,
 }
 
 /// An event that is on its way.
 struct Upload {
-    event: LocalEvent,
+    owed: OwedEvent,
     /// Its place among all that are sent.
     number: u64,
     /// Whether the plugin was asked, and it was sent once.
@@ -91,8 +91,12 @@ struct Upload {
 }
 
 impl Upload {
-    fn new(event: LocalEvent) -> Self {
-        Self { event, number: 0, was_sent: false, wanted_auth: false, proofs: 0 }
+    fn event(&self) -> &LocalEvent {
+        &self.owed.event
+    }
+
+    fn new(owed: OwedEvent) -> Self {
+        Self { owed, number: 0, was_sent: false, wanted_auth: false, proofs: 0 }
     }
 }
 
@@ -124,10 +128,10 @@ impl Uploader<'_> {
             while running.len() < window && bytes < UNANSWERED_BYTES_MAX && now >= not_before {
                 let Some(mut upload): Option<Upload> = waiting.pop_front() else { break };
                 if let Some(plugin) = self.plugin.filter(|_| !upload.was_sent)
-                    && let Err(refusal) = plugin.accept(&upload.event.json).await
+                    && let Err(refusal) = plugin.accept(&upload.event().json).await
                 {
-                    if refusal.is_failure {
-                        self.failed(&upload.event);
+                    if !refusal.is_failure {
+                        upload.owed.settle();
                     }
                     self.meter.add(|meter| &meter.withheld, 1);
                     continue;
@@ -138,7 +142,7 @@ impl Uploader<'_> {
                     upload.number = number;
                     self.meter.add(|meter| &meter.sent, 1);
                 }
-                bytes += upload.event.json.len();
+                bytes += upload.event().json.len();
                 running.push(self.send(upload).await?);
             }
             let is_idle = running.is_empty() && waiting.is_empty() && waiting_ids.is_empty();
@@ -153,7 +157,7 @@ impl Uploader<'_> {
                 },
                 () = sleep_until(not_before), if !waiting.is_empty() && not_before > now => {}
                 Some((upload, answer)) = running.next(), if !running.is_empty() => {
-                    bytes -= upload.event.json.len();
+                    bytes -= upload.event().json.len();
                     match answer {
                         Ok(answer) => {
                             silent = 0;
@@ -167,11 +171,7 @@ impl Uploader<'_> {
                                     let now = Instant::now();
                                     // One wait is for all that were on their way.
                                     if now >= not_before {
-                                        let wait = waits.next("events", &reason).inspect_err(|_| {
-                                            let left = waiting.iter().chain([&upload]);
-                                            left.for_each(|left| self.failed(&left.event));
-                                        });
-                                        not_before = now + wait?;
+                                        not_before = now + waits.next("events", &reason)?;
                                         self.meter.add(|meter| &meter.slowed, 1);
                                         window = (window / 2).max(1);
                                     }
@@ -183,7 +183,6 @@ impl Uploader<'_> {
                         }
                         Err(PeerError::Silent { .. }) if silent < SILENT_MAX => {
                             silent += 1;
-                            self.failed(&upload.event);
                             self.meter.refuse_there("no answer", "");
                         }
                         Err(error) => return Err(error),
@@ -199,7 +198,7 @@ impl Uploader<'_> {
             if self.withheld.has(event.kind, &event.json) {
                 self.meter.add(|meter| &meter.withheld, 1);
             } else {
-                waiting.push_back(Upload::new(event));
+                waiting.push_back(Upload::new(OwedEvent::new(event, self.missed.clone())));
             }
         }
         Ok(())
@@ -210,9 +209,9 @@ impl Uploader<'_> {
         &self,
         upload: Upload,
     ) -> Result<impl Future<Output = (Upload, Result<PublishAnswer, PeerError>)>, PeerError> {
-        let answer = self.client.publish(upload.event.id, &upload.event.json).await?;
+        let answer = self.client.publish(upload.event().id, &upload.event().json).await?;
         Ok(async move {
-            let answered = self.client.answer(&upload.event.id, answer).await;
+            let answered = self.client.answer(&upload.event().id, answer).await;
             (upload, answered)
         })
     }
@@ -234,18 +233,11 @@ impl Uploader<'_> {
             }
         }
         // The relay may take it another time.
-        if !accepted && reason.starts_with("error") {
-            self.failed(&upload.event);
+        if accepted || !reason.starts_with("error") {
+            upload.owed.settle();
         }
         count(self.meter, accepted, &reason);
         Ok(Answered::Done)
-    }
-
-    /// Notes that an event is to be sent again later.
-    fn failed(&self, event: &LocalEvent) {
-        if let Some(missed) = self.missed {
-            missed.add_failed(event.time);
-        }
     }
 }
 

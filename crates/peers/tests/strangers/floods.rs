@@ -1,6 +1,7 @@
 //! Relays that send without end, or more than is read, or nothing that helps.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hark_codec::crypto::KeyPair;
@@ -121,6 +122,49 @@ async fn pages_that_never_end_are_left() {
         let totals = here.finish();
         assert!((1_000..1_200).contains(&totals.pages), "{totals:?}");
         assert_eq!(totals.stored > 400, direction == Direction::Down, "{totals:?}");
+    }
+}
+
+/// What is on its way or waits when a connection ends is sent on the next one, also where nothing else is
+/// compared then: here the oldest events are those that come last.
+#[tokio::test]
+async fn what_waits_to_be_sent_when_a_stream_breaks_is_sent_later() {
+    let events: Vec<Value> = (0..300).map(|n| event(n, 1_700_000_300 - n)).collect();
+    let (is_deaf, taken) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+    let url = play({
+        let (is_deaf, taken) = (Arc::clone(&is_deaf), Arc::clone(&taken));
+        move |message| match message[0].as_str() {
+            Some("EVENT") if is_deaf.load(Ordering::Relaxed) => vec![],
+            Some("EVENT") => {
+                taken.fetch_add(1, Ordering::Relaxed);
+                vec![json!(["OK", message[1]["id"], true, ""]).to_string()]
+            }
+            _ => paged(message, &[], 500),
+        }
+    })
+    .await;
+    let here = Here::with(&events);
+    let (mut stream, status) = here.stream(&url);
+    (stream.options.direction, stream.options.catch_up_s) = (Direction::Up, Some(0));
+    let feed = Arc::clone(&stream.ends.feed);
+    let until = async |what: &str, is_so: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < Duration::from_mins(1), "{what}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let as_expected = async {
+        until("it connects", &|| status.is_connected()).await;
+        Here::publish(&feed, &events);
+        until("it breaks", &|| status.last_error().is_some()).await;
+        assert_eq!(taken.load(Ordering::Relaxed), 0);
+        is_deaf.store(false, Ordering::Relaxed);
+        until("all are sent", &|| taken.load(Ordering::Relaxed) >= events.len()).await;
+    };
+    tokio::select! {
+        error = stream.run() => panic!("{error}"),
+        () = as_expected => {}
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use hark_archive::store::memory::MemoryStore;
-use hark_archive::{Query, Store, Write};
+use hark_archive::{Query, Record, Store, Write};
 use hark_codec::crypto::KeyPair;
 use hark_codec::nostr::EventDraft;
 use hark_networks::nostr::Nostr;
@@ -176,6 +176,16 @@ impl Here {
         let status = Arc::<StreamStatus>::default();
         let address = address.clone();
         (RelayStream { address, options, ends, status: Arc::clone(&status) }, status)
+    }
+
+    /// Passes events of the archive on to the streams that send them, in this order.
+    pub(crate) fn publish(feed: &LocalFeed, events: &[Value]) {
+        let mut reader = Nostr.lines().reader(&read());
+        for event in events {
+            let mut record = Vec::new();
+            reader.read(event.to_string().as_bytes(), &|_| false, &mut record).unwrap();
+            feed.publish(&Record::new(&record).unwrap());
+        }
     }
 
     /// Waits until everything is written, and returns what was done.
