@@ -212,6 +212,7 @@ fn what_is_wrong_is_refused_and_says_why() {
         (b"{\"topics\":[\"0x12\"]}".to_vec(), JSON, "", "not 4 bytes"),
         (b"{\"topics\":[],\"bloom\":\"\"}".to_vec(), JSON, "", "exclude"),
         (b"{\"cursor\":\"0x12\"}".to_vec(), JSON, "", "36 bytes"),
+        (b"[null,null,1,2,null,null]".to_vec(), JSON, "", "expected an object"),
         (b"{}".to_vec(), JSON, "?order=random", "neither order=oldest"),
     ] {
         let answer = node.ask(&format!("POST /whisper/messages{at}"), &[kind], &body);

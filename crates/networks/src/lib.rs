@@ -11,6 +11,7 @@ use std::sync::Arc;
 use hark_archive::{Id, Query, Record, TextSource};
 
 pub mod nostr;
+pub mod object;
 pub mod waku;
 pub mod whisper;
 

@@ -6,7 +6,7 @@ use hark_codec::waku::topic;
 use serde::{Deserialize, Serialize};
 
 use super::json::read_hash;
-use crate::{Filters, LabelValues};
+use crate::{Filters, LabelValues, object};
 
 /// Filters of messages.
 pub(super) struct MessageFilters;
@@ -31,7 +31,7 @@ struct RawFilter {
 
 impl Filters for MessageFilters {
     fn query(&self, text: &str, _: LabelValues<'_>) -> Result<Option<Query>, String> {
-        let typed: RawFilter = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let typed: RawFilter = object::read(text.as_bytes()).map_err(|error| error.to_string())?;
         let mut query = Query {
             from: typed.start_time.unwrap_or(0),
             to: typed.end_time.unwrap_or(u64::MAX),

@@ -1,15 +1,13 @@
 //! Messages in nwaku's JSON: the format of its REST interface, `hark export` and `hark import`.
 
-use std::fmt;
-use std::marker::PhantomData;
-
 use hark_codec::hex;
 use hark_codec::nostr::json::{write_string, write_u64};
 use hark_codec::record::Id;
 use hark_codec::waku::{Message, MessageRecord};
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error as _, MapAccess, Visitor};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+
+use crate::object;
 
 /// A message that was read, with its base64 decoded.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -59,7 +57,7 @@ impl<'d> Deserialize<'d> for Base64 {
 pub struct StoredMessage {
     message_hash: Option<String>,
     /// The message.
-    #[serde(deserialize_with = "object")]
+    #[serde(deserialize_with = "object::object")]
     pub message: OwnedMessage,
     /// The topic on which the message was relayed.
     pub pubsub_topic: String,
@@ -76,38 +74,12 @@ impl StoredMessage {
 
 /// Reads a message: a JSON object. An array of its values is none.
 pub fn read_message(json: &[u8]) -> Result<OwnedMessage, serde_json::Error> {
-    read_object(json)
+    object::read(json)
 }
 
 /// Reads a message with its topic: a JSON object.
 pub fn read_stored(json: &[u8]) -> Result<StoredMessage, serde_json::Error> {
-    read_object(json)
-}
-
-fn read_object<'d, T: Deserialize<'d>>(json: &'d [u8]) -> Result<T, serde_json::Error> {
-    let mut json = serde_json::Deserializer::from_slice(json);
-    let read = object(&mut json)?;
-    json.end()?;
-    Ok(read)
-}
-
-/// Reads a struct from an object alone. What `Deserialize` derives also takes an array.
-fn object<'d, D: Deserializer<'d>, T: Deserialize<'d>>(from: D) -> Result<T, D::Error> {
-    struct ObjectVisitor<T>(PhantomData<T>);
-
-    impl<'d, T: Deserialize<'d>> Visitor<'d> for ObjectVisitor<T> {
-        type Value = T;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
-
-        fn visit_map<A: MapAccess<'d>>(self, fields: A) -> Result<T, A::Error> {
-            T::deserialize(MapAccessDeserializer::new(fields))
-        }
-    }
-
-    from.deserialize_map(ObjectVisitor(PhantomData))
+    object::read(json)
 }
 
 /// Reads a hash: 64 hex digits, with or without 0x, or base64 of either alphabet, as go-waku and

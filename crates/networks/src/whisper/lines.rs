@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::admit::{EnvelopeBounds, EnvelopeRefusal};
 use super::digits;
-use crate::{LineFault, LineFormat, LineReader, ReadOptions};
+use crate::{LineFault, LineFormat, LineReader, ReadOptions, object};
 
 /// Lines of envelopes.
 pub(super) struct EnvelopeLines;
@@ -73,7 +73,7 @@ impl LineReader for EnvelopeLineReader {
     ) -> Result<(), LineFault> {
         let malformed = |text: &str| LineFault::Malformed(text.into());
         let line: EnvelopeLine<'_> =
-            serde_json::from_slice(line).map_err(|error| malformed(&error.to_string()))?;
+            object::read(line).map_err(|error| malformed(&error.to_string()))?;
         let topic = digits::read_array(&line.topic)
             .ok_or_else(|| malformed("`topic` is not 4 bytes in hex digits"))?;
         if !digits::read(&line.data, &mut self.data) {

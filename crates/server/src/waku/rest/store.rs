@@ -111,7 +111,7 @@ fn flag(text: &str) -> Option<bool> {
 }
 
 impl StoreParameters {
-    /// Parses a query string. Empty parameters are ignored, and so are times that are not above 0.
+    /// Parses a query string. Empty parameters are ignored, and so are times of 0.
     pub(super) fn parse(query: &str) -> Result<Self, String> {
         let (mut all, mut seen) = (Self::default(), Vec::new());
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -128,9 +128,10 @@ impl StoreParameters {
             }
             let wrong = |what: &str| format!("{name} must be {what}, not `{value}`");
             let flag = || flag(&value).ok_or_else(|| wrong("true or false"));
+            // As in nwaku, 0 stands for no time.
             let time = || match value.parse::<i64>() {
-                Ok(time) => Ok((time > 0).then_some(time)),
-                Err(_) => Err(wrong("a time in ns since 1970")),
+                Ok(time) if time >= 0 => Ok((time > 0).then_some(time)),
+                _ => Err(wrong("a time in ns since 1970")),
             };
             let hash = |text: &str| {
                 read_hash(text)
@@ -318,7 +319,7 @@ mod tests {
             (&format!("ascending=false&cursor={}&pageSize=1", all[2]), &all[1..2]),
             ("contentTopics=%2Fa%2F1%2F%22b%22%2Fproto,/x", &all[..3]),
             ("startTime=1700000000000000001&endTime=1700000000000000003", &all[1..4]),
-            ("startTime=0&endTime=-5", &all[..]),
+            ("startTime=0&endTime=0", &all[..]),
             (
                 &format!("hashes={},{}", all[4], all[0].to_uppercase().replace("0X", "")),
                 &[all[0].clone(), all[4].clone()],
@@ -359,7 +360,9 @@ mod tests {
         let (store, _) = store();
         for (query, said) in [
             ("pageSize=x", "pageSize must be a number, not `x`"),
-            ("startTime=soon", "startTime"),
+            ("startTime=soon", "startTime must be a time in ns since 1970, not `soon`"),
+            ("startTime=-5", "startTime must be a time in ns since 1970, not `-5`"),
+            ("endTime=1.7e18", "endTime must be a time in ns since 1970"),
             ("includeData=2", "true or false"),
             ("ascending=banana", "true or false"),
             ("cursor=0x12", "64 hex digits"),

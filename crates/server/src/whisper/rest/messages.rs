@@ -11,6 +11,7 @@ use hark_archive::{Order, Query};
 use hark_codec::crypto::keccak256;
 use hark_codec::whisper::request::TOPICS_MAX;
 use hark_codec::whisper::{Bloom, HistoryCursor, HistoryRequest, RequestError, Topic};
+use hark_networks::object;
 use hark_networks::whisper::digits;
 use serde::Deserialize;
 
@@ -128,8 +129,7 @@ struct JsonHistoryRequest {
 }
 
 fn read_json(mail: &MailServer, body: &[u8]) -> Result<EnvelopeQuestion, String> {
-    let request: JsonHistoryRequest =
-        serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let request: JsonHistoryRequest = object::read(body).map_err(|error| error.to_string())?;
     let query = Query {
         from: request.from.unwrap_or(0),
         // 0 stands for no end, as with peers.

@@ -1,0 +1,58 @@
+//! Structs from JSON objects alone. What `Deserialize` derives also takes an array of the fields' values, in
+//! which a field more or less makes another meaning.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+/// Reads a struct from JSON: an object, and nothing behind it.
+pub fn read<'d, T: Deserialize<'d>>(json: &'d [u8]) -> Result<T, serde_json::Error> {
+    let mut json = serde_json::Deserializer::from_slice(json);
+    let read = object(&mut json)?;
+    json.end()?;
+    Ok(read)
+}
+
+/// Reads a struct from an object, as `deserialize_with` wants it.
+pub(crate) fn object<'d, D: Deserializer<'d>, T: Deserialize<'d>>(from: D) -> Result<T, D::Error> {
+    struct ObjectVisitor<T>(PhantomData<T>);
+
+    impl<'d, T: Deserialize<'d>> Visitor<'d> for ObjectVisitor<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'d>>(self, fields: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(fields))
+        }
+    }
+
+    from.deserialize_map(ObjectVisitor(PhantomData))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Pair {
+        one: u8,
+        two: Option<u8>,
+    }
+
+    #[test]
+    fn an_array_is_no_object() {
+        let read = |text: &str| read::<Pair>(text.as_bytes());
+        assert_eq!(read(r#" {"two":2,"one":1} "#).unwrap(), Pair { one: 1, two: Some(2) });
+        assert_eq!(read(r#"{"one":1}"#).unwrap(), Pair { one: 1, two: None });
+        for text in ["[1,2]", "[]", "1", "null", r#"{"one":1}{"#, r#"{"two":2}"#, ""] {
+            assert!(read(text).is_err(), "{text}");
+        }
+        assert!(read("[1,2]").unwrap_err().to_string().contains("expected an object"));
+    }
+}
