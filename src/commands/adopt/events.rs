@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use hark_archive::Id;
 use hark_codec::crypto::SignatureVerifier;
 use hark_codec::nostr::{Event, EventArena, EventEncoder, VerifiedEvent};
-use hark_networks::nostr::admit::{OwnUrls, PrivateLabels, event_bytes_max};
+use hark_networks::nostr::admit::{OwnUrls, PrivateLabels, larger_than};
 use hark_networks::nostr::rules::{KindClass, class};
 
 use super::{ConvertedRows, text};
@@ -126,7 +126,7 @@ impl ConvertWorker<'_> {
         if event.expiration().is_some_and(|at| at <= self.now_s) {
             return Err(plain(RefusalReason::Expired));
         }
-        if self.json.len() > event_bytes_max(event.kind(), self.terms.event_bytes_max) {
+        if larger_than(&event, self.json.len(), self.terms.event_bytes_max).is_some() {
             return Err(plain(RefusalReason::TooLarge));
         }
         if !event.has_valid_id() {

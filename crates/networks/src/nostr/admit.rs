@@ -179,7 +179,7 @@ pub fn is_ephemeral(event: &Event<'_>) -> bool {
 }
 
 /// The most bytes of an event of this kind, where an event may have `max`.
-pub fn event_bytes_max(kind: u16, max: usize) -> usize {
+fn event_bytes_max(kind: u16, max: usize) -> usize {
     if REQUESTS.contains(&kind) { max.max(REQUEST_BYTES) } else { max }
 }
 
@@ -205,6 +205,13 @@ fn stored_bytes(event: &Event<'_>) -> usize {
     Record::new(&record).map_or(usize::MAX, |record| record.wire().len())
 }
 
+/// Returns the bytes that an event may have, where one of its kind may have `max`, if it has more. `event_bytes`
+/// are those in which it came; fewer may be stored, and these are counted.
+pub fn larger_than(event: &Event<'_>, event_bytes: usize, max: usize) -> Option<usize> {
+    let max = event_bytes_max(event.kind(), max);
+    (event_bytes > max && stored_bytes(event) > max).then_some(max)
+}
+
 /// Returns why an event is refused, whatever its signature, or `None` if it is accepted. `event_bytes` are
 /// those in which it came; fewer may be stored, and these are bounded. Cheap
 /// checks come first. The caller checks the id. `proven` are the authenticated keys of the event's
@@ -219,11 +226,14 @@ pub fn refusal(
     arena: &mut EventArena,
 ) -> Option<String> {
     let is_request = REQUESTS.contains(&event.kind());
-    let bytes_max = event_bytes_max(event.kind(), limits.event_bytes_max);
-    if event_bytes > bytes_max && stored_bytes(event) > bytes_max {
+    if let Some(bytes_max) = larger_than(event, event_bytes, limits.event_bytes_max) {
         return Some(format!("invalid: event is larger than {bytes_max} bytes"));
     }
-    let chars_max = if is_request { bytes_max } else { limits.content_chars_max };
+    let chars_max = if is_request {
+        event_bytes_max(event.kind(), limits.event_bytes_max)
+    } else {
+        limits.content_chars_max
+    };
     if event.content().len() > chars_max && event.content().chars().count() > chars_max {
         return Some(format!("invalid: content is longer than {chars_max} characters"));
     }

@@ -2,9 +2,9 @@
 
 use hark_archive::{Id, Record};
 use hark_codec::crypto::SignatureVerifier;
-use hark_codec::nostr::{CheckError, Event, EventArena, EventEncoder, REQUESTS, VerifiedEvent};
+use hark_codec::nostr::{CheckError, Event, EventArena, EventEncoder, VerifiedEvent};
 
-use super::admit::{OwnUrls, PrivateLabels, event_bytes_max};
+use super::admit::{OwnUrls, PrivateLabels, larger_than};
 use super::rules::{KindClass, class};
 use crate::{LineFault, LineFormat, LineReader, ReadOptions};
 
@@ -49,14 +49,9 @@ impl LineReader for EventLineReader {
         is_kept: &dyn Fn(&Id) -> bool,
         record: &mut Vec<u8>,
     ) -> Result<(), LineFault> {
-        let bytes_max = self.options.record_bytes_max;
-        // Of a line that no event may have, the kind is not read.
-        if line.len() > event_bytes_max(REQUESTS[0], bytes_max) {
-            return Err(LineFault::TooLarge(String::new()));
-        }
         let event = Event::parse(line, &mut self.arena)
             .map_err(|error| LineFault::Malformed(error.to_string()))?;
-        if line.len() > event_bytes_max(event.kind(), bytes_max) {
+        if larger_than(&event, line.len(), self.options.record_bytes_max).is_some() {
             return Err(LineFault::TooLarge(String::new()));
         }
         if class(u32::from(event.kind())) == KindClass::Ephemeral {
@@ -79,5 +74,34 @@ impl LineReader for EventLineReader {
         let private = PrivateLabels::of(&event, &self.own_urls);
         self.encoder.encode(&event, private.labels(), record);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_codec::crypto::KeyPair;
+    use hark_codec::nostr::EventDraft;
+
+    use super::*;
+
+    /// As at the relay's door, blanks and escapes that an event came with do not count.
+    #[test]
+    fn of_a_line_the_bytes_count_that_are_stored() {
+        let keys = KeyPair::from_secret([7; 32]).unwrap();
+        let (mut json, content) = (Vec::new(), "é".repeat(100));
+        EventDraft { created_at: 1, kind: 1, tags: &[], content: &content }.sign(&keys, &mut json);
+        let plain = String::from_utf8(json).unwrap();
+        let spaced = plain.replace(",\"", &format!(",{}\"", " ".repeat(200)));
+        let escaped = plain.replace('é', "\\u00e9");
+        for (bytes_max, is_read) in [(plain.len(), true), (plain.len() - 1, false)] {
+            let options = ReadOptions { record_bytes_max: bytes_max, ..ReadOptions::default() };
+            for line in [&plain, &spaced, &escaped] {
+                let read =
+                    EventLines.reader(&options).read(line.as_bytes(), &|_| false, &mut Vec::new());
+                let expected =
+                    if is_read { Ok(()) } else { Err(LineFault::TooLarge(String::new())) };
+                assert_eq!(read, expected, "{line}");
+            }
+        }
     }
 }
