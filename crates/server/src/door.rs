@@ -55,6 +55,11 @@ pub trait Door: Send + Sync {
         (Map::new(), Vec::new())
     }
 
+    /// The names under which the operator lets clients reach this server.
+    fn host_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What the operator should know or change although the door serves, a line each.
     fn advice(&self) -> Vec<String> {
         Vec::new()

@@ -21,7 +21,7 @@ use crate::stop::StopSignal;
 mod guard;
 
 pub use guard::WebAccess;
-pub(crate) use guard::{RestClientAddress, RestGuard, guard};
+pub(crate) use guard::{RestClientAddress, RestGuard, guard, without_port};
 
 /// Maximum number of connections of one interface at a time. Further ones are refused with status
 /// 503. The bound of an address is that of the relay.

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use axum::Router as WebRouter;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse as _;
 use axum::routing::get;
 use hark_peers::{RelayAddress, StreamStatus};
+use hark_server::hosts;
 use hark_server::metrics::MetricsPage;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -17,8 +20,13 @@ pub(super) type SharedStatuses = Arc<Mutex<BTreeMap<(String, RelayAddress), Arc<
 
 /// Serves the page until the process ends.
 pub(super) async fn serve(listener: TcpListener, statuses: SharedStatuses) {
-    let page = async |State(statuses): State<SharedStatuses>| {
-        ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page(&statuses))
+    let page = async |State(statuses): State<SharedStatuses>, headers: HeaderMap| {
+        if !hosts::are_own(&headers, Vec::new()) {
+            let words = "not under this name; use an address, localhost or this machine's name\n";
+            return (StatusCode::FORBIDDEN, words).into_response();
+        }
+        let kind = "text/plain; version=0.0.4; charset=utf-8";
+        ([(CONTENT_TYPE, kind)], page(&statuses)).into_response()
     };
     let app = WebRouter::new().route("/metrics", get(page)).with_state(statuses);
     if let Err(error) = axum::serve(listener, app).await {

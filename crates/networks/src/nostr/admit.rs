@@ -123,7 +123,7 @@ pub fn authority(url: &str) -> Option<String> {
 
 /// Returns the name of the host in a URL of any scheme, or in one without a scheme: without user, port and
 /// path, in lower case.
-fn host_name(url: &str) -> String {
+pub fn host_name(url: &str) -> String {
     let url = url.trim();
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

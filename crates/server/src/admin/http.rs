@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::header::{CONTENT_TYPE, FORWARDED, HOST};
+use axum::http::header::{CONTENT_TYPE, FORWARDED};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
@@ -12,12 +12,12 @@ use ipnet::IpNet;
 
 use super::prometheus;
 use super::reload::ReloadDesk;
-use crate::WebAccess;
 use crate::blocking;
 use crate::clients::Clients;
 use crate::connections::Connections;
 use crate::door::{Host, OpenNetwork};
 use crate::error::ServeError;
+use crate::hosts;
 use crate::http::{self, ConnectionTimeouts};
 use crate::listener::Listener;
 use crate::metrics::CONTENT_TYPE as METRICS;
@@ -180,11 +180,13 @@ impl Operators {
             let text = "not through a proxy; ask this server itself\n";
             return (StatusCode::FORBIDDEN, text).into_response();
         }
-        // A web page in a browser on this machine may have its own name lead here (DNS rebinding).
-        let mut named = headers.get_all(HOST).iter().map(|host| host.to_str().unwrap_or_default());
-        if peer.to_canonical().is_loopback() && !named.all(|host| WebAccess::default().is_own(host))
-        {
-            let text = "not under this name from this machine; use localhost or an address\n";
+        // A web page in a browser at such an address may have its own name lead here. Where everybody may
+        // read the page, nothing is gained by that.
+        let is_public = self.allow.iter().any(|all| all.prefix_len() == 0 && all.contains(&peer));
+        let names = || self.networks.iter().flat_map(|network| network.door.host_names()).collect();
+        if !is_public && !hosts::are_own(headers, names()) {
+            let text = "not under this name; use an address, localhost, this machine's name, or one that \
+                        [info] url or other_urls has\n";
             return (StatusCode::FORBIDDEN, text).into_response();
         }
         let (networks, desk) = (Arc::clone(&self.networks), Arc::clone(&self.desk));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use hark_networks::nostr::admit::host_name;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -82,6 +83,11 @@ impl Door for RelayDoor {
             ("messages", relay.metrics.answers().nested()),
         ];
         (fields.into_iter().map(|(name, value)| (name.into(), value)).collect(), rows)
+    }
+
+    fn host_names(&self) -> Vec<String> {
+        let identity = self.relay.identity.current();
+        identity.info.urls().map(|url| host_name(&url)).collect()
     }
 
     fn advice(&self) -> Vec<String> {

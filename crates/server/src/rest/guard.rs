@@ -176,7 +176,8 @@ impl WebAccess {
 /// The text of the answer to a page of another origin.
 const NOT_ALLOWED: &str = "Origin not allowed";
 
-fn without_port(host: &str) -> &str {
+/// Returns a host without its port, if it has one.
+pub(crate) fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,

@@ -123,10 +123,20 @@ impl Relay {
 /// Requests a path over plain HTTP, with a header or none. Returns the status and the body.
 pub(crate) async fn http(url: &str, path: &str, header: &str) -> (u16, String) {
     let addr = url.strip_prefix("ws://").unwrap();
+    http_as(addr.parse().unwrap(), addr, path, header).await
+}
+
+/// The same under the name `host`.
+pub(crate) async fn http_as(
+    addr: SocketAddr,
+    host: &str,
+    path: &str,
+    header: &str,
+) -> (u16, String) {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     let header = if header.is_empty() { String::new() } else { format!("{header}\r\n") };
     let request =
-        format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n{header}\r\n");
+        format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{header}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();

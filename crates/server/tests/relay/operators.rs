@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::kit::{NOW_S, Relay, event, http, note};
+use crate::kit::{NOW_S, Relay, event, http, http_as, note};
 
 /// The samples of a page, by name and labels. Fails on anything that Prometheus would refuse.
 fn samples(page: &str) -> BTreeMap<String, f64> {
@@ -158,6 +158,30 @@ async fn metrics_are_for_those_who_may_read_them() {
     let (status, text) = http(&relay.url, "/metrics", "").await;
     assert!(status == 403 && text.contains("server.metrics_allow"), "{text}");
     relay.stop().await;
+}
+
+/// A web page in a browser of the network may have its own name lead here, wherever it is served.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_not_read_under_the_name_of_a_stranger() {
+    for (allow, strangers) in [("127.0.0.0/8", 403), ("0.0.0.0/0", 200)] {
+        let relay = Relay::start(|config| {
+            config.metrics.allow = vec![allow.parse().unwrap()];
+            config.metrics.listen = Some("127.0.0.1:0".parse().unwrap());
+            config.info(|info| info.url = Some("wss://relay.example/inbox".into()));
+        })
+        .await;
+        for (host, expected) in [
+            ("127.0.0.1:7777", 200),
+            ("hark:7777", 200),
+            ("Relay.example", 200),
+            ("evil.example", strangers),
+            ("relay.example.evil.example:7777", strangers),
+        ] {
+            let (status, page) = http_as(relay.metrics.unwrap(), host, "/metrics", "").await;
+            assert_eq!(status, expected, "{host}: {page}");
+        }
+        relay.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
