@@ -146,6 +146,17 @@ pub(crate) fn command() -> clap::Command {
     reflowed(command)
 }
 
+/// Returns the command line as a shell completes it. Scripts offer hidden flags too, so --network stands only
+/// with the commands that take it.
+pub(crate) fn completed() -> clap::Command {
+    let command = Cli::command().mut_arg("network", |network| network.global(false));
+    let network = command.get_arguments().find(|arg| arg.get_id() == "network").cloned();
+    command.mut_subcommands(|sub| {
+        let takes_one = !OF_NO_NETWORK.contains(&sub.get_name());
+        sub.args(network.clone().filter(|_| takes_one).map(|network| network.global(true)))
+    })
+}
+
 /// Returns the command with the text behind its help, and behind that of its subcommands, in
 /// paragraphs of one line, which clap breaks where the terminal ends.
 fn reflowed(command: clap::Command) -> clap::Command {

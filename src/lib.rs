@@ -88,7 +88,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
     // These commands need no archive, so they run even if the configuration is invalid.
     match &cli.command {
         Command::Config(args) => return commands::config::run(args, &cli.location),
-        Command::Completions(args) => return commands::help::completions(args, cli::command()),
+        Command::Completions(args) => return commands::help::completions(args, cli::completed()),
         Command::Man(args) => return commands::help::man(args, cli::command()),
         Command::Bench(args) => return hark_bench::run(args, commands::bench::OPENERS),
         _ => {}

@@ -60,6 +60,20 @@ fn shells_and_man_know_every_command() {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }
+    // A flag is offered where it means something.
+    let fish = hark(&["completions", "fish"]).text();
+    let offers = |command: &str| {
+        let of = format!("__fish_hark_using_subcommand {command}\"");
+        let mut lines = fish.lines().filter(|line| line.contains(&of));
+        lines.any(|line| line.contains(" -l network "))
+    };
+    for (command, is_offered) in
+        [("serve", false), ("config", false), ("sync", false), ("query", true), ("import", true)]
+    {
+        assert_eq!(offers(command), is_offered, "{command}");
+    }
+    let refused = hark(&["serve", "--network", "nostr"]);
+    assert!(refused.code == 2 && refused.stderr.contains("serves every network"), "{refused:?}");
     let place = Place::new("man");
     let dir = place.path("man1");
     assert_eq!(hark(&["man", &dir]).code, 0);
