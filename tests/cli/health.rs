@@ -126,7 +126,9 @@ fn a_password_comes_from_where_postgres_programs_look_for_it() {
     assert!(!count(&[("PGPASSWORD", "wrong")], &url).0);
     assert!(count(&[("PGPASSWORD", "s3:cret")], &url).0);
     mode(0o640);
-    assert!(!count(&[("PGPASSFILE", &file)], &url).0, "others can read the file");
+    let (is_done, said) = count(&[("PGPASSFILE", &file)], &url);
+    let told = format!("the password file {file} is passed over");
+    assert!(!is_done && said.contains(&told) && said.contains("chmod 600"), "{said}");
     mode(0o600);
     assert!(count(&[("PGPASSFILE", &file)], &url).0);
     let named = format!("{url}?passfile={}", file.replace('/', "%2F"));

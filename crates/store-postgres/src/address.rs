@@ -22,7 +22,7 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::password;
+use crate::password::{self, PassedOver};
 use crate::shown::{has_secret, is_key_value, is_torn, shown};
 
 /// Why an address is invalid.
@@ -39,6 +39,9 @@ pub enum ConnectError {
          authority to trust"
     )]
     Certificate(String),
+    /// The database asks for a password, which may stand in a file that others can open.
+    #[error("the database asks for a password, and {0}")]
+    Password(String),
     /// The driver's error.
     #[error(transparent)]
     Database(tokio_postgres::Error),
@@ -53,6 +56,8 @@ pub struct DatabaseAddress {
     /// All settings but those of TLS.
     pub config: Config,
     pub(crate) tls: MakeRustlsConnect,
+    /// A file that may have the password, and was not read.
+    pub(crate) passed_over: Option<PassedOver>,
 }
 
 /// Which properties of a server's certificate are checked.
@@ -91,11 +96,19 @@ impl DatabaseAddress {
         if let Some(mode) = wishes.mode {
             config.ssl_mode(mode);
         }
-        if let Some(password) = password::find(&config, wishes.passfile.as_deref()) {
-            config.password(password);
+        let mut passed_over = None;
+        match password::find(&config, wishes.passfile.as_deref()) {
+            Ok(Some(password)) => {
+                config.password(password);
+            }
+            Ok(None) => {}
+            Err(file) => {
+                tracing::warn!("{file}");
+                passed_over = Some(file);
+            }
         }
         let tls = MakeRustlsConnect::new(wishes.client().map_err(AddressError)?);
-        Ok(Self { config, tls })
+        Ok(Self { config, tls, passed_over })
     }
 
     /// Returns the names of the hosts, or the directories of their Unix sockets.
@@ -121,9 +134,17 @@ impl DatabaseAddress {
 
     /// Connects.
     pub async fn connect(&self) -> Result<(Client, Connection<Socket, TlsStream>), ConnectError> {
-        self.config.connect(self.tls.clone()).await.map_err(|error| match certificate(&error) {
-            Some(reason) => ConnectError::Certificate(reason),
-            None => ConnectError::Database(error),
+        self.config.connect(self.tls.clone()).await.map_err(|error| {
+            if let Some(reason) = certificate(&error) {
+                return ConnectError::Certificate(reason);
+            }
+            // The driver has no other sign of a password that it was asked for and does not have.
+            match &self.passed_over {
+                Some(file) if with_cause(&error).contains("password missing") => {
+                    ConnectError::Password(file.to_string())
+                }
+                _ => ConnectError::Database(error),
+            }
         })
     }
 }

@@ -14,32 +14,39 @@ const OPEN_TO_OTHERS: u32 = 0o077;
 /// Port of addresses that name none.
 const PORT: u16 = 5432;
 
+/// A password file that is passed over, as libpq does with one that other users can open.
+#[derive(Clone, Debug)]
+pub(crate) struct PassedOver(PathBuf);
+
+impl std::fmt::Display for PassedOver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "the password file {} is passed over: it must be a file that only its owner can open \
+             (chmod 600)",
+            self.0.display()
+        )
+    }
+}
+
 /// Returns the password of an address that has none. `passfile` is the file that the address names.
-/// A file that other users can open is passed over, as libpq does.
-pub(crate) fn find(config: &Config, passfile: Option<&str>) -> Option<Vec<u8>> {
+pub(crate) fn find(config: &Config, passfile: Option<&str>) -> Result<Option<Vec<u8>>, PassedOver> {
     if config.get_password().is_some() {
-        return None;
+        return Ok(None);
     }
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(password) = variable("PGPASSWORD") {
-        return Some(password.into_encoded_bytes());
+        return Ok(Some(password.into_encoded_bytes()));
     }
-    let file = match passfile {
-        Some(named) => named.into(),
-        None => match variable("PGPASSFILE") {
-            Some(named) => PathBuf::from(named),
-            None => Path::new(&variable("HOME")?).join(".pgpass"),
-        },
-    };
-    let meta = fs::metadata(&file).ok()?;
+    let named = passfile.map(PathBuf::from).or_else(|| Some(variable("PGPASSFILE")?.into()));
+    let at_home = || Some(Path::new(&variable("HOME")?).join(".pgpass"));
+    let Some(file) = named.or_else(at_home) else { return Ok(None) };
+    let Ok(meta) = fs::metadata(&file) else { return Ok(None) };
     if !meta.is_file() || meta.mode() & OPEN_TO_OTHERS != 0 {
-        tracing::warn!(
-            file = %file.display(),
-            "the password file is passed over: it must be a file that only its owner can open (chmod 600)"
-        );
-        return None;
+        return Err(PassedOver(file));
     }
-    of_lines(&fs::read_to_string(&file).ok()?, config).map(String::into_bytes)
+    let text = fs::read_to_string(&file).unwrap_or_default();
+    Ok(of_lines(&text, config).map(String::into_bytes))
 }
 
 /// Returns the password of the first line that matches one of the address' hosts, host by host.

@@ -58,7 +58,9 @@ impl From<ConnectError> for StatementError {
     fn from(error: ConnectError) -> Self {
         match error {
             ConnectError::Database(error) => Self::new(&error),
-            error @ ConnectError::Certificate(_) => Self::Away(error.to_string()),
+            error @ (ConnectError::Certificate(_) | ConnectError::Password(_)) => {
+                Self::Away(error.to_string())
+            }
         }
     }
 }

@@ -178,7 +178,7 @@ fn at(from: &DatabaseAddress, node: &NodeAddress, database: Option<&str>) -> Dat
     if let Some(name) = old.get_application_name() {
         config.application_name(name);
     }
-    DatabaseAddress { config, tls: from.tls.clone() }
+    DatabaseAddress { config, tls: from.tls.clone(), passed_over: from.passed_over.clone() }
 }
 
 /// Runs `ask` for each item, several at the same time, and returns the results in order. `None` if
