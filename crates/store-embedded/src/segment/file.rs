@@ -4,6 +4,7 @@
 use std::io;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use hark_archive::Id;
 use hark_codec::id_sum::IdSum;
@@ -19,6 +20,8 @@ use crate::map::Map;
 
 /// Bytes of the trailer behind the table of sections.
 const TAIL: usize = 8 + 8 + 4 + 4 + 8;
+/// Bytes of a page: a hole is as many zeros, or more.
+const PAGE_BYTES: usize = 4096;
 /// So many kinds of a term are looked through for each kind that is asked for.
 const SCANNED_PER_KIND: usize = 8;
 
@@ -27,6 +30,8 @@ pub struct SegmentFile {
     map: Map,
     sections: [Range<usize>; SECTIONS.len()],
     sums: [u32; SECTIONS.len()],
+    /// Whether a section in which a page of zeros was read is as it was written.
+    with_zeros: [OnceLock<bool>; SECTIONS.len()],
     /// Number of rows.
     pub rows: u32,
     /// Its oldest time.
@@ -92,7 +97,19 @@ impl SegmentFile {
         let rows = u32::from_le_bytes(*rest.last_chunk()?);
         let wide = newest.checked_sub(oldest)? > u64::from(u32::MAX);
         let (has_ids, has_words) = (magic == MAGIC || magic == MAGIC_3, magic == MAGIC);
-        let file = Self { map, sections, sums, rows, oldest, newest, wide, has_ids, has_words };
+        let with_zeros = [const { OnceLock::new() }; SECTIONS.len()];
+        let file = Self {
+            map,
+            sections,
+            sums,
+            with_zeros,
+            rows,
+            oldest,
+            newest,
+            wide,
+            has_ids,
+            has_words,
+        };
         file.lengths_agree().then_some(file)
     }
 
@@ -125,6 +142,23 @@ impl SegmentFile {
             .get(index * 8..)?
             .first_chunk()
             .map(|eight| u64::from_le_bytes(*eight))
+    }
+
+    /// Notes that a part of the file was lost if the zero at byte `at` of a section is in a page of
+    /// zeros that was not written so. Such a page is written where many rows have the oldest time, or
+    /// all have the first kind or the first row; so the section's checksum decides, which is compared
+    /// once.
+    #[cold]
+    fn note_zero(&self, section: SegmentSection, at: usize) {
+        let all = &self.sections[section as usize];
+        let page = (all.start + at) / PAGE_BYTES * PAGE_BYTES;
+        let part = page.max(all.start)..(page + PAGE_BYTES).min(all.end);
+        if self.map.get(part).is_none_or(|part| part.iter().any(|byte| *byte != 0)) {
+            return;
+        }
+        if !*self.with_zeros[section as usize].get_or_init(|| !self.is_damaged(section)) {
+            self.note_lost();
+        }
     }
 
     /// Size on disk.
@@ -209,6 +243,9 @@ impl SegmentFile {
         } else {
             self.u32(SegmentSection::Times, row as usize).map(u64::from)
         };
+        if above == Some(0) {
+            self.note_zero(SegmentSection::Times, row as usize * if self.wide { 8 } else { 4 });
+        }
         above.map_or(0, |above| self.oldest.wrapping_add(above))
     }
 
@@ -312,7 +349,11 @@ impl SegmentFile {
 
     /// An entry's kind.
     pub fn kind(&self, entry: usize) -> u32 {
-        self.u32(SegmentSection::Kinds, entry).unwrap_or(u32::MAX)
+        let kind = self.u32(SegmentSection::Kinds, entry).unwrap_or(u32::MAX);
+        if kind == 0 {
+            self.note_zero(SegmentSection::Kinds, entry * 4);
+        }
+        kind
     }
 
     /// The position of an entry's list in the postings.
@@ -330,7 +371,11 @@ impl SegmentFile {
     /// The row at a position in the postings.
     #[inline]
     pub fn posting(&self, at: u32) -> u32 {
-        self.u32(SegmentSection::Postings, at as usize).unwrap_or(u32::MAX)
+        let row = self.u32(SegmentSection::Postings, at as usize).unwrap_or(u32::MAX);
+        if row == 0 {
+            self.note_zero(SegmentSection::Postings, at as usize * 4);
+        }
+        row
     }
 
     /// The rows in a part of the postings.

@@ -1,10 +1,11 @@
 //! The slow check finds what no question meets, has it made again where the log is sound, and finds
 //! nothing where nothing is wrong.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
-use hark_archive::{Store, Write};
+use hark_archive::{Id, LabelSet, Query, SearchError, Store, Write};
 use hark_store_embedded::log::{self, LogFrame};
 use hark_store_embedded::segment::SECTIONS;
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, rebuild};
@@ -307,4 +308,67 @@ fn a_hole_in_the_ids_of_a_segment_is_noticed_before_anything_is_stored_twice() {
         assert_eq!(put_off, usize::from(number != ID_FILTER), "section {number}");
         fixture.same_as_model(&store, "made again");
     }
+}
+
+#[test]
+fn a_hole_in_times_kinds_or_postings_is_noticed_by_the_first_question_that_reads_it() {
+    const TIMES: usize = 0;
+    const KINDS: usize = 6;
+    for number in [TIMES, KINDS, POSTINGS] {
+        let mut fixture = Fixture::new(23);
+        let options = EmbeddedOptions { seal_records: 2_000, ..fixture.options() };
+        let store = fixture.open(options);
+        for _ in 0..12 {
+            fixture.write(&store, 300);
+        }
+        store.settle().expect("settles");
+        let segment = files(&fixture, "seg", "seg").remove(0);
+        let (start, len) = section(&segment, number);
+        let end = start + len as u64;
+        // A page, as far as it is of the section.
+        let at = start.next_multiple_of(4_096);
+        assert!(at < end, "section {number} is long enough");
+        overwrite(&segment, at, |bytes| bytes.fill(0), (end - at).min(4_096) as usize);
+        let all = everything(&fixture.model);
+        let mut noticed = 0;
+        for record in all.iter().step_by(5) {
+            let record = hark_archive::Record::new(record).expect("a record");
+            for query in questions(&record) {
+                let expected = ids(&fixture.model, &query).expect("the model answers");
+                let Ok(answer) = ids(&store, &query) else {
+                    noticed += 1;
+                    store.settle().expect("the segment is made again");
+                    assert_eq!(ids(&store, &query).expect("answers"), expected);
+                    continue;
+                };
+                assert_eq!(answer, expected, "section {number}, {query:?}");
+            }
+        }
+        assert_eq!(noticed, 1, "section {number}");
+        assert_eq!(store.stats().damaged_files, Vec::<String>::new());
+        drop(store);
+        fixture.no_faults("made again");
+    }
+}
+
+/// Questions that find a record by each of its lists, and by its time.
+fn questions(record: &hark_archive::Record<'_>) -> Vec<Query> {
+    let time = record.time();
+    let mut all = vec![Query { from: time, to: time, ..Query::default() }];
+    let authors = record.author().map(|author| vec![*author]);
+    all.push(Query { authors, kinds: Some(vec![record.kind()]), ..Query::default() });
+    all.extend(record.labels().map(|(name, value)| {
+        let values = vec![value.into()];
+        Query { labels: vec![LabelSet { name, values }], ..Query::default() }
+    }));
+    all
+}
+
+fn ids(store: &dyn Store, query: &Query) -> Result<Vec<Id>, SearchError> {
+    let mut found = Vec::new();
+    store.search(query)?.slice(u64::MAX, &mut |record| {
+        found.push(*record.id());
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
 }
