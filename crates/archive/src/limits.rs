@@ -8,6 +8,16 @@
 /// them. A step takes some tens of milliseconds in a database.
 pub const ERASE_STEP: usize = 1_000;
 
+/// The most rows that one write searches in one step of a commit, for the records that it replaces or
+/// deletes and those that forbid it. What takes more goes on in the write's next step, with other
+/// writes committed between them. A step takes a tenth of a millisecond, but some hundred where each row
+/// is read from a disk.
+pub const SEARCH_STEP: u64 = 4_096;
+
+/// Rows that the writes of a step have searched together when it ends. The writes behind them are in
+/// the next step.
+pub const SEARCH_BATCH: u64 = 4 * SEARCH_STEP;
+
 /// A rate limit: a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {

@@ -79,25 +79,27 @@ pub type NumberedRecord = (u64, Box<[u8]>);
 /// The result of a batch that is durable.
 #[derive(Clone, Debug, Default)]
 pub struct CommitResult {
-    /// One outcome per write, in the order of the writes. An [unfinished] batch has outcomes for
-    /// its first writes only.
-    ///
-    /// [unfinished]: Self::unfinished
+    /// One outcome per write, in the order of the writes. [`Store::commit_some`] may carry out the
+    /// first writes only: the others, of which nothing is stored, have none.
     pub outcomes: Vec<Outcome>,
     /// Whether the last outcome is that of one step of its write, and later writes were not begun.
-    /// That outcome says how many records the step deleted; if the write is a put, its record is
-    /// not stored yet. See [`Store::commit_some`].
+    /// That outcome says how many records the step deleted, which may be none; if the write is a put,
+    /// its record is not stored yet. See [`Store::commit_some`].
     pub unfinished: bool,
     /// The ids of deleted records, each with the index of the write that did so. Indices ascend.
     pub erased: Vec<(usize, Id)>,
     /// Bytes written to the disk or the database for the batch.
     pub bytes: u64,
+    /// Rows that were visited for what the writes replace and delete and what forbids them. Zero from
+    /// a store that does not count them.
+    pub searched: u64,
     /// Records that other processes have put and this store has not reported before, with their
     /// sequence numbers, which are all lower than those of this batch.
     pub before: Vec<NumberedRecord>,
 }
 
-/// Why a batch was not stored. None of its writes took effect.
+/// Why a batch was not stored. Of [`Store::commit_some`], none of its writes took effect: where the first
+/// writes were stored before a failure, their outcomes are returned, and the next call fails.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
     /// The store was opened for reading only.
@@ -429,23 +431,41 @@ pub fn commit_whole(
             *count += erased;
         }
         let unfinished = done.unfinished;
+        if done.outcomes.is_empty() {
+            return Err(CommitError::nothing_done());
+        }
         all.add(done, at);
         if unfinished {
             let Some(Outcome::Erased(count)) = all.outcomes.pop() else {
-                return Err(CommitError::Stopped("a store did nothing of a batch".into()));
+                return Err(CommitError::nothing_done());
             };
             (left, erased) = (Some(writes[all.outcomes.len()].clone().rest(count)), count);
         }
     }
 }
 
+impl CommitError {
+    /// The error for a store that neither carries out a batch nor says why.
+    pub(crate) fn nothing_done() -> Self {
+        Self::Stopped("a store did nothing of a batch".into())
+    }
+}
+
 impl CommitResult {
+    /// Keeps the outcomes of the first `writes`, all of which are whole.
+    pub fn cut(&mut self, writes: usize) {
+        self.outcomes.truncate(writes);
+        self.erased.retain(|(by, _)| *by < writes);
+        self.unfinished = false;
+    }
+
     /// Appends the result of the writes from index `from` on.
     fn add(&mut self, more: Self, from: usize) {
         self.outcomes.extend(more.outcomes);
         self.erased.extend(more.erased.into_iter().map(|(at, id)| (from + at, id)));
         self.before.extend(more.before);
         self.bytes += more.bytes;
+        self.searched += more.searched;
     }
 }
 
@@ -456,8 +476,12 @@ pub trait Store: Send + Sync {
 
     /// Carries out a batch, or only its first part, so that other writes need not wait long. The
     /// part is the first writes and then one step of a write that deletes more than
-    /// [`ERASE_STEP`](crate::limits::ERASE_STEP) records. The caller then commits the rest of that
-    /// write ([`Write::rest`]) and the writes after it.
+    /// [`ERASE_STEP`](crate::limits::ERASE_STEP) records, or searches more than
+    /// [`SEARCH_STEP`](crate::limits::SEARCH_STEP) rows. It also ends behind the write with which
+    /// [`SEARCH_BATCH`](crate::limits::SEARCH_BATCH) rows were searched. The caller then commits the rest of that
+    /// write ([`Write::rest`]) and the writes after it. Only a write that comes last in its batch
+    /// keeps its place in a search from one step to the next; any other begins it again. So the rest
+    /// of a write is committed alone, or behind others.
     ///
     /// A record that deletes others is stored last, with the final step of its deletes. So wherever
     /// the work stops (a crash, another process that continues), no record exists that a stored one

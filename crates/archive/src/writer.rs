@@ -6,8 +6,8 @@
 //! [`WriterOptions::batch_wait`] makes it wait for others, too, at the price of latency. Only after the
 //! sync is the listener notified, and then the senders are answered.
 //!
-//! A write that deletes more than a step ([`Store::commit_some`]) gets its next step after the
-//! writes that have come meanwhile, and its answer after its last step.
+//! A write that deletes or searches more than a step ([`Store::commit_some`]) gets its next step after
+//! the writes that have come meanwhile, and its answer after its last step.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -309,6 +309,8 @@ struct PendingWrite {
     done: WriteCallback,
     /// Number of records that steps of the write have deleted.
     erased: u64,
+    /// Whether it has had its turn among the unfinished writes, and keeps it until it is done.
+    has_turn: bool,
 }
 
 impl WriteBatch {
@@ -350,8 +352,10 @@ fn run(
         };
         let Ok(first) = first else { break };
         let between = first.and_then(|first| queue.gather(first, &mut batch));
-        // One unfinished write at a time, so that new writes wait for only one step.
-        if let Some((write, waiting)) = unfinished.pop_front() {
+        // One unfinished write at a time, so that new writes wait for only one step; and the same one
+        // until it is done, as a store keeps its place in the search of one write.
+        if let Some((write, mut waiting)) = unfinished.pop_front() {
+            waiting.has_turn = true;
             batch.push(write, waiting);
         }
         while !batch.writes.is_empty() {
@@ -378,14 +382,17 @@ fn commit(
     let WriteBatch { writes, waiting } = batch;
     let started = Instant::now();
     counters.committing(Some(started));
-    let result = (target.commit)(writes);
+    let result = match (target.commit)(writes) {
+        Ok(committed) if committed.outcomes.is_empty() => Err(CommitError::nothing_done()),
+        result => result,
+    };
     counters.committing(None);
     match result {
         Ok(committed) => {
             counters.set_unavailable(None);
             counters.batches.note(started.elapsed());
             let step = committed.outcomes.last().filter(|_| committed.unfinished);
-            let whole = if step.is_some() { committed.outcomes.len() - 1 } else { writes.len() };
+            let whole = committed.outcomes.len() - usize::from(step.is_some());
             counters.writes.add(whole as u64);
             let before = committed.before.iter().map(|(seq, bytes)| (*seq, bytes));
             let put = writes.iter().zip(&committed.outcomes).filter_map(|pair| match pair {
@@ -410,7 +417,12 @@ fn commit(
             if let Some(Outcome::Erased(count)) = step {
                 let (write, mut waiting) = (writes.remove(0), waiting.remove(0));
                 waiting.erased += count;
-                unfinished.push_back((write.rest(*count), waiting));
+                let rest = (write.rest(*count), waiting);
+                if rest.1.has_turn {
+                    unfinished.push_front(rest)
+                } else {
+                    unfinished.push_back(rest)
+                }
             }
         }
         Err(error) => {
@@ -442,7 +454,7 @@ impl WriteQueue {
                 WriterJob::Between(between) => return Some(between),
             };
             bytes += if let Write::Put(record) = &write { record.len() } else { 0 };
-            batch.push(write, PendingWrite { done, erased: 0 });
+            batch.push(write, PendingWrite { done, erased: 0, has_turn: false });
             if batch.writes.len() >= self.options.batch_writes_max
                 || bytes >= self.options.batch_bytes_max
             {

@@ -87,6 +87,7 @@ impl EmbeddedStore {
         let manifest = self.shelf.manifest_on_disk()?;
         let tail = writing.tail.take().ok_or(FollowError::NotWriting)?;
         writing.released = Some(ReleasedShelf { tail, manifest });
+        writing.searches.forget();
         drop(writing);
         Ok(self.end())
     }

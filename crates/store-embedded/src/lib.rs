@@ -32,6 +32,7 @@ pub mod permissions;
 mod rebuild;
 mod reserve;
 mod room;
+mod rule_search;
 pub mod salvage;
 mod scrub;
 pub mod segment;

@@ -1,32 +1,28 @@
 //! A shelf and its one writer. Readers see it by `crate::view`.
 
 use std::io;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use hark_archive::effects::{Effects, Rules};
-use hark_archive::limits::ERASE_STEP;
+use hark_archive::limits::{ERASE_STEP, SEARCH_BATCH};
 use hark_archive::meter::Histogram;
-use hark_archive::query::merge::{AnySource, SnapshotSearch};
-use hark_archive::query::prepared::{PreparedQuery, TermMap as _};
+use hark_archive::query::prepared::TermMap as _;
 use hark_archive::store::{MaintenanceStats, SpaceBounds};
-use hark_archive::{
-    CommitError, CommitResult, Id, Order, Outcome, Position, Query, Record, Search, SearchError,
-    Write,
-};
+use hark_archive::{CommitError, CommitResult, Id, Order, Outcome, Position, Query, Record, Write};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::damage::DamagedRecords;
 use crate::follow::ReleasedShelf;
-use crate::head::{Head, HeadView};
+use crate::head::Head;
 use crate::log::{self, Log, LogFrame};
 use crate::maintenance::{EraseSchedule, MaintenanceSignal, MaintenanceState};
 use crate::manifest::{LogEntry, Manifest};
 use crate::options::EmbeddedOptions;
 use crate::room::{DiskSpace, is_full, is_passing};
+use crate::rule_search::{RuleSearches, WriteKey, may_match, unlimited};
 use crate::scrub::ScrubState;
 use crate::space;
 use crate::tail::{AppendError, LogTail};
@@ -57,13 +53,14 @@ pub(crate) struct LogWriterState {
     pub effects: Effects,
     pub targets: Vec<LiveRow>,
     pub step: EraseStep,
+    pub searches: RuleSearches,
 }
 
 /// The deletions of one step of a commit.
 #[derive(Default)]
 pub(crate) struct EraseStep {
     left: usize,
-    /// Whether more records are to be deleted than `left` allows.
+    /// Whether the current write has more to delete or to search than a step does.
     unfinished: bool,
     /// Ids deleted by the current write.
     erased: Vec<Id>,
@@ -82,6 +79,21 @@ impl LogWriterState {
             effects: Effects::default(),
             targets: Vec::new(),
             step: EraseStep::default(),
+            searches: RuleSearches::default(),
+        }
+    }
+
+    /// Leaves the rest of the current write to its next step. Nothing of it is done in this one.
+    fn pause(&mut self) -> Outcome {
+        self.step.unfinished = true;
+        Outcome::Erased(0)
+    }
+
+    /// Empties the batch. Those who search it keep what they have.
+    fn empty_frames(&mut self) {
+        match Arc::get_mut(&mut self.frames) {
+            Some(frames) => frames.clear(),
+            None => self.frames = Arc::default(),
         }
     }
 
@@ -251,10 +263,12 @@ impl EmbeddedShelf {
         })
     }
 
-    /// Commits writes up to the end of a step. Their records are sound and fit into one sync.
+    /// Commits writes up to the end of a step, or all if it does not end before; all of them with one
+    /// sync. Their records are sound. `is_end` says that no write of the batch is behind them.
     pub(crate) fn commit_piece(
         &self,
         writes: &[Write],
+        is_end: bool,
         done: &mut CommitResult,
     ) -> Result<(), CommitError> {
         let writing = self.writing.lock();
@@ -275,29 +289,22 @@ impl EmbeddedShelf {
             self.note_unreadable(&view);
             return Err(CommitError::Unavailable(trouble));
         }
-        Arc::make_mut(&mut writing.frames).clear();
+        writing.empty_frames();
         writing.targets.clear();
         writing.step = EraseStep { left: ERASE_STEP, ..EraseStep::default() };
-        for write in writes {
-            if writing.frames.len() >= SYNC_BYTES_MAX {
-                self.flush(&mut writing, &view)?;
-            }
+        for (index, write) in writes.iter().enumerate() {
+            let is_last = is_end && index + 1 == writes.len();
             let at = done.outcomes.len();
-            let outcome = match write {
-                Write::Put(bytes) => self.put(&mut writing, &view, bytes),
-                Write::Erase(query) => {
-                    let mut query = Query::clone(query);
-                    query.normalise();
-                    self.erase(&mut writing, &view, &query).map(Outcome::Erased)
-                }
-            };
-            let outcome = outcome.inspect_err(|error| {
+            let outcome = self.carry_out(&mut writing, &view, write, is_last);
+            let (outcome, searched) = outcome.inspect_err(|error| {
                 writing.stopped = Some(error.to_string());
             })?;
             done.outcomes.push(outcome);
             done.erased.extend(writing.step.erased.drain(..).map(|id| (at, id)));
             done.unfinished = writing.step.unfinished;
-            if done.unfinished {
+            done.searched += searched;
+            let is_full = writing.frames.len() >= SYNC_BYTES_MAX;
+            if done.unfinished || done.searched >= SEARCH_BATCH || is_full {
                 break;
             }
         }
@@ -316,6 +323,27 @@ impl EmbeddedShelf {
             self.call_maintenance();
         }
         Ok(())
+    }
+
+    /// Carries out a write or a step of it, and returns its outcome and the rows that it has searched.
+    fn carry_out(
+        &self,
+        writing: &mut LogWriterState,
+        view: &ShelfView,
+        write: &Write,
+        is_last: bool,
+    ) -> Result<(Outcome, u64), CommitError> {
+        let mut key = WriteKey::of(write).filter(|_| is_last);
+        writing.searches.begin(key.as_ref());
+        let outcome = match write {
+            Write::Put(bytes) => self.put(writing, view, bytes)?,
+            Write::Erase(query) => {
+                let mut query = Query::clone(query);
+                query.normalise();
+                Outcome::Erased(self.erase(writing, view, &query)?)
+            }
+        };
+        Ok((outcome, writing.searches.end(key.take_if(|_| writing.step.unfinished))))
     }
 
     /// Makes the gathered batch durable, then visible to readers.
@@ -346,7 +374,8 @@ impl EmbeddedShelf {
     fn take_back(writing: &mut LogWriterState, view: &ShelfView) {
         view.active.take_back();
         writing.targets.drain(..).for_each(|target| target.spare());
-        Arc::make_mut(&mut writing.frames).clear();
+        writing.empty_frames();
+        writing.searches.forget();
     }
 
     /// Writes and syncs the gathered frames.
@@ -375,20 +404,6 @@ impl EmbeddedShelf {
         log.grow(tail.len);
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Finds the records that match, as the writer sees them: those of the current batch are among
-    /// them.
-    fn find(
-        &self,
-        writing: &LogWriterState,
-        view: &ShelfView,
-        query: &Query,
-        limit: usize,
-    ) -> Result<Vec<Position>, CommitError> {
-        let head = HeadView::with_batch(&view.active, &writing.frames);
-        let failed = |error: SearchError| CommitError::Stopped(error.to_string());
-        find((view, head), query, limit, &self.terms).map_err(failed)
     }
 
     fn put(
@@ -421,10 +436,12 @@ impl EmbeddedShelf {
         for forbidding in effects.forbidding() {
             let (name, value) = forbidding.label;
             let (kinds, term) = (&[forbidding.kind], self.terms.label(name, value));
-            if may_match(view, Some(kinds), Some(term))
-                && !self.find(writing, view, &forbidding.query(), 1)?.is_empty()
-            {
-                return Ok(Outcome::Refused(forbidding.refusal));
+            if may_match(view, Some(kinds), Some(term)) {
+                match self.find(writing, view, &forbidding.query(), 1)? {
+                    None => return Ok(writing.pause()),
+                    Some(found) if found.is_empty() => {}
+                    Some(_) => return Ok(Outcome::Refused(forbidding.refusal)),
+                }
             }
         }
         // All records are found before the first is deleted: only then is it known whether this step
@@ -432,11 +449,16 @@ impl EmbeddedShelf {
         let mut erased = Vec::new();
         if let Some(slot) = &effects.slot {
             let here = Position::of(record);
-            let holder = self.find(writing, view, slot, 1)?;
-            if holder.first().is_some_and(|at| Order::NewestFirst.compare(at, &here).is_lt()) {
+            let Some(holders) = self.holders(writing, view, slot)? else {
+                return Ok(writing.pause());
+            };
+            if holders.iter().any(|at| Order::NewestFirst.compare(at, &here).is_lt()) {
+                if let [holder] = holders[..] {
+                    writing.searches.note_holder(slot, holder);
+                }
                 return Ok(Outcome::Superseded);
             }
-            erased = self.find(writing, view, slot, slot.limit)?;
+            erased = holders;
         }
         let holders = erased.len();
         for query in &effects.erases {
@@ -445,7 +467,10 @@ impl EmbeddedShelf {
             }
             // One record more than may be deleted shows that this step cannot delete all.
             let more = (writing.step.left + 1).saturating_sub(erased.len() - holders);
-            erased.extend(self.find(writing, view, query, query.limit.min(more))?);
+            match self.find(writing, view, query, query.limit.min(more))? {
+                Some(found) => erased.extend(found),
+                None => return Ok(writing.pause()),
+            }
         }
         let others = erased.len() - holders;
         if others > writing.step.left {
@@ -464,6 +489,10 @@ impl EmbeddedShelf {
         let (salt, start) = (tail.salt, tail.len as usize);
         let offset = start + writing.gather(LogFrame::Put(record.bytes()), salt);
         let row = head.insert(record, offset as u32, &mut writing.terms);
+        writing.searches.note_put(record);
+        if let Some(slot) = effects.slot.as_ref().filter(|slot| slot.matches(record)) {
+            writing.searches.note_holder(slot, Position::of(record));
+        }
         Ok(Outcome::Stored { seq: head.base + u64::from(row) + 1 })
     }
 
@@ -474,7 +503,11 @@ impl EmbeddedShelf {
         query: &Query,
     ) -> Result<u64, CommitError> {
         let left = writing.step.left;
-        let mut found = self.find(writing, view, query, query.limit.min(left + 1))?;
+        let wanted = query.limit.min(left + 1);
+        let Some(mut found) = self.find(writing, view, &unlimited(query), wanted)? else {
+            writing.pause();
+            return Ok(0);
+        };
         writing.step.unfinished = found.len() > left;
         found.truncate(left);
         writing.step.left -= found.len();
@@ -508,48 +541,6 @@ impl EmbeddedShelf {
             }
         }
     }
-}
-
-/// Finds the records that match, as the writer sees them.
-fn find(
-    (view, head): (&ShelfView, HeadView),
-    query: &Query,
-    limit: usize,
-    terms: &TermHasher,
-) -> Result<Vec<Position>, SearchError> {
-    let mut found = Vec::new();
-    // Most rules match nothing, which is found out here without preparing a search.
-    let kinds = query.kinds.as_deref().filter(|kinds| kinds.is_sorted());
-    let term = cheapest_term(query, terms);
-    if query.ids.is_none() && !may_match(view, kinds, term) {
-        return Ok(found);
-    }
-    let questions =
-        PreparedQuery::opened(Query { limit: query.limit.min(limit), ..query.clone() }, terms);
-    let head: Arc<dyn AnySource> = Arc::new(head);
-    let mut search = SnapshotSearch::new(&view.writing, &head, questions, 0);
-    search.slice(u64::MAX, &mut |record| {
-        found.push(Position::of(record));
-        ControlFlow::Continue(())
-    })?;
-    Ok(found)
-}
-
-/// Whether a record of these kinds may have the term, as the writer sees it. False is certain.
-fn may_match(view: &ShelfView, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
-    HeadView::writing(&view.active).may_match(kinds, term) || view.writing.may_match(kinds, term)
-}
-
-/// Returns a term that every matching record has, if there is one.
-fn cheapest_term(query: &Query, terms: &TermHasher) -> Option<u64> {
-    let label = query.labels.iter().find_map(|label| match label.values.as_slice() {
-        [one] => Some(terms.label(label.name, one)),
-        _ => None,
-    });
-    label.or_else(|| match query.authors.as_deref() {
-        Some([one]) => Some(terms.author(one)),
-        _ => None,
-    })
 }
 
 pub(crate) fn random_u32() -> io::Result<u32> {

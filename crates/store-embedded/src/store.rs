@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
+use hark_archive::limits::SEARCH_BATCH;
 use hark_archive::query::explain::Explanation;
 use hark_archive::query::merge::{SnapshotSearch, count_all, explain_all};
 use hark_archive::query::prepared::{PreparedQuery, TermMap as _};
@@ -97,9 +98,18 @@ impl Store for EmbeddedStore {
                 }
                 fits
             });
-            let (piece, later) = rest.split_at(fits.count());
-            self.shelf.commit_piece(piece, &mut done)?;
-            rest = later;
+            let piece = &rest[..fits.count()];
+            let durable = done.outcomes.len();
+            let is_end = piece.len() == rest.len();
+            if let Err(error) = self.shelf.commit_piece(piece, is_end, &mut done) {
+                // What is stored is not reported as failed: the next call fails, if it has to.
+                done.cut(durable);
+                return if durable > 0 { Ok(done) } else { Err(error) };
+            }
+            if done.searched >= SEARCH_BATCH {
+                break;
+            }
+            rest = &writes[done.outcomes.len()..];
         }
         Ok(done)
     }

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hark_archive::Id;
 use hark_archive::query::merge::{AnySource, SnapshotSources};
 use hark_archive::query::source::Source;
+use hark_archive::{Id, Query, Record};
 
 use crate::head::{Head, HeadView};
 use crate::log::{self, Log};
@@ -106,6 +106,17 @@ impl LiveRow {
         match self {
             Self::Head(head, _) => head.log.number,
             Self::Segment(segment, row) => segment.address(*row).log,
+        }
+    }
+
+    /// Whether the row's record can be read and matches. Of the batch that is being written, it is in
+    /// `frames`.
+    pub(crate) fn matches(&self, query: &Query, frames: &Arc<Vec<u8>>) -> bool {
+        let matches =
+            |record: Option<Record<'_>>| record.is_some_and(|found| query.matches(&found));
+        match self {
+            Self::Head(head, row) => matches(HeadView::with_batch(head, frames).record(*row)),
+            Self::Segment(segment, row) => matches(segment.record(*row)),
         }
     }
 

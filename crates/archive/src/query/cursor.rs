@@ -17,7 +17,7 @@ use super::plan::{Plan, Set};
 use super::prepared::PreparedQuery;
 use super::ranked::RankBound;
 use super::source::Source;
-use super::stream::{PostingSlice, PostingStream};
+use super::stream::{PostingSlice, PostingStream, find};
 use super::words::LazyWords;
 use super::{Order, Query};
 
@@ -152,13 +152,6 @@ impl RowRank {
     fn admits(&self, time: u64) -> bool {
         self.bound.admits(time, self.classes.iter().map(|&class| u32::from(class)).sum())
     }
-}
-
-/// Returns the index at which a row is in a posting list, or would be, and whether it is in it.
-#[inline]
-fn find<S: Source>(source: &S, cut: &PostingSlice<S::PostingList>, row: u32) -> (usize, bool) {
-    let at = source.seek(&cut.list, cut.range.clone(), row);
-    (at, at < cut.range.end && source.row_at(&cut.list, at) == row)
 }
 
 impl<S: Source> SourceWalk<S> {

@@ -12,7 +12,7 @@ use super::Query;
 use super::plan::{Plan, Set, SetSize, driven_by, plan};
 use super::prepared::{PreparedQuery, WORD_LISTS};
 use super::source::Source;
-use super::stream::PostingSlice;
+use super::stream::{PostingSlice, find};
 
 /// The most words that the beginning of a word is completed to. If there are more, it is looked for
 /// in the records.
@@ -25,6 +25,10 @@ const LOOKUP_WORK: u64 = 4;
 const PAIRS_OF_A_LIST: usize = 8;
 /// The most lists of a set of several terms. One term has at most one for each kind, or a few.
 const LISTS_MAX: usize = 1 << 15;
+/// The most lists of a value in which the rows of ids are looked up before their records are read, and
+/// the fewest ids for which that is done.
+const FEW_LISTS: usize = 32;
+const IDS_MIN: usize = 8;
 /// Lookups and lists of one source that do not count as visited rows. Most queries have fewer.
 const LOOKUPS_FREE: u64 = 64;
 
@@ -108,6 +112,8 @@ struct Lookups<S: Source> {
     found: Vec<FoundSet<S>>,
     excluded: Vec<PostingSlice<S::PostingList>>,
     rows: Vec<u32>,
+    /// The lists in which the rows of ids have to be: for some conditions, those of the value.
+    few: Option<Vec<Vec<PostingSlice<S::PostingList>>>>,
     /// Of the set that is being looked up: its lists, as far as they lie in the window; how many of its
     /// terms were looked up; and how many lists were seen.
     lists: Vec<PostingSlice<S::PostingList>>,
@@ -124,6 +130,7 @@ impl<S: Source> Opening<S> {
             found: Vec::new(),
             excluded: Vec::new(),
             rows: Vec::new(),
+            few: None,
             lists: Vec::new(),
             next: 0,
             seen: 0,
@@ -306,8 +313,47 @@ impl<S: Source> Lookups<S> {
         }
     }
 
+    /// Returns the lists of each condition of one value that has few. A row of an id that is in none of
+    /// them does not match, which costs less to find out than its record does to read.
+    fn few_lists(
+        &self,
+        source: &S,
+        query: &PreparedQuery,
+    ) -> Vec<Vec<PostingSlice<S::PostingList>>> {
+        // With a gate, what is visited must not depend on what the reader may not see.
+        if query.id_hashes.len() < IDS_MIN || query.gate.is_some() || query.driver.is_some() {
+            return Vec::new();
+        }
+        let values = [&query.authors].into_iter().chain(&query.labels);
+        let few = values.filter_map(|values| {
+            let [_] = values[..] else { return None };
+            let (mut lists, mut seen) = (Vec::new(), 0);
+            source.terms(values, query.kinds.as_deref(), &mut |_, list| {
+                let kind = source.list_kind(&list);
+                if kind.is_none_or(|kind| !query.not_kinds.contains(&kind)) {
+                    seen += 1;
+                    clip(source, query, &self.window, &mut lists, (0, list));
+                }
+                if seen > FEW_LISTS { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            (seen <= FEW_LISTS).then_some(lists)
+        });
+        few.collect()
+    }
+
     /// Looks up the ids. The work does not depend on whether a record is there.
     fn find_ids(&mut self, source: &S, query: &PreparedQuery, work: &mut u64) -> Poll<SetSize> {
+        let few = self.few.take().unwrap_or_else(|| self.few_lists(source, query));
+        let few = &*self.few.insert(few);
+        if few.iter().any(Vec::is_empty) {
+            return Poll::Ready(SetSize::default());
+        }
+        let is_in = |row: u32| {
+            let has = |list: &PostingSlice<_>| {
+                source.may_have(&list.list, row) && find(source, list, row).1
+            };
+            few.iter().all(|lists| lists.iter().any(has))
+        };
         let ids = query.ids.iter().flatten().zip(&query.id_hashes);
         for (id, &hash) in ids.skip(self.next) {
             if *work == 0 {
@@ -315,9 +361,8 @@ impl<S: Source> Lookups<S> {
             }
             *work = work.saturating_sub(LOOKUP_WORK);
             (self.next, self.counted) = (self.next + 1, self.counted + 1);
-            let Some(row) = source.find(id, hash).filter(|&row| shows(source, query, row)) else {
-                continue;
-            };
+            let found = source.find(id, hash).filter(|&row| is_in(row));
+            let Some(row) = found.filter(|&row| shows(source, query, row)) else { continue };
             let is_within = || source.within(row, self.window.get_or_init(|| source.window(query)));
             if !query.is_windowed() || is_within() {
                 self.rows.push(row);

@@ -88,3 +88,14 @@ impl<R> PostingStream<R> {
         self.group.next()
     }
 }
+
+/// Returns the index at which a row is in a posting list, or would be, and whether it is in it.
+#[inline]
+pub(super) fn find<S: Source>(
+    source: &S,
+    cut: &PostingSlice<S::PostingList>,
+    row: u32,
+) -> (usize, bool) {
+    let at = source.seek(&cut.list, cut.range.clone(), row);
+    (at, at < cut.range.end && source.row_at(&cut.list, at) == row)
+}

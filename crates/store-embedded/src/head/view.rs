@@ -36,10 +36,10 @@ impl HeadView {
         Self { head: Arc::clone(head), rows: u32::MAX, writing: true, batch: None }
     }
 
-    /// The same, which reads the records of the current batch from its frames: these will follow the
-    /// log's written bytes.
+    /// The head as the writer sees it now, which reads the records of the current batch from its
+    /// frames: these will follow the log's written bytes. Later rows are hidden.
     pub fn with_batch(head: &Arc<Head>, frames: &Arc<Vec<u8>>) -> Self {
-        Self { batch: Some(Arc::clone(frames)), ..Self::writing(head) }
+        Self { rows: head.inserted(), batch: Some(Arc::clone(frames)), ..Self::writing(head) }
     }
 
     /// The head.

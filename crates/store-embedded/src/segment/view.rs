@@ -382,12 +382,24 @@ impl Segment {
         let id = *id;
         self.file.rows_of_id(hash).filter(move |&row| {
             let Some(record) = self.record_of_any(row) else { return false };
-            if *record.id() != id && self.terms.id(record.id()) != hash {
-                // The row of another hash stands here: a part of the file was lost.
-                self.file.note_lost();
+            if *record.id() != id {
+                self.note_other(record.id(), hash);
             }
             *record.id() == id
         })
+    }
+
+    /// Notes that a part of the file was lost if the id of a row has not the hash under which the row
+    /// stands.
+    fn note_other(&self, id: &Id, hash: u64) {
+        if self.terms.id(id) != hash {
+            self.file.note_lost();
+        }
+    }
+
+    /// Does the same as [`Segment::id`], but a removed record of a dead row is no damage.
+    fn id_of_any(&self, row: u32) -> Option<Id> {
+        self.file.id(row).or_else(|| self.record_of_any(row).map(|record| *record.id()))
     }
 
     /// Does the same as [`Segment::record`], but a removed record of a dead row is no damage.
@@ -565,21 +577,22 @@ impl Source for SegmentView {
     }
 
     fn find(&self, id: &Id, hash: u64) -> Option<u32> {
-        let (mut dead, mut damaged) = (None, None);
+        let (mut alive, mut dead) = (None, None);
         // An id that was deleted and put again has several rows, of which one may be alive.
         for row in self.file().rows_of_id(hash) {
-            let is_dead = self.is_dead(row);
-            match self.segment.record_of_any(row) {
-                Some(record) if record.id() != id => {}
-                Some(_) if is_dead => dead = dead.or(Some(row)),
-                Some(_) => return Some(row),
+            match (self.segment.id_of_any(row), self.is_dead(row)) {
+                (Some(other), _) if other != *id => self.segment.note_other(&other, hash),
+                (None, true) => {}
+                (Some(_), true) => dead = dead.or(Some(row)),
                 // The hash says that it is the record of this id. Whoever reads it is told that
-                // it is damaged, not that there is none.
-                None if !is_dead => damaged = damaged.or(Some(row)),
-                None => {}
+                // it is damaged, not that there is none; if it was put again, the whole one counts.
+                (_, false) => {
+                    let first = alive.filter(|&first| self.segment.record(first).is_some());
+                    alive = first.or(Some(row));
+                }
             }
         }
-        damaged.or(dead)
+        alive.or(dead)
     }
 
     fn window(&self, query: &Query) -> Range<u32> {

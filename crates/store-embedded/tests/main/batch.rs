@@ -159,3 +159,37 @@ fn too_many_open_files_put_off_what_needs_a_new_log_and_stop_nothing() {
     drop(store);
     fixture.no_faults("settled");
 }
+
+#[test]
+fn what_was_stored_before_the_disk_was_full_is_answered_as_stored() {
+    let mut fixture = Fixture::new(11);
+    // So little memory that a batch is committed in several pieces.
+    let options = hark_store_embedded::EmbeddedOptions {
+        seal_records: 5_000,
+        head_bytes_max: 40_000,
+        ..fixture.options()
+    };
+    let store = fixture.open(options);
+    let mut cut = 0;
+    for _ in 0..8 {
+        let batch: Vec<Write> = (0..120).map(|_| Write::Put(fixture.world.record())).collect();
+        let syncs_before = syncs(&store);
+        // The first write fits, and a later one does not.
+        fixture.disk.arm(Trouble::Full, 4);
+        let done = store.commit_some(&batch);
+        fixture.disk.calm();
+        let stored = done.as_ref().map_or(0, |done| done.outcomes.len());
+        assert_eq!(stored > 0, syncs(&store) > syncs_before, "as many are answered as are stored");
+        fixture.model.commit(&batch[..stored]).expect("commits");
+        fixture.same_as_model(&store, "what is answered is there, and nothing else");
+        if stored < batch.len() {
+            cut += usize::from(stored > 0);
+            store.commit(&batch[stored..]).expect("there is space again");
+            fixture.model.commit(&batch[stored..]).expect("commits");
+        }
+        fixture.same_as_model(&store, "committed");
+    }
+    assert!(cut > 2, "{cut} batches were cut");
+    drop(store);
+    fixture.no_faults("after the disk was full");
+}

@@ -1,0 +1,323 @@
+//! The searches of the writer: for the records that a write replaces or deletes, and those that forbid it.
+//!
+//! A write that searches more than [`SEARCH_STEP`] rows does so in several steps, between which other
+//! writes are committed. The write that comes last in its batch keeps its searches from one step to the
+//! next, each on the snapshot on which it began; what is put meanwhile is compared with them. So a write
+//! takes effect as if it had searched all at once in its last step.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use hark_archive::limits::SEARCH_STEP;
+use hark_archive::query::merge::{AnySource, SnapshotSearch};
+use hark_archive::query::prepared::{PreparedQuery, TermMap as _};
+use hark_archive::{
+    CommitError, Id, Position, Query, Record, Search, SearchError, SearchProgress, Write,
+};
+
+use crate::head::HeadView;
+use crate::shelf::{EmbeddedShelf, LogWriterState};
+use crate::term::TermHasher;
+use crate::view::ShelfView;
+
+/// The most slots whose holders are remembered.
+const SLOTS_MAX: usize = 4_096;
+/// The longest label value of a slot that is remembered.
+const SLOT_BYTES_MAX: usize = 256;
+
+/// What a write is known by in its next step.
+#[derive(Debug, PartialEq)]
+pub(crate) enum WriteKey {
+    Put(Id),
+    /// Without its limit, which each step lowers.
+    Erase(Query),
+}
+
+impl WriteKey {
+    /// Returns the key of a write whose record is sound.
+    pub(crate) fn of(write: &Write) -> Option<Self> {
+        match write {
+            Write::Put(bytes) => Record::new(bytes).ok().map(|record| Self::Put(*record.id())),
+            Write::Erase(query) => Some(Self::Erase(unlimited(query))),
+        }
+    }
+}
+
+/// Returns a query without its limit.
+pub(crate) fn unlimited(query: &Query) -> Query {
+    Query { limit: usize::MAX, ..query.clone() }
+}
+
+/// One search of a write, and what it has found.
+struct RuleSearch {
+    query: Query,
+    /// `None` once it has found all.
+    rest: Option<SnapshotSearch>,
+    found: Vec<Position>,
+}
+
+impl RuleSearch {
+    /// Goes on until so many are found or `left` rows are visited. Returns false if it has to go on.
+    fn go_on(&mut self, wanted: usize, left: &mut u64) -> Result<bool, SearchError> {
+        let found = &mut self.found;
+        while found.len() < wanted
+            && let Some(search) = &mut self.rest
+        {
+            if *left == 0 {
+                return Ok(false);
+            }
+            let before = search.visited();
+            let progress = search.slice(*left, &mut |record| {
+                found.push(Position::of(record));
+                if found.len() < wanted {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            })?;
+            let is_spent = progress == SearchProgress::Paused && found.len() < wanted;
+            *left = if is_spent { 0 } else { left.saturating_sub(search.visited() - before) };
+            if progress != SearchProgress::Paused {
+                self.rest = None;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The searches of the writes of a commit.
+#[derive(Default)]
+pub(crate) struct RuleSearches {
+    /// Those of the current write.
+    current: Vec<RuleSearch>,
+    /// Rows that the current write may still visit in this step.
+    left: u64,
+    /// The write whose searches go on in its next step, and these.
+    paused: Option<(WriteKey, Vec<RuleSearch>)>,
+    /// For some slots, the only record that may hold them. What it is changes only by a put.
+    slots: HashMap<Box<[u8]>, Position>,
+}
+
+impl RuleSearches {
+    /// Begins the step of a write. Only the last write of a batch has a `key`: it goes on with its
+    /// searches, or those that are paused are given up.
+    pub(crate) fn begin(&mut self, key: Option<&WriteKey>) {
+        self.left = SEARCH_STEP;
+        self.current.clear();
+        if let Some(key) = key
+            && let Some((paused, searches)) = self.paused.take()
+            && paused == *key
+        {
+            self.current = searches;
+        }
+    }
+
+    /// Ends the step of a write, whose searches go on in its next step if it has a `key`. Returns the rows
+    /// that were visited.
+    pub(crate) fn end(&mut self, key: Option<WriteKey>) -> u64 {
+        let current = std::mem::take(&mut self.current);
+        if let Some(key) = key {
+            self.paused = Some((key, current));
+        }
+        SEARCH_STEP - self.left
+    }
+
+    /// Forgets everything that the records of a batch have changed, as the batch could not be written,
+    /// or as another process has written.
+    pub(crate) fn forget(&mut self) {
+        *self = Self { left: self.left, ..Self::default() };
+    }
+
+    /// Notes a record that is put: it may be one that paused searches look for.
+    pub(crate) fn note_put(&mut self, record: &Record<'_>) {
+        for search in self.paused.iter_mut().flat_map(|(_, searches)| searches) {
+            if search.query.matches(record) {
+                search.found.push(Position::of(record));
+            }
+        }
+    }
+
+    /// Notes that only this record may hold a slot.
+    pub(crate) fn note_holder(&mut self, slot: &Query, holder: Position) {
+        let Some(name) = name_of(slot) else { return };
+        if self.slots.len() >= SLOTS_MAX && !self.slots.contains_key(&name) {
+            self.slots.clear();
+        }
+        self.slots.insert(name, holder);
+    }
+
+    /// Returns the only record that may hold a slot, if it is remembered.
+    fn holder(&self, slot: &Query) -> Option<&Position> {
+        self.slots.get(&name_of(slot)?)
+    }
+}
+
+/// The name of the slot of an author, a kind and at most one label.
+fn name_of(slot: &Query) -> Option<Box<[u8]>> {
+    let ([author], [kind]) = (slot.authors.as_deref()?, slot.kinds.as_deref()?) else {
+        return None;
+    };
+    let plain = Query {
+        authors: slot.authors.clone(),
+        kinds: slot.kinds.clone(),
+        labels: slot.labels.clone(),
+        ..Query::default()
+    };
+    let mut name = [&author[..], &kind.to_le_bytes()].concat();
+    match slot.labels.as_slice() {
+        [] => {}
+        [label] => match label.values.as_slice() {
+            [value] if value.len() <= SLOT_BYTES_MAX => {
+                name.push(label.name);
+                name.extend_from_slice(value);
+            }
+            _ => return None,
+        },
+        _ => return None,
+    }
+    (*slot == plain).then(|| name.into())
+}
+
+impl EmbeddedShelf {
+    /// Finds the records that match, as the writer sees them: those of the current batch are among
+    /// them. Stops once so many are found. `None` if the write has to go on in its next step.
+    pub(crate) fn find(
+        &self,
+        writing: &mut LogWriterState,
+        view: &ShelfView,
+        query: &Query,
+        wanted: usize,
+    ) -> Result<Option<Vec<Position>>, CommitError> {
+        let LogWriterState { searches, frames, .. } = writing;
+        let is_alive = |at: &Position| view.locate(&at.id, self.terms.id(&at.id), true).is_some();
+        let at = match searches.current.iter().position(|search| search.query == *query) {
+            Some(at) => {
+                // Since its last step other writes may have deleted what it had found.
+                let found = &mut searches.current[at].found;
+                searches.left = searches.left.saturating_sub(found.len() as u64);
+                found.retain(is_alive);
+                at
+            }
+            None => {
+                // Most rules match nothing, which is found out here without preparing a search.
+                let kinds = query.kinds.as_deref().filter(|kinds| kinds.is_sorted());
+                let term = cheapest_term(query, &self.terms);
+                if query.ids.is_none() && !may_match(view, kinds, term) {
+                    return Ok(Some(Vec::new()));
+                }
+                let questions = PreparedQuery::opened(query.clone(), &self.terms);
+                let head: Arc<dyn AnySource> = Arc::new(HeadView::with_batch(&view.active, frames));
+                let rest = Some(SnapshotSearch::new(&view.writing, &head, questions, 0));
+                let search = RuleSearch { query: query.clone(), rest, found: Vec::new() };
+                searches.current.push(search);
+                searches.current.len() - 1
+            }
+        };
+        let failed = |error: SearchError| CommitError::Stopped(error.to_string());
+        let search = &mut searches.current[at];
+        let is_found = search.go_on(wanted, &mut searches.left).map_err(failed)?;
+        Ok(is_found.then(|| search.found.iter().take(wanted).copied().collect()))
+    }
+
+    /// Finds the records that hold a slot.
+    pub(crate) fn holders(
+        &self,
+        writing: &mut LogWriterState,
+        view: &ShelfView,
+        slot: &Query,
+    ) -> Result<Option<Vec<Position>>, CommitError> {
+        if let Some(&holder) = writing.searches.holder(slot) {
+            let row = view.locate(&holder.id, self.terms.id(&holder.id), true);
+            let is_there = row.is_some_and(|row| row.matches(slot, &writing.frames));
+            return Ok(Some(is_there.then_some(holder).into_iter().collect()));
+        }
+        self.find(writing, view, slot, slot.limit)
+    }
+}
+
+/// Whether a record of these kinds may have the term, as the writer sees it. False is certain.
+pub(crate) fn may_match(view: &ShelfView, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
+    HeadView::writing(&view.active).may_match(kinds, term) || view.writing.may_match(kinds, term)
+}
+
+/// Returns a term that every matching record has, if there is one.
+fn cheapest_term(query: &Query, terms: &TermHasher) -> Option<u64> {
+    let label = query.labels.iter().find_map(|label| match label.values.as_slice() {
+        [one] => Some(terms.label(label.name, one)),
+        _ => None,
+    });
+    label.or_else(|| match query.authors.as_deref() {
+        Some([one]) => Some(terms.author(one)),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_archive::{Outcome, RecordHeader, Store as _};
+    use hark_codec::hex::encode_32 as hex;
+    use hark_networks::nostr::rules::NostrRules;
+    use hark_testkit::disk::scratch;
+    use hark_testkit::random::encode;
+
+    use super::*;
+    use crate::options::EmbeddedOptions;
+    use crate::store::EmbeddedStore;
+
+    fn event(number: u16, author: u8, kind: u32, names: &[[u8; 32]]) -> Write {
+        let mut id = [7; 32];
+        id[..2].copy_from_slice(&number.to_be_bytes());
+        let time = 1_000 + u64::from(number);
+        let labels: Vec<_> = names.iter().map(|id| (b'e', hex(id).to_vec())).collect();
+        let head = RecordHeader { id, time, author: Some([author; 32]), kind, expires: None };
+        Write::Put(encode(&head, &labels))
+    }
+
+    fn id_of(write: &Write) -> [u8; 32] {
+        let Write::Put(bytes) = write else { panic!("a put") };
+        *Record::new(bytes).unwrap().id()
+    }
+
+    /// Records of segments that were read since the store was opened.
+    fn read(store: &EmbeddedStore) -> u64 {
+        let view = store.shelf.view.load();
+        let marks = view.segments.iter().map(|segment| &segment.dead.verified);
+        marks.map(|read| read.ones().count() as u64).sum()
+    }
+
+    #[test]
+    fn a_deletion_of_what_is_of_others_reads_none_of_their_records() {
+        let dir = scratch("rules-foreign");
+        let options = EmbeddedOptions {
+            seal_records: 500,
+            merge_fan_in: 1_000,
+            background: false,
+            ..EmbeddedOptions::default()
+        };
+        let open = || EmbeddedStore::open(&dir, Box::new(NostrRules), options.clone()).unwrap();
+        let store = open();
+        // In every segment there are some of author 2.
+        let of = |n: u16| if n.is_multiple_of(50) { 2 } else { 1 };
+        let all: Vec<Write> = (0..3_000).map(|n| event(n, of(n), 1, &[])).collect();
+        all.chunks(100).for_each(|part| assert!(store.commit(part).is_ok()));
+        store.settle().unwrap();
+        drop(store);
+        let store = open();
+        assert!(store.stats().segments >= 5);
+        let before = read(&store);
+        let foreign: Vec<_> =
+            (0..3_000).filter(|n| of(*n) == 1).map(|n| id_of(&all[usize::from(n)])).collect();
+        let done = store.commit(&[event(5_000, 2, 5, &foreign[..2_500])]).unwrap();
+        assert!(matches!(done.outcomes[..], [Outcome::Stored { .. }]));
+        assert_eq!((done.erased.len(), read(&store) - before), (0, 0), "read");
+        // Of the author's own, only those that are named.
+        let mut named = foreign[..2_000].to_vec();
+        named.extend([id_of(&all[50]), id_of(&all[2_500])]);
+        let done = store.commit(&[event(5_001, 2, 5, &named)]).unwrap();
+        assert_eq!((done.erased.len(), read(&store) - before), (2, 2), "read");
+        assert_eq!(store.count(&Query::default()).unwrap(), Some(3_000));
+        drop(store);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
