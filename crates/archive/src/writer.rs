@@ -419,9 +419,9 @@ fn commit(
                 waiting.erased += count;
                 let rest = (write.rest(*count), waiting);
                 if rest.1.has_turn {
-                    unfinished.push_front(rest)
+                    unfinished.push_front(rest);
                 } else {
-                    unfinished.push_back(rest)
+                    unfinished.push_back(rest);
                 }
             }
         }

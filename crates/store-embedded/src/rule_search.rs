@@ -31,7 +31,7 @@ const SLOT_BYTES_MAX: usize = 256;
 pub(crate) enum WriteKey {
     Put(Id),
     /// Without its limit, which each step lowers.
-    Erase(Query),
+    Erase(Box<Query>),
 }
 
 impl WriteKey {
@@ -39,7 +39,7 @@ impl WriteKey {
     pub(crate) fn of(write: &Write) -> Option<Self> {
         match write {
             Write::Put(bytes) => Record::new(bytes).ok().map(|record| Self::Put(*record.id())),
-            Write::Erase(query) => Some(Self::Erase(unlimited(query))),
+            Write::Erase(query) => Some(Self::Erase(Box::new(unlimited(query)))),
         }
     }
 }
@@ -191,29 +191,25 @@ impl EmbeddedShelf {
     ) -> Result<Option<Vec<Position>>, CommitError> {
         let LogWriterState { searches, frames, .. } = writing;
         let is_alive = |at: &Position| view.locate(&at.id, self.terms.id(&at.id), true).is_some();
-        let at = match searches.current.iter().position(|search| search.query == *query) {
-            Some(at) => {
-                // Since its last step other writes may have deleted what it had found.
-                let found = &mut searches.current[at].found;
-                searches.left = searches.left.saturating_sub(found.len() as u64);
-                found.retain(is_alive);
-                at
+        let known = searches.current.iter().position(|search| search.query == *query);
+        if let Some(at) = known {
+            // Since its last step other writes may have deleted what it had found.
+            let found = &mut searches.current[at].found;
+            searches.left = searches.left.saturating_sub(found.len() as u64);
+            found.retain(is_alive);
+        } else {
+            // Most rules match nothing, which is found out here without preparing a search.
+            let kinds = query.kinds.as_deref().filter(|kinds| kinds.is_sorted());
+            let term = cheapest_term(query, &self.terms);
+            if query.ids.is_none() && !may_match(view, kinds, term) {
+                return Ok(Some(Vec::new()));
             }
-            None => {
-                // Most rules match nothing, which is found out here without preparing a search.
-                let kinds = query.kinds.as_deref().filter(|kinds| kinds.is_sorted());
-                let term = cheapest_term(query, &self.terms);
-                if query.ids.is_none() && !may_match(view, kinds, term) {
-                    return Ok(Some(Vec::new()));
-                }
-                let questions = PreparedQuery::opened(query.clone(), &self.terms);
-                let head: Arc<dyn AnySource> = Arc::new(HeadView::with_batch(&view.active, frames));
-                let rest = Some(SnapshotSearch::new(&view.writing, &head, questions, 0));
-                let search = RuleSearch { query: query.clone(), rest, found: Vec::new() };
-                searches.current.push(search);
-                searches.current.len() - 1
-            }
-        };
+            let questions = PreparedQuery::opened(query.clone(), &self.terms);
+            let head: Arc<dyn AnySource> = Arc::new(HeadView::with_batch(&view.active, frames));
+            let rest = Some(SnapshotSearch::new(&view.writing, &head, questions, 0));
+            searches.current.push(RuleSearch { query: query.clone(), rest, found: Vec::new() });
+        }
+        let at = known.unwrap_or(searches.current.len() - 1);
         let failed = |error: SearchError| CommitError::Stopped(error.to_string());
         let search = &mut searches.current[at];
         let is_found = search.go_on(wanted, &mut searches.left).map_err(failed)?;
