@@ -354,7 +354,10 @@ fn a_hole_in_times_kinds_or_postings_is_noticed_by_the_first_question_that_reads
 /// Questions that find a record by each of its lists, and by its time.
 fn questions(record: &hark_archive::Record<'_>) -> Vec<Query> {
     let time = record.time();
-    let mut all = vec![Query { from: time, to: time, ..Query::default() }];
+    let mut all = vec![
+        Query { from: time, to: time, ..Query::default() },
+        Query { kinds: Some(vec![record.kind()]), ..Query::default() },
+    ];
     let authors = record.author().map(|author| vec![*author]);
     all.push(Query { authors, kinds: Some(vec![record.kind()]), ..Query::default() });
     all.extend(record.labels().map(|(name, value)| {
