@@ -227,14 +227,18 @@ fn rows_hold_for_every_store_and_both_doors() {
     }
 }
 
-/// A question may visit 2,000 rows here, which is a fifth of the nanosecond.
+/// A question may visit 2,000 rows here, which is a fifth of the nanosecond. The sender has chosen most of the
+/// hashes, so that nine in ten are among the highest 64th of all.
 #[test]
 fn a_page_backwards_through_one_nanosecond_reads_some_hundreds_of_its_messages() {
     let database = Cluster::shared().database("waku nanosecond");
     for (name, database) in [("nanosecond-files", None), ("nanosecond-postgres", Some(database))] {
         let world = World::bounded(name, database, "2000");
         let (mut lines, mut hashes) = (String::new(), Vec::new());
-        for number in 0..10_000_u64 {
+        for number in 0_u64.. {
+            if hashes.len() == 10_000 {
+                break;
+            }
             let payload = number.to_le_bytes();
             let message = hark_codec::waku::Message {
                 payload: &payload,
@@ -242,7 +246,11 @@ fn a_page_backwards_through_one_nanosecond_reads_some_hundreds_of_its_messages()
                 timestamp: i64::try_from(START).ok(),
                 ..hark_codec::waku::Message::default()
             };
-            let hash = hex::encode_32(&message.hash(PUBSUB[0]));
+            let hash = message.hash(PUBSUB[0]);
+            if hashes.len() >= 1_000 && hash[0] < 0xfc {
+                continue;
+            }
+            let hash = hex::encode_32(&hash);
             hashes.push(format!("0x{}", String::from_utf8_lossy(&hash)));
             let payload = base64_simd::STANDARD.encode_to_string(payload);
             let message = json!({

@@ -107,8 +107,43 @@ impl Parts {
         }
     }
 
+    /// Returns the times of the parts in which all times from `from` to `to` lie; both bounds are
+    /// inclusive. All times, if some of these lie in no part: records there are in one table.
+    pub(crate) fn covering(&self, from: i64, to: i64) -> (i64, i64) {
+        let all = (i64::MIN, i64::MAX);
+        let Some((first, _)) = self.list.range(..=from).next_back() else { return all };
+        let mut end = *first;
+        for (start, (stop, _)) in self.list.range(first..) {
+            if *start != end {
+                return all;
+            }
+            end = *stop;
+            if to < end {
+                return (*first, end - 1);
+            }
+        }
+        all
+    }
+
     /// Returns the number of parts.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_covered_by_parts_that_follow_one_another() {
+        let list = [(10, (20, 1)), (20, (30, 2)), (40, (50, 3))].into_iter().collect();
+        let parts = Parts { version: 0, list };
+        assert_eq!(parts.covering(12, 15), (10, 19));
+        assert_eq!(parts.covering(19, 20), (10, 29));
+        assert_eq!(parts.covering(45, 49), (40, 49));
+        for (from, to) in [(5, 15), (15, 30), (25, 45), (32, 35), (45, 50), (60, 70)] {
+            assert_eq!(parts.covering(from, to), (i64::MIN, i64::MAX), "{from} to {to}");
+        }
     }
 }

@@ -414,8 +414,9 @@ impl<'a> HistoryQuery<'a> {
     }
 
     /// Returns at most `wanted` messages of one nanosecond, highest hash first: those with the highest
-    /// hashes below `below`. As hashes are evenly spread, the search begins at one that leaves somewhat
-    /// more messages than are wanted, however many there are.
+    /// hashes below `below`. Ranges of hashes are read, the highest first, of a few times as many messages as
+    /// are wanted. A range that has more is narrowed, to a quarter at least, so messages whose sender has
+    /// chosen their hashes cost a bounded number of rows too.
     fn nanosecond(
         &mut self,
         store: &dyn Store,
@@ -423,37 +424,47 @@ impl<'a> HistoryQuery<'a> {
         below: Option<Id>,
         wanted: usize,
     ) -> Result<RecordBytes, HistoryError> {
-        let (order, include_data) = (Order::NewestFirst, self.include_data);
-        let mut query =
-            Query { order, from: time, to: time, limit: wanted + 1, ..self.query.clone() };
-        // The lowest hashes tell how close to each other hashes are.
-        let (mut start, mut span) = (0, u128::MAX);
+        let (include_data, rows_max) = (self.include_data, 3 * wanted.max(20));
+        let mut query = Query {
+            order: Order::NewestFirst,
+            from: time,
+            to: time,
+            limit: rows_max,
+            ..self.query.clone()
+        };
+        let (mut end, mut width, mut found) = (below, u128::MAX, RecordBytes::new());
         loop {
-            let (mut found, mut last, mut has_passed) = (VecDeque::new(), 0, false);
+            let start = end.map_or(u128::MAX, |end| half(&end)).saturating_sub(width);
+            let before = start.checked_sub(1).map(|before| whole(before, 0xff));
+            query.after = before.map(|id| Position { time, id });
+            // Of a range, the highest hashes come last.
+            let (mut highest, missing) = (VecDeque::new(), wanted - found.len());
+            let (mut count, mut last, mut has_passed) = (0, start, false);
             let more = self.search(store, &query, &mut |record| {
-                has_passed = below.is_some_and(|below| *record.id() >= below);
+                has_passed = end.is_some_and(|end| *record.id() >= end);
                 if has_passed {
                     return ControlFlow::Break(());
                 }
-                last = half(record.id());
+                (count, last) = (count + 1, half(record.id()));
                 if may_be_sent(record) {
-                    found.push_back(copy(record, include_data));
-                    if found.len() > wanted {
-                        found.pop_front();
+                    if highest.len() == missing {
+                        highest.pop_front();
                     }
+                    highest.push_back(copy(record, include_data));
                 }
                 ControlFlow::Continue(())
             })?;
-            let is_whole = !more || has_passed;
-            if is_whole && (start == 0 || found.len() == wanted) {
-                return Ok(found.into_iter().rev().collect());
+            if more && !has_passed {
+                // Half as wide as the first rows are, if hashes are evenly spread.
+                width = ((last - start) / 2).min(width / 4).max(1);
+                continue;
             }
-            span = if is_whole { span.saturating_mul(4) } else { last.saturating_mul(2) };
-            start = below.map_or(u128::MAX, |below| half(&below)).saturating_sub(span);
-            let mut id = [0; 32];
-            id[..16].copy_from_slice(&start.to_be_bytes());
-            query.after = (start > 0).then_some(Position { time, id });
-            query.limit = usize::MAX;
+            found.extend(highest.into_iter().rev());
+            if start == 0 || found.len() >= wanted {
+                return Ok(found);
+            }
+            end = Some(whole(start, 0));
+            width = width.saturating_mul((rows_max / 2 / count.max(1)).clamp(1, 16) as u128);
         }
     }
 }
@@ -462,6 +473,13 @@ impl<'a> HistoryQuery<'a> {
 fn half(hash: &Id) -> u128 {
     let (half, _) = hash.split_at(16);
     u128::from_be_bytes(half.try_into().unwrap_or_default())
+}
+
+/// The hash with this first half, and with all bytes behind it being `rest`.
+fn whole(half: u128, rest: u8) -> Id {
+    let mut hash = [rest; 32];
+    hash[..16].copy_from_slice(&half.to_be_bytes());
+    hash
 }
 
 /// What an answer needs of a record: all of it, or a record with its id and time alone.

@@ -36,9 +36,11 @@ impl Layout for PlainLayout {
                 let (keys, record) =
                     (page(term, ranges, order, &tag, "r.time, r.id", ""), of_part("record", part));
                 format!(
-                    "SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM ({keys}) t \
-                     LEFT JOIN LATERAL (SELECT r.id, r.body FROM {record} r WHERE r.time = t.time \
-                     AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true"
+                    "SELECT t.time, t.id, CASE WHEN b.id = t.id AND ($9::bigint[] IS NULL \
+                     OR b.terms && $9) THEN b.body END FROM ({keys}) t \
+                     LEFT JOIN LATERAL (SELECT r.id, r.terms, r.body FROM {record} r \
+                     WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 \
+                     ORDER BY r.time DESC, r.id LIMIT 1) b ON true"
                 )
             }
             StatementForm::AuthorPage(order, ranges) => {
@@ -345,16 +347,26 @@ fn make_table(table: &str, number: u64, start: i64, stop: i64) -> (String, Strin
     (filled, attached)
 }
 
-/// Returns the condition for rows behind `v` in an order, and that order's sort columns.
-fn behind(order: Order) -> (&'static str, &'static str) {
+/// Returns the sort columns of an order.
+pub(super) fn sorted(order: Order) -> &'static str {
     match order {
-        Order::NewestFirst => {
-            ("r.time <= v.time AND (r.time < v.time OR r.id > v.id)", "r.time DESC, r.id")
-        }
-        Order::OldestFirst => {
-            ("r.time >= v.time AND (r.time > v.time OR r.id > v.id)", "r.time, r.id")
-        }
+        Order::NewestFirst => "r.time DESC, r.id",
+        Order::OldestFirst => "r.time, r.id",
     }
+}
+
+/// Returns two queries for the first rows behind a time and a row of that time, in an order: for other rows
+/// of the same time, of which `rest` is the condition, and for rows of later times. Each of them begins
+/// where the row is; one with both conditions would read all rows of its time first.
+pub(super) fn behind(
+    order: Order,
+    rows: &str,
+    (time, rest): (&str, &str),
+    end: &str,
+) -> [String; 2] {
+    let further = if order == Order::NewestFirst { '<' } else { '>' };
+    [format!("r.time = {time} AND {rest}"), format!("r.time {further} {time}")]
+        .map(|behind| format!("({rows} AND {behind} {end})"))
 }
 
 /// The columns of a page of records.
@@ -367,7 +379,7 @@ const ANY_TERM: &str = "(r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinal
 const SEEN: &str = " AND r.seq <= $6";
 
 /// Returns a statement for the next rows of `ranges` index ranges together, in order. Each range is
-/// an arm of a union, read no further than the page needs. The rows have times from $1 to $2, lie
+/// two arms of a union, read no further than the page needs. The rows have times from $1 to $2, lie
 /// behind ($3, $4), and number at most $5. The arrays $7 and $8 have each range's kind and value.
 fn page(
     value: Option<(&str, &str)>,
@@ -377,21 +389,23 @@ fn page(
     columns: &str,
     more: &str,
 ) -> String {
-    let (behind, sorted) = behind(order);
-    let behind = behind.replace("v.time", "$3::bigint").replace("v.id", "$4::bytea");
-    let arm = |range: usize| {
+    let sorted = sorted(order);
+    let arms = |range: usize| {
         let value = value.map_or(String::new(), |(column, of)| {
             format!("r.{column} = ($8::{of}[])[{range}] AND ")
         });
         let kind =
             if range == 0 { String::new() } else { format!("r.kind = ($7::int[])[{range}] AND ") };
-        format!(
-            "(SELECT {columns} FROM {table} r WHERE {value}{kind}r.time >= $1 AND r.time <= $2 \
-             AND {behind}{more} ORDER BY {sorted} LIMIT $5)"
-        )
+        let rows = format!(
+            "SELECT {columns} FROM {table} r WHERE {value}{kind}r.time >= $1 AND r.time <= $2{more}"
+        );
+        let end = format!("ORDER BY {sorted} LIMIT $5");
+        behind(order, &rows, ("$3::bigint", "r.id > $4::bytea"), &end)
     };
-    let arms: Vec<String> =
-        if ranges == 0 { vec![arm(0)] } else { (1..=ranges).map(arm).collect() };
+    let arms: Vec<String> = match ranges {
+        0 => arms(0).into(),
+        _ => (1..=ranges).flat_map(arms).collect(),
+    };
     format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $5", arms.join(" UNION ALL "))
 }
 
@@ -402,7 +416,7 @@ pub(super) fn of_part(table: &str, part: Option<i64>) -> String {
 
 /// Returns a statement for the next keys of each index range, in order.
 fn keys(value: &str, table: &str, more: &str, order: Order) -> String {
-    let (behind, sorted) = behind(order);
+    let sorted = sorted(order);
     let (array, column, same) = match value.split_once(' ') {
         Some((column, kind)) => (
             format!("$6::{kind}[], "),
@@ -411,21 +425,26 @@ fn keys(value: &str, table: &str, more: &str, order: Order) -> String {
         ),
         None => Default::default(),
     };
+    let rows = format!(
+        "SELECT r.time, r.id{more} FROM {table} r WHERE {same}r.kind = v.kind \
+         AND r.time >= $4 AND r.time <= $5"
+    );
+    let end = format!("ORDER BY {sorted} LIMIT {}", if value.is_empty() { "$6" } else { "$7" });
+    let arms = behind(order, &rows, ("v.time", "r.id > v.id"), &end).join(" UNION ALL ");
     format!(
         "SELECT v.n, r.time, r.id{more} FROM unnest({array}$1::int[], $2::bigint[], $3::bytea[]) \
-         WITH ORDINALITY AS v({column}kind, time, id, n) CROSS JOIN LATERAL (SELECT r.time, r.id{more} \
-         FROM {table} r WHERE {same}r.kind = v.kind AND r.time >= $4 AND r.time <= $5 AND {behind} \
-         ORDER BY {sorted} LIMIT {limit}) r",
-        limit = if value.is_empty() { "$6" } else { "$7" }
+         WITH ORDINALITY AS v({column}kind, time, id, n) CROSS JOIN LATERAL (SELECT * FROM ({arms}) r \
+         {end}) r"
     )
 }
 
+/// Returns a statement for the first few keys of each value, with times between those of two parts.
 fn few(value: &str, table: &str) -> String {
     let (column, kind) = value.split_once(' ').unwrap_or_default();
     format!(
         "SELECT v.n, r.time, r.id, r.kind FROM unnest($1::{kind}[]) WITH ORDINALITY AS v({column}, n) \
          CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM {table} r \
-         WHERE r.{column} = v.{column} LIMIT $2) r"
+         WHERE r.{column} = v.{column} AND r.time >= $3 AND r.time <= $4 LIMIT $2) r"
     )
 }
 
@@ -436,8 +455,9 @@ fn kinds(value: &str, table: &str) -> String {
     format!(
         "SELECT v.n, k.kind FROM unnest($1::{kind}[]) WITH ORDINALITY AS v({column}, n) \
          CROSS JOIN LATERAL (WITH RECURSIVE k AS ((SELECT r.kind FROM {table} r \
-         WHERE r.{column} = v.{column} ORDER BY r.kind LIMIT 1) UNION ALL SELECT (SELECT r.kind \
-         FROM {table} r WHERE r.{column} = v.{column} AND r.kind > k.kind ORDER BY r.kind LIMIT 1) \
+         WHERE r.{column} = v.{column} AND r.time >= $2 AND r.time <= $3 ORDER BY r.kind LIMIT 1) \
+         UNION ALL SELECT (SELECT r.kind FROM {table} r WHERE r.{column} = v.{column} \
+         AND r.kind > k.kind AND r.time >= $2 AND r.time <= $3 ORDER BY r.kind LIMIT 1) \
          FROM k WHERE k.kind IS NOT NULL) SELECT kind FROM k WHERE kind IS NOT NULL) k"
     )
 }
@@ -450,18 +470,19 @@ fn few_but(value: &str, table: &str) -> String {
         "SELECT v.n, r.time, r.id, r.kind FROM unnest($1::{kind}[]) WITH ORDINALITY AS v({column}, n) \
          CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM unnest($3::int[], $4::int[]) \
          AS k(first, last) CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM {table} r \
-         WHERE r.{column} = v.{column} AND r.kind >= k.first AND r.kind <= k.last LIMIT $2) r \
+         WHERE r.{column} = v.{column} AND r.kind >= k.first AND r.kind <= k.last \
+         AND r.time >= $5 AND r.time <= $6 LIMIT $2) r \
          LIMIT $2) r"
     )
 }
 
 fn time_keys(order: Order, more: &str) -> String {
-    let (behind, sorted) = behind(order);
-    let behind = behind.replace("v.time", "$1::bigint").replace("v.id", "$2::bytea");
-    format!(
-        "SELECT 1::bigint, r.time, r.id, r.author FROM record r WHERE {behind} AND r.time >= $3 \
-         AND r.time <= $4{more} ORDER BY {sorted} LIMIT $5"
-    )
+    let rows = format!(
+        "SELECT 1::bigint, r.time, r.id, r.author FROM record r WHERE r.time >= $3 AND r.time <= $4{more}"
+    );
+    let end = format!("ORDER BY {} LIMIT $5", sorted(order));
+    let arms = behind(order, &rows, ("$1::bigint", "r.id > $2::bytea"), &end).join(" UNION ALL ");
+    format!("SELECT * FROM ({arms}) r {end}")
 }
 
 /// Returns a statement that counts the rows of values: all rows, or those in ranges of kinds.
@@ -470,10 +491,10 @@ fn size(value: &str, table: &str, in_ranges: bool) -> String {
     let (ranges, within) = if in_ranges {
         (
             " CROSS JOIN unnest($3::int[], $4::int[]) AS k(first, last)",
-            " AND r.kind >= k.first AND r.kind <= k.last",
+            " AND r.kind >= k.first AND r.kind <= k.last AND r.time >= $5 AND r.time <= $6",
         )
     } else {
-        Default::default()
+        ("", " AND r.time >= $3 AND r.time <= $4")
     };
     format!(
         "SELECT coalesce(sum(r.rows), 0)::bigint FROM unnest($1::{kind}[]) AS v({column}){ranges} \

@@ -4,6 +4,7 @@
 use hark_archive::Order;
 
 use super::StatementForm;
+use super::plain::behind;
 
 /// Most records of one time whose ids begin with the same 62 bits that a row of a word finds. Two such
 /// records take some billion attempts to make, and only their author can make them.
@@ -72,22 +73,18 @@ pub(super) const DELETE_WORDS: &str = "listed AS (DELETE FROM worded w USING gon
 /// Returns a statement for the next rows of each range of a word and kind, in order, with the classes
 /// of the words in $8 in the same records. A class is NULL if the record does not have the word.
 fn keys(order: Order) -> String {
-    let (behind, sorted) = match order {
-        Order::NewestFirst => {
-            ("r.time <= v.time AND (r.time < v.time OR r.mark >= v.mark)", "r.time DESC, r.mark")
-        }
-        Order::OldestFirst => {
-            ("r.time >= v.time AND (r.time > v.time OR r.mark >= v.mark)", "r.time, r.mark")
-        }
-    };
+    let sorted = super::plain::sorted(order).replace("r.id", "r.mark");
+    let rows = "SELECT r.time, r.mark FROM word r WHERE r.word = v.word AND r.kind = v.kind \
+        AND r.time >= $5 AND r.time <= $6";
+    let end = format!("ORDER BY {sorted} LIMIT v.most");
+    let arms = behind(order, rows, ("v.time", "r.mark >= v.mark"), &end).join(" UNION ALL ");
     format!(
         "SELECT v.n, r.time, r.mark, ARRAY(SELECT (SELECT (w.mark & 3)::int FROM word w \
          WHERE w.word = o.word AND w.kind = v.kind AND w.time = r.time \
          AND w.mark >= (r.mark | 3) - 3 AND w.mark <= (r.mark | 3) LIMIT 1) \
          FROM unnest($8::bytea[]) AS o(word)) \
          FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[], $7::bigint[]) \
-         WITH ORDINALITY AS v(word, kind, time, mark, most, n) CROSS JOIN LATERAL (SELECT r.time, r.mark \
-         FROM word r WHERE r.word = v.word AND r.kind = v.kind AND r.time >= $5 AND r.time <= $6 \
-         AND {behind} ORDER BY {sorted} LIMIT v.most) r"
+         WITH ORDINALITY AS v(word, kind, time, mark, most, n) CROSS JOIN LATERAL (SELECT * FROM ({arms}) r \
+         {end}) r"
     )
 }

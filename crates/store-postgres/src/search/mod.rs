@@ -46,6 +46,9 @@ const FETCH_PARTS_MAX: usize = 4;
 const FETCH_MIN: usize = 16;
 /// Most records whose words are read at a time, and the least that a ranked search reads.
 const WORDS_READ_MAX: usize = 64;
+/// If fewer than one in so many of the first records matches, common conditions are counted too.
+const RARE_MIN: usize = 500;
+const RARE_SHARE: usize = 16;
 /// Bytes of records that every search may keep between slices. Other records are fetched again.
 const KEPT_BYTES: usize = 64 << 10;
 /// Bytes of records that a search keeps if it gets a permit from `PostgresState::room`.
@@ -109,6 +112,8 @@ pub(crate) struct Finder {
     driver: Option<Set>,
     /// Whether walking past other authors' records has turned out to be expensive.
     by_value: bool,
+    /// Whether hardly any record has met the conditions that nearly all were thought to meet.
+    by_size: bool,
 }
 
 impl Finder {
@@ -127,6 +132,7 @@ impl Finder {
             visited: 0,
             driver: None,
             by_value: false,
+            by_size: false,
         }
     }
 
@@ -186,13 +192,13 @@ impl Finder {
             }
             return Ok(true);
         }
-        let (wanted, reach) = (self.wanted(), self.reach());
+        let reach = self.reach();
         match &mut self.stage {
             SearchStage::Start => {
                 self.stage = if session.layout().is_distributed() {
                     self.plan_windows(inner, session)?
                 } else {
-                    self.plan(session)?
+                    self.plan(&inner.parts(), session)?
                 };
                 Ok(true)
             }
@@ -212,16 +218,26 @@ impl Finder {
                 Ok(true)
             }
             SearchStage::Pages(pages) => {
-                let wanted = match self.asked.query.words {
-                    Some(_) => wanted.min(reach),
-                    None => wanted,
-                };
-                let (before, wanted) = (pages.visited, wanted.min(self.page_max));
-                let page = pages.next(&self.asked, &inner.parts(), wanted, session)?;
+                let (before, fetched) = (pages.visited, pages.fetched);
+                let reach = reach.min(self.page_max);
+                let page = pages.next(&self.asked, &inner.parts(), reach, session)?;
                 self.visited += pages.visited - before;
-                match page {
-                    Some(page) => self.bodies.extend(page),
-                    None => self.stage = SearchStage::Found,
+                self.fetched += pages.fetched - fetched;
+                let Some(page) = page else {
+                    self.stage = SearchStage::Found;
+                    return Ok(true);
+                };
+                self.matched += page.len();
+                self.bodies.extend(page);
+                // Another condition may have far fewer records, or none.
+                let is_rare = self.fetched >= RARE_MIN && self.matched * RARE_SHARE < self.fetched;
+                if let Some(at) = pages.resumes_behind()
+                    && is_rare
+                    && !self.by_size
+                    && self.asked.common.contains(&true)
+                {
+                    self.asked.query.after = Some(at.position());
+                    (self.stage, self.by_size) = (SearchStage::Start, true);
                 }
                 Ok(true)
             }

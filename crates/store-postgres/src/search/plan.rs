@@ -1,11 +1,13 @@
 //! Chooses the index ranges that a search walks.
 //!
 //! Nothing is estimated. If several conditions have an index, their rows are counted up to a bound.
-//! Values without kinds are read whole if they have few rows, and kind by kind if they have many.
+//! Values without kinds are read whole if they have few rows, and kind by kind if they have many. Of these
+//! and of what is counted, only the parts are read in which the question's times lie.
 //! Values of a listed label, whose numbers of records are kept, are found by walking all records by
 //! time if a large part of these have them. For very many authors, all records are walked by time
 //! while enough of them have these authors.
 
+use hark_archive::Order;
 use hark_archive::query::plan::Set;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -14,6 +16,7 @@ use super::walk::{IndexWalk, PAGE_RANGES_MAX, PageWalk, RangeValue};
 use super::words::IndexedWords;
 use super::{FETCH_MAX, Finder, SearchStage, SqlQuery, compare, matching};
 use crate::layout::StatementForm;
+use crate::parts::Parts;
 use crate::session::{DatabaseSession, StatementError};
 use crate::time::{IndexKey, to_db};
 
@@ -100,9 +103,12 @@ impl Finder {
     /// Chooses the ranges to walk. A query for ids is run at once.
     pub(super) fn plan(
         &mut self,
+        parts: &Parts,
         session: &mut DatabaseSession,
     ) -> Result<SearchStage, StatementError> {
         let asked = &self.asked;
+        let times = times(asked);
+        let times = parts.covering(times.0, times.1);
         if let Some(ids) = &asked.query.ids {
             self.driver = Some(Set::Ids);
             let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
@@ -125,7 +131,7 @@ impl Finder {
         }
         let (kinds, mut visited) = (kinds(asked), 0);
         let indexed = IndexedWords::of(asked, session, &mut visited)?;
-        let set = choose(asked, indexed.as_ref(), session, &mut visited)?;
+        let set = choose(asked, indexed.as_ref(), self.by_size, times, session, &mut visited)?;
         if let (Some(indexed), Some(Set::Word(at)), Some(kinds)) = (&indexed, set, &kinds)
             && let Some(walk) = indexed.walk(at, kinds, asked)
         {
@@ -154,15 +160,15 @@ impl Finder {
                     && asked.driver.is_none();
                 if walks {
                     plain(asked, kinds.as_deref()).or_instead(ranges as u64)
-                } else if let Some(kinds) =
-                    kinds.as_ref().filter(|kinds| kinds.len() <= KINDS_MAX && ranges <= RANGES_MAX)
-                {
+                } else if let Some(kinds) = kinds.as_ref().filter(|kinds| {
+                    kinds.len() == 1 || kinds.len() <= KINDS_MAX && ranges <= RANGES_MAX
+                }) {
                     let each = (0..values.len()).map(|at| values.value(at));
                     let ranges =
                         each.flat_map(|value| kinds.iter().map(move |kind| (value, *kind)));
                     IndexWalk::new(set, ranges.collect(), Vec::new(), asked)
                 } else {
-                    by_kind(asked, set, &values, kinds.as_deref(), session, &mut visited)?
+                    by_kind(asked, (set, &values), kinds.as_deref(), times, session, &mut visited)?
                 }
             }
         };
@@ -177,6 +183,17 @@ impl Finder {
 
 fn key(time: i64, id: &[u8]) -> IndexKey {
     IndexKey { time, id: id.try_into().unwrap_or_default() }
+}
+
+/// Returns the times that the query's cursor leaves of the query's; both bounds are inclusive.
+fn times(asked: &SqlQuery) -> (i64, i64) {
+    let query = &asked.query;
+    let (from, to) = (to_db(query.from), to_db(query.to));
+    match (query.order, query.after.map(|after| to_db(after.time))) {
+        (_, None) => (from, to),
+        (Order::NewestFirst, Some(after)) => (from, to.min(after)),
+        (Order::OldestFirst, Some(after)) => (from.max(after), to),
+    }
 }
 
 /// Whether a key lies within the query's times and behind the query's cursor.
@@ -210,10 +227,13 @@ fn values(asked: &SqlQuery, set: Set) -> Option<ConditionValues<'_>> {
     }
 }
 
-/// Returns the indexed condition that the fewest records meet.
+/// Returns the indexed condition that the fewest records meet, among those of the parts with `times`. One
+/// that is common is only compared with others if `by_size` is set.
 fn choose(
     asked: &SqlQuery,
     indexed: Option<&IndexedWords>,
+    by_size: bool,
+    (from, to): (i64, i64),
     session: &mut DatabaseSession,
     visited: &mut u64,
 ) -> Result<Option<Set>, StatementError> {
@@ -226,7 +246,7 @@ fn choose(
     let words = indexed.iter().flat_map(|indexed| &indexed.sets);
     sets.extend(words.map(|(at, words)| (Set::Word(*at), ConditionValues::Words(words))));
     let is_common = |set: &Set| matches!(set, Set::Label(at) if asked.common[*at]);
-    if sets.iter().any(|(set, _)| !is_common(set)) {
+    if !by_size && sets.iter().any(|(set, _)| !is_common(set)) {
         sets.retain(|(set, _)| !is_common(set));
     }
     if sets.len() < 2 {
@@ -245,8 +265,8 @@ fn choose(
         .zip(&bounds)
         .map(|((_, v), bound)| match &gaps {
             _ if matches!(v, ConditionValues::Words(_)) => vec![v.array(), bound, &kinds],
-            Some((firsts, lasts)) => vec![v.array(), bound, firsts, lasts],
-            None => vec![v.array(), bound],
+            Some((firsts, lasts)) => vec![v.array(), bound, firsts, lasts, &from, &to],
+            None => vec![v.array(), bound, &from, &to],
         })
         .collect();
     let form = |v: &ConditionValues<'_>| match &gaps {
@@ -255,16 +275,16 @@ fn choose(
     };
     let calls: Vec<_> =
         sets.iter().zip(&given).map(|((_, v), given)| (form(v), &given[..])).collect();
-    let mut best: Option<(i64, usize, Set)> = None;
+    let mut best: Option<(i64, bool, usize, Set)> = None;
     for ((set, values), rows) in sets.iter().zip(session.pipeline(&calls)?) {
         let size = rows.first().map_or(0, |row| row.get::<_, i64>(0));
         *visited += size.cast_unsigned();
-        let this = (size, values.len(), *set);
+        let this = (size, is_common(set), values.len(), *set);
         if best.is_none_or(|best| this < best) {
             best = Some(this);
         }
     }
-    Ok(best.map(|(_, _, set)| set))
+    Ok(best.map(|(.., set)| set))
 }
 
 /// If so many records meet a condition that it is cheaper to go through all records by time, returns
@@ -295,20 +315,20 @@ fn most(
     Ok(is_most.then(|| all.max(matching).cast_unsigned() / matching.cast_unsigned()))
 }
 
-/// Returns a walk for values without kinds, or with many kinds. Values with few rows are read at
-/// once, other values kind by kind.
+/// Returns a walk for values without kinds, or with many kinds. Values with few rows in the parts with
+/// `times` are read at once, other values kind by kind.
 fn by_kind(
     asked: &SqlQuery,
-    set: Set,
-    values: &ConditionValues<'_>,
+    (set, values): (Set, &ConditionValues<'_>),
     kinds: Option<&[i32]>,
+    times: (i64, i64),
     session: &mut DatabaseSession,
     visited: &mut u64,
 ) -> Result<IndexWalk, StatementError> {
     let hidden = |kind: i32| asked.query.not_kinds.contains(&kind.cast_unsigned());
     let wanted = |kind: &i32| kinds.is_none_or(|kinds| kinds.contains(kind)) && !hidden(*kind);
     let few = (FEW_ALL / values.len().max(1)).clamp(FEW_MIN, FEW_MAX);
-    let found = few_of(asked, values, few, session)?;
+    let found = few_of(asked, values, few, times, session)?;
     *visited += found.len() as u64 + values.len() as u64 / 4;
     let mut counts = vec![0; values.len()];
     for FirstRow { n, .. } in &found {
@@ -326,7 +346,7 @@ fn by_kind(
     if !many.is_empty() {
         let some = values.some(&many);
         let form = values.form(StatementForm::TermKinds, StatementForm::AuthorKinds);
-        let rows = session.query(form, &[some.array()])?;
+        let rows = session.query(form, &[some.array(), &times.0, &times.1])?;
         let found = rows.iter().map(|row| (n(row), row.get::<_, i32>(1)));
         let found: Vec<_> = found.filter(|(_, kind)| !hidden(*kind)).collect();
         *visited += found.len() as u64;
@@ -347,7 +367,8 @@ struct FirstRow {
     kind: i32,
 }
 
-/// Returns the first few rows of each value, without rows of excluded kinds.
+/// Returns the first few rows of each value, without rows of excluded kinds. Times from `from` to `to`
+/// are those of whole parts, so every row that is read counts.
 ///
 /// Reading between the excluded kinds costs one index lookup per range. If there are many values,
 /// this is done only for values that have excluded rows among their first few rows, and may have
@@ -356,6 +377,7 @@ fn few_of(
     asked: &SqlQuery,
     values: &ConditionValues<'_>,
     few: usize,
+    (from, to): (i64, i64),
     session: &mut DatabaseSession,
 ) -> Result<Vec<FirstRow>, StatementError> {
     let few_max = i64::from(few as u32);
@@ -369,15 +391,16 @@ fn few_of(
     };
     let Some((firsts, lasts)) = asked.gaps() else {
         let form = values.form(StatementForm::TermFew, StatementForm::AuthorFew);
-        return Ok(read(&session.query(form, &[values.array(), &few_max])?));
+        return Ok(read(&session.query(form, &[values.array(), &few_max, &from, &to])?));
     };
     let between = values.form(StatementForm::TermFewBut, StatementForm::AuthorFewBut);
     if values.len() <= GAPS_VALUES_MAX {
-        let rows = session.query(between, &[values.array(), &few_max, &firsts, &lasts])?;
+        let rows =
+            session.query(between, &[values.array(), &few_max, &firsts, &lasts, &from, &to])?;
         return Ok(read(&rows));
     }
     let form = values.form(StatementForm::TermFew, StatementForm::AuthorFew);
-    let mut found = read(&session.query(form, &[values.array(), &few_max])?);
+    let mut found = read(&session.query(form, &[values.array(), &few_max, &from, &to])?);
     let hidden = |kind: i32| asked.query.not_kinds.contains(&kind.cast_unsigned());
     let (mut counts, mut dim) = (vec![0; values.len()], vec![false; values.len()]);
     for FirstRow { n, kind, .. } in &found {
@@ -388,7 +411,8 @@ fn few_of(
     found.retain(|one| !hidden(one.kind) && again.binary_search(&one.n).is_err());
     if !again.is_empty() {
         let some = values.some(&again);
-        let rows = session.query(between, &[some.array(), &few_max, &firsts, &lasts])?;
+        let rows =
+            session.query(between, &[some.array(), &few_max, &firsts, &lasts, &from, &to])?;
         found.extend(read(&rows).into_iter().map(|one| FirstRow { n: again[one.n], ..one }));
     }
     Ok(found)

@@ -136,7 +136,10 @@ impl TimeWindows {
 
 /// A few index ranges that PostgreSQL merges, returning the records with their keys.
 pub(super) struct PageWalk {
+    set: Set,
     pub(super) visited: u64,
+    /// Records that were read.
+    pub(super) fetched: usize,
     ranges: Vec<(RangeValue, i32)>,
     windows: TimeWindows,
     /// Whether the current window may have more keys. `at` is the last key read; `None` if the
@@ -155,8 +158,10 @@ impl PageWalk {
     /// query's only label condition. A window is one part, so no statement goes through more.
     pub(super) fn by_time(asked: &SqlQuery, passed: u64) -> Self {
         Self {
+            set: Set::Time,
             ranges: vec![(RangeValue::AnyTerm, 0)],
             visited: 0,
+            fetched: 0,
             windows: TimeWindows { widen: 1, ..TimeWindows::of(asked) },
             open: false,
             at: None,
@@ -202,8 +207,10 @@ impl PageWalk {
         };
         // A record with two of the values comes twice. A record stored after the query began has
         // no body.
-        let once = rows.chunk_by(|a, b| key(a) == key(b)).filter_map(|same| same[0].get(2));
-        let found = matching(asked, once, &mut self.visited)?;
+        let once = || rows.chunk_by(|a, b| key(a) == key(b));
+        let bodies = once().filter_map(|same| same[0].get(2));
+        let found = matching(asked, bodies, &mut self.visited)?;
+        self.fetched += once().count();
         self.visited += rows.len() as u64 * self.passed + 1;
         self.open = is_cut || rows.len() >= wanted;
         if is_cut {
@@ -213,6 +220,11 @@ impl PageWalk {
         }
         self.at = rows.last().map(key);
         Ok(Some(found))
+    }
+
+    /// Returns the last key that was read, if a walk may go on behind it.
+    pub(super) fn resumes_behind(&self) -> Option<IndexKey> {
+        self.at.filter(|_| self.open)
     }
 
     fn read(
@@ -242,11 +254,12 @@ impl PageWalk {
         let ((lo, hi), limit) = (self.windows.now, i64::from(wanted as u32));
         let not_kinds = asked.not_kinds();
         let any = asked.terms.iter().flatten().next();
+        let cut = asked.cut(Some(self.set));
         let mut values: Vec<&(dyn ToSql + Sync)> =
             vec![&lo, &hi, &time, &id, &limit, &asked.seq, &kinds];
         let form = match self.ranges[0].0 {
             RangeValue::Term(_) => {
-                values.push(&terms);
+                values.extend([&terms as &(dyn ToSql + Sync), &cut]);
                 StatementForm::TermPage(order, count, part)
             }
             RangeValue::Author(_) => {
@@ -394,8 +407,10 @@ impl IndexWalk {
         let driven = usize::from(matches!(self.set, Set::Label(_) | Set::Authors));
         (few && self.instead.is_none() && conditions == driven && asked.probes.is_empty()).then(
             || PageWalk {
+                set: self.set,
                 ranges: self.ranges.iter().map(|range| (range.value, range.kind)).collect(),
                 visited: 0,
+                fetched: 0,
                 windows: TimeWindows::of(asked),
                 open: false,
                 at: None,

@@ -1,0 +1,234 @@
+//! What questions read: of parts by time, of conditions that are never met together, of records of one time.
+
+use std::ops::ControlFlow;
+
+use hark_archive::effects::KeepAll;
+use hark_archive::{LabelSet, Order, Position, Query, RecordHeader, SearchProgress, Store, Write};
+use hark_store_postgres::{PostgresOptions, PostgresStore};
+use hark_testkit::postgres::{Cluster, Database};
+use hark_testkit::random::encode;
+
+const DAY: u64 = 86_400;
+const DAYS: u64 = 30;
+const START: u64 = 19_700 * DAY;
+const TOPICS: u64 = 150;
+
+/// A shelf with a part for each day.
+fn open(database: &Database<'_>, one_kind: bool) -> PostgresStore {
+    let options = PostgresOptions {
+        part_s: DAY,
+        one_kind,
+        common_labels: b"p",
+        ..PostgresOptions::default()
+    };
+    PostgresStore::open(&database.url, "reads", Box::new(KeepAll), &options).expect("opens")
+}
+
+fn value(number: u64) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}
+
+/// An id that differs for each time and number.
+fn id(time: u64, number: u64) -> [u8; 32] {
+    let mut id = [1; 32];
+    id[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+    id[8..16].copy_from_slice(&time.to_be_bytes());
+    id
+}
+
+fn put(time: u64, number: u64, kind: u32, labels: &[(u8, Vec<u8>)]) -> Write {
+    let head =
+        RecordHeader { id: id(time, number), time, author: Some([7; 32]), kind, expires: None };
+    Write::Put(encode(&head, labels))
+}
+
+fn set(name: u8, values: impl Iterator<Item = u64>) -> LabelSet {
+    LabelSet { name, values: values.map(|number| value(number).into()).collect() }
+}
+
+/// Runs a query. Returns the times found, and the rows visited.
+fn times(store: &PostgresStore, query: &Query) -> (Vec<u64>, u64) {
+    let mut times = Vec::new();
+    let mut search = store.search(query).expect("begins");
+    let done = search.slice(u64::MAX, &mut |record| {
+        times.push(record.time());
+        ControlFlow::Continue(())
+    });
+    assert!(matches!(done, Ok(SearchProgress::Done { .. })), "{done:?}");
+    (times, search.visited())
+}
+
+/// The names of the statements that a query needs, and the pages of tables and indices that these read.
+fn pages(store: &PostgresStore, query: &Query) -> (Vec<String>, u64) {
+    let explained = store.explain(query).expect("explains");
+    let names = explained.steps.iter().map(|step| step.source.clone()).collect();
+    let (mut pages, mut is_new) = (0, false);
+    for line in &explained.details {
+        is_new |= !line.starts_with(' ');
+        if let Some((_, buffers)) = line.split_once("Buffers: shared").filter(|_| is_new) {
+            let counts = buffers.split(['=', ' ']).filter_map(|count| count.parse::<u64>().ok());
+            pages += counts.sum::<u64>();
+            is_new = false;
+        }
+    }
+    (names, pages)
+}
+
+/// How many statements, or groups of statements, the database has answered.
+fn trips(store: &PostgresStore) -> u64 {
+    let statements = store.stats().database.expect("is there").statements;
+    statements.iter().map(|(_, times)| times.count()).sum()
+}
+
+fn put_month(store: &PostgresStore, kinds: u32) {
+    for day in 0..DAYS {
+        let of_day = (0..4 * TOPICS).map(|n| {
+            let (kind, topic) = (n as u32 / TOPICS as u32 % kinds, value(n % TOPICS));
+            put(START + day * DAY + n, n, kind, &[(b't', topic)])
+        });
+        store.commit(&of_day.collect::<Vec<_>>()).expect("commits");
+    }
+}
+
+/// Asks for topics, of which the last twenty have no records.
+fn topics(count: u64) -> Query {
+    let known = (0..count - 20).chain(10_000..10_020);
+    let mut query = Query {
+        labels: vec![set(b't', known)],
+        from: START,
+        to: START + DAYS * DAY - 1,
+        limit: 100,
+        ..Query::default()
+    };
+    query.normalise();
+    query
+}
+
+#[test]
+fn a_page_of_a_month_reads_the_parts_that_it_needs_however_many_topics_it_asks_for() {
+    let database = Cluster::shared().database("month");
+    let store = open(&database, true);
+    put_month(&store, 1);
+    database.sql("VACUUM ANALYZE");
+    let mut read = Vec::new();
+    for count in [120, 140, 170] {
+        let query = topics(count);
+        let (found, visited) = times(&store, &query);
+        let last = START + (DAYS - 1) * DAY;
+        let expected = (0..4 * TOPICS).rev().filter(|n| n % TOPICS < count - 20).take(100);
+        assert!(found.iter().copied().eq(expected.map(|n| last + n)), "{count} topics");
+        let (names, pages) = pages(&store, &query);
+        println!("{count} topics: {names:?}, {pages} pages, {visited} rows");
+        assert!(!names.iter().any(|name| name.contains("few")), "{names:?}");
+        assert!(visited < 1_200, "{count} topics: {visited} rows");
+        read.push(pages);
+    }
+    // Above 128 values, nothing else is read.
+    assert!(read[2] < 2 * read[0], "{read:?}");
+}
+
+#[test]
+fn topics_of_several_kinds_are_looked_up_in_the_parts_of_the_questions_times() {
+    let database = Cluster::shared().database("kinds of a month");
+    let store = open(&database, false);
+    put_month(&store, 3);
+    database.sql("VACUUM ANALYZE");
+    let day = START + 5 * DAY;
+    let mut read = Vec::new();
+    for (from, to) in [(day + 10, day + DAY - 1), (START, START + DAYS * DAY - 1)] {
+        let query = Query { from, to, limit: 20, ..topics(170) };
+        let (found, _) = times(&store, &query);
+        let newest = to / DAY * DAY;
+        assert!(found.iter().copied().eq((580..600).rev().map(|n| newest + n)), "{found:?}");
+        let (names, pages) = pages(&store, &query);
+        println!("{names:?}, {pages} pages");
+        assert_eq!(names[0], "term_few");
+        read.push(pages);
+    }
+    assert!(read[0] * 5 < read[1], "{read:?}");
+}
+
+/// Puts `count` records of a topic and a shard, a second apart.
+fn put_topic(store: &PostgresStore, topic: u64, shard: u64, count: u64) {
+    let labels = [(b'c', value(topic)), (b'p', value(shard))];
+    let writes: Vec<Write> =
+        (0..count).map(|n| put(START + n * 5 + topic, n, 0, &labels)).collect();
+    writes.chunks(2_000).for_each(|writes| drop(store.commit(writes).expect("commits")));
+}
+
+#[test]
+fn a_topic_and_a_shard_that_never_meet_take_few_round_trips_and_rows() {
+    let database = Cluster::shared().database("never meet");
+    let store = open(&database, true);
+    put_topic(&store, 1, 1, 8_000);
+    put_topic(&store, 2, 2, 8_000);
+    put_topic(&store, 3, 3, 200);
+    let ask = |topic: u64, shard: u64, order: Order| {
+        let labels = vec![set(b'c', std::iter::once(topic)), set(b'p', std::iter::once(shard))];
+        let mut query = Query { labels, order, limit: 20, ..Query::default() };
+        query.normalise();
+        let before = trips(&store);
+        let (found, visited) = times(&store, &query);
+        (found.len(), visited, trips(&store) - before)
+    };
+    for order in [Order::NewestFirst, Order::OldestFirst] {
+        // Both have many: rows are read, as many at a time as a round trip is worth.
+        let (found, visited, trips) = ask(1, 2, order);
+        println!("many: {visited} rows, {trips} trips");
+        assert!(found == 0 && visited < 12_000 && trips < 20, "{visited} rows, {trips} trips");
+        // The shard has few, or none.
+        for (shard, rows_max) in [(3, 4_000), (4, 3_000)] {
+            let (found, visited, trips) = ask(1, shard, order);
+            println!("{shard}: {visited} rows, {trips} trips");
+            assert!(
+                found == 0 && visited < rows_max && trips < 12,
+                "{visited} rows, {trips} trips"
+            );
+        }
+        let (found, visited, trips) = ask(1, 1, order);
+        assert!(found == 20 && visited < 30 && trips < 4, "{visited} rows, {trips} trips");
+    }
+}
+
+#[test]
+fn a_page_among_records_of_one_time_begins_where_the_last_one_ended() {
+    let database = Cluster::shared().database("one time");
+    let store = open(&database, false);
+    let (same, count) = (START + DAY / 2, 6_000);
+    let labels = |n: u64| [(b't', value(n % 2)), (b'u', value(n % 20))];
+    let writes: Vec<Write> = (0..count).map(|n| put(same, n, (n % 2) as u32, &labels(n))).collect();
+    writes.chunks(2_000).for_each(|writes| drop(store.commit(writes).expect("commits")));
+    for n in 0..40 {
+        let time = same - 20 + n;
+        store.commit(&[put(time, 100_000 + n, 0, &labels(n))]).expect("commits");
+    }
+    database.sql("VACUUM ANALYZE");
+    let mut ids: Vec<[u8; 32]> = (0..count).map(|n| id(same, n)).collect();
+    ids.sort_unstable();
+    let after = Some(Position { time: same, id: ids[5_000] });
+    let one = |name, value| vec![set(name, std::iter::once(value))];
+    for (name, asked) in [
+        ("time", Query::default()),
+        ("kind", Query { kinds: Some(vec![0]), ..Query::default() }),
+        (
+            "author",
+            Query { authors: Some(vec![[7; 32]]), kinds: Some(vec![0, 1]), ..Query::default() },
+        ),
+        ("label", Query { labels: one(b't', 1), kinds: Some(vec![0, 1]), ..Query::default() }),
+        (
+            "labels",
+            Query { labels: vec![set(b'u', 0..20)], kinds: Some(vec![0, 1]), ..Query::default() },
+        ),
+        ("two labels", Query { labels: [one(b't', 1), one(b'u', 1)].concat(), ..Query::default() }),
+    ] {
+        for order in [Order::NewestFirst, Order::OldestFirst] {
+            let mut query = Query { order, after, limit: 20, ..asked.clone() };
+            query.normalise();
+            let (found, _) = times(&store, &query);
+            assert_eq!(found, [same; 20], "{name}");
+            let (names, pages) = pages(&store, &query);
+            println!("{name} {order:?}: {names:?}, {pages} pages");
+            assert!(pages < 1_000, "{name}, {order:?}: {pages} pages by {names:?}");
+        }
+    }
+}
