@@ -108,7 +108,7 @@ impl Default for PostgresOptions {
             statement_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
             part_s: 365 * 86_400,
-            // 2015: Whisper, the oldest of the networks, is not much older.
+            // 2015: the networks are not much older.
             parts_from_s: 1_420_070_400,
             parts_max: 1_000,
             units_per_s: 1,

@@ -46,16 +46,25 @@ fn set(name: u8, values: impl Iterator<Item = u64>) -> LabelSet {
     LabelSet { name, values: values.map(|number| value(number).into()).collect() }
 }
 
-/// Runs a query. Returns the times found, and the rows visited.
-fn times(store: &PostgresStore, query: &Query) -> (Vec<u64>, u64) {
+/// Runs a query in slices. Returns the times found, and the rows visited.
+fn times_by(store: &PostgresStore, query: &Query, slice: u64) -> (Vec<u64>, u64) {
     let mut times = Vec::new();
     let mut search = store.search(query).expect("begins");
-    let done = search.slice(u64::MAX, &mut |record| {
-        times.push(record.time());
-        ControlFlow::Continue(())
-    });
-    assert!(matches!(done, Ok(SearchProgress::Done { .. })), "{done:?}");
-    (times, search.visited())
+    loop {
+        let done = search.slice(slice, &mut |record| {
+            times.push(record.time());
+            ControlFlow::Continue(())
+        });
+        match done.expect("answers") {
+            SearchProgress::Paused => {}
+            SearchProgress::Done { .. } => return (times, search.visited()),
+            SearchProgress::Exhausted => panic!("a budget was exhausted"),
+        }
+    }
+}
+
+fn times(store: &PostgresStore, query: &Query) -> (Vec<u64>, u64) {
+    times_by(store, query, u64::MAX)
 }
 
 /// The names of the statements that a query needs, and the pages of tables and indices that these read.
@@ -125,6 +134,25 @@ fn a_page_of_a_month_reads_the_parts_that_it_needs_however_many_topics_it_asks_f
     }
     // Above 128 values, nothing else is read.
     assert!(read[2] < 2 * read[0], "{read:?}");
+}
+
+#[test]
+fn pages_end_in_the_midst_of_a_part_or_of_several() {
+    let database = Cluster::shared().database("several parts");
+    let store = open(&database, true);
+    put_month(&store, 1);
+    let all = (0..DAYS).flat_map(|day| {
+        (0..4 * TOPICS).filter(|n| n % TOPICS < 3).map(move |n| START + day * DAY + n)
+    });
+    let mut all: Vec<u64> = all.collect();
+    for order in [Order::OldestFirst, Order::NewestFirst] {
+        for slice in [10, 50, u64::MAX] {
+            let mut query = Query { labels: vec![set(b't', 0..3)], order, ..Query::default() };
+            query.normalise();
+            assert_eq!(times_by(&store, &query, slice).0, all, "{order:?}, slices of {slice}");
+        }
+        all.reverse();
+    }
 }
 
 #[test]

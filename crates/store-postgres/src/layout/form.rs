@@ -63,14 +63,14 @@ pub(crate) enum StatementForm {
     TimeKeysBut(Order),
     /// A page of index ranges of (term, kind), with its records: of all parts, or of one.
     TermPage(Order, usize, Option<i64>),
-    /// A page of index ranges of (author, kind).
-    AuthorPage(Order, usize),
-    /// A page of index ranges of a kind.
-    KindPage(Order, usize),
-    /// A page of all records.
-    TimePage(Order),
-    /// A page of all records but those of some kinds.
-    TimePageBut(Order),
+    /// A page of index ranges of (author, kind): of all parts, or of one.
+    AuthorPage(Order, usize, Option<i64>),
+    /// A page of index ranges of a kind: of all parts, or of one.
+    KindPage(Order, usize, Option<i64>),
+    /// A page of all records: of all parts, or of one.
+    TimePage(Order, Option<i64>),
+    /// A page of all records but those of some kinds: of all parts, or of one.
+    TimePageBut(Order, Option<i64>),
     /// A page of all records that have any of some terms: of all parts, or of one.
     TermTimePage(Order, Option<i64>),
     /// Keys of ids, with their records if `whole`.
@@ -199,8 +199,8 @@ impl StatementForm {
             Self::TermPage(..) => "term_page",
             Self::AuthorPage(..) => "author_page",
             Self::KindPage(..) => "kind_page",
-            Self::TimePage(_) => "time_page",
-            Self::TimePageBut(_) => "time_page_but",
+            Self::TimePage(..) => "time_page",
+            Self::TimePageBut(..) => "time_page_but",
             Self::TermTimePage(..) => "term_time_page",
             Self::Ids { .. } => "ids",
             Self::TermFew => "term_few",

@@ -121,8 +121,9 @@ mod tests {
                 StatementForm::KindKeys(order),
                 StatementForm::TimeKeys(order),
                 StatementForm::TimeKeysBut(order),
-                StatementForm::TimePage(order),
-                StatementForm::TimePageBut(order),
+                StatementForm::TimePage(order, None),
+                StatementForm::TimePage(order, Some(7)),
+                StatementForm::TimePageBut(order, None),
                 StatementForm::WordKeys(order),
                 StatementForm::TermTimePage(order, None),
                 StatementForm::TermTimePage(order, Some(7)),
@@ -131,8 +132,9 @@ mod tests {
                 forms.extend([
                     StatementForm::TermPage(order, ranges, None),
                     StatementForm::TermPage(order, ranges, Some(7)),
-                    StatementForm::AuthorPage(order, ranges),
-                    StatementForm::KindPage(order, ranges),
+                    StatementForm::AuthorPage(order, ranges, None),
+                    StatementForm::AuthorPage(order, ranges, Some(7)),
+                    StatementForm::KindPage(order, ranges, None),
                 ]);
             }
         }

@@ -32,9 +32,9 @@ impl Layout for PlainLayout {
             StatementForm::TimeKeys(order) => time_keys(order, ""),
             StatementForm::TimeKeysBut(order) => time_keys(order, " AND r.kind <> ALL($6::int[])"),
             StatementForm::TermPage(order, ranges, part) => {
-                let (term, tag) = (Some(("term", "bigint")), of_part("tag", part));
-                let (keys, record) =
-                    (page(term, ranges, order, &tag, "r.time, r.id", ""), of_part("record", part));
+                let term = Some(("term", "bigint"));
+                let keys = page(term, ranges, order, ("tag", part), "r.time, r.id", "");
+                let record = of_part("record", part);
                 format!(
                     "SELECT t.time, t.id, CASE WHEN b.id = t.id AND ($9::bigint[] IS NULL \
                      OR b.terms && $9) THEN b.body END FROM ({keys}) t \
@@ -43,20 +43,22 @@ impl Layout for PlainLayout {
                      ORDER BY r.time DESC, r.id LIMIT 1) b ON true"
                 )
             }
-            StatementForm::AuthorPage(order, ranges) => {
-                page(Some(("author", "bytea")), ranges, order, "record", RECORD, SEEN)
+            StatementForm::AuthorPage(order, ranges, part) => {
+                page(Some(("author", "bytea")), ranges, order, ("record", part), RECORD, SEEN)
             }
-            StatementForm::KindPage(order, ranges) => {
-                page(None, ranges, order, "record", RECORD, SEEN)
+            StatementForm::KindPage(order, ranges, part) => {
+                page(None, ranges, order, ("record", part), RECORD, SEEN)
             }
-            StatementForm::TimePage(order) => page(None, 0, order, "record", RECORD, SEEN),
-            StatementForm::TimePageBut(order) => {
+            StatementForm::TimePage(order, part) => {
+                page(None, 0, order, ("record", part), RECORD, SEEN)
+            }
+            StatementForm::TimePageBut(order, part) => {
                 let more = format!("{SEEN} AND r.kind <> ALL($7::int[])");
-                page(None, 0, order, "record", RECORD, &more)
+                page(None, 0, order, ("record", part), RECORD, &more)
             }
             StatementForm::TermTimePage(order, part) => {
                 let more = format!("{SEEN} AND {ANY_TERM}");
-                page(None, 0, order, &of_part("record", part), RECORD, &more)
+                page(None, 0, order, ("record", part), RECORD, &more)
             }
             StatementForm::Ids { whole } => {
                 let columns = if whole { RECORD } else { "r.time, r.id" };
@@ -379,17 +381,20 @@ const ANY_TERM: &str = "(r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinal
 const SEEN: &str = " AND r.seq <= $6";
 
 /// Returns a statement for the next rows of `ranges` index ranges together, in order. Each range is
-/// two arms of a union, read no further than the page needs. The rows have times from $1 to $2, lie
+/// one or two arms of a union, read no further than the page needs. The rows have times from $1 to $2, lie
 /// behind ($3, $4), and number at most $5. The arrays $7 and $8 have each range's kind and value.
+///
+/// A page of all parts has one arm for a range, as each takes a plan of all tables; searches do not go on
+/// within such a page (`TimeWindows::narrow`), so its rows begin at the edge of its times.
 fn page(
     value: Option<(&str, &str)>,
     ranges: usize,
     order: Order,
-    table: &str,
+    (table, part): (&str, Option<i64>),
     columns: &str,
     more: &str,
 ) -> String {
-    let sorted = sorted(order);
+    let (sorted, table) = (sorted(order), of_part(table, part));
     let arms = |range: usize| {
         let value = value.map_or(String::new(), |(column, of)| {
             format!("r.{column} = ($8::{of}[])[{range}] AND ")
@@ -400,10 +405,16 @@ fn page(
             "SELECT {columns} FROM {table} r WHERE {value}{kind}r.time >= $1 AND r.time <= $2{more}"
         );
         let end = format!("ORDER BY {sorted} LIMIT $5");
-        behind(order, &rows, ("$3::bigint", "r.id > $4::bytea"), &end)
+        if part.is_some() {
+            return behind(order, &rows, ("$3::bigint", "r.id > $4::bytea"), &end).to_vec();
+        }
+        let further = if order == Order::NewestFirst { '<' } else { '>' };
+        vec![format!(
+            "({rows} AND (r.time {further} $3::bigint OR r.time = $3 AND r.id > $4::bytea) {end})"
+        )]
     };
     let arms: Vec<String> = match ranges {
-        0 => arms(0).into(),
+        0 => arms(0),
         _ => (1..=ranges).flat_map(arms).collect(),
     };
     format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $5", arms.join(" UNION ALL "))

@@ -117,6 +117,26 @@ impl TimeWindows {
         true
     }
 
+    /// Begins the current window at `time`, and ends it where the part of that time ends; what lies behind
+    /// is no longer covered.
+    fn narrow(&mut self, time: i64, order: Order, parts: &Parts) {
+        let ((lo, hi), (start, stop)) = (self.now, parts.covering(time, time));
+        match order {
+            Order::NewestFirst => {
+                self.now = (lo.max(start), hi.min(time));
+                if start > lo {
+                    self.rest = Some((self.rest.map_or(lo, |(from, _)| from), start - 1));
+                }
+            }
+            Order::OldestFirst => {
+                self.now = (lo.max(time), hi.min(stop));
+                if stop < hi {
+                    self.rest = Some((stop + 1, self.rest.map_or(hi, |(_, to)| to)));
+                }
+            }
+        }
+    }
+
     /// Returns the key behind which the current window begins. `None` if the window is read whole.
     pub(super) fn begins_behind(&mut self, order: Order) -> Option<IndexKey> {
         let edge = self.edge(order);
@@ -188,6 +208,9 @@ impl PageWalk {
             self.open = true;
         }
         let at = self.at;
+        if let Some(at) = at {
+            self.windows.narrow(at.time, order, parts);
+        }
         // All ids lie behind an empty one.
         let behind =
             at.as_ref().map_or((self.windows.edge(order), &[][..]), |at| (at.time, &at.id));
@@ -264,9 +287,9 @@ impl PageWalk {
             }
             RangeValue::Author(_) => {
                 values.push(&authors);
-                StatementForm::AuthorPage(order, count)
+                StatementForm::AuthorPage(order, count, part)
             }
-            RangeValue::Kind => StatementForm::KindPage(order, count),
+            RangeValue::Kind => StatementForm::KindPage(order, count, part),
             RangeValue::AnyTerm => {
                 values.pop();
                 values.push(&any);
@@ -275,10 +298,10 @@ impl PageWalk {
             RangeValue::Any => {
                 values.pop();
                 if not_kinds.is_empty() {
-                    StatementForm::TimePage(order)
+                    StatementForm::TimePage(order, part)
                 } else {
                     values.push(&not_kinds);
-                    StatementForm::TimePageBut(order)
+                    StatementForm::TimePageBut(order, part)
                 }
             }
         };
