@@ -86,9 +86,9 @@ pub(crate) fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     std::panic::catch_unwind(AssertUnwindSafe(run)).map_err(|_| WHY.with_borrow(Clone::clone))
 }
 
-/// The number of worlds that are asked at a time.
+/// The number of worlds that are asked at a time. Most of their time is waiting.
 pub(crate) fn workers() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from).min(4)
+    std::thread::available_parallelism().map_or(4, |cores| cores.get() * 2).min(8)
 }
 
 fn main() -> ExitCode {

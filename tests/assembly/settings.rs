@@ -469,7 +469,8 @@ pub(crate) fn try_all(long: bool, wanted: &str) -> Vec<Trialled> {
     reloads.retain(is_wanted);
     let results = parking_lot::Mutex::new(Vec::new());
     let next = std::sync::atomic::AtomicUsize::new(0);
-    let workers = crate::workers();
+    // A start is mostly waiting, more than a door is.
+    let workers = crate::workers() * 2;
     std::thread::scope(|scope| {
         for worker in 0..workers {
             let (results, next, starts) = (&results, &next, &starts);
