@@ -7,6 +7,7 @@ use std::task::Context;
 use std::time::Duration;
 
 use hark_archive::Query;
+use hark_archive::limits::Limits;
 use hark_codec::hex;
 use hark_codec::nostr::{
     ClientMessage, Filter, MessageBuffers, MessageError, RefusalSubject, reply,
@@ -50,8 +51,10 @@ const SEARCH_BYTES: usize = 2 << 10;
 const UNREAD_BYTES: u64 = 4;
 
 /// The most bytes of a REQ, COUNT or NEG-OPEN, however long an event may be: thousands of short values take
-/// milliseconds to read.
-pub(super) const QUESTION_BYTES_MAX: usize = 256 << 10;
+/// milliseconds to read. A filter of as many ids as it may have fits.
+pub(super) fn question_bytes_max(limits: &Limits) -> usize {
+    (256 << 10).max(limits.filter_values_max.saturating_mul(80)).min(limits.message_bytes_max)
+}
 
 /// Bytes of a longer one in which its id is looked for, to answer it.
 const QUESTION_HEAD: usize = 4 << 10;
@@ -105,10 +108,10 @@ fn is_of(text: &[u8], quoted: &[u8]) -> bool {
 
 /// Returns the beginning of a question that is too long to be read: up to its first filter. `None` if a
 /// message is none.
-fn head_of_long_question(text: &[u8]) -> Option<&[u8]> {
+fn head_of_long_question(text: &[u8], bytes_max: usize) -> Option<&[u8]> {
     let types: [&[u8]; 3] = [b"\"REQ\"", b"\"COUNT\"", b"\"NEG-OPEN\""];
-    let is_long = text.len() > QUESTION_BYTES_MAX && types.iter().any(|of| is_of(text, of));
-    let head = is_long.then(|| &text[..QUESTION_HEAD])?;
+    let is_long = text.len() > bytes_max && types.iter().any(|of| is_of(text, of));
+    let head = is_long.then(|| &text[..QUESTION_HEAD.min(text.len())])?;
     let head = &head[..head.iter().position(|&byte| byte == b'{').unwrap_or(head.len())];
     Some(head.utf8_chunks().next().map_or(&[], |text| text.valid().as_bytes()))
 }
@@ -184,14 +187,16 @@ impl MessageHandler {
     /// Handles a message that is not for the intake. A message above the rate limit is refused;
     /// then the result is how long the client should wait.
     pub(crate) fn handle(&mut self, text: &[u8]) -> Option<Duration> {
-        let filters_max = self.relay.settings().limits.filters_max;
+        let settings = self.relay.settings();
+        let filters_max = settings.limits.filters_max;
+        let bytes_max = question_bytes_max(&settings.limits);
         INBOX.with_borrow_mut(|inbox| {
             if inbox.as_ref().is_none_or(|(bound, _)| *bound != filters_max) {
                 *inbox = None;
             }
             let (_, inbox) =
                 inbox.get_or_insert_with(|| (filters_max, MessageBuffers::new(filters_max)));
-            let head = head_of_long_question(text);
+            let head = head_of_long_question(text, bytes_max);
             let message = ClientMessage::parse(head.unwrap_or(text), inbox);
             // A CLOSE saves work, so it has no rate limit.
             let free =
@@ -204,11 +209,8 @@ impl MessageHandler {
                 (Ok(message), too_fast) => self.answer(&message, text.len(), too_fast),
                 (Err(error), None) => {
                     self.rated.visited(head.unwrap_or(text).len() as u64 / UNREAD_BYTES);
-                    let too_long = || {
-                        format!(
-                            "invalid: a question has at most {QUESTION_BYTES_MAX} bytes; split it"
-                        )
-                    };
+                    let too_long =
+                        || format!("blocked: a question has at most {bytes_max} bytes; split it");
                     let reason = head.map_or_else(|| error.reason.to_string(), |_| too_long());
                     self.refuse(&error, &reason);
                     None
@@ -499,10 +501,25 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_of_as_many_ids_as_it_may_have_fits_into_a_question() {
+        let bytes_max = |values: usize, message: usize| {
+            question_bytes_max(&Limits {
+                filter_values_max: values,
+                message_bytes_max: message,
+                ..Limits::default()
+            })
+        };
+        assert_eq!(bytes_max(2_500, 1 << 20), 256 << 10);
+        assert_eq!(bytes_max(10_000, 1 << 20), 800_000);
+        assert_eq!(bytes_max(10_000, 1 << 16), 1 << 16);
+    }
+
+    #[test]
     fn of_a_question_that_is_too_long_only_the_beginning_is_read() {
-        let long = |head: &str| head.to_owned() + &" ".repeat(QUESTION_BYTES_MAX - head.len() + 1);
+        const BYTES_MAX: usize = 16 << 10;
+        let long = |head: &str| head.to_owned() + &" ".repeat(BYTES_MAX - head.len() + 1);
         let read = |text: &str| {
-            let head = head_of_long_question(text.as_bytes())?;
+            let head = head_of_long_question(text.as_bytes(), BYTES_MAX)?;
             Some(String::from_utf8(head.to_vec()).unwrap())
         };
         for (text, head) in [

@@ -10,7 +10,7 @@ use hark_archive::retention::{RetentionPolicy, RetentionRule};
 use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 
-use super::door::QUESTION_BYTES_MAX;
+use super::door::question_bytes_max;
 use super::{Relay, nip11, policy};
 use crate::blocking;
 use crate::words::{age, bytes, date, number, size_set};
@@ -241,7 +241,7 @@ fn bounds(limits: &Limits, policy: &policy::EventPolicy) -> String {
         ("Age of an event when it comes in", past),
         ("How far its time may lie ahead", age(limits.created_at_ahead_s_max)),
         ("Size of a message", size(limits.message_bytes_max)),
-        ("Size of a question", size(limits.message_bytes_max.min(QUESTION_BYTES_MAX))),
+        ("Size of a question", size(question_bytes_max(limits))),
         ("Stored events for a filter", answer),
         ("Filters in a question", count(limits.filters_max)),
         ("Values in a filter", count(limits.filter_values_max)),

@@ -5,7 +5,7 @@ use hark_archive::limits::Limits;
 use serde_json::{Map, Value, json};
 
 use super::RelayInfo;
-use super::door::QUESTION_BYTES_MAX;
+use super::door::question_bytes_max;
 use super::policy::EventPolicy;
 
 /// NIPs that are offered, whatever the configuration. Those of clients alone are not listed.
@@ -85,7 +85,7 @@ pub(crate) fn document(
     put("version", json!(env!("CARGO_PKG_VERSION")));
     let mut limitation = json!({
         // Of every message: events may be longer.
-        "max_message_length": limits.message_bytes_max.min(QUESTION_BYTES_MAX),
+        "max_message_length": question_bytes_max(limits),
         "max_subscriptions": limits.subscriptions_max,
         "max_limit": limits.limit_max,
         "default_limit": limits.limit_default,
