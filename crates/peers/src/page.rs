@@ -310,7 +310,8 @@ mod tests {
             let mut bounds = WalkBudget::default();
             let ended = (0..=PAGES_MAX).find_map(|n| Some((n, bounds.count(&page, 7).err()?)));
             let (pages, error) = ended.unwrap();
-            assert!(pages.abs_diff(read) <= 1, "{new} events: {pages}");
+            // Even pages that bring nothing new have some bytes.
+            assert!(pages.abs_diff(read) <= 1 + read / 200, "{new} events: {pages}");
             let goes_on = error.to_string().contains("\"until\":7 goes on");
             assert_eq!(goes_on, read > PAGES_FREE * 2, "{error}");
         }

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hark_archive::writer::{CommitListener, Writer, WriterOptions as Batches};
-use hark_archive::{CommitError, Id, Outcome, Query, Record, RecordHeader, Store, Write};
+use hark_archive::{
+    CommitError, Id, Outcome, Query, Record, RecordHeader, SearchError, Store, Write,
+};
 use hark_codec::record::LabelPosition;
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore};
@@ -81,16 +83,28 @@ impl Node {
         std::mem::take(&mut *outcomes.lock().unwrap()).into_values().collect()
     }
 
-    /// Returns the ids of the stored records, in order.
+    /// Returns the ids of the stored records, in order. Right after the database was away, a reader may still
+    /// know it as such.
     fn ids(&self) -> Vec<Id> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.try_ids() {
+                Ok(ids) => return ids,
+                Err(error) => assert!(Instant::now() < until, "{error:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn try_ids(&self) -> Result<Vec<Id>, SearchError> {
         let mut search = self.store.search(&Query::default()).unwrap();
         let mut ids = Vec::new();
         let mut sink = |record: &Record<'_>| {
             ids.push(*record.id());
             ControlFlow::Continue(())
         };
-        search.slice(u64::MAX, &mut sink).unwrap();
-        ids
+        search.slice(u64::MAX, &mut sink)?;
+        Ok(ids)
     }
 
     /// Waits for the next `count` records.

@@ -83,7 +83,7 @@ fn every_message_and_every_refusal() {
             r##"["COUNT","s",{"#tt":[]}]"##.into(),
             r##"CLOSED "s" unsupported: filter element "#tt""##.into(),
         ),
-        (r#"["REQ","s",{},{},{},{}]"#.into(), r#"CLOSED "s" invalid: more than 3 filters"#.into()),
+        (r#"["REQ","s",{},{},{},{}]"#.into(), r#"CLOSED "s" blocked: more than 3 filters"#.into()),
         (
             r#"["REQ","s",{}]x"#.into(),
             r#"CLOSED "s" invalid: not valid JSON: something follows"#.into(),

@@ -197,8 +197,8 @@ mod tests {
     #[test]
     fn room_is_there_where_the_relays_bound_cuts_and_never_beyond_what_is_wanted() {
         let room = |json| super::room(&filter(json), &Limits::default());
-        assert_eq!([room(r#"{"limit":0}"#), room(r#"{"limit":5000}"#), room("{}")], [0, 0, 5_000]);
-        assert_eq!([room(r#"{"limit":5003}"#), room(r#"{"limit":99999}"#)], [3, 5_000]);
+        assert_eq!([room(r#"{"limit":0}"#), room(r#"{"limit":5000}"#), room("{}")], [0, 0, 4_500]);
+        assert_eq!([room(r#"{"limit":5003}"#), room(r#"{"limit":99999}"#)], [0, 0]);
     }
 
     #[test]

@@ -173,7 +173,7 @@ async fn what_waits_to_be_sent_when_a_stream_breaks_is_sent_later() {
 async fn a_relay_that_refuses_everything_is_left() {
     for (reason, said) in [
         ("error: no", "error: no"),
-        ("auth-required: who are you?", "another key"),
+        ("auth-required: who are you?", "who are you?"),
         ("", "refused a page"),
     ] {
         let challenges = std::sync::atomic::AtomicU64::new(0);
