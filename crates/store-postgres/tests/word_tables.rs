@@ -149,14 +149,16 @@ fn a_search_that_takes_long_holds_no_commits_while_other_texts_wait_for_it() {
     let other = open_with(&shelf.database, Some(others()));
     // Until the test has committed what it wants, or for two minutes: a commit that waits for the end of the
     // lock finds the words indexed.
-    let until = "DO $$ BEGIN FOR n IN 1..1200 LOOP EXIT WHEN to_regclass('public.committed') IS NOT NULL; \
+    let until = "DO $$ BEGIN FOR n IN 1..1200 LOOP \
+                 EXIT WHEN EXISTS (SELECT FROM pg_class WHERE relname = 'committed'); \
                  PERFORM pg_sleep(0.1); END LOOP; END $$";
     while_locked(&shelf, "ACCESS SHARE", until, "SELECT 1", || {
         std::thread::scope(|scope| {
             let indexing = scope.spawn(|| index_all(&other));
-            for n in 100..120 {
-                put(&open_with(&shelf.database, None), std::iter::once((n, "fox".to_owned())));
-                // The indexing tries for the lock again and again.
+            let writer = open_with(&shelf.database, None);
+            for n in 100..110 {
+                put(&writer, std::iter::once((n, "fox".to_owned())));
+                // The indexing tries for the lock again and again, for some twenty seconds.
                 std::thread::sleep(Duration::from_millis(100));
             }
             assert!(!indexing.is_finished(), "the search still reads the words");
