@@ -484,21 +484,27 @@ pub(crate) fn try_all(long: bool, wanted: &str) -> Vec<Trialled> {
                 }
             });
         }
-        let (results, reloads) = (&results, &reloads);
-        scope.spawn(move || {
-            let mut reloaded = Reloaded { bench: Bench::new("reload"), process: None };
-            for trial in reloads {
-                let result = crate::caught(|| reloaded.try_value(trial)).and_then(|result| result);
-                if result.is_err()
-                    && let Some((process, _)) = reloaded.process.take()
-                {
-                    forget(process);
+        // A reload waits longer than it works.
+        let share = reloads.len().div_ceil(crate::workers()).max(1);
+        for (server, reloads) in reloads.chunks(share).enumerate() {
+            let results = &results;
+            scope.spawn(move || {
+                let bench = Bench::new(&format!("reload{server}"));
+                let mut reloaded = Reloaded { bench, process: None };
+                for trial in reloads {
+                    let result = crate::caught(|| reloaded.try_value(trial));
+                    let result = result.and_then(|result| result);
+                    if result.is_err()
+                        && let Some((process, _)) = reloaded.process.take()
+                    {
+                        forget(process);
+                    }
+                    results.lock().push((trial.name(), result));
                 }
-                results.lock().push((trial.name(), result));
-            }
-            let ended = crate::caught(|| reloaded.end()).and_then(|result| result);
-            results.lock().push(("the server after all reloads".into(), ended));
-        });
+                let ended = crate::caught(|| reloaded.end()).and_then(|result| result);
+                results.lock().push((format!("server {server} after its reloads"), ended));
+            });
+        }
     });
     results.into_inner()
 }
