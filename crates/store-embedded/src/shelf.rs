@@ -333,7 +333,7 @@ impl EmbeddedShelf {
         write: &Write,
         is_last: bool,
     ) -> Result<(Outcome, u64), CommitError> {
-        let mut key = WriteKey::of(write).filter(|_| is_last);
+        let mut key = is_last.then(|| WriteKey::of(write)).flatten();
         writing.searches.begin(key.as_ref());
         let outcome = match write {
             Write::Put(bytes) => self.put(writing, view, bytes)?,
