@@ -92,7 +92,7 @@ pub(crate) struct RelayPages<'a> {
     pub(crate) seen: Option<Arc<SeenIds>>,
     pub(crate) missed: Option<Arc<MissedEvents>>,
     pub(crate) protected: bool,
-    pub(crate) bounds: &'a mut WalkBudget,
+    pub(crate) budget: &'a mut WalkBudget,
 }
 
 /// What a page had.
@@ -126,7 +126,7 @@ impl RelayPages<'_> {
         // The ids of the events that came with the time `until`.
         let (mut until, mut edge) = (to, HashSet::new());
         let mut longest = 0;
-        self.bounds.walks += 1;
+        self.budget.walks += 1;
         // Whether the last page had only events that came before, and there may be more of its second.
         let mut may_be_cut = false;
         loop {
@@ -138,7 +138,7 @@ impl RelayPages<'_> {
             if page.events == 0 || page.finish {
                 return Ok(None);
             }
-            self.bounds.count(&page, page.oldest)?;
+            self.budget.count(&page, page.oldest)?;
             if std::mem::take(&mut may_be_cut) && page.inside > 0 {
                 // There was more, and that page had nothing of it.
                 self.meter.add(|meter| &meter.unreached, 1);
@@ -307,8 +307,8 @@ mod tests {
             (2 * PAGE_EVENTS, 6_000, PAGES_MAX / 3),
         ] {
             let page = PageEnd { events: new, new, bytes, ..PageEnd::default() };
-            let mut bounds = WalkBudget::default();
-            let ended = (0..=PAGES_MAX).find_map(|n| Some((n, bounds.count(&page, 7).err()?)));
+            let mut budget = WalkBudget::default();
+            let ended = (0..=PAGES_MAX).find_map(|n| Some((n, budget.count(&page, 7).err()?)));
             let (pages, error) = ended.unwrap();
             // Even pages that bring nothing new have some bytes.
             assert!(pages.abs_diff(read) <= 1 + read / 200, "{new} events: {pages}");

@@ -199,7 +199,7 @@ impl SyncJob<'_> {
             report.paged = self.agree_on_kinds().await?;
         }
         let all_from = self.query.from;
-        let mut bounds = WalkBudget::default();
+        let mut budget = WalkBudget::default();
         loop {
             let newest = local::newest(Arc::clone(&self.local.store), self.query.clone()).await?;
             let from = newest.from;
@@ -227,7 +227,7 @@ impl SyncJob<'_> {
             }
             drop(permit);
             for window in left.into_iter().rev() {
-                self.page(&asked, window, &mut bounds, &mut differences).await?;
+                self.page(&asked, window, &mut budget, &mut differences).await?;
             }
             if from <= all_from {
                 return Ok(report);
@@ -265,7 +265,7 @@ impl SyncJob<'_> {
         &self,
         asked: &Query,
         (from, mut to): (u64, u64),
-        bounds: &mut WalkBudget,
+        budget: &mut WalkBudget,
         differences: &mut Differences<'_>,
     ) -> Result<(), PeerError> {
         let direction = self.options.direction;
@@ -281,7 +281,7 @@ impl SyncJob<'_> {
                 seen: self.options.seen.clone(),
                 missed: self.options.missed.clone(),
                 protected: self.options.send_protected,
-                bounds,
+                budget,
             };
             let until = walk.walk((from, to)).await?;
             if direction != Direction::Down {
