@@ -110,7 +110,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "connections_max" limits.connections_max: "The most connections at a time. One more is answered with HTTP status 503.";
             "connections_per_address_max" limits.connections_per_address_max: "The most connections of one address (of IPv6, of its first 64 bits) at a time. One more is answered with HTTP\nstatus 429.";
             "handshake_timeout_ms" limits.handshake_timeout_ms: "Milliseconds that a connection may take to send its HTTP request head. After that it is closed.";
-            "message_bytes_max" limits.message_bytes_max: "The most bytes of a message from a client. A longer one ends the connection. A REQ, COUNT or NEG-OPEN has at most\n256 KiB.";
+            "message_bytes_max" limits.message_bytes_max: "The most bytes of a message from a client. A longer one ends the connection. A REQ, COUNT or NEG-OPEN has at most\n256 KiB, or 80 bytes for each of filter_values_max.";
             "ping_after_s" limits.ping_after_s: "Seconds of silence after which the server sends a ping.";
             "idle_timeout_s" limits.idle_timeout_s: "Seconds of silence after which a connection is closed. A connection is also closed if its client reads nothing of\nwhat waits for it for as long.";
             "subscriptions_max" limits.subscriptions_max: "The most subscriptions of a connection. One more is answered with CLOSED.";
