@@ -114,7 +114,10 @@ impl FairLine {
             }
             line.join(source, max)?
         };
-        turn.await.ok()
+        let mut place = PlaceInLine { line: self, source, turn: Some(turn) };
+        let turn = place.turn.as_mut()?.await.ok();
+        place.turn = None;
+        turn
     }
 
     /// Gives a turn to the next who still waits.
@@ -133,14 +136,36 @@ impl FairLine {
     }
 }
 
+/// The place of one who waits. The place is given up when it is dropped before its turn.
+struct PlaceInLine<'a> {
+    line: &'a FairLine,
+    source: RateSource,
+    turn: Option<oneshot::Receiver<FairTurn>>,
+}
+
+impl Drop for PlaceInLine<'_> {
+    fn drop(&mut self) {
+        if let Some(turn) = &mut self.turn {
+            turn.close();
+            self.line.0.lock().leave(self.source);
+        }
+    }
+}
+
 impl LineState {
+    /// Gives up the places of those of a source who have gone.
+    fn leave(&mut self, source: RateSource) {
+        let Some(own) = self.by_source.get_mut(&source) else { return };
+        let before = own.len();
+        own.retain(|waiting| !waiting.is_closed());
+        self.waiting -= before - own.len();
+        if own.is_empty() {
+            self.by_source.remove(&source);
+        }
+    }
+
     fn join(&mut self, source: RateSource, max: usize) -> Option<oneshot::Receiver<FairTurn>> {
         let own = self.by_source.entry(source).or_default();
-        if own.len() >= max {
-            let before = own.len();
-            own.retain(|waiting| !waiting.is_closed());
-            self.waiting -= before - own.len();
-        }
         if own.len() >= max || self.waiting >= WAITING_MAX {
             if own.is_empty() {
                 self.by_source.remove(&source);
@@ -160,11 +185,6 @@ impl LineState {
         loop {
             let source = self.order.pop_front()?;
             let Some(own) = self.by_source.get_mut(&source) else { continue };
-            let before = own.len();
-            while own.front().is_some_and(oneshot::Sender::is_closed) {
-                own.pop_front();
-            }
-            self.waiting -= before - own.len();
             let next = own.pop_front();
             if own.is_empty() {
                 self.by_source.remove(&source);
@@ -308,8 +328,9 @@ mod tests {
                 drop(turn);
             });
         }
-        // One who has gone delays nobody.
+        // One who has gone delays nobody, and takes no place from others.
         drop(waiting.remove(1));
+        assert_eq!(line.0.lock().waiting, 7);
         drop(running);
         futures_util::future::join_all(waiting).await;
         assert_eq!(*order.lock(), [1, 2, 3, 1, 2, 1, 1]);

@@ -19,7 +19,8 @@ pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Op
 }
 
 /// Waits until the peer of a stream has gone: until its connection has ended, or it sends what nobody
-/// has asked for. A stream that yamux has reset cannot be told from one whose peer sends no more. As the stream is read meanwhile, nothing gathers in memory.
+/// has asked for. A stream that yamux has reset cannot be told from one whose peer sends no more. As the
+/// stream is read meanwhile, nothing gathers in memory.
 pub(super) async fn gone(reader: &mut (impl AsyncRead + Unpin), peer: &mut StreamPeer) {
     if let Ok(0) = reader.read(&mut [0]).await {
         // The peer sends no more, as its request is complete. It may still read.
