@@ -418,7 +418,7 @@ impl WakuNode {
         let time = began.elapsed();
         self.metrics.asked(time);
         if self.slow.is_slow(time) {
-            self.note_slow(request, (time, waited), page.as_ref().ok());
+            self.note_slow(request, (time, waited), &page);
         }
         let page = page?;
         let room = self.answers.take(from, page.answer_bytes()).ok_or(HistoryError::Busy)?;
@@ -431,13 +431,15 @@ impl WakuNode {
         &self,
         request: &[u8],
         (time, waited): (Duration, Duration),
-        page: Option<&HistoryPage>,
+        page: &Result<HistoryPage, HistoryError>,
     ) {
         let Some(query) = history::query_of(request) else { return };
         let (rows, plan) = match page {
-            Some(page) => (page.rows, SearchDriver::from(page.driver)),
-            // The search ended at the bound of rows.
-            None => (self.settings().query_rows_max, SearchDriver::from(None)),
+            Ok(page) => (page.rows, SearchDriver::from(page.driver)),
+            Err(HistoryError::TooDear) => {
+                (self.settings().query_rows_max, SearchDriver::from(None))
+            }
+            Err(_) => (0, SearchDriver::from(None)),
         };
         let spent = SearchCost { time, waited, rows, plan };
         self.slow.note("STORE", &spent, std::iter::once((&query, query.limit)));

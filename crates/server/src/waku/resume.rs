@@ -144,7 +144,7 @@ async fn pages(
 ) -> Result<FetchTotals, String> {
     let network = waku.network.as_ref().ok_or(super::neighbours::NO_PEERS)?;
     let mut fetched = FetchTotals::default();
-    let mut cursor: Option<Id> = None;
+    let (mut cursor, mut trail) = (None::<Id>, PageTrail::default());
     loop {
         let request = StoreRequest {
             request_id: "resume",
@@ -187,6 +187,53 @@ async fn pages(
         if next.is_none() || next == cursor {
             return Ok(fetched);
         }
+        trail.follow(next, answer.messages().next().is_none())?;
         cursor = next;
+    }
+}
+
+/// The way through a store's pages. It finds a store whose pages have no end, with one cursor in
+/// memory (Brent's algorithm).
+#[derive(Default)]
+struct PageTrail {
+    pages: u64,
+    seen: Option<Id>,
+}
+
+impl PageTrail {
+    /// Notes the cursor behind a page. `Err` if no page can be the last.
+    fn follow(&mut self, next: Option<Id>, is_empty: bool) -> Result<(), String> {
+        if is_empty {
+            return Err("it sent an empty page that is not the last".into());
+        }
+        if next == self.seen {
+            return Err("its pages lead back to an earlier one".into());
+        }
+        self.pages += 1;
+        if self.pages.is_power_of_two() {
+            self.seen = next;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_lead_in_a_circle_or_nowhere_end_the_fetch() {
+        let mut long = PageTrail::default();
+        for page in 0..1_000_u32 {
+            let mut cursor = [0; 32];
+            cursor[..4].copy_from_slice(&page.to_le_bytes());
+            assert!(long.follow(Some(cursor), false).is_ok());
+        }
+        assert!(long.follow(Some([1; 32]), true).is_err());
+        // Some pages, and then a circle of seven.
+        let mut circle = PageTrail::default();
+        let mut cursors = (0..5).chain((0..).map(|at| 10 + at % 7));
+        let asked = cursors.position(|at| circle.follow(Some([at; 32]), false).is_err());
+        assert!(asked.expect("the circle is found") < 30);
     }
 }

@@ -349,8 +349,10 @@ impl MailServer {
         if self.slow.is_slow(time) {
             let (rows, plan) = match &page {
                 Ok(page) => (page.rows, SearchDriver::from(page.driver)),
-                // The search ended at the bound of rows.
-                Err(_) => (self.settings().query_rows_max, SearchDriver::from(None)),
+                Err(MailError::TooDear) => {
+                    (self.settings().query_rows_max, SearchDriver::from(None))
+                }
+                Err(_) => (0, SearchDriver::from(None)),
             };
             let spent = SearchCost { time, waited: Duration::ZERO, rows, plan };
             let limit = question.query.limit;

@@ -265,7 +265,9 @@ impl OwnMessages {
         query.normalise();
         let loaded = waku.ask(source, move |store, asker| {
             let (mut items, mut held, mut full) = (Vec::new(), Vec::new(), false);
+            let mut count = 0;
             each(store, asker, &query, &mut |record| {
+                count += 1;
                 if items.len() == held.len() * ITEMS_STEP {
                     let more = Arc::clone(&room).try_acquire_many_owned(ITEMS_STEP as u32);
                     let Ok(more) = more else {
@@ -283,13 +285,12 @@ impl OwnMessages {
             if full {
                 return Err("more is being compared than there is room for".to_owned());
             }
+            if count > ITEMS_MAX {
+                return Err(format!("there are more than {ITEMS_MAX} messages to compare"));
+            }
             Ok(Self { items, _room: held })
         });
-        let own = answered(loaded.await)?;
-        if own.items.len() > ITEMS_MAX {
-            return Err(format!("there are more than {ITEMS_MAX} messages to compare"));
-        }
-        Ok(own)
+        answered(loaded.await)
     }
 }
 

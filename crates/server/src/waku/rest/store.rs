@@ -82,8 +82,10 @@ pub(super) fn from_peer(answer: Result<Vec<u8>, NoPeerAnswer>) -> RestAnswer {
     }
     let mut out = Vec::new();
     begin(&mut out, if said.is_empty() { "OK" } else { said });
-    for (at, one) in answer.messages().enumerate() {
-        let Ok(hash) = <Id>::try_from(one.message_hash) else { continue };
+    // Elements whose hashes are none are left out.
+    let elements =
+        answer.messages().filter_map(|one| <Id>::try_from(one.message_hash).ok().zip(Some(one)));
+    for (at, (hash, one)) in elements.enumerate() {
         if at > 0 {
             out.push(b',');
         }
@@ -243,6 +245,22 @@ mod tests {
         });
         let hashes = hashes.collect();
         (store, hashes)
+    }
+
+    #[test]
+    fn an_answer_of_a_peer_is_json_though_its_first_hash_is_none() {
+        // A StoreQueryResponse: status_code 200, and elements with nothing but a message_hash.
+        let mut bytes = vec![0x50, 0xc8, 1];
+        for hash in [&[1; 31][..], &[2; 32], &[3; 32]] {
+            let len = hash.len() as u8;
+            bytes.extend([0xa2, 1, len + 2, 0x0a, len]);
+            bytes.extend(hash);
+        }
+        let answer = from_peer(Ok(bytes));
+        let json: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
+        let hashes: Vec<_> = json["messages"].as_array().unwrap().iter().collect();
+        let of = |byte: &str| json!({ "messageHash": format!("0x{}", byte.repeat(32)) });
+        assert_eq!(hashes, [&of("02"), &of("03")]);
     }
 
     fn answered(store: &MemoryStore, query: &str) -> RestAnswer {
