@@ -291,7 +291,7 @@ fn a_relay_and_a_store_are_asked_while_they_take_events() {
 #[test]
 fn eight_cases_are_asked_of_pairs_and_of_a_growing_cluster() {
     let place = Place::new("bench-cases");
-    let has_citus = citus::is_installed("hark bench cases on a cluster");
+    let has_citus = citus::is_installed();
     let (file, page) = (events(&place, "3000"), place.path("cases.html"));
     let small = ["--pairs", "2", "--workers", "2,3", "--seconds", "0.05"];
     // A whole core limits nothing, so the check takes no longer than the rest.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use hark_testkit::skipped::skip;
 use serde_json::{Value, json};
 
 use super::support::{Place, Run, event, health, wait_for_health};
@@ -18,7 +19,7 @@ pub(crate) struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// `None`, with a line that says so, where mounting is not allowed.
+    /// `None` where mounting is not allowed: the running test then counts as skipped.
     pub(crate) fn mount(test: &str) -> Option<Self> {
         let place = Place::new(test);
         std::fs::create_dir_all(place.data()).expect("is made");
@@ -29,7 +30,7 @@ impl SmallDisk {
         if mounted.is_ok_and(|done| done.status.success()) {
             return Some(Self { place });
         }
-        eprintln!("{test}: skipped, as nothing can be mounted here");
+        skip("nothing can be mounted here");
         None
     }
 

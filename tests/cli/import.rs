@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hark_testkit::program::assert_no_panic;
+use hark_testkit::skipped::skip;
 use serde_json::{Value, json};
 
 use super::support::{Place, Run, event, field, notes};
@@ -295,7 +296,7 @@ fn one_record_is_not_called_several() {
 fn real_events_come_out_as_they_went_in() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data/real-events.jsonl");
     let Ok(text) = std::fs::read_to_string(&file) else {
-        println!("skipped: {} is not there", file.display());
+        skip(format_args!("there is no {}", file.display()));
         return;
     };
     let place = Place::new("real");

@@ -10,7 +10,7 @@ use super::{
 
 #[test]
 fn a_standby_takes_the_place_of_a_lost_worker() {
-    let Some(nodes) = Nodes::shared("hark cluster replace and standby") else { return };
+    let Some(nodes) = Nodes::shared() else { return };
     let database = nodes.database("lost");
     let worker = CitusCluster::node(&SETTINGS);
     CitusCluster::prepare(&worker, &database.name);

@@ -8,7 +8,7 @@ use super::{
 
 #[test]
 fn nodes_are_added_and_drained_while_rows_are_written() {
-    let Some(nodes) = Nodes::shared("hark cluster add and drain") else { return };
+    let Some(nodes) = Nodes::shared() else { return };
     let database = nodes.database("moved");
     make_table(&database, 4);
     let (one, two, spare) =
@@ -88,7 +88,7 @@ fn nodes_are_added_and_drained_while_rows_are_written() {
 
 #[test]
 fn a_drain_that_is_killed_goes_on_when_it_is_run_again() {
-    let Some(nodes) = Nodes::shared("hark cluster drain, killed") else { return };
+    let Some(nodes) = Nodes::shared() else { return };
     let database = nodes.database("killed");
     make_table(&database, 8);
     let one = address(nodes.worker(0));
@@ -137,7 +137,7 @@ fn a_drain_that_is_killed_goes_on_when_it_is_run_again() {
 /// A drain that was given up is taken back by adding the node.
 #[test]
 fn a_drain_is_taken_back() {
-    let Some(nodes) = Nodes::shared("hark cluster drain, taken back") else { return };
+    let Some(nodes) = Nodes::shared() else { return };
     let database = nodes.database("back");
     make_table(&database, 4);
     let one = address(nodes.worker(0));

@@ -7,7 +7,7 @@ use crate::cli::support::hark;
 
 #[test]
 fn what_moves_need_is_looked_at_before_anything_is_changed() {
-    let Some(nodes) = Nodes::shared("hark cluster, requirements") else { return };
+    let Some(nodes) = Nodes::shared() else { return };
     let database = nodes.database("needs");
     make_table(&database, 2);
     let settings = [&SETTINGS[..], &["wal_level=replica"]].concat();
@@ -59,7 +59,7 @@ fn what_moves_need_is_looked_at_before_anything_is_changed() {
 
 #[test]
 fn what_cannot_be_meant_is_refused() {
-    let Some(nodes) = Nodes::shared("hark cluster, refusals") else { return };
+    let Some(nodes) = Nodes::shared() else { return };
     let database = nodes.database("refused");
     let bare = nodes.coordinator().database("bare");
     let worker = nodes.worker(0).url(&database.name);

@@ -100,7 +100,7 @@ async fn a_comparison_finds_what_a_question_finds_in_postgres() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_comparison_finds_what_a_question_finds_on_a_citus_cluster() {
-    if !citus::is_installed("comparisons on a cluster") {
+    if !citus::is_installed() {
         return;
     }
     let database: Database<'_> = CitusCluster::shared().database("compare");

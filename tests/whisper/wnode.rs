@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hark_testkit::skipped::skip;
 use parking_lot::Mutex;
 
 use super::{MailNode, wait_for};
@@ -91,7 +92,7 @@ impl Drop for Wnode {
 #[test]
 fn wnode_posts_messages_and_gets_all_back_after_they_expired() {
     let Some(program) = installed() else {
-        println!("skipped: wnode cannot be installed, which takes Go and its module proxy");
+        skip("wnode cannot be installed, which takes Go and its module proxy");
         return;
     };
     let node = MailNode::start("wnode", &[("pow_min", "0.2"), ("password", "wwww")]);

@@ -93,10 +93,8 @@ fn an_erase_says_how_many_went_in_all_its_steps_and_no_more_than_its_limit() {
 
 /// How long a step takes where there is much; others wait for one at most.
 #[test]
+#[ignore = "takes minutes: scripts/test --long runs it"]
 fn a_million_vanish_in_steps_of_which_the_longest_is_printed() {
-    if std::env::var_os("HARK_LONG").is_none() {
-        return;
-    }
     let dir = Dir(std::env::temp_dir().join(format!("hark-million-{}", std::process::id())));
     let store = EmbeddedStore::open(&dir.0, Box::new(NostrRules), EmbeddedOptions::default())
         .expect("opens");

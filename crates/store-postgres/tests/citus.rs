@@ -80,7 +80,7 @@ fn worker_of(database: &Database<'_>, number: u32) -> u16 {
 
 #[test]
 fn a_worker_that_dies_is_replaced_by_its_standby_and_nothing_acknowledged_is_lost() {
-    if !is_installed("a worker that dies") {
+    if !is_installed() {
         return;
     }
     let cluster = CitusCluster::with(3, &["synchronous_commit=on"]);
@@ -259,14 +259,14 @@ fn dies_in_doubt(has_decided: bool) {
 
 #[test]
 fn a_batch_that_was_decided_when_the_coordinator_died_is_there_as_a_whole() {
-    if is_installed("a coordinator that dies after its decision") {
+    if is_installed() {
         dies_in_doubt(true);
     }
 }
 
 #[test]
 fn a_batch_that_was_not_decided_when_the_coordinator_died_is_absent_as_a_whole() {
-    if is_installed("a coordinator that dies before its decision") {
+    if is_installed() {
         dies_in_doubt(false);
     }
 }

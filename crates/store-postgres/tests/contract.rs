@@ -116,13 +116,13 @@ fn who_deleted_or_vanished_stays_away_for_thirty_days_in_postgres() {
 #[test]
 fn who_deleted_or_vanished_stays_away_for_thirty_days_on_citus() {
     let name = "thirty days on Citus";
-    if citus::is_installed(name) {
+    if citus::is_installed() {
         hold(&CitusCluster::shared().database(name));
     }
 }
 
 fn citus(name: &str, flavour: Flavour, size: Size) {
-    if citus::is_installed(name) {
+    if citus::is_installed() {
         let database = CitusCluster::shared().database(name);
         agree(name, database, flavour, size);
     }

@@ -127,7 +127,7 @@ fn three_nodes_keep_one_copy_and_each_receives_everything_once_and_in_order() {
 
 #[test]
 fn three_nodes_of_citus_keep_one_copy_and_each_receives_everything_once_and_in_order() {
-    if is_installed("three nodes of Citus") {
+    if is_installed() {
         keep_one_copy(&CitusCluster::shared().database("three nodes"));
     }
 }

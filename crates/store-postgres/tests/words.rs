@@ -276,7 +276,7 @@ fn a_search_above_its_budget_says_so_and_one_by_the_index_does_not_get_there() {
 
 #[test]
 fn a_cluster_is_not_searched_and_says_so() {
-    if !is_installed("full-text search on Citus") {
+    if !is_installed() {
         return;
     }
     let database = CitusCluster::shared().database("words");

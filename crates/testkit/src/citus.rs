@@ -1,13 +1,14 @@
 //! A throwaway Citus: a coordinator and workers, each a [`Cluster`] of its own on loopback.
 //!
 //! Citus is no package of Debian's. Where PostgreSQL's folders do not have it, the tests that need it
-//! say so in one line and pass.
+//! are skipped.
 
 use std::sync::LazyLock;
 
 use parking_lot::Mutex;
 
 use crate::postgres::{Cluster, Database};
+use crate::skipped::skip;
 
 /// Settings of every node: Citus is loaded, and shards can move without stopping writes.
 const SETTINGS: [&str; 8] = [
@@ -22,11 +23,11 @@ const SETTINGS: [&str; 8] = [
     "wal_retrieve_retry_interval=200ms",
 ];
 
-/// Returns whether PostgreSQL's folders have Citus. If not, says that `suite` was skipped.
-pub fn is_installed(suite: &str) -> bool {
+/// Returns whether PostgreSQL's folders have Citus. If not, the running test counts as skipped.
+pub fn is_installed() -> bool {
     let found = Cluster::has_extension("citus");
     if !found {
-        println!("{suite}: skipped, as PostgreSQL has no extension `citus` here");
+        skip("PostgreSQL has no extension `citus` here");
     }
     found
 }
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_table_is_spread_over_all_workers() {
-        if !is_installed("Citus of the testkit") {
+        if !is_installed() {
             return;
         }
         let cluster = CitusCluster::with(2, &["fsync=off", "citus.shard_count=4"]);

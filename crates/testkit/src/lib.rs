@@ -15,6 +15,7 @@ pub mod postgres;
 pub mod program;
 pub mod random;
 pub mod sentences;
+pub mod skipped;
 pub mod tombstones;
 #[cfg(feature = "toy")]
 #[allow(missing_docs)] // the file is to show how short a network can be

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::skipped::skip;
+
 /// The oldest version that Hark works with.
 const VERSION_MIN: u32 = 15;
 /// How long a start may take. Machines that run tests are busy.
@@ -237,10 +239,11 @@ impl Cluster {
         Path::new(folder.trim()).join("extension").join(format!("{name}.control")).is_file()
     }
 
-    /// Starts a PgBouncer with these settings, each as `name=value`. `None` if it is not installed.
+    /// Starts a PgBouncer with these settings, each as `name=value`. `None` if it is not installed: the
+    /// running test then counts as skipped.
     pub fn pooler(&self, settings: &[&str]) -> Option<Pooler> {
         if !Pooler::is_installed() {
-            println!("skipped: PgBouncer is not installed here");
+            skip("PgBouncer is not installed here");
             return None;
         }
         let port = free_port();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use hark_codec::crypto::SignatureVerifier;
 use hark_codec::nostr::{Event, EventArena, VerifiedEvent};
+use hark_testkit::skipped::skip;
 
 use crate::support::assert_same;
 
@@ -13,7 +14,8 @@ fn ids_and_signatures_of_real_events_hold() {
     let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/real-events.jsonl");
     let path = std::env::var_os("HARK_REAL_EVENTS").map_or_else(|| default.into(), PathBuf::from);
     let Ok(lines) = std::fs::read_to_string(&path) else {
-        println!("SKIPPED: no real events at {}; name a file by HARK_REAL_EVENTS", path.display());
+        let path = path.display();
+        skip(format_args!("there are no real events at {path}; HARK_REAL_EVENTS names a file"));
         return;
     };
     let mut verifier = SignatureVerifier::new(1024);
