@@ -1,5 +1,5 @@
-//! A bad week of an operator: one archive, one misfortune a day. Each day says what the commands say
-//! and which exit code they have, and ends with all that was good.
+//! A bad week of an operator: one archive, one misfortune a day. Each day checks the messages and
+//! exit codes of the commands, and ends with all good records.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,13 +12,13 @@ use crate::cli::full::SmallDisk;
 use crate::cli::support::{Place, Run, event, hark, notes, wait_for_health};
 use crate::served::Socket;
 
-/// The user who owns the archive when a command is run as root.
+/// The user that owns the archive when a command is run as root.
 const OTHER: u32 = 65_534;
-/// Records that the archive begins with, and those of a segment.
+/// Records of the archive at first, and records of a segment.
 const NOTES: u64 = 1_500;
 const SEAL: &str = "[archive]\nseal_records = 400\n";
 
-/// The archive, and what must be in it at the end of each day.
+/// The archive, and the records that the archive must have at the end of each day.
 struct Week {
     place: Place,
     config: String,
@@ -32,7 +32,7 @@ impl Week {
         let config = place.file("hark.toml", SEAL.as_bytes());
         let backup = place.path("backup");
         let mut week = Self { place, config, backup, good: String::new() };
-        // Several batches: a flipped byte in the last one would look like a torn end.
+        // Several batches, since a flipped byte in the last batch would look like a torn end.
         for part in notes(NOTES).lines().collect::<Vec<_>>().chunks(300) {
             week.feed(&(part.join("\n") + "\n"));
         }
@@ -51,7 +51,7 @@ impl Week {
         self.good = self.hark(&["export"]).text();
     }
 
-    /// Asserts that the archive is whole, and has what it had.
+    /// Asserts that the archive is whole and has all its records.
     fn all_is_good(&self, day: &str) {
         let check = self.hark(&["check", "--json"]);
         assert_eq!((check.code, &check.json()["faults"]), (0, &json!([])), "{day}");
@@ -72,7 +72,8 @@ impl Week {
         assert!(run.code == 0 && run.stdout.contains("has the archive of"), "{run:?}");
     }
 
-    /// Salvages the archive, which leaves it as it is. Returns the events that were brought over.
+    /// Salvages the archive into another directory, which leaves the archive unchanged. Returns the
+    /// salvaged events.
     fn salvaged(&self) -> String {
         let new = self.place.path("salvaged");
         let data = self.place.data();
@@ -87,7 +88,7 @@ impl Week {
     }
 }
 
-/// Publishes an event and returns whether it was accepted, and why not.
+/// Publishes an event. Returns whether the relay accepted the event, and the reason if not.
 fn publish(address: &str, event: &str) -> (bool, String) {
     let mut socket = Socket::connect(address);
     socket.say(&format!("[\"EVENT\",{}]", event.trim()));
@@ -111,7 +112,8 @@ fn flip(path: &Path, at: usize) {
     fs::write(path, bytes).unwrap();
 }
 
-/// A foreign file is imported: it is named, fails, and nothing comes of it.
+/// A foreign file is imported: the message names the format, the command fails, and no record is
+/// stored.
 fn a_foreign_file(week: &Week) {
     let file = week.place.file("dump.jsonl", b"\xfd7zXZ\0\0\x04");
     let run = week.hark(&["import", &file]);
@@ -121,7 +123,7 @@ fn a_foreign_file(week: &Week) {
     assert!(run.code == 1 && run.stderr.contains("not one line"), "{run:?}");
 }
 
-/// A command is run as root on the archive of another user, who keeps all files.
+/// A command is run as root on the archive of another user, who still owns all files afterwards.
 fn a_command_as_root(week: &mut Week) {
     if !rustix::process::geteuid().is_root() {
         return println!("passed over: only root can give files away");
@@ -145,7 +147,7 @@ fn a_command_as_root(week: &mut Week) {
     }
 }
 
-/// A level of the log is mistyped: the server does not start, and the message has the levels.
+/// A level of the log is mistyped: the server does not start, and the message lists the levels.
 fn a_wrong_log_level(week: &Week) {
     let file = week.place.file("loud.toml", b"[log]\nlevel = \"loud\"\n");
     for args in [["--config", &file, "serve"], ["serve", "--log-level", "loud"]] {
@@ -156,8 +158,8 @@ fn a_wrong_log_level(week: &Week) {
     }
 }
 
-/// A list that the configuration names is missing while the server runs: the configuration in force
-/// stays, and the new one is in force as soon as the list is there.
+/// A list that the configuration names is missing while the server runs: the old configuration
+/// stays in force, and the new configuration applies as soon as the list exists.
 fn a_missing_list(week: &Week) {
     let file = week.place.file("listed.toml", SEAL.as_bytes());
     let mut server = week.place.serve_with(&["--config", &file]);
@@ -175,12 +177,12 @@ fn a_missing_list(week: &Week) {
     assert_eq!(server.terminate().0, 0);
 }
 
-/// The disk is full: a server starts and answers, refuses events with the reason, and takes them
-/// again once there is room.
+/// The disk is full: a server starts and answers, refuses events with the reason, and accepts
+/// events again once there is room.
 fn a_full_disk(week: &Week) {
     let Some(disk) = SmallDisk::mount("bad-week-disk") else { return };
     week.restore_into(&disk.place);
-    // Every server makes the reserve, which a start may need.
+    // Every server creates the reserve, which a later start may need.
     assert_eq!(disk.place.serve().terminate().0, 0);
     disk.fill();
     let server = disk.place.serve();
@@ -200,8 +202,8 @@ fn a_full_disk(week: &Week) {
     assert_eq!(disk.place.hark(&["check", "--json"]).json()["faults"], json!([]));
 }
 
-/// The archive was moved to a database, which stops and starts: what is put meanwhile is refused, and
-/// nothing that was accepted is lost.
+/// The archive is in a database, which stops and starts: writes are refused while the database is
+/// down, and no accepted event is lost.
 fn a_database_that_stops(week: &Week) {
     let cluster = Cluster::new();
     let database = cluster.database("bad_week");
@@ -233,17 +235,17 @@ fn a_database_that_stops(week: &Week) {
     assert_eq!(ids(&stored), ids(&[&*week.good, &before, &after].concat()));
 }
 
-/// A backup is taken of the archive as it is now.
+/// A backup of the archive in its current state.
 fn a_backup(week: &Week) {
     let run = week.hark(&["backup", "--incremental", &week.backup]);
     assert_eq!(run.code, 0, "{run:?}");
 }
 
-/// A hole in the ids of a segment: `check` finds it, `rebuild` mends it.
+/// A hole in the ids of a segment: `check` reports the hole, and `rebuild` repairs the segment.
 fn a_hole_in_a_segment(week: &Week) {
     let segments = files(&week.place.data().join("nostr/seg"), "seg");
     let mut bytes = fs::read(&segments[0]).unwrap();
-    // Behind the times, of 4 bytes a row, are the ids' hashes, of 8 bytes a row.
+    // The times have 4 bytes a row. The hashes of the ids follow, with 8 bytes a row.
     let rows = u32::from_le_bytes(*bytes[bytes.len() - 16..].first_chunk().unwrap()) as usize;
     bytes[8 + rows * 4 + 64..][..512].fill(0);
     fs::write(&segments[0], bytes).unwrap();
@@ -252,8 +254,8 @@ fn a_hole_in_a_segment(week: &Week) {
     week.hark(&["rebuild"]).text();
 }
 
-/// Flipped bytes in a sealed log: `check` names the file, `export` gives all other events, a new
-/// backup is refused, and the archive is restored from the one before.
+/// Flipped bytes in a sealed log: `check` names the file, `export` returns all other events, a new
+/// backup is refused, and the archive is restored from the previous backup.
 fn a_flip_in_a_sealed_log(week: &Week) {
     let log = &week.logs()[0];
     flip(log, fs::metadata(log).unwrap().len() as usize / 2);
@@ -270,8 +272,8 @@ fn a_flip_in_a_sealed_log(week: &Week) {
     week.restore();
 }
 
-/// Flipped bytes in the log that is being written, before others: the server refuses to start and
-/// changes nothing, `salvage` brings back all other events, and a backup is refused.
+/// Flipped bytes in the middle of the log being written: the server refuses to start and changes
+/// nothing, `salvage` recovers all other events, and a backup is refused.
 fn a_flip_in_the_last_log(week: &Week) {
     let log = week.logs().pop().unwrap();
     flip(&log, 200);
@@ -294,7 +296,7 @@ fn an_rm_rf(week: &Week) {
     assert_eq!(server.terminate().0, 0);
 }
 
-/// What happens on a day.
+/// The misfortune of a day.
 type Day = fn(&Week);
 
 #[test]

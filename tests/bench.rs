@@ -111,7 +111,7 @@ fn a_relay_is_loaded_asked_and_listened_to_and_every_figure_adds_up() {
     }
     assert_eq!([events_of("1 id"), events_of("20 ids"), events_of("latest 100")], [1, 20, 100]);
     assert_eq!([events_of("value matching nothing"), events_of("common #p, rare kind")], [0; 2]);
-    // Private events are sent to clients that have proven to be their readers.
+    // The relay sends private events to clients that are authenticated as their readers.
     assert!(is_positive(of("inbox #p 1059"), "events"));
     assert_eq!(events_of("until, first pages"), events_of("until, last pages"));
     let html = std::fs::read_to_string(&page).unwrap();
@@ -157,7 +157,7 @@ fn every_delivery_is_counted_and_idle_connections_are_weighed() {
     ] {
         let report = bench(&[&["fanout"], more, &small[..], &target].concat()).json();
         assert_eq!(report["faults"], serde_json::json!([]), "{report}");
-        // Of the relay, and of one that does nothing but deliver.
+        // Rows of the relay, and of the relay that does nothing else than deliver.
         let rows = report["rows"].as_array().unwrap();
         assert_eq!(rows.iter().map(|row| &row["name"]).collect::<Vec<_>>(), ["all", "nothing"]);
         for row_of in rows {
@@ -248,16 +248,16 @@ fn nostreams_tables_and_a_store_give_the_same_answers() {
         assert_eq!(name.contains('#'), is_positive(row, "event_tags_p99_ms"), "{row}");
         assert_eq!(name.contains("6,000"), is_positive(row, "growth") && !name.contains("3,000"));
     }
-    // The same with our own tables beside theirs, on the same server.
+    // The same with Hark's tables beside nostream's, on the same server.
     let args = ["--seconds", "0.1", "--connections", "2", "--json"];
     let sql = ["sql", &file, "--server", &server, "--events", "3000"];
     let report = bench(&[&sql[..], &args].concat()).json();
     assert_eq!(report["faults"], serde_json::json!([]), "{report}");
-    // The databases are gone, and an unknown one is not made.
+    // The databases are gone, and no database is created without a name.
     let run = bench(&["nostream", &file, &server]);
     assert!(run.stderr.contains("name the database"), "{}", run.stderr);
 
-    // The database that an adoption starts from.
+    // The database for an adoption.
     let url = cluster.url("nostream_bench");
     let said = bench(&["nostream", &file, &url, "--events", "1000"]).text();
     assert!(said.contains(" events in nostream's tables"), "{said}");
@@ -294,7 +294,7 @@ fn eight_cases_are_asked_of_pairs_and_of_a_growing_cluster() {
     let has_citus = citus::is_installed();
     let (file, page) = (events(&place, "3000"), place.path("cases.html"));
     let small = ["--pairs", "2", "--workers", "2,3", "--seconds", "0.05"];
-    // A whole core limits nothing, so the check takes no longer than the rest.
+    // A whole core limits nothing, so the check is as fast as the other measurements.
     let check =
         ["--share", "1", "--coordinator-share", "1", "--at-once", "2", "--setting", "work_mem=5MB"];
     let more = ["--page", "40", "--html", &page, "--json"];
@@ -309,7 +309,7 @@ fn eight_cases_are_asked_of_pairs_and_of_a_growing_cluster() {
         assert!(row["name"].as_str().unwrap().starts_with(&format!("{setup}: ")), "{row}");
         assert!(count(row, "count") > 0 && count(row, "success_percent") == 100, "{row}");
         let times = ["min_ms", "med_ms", "p90_ms", "p95_ms"].map(|key| row[key].as_f64().unwrap());
-        // A percentile is the middle of a bucket, and the others are exact.
+        // A percentile is the middle of a bucket, and the other figures are exact.
         assert!(times.is_sorted_by(|a, b| *a <= b * 1.02), "{row}");
         assert!(is_positive(row, "avg_ms") && is_positive(row, "max_ms"), "{row}");
         assert!(is_positive(row, "events"), "{row}");
@@ -340,7 +340,7 @@ fn eight_cases_are_asked_of_pairs_and_of_a_growing_cluster() {
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("What a question costs") && page.matches("<svg").count() == 8 + 4);
 
-    // Servers that run already are asked for the same.
+    // Servers that run already get the same questions.
     let server = place.serve_with(&["--unlimited"]);
     assert_eq!(bench(&["ingest", &file, "--url", &url(&server)]).code, 0);
     let asked = ["cases", &file, "--servers", &url(&server), &url(&server), "--json"];
@@ -379,7 +379,8 @@ fn all_ways_of_answering_for_topics_find_the_same_envelopes() {
     let page = std::fs::read_to_string(page).unwrap();
     assert_eq!(page.matches("<svg").count(), 16);
 
-    // The files stay, the databases do not. Envelopes that are made are those of the file.
+    // The files are kept, and the databases are removed. Generated envelopes equal the envelopes of
+    // the file.
     let again = ["whisper", "--data", &data, "--again", "--question", "busiest, 1 month"];
     let more = ["--way", "topics", "--runs", "2", "--json"];
     let report = bench(&[&again[..], &more].concat()).json();

@@ -60,7 +60,7 @@ fn shells_and_man_know_every_command() {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }
-    // A flag is offered where it means something.
+    // A flag is offered only where the flag has an effect.
     let fish = hark(&["completions", "fish"]).text();
     let offers = |command: &str| {
         let of = format!("__fish_hark_using_subcommand {command}\"");
@@ -86,7 +86,7 @@ fn shells_and_man_know_every_command() {
 fn help_fits_the_terminal_and_offers_network_where_it_means_something() {
     for command in ["import", "copy", "adopt", "backup", "cluster", "bench"] {
         let help = hark(&[command, "--help"]).text();
-        // A paragraph that is broken twice has a line of a word or two within it.
+        // A paragraph that is wrapped twice has a line of a word or two in the middle.
         let lines: Vec<&str> = help.lines().collect();
         for three in lines.windows(3) {
             let is_text = |line: &str| !line.is_empty() && !line.starts_with(' ');
@@ -120,7 +120,7 @@ fn the_default_configuration_is_printed_checked_and_read() {
     let file = place.file("hark.toml", default.stdout.as_bytes());
     assert_eq!(hark(&["config", "--check", &file]).code, 0);
     let shown = hark(&["config", "--show"]).stdout;
-    // Gift wraps, zap receipts, and what wallets ask and answer.
+    // Gift wraps, zap receipts, and the requests and responses of wallets.
     let addressed = "addressed_kinds = [\"1059\", \"9735\", \"21059\", \"23194\", \"23195\", \"23196\", \
                      \"23197\", \"24133\"]";
     assert!(shown.contains(addressed), "{shown}");

@@ -1,5 +1,4 @@
-//! `hark cluster` on real nodes: a coordinator and workers of Citus, with rows that are written
-//! meanwhile.
+//! `hark cluster` on real nodes: a coordinator and workers of Citus, while a client writes rows.
 
 mod lost;
 mod moved;
@@ -20,9 +19,10 @@ use serde_json::Value;
 use crate::cli::support::{Run, command, hark};
 use crate::served::PATIENCE;
 
-/// Each test has a database of its own on the same nodes, and each of these a worker of Citus.
+/// Each test has a separate database on the same nodes, and each database takes a worker process of
+/// Citus.
 const SETTINGS: [&str; 2] = ["fsync=off", "max_worker_processes=60"];
-/// Rows that a test's table begins with.
+/// Initial rows of a test's table.
 const ROWS: i64 = 2_000;
 
 /// The nodes that all tests share.
@@ -30,8 +30,8 @@ struct Nodes {
     cluster: CitusCluster,
     /// A node that belongs to no cluster.
     spare: Cluster,
-    /// Held while a node is added. Citus writes roles to it, which all databases share, and fails if
-    /// two do so at the same time.
+    /// Locked while a node is added. Citus writes roles, which all databases share, to the new
+    /// node, and fails if two databases do so at the same time.
     adding: Mutex<()>,
 }
 
@@ -61,7 +61,7 @@ impl Nodes {
     }
 }
 
-/// A node's address, as `hark cluster` takes it.
+/// A node's address for `hark cluster`.
 fn address(node: &Cluster) -> String {
     format!("127.0.0.1:{}", node.port())
 }
@@ -74,7 +74,7 @@ fn make_table(database: &Database<'_>, shards: usize) {
     database.sql(&format!("INSERT INTO t {rows}"));
 }
 
-/// Returns what the cluster knows of its nodes: port and whether it may have shards.
+/// Returns the cluster's list of nodes: each port, and whether the node may have shards.
 fn members(database: &Database<'_>) -> String {
     database.sql("SELECT nodeport, shouldhaveshards FROM pg_dist_node ORDER BY groupid, nodeid")
 }
@@ -89,7 +89,7 @@ fn cluster(database: &Database<'_>, args: &[&str]) -> Run {
     hark(&[&["--store", &database.url, "cluster"], args].concat())
 }
 
-/// Starts a command that prints JSON, for a test that ends it.
+/// Starts a command that prints JSON, for a test that ends the command early.
 fn begin(database: &Database<'_>, args: &[&str]) -> (Process, impl Iterator<Item = Value> + use<>) {
     let mut child = command(&[&["--store", &database.url, "cluster"], args].concat())
         .spawn()
@@ -104,7 +104,7 @@ fn events(run: &Run) -> Vec<Value> {
     run.stdout.lines().map(parse).collect()
 }
 
-/// Returns the last line of a run that went well, which has its result.
+/// Returns the last line of a successful run, which has its result.
 fn result(run: &Run) -> Value {
     assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
     let last = events(run).pop().expect("a line");
@@ -125,19 +125,19 @@ fn wait_for(node: &Cluster, database: &str, query: &str, expected: &str) {
     }
 }
 
-/// Inserts rows and updates those that are there, one at a time, until it is stopped.
+/// Inserts rows and updates existing rows, one at a time, until the test stops the writer.
 struct Writer {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Written>,
 }
 
-/// What a writer has done.
+/// The record of a writer's work.
 struct Written {
-    /// Rows that were inserted, by their acknowledgements.
+    /// Acknowledged inserted rows.
     inserted: Vec<i64>,
-    /// Rows that were updated, once for each acknowledgement.
+    /// Updated rows, once for each acknowledgement.
     updated: Vec<i64>,
-    /// What the database said to writes that failed.
+    /// The database's messages for failed writes.
     failed: Vec<String>,
 }
 
@@ -182,7 +182,7 @@ impl Writer {
 }
 
 impl Written {
-    /// Checks that all that was acknowledged is there.
+    /// Asserts that all acknowledged writes are in the database.
     fn is_there(&self, database: &Database<'_>) {
         assert!(self.inserted.len() > 10 && self.updated.len() > 10, "it has hardly written");
         let list: Vec<String> = self.inserted.iter().map(i64::to_string).collect();
@@ -190,7 +190,7 @@ impl Written {
         assert_eq!(database.sql(&there), self.inserted.len().to_string());
         let first = format!("SELECT count(*) FROM t WHERE n <= {ROWS}");
         assert_eq!(database.sql(&first), ROWS.to_string());
-        // A write whose answer was lost may have been carried out.
+        // A write with a lost answer may have been applied.
         let writes = format!("SELECT sum(writes) FROM t WHERE n <= {ROWS}");
         let writes: usize = database.sql(&writes).parse().unwrap();
         assert!(

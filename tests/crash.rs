@@ -1,5 +1,5 @@
-//! What the embedded archive keeps if the power, the disk or the process fails, and how it treats
-//! changed bytes.
+//! Tests of the embedded archive when the power, the disk or the process fails, and when bytes of
+//! its files change.
 
 mod backup;
 mod beside;
@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hark_archive::{Id, Query, Store};
 
-/// A directory that is removed with its value.
+/// A directory. Dropping the value removes the directory.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left behind in the temporary directory harms nobody.
+        // Files that remain in the temporary directory do no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -39,8 +39,8 @@ fn everything(store: &dyn Store) -> BTreeMap<Id, Vec<u8>> {
     all
 }
 
-/// Runs a test with `usual` seeds, or with `many` in a long run, on two threads; with HARK_SEEDS as
-/// many as that says, and with HARK_SEED that one alone.
+/// Runs a test with `usual` seeds, or with `many` in a long run, on two threads. HARK_SEEDS sets
+/// another number of seeds, and HARK_SEED runs a single seed.
 fn each_seed(usual: u64, many: u64, run: impl Fn(u64) + Sync) {
     if let Ok(seed) = std::env::var("HARK_SEED") {
         return run(seed.parse().expect("HARK_SEED is a number"));
@@ -64,7 +64,7 @@ fn each_seed(usual: u64, many: u64, run: impl Fn(u64) + Sync) {
     println!("{seeds} seeds");
 }
 
-/// Whether `scripts/test --long` runs this.
+/// Whether this is a long run (`scripts/test --long`).
 fn long() -> bool {
     std::env::var_os("HARK_LONG").is_some()
 }

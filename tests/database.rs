@@ -1,4 +1,4 @@
-//! A server as an operator assembles it: every door and every page, on a database.
+//! A server as an operator configures it: every door and every page, on a database.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ fn get(address: &str, path: &str) -> String {
     body
 }
 
-/// Publishes an event on a connection of its own, and returns what all events are counted as.
+/// Publishes an event on a new connection, and returns the answer to a COUNT of all events.
 fn publish_and_count(address: &str, number: u64) -> Value {
     let mut socket = Socket::connect(address);
     let event = event(3, 1_700_000_000 + number, 1, &[&["t", "a"]], &format!("note {number}"));
@@ -98,7 +98,7 @@ fn every_page_and_rest_door_answers_on_a_database_again_and_again() {
         }
         get(&whisper, "/health");
         get(&whisper, "/version");
-        // Counts are kept for a second.
+        // The server caches counts for a second.
         std::thread::sleep(Duration::from_millis(1_010));
     }
     ends_clean(server);

@@ -1,4 +1,4 @@
-//! Every published event reaches every subscriber that asked for it, once: stored or live.
+//! Every published event reaches every matching subscriber exactly once: stored or live.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ fn long() -> bool {
     std::env::var_os("HARK_LONG").is_some()
 }
 
-/// A server in its own directory, which is removed with it.
+/// A server with its own directory, which is removed at the end.
 struct Relay {
     server: Server,
     root: PathBuf,
@@ -36,12 +36,12 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         let _ = self.server.child.kill();
-        // What is left behind in the temporary directory harms nobody.
+        // Files that remain in the temporary directory do no harm.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
 
-/// What one subscriber received in a run.
+/// The deliveries to one subscriber in a run.
 #[derive(Default)]
 struct Delivery {
     times: HashMap<u64, u32>,
@@ -77,7 +77,7 @@ fn listen(
             eose = true;
         }
     }
-    // A duplicate that is still under way would arrive before the answer to this COUNT.
+    // A duplicate that is still in transit would arrive before the answer to this COUNT.
     socket.say(&json!(["COUNT", "n", { "limit": 1 }]).to_string());
     let last = socket.json();
     assert_eq!(last[0], "COUNT", "{last}");

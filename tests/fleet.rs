@@ -1,5 +1,5 @@
 //! Several servers on one database, used by clients: every event is stored once and delivered by
-//! every server, and nothing acknowledged is lost when the database goes away.
+//! every server, and no acknowledged event is lost when the database becomes unavailable.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -43,7 +43,7 @@ fn ids(database: &Database<'_>) -> Vec<Id> {
     ids
 }
 
-/// Publishes messages on one connection, with at most `window` of them unanswered. Returns the
+/// Publishes messages on one connection, with at most `window` unacknowledged messages. Returns the
 /// answers by id.
 fn send(address: &str, window: usize, messages: &[Vec<u8>]) -> HashMap<Id, Vec<u8>> {
     let (mut verdicts, mut next) = (HashMap::new(), messages.iter());
@@ -65,7 +65,7 @@ fn what_three_servers_are_sent_at_once_is_kept_once_and_delivered_on_all() {
     let mut all: Vec<(Vec<u8>, Id)> = (0..events)
         .map(|n| publication(&keys, now - n, 1, &[&["t", "fleet"]], &format!("note {n}")))
         .collect();
-    // Of each address the newest stays; of equal times, the lowest id.
+    // Each address keeps its newest version. If times are equal, the lowest id is kept.
     let versions: Vec<(Vec<u8>, Id)> = (0..200)
         .map(|n| {
             let address = format!("a{}", n % 10);
@@ -138,7 +138,7 @@ fn received_elsewhere(nodes: &[Serving], keys: &KeyPair) {
     println!("published on one server, received on another: p50 {p50:?}, p99 {p99:?}");
 }
 
-/// How a database is taken away, and given back.
+/// A way to make a database unavailable and available again.
 type Trouble = fn(&Cluster, Duration);
 
 fn stopped(cluster: &Cluster, time: Duration) {
@@ -170,7 +170,8 @@ fn nothing_acknowledged_is_lost_when_the_database_goes_away() {
                 let mut numbers = 0u64..;
                 let next = || {
                     let n = numbers.next().filter(|_| !over.load(Ordering::Relaxed))?;
-                    // About as fast as a busy relay: the database may fall behind, not the test.
+                    // The rate is about that of a busy relay: the database may fall behind, but the
+                    // test may not.
                     std::thread::sleep(Duration::from_micros(500));
                     let text = format!("client {client}, note {n}");
                     Some(publication(keys, now - n % 5_000, 1, &[&["t", "away"]], &text).0)
@@ -195,7 +196,7 @@ fn nothing_acknowledged_is_lost_when_the_database_goes_away() {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 let held = done();
-                // The other threads end in any case, so that the test ends.
+                // The other threads end even after a failure, so that the test ends.
                 over.fetch_or(!held, Ordering::Relaxed);
                 assert!(held, "{what}");
             };

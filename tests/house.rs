@@ -1,5 +1,5 @@
-//! The rules of the source tree: which crate may depend on which, what only some files may contain,
-//! and that files named in the documents exist.
+//! The rules of the source tree: allowed dependencies between crates, words and types that only
+//! some files may contain, and existing files for all names in the documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -54,9 +54,9 @@ fn sources() -> impl Iterator<Item = (String, String)> {
 
 /// The crates that each crate may depend on. Dependencies that are not listed are not allowed.
 ///
-/// `hark-bench` drives any server by its URL, so it depends on none; only its count of instructions
-/// depends on the code that it counts. `hark-testkit` has what tests of several crates share, and
-/// no crate that is shipped depends on it.
+/// `hark-bench` drives any server by its URL, so the crate depends on no server. Only its count of
+/// instructions depends on the counted code. `hark-testkit` has the code that tests of several
+/// crates share, and no shipped crate depends on `hark-testkit`.
 const ARROWS: [(&str, &[&str], &[&str]); 11] = [
     ("hark-codec", &[], &["hark-testkit"]),
     ("hark-words", &[], &[]),
@@ -76,7 +76,7 @@ const ARROWS: [(&str, &[&str], &[&str]); 11] = [
     ("hark-peers", &["hark-codec", "hark-archive", "hark-networks"], &["hark-testkit"]),
     (
         "hark-testkit",
-        // Of the server, only what a network of tests needs.
+        // Only the parts of the server that a test network needs.
         &[
             "hark-codec",
             "hark-words",
@@ -161,7 +161,7 @@ fn every_crate_takes_lints_and_versions_from_the_workspace() {
     }
 }
 
-/// Words that a crate's sources must not contain, and why.
+/// Words that a crate's sources must not contain, with the reason.
 const KEPT_OUT: [(&str, &[&str], &str); 4] = [
     (
         "crates/codec/src/",
@@ -185,7 +185,7 @@ const KEPT_OUT: [(&str, &[&str], &str); 4] = [
     ),
 ];
 
-/// Where a network may be named, and why there.
+/// Places that may name a network, with the reason.
 const NAMED: [(&str, &str); 23] = [
     ("crates/codec/src/nostr/", "its folder"),
     ("crates/codec/src/waku/", "its folder"),
@@ -212,7 +212,8 @@ const NAMED: [(&str, &str); 23] = [
     ("crates/testkit/", "for tests"),
 ];
 
-/// A network's code is in its folders. Adding a network changes these, its settings and one list.
+/// A network's code is in its folders. Adding a network changes only its folders, its settings and
+/// one list.
 #[test]
 fn networks_are_named_in_their_folders_only() {
     let mut seen = BTreeSet::new();
@@ -222,7 +223,7 @@ fn networks_are_named_in_their_folders_only() {
         let named = NAMED.iter().find(|(place, _)| file.starts_with(place));
         for (at, line) in text.split("#[cfg(test)]").next().unwrap_or_default().lines().enumerate()
         {
-            // Another program's name.
+            // These are names of another program.
             let line = line.to_lowercase().replace("nostream", "").replace("nostr_ts_relay", "");
             if ["nostr", "waku", "whisper"].iter().any(|name| line.contains(name)) {
                 seen.extend(named.map(|(place, _)| *place));
@@ -232,7 +233,8 @@ fn networks_are_named_in_their_folders_only() {
     }
     let unused: Vec<_> = NAMED.iter().filter(|(place, _)| !seen.contains(place)).collect();
     assert!(unused.is_empty(), "nothing is named in {unused:?}");
-    // The toy network of tests may be named in its file, where it is added, and in tests.
+    // The toy network may be named in its own file, in the file that adds the network, and in
+    // tests.
     let toys =
         ["crates/testkit/src/toy.rs", "crates/testkit/src/lib.rs", "examples/toy.rs", "tests/"];
     for (file, text) in sources() {
@@ -266,11 +268,11 @@ fn what_is_kept_out_of_a_crate_stays_out() {
     }
 }
 
-/// Type names that are declared more than once, and why.
+/// Type names that are declared more than once, with the reason.
 const SHARED_TYPE_NAMES: [(&str, &str); 0] = [];
 
-/// The names of the types that a source file declares outside of its tests. Associated types, which are
-/// indented, have the names that their traits give them.
+/// The names of the types that a source file declares outside of its tests. Indented `type` lines
+/// are skipped: these are associated types, which get their names from traits.
 fn type_names(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let shipped = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
     code(shipped).filter_map(|(at, line)| {
@@ -291,11 +293,11 @@ fn type_names(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// A name that means two things has to be looked up each time that it is read.
+/// A reader has to look up an ambiguous name at each use.
 #[test]
 fn type_names_mean_one_thing() {
     let files: Vec<_> = sources().collect();
-    // Modules in files of their own that are for tests.
+    // Modules of tests in separate files.
     let mut of_tests = vec!["crates/testkit/".to_owned()];
     for (file, text) in &files {
         let folder = file.trim_end_matches(".rs").trim_end_matches("/mod").trim_end_matches("/lib");
@@ -387,7 +389,7 @@ fn named(text: &str) -> Vec<String> {
     named
 }
 
-/// `a/{b,c}.rs` is two names.
+/// Expands `a/{b,c}.rs` to two names.
 fn spread(name: &str) -> Vec<String> {
     let Some((before, rest)) = name.split_once('{') else { return vec![name.to_owned()] };
     let Some((inner, after)) = rest.split_once('}') else { return vec![name.to_owned()] };
@@ -409,12 +411,12 @@ fn is_file_of_ours(name: &str) -> bool {
 #[test]
 fn documents_name_only_files_and_tests_that_are_there() {
     let files = files();
-    // Files that an operator makes, or that examples name.
+    // Files that an operator creates, or that examples name.
     let elsewhere = ["hark.toml", "config.toml", "report.html", "router.toml"];
     let mut checked = 0;
     for document in files.iter().filter(|file| has_ending(file, "md")) {
         for name in named(&read(document)).iter().flat_map(|name| spread(name)) {
-            // `file.rs::test` names a test in it.
+            // `file.rs::test` names a test in this file.
             let name = name.trim_end_matches([',', '.', ':', ';']);
             let (path, test) = name.split_once("::").map_or((name, None), |(p, t)| (p, Some(t)));
             let path = path.split('#').next().unwrap_or_default();

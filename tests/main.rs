@@ -8,7 +8,7 @@ mod crash;
 mod database;
 mod delivery;
 mod fleet;
-/// The checks of the fuzz targets, run on their seeds.
+/// Runs the checks of the fuzz targets on their seeds.
 #[path = "../fuzz/src/lib.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod fuzz;

@@ -1,5 +1,5 @@
-//! Moving from one store to another: copies, mirrors, and adoptions from other relays and mail servers;
-//! with real servers, a real PostgreSQL, and processes that are killed.
+//! Moving from one store to another: copies, mirrors, and adoptions from other relays and mail
+//! servers. The tests use real servers, a real PostgreSQL, and killed processes.
 
 mod adopt;
 mod copy;

@@ -1,6 +1,6 @@
-//! Real clients against the real binary: what their users do must work, and events must be returned
-//! as published. The modules test each NIP's demands on a relay, with a client that sees every
-//! message.
+//! Real clients against the real binary: the actions of their users must work, and events must be
+//! returned as published. The modules test each NIP's requirements for a relay, with a client that
+//! sees every message.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -30,8 +30,8 @@ mod kit;
 mod nip01;
 mod search;
 
-/// Returns a client without a key. It must not try to authenticate: if that fails, the SDK gives up
-/// what it is fetching.
+/// Returns a client without a key. The client must not try to authenticate: after a failed
+/// authentication, the SDK aborts its fetch.
 async fn sdk(relay: &Relay) -> Client {
     let client = Client::default();
     client.automatic_authentication(false);
@@ -63,7 +63,7 @@ async fn publish(client: &Client, event: &Event) {
     assert_eq!(sent.success.len(), 1);
 }
 
-/// The SDK has no call for COUNT, so it is sent as a message.
+/// Counts events. The SDK has no call for COUNT, so COUNT is sent as a raw message.
 async fn count(client: &Client, filter: Filter) -> usize {
     let mut notifications = client.notifications();
     let id = SubscriptionId::generate();
@@ -102,7 +102,7 @@ async fn nostr_sdk_publishes_subscribes_and_counts() {
             publish(&publisher, event).await;
         }
 
-        // Another client, so that everything comes from the relay.
+        // A second client reads, so that all events come from the relay and not from a local cache.
         let reader = sdk(&relay).await;
         let filter = Filter::new().author(keys.public_key()).kind(Kind::TextNote).hashtag("hark");
         let stored = reader.fetch_events(filter.clone(), PATIENCE).await.expect("events");
@@ -134,7 +134,7 @@ async fn nostr_sdk_publishes_subscribes_and_counts() {
     tokio::time::timeout(PATIENCE, work).await.expect("it takes a second");
 }
 
-/// The SDK authenticates by itself when the relay asks for it.
+/// The SDK authenticates by itself when the relay requires authentication.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nostr_sdk_authenticates_deletes_and_reads_wraps_as_recipient_only() {
     let relay = Relay::start("nostr-sdk-auth");

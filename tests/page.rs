@@ -12,17 +12,17 @@ use tokio_tungstenite::tungstenite::{Message, WebSocket, connect};
 
 use crate::cli::support::{Place, Serving, event};
 
-/// The longest wait. Nothing that a test waits for takes so long, even on a loaded machine.
+/// The longest wait. No step of a test takes this long, even on a loaded machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A browser with one tab; it ends with the test.
+/// A browser with one tab. The browser ends with the test.
 struct Browser {
     process: Child,
     profile: PathBuf,
     socket: WebSocket<MaybeTlsStream<TcpStream>>,
     tab: Option<String>,
     calls: u64,
-    /// What the tab reported beside the answers.
+    /// Events of the tab that are not answers to commands.
     events: Vec<Value>,
 }
 
@@ -46,7 +46,7 @@ impl Browser {
         let url = lines.by_ref().map_while(Result::ok).find_map(|line| {
             line.strip_prefix("DevTools listening on ").map(|url| url.trim().to_owned())
         });
-        // The rest of the output is read, so that the browser never waits for a reader.
+        // A thread reads the other output, so that the browser never waits for a reader.
         std::thread::spawn(move || lines.for_each(drop));
         let (socket, _) = connect(url.expect("its address")).expect("the browser answers");
         if let MaybeTlsStream::Plain(stream) = socket.get_ref() {
@@ -124,7 +124,7 @@ impl Drop for Browser {
 }
 
 fn serve(place: &Place) -> Serving {
-    // Words without a place to break must not push a phone's page wide.
+    // Words without a possible line break must not make the page wider than a phone.
     let config = format!(
         "[info]\nname = \"A relay for <readers>\"\ndescription = \"First line\\n{}\"\n\
          pubkey = \"{}\"\ncontact = \"mailto:somebody@relay.example\"\n\
@@ -191,7 +191,7 @@ fn the_page_reads_well_on_a_phone_and_its_counts_stay_fresh() {
     }
 
     assert_eq!(browser.ask("document.getElementById('events').textContent"), "0");
-    // Whoever reads the page is no client.
+    // A reader of the page does not count as a client.
     assert_eq!(browser.ask("document.getElementById('connections').textContent"), "0");
     assert_eq!(browser.ask("document.images.length"), json!(0));
     let note = event(1, 1_700_000_000, 1, &[], "counted");
@@ -218,7 +218,7 @@ fn the_page_reads_well_on_a_phone_and_its_counts_stay_fresh() {
     }
     assert_ne!(papers[0], papers[1], "dark is as light");
 
-    // Without scripts the page is complete, as of the moment of the request.
+    // Without scripts the page is complete, with the values at the time of the request.
     browser.call("Emulation.setScriptExecutionDisabled", &json!({"value": true}));
     browser.open(&url, 390);
     assert_eq!(browser.ask("document.getElementById('events').textContent"), "1");
@@ -261,7 +261,7 @@ fn serve_pictures() -> String {
                  Connection: close\r\n\r\n{PICTURE}",
                 PICTURE.len()
             );
-            // The browser may have gone.
+            // The browser may have disconnected.
             let _ = stream.write_all(answer.as_bytes());
         }
     });
@@ -292,7 +292,7 @@ fn the_page_shows_the_pictures_of_the_relay_and_asks_nobody_else() {
         let is_known = asked.starts_with(&url) || asked.starts_with("data:");
         assert!(is_known || pictures.iter().any(|known| known == asked), "it asks {asked}");
     }
-    // Another picture of the same page is not loaded.
+    // A picture from another address is not loaded.
     let other = serve_pictures();
     let insert =
         format!("document.body.append(Object.assign(new Image(), {{src: 'http://{other}/'}}))");

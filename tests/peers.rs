@@ -1,4 +1,5 @@
-//! `hark sync`, `hark stream` and `hark router` between real servers, and with relays that do what they like.
+//! `hark sync`, `hark stream` and `hark router` between real servers, and with relays that violate
+//! the protocol.
 
 mod hostile;
 mod nodes;

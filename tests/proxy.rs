@@ -1,4 +1,4 @@
-//! The server behind a real nginx, with the very configuration that docs/operating.md gives.
+//! The server behind a real nginx, with the configuration in docs/operating.md.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
@@ -12,18 +12,18 @@ use crate::cli::support::Place;
 /// The longest wait for nginx to start.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// nginx, killed with its value.
+/// A running nginx. Dropping the value kills nginx.
 struct Nginx(Child);
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // It has no children: it runs as one process.
+        // nginx has no children, since it runs as one process.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The indented block of the document that has this line, without its indentation.
+/// The indented block of the document with this line, without indentation.
 fn block_with(line: &str) -> String {
     let document = include_str!("../docs/operating.md");
     let (mut blocks, mut is_code) = (vec![String::new()], false);
@@ -42,7 +42,7 @@ fn block_with(line: &str) -> String {
     found.unwrap_or_else(|| panic!("docs/operating.md has no block with `{line}`"))
 }
 
-/// The document's block for a server of ours: without a certificate, on a free port.
+/// The document's block, changed for a test server: without a certificate, on a free port.
 fn configuration(port: u16, hark: &str) -> String {
     let block = block_with("proxy_set_header Connection $connection_upgrade;");
     let mut listens = 0;
@@ -114,7 +114,7 @@ fn nginx_with_the_documents_block_passes_pages_websockets_and_addresses() {
     assert!(page.starts_with("HTTP/1.1 200"), "{page}");
     let upgraded = ask(to, [127, 0, 0, 3], UPGRADE);
     assert!(upgraded.starts_with("HTTP/1.1 101"), "{upgraded}");
-    // The server knows clients by the address that nginx names, whatever they name themselves.
+    // The server uses the client's address from nginx and ignores an address that the client sends.
     for forged in ["", "X-Forwarded-For: 127.0.0.3\r\n"] {
         let denied = ask(to, [127, 0, 0, 2], &format!("{UPGRADE}{forged}"));
         assert!(denied.starts_with("HTTP/1.1 403"), "{denied}");

@@ -13,8 +13,8 @@ fn long() -> bool {
     std::env::var_os("HARK_LONG").is_some()
 }
 
-/// Requests a WebSocket with further headers, each with its line break. Returns the status and the
-/// connection.
+/// Requests a WebSocket with additional headers, each with its line break. Returns the status and
+/// the connection.
 fn upgrade(address: &str, headers: &str) -> io::Result<(u16, BufReader<TcpStream>)> {
     use std::io::Write as _;
     let mut to = TcpStream::connect(address)?;
@@ -60,7 +60,7 @@ fn frame(from: &mut BufReader<TcpStream>) -> io::Result<(u8, Vec<u8>)> {
     Ok((head[0], payload))
 }
 
-/// A frame as clients send it, with a mask of zeros.
+/// A frame in the form of clients, with a mask of zeros.
 fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![first];
     match payload.len() {

@@ -1,5 +1,5 @@
 //! Runs the binary as a server, and opens WebSockets to it, for tests that kill servers, hold
-//! thousands of connections, or look at every frame.
+//! thousands of connections, or check every frame.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use hark_codec::hex;
 use hark_codec::nostr::EventDraft;
 use hark_testkit::program::{Process, Program};
 
-/// The longest wait. Nothing that a test waits for takes so long, even on a loaded machine.
+/// The longest wait. No step of a test takes this long, even on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A server process, which is killed if the test fails.
@@ -30,7 +30,7 @@ pub(crate) fn hark(data: &Path) -> Program {
     command
 }
 
-/// Changes a bit of the stored record that has these bytes. No other record of the shelf may have them.
+/// Changes a bit of the only stored record of the shelf that has these bytes.
 pub(crate) fn damage(shelf: &Path, bytes: &[u8]) {
     for entry in std::fs::read_dir(shelf.join("log")).expect("is there") {
         let path = entry.expect("is there").path();
@@ -53,12 +53,12 @@ impl Server {
         Self::begin(data, config, listen, &["--unlimited"])
     }
 
-    /// Starts a server whose rates hold.
+    /// Starts a server that enforces its rates.
     pub(crate) fn start_with_rates(data: &Path, config: &Path) -> Self {
         Self::begin(data, config, "127.0.0.1:0", &[])
     }
 
-    /// Starts a server that takes over from the running one.
+    /// Starts a server that takes over from the running server.
     pub(crate) fn take_over(data: &Path, config: &Path) -> Self {
         Self::begin(data, config, "127.0.0.1:0", &["--unlimited", "--takeover"])
     }
@@ -181,7 +181,7 @@ impl Mouth {
     }
 }
 
-/// Returns a frame as clients send it, with a mask of zeros.
+/// Returns a frame in the form of clients, with a mask of zeros.
 fn frame(first: u8, text: &[u8]) -> Vec<u8> {
     let mut out = vec![first];
     let len = u16::try_from(text.len()).expect("nothing here is longer");
@@ -210,8 +210,8 @@ pub(crate) fn publication(
     (message, id)
 }
 
-/// Publishes the messages that `next` makes, with at most `window` of them unanswered, until `next`
-/// makes no more or the connection ends. `answered` gets each OK's id and the rest of the OK.
+/// Publishes the messages of `next`, with at most `window` unacknowledged messages, until `next`
+/// returns `None` or the connection ends. `answered` gets each OK's id and the rest of the OK.
 pub(crate) fn publish(
     mut socket: Socket,
     window: usize,

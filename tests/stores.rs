@@ -28,7 +28,7 @@ mod tempdir {
     pub(super) struct Dir(pub(super) PathBuf);
     impl Drop for Dir {
         fn drop(&mut self) {
-            // What is left behind in the temporary directory harms nobody.
+            // Files that remain in the temporary directory do no harm.
             let _ = std::fs::remove_dir_all(&self.0);
         }
     }
@@ -74,7 +74,7 @@ impl Subject for Shelf {
         match random.below(7) {
             0 => self.open(),
             1 => {
-                // Segments that list other labels are made again, some of them at once.
+                // Segments that list other labels are rebuilt, some of them immediately.
                 self.store = None;
                 let options = EmbeddedOptions { listed_labels: b"e", ..self.options.clone() };
                 let opened = EmbeddedStore::open(self.path(), rules(self.flavour), options);
@@ -116,7 +116,7 @@ fn files(shelf: &Path, folder: &str) -> Vec<PathBuf> {
     entries.map(|entry| entry.expect("is there").path()).collect()
 }
 
-/// Returns the seed in `HARK_SEED`, with `--long` a fresh seed, otherwise a fixed seed.
+/// Returns the seed in `HARK_SEED`, or a fresh seed in a long run, or a fixed seed.
 fn seed() -> u64 {
     if let Ok(seed) = std::env::var("HARK_SEED") {
         return seed.parse().expect("HARK_SEED is a number");

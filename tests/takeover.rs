@@ -1,5 +1,5 @@
-//! `hark serve --takeover` with real processes: connected clients notice nothing, and no event that
-//! got its OK is lost, whichever process dies.
+//! `hark serve --takeover` with real processes: connected clients notice nothing, and no
+//! acknowledged event is lost, no matter which process dies.
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
@@ -31,8 +31,8 @@ struct Place {
 }
 
 impl Place {
-    /// Makes a place with small heads, so that servers begin logs and seal segments while one
-    /// follows the other.
+    /// Makes a place with small heads, so that servers begin logs and seal segments during
+    /// takeovers.
     fn new(name: &str, settings: &str) -> Self {
         let root = scratch(name);
         std::fs::create_dir_all(&root).expect("is made");
@@ -71,7 +71,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What is left behind in the temporary directory harms nobody.
+        // Files that remain in the temporary directory do no harm.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
@@ -96,8 +96,8 @@ struct Published {
 }
 
 impl Published {
-    /// Publishes under this name until the load is over or the server is gone. Every fifth event is
-    /// ephemeral. Returns whether every event got its OK.
+    /// Publishes events with this name until the load is over or the server is gone. Every fifth
+    /// event is ephemeral. Returns whether every event got its OK.
     fn load(&self, socket: Socket, name: &str) -> bool {
         let (mut sent, mut ok) = (0, 0);
         publish(
@@ -144,8 +144,8 @@ fn subscribe(address: &str) -> Socket {
     socket
 }
 
-/// Returns how often each content was received, until `ends` contents that begin with "end" have
-/// arrived.
+/// Receives until `ends` contents that begin with "end" have arrived. Returns the number of
+/// deliveries of each content.
 fn listen(mut socket: Socket, ends: usize) -> HashMap<String, u32> {
     let (mut received, mut ended) = (HashMap::new(), 0);
     while ended < ends {
@@ -158,7 +158,7 @@ fn listen(mut socket: Socket, ends: usize) -> HashMap<String, u32> {
             *received.entry(content.to_owned()).or_default() += 1;
         }
     }
-    // A duplicate that is still under way would arrive before the answer to this COUNT.
+    // A duplicate that is still in transit would arrive before the answer to this COUNT.
     socket.say(&json!(["COUNT", "n", { "limit": 1 }]).to_string());
     assert_eq!(socket.json()[0], "COUNT");
     received
@@ -205,7 +205,7 @@ fn a_server_is_replaced_under_load_and_nobody_notices() {
             let new = place.take_over();
             let took = begun.elapsed();
             assert_eq!(new.address, address);
-            // Later subscribers receive all later events, whichever process they are published at.
+            // Later subscribers receive all later events, no matter which process gets the events.
             let late = subscribe(&address);
             let before = published.contents.lock().expect("no panic").len();
             let late = scope.spawn(move || (before, listen(late, 4)));
@@ -288,7 +288,7 @@ fn servers_are_replaced_one_after_another() {
     let newest = servers[2].child.id().to_string();
     let said = String::from_utf8_lossy(&taken.stderr).into_owned();
     assert!(!taken.status.success() && said.contains(&newest), "{said}");
-    // The first server serves its connection through the second one.
+    // The first server serves its connection through the second server.
     for (server, socket) in servers.iter_mut().zip(sockets).take(2) {
         drop(socket);
         assert!(server.child.wait().expect("ends").success());
@@ -335,12 +335,14 @@ fn a_takeover_that_fails_changes_nothing() {
     // A new process that disconnects once it has the sockets.
     let (stream, what) = ask(&place.data(), VERSION);
     assert_eq!(what, handed);
-    // Meanwhile, a second new process, and one with another version of the protocol.
+    // During this takeover, a second new process and a process with another version of the protocol
+    // are refused.
     assert_eq!(ask(&place.data(), VERSION).1, failed);
     assert_eq!(ask(&place.data(), 7).1, failed);
     drop(stream);
     alive(false);
-    // A new process that sends nothing more: events published meanwhile wait, then are stored.
+    // A new process that sends nothing more: events published during the wait are delayed, then
+    // stored.
     let (stream, what) = ask(&place.data(), VERSION);
     assert_eq!(what, handed);
     alive(true);
@@ -395,7 +397,7 @@ fn whichever_is_killed_meanwhile_nothing_acknowledged_is_lost() {
             let victim = if kill_old { &mut old.child } else { &mut new };
             victim.kill().expect("is killed");
             victim.wait().expect("has ended");
-            // The other process continues as the server, or ends because it cannot.
+            // The other process continues as the server, or ends because it cannot continue.
             let other = if kill_old { &mut new } else { &mut old.child };
             let begun = Instant::now();
             let serves = loop {
@@ -415,7 +417,7 @@ fn whichever_is_killed_meanwhile_nothing_acknowledged_is_lost() {
             taken += usize::from(serves && kill_old);
             over.store(true, Ordering::Release);
             for child in [&mut new, &mut old.child] {
-                // One of them is dead already.
+                // One of the two processes is dead already.
                 let _ = child.kill();
                 let _ = child.wait();
             }

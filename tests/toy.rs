@@ -1,8 +1,7 @@
-//! A network that Hark itself does not know: examples/toy.rs adds it, and every command supports
-//! it, in files and in PostgreSQL.
+//! A network that is not part of Hark: examples/toy.rs adds the network, and every command supports
+//! the network, in files and in PostgreSQL.
 //!
-//! This test has no harness, since the program is also the binary that it tests, if `HARK_TOY` is
-//! set.
+//! This test has no harness, since the test program is also the tested binary if `HARK_TOY` is set.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -18,7 +17,7 @@ use serde_json::Value;
 #[path = "../examples/toy.rs"]
 mod program;
 
-/// The longest wait. Nothing that a test waits for takes so long, even on a loaded machine.
+/// The longest wait. No step of a test takes this long, even on a loaded machine.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 fn main() -> ExitCode {
@@ -51,7 +50,7 @@ struct Server {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What is left behind in the temporary directory harms nobody.
+        // Files that remain in the temporary directory do no harm.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
@@ -205,7 +204,7 @@ impl Place {
     }
 }
 
-/// Does the same through a running server, and tests what only a server does.
+/// Does the same through a running server, and tests the functions that only a server has.
 fn beside_a_server(place: &Place) -> Server {
     let server = place.serve(&[]);
     let (mut client, now) = (place.connect(), now_s());
@@ -234,14 +233,14 @@ fn beside_a_server(place: &Place) -> Server {
     server
 }
 
-/// Waits until the mirror has what the server has.
+/// Waits until the mirror has all records of the server.
 fn in_step(server: &Server) {
     wait_for("the mirror is in step", || {
         get(&server.relay, "/metrics").contains("hark_mirror_in_step{shelf=\"toy\"} 1\n")
     });
 }
 
-/// Another process takes the archive over; connected clients notice nothing.
+/// Another process takes over the archive, and connected clients notice nothing.
 fn taken_over(place: &Place, mut old: Server) -> Server {
     let (mut kept, now) = (place.connect(), now_s());
     kept.keep(&format!("weather {now} before"));
@@ -254,7 +253,7 @@ fn taken_over(place: &Place, mut old: Server) -> Server {
     drop(kept);
     assert!(old.child.wait().expect("ends").success(), "{}", place.log());
     assert_eq!(place.count("weather"), 55);
-    // The new server has the mirror, as the old server has released it.
+    // The new server writes to the mirror, since the old server has released the mirror.
     in_step(&new);
     new
 }

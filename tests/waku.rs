@@ -39,7 +39,7 @@ pub(crate) struct Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.kill();
-        // What is left over does no harm.
+        // Remaining files do no harm.
         let _ = std::fs::remove_dir_all(&self.data);
     }
 }
@@ -51,7 +51,7 @@ fn folder(name: &str) -> PathBuf {
     path
 }
 
-/// An argument of tests: rates and connections are bounded, as they are for operators.
+/// A pseudo-argument of tests: rates and connections have the default bounds.
 const LIMITED: &str = "limited";
 
 impl Node {
@@ -75,7 +75,7 @@ impl Node {
             command.args(["--listen", "127.0.0.1:0"]);
         }
         command.env("HARK_WAKU_SERVE", "true").env("HARK_WAKU_REST", "127.0.0.1:0");
-        // The network of a test requires no proofs.
+        // Test networks require no proofs.
         command.env("HARK_WAKU_FORWARD", "always");
         command.env("HARK_WAKU_LISTEN", "/ip4/127.0.0.1/tcp/0,/ip4/127.0.0.1/tcp/0/ws");
         for (name, value) in settings {
@@ -102,7 +102,7 @@ impl Node {
     }
 
     pub(crate) fn kill(&mut self) {
-        // SIGKILL; it may have ended already.
+        // SIGKILL. The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

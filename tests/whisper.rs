@@ -35,7 +35,7 @@ pub(crate) struct MailNode {
 impl Drop for MailNode {
     fn drop(&mut self) {
         self.kill();
-        // What is left over does no harm.
+        // Remaining files do no harm.
         let _ = std::fs::remove_dir_all(&self.data);
     }
 }
@@ -101,7 +101,7 @@ impl MailNode {
     }
 
     pub(crate) fn kill(&mut self) {
-        // SIGKILL; it may have ended already.
+        // SIGKILL. The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -126,7 +126,7 @@ impl MailNode {
         assert_eq!((answer.status, answer.json()), (200, expected));
     }
 
-    /// Asks in JSON, for JSON.
+    /// Sends a query in JSON, and returns the answer in JSON.
     pub(crate) fn query(&self, request: &str) -> Value {
         let answer = self.ask(
             "POST /whisper/messages",
@@ -137,7 +137,7 @@ impl MailNode {
         answer.json()
     }
 
-    /// The hashes of the envelopes that a request in JSON finds.
+    /// The hashes of the envelopes that match a request in JSON.
     pub(crate) fn hashes(&self, request: &str) -> Vec<String> {
         let answer = self.query(request);
         let envelopes = answer["envelopes"].as_array().expect("a list").iter();
@@ -163,7 +163,8 @@ pub(crate) fn ask(addr: &str, request: &str, headers: &[(&str, &str)], body: &[u
     }
     write!(head, "Content-Length: {}\r\n\r\n", body.len()).expect("is text");
     stream.write_all(head.as_bytes()).expect("is sent");
-    // A body that is too large is refused by its declared length; what is sent of it may be reset.
+    // The server refuses a too large body by its declared length, and may reset the connection
+    // during the body.
     if body.len() < 1_500_000 {
         stream.write_all(body).expect("is sent");
     }
@@ -176,7 +177,7 @@ pub(crate) fn ask(addr: &str, request: &str, headers: &[(&str, &str)], body: &[u
     Answer { status: head[9..12].parse().expect("a status"), head, body }
 }
 
-/// The content of a chunked body. A body that breaks off has no last chunk.
+/// The content of a chunked body. A truncated body has no last chunk.
 fn joined(mut body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     loop {
@@ -191,7 +192,7 @@ fn joined(mut body: &[u8]) -> Vec<u8> {
     }
 }
 
-/// An envelope that was sent so many seconds ago, as RLP.
+/// An envelope that was sent this number of seconds ago, as RLP.
 pub(crate) fn envelope(topic: Topic, ago_s: u32, data: &[u8]) -> Vec<u8> {
     let expiry = now_s() as u32 - ago_s + 100;
     let mut rlp = Vec::new();

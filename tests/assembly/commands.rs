@@ -1,6 +1,8 @@
-//! The commands as doors: each runs beside the servers of a world, as an operator types it.
+//! The commands as doors: each command runs beside the servers of a world, as from an operator's
+//! shell.
 //!
-//! A command that means nothing on a store says so in words; it neither panics nor passes for done.
+//! A command that does not apply to a store fails with an explanation. The command neither panics
+//! nor reports success.
 
 use hark_testkit::postgres::Cluster;
 use serde_json::{Value, json};
@@ -77,7 +79,7 @@ pub(crate) const COMMANDS: &[Door] = &[
     command("help", |_| Same(run(program().args(["help", "serve"]), b"").ok())),
 ];
 
-/// Commands that are no doors to an archive, and why.
+/// Commands that are no doors to an archive, with the reason.
 pub(crate) const NO_DOORS: [(&str, &str); 1] = [("bench", "it measures a server by its address")];
 
 /// Runs a command that is for archives in files.
@@ -103,7 +105,7 @@ fn on_cluster(world: &World, args: &[&str], succeeds: bool) -> Answer {
     Own
 }
 
-/// One server at a time works on files, several on a database.
+/// Only one server at a time works on files, and several servers work on a database.
 fn serve(world: &World) -> Answer {
     let beside = world.command_at(9, &[]);
     if world.store.is_database() {
@@ -220,7 +222,7 @@ fn config(world: &World) -> Answer {
 }
 
 fn enode(world: &World) -> Answer {
-    // The settings leave the port open, so it has to be named.
+    // The settings do not fix the port, so the command needs `--at`.
     assert!(world.hark(&["whisper", "enode"]).refused().contains("--at"));
     let (_, at) = world.writes().enode.split_once('@').expect("an address");
     let enode = world.hark(&["whisper", "enode", "--at", at]).ok();
@@ -228,7 +230,8 @@ fn enode(world: &World) -> Answer {
     Own
 }
 
-/// Publishes an event of its own kind to the helper, and returns its id and a filter for it.
+/// Publishes an event with a unique topic to the helper. Returns the event's id and a filter that
+/// matches the event.
 fn elsewhere(world: &World) -> (String, String) {
     let topic = format!("elsewhere{}", number());
     let note = event(7, now_s(), 1, &[&["t", &topic]], "from elsewhere");
@@ -254,7 +257,7 @@ fn sync(world: &World) -> Answer {
     Own
 }
 
-/// Runs a command that goes on until it is stopped, and returns once the event is there.
+/// Runs a command that never ends by itself, and returns once the archive has the event.
 fn until_there(world: &World, args: &[&str], id: &str) {
     let mut process = world.command(args).spawn().expect("the binary runs");
     wait_for_event(world, id);
@@ -318,7 +321,7 @@ fn adopt_strfry(world: &World) -> Answer {
     std::fs::write(dir.join("data.mdb"), bytes).expect("is written");
     let dir = dir.to_string_lossy();
     let done = run(&mut aside(&["adopt", "strfry", &dir, "--json"]), b"");
-    // Some of its events are meant to stay behind.
+    // Some of the source's events are meant to be refused.
     assert!([0, 1].contains(&done.code), "{done:?}");
     let export = run(&mut aside(&["export"]), b"").ok();
     assert!(!export.is_empty());

@@ -1,5 +1,5 @@
-//! The doors, each with a short contract: how it is asked, what must be true of the answer, and what of it is
-//! compared with the answer on files.
+//! The doors, each with a short contract: the request, the conditions on the answer, and the part
+//! of the answer that is compared with files.
 
 use hark_codec::hex;
 use hark_codec::nostr::negentropy::{
@@ -15,11 +15,11 @@ use crate::served::{Socket, now_s};
 use crate::world::{World, number, wait_for};
 use crate::{commands, peers};
 
-/// What a door has answered.
+/// The answer of a door.
 pub(crate) enum Answer {
-    /// It is the same on every store.
+    /// An answer that must be the same on every store.
     Same(String),
-    /// It holds by itself, and depends on the store.
+    /// An answer that depends on the store and is not compared.
     Own,
 }
 
@@ -28,11 +28,11 @@ use Answer::{Own, Same};
 /// A door.
 pub(crate) struct Door {
     pub(crate) network: &'static str,
-    /// What the program calls it: a route, a message's word, a protocol, a command.
+    /// The name in the program: a route, a message's type, a protocol, a command.
     pub(crate) name: &'static str,
-    /// Asks it, and fails if its contract does not hold.
+    /// Sends the request, and panics if the contract does not hold.
     pub(crate) ask: fn(&World) -> Answer,
-    /// Whether it is asked many times, so that what grows with each time shows.
+    /// Whether the door is queried many times, which reveals a leak per request.
     pub(crate) is_brief: bool,
 }
 
@@ -40,12 +40,12 @@ const fn door(network: &'static str, name: &'static str, ask: fn(&World) -> Answ
     Door { network, name, ask, is_brief: true }
 }
 
-/// A door whose contract is one long exchange.
+/// A door whose contract is one long exchange, which is not repeated.
 const fn once(network: &'static str, name: &'static str, ask: fn(&World) -> Answer) -> Door {
     Door { network, name, ask, is_brief: false }
 }
 
-/// The doors of the servers. `commands::COMMANDS` has the others.
+/// The doors of the servers. `commands::COMMANDS` has all other doors.
 const SERVED: &[Door] = &[
     door("nostr", "EVENT", publishes),
     door("nostr", "REQ", asks),
@@ -108,17 +108,17 @@ const SERVED: &[Door] = &[
     door("whisper", "shh/6 sync", peers::mail_synced),
 ];
 
-/// All doors, in the order in which they are asked.
+/// All doors, in the order of the requests.
 pub(crate) fn all() -> Vec<&'static Door> {
     SERVED.iter().chain(commands::COMMANDS).collect()
 }
 
-/// A command, which is a process of its own each time.
+/// A command, which runs as a new process each time.
 pub(crate) const fn command(name: &'static str, ask: fn(&World) -> Answer) -> Door {
     once("command", name, ask)
 }
 
-/// Numbers differ with the time and the size; the rest is compared.
+/// Replaces numbers, which differ with time and size, so that the other text can be compared.
 pub(crate) fn without_numbers(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -131,7 +131,7 @@ pub(crate) fn without_numbers(text: &str) -> String {
     out
 }
 
-/// The fields of a JSON answer, whatever they are.
+/// The fields of a JSON answer, without their values.
 fn shape(reply: &Reply) -> Answer {
     fn of(value: &Value) -> Value {
         match value {
@@ -151,7 +151,7 @@ fn shape(reply: &Reply) -> Answer {
     Same(of(&reply.json()).to_string())
 }
 
-/// The messages of the relay up to one that ends an answer.
+/// The messages of the relay up to the message that ends an answer.
 fn answered(socket: &mut Socket, message: &str) -> Vec<String> {
     socket.say(message);
     let mut received = Vec::new();
@@ -166,7 +166,7 @@ fn answered(socket: &mut Socket, message: &str) -> Vec<String> {
     }
 }
 
-/// Publishes an event of now about a topic, which must be stored.
+/// Publishes an event with the current time about a topic. The relay must store the event.
 fn keep(addr: &str, topic: &str, content: &str) -> String {
     let note = event(7, now_s(), 1, &[&["t", topic]], content);
     let answer = answered(&mut Socket::connect(addr), &format!("[\"EVENT\",{note}]"));
@@ -185,7 +185,7 @@ fn publishes(world: &World) -> Answer {
     assert_eq!((&received[0], received[2]["id"].as_str()), (&json!("EVENT"), Some(&*id(&note))));
     let find = format!("[\"REQ\",\"stored\",{{\"ids\":[\"{}\"]}}]", id(&note));
     let mut reader = Socket::connect(&world.reads().relay);
-    // Another node may read what it does not know yet.
+    // The reading node may not have the event yet.
     wait_for("the event is found", || {
         let found = answered(&mut reader, &find);
         found.len() == 2 && found[0] == format!("[\"EVENT\",\"stored\",{note}]")
@@ -216,7 +216,7 @@ fn asks(world: &World) -> Answer {
             out = out + &line + "\n";
         }
     }
-    // Where there is no search, the rest is compared.
+    // A store without search has no hits, so only the other lines are compared.
     out.truncate(out.find("On rye bread").map_or(out.len(), |_| out.len()));
     if world.store == crate::stores::StoreKind::Citus { Own } else { Same(out) }
 }
@@ -241,7 +241,7 @@ fn closes(world: &World) -> Answer {
     answered(&mut socket, &live("closed", &topic));
     answered(&mut socket, &live("open", &topic));
     socket.say(r#"["CLOSE","closed"]"#);
-    // A CLOSE has no answer: what comes next shows that it was read.
+    // A CLOSE has no answer. The next answer shows that the relay has read the CLOSE.
     answered(&mut socket, r#"["COUNT","n",{"limit":1}]"#);
     let note = keep(&world.writes().relay, &topic, "after a close");
     let received = socket.json();
@@ -283,7 +283,7 @@ fn authenticates(world: &World) -> Answer {
     Same(out)
 }
 
-/// Compares the first half of what is there with all of it.
+/// Compares half of the fixture's events with the whole archive.
 fn compares(world: &World) -> Answer {
     let all: Vec<Value> = fixture::events()
         .iter()
@@ -315,12 +315,12 @@ fn compares(world: &World) -> Answer {
     socket.say(r#"["NEG-CLOSE","c"]"#);
     have.sort();
     need.sort();
-    // The deleted one is ours alone.
+    // Only our side has the deleted event.
     assert_eq!((have.len(), need.len()), (1, 20), "{have:?} {need:?}");
     Same(format!("{have:?} {need:?}"))
 }
 
-/// Goes on with a comparison, and after its end.
+/// Continues a comparison, also after its end.
 fn compares_on(world: &World) -> Answer {
     let mut socket = Socket::connect(&world.reads().relay);
     let nothing = "6100000200";
@@ -417,7 +417,7 @@ fn now_ns() -> u64 {
 
 const JSON: [(&str, &str); 1] = [("Content-Type", "application/json")];
 
-/// Publishes a message, and waits until the reader's history has it.
+/// Publishes a message, and waits until the reader's history contains the message.
 fn publish_message(world: &World, path: &str, topic: &str) -> u64 {
     let at = now_ns();
     let message = message(topic, at, "published").to_string();

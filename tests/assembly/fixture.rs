@@ -1,4 +1,4 @@
-//! What every archive of the suite has: some records of each network, the same each time.
+//! The fixture of every archive of the suite: some records of each network, the same in every run.
 
 use std::fmt::Write as _;
 
@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 /// The time of the first event, in s.
 pub(crate) const FIRST_S: u64 = 1_700_000_000;
-/// No record of the fixture is younger, and every other one is.
+/// The latest time of the fixture's records. All other records are newer.
 pub(crate) const LAST_S: u64 = FIRST_S + 999;
-/// Who gets the private events.
+/// The recipient of the private events.
 pub(crate) const READER: u8 = 9;
 /// Topics of envelopes.
 pub(crate) const TOPICS: [Topic; 2] = [[0x5c, 0x6c, 0x9b, 0x56], [8, 9, 10, 0]];
@@ -48,7 +48,7 @@ pub(crate) fn id(event: &str) -> String {
     event["id"].as_str().expect("an id").to_owned()
 }
 
-/// Events: notes, profiles, an article, reactions, a deletion, and two that are private.
+/// Events: notes, profiles, an article, reactions, a deletion, and two private events.
 pub(crate) fn events() -> Vec<String> {
     let mut events = Vec::new();
     for n in 0..40u64 {
@@ -96,7 +96,7 @@ pub(crate) fn message(content_topic: &str, at_ns: u64, payload: &str) -> Value {
     json!({ "payload": payload, "contentTopic": content_topic, "timestamp": at_ns })
 }
 
-/// Passes each envelope on.
+/// Calls `with` for each envelope.
 pub(crate) fn each_envelope(mut with: impl FnMut(&Envelope<'_>)) {
     for n in 0..ENVELOPES {
         let data = vec![n as u8; 40 + n as usize];

@@ -1,4 +1,4 @@
-//! One request on a connection of its own.
+//! One request on a new connection.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// The longest wait for an answer. A door that takes as long does not answer.
+/// The longest wait for an answer. A door that takes this long counts as unanswered.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An answer, its chunks joined.

@@ -1,5 +1,5 @@
-//! What the program has, read from the program: routes, words, protocols, codes, commands. Each is a door of
-//! the table, or a test fails here.
+//! Lists the program's interfaces from its sources and its help: routes, message types, protocols,
+//! codes, commands. The test fails if an interface is no door of the table.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use crate::commands::NO_DOORS;
 use crate::doors;
 use crate::world::{program, run};
 
-/// Codes of frames on control.sock and who sends them: a command of the table, or a life of it.
+/// Codes of frames on control.sock, each with its sender: a command or a life of the table.
 const FRAMES: [(&str, &str); 21] = [
     ("PUT", "import"),
     ("BRING", "import"),
@@ -34,7 +34,7 @@ const FRAMES: [(&str, &str); 21] = [
     ("LAGGED", "stream"),
 ];
 
-/// Codes of devp2p's packets and the door that sends and receives them.
+/// Codes of devp2p's packets, each with the door that sends or receives the packet.
 const PACKETS: [(&str, &str); 11] = [
     ("STATUS", "shh/6"),
     ("MESSAGES", "shh/6"),
@@ -45,7 +45,7 @@ const PACKETS: [(&str, &str); 11] = [
     ("COMPLETE", "shh/6"),
     ("REQUEST", "shh/6"),
     ("DIRECT", "shh/6"),
-    // No cell: crates/server/tests/mail/peers.rs changes what they announce.
+    // No cell: crates/server/tests/mail/peers.rs changes the announced values.
     ("POW", ""),
     ("STATUS_UPDATE", ""),
 ];
@@ -54,7 +54,7 @@ fn source(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates").join(path);
     let text =
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    // What tests have is no door.
+    // Code of tests contains no doors.
     text.split("#[cfg(test)]").next().unwrap_or_default().to_owned()
 }
 
@@ -72,14 +72,14 @@ fn constants(text: &str, of: &str) -> BTreeSet<String> {
     named.map(|(name, _)| name.to_owned()).collect()
 }
 
-/// The commands that clap knows below this one, down to those that have no others.
+/// The commands of clap below this command, down to commands without subcommands.
 fn commands(path: &[&str]) -> Vec<String> {
     let help = run(program().args(path).arg("--help"), b"").ok();
     let Some((_, list)) = help.split_once("\nCommands:\n") else {
         return vec![path.join(" ")];
     };
     let lines = list.lines().take_while(|line| !line.is_empty());
-    // A line that goes on with a text is indented further.
+    // A continued line of a description is indented further.
     let named = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     let names = named.filter_map(|line| line.split_whitespace().next());
     let names = names.filter(|name| path.is_empty() || *name != "help");
@@ -91,7 +91,7 @@ fn commands(path: &[&str]) -> Vec<String> {
     names.flat_map(below).collect()
 }
 
-/// What the program has and no door of the table is called.
+/// Returns the program's interfaces that are no door of the table.
 pub(crate) fn without_a_cell() -> Vec<String> {
     let doors = doors::all();
     let mut missing = Vec::new();

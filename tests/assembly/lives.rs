@@ -1,4 +1,4 @@
-//! The lives: how an archive has come to be what is asked, and what happens to it meanwhile.
+//! The lives: the history of an archive before the requests, and the events during the requests.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,17 +14,17 @@ use crate::world::{Node, PATIENCE, World, number, program, run, wait_for};
 /// A life of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// Made by this version, and served.
+    /// Created by this version, and served.
     Fresh,
-    /// Brought over from other servers' databases.
+    /// Imported from other servers' databases.
     Adopted,
-    /// Of an earlier version's format.
+    /// Created in an earlier version's format.
     Upgraded,
-    /// What it depends on has been killed while it was served.
+    /// A dependency of the archive was killed while the archive was served.
     FailedOver,
-    /// Another process has taken the place of the one that served it.
+    /// Another process has replaced the server process.
     TakenOver,
-    /// Its servers end while they are asked.
+    /// Its servers end during the requests.
     ShutDown,
 }
 
@@ -45,7 +45,7 @@ impl Life {
         }
     }
 
-    /// Why a store has no such life.
+    /// The reason why a store has no such life.
     pub(crate) fn missing(self, store: StoreKind) -> Option<&'static str> {
         match (self, store) {
             (Upgraded, StoreKind::Citus) => Some("its tables have one migration so far"),
@@ -54,7 +54,7 @@ impl Life {
         }
     }
 
-    /// Makes an archive that has had this life so far, and serves it.
+    /// Makes and serves an archive with this life.
     pub(crate) fn world(self, store: StoreKind) -> World {
         let mut world = World::empty(store, self == FailedOver);
         match self {
@@ -74,7 +74,7 @@ impl Life {
     }
 }
 
-/// Has `hark bench nostream` fill a database with the fixture's events.
+/// Fills a database with the fixture's events by `hark bench nostream`.
 pub(crate) fn fill_nostream(root: &Path, database: &Database<'_>) {
     let file = root.join(format!("events{}.jsonl", number()));
     let lines = fixture::events().join("\n") + "\n";
@@ -83,7 +83,7 @@ pub(crate) fn fill_nostream(root: &Path, database: &Database<'_>) {
     run(program().args(["bench", "nostream", &file, &database.url, "--replace"]), b"").ok();
 }
 
-/// Fills a table as status-go makes it with the fixture's envelopes.
+/// Fills a table in the format of status-go with the fixture's envelopes.
 pub(crate) fn fill_envelopes_table(database: &Database<'_>) {
     let mut sql = String::from(
         "CREATE TABLE envelopes (id BYTEA NOT NULL UNIQUE, data BYTEA NOT NULL, topic BYTEA NOT NULL, \
@@ -113,11 +113,11 @@ fn adopt(world: &World) {
     world.import("waku", &fixture::messages());
 }
 
-/// Puts an archive back into an earlier format.
+/// Converts an archive back to an earlier format.
 fn make_old(world: &World) {
     let Some(backing) = &world.backing else { return old_segments(world) };
     for shelf in ["nostr", "waku", "whisper"] {
-        // Back to the first migration, as its later ones only add to it.
+        // Reverts to the first migration. Later migrations only add to the schema.
         backing.primary().sql(
             &backing.name,
             &format!(
@@ -132,7 +132,8 @@ fn make_old(world: &World) {
     }
 }
 
-/// Makes segments, and writes each as the version before words wrote it: without the last two sections.
+/// Makes segments, and rewrites each in the format of the version before search: without the last
+/// two sections.
 fn old_segments(world: &World) {
     world.hark(&["compact"]).ok();
     for shelf in ["nostr", "waku", "whisper"] {
@@ -160,10 +161,10 @@ fn old_segments(world: &World) {
     }
 }
 
-/// Kills what the archive depends on. Returns once the servers are well again.
+/// Kills a dependency of the archive. Returns once the servers are healthy again.
 fn fail_over(world: &mut World) {
     match &world.backing {
-        // The process itself, as there is nothing else.
+        // An archive in files depends on the server process alone.
         None => {
             let mut node = world.nodes.pop().expect("is served");
             node.process.kill().expect("is killed");
@@ -186,7 +187,7 @@ fn fail_over(world: &mut World) {
         }
     }
     for node in &world.nodes {
-        // A server notices by a write or a question, not by itself.
+        // A server notices the failure only at a write or a query.
         wait_for("the server is well again", || {
             let mut socket = crate::served::Socket::connect(&node.relay);
             socket.say(r#"["COUNT","well",{"kinds":[1]}]"#);
@@ -195,10 +196,11 @@ fn fail_over(world: &mut World) {
     }
 }
 
-/// Another server takes the place of the first.
+/// Replaces the first server with another server.
 fn take_over(world: &mut World) {
     if world.store.is_database() {
-        // Beside it, on an archive that several may work on; then the first one ends.
+        // Several servers may work on this archive, so a second server starts, and then the first
+        // server ends.
         let done = world.hark(&["serve", "--takeover", "--listen", "127.0.0.1:0"]);
         assert!(done.refused().contains("several servers can work on one database"));
         world.first = world.nodes.len();
@@ -207,11 +209,12 @@ fn take_over(world: &mut World) {
             end(std::mem::replace(&mut world.nodes[at], new));
         }
     } else {
-        // The keys of its peers' doors are free once the old process has closed them.
+        // The keys of the doors for peers are free once the old process has closed these doors.
         world.start(0, &["--takeover"]);
         end(world.nodes.remove(0));
         let node = &mut world.nodes[0];
-        // It names the ports that the settings leave open as 0, and has others than the one before.
+        // The new process reports 0 for ports that the settings do not fix, and has other ports
+        // than the old process.
         let open = || {
             let info = get(&node.waku, "/info").json();
             let list = info["listenAddresses"].as_array().cloned().unwrap_or_default();
@@ -226,7 +229,7 @@ fn take_over(world: &mut World) {
     }
 }
 
-/// Ends a server that another one has replaced.
+/// Ends a server that another server has replaced.
 fn end(mut node: Node) {
     if node.process.try_wait().expect("is ours").is_none() {
         node.process.signal("TERM");

@@ -1,16 +1,17 @@
-//! The assembly: what users put together. One table of doors x stores x lives, on the real binary. Each cell
-//! asks a door for its contract: it answers as it should, as an archive in files answers, nothing panics
-//! in the log, and what the server holds does not grow with each time. Then each documented setting.
+//! The assembly: tests of the combinations of parts that users run. One table of doors x stores x
+//! lives, on the real binary. Each cell checks the contract of a door. The door must answer
+//! correctly and like an archive in files. The log must have no panic, and the server's files,
+//! threads and connections must not grow with each request. Then each documented setting.
 //!
-//! Parts that pass their own tests have failed when they were put together: a page on a database, a setting
-//! that no test started the binary with. So whatever the program has (a route, a message, a protocol, a
-//! command, a setting) has a cell here, or `listed` fails.
+//! Parts that pass their own tests have failed in combination: a page on a database, a setting that
+//! no test started the binary with. So every interface of the program (a route, a message, a
+//! protocol, a command, a setting) has a cell here, or `listed` fails.
 //!
 //!     cargo test --test assembly                   each door on each store, each store in each life
 //!     cargo test --test assembly -- postgres       the cells whose names contain this
 //!     HARK_LONG=1 cargo test --test assembly       all pairs
 //!
-//! A cell that cannot be asked on this machine is ignored, with its reason; it never counts as passed.
+//! A cell that cannot run on this machine is ignored, with its reason, and never counts as passed.
 
 mod commands;
 mod doors;
@@ -40,11 +41,13 @@ use lives::{LIVES, Life};
 use stores::{STORES, StoreKind};
 use world::{PATIENCE, World};
 
-/// What the server may hold beside what it held after the first times: files that the store opens by itself.
+/// Allowed growth of the server's files, threads and connections in a round: the store opens some
+/// files by itself.
 const SLACK: usize = 4;
-/// Times that a door is asked between two counts of what the server holds.
+/// Requests to a door between two counts of the server's files, threads and connections.
 const TIMES: usize = 10;
-/// A pool of connections may fill up in the first of these rounds; it does not in all of them.
+/// Most rounds of a door. A pool of connections may fill up in the first rounds, but not in all
+/// rounds.
 const ROUNDS: usize = 4;
 
 /// The result of a cell.
@@ -65,7 +68,8 @@ struct Table {
     on_files: Mutex<BTreeMap<&'static str, String>>,
 }
 
-/// Doors that a store has in each life in the normal run: the ones that most users come through.
+/// Doors that run on each store in each life even in a normal run, because most users use these
+/// doors.
 const ALWAYS: [&str; 8] = [
     "EVENT",
     "REQ",
@@ -81,12 +85,12 @@ thread_local! {
     static WHY: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Runs something that may panic, and returns why it did.
+/// Runs a function that may panic. Returns its result, or the panic's message.
 pub(crate) fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     std::panic::catch_unwind(AssertUnwindSafe(run)).map_err(|_| WHY.with_borrow(Clone::clone))
 }
 
-/// The number of worlds that are asked at a time. Most of their time is waiting.
+/// The number of worlds that run at a time. Worlds mostly wait.
 pub(crate) fn workers() -> usize {
     std::thread::available_parallelism().map_or(4, |cores| cores.get() * 2).min(8)
 }
@@ -100,7 +104,7 @@ fn main() -> ExitCode {
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
     let wanted = wanted.cloned().unwrap_or_default();
     let long = std::env::var_os("HARK_LONG").is_some();
-    // A cell that fails is told of in the table, once.
+    // A failed cell is reported once, in the table.
     std::panic::set_hook(Box::new(|info| {
         let at = info.location().map(ToString::to_string).unwrap_or_default();
         let text = info.payload_as_str().unwrap_or("a panic").to_owned();
@@ -133,13 +137,14 @@ impl Table {
         self.cells.lock().insert(place, cell);
     }
 
-    /// Asks all cells.
+    /// Runs all cells.
     fn fill(&self, doors: &[&'static Door], wanted: &str, long: bool) {
         let mut worlds = Vec::new();
         for (l, life) in LIVES.into_iter().enumerate() {
             for (s, store) in STORES.into_iter().enumerate() {
                 let chosen = |d: usize, door: &Door| {
-                    // Every door meets every life on some store, and every store in its first life.
+                    // Every door runs in every life on some store, and on every store in the first
+                    // life.
                     let covers =
                         l == 0 || (d + l) % STORES.len() == s || ALWAYS.contains(&door.name);
                     (long || covers)
@@ -157,7 +162,7 @@ impl Table {
                 }
             }
         }
-        // The first is what all others are compared with; it has every door that any of them has.
+        // All other worlds are compared with the first, so the first has the doors of all worlds.
         let mut asked: Vec<&'static Door> = worlds.iter().flat_map(|(.., of)| of.clone()).collect();
         let mut seen = std::collections::BTreeSet::new();
         asked.retain(|door| seen.insert(door.name.to_owned() + door.network));
@@ -180,7 +185,7 @@ impl Table {
         });
     }
 
-    /// Makes a world, asks doors, and ends it.
+    /// Makes a world, runs doors, and ends the world.
     fn ask(&self, life: Life, store: StoreKind, doors: &[&'static Door]) {
         let begun = Instant::now();
         let place = |name: &str| (life.name(), store.name(), name.to_owned());
@@ -217,11 +222,11 @@ impl Table {
         );
     }
 
-    /// Asks a door as often as it says, and compares the answers.
+    /// Runs a door as often as its contract requires, and compares the answers.
     fn ask_door(&self, world: &mut World, door: &'static Door) -> Result<(), String> {
         for _ in 0..if door.is_brief { 2 } else { 1 } {
             let answer = caught(|| (door.ask)(world));
-            // A panic says more than what the client gets instead of an answer.
+            // The panic is more informative than the client's error.
             if let Some(panic) = world.panics() {
                 return Err(panic);
             }
@@ -236,7 +241,7 @@ impl Table {
         world.panics().map_or(stays, Err)
     }
 
-    /// Compares an answer with the first one on files.
+    /// Compares an answer with the first answer on files.
     fn compare(&self, door: &'static Door, text: String) -> Result<(), String> {
         let mut on_files = self.on_files.lock();
         // Two networks have doors of the same name.
@@ -296,12 +301,13 @@ impl Table {
         rows.join("\n")
     }
 
-    /// Prints what failed and what was ignored, and the sum as cargo's other tests print it.
+    /// Prints the failed and the ignored cells, and the totals in the format of cargo's test
+    /// harness.
     fn sum(&self, time: Duration) -> ExitCode {
         let cells = self.cells.lock();
         let (mut passed, mut failed, mut ignored) = (0, 0, 0);
         let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
-        // Of many cells that fail for one reason, the reason is told once.
+        // A reason shared by many failed cells is printed once.
         let mut told: BTreeMap<(&str, &str, &str), Vec<&str>> = BTreeMap::new();
         for ((life, store, door), cell) in &*cells {
             match cell {
@@ -342,7 +348,8 @@ fn name(life: Life, store: StoreKind, door: &Door) -> String {
     format!("{}, {}, {}", life.name(), store.name(), title(door))
 }
 
-/// Asks a door again until what the servers hold stays as it was. A pool fills up once; a leak goes on.
+/// Queries a door until the servers' files, threads and connections stop growing. A pool fills up
+/// once, but a leak continues.
 fn no_growth(world: &mut World, door: &'static Door) -> Result<(), String> {
     let mut counted = Vec::new();
     for _ in 0..ROUNDS {
@@ -350,7 +357,7 @@ fn no_growth(world: &mut World, door: &'static Door) -> Result<(), String> {
         for _ in 0..TIMES {
             caught(|| (door.ask)(world))?;
         }
-        // A connection that a client has closed lives on for a moment.
+        // A connection that a client has closed stays open in the server for a moment.
         let until = Instant::now() + Duration::from_secs(12);
         while world.held() > before + SLACK && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(50));
@@ -363,9 +370,10 @@ fn no_growth(world: &mut World, door: &'static Door) -> Result<(), String> {
     Err(format!("it grows with each {TIMES} times: {counted:?} files, threads and connections"))
 }
 
-/// Asks doors without a pause while the servers end. A connection may be refused, nothing else may happen.
+/// Queries doors without a pause while the servers end. Refused connections are the only allowed
+/// failure.
 fn asked_to_the_end(world: &mut World, doors: &[&'static Door]) -> Result<(), String> {
-    // Such a door waits for things that no longer happen at an end.
+    // Doors that are not brief wait for events that no longer happen during shutdown.
     let asked: Vec<_> = doors.iter().filter(|door| door.is_brief).copied().collect();
     let is_over = AtomicBool::new(false);
     let answered: Vec<AtomicUsize> = asked.iter().map(|_| AtomicUsize::new(0)).collect();
@@ -395,7 +403,7 @@ fn asked_to_the_end(world: &mut World, doors: &[&'static Door]) -> Result<(), St
         for node in &world.nodes {
             node.process.signal("TERM");
         }
-        // Doors that wait for an answer of a server that is gone are done with their patience.
+        // A door that waits for an answer of an ended server gives up after its timeout.
         let gone = || {
             world.nodes.iter().all(|node| {
                 let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.process.id()));

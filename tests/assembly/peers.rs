@@ -1,5 +1,5 @@
-//! The doors that speak with other nodes: Waku's by libp2p, whose other side is a second Hark with an archive
-//! in files, and Whisper's by devp2p, whose other side is a client of mail servers.
+//! The doors for other nodes. Waku's doors by libp2p connect with a second Hark that has an archive
+//! in files. Whisper's doors by devp2p connect with a client of mail servers.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ use crate::http::{ask, get};
 use crate::served::now_s;
 use crate::world::{Node, World, number, program, run, wait_for};
 
-/// The password that mail servers have if none is set.
+/// The default password of mail servers.
 const PASSWORD: &str = "status-offline-inbox";
-/// Only the helper has this message at first.
+/// Topic of the message that only the helper has at first.
 const HELPERS: &str = "/helper/1/chat/proto";
 
-/// The key of each helper, and the address by which worlds know its id. Nobody is at that address: a helper
-/// connects by itself.
+/// The key of all helpers, and an address with their id for the worlds' settings. No node listens
+/// at this address: a helper opens the connections.
 static IDENTITY: LazyLock<(String, String)> = LazyLock::new(|| {
     let root = scratch(&format!("assembly-identity-{}", number()));
     std::fs::create_dir_all(&root).expect("is made");
@@ -35,17 +35,17 @@ static IDENTITY: LazyLock<(String, String)> = LazyLock::new(|| {
     let id = node.peers[0].rsplit('/').next().expect("an id").to_owned();
     node.forget();
     let key = std::fs::read_to_string(root.join("data/waku.key")).expect("is there");
-    // What is left behind in the temporary directory harms nobody.
+    // Files that remain in the temporary directory do no harm.
     let _ = std::fs::remove_dir_all(&root);
     (key, format!("/ip4/127.0.0.1/tcp/1/p2p/{id}"))
 });
 
-/// The address by which worlds know the id of their helper.
+/// The address that gives worlds the id of their helper.
 pub(crate) fn helpers_address() -> &'static str {
     &IDENTITY.1
 }
 
-/// A command on a helper's archive. `more`: further settings of Waku.
+/// A command on a helper's archive. `more` has further settings of Waku.
 fn command(root: &Path, more: &str) -> Program {
     let settings = format!(
         "[waku]\nserve = true\nrest = \"127.0.0.1:0\"\nrest_any_peer = true\n\
@@ -60,11 +60,11 @@ fn command(root: &Path, more: &str) -> Program {
     command
 }
 
-/// Another node, connected with a world's.
+/// Another node, which connects with a world's node.
 pub(crate) struct Helper {
     node: Option<Node>,
     root: PathBuf,
-    /// The time of the message that only it had.
+    /// The time of the message that only the helper had.
     at: u64,
 }
 
@@ -108,12 +108,12 @@ impl Drop for Helper {
         if let Some(node) = self.node.take() {
             node.forget();
         }
-        // What is left behind in the temporary directory harms nobody.
+        // Files that remain in the temporary directory do no harm.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
 
-/// The helper, once it is connected with the node that is asked.
+/// Waits until the helper is connected with the reading node, and returns the helper.
 fn connected(world: &World) -> &Helper {
     let helper = world.helper();
     wait_for("the nodes are connected", || {
@@ -144,7 +144,7 @@ pub(crate) fn one(world: &World) -> Answer {
 
 pub(crate) fn listed(world: &World, which: &str) -> Answer {
     let helper = connected(world);
-    // Which shards a peer serves is said after it is connected.
+    // A peer announces its shards after the connection is established.
     wait_for(which, || {
         let peers = get(&world.reads().waku, &format!("/admin/v1/peers/{which}"));
         peers.status == 200 && peers.text().contains(&helper.id())
@@ -160,7 +160,7 @@ pub(crate) fn by_shard(world: &World, which: &str) -> Answer {
     Own
 }
 
-/// A message that is not stored goes from one to the other, and back.
+/// A message that is not stored goes from one node to the other, and another comes back.
 pub(crate) fn gossiped(world: &World) -> Answer {
     let helper = connected(world);
     let topic = format!("/gossip{}/1/chat/proto", number());
@@ -170,7 +170,7 @@ pub(crate) fn gossiped(world: &World) -> Answer {
         let path = "/relay/v1/auto/subscriptions";
         assert_eq!(ask(&to.waku, "POST", path, &json, list.as_bytes()).ok(), "OK");
         let poll = format!("/relay/v1/auto/messages/{}", topic.replace('/', "%2F"));
-        // Gossip needs a second to find who listens.
+        // Gossip needs a second to find its subscribers.
         wait_for("a message gets through", || {
             let at = now_s() * 1_000_000_000 + u64::from(number());
             let mut message = fixture::message(&topic, at, "passing");
@@ -185,7 +185,7 @@ pub(crate) fn gossiped(world: &World) -> Answer {
     Own
 }
 
-/// The helper asks for the fixture by the store protocol, by TCP and by WebSocket.
+/// The helper queries the fixture by the store protocol, over TCP and over WebSocket.
 pub(crate) fn asked_by_peer(world: &World) -> Answer {
     let helper = connected(world);
     let mut out = String::new();
@@ -202,7 +202,7 @@ pub(crate) fn asked_by_peer(world: &World) -> Answer {
     Same(out)
 }
 
-/// What only one of two nodes had, both have after they compared.
+/// After a reconciliation, both nodes have the messages that only one had.
 pub(crate) fn reconciled(world: &World) -> Answer {
     let helper = connected(world);
     let at = (now_s() - 50) * 1_000_000_000 + u64::from(number());
@@ -232,7 +232,7 @@ fn wanted() -> HistoryRequest<'static> {
     }
 }
 
-/// Asks page by page, and returns the envelopes as text.
+/// Requests all pages, and returns the envelopes as text.
 async fn all_pages(client: &mut MailClient, wanted: HistoryRequest<'_>) -> String {
     let (mut wanted, mut out) = (wanted, String::new());
     loop {
@@ -268,7 +268,8 @@ pub(crate) fn mail_of_geth(world: &World) -> Answer {
     let out = runtime().block_on(async {
         let mut poster = MailClient::connect(&world.writes().enode, SHH).await;
         poster.publish(std::slice::from_ref(&envelope)).await;
-        // Packets of a peer are taken one after the other: the envelope is durable once this is answered.
+        // The server handles packets of a peer in order, so the envelope is durable once this
+        // request is answered.
         all_pages(&mut poster, wanted()).await;
         let mut reader = MailClient::connect(&world.reads().enode, SHH).await;
         all_pages(&mut reader, HistoryRequest { batch: false, ..wanted() }).await
@@ -290,7 +291,7 @@ pub(crate) fn mail_of_status(world: &World) -> Answer {
     Same(out)
 }
 
-/// A mail server that is trusted fetches all envelopes.
+/// A trusted mail server fetches all envelopes.
 pub(crate) fn mail_synced(world: &World) -> Answer {
     let (from, to) = (rlp_number(FIRST_S), rlp_number(LAST_S));
     let bloom = string(&Bloom::FULL.0);

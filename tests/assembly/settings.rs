@@ -1,8 +1,8 @@
-//! Each documented setting is started once at its default, at its least, at its most and at an odd value, from
-//! a file, from the environment and by a reload.
+//! Starts the binary with each documented setting at its default, its least, its most and an odd
+//! value. The value comes from a file, from the environment or by a reload.
 //!
-//! A value is taken, and then the server answers and ends as it should; or it is refused, and then the setting
-//! is named. Nothing panics or hangs.
+//! Either the value is accepted, and the server answers and ends normally, or the value is refused
+//! with the setting's name. Nothing panics or hangs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,8 +17,8 @@ use hark_testkit::program::Process;
 use crate::http::{self, get};
 use crate::world::{PATIENCE, number, program, run, tail};
 
-/// Settings that are no numbers: section and name, then the least, the most and an odd value, as TOML. A list
-/// that ends with `…` is repeated to its most.
+/// Settings that are no numbers: section and name, then the least, the most and an odd value, as
+/// TOML. A list that ends with `…` is repeated up to its bound.
 const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("server", "listen", ["\"127.0.0.1:0\"", "\"0.0.0.0:0\"", "\"127.0.0.2:0\""]),
     ("server", "metrics_listen", ["\"\"", "\"0.0.0.0:0\"", "\"127.0.0.1:0\""]),
@@ -123,7 +123,7 @@ const PEERS: [&str; 3] = [
 ];
 const ENODES: &str = "[\"enode://79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8@127.0.0.1:1\"]";
 
-/// A setting as the program documents it, and the values that it is started with.
+/// A setting as the program documents it, and its values for the trials.
 struct Documented {
     section: String,
     key: String,
@@ -149,7 +149,7 @@ fn lines(text: &str) -> Vec<(String, String, String)> {
     found
 }
 
-/// All settings that `hark config` prints. `Err`: those that have no values in this file.
+/// All settings that `hark config` prints. `Err` lists settings without values in this file.
 fn documented() -> Result<Vec<Documented>, String> {
     let defaults = lines(&run(program().arg("config"), b"").ok());
     let bounds = |text: &str| -> BTreeMap<(String, String), String> {
@@ -190,13 +190,13 @@ fn documented() -> Result<Vec<Documented>, String> {
     Ok(all)
 }
 
-/// A number within bounds that nobody chooses.
+/// A number within bounds that is an unusual choice.
 fn odd(least: &str, most: &str) -> String {
     let number = |text: &str| text.parse::<u64>().expect("a number");
     (number(least) + 6).min(number(most)).to_string()
 }
 
-/// Where a value is given.
+/// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     File,
@@ -211,7 +211,7 @@ struct Trial<'a> {
     origin: Origin,
 }
 
-/// How a trial ended.
+/// The outcome of a trial.
 pub(crate) type Trialled = (String, Result<(), String>);
 
 impl Trial<'_> {
@@ -222,7 +222,7 @@ impl Trial<'_> {
     }
 }
 
-/// A folder of one server at a time, and the database that its settings may name.
+/// A folder for one server at a time, and a database for settings that name a store.
 struct Bench {
     root: PathBuf,
     database: String,
@@ -246,7 +246,7 @@ impl Bench {
         if value == "DATABASE" { format!("\"{}\"", self.url()) } else { value.clone() }
     }
 
-    /// The configuration in which a section's doors are open, and one setting has a value.
+    /// Returns a configuration with these networks' doors open and one setting with a value.
     fn config(set: Option<(&Documented, &str)>, networks: &[&str]) -> String {
         let mut sections: BTreeMap<&str, BTreeMap<&str, String>> = BTreeMap::new();
         for network in networks {
@@ -270,7 +270,7 @@ impl Bench {
         text
     }
 
-    /// Starts a server with one setting, asks it, and ends it.
+    /// Starts a server with one setting, checks the server's health, and ends the server.
     fn start(&self, trial: &Trial<'_>) -> Result<(), String> {
         let setting = trial.setting;
         let value = self.value(setting, trial.value);
@@ -293,7 +293,7 @@ impl Bench {
         if trial.origin == Origin::Environment {
             let name = format!("HARK_{}_{}", setting.section, setting.key).to_uppercase();
             let text: toml::Table = format!("v = {value}").parse().expect("TOML");
-            // A text stands in the environment without its quotes.
+            // A string in the environment has no quotes.
             command.env(name, text["v"].as_str().unwrap_or(&value));
         }
         let mut process = command.spawn().expect("the binary runs");
@@ -306,7 +306,7 @@ impl Bench {
         }
     }
 
-    /// Waits for the server's first line, asks for its health, and ends it.
+    /// Waits for the server's first line, requests its health, and ends the process.
     fn asked(process: &mut Process, key: &str) -> Result<(), String> {
         let mut first = String::new();
         let mut stdout = BufReader::new(process.stdout.take().expect("is piped"));
@@ -315,7 +315,7 @@ impl Bench {
             let status = process.wait_for_end(PATIENCE).ok_or("it neither serves nor ends")?;
             let log = process.log();
             let is_named = log.contains(key) && status.code() == Some(2);
-            // Another program may have the default's port.
+            // Another program may use the default port.
             let is_taken = log.contains("Address already in use") || log.contains("in use");
             return if is_named || is_taken {
                 Ok(())
@@ -325,7 +325,7 @@ impl Bench {
         };
         let addr = addr.replace("0.0.0.0", "127.0.0.1");
         let begun = Instant::now();
-        // Some values refuse every client; none lets one wait.
+        // With some values the server refuses every client, but with no value may a client wait.
         let _ = http::try_ask(&addr, "GET", "/healthz", &[], b"");
         if begun.elapsed() >= http::PATIENCE {
             return Err("a request is neither answered nor refused".into());
@@ -341,17 +341,17 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // What is left behind in the temporary directory harms nobody.
+        // Files that remain in the temporary directory do no harm.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
 
-/// Kills a process whose log was looked at.
+/// Kills a process whose log has been checked.
 fn forget(process: Process) {
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(process)));
 }
 
-/// A server whose configuration is read again with each value.
+/// A server that reloads its configuration with each value.
 struct Reloaded {
     bench: Bench,
     process: Option<(Process, String)>,
@@ -364,7 +364,7 @@ impl Reloaded {
 
     fn write(&self, set: Option<(&Documented, &str)>) {
         let text = Bench::config(set, &["waku", "whisper"]);
-        // As editors do: another file takes the name.
+        // Replaces the file as editors do: another file gets its name.
         let other = self.bench.root.join("hark.toml.new");
         std::fs::write(&other, text).expect("is written");
         std::fs::rename(other, self.config()).expect("is renamed");
@@ -385,7 +385,7 @@ impl Reloaded {
         stdout.read_line(&mut first).expect("it says something");
         let addr = first.trim().strip_prefix("listening on ws://");
         let addr = addr.unwrap_or_else(|| panic!("{}", process.log())).to_owned();
-        // The reader of the other lines goes on.
+        // A thread keeps reading the other lines.
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).for_each(drop));
         self.process = Some((process, addr.clone()));
         addr
@@ -398,7 +398,7 @@ impl Reloaded {
         let (process, _) = self.process.as_mut().expect("runs");
         let from = process.log().len();
         process.signal("HUP");
-        // What was read, was refused, or needs a restart is said.
+        // The server logs whether the configuration was applied, was refused, or needs a restart.
         let until = Instant::now() + PATIENCE;
         let said = loop {
             let log = process.log();
@@ -417,18 +417,18 @@ impl Reloaded {
         if let Some(at) = said.lines().position(|line| line.contains("panicked at")) {
             return Err(said.lines().skip(at).take(2).collect::<Vec<_>>().join(" "));
         }
-        // Back to the default, so that the next value is asked alone.
+        // Back to the default, so that the next trial changes only one value.
         self.write(None);
         let (process, _) = self.process.as_mut().expect("runs");
         process.signal("HUP");
         Ok(())
     }
 
-    /// The server answers after all of it, and ends as it should.
+    /// Checks that the server answers after all reloads and ends normally.
     fn end(mut self) -> Result<(), String> {
         let addr = self.serve();
         let until = Instant::now() + PATIENCE;
-        // The last reload may be under way.
+        // The last reload may still be in progress.
         while get(&addr, "/healthz").status != 200 {
             if Instant::now() > until {
                 return Err(format!("/healthz says {}", get(&addr, "/healthz").text()));
@@ -447,7 +447,8 @@ impl Reloaded {
     }
 }
 
-/// Starts everything. `long`: each value from each origin, not from one of file and environment.
+/// Runs all trials. With `long`, each value comes from each origin, otherwise from either the file
+/// or the environment.
 pub(crate) fn try_all(long: bool, wanted: &str) -> Vec<Trialled> {
     let settings = match documented() {
         Ok(settings) => settings,
@@ -469,7 +470,7 @@ pub(crate) fn try_all(long: bool, wanted: &str) -> Vec<Trialled> {
     reloads.retain(is_wanted);
     let results = parking_lot::Mutex::new(Vec::new());
     let next = std::sync::atomic::AtomicUsize::new(0);
-    // A start is mostly waiting, more than a door is.
+    // A start waits even more than a door.
     let workers = crate::workers() * 2;
     std::thread::scope(|scope| {
         for worker in 0..workers {
@@ -484,7 +485,7 @@ pub(crate) fn try_all(long: bool, wanted: &str) -> Vec<Trialled> {
                 }
             });
         }
-        // A reload waits longer than it works.
+        // A reload mostly waits.
         let share = reloads.len().div_ceil(crate::workers()).max(1);
         for (server, reloads) in reloads.chunks(share).enumerate() {
             let results = &results;

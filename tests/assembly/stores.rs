@@ -1,4 +1,4 @@
-//! The stores: where an archive is, and how Hark is told.
+//! The stores: the location of an archive, and its address for Hark.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ pub(crate) enum StoreKind {
 
 use StoreKind::{Citus, Files, Pooler as Pooled, Postgres, Replica, TwoNodes};
 
-/// All stores. The first is the one that the others are compared with.
+/// All stores. All others are compared with the first store.
 pub(crate) const STORES: [StoreKind; 6] = [Files, Postgres, Replica, Pooled, TwoNodes, Citus];
 
 impl StoreKind {
@@ -38,7 +38,7 @@ impl StoreKind {
         self != Files
     }
 
-    /// Why there is no such store on this machine.
+    /// The reason why this machine has no such store.
     pub(crate) fn missing(self) -> Option<&'static str> {
         match self {
             Pooled if !Pooler::is_installed() => {
@@ -57,7 +57,7 @@ impl StoreKind {
     }
 }
 
-/// What is behind an archive in a database.
+/// The database servers of an archive.
 pub(crate) struct Backing {
     servers: Servers,
     /// The database's name.
@@ -74,7 +74,7 @@ enum Servers {
     Citus(&'static CitusCluster),
 }
 
-/// A primary and its replica that all worlds share whose life leaves them running.
+/// A primary and its replica, shared by all worlds whose life leaves both running.
 fn pair() -> &'static (Cluster, Cluster) {
     static PAIR: LazyLock<(Cluster, Cluster)> = LazyLock::new(new_pair);
     &PAIR
@@ -87,7 +87,8 @@ fn new_pair() -> (Cluster, Cluster) {
 }
 
 impl Backing {
-    /// Makes a database for a store. `is_own`: its servers are no other's, as they will be killed.
+    /// Makes a database for a store. With `is_own`, the database has its own servers, since the
+    /// test kills servers.
     pub(crate) fn new(store: StoreKind, is_own: bool) -> Self {
         let servers = match (store, is_own) {
             (Replica, false) => Servers::SharedPair(pair()),
@@ -115,7 +116,7 @@ impl Backing {
         if let Servers::Citus(cluster) = &self.servers {
             let database = cluster.database("assembly");
             let name = database.name.clone();
-            // It goes with the cluster, which ends with this process.
+            // The database is removed with the cluster, which ends with this process.
             std::mem::forget(database);
             return name;
         }
@@ -124,7 +125,7 @@ impl Backing {
         name
     }
 
-    /// The server that takes writes before any failover.
+    /// The server that accepts writes before a failover.
     pub(crate) fn primary(&self) -> &Cluster {
         match &self.servers {
             Servers::Shared(cluster) => cluster,
@@ -141,11 +142,11 @@ impl Backing {
         }
     }
 
-    /// The address of a database as Hark is told it.
+    /// The address of a database for Hark.
     pub(crate) fn url(&self, database: &str) -> String {
         match (&self.pooler, &self.servers) {
             (Some(pooler), _) => pooler.url(database),
-            // A failover finds the other one.
+            // With both addresses, Hark finds the new primary after a failover.
             (None, Servers::OwnPair(primary, replica)) => format!(
                 "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/{database}?target_session_attrs=read-write",
                 primary.port(),

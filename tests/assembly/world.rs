@@ -1,4 +1,4 @@
-//! A world: an archive on a store, with the servers that serve it.
+//! A world: an archive on a store, with its servers.
 
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::fixture;
 use crate::peers::{Helper, helpers_address};
 use crate::stores::{Backing, StoreKind};
 
-/// The longest wait. Nothing that the suite waits for takes so long, even on a loaded machine.
+/// The longest wait. No step of the suite takes this long, even on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// How each line of a start begins that names a door.
+/// The beginnings of the start's lines that name a door.
 pub(crate) const LISTENING: [&str; 5] = [
     "listening on ws://",
     "waku rest on http://",
@@ -38,7 +38,7 @@ pub(crate) struct Node {
     pub(crate) enode: String,
     /// Addresses of libp2p, by TCP and by WebSocket.
     pub(crate) peers: Vec<String>,
-    /// How much of the log was looked at.
+    /// The bytes of the log that have been checked.
     looked_at: usize,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// The output of a command that went well.
+    /// The output of a successful command.
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, 0, "{}{}", self.stdout, self.stderr);
         self.stdout
@@ -62,7 +62,7 @@ impl Done {
         serde_json::from_str(&text).unwrap_or_else(|_| panic!("no JSON: {text}"))
     }
 
-    /// The words of a command that means nothing here, and says so.
+    /// The error message of a command that does not apply here.
     pub(crate) fn refused(self) -> String {
         assert!([1, 2].contains(&self.code), "{self:?}");
         assert!(!self.stderr.trim().is_empty(), "it does not say why: {self:?}");
@@ -70,7 +70,7 @@ impl Done {
     }
 }
 
-/// An archive, its servers, and what is behind it.
+/// An archive with its servers and its database.
 pub(crate) struct World {
     pub(crate) store: StoreKind,
     pub(crate) root: PathBuf,
@@ -88,7 +88,7 @@ pub(crate) fn program() -> Program {
     program
 }
 
-/// A number that no other call has got.
+/// A number that no other call returns.
 pub(crate) fn number() -> u32 {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     NUMBER.fetch_add(1, Ordering::Relaxed)
@@ -138,7 +138,7 @@ impl World {
         self.root.join(format!("data{}", self.first + node))
     }
 
-    /// The settings of its servers: every door is open, and nothing is deleted by age.
+    /// The settings of the world's servers: every door is open, and nothing is deleted by age.
     fn settings(&self) -> String {
         let trusted = fixture::digits(&fixture::trusted().public().bytes());
         let replica = self.backing.as_ref().and_then(|of| Some((of.replica()?, &of.name)));
@@ -157,7 +157,7 @@ impl World {
         )
     }
 
-    /// A command on this archive, as an operator types it for the first of its servers.
+    /// A command on this archive, with the settings of its first server.
     pub(crate) fn command(&self, args: &[&str]) -> Program {
         self.command_at(0, args)
     }
@@ -180,7 +180,7 @@ impl World {
         run(&mut self.command(args), stdin)
     }
 
-    /// A command on another archive of the same store, which is empty.
+    /// A command on another, empty archive of the same store.
     pub(crate) fn aside(&self) -> impl Fn(&[&str]) -> Program + use<> {
         let data = self.root.join(format!("aside{}", number()));
         let url = self.backing.as_ref().map(|backing| backing.url(&backing.make()));
@@ -227,28 +227,28 @@ impl World {
         self.nodes.push(node);
     }
 
-    /// The server that is written to.
+    /// The server for writes.
     pub(crate) fn writes(&self) -> &Node {
         self.nodes.first().expect("is served")
     }
 
-    /// The server that is asked.
+    /// The server for reads.
     pub(crate) fn reads(&self) -> &Node {
         self.nodes.last().expect("is served")
     }
 
-    /// A Waku node beside it, in files, that is connected with it.
+    /// A second Waku node with an archive in files, connected with this world.
     pub(crate) fn helper(&self) -> &Helper {
         self.helper.get_or_init(|| Helper::start(self))
     }
 
-    /// What its servers have logged since the last look, as far as it is a panic.
+    /// Returns the panics in the servers' logs since the last call.
     pub(crate) fn panics(&mut self) -> Option<String> {
         let found = self.nodes.iter_mut().filter_map(Node::panic).collect::<Vec<_>>();
         (!found.is_empty()).then(|| found.join("; "))
     }
 
-    /// How much its servers hold: files, threads, and connections to the database.
+    /// The number of files, threads and connections to the database that the servers hold.
     pub(crate) fn held(&self) -> usize {
         let of_node = |node: &Node| {
             let count = |what: &str| {
@@ -261,7 +261,7 @@ impl World {
         self.nodes.iter().map(of_node).sum::<usize>() + connections
     }
 
-    /// Ends its servers as an operator does.
+    /// Ends the servers as an operator does.
     pub(crate) fn end(&mut self) -> Result<(), String> {
         self.helper.take();
         let mut faults = Vec::new();
@@ -290,7 +290,7 @@ impl Drop for World {
         for node in self.nodes.drain(..) {
             node.forget();
         }
-        // What is left behind in the temporary directory harms nobody.
+        // Files that remain in the temporary directory do no harm.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
@@ -307,7 +307,7 @@ pub(crate) fn tail(log: &str) -> String {
         lines.truncate(at + 2);
         return lines.split_off(at).join(" ");
     }
-    // A backtrace says nothing in a table.
+    // A backtrace has no use in a table.
     lines.retain(|line| !line.starts_with("   "));
     lines[lines.len().saturating_sub(3)..].join(" | ")
 }
@@ -353,7 +353,7 @@ impl Node {
         node
     }
 
-    /// A panic in its log since the last look.
+    /// A panic in the log since the last call.
     fn panic(&mut self) -> Option<String> {
         let log = self.process.log();
         let new = &log[self.looked_at.min(log.len())..];
@@ -363,7 +363,7 @@ impl Node {
         found
     }
 
-    /// Kills it. Panics of its log have been told of.
+    /// Kills the server. Panics in its log have been reported already.
     pub(crate) fn forget(self) {
         let Self { process, .. } = self;
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(process)));

@@ -1,4 +1,4 @@
-//! Backups and restores, as an operator makes them.
+//! Backups and restores by an operator's commands.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,8 @@ fn copied(run: &Run) -> u64 {
     run.json()["shelves"][0]["bytes_copied"].as_u64().unwrap()
 }
 
-/// The restore drill: serve, fill, back up, more, back up what is new, lose everything, restore.
+/// The restore drill: serve, fill, back up, add more, back up incrementally, lose everything,
+/// restore.
 #[test]
 fn an_archive_that_is_lost_comes_back_as_it_was() {
     let place = Place::new("backup-drill");
@@ -35,7 +36,7 @@ fn an_archive_that_is_lost_comes_back_as_it_was() {
     let before = place.hark(&["export"]).text();
     assert_eq!(restored(&to, "backup-drill-first"), (before.clone(), json!([])));
 
-    // What is new is copied, and what maintenance has written anew; no more.
+    // A backup copies only new data and files that maintenance has rewritten.
     let more: String = (0..50).map(|n| event(9, 1_800_000_000 + n, 1, &[], "more")).collect();
     place.hark_fed(&["import"], more.as_bytes()).text();
     let again = backup(&place, &to, &["--incremental"]);
@@ -54,7 +55,7 @@ fn an_archive_that_is_lost_comes_back_as_it_was() {
     assert_eq!(place.hark(&["check", "--json"]).json()["faults"], json!([]));
     assert!(place.hark(&["export"]).text() == kept, "the export is another");
     assert_eq!(kept.lines().count(), 1550);
-    // What was deleted does not come back, and the archive goes on, as does its backup.
+    // Deleted events do not come back, and the archive and its backup keep working.
     assert_eq!(place.hark(&["count", filter]).text(), "0\n");
     let server = place.serve();
     place.hark_fed(&["import"], event(3, 5, 1, &[], "later").as_bytes()).text();
@@ -77,7 +78,8 @@ fn a_backup_that_is_killed_leaves_the_former_one() {
     let full = place.hark(&["export"]).text();
     for pause_ms in [0, 5, 10, 20] {
         let mut child = place.start(&["backup", "--incremental", &to]);
-        // A moment by chance: whatever it is in the middle of, one of both is restored.
+        // The kill comes at a random moment of the backup. A restore gives either the former or the
+        // new backup.
         std::thread::sleep(std::time::Duration::from_millis(pause_ms));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -105,11 +107,11 @@ fn damage_in_a_backup_is_found_and_mended() {
     assert!(run.stderr.contains("00000001-0-0.log"), "{run:?}");
     let mended = backup(&place, &to, &["--incremental", "--verify"]).json();
     assert_eq!(mended["damaged"].as_array().map(Vec::len), Some(1), "{mended}");
-    // The restore that failed is begun again.
+    // The failed restore is run again.
     assert_eq!(fresh.hark(&["restore", &to]).code, 0);
     assert!(fresh.hark(&["export"]).text() == place.hark(&["export"]).text());
 
-    // Damage in the archive does not get over what is whole in the backup.
+    // Damage in the archive does not overwrite whole data in the backup.
     let log = place.data().join("nostr/log/00000001-0.log");
     let mut bytes = std::fs::read(&log).unwrap();
     bytes[5000] ^= 1;
@@ -175,7 +177,7 @@ fn a_backup_in_one_file_is_made_beside_a_server_and_restored() {
     assert!(done["shelves"][0]["logs"].as_u64() > Some(1), "{done}");
     let before = place.hark(&["export"]).text();
     assert_eq!(restored(&file, "backup-file-restored"), (before.clone(), json!([])));
-    // One that is there is replaced, as is what an interrupted one has left.
+    // An existing backup is replaced, as is the unfinished file of an interrupted backup.
     std::fs::write(place.path("monday.hark.unfinished"), "half").unwrap();
     place.hark_fed(&["import"], event(9, 5, 1, &[], "more").as_bytes()).text();
     backup(&place, &file, &[]).json();
@@ -187,7 +189,7 @@ fn a_backup_in_one_file_is_made_beside_a_server_and_restored() {
     assert!(run["shelves"] == json!(["nostr"]) && run["time"].as_u64() > Some(0), "{run}");
     assert_eq!(std::fs::read_to_string(fresh.data().join("waku.key")).unwrap(), "aa".repeat(32));
 
-    // By pipes.
+    // Through pipes.
     let data = place.data();
     let output = command(&["--data", data.to_str().unwrap(), "backup", "-"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -230,7 +232,7 @@ fn what_a_backup_in_one_file_cannot_be_is_said() {
         assert!(run.code == 1 && run.stderr.contains(said), "{said}: {run:?}");
     }
     assert_eq!(std::fs::read(&other).unwrap(), b"a letter");
-    // A reader that leaves has no backup, and is told so.
+    // If the reader closes the pipe, the command fails and reports that the backup is of no use.
     let mut child = place.start(&["backup", "-"]);
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
@@ -248,7 +250,7 @@ fn what_is_no_archive_is_not_backed_up_and_odd_names_harm_no_backup() {
     }
     std::fs::remove_dir_all(place.path("backup")).unwrap();
     place.hark_fed(&["import"], notes(10).as_bytes()).text();
-    // Keys of other programs, and a directory of such a name.
+    // Keys of other programs, and a directory whose name looks like a key.
     for name in ["my node.key", "._waku.key", "*.example.org.key"] {
         std::fs::write(place.data().join(name), "a key").unwrap();
     }
@@ -259,14 +261,14 @@ fn what_is_no_archive_is_not_backed_up_and_odd_names_harm_no_backup() {
         assert_eq!(backup(&place, &to, flags).code, 0);
     }
     assert_eq!(restored(&to, "backup-odd-restored").0.lines().count(), 10);
-    // A key that is there is not replaced.
+    // An existing key is not replaced.
     let other = Place::new("backup-odd-other");
     std::fs::create_dir_all(other.data()).unwrap();
     std::fs::write(other.data().join("waku.key"), "theirs").unwrap();
     let run = other.hark(&["restore", &to]);
     assert!(run.code == 1 && run.stderr.contains("waku.key is there already"), "{run:?}");
     assert_eq!(std::fs::read(other.data().join("waku.key")).unwrap(), b"theirs");
-    // A shelf whose MANIFEST is lost is not passed over.
+    // A shelf without its MANIFEST makes the backup fail instead of being skipped.
     std::fs::remove_file(place.data().join("nostr/MANIFEST")).unwrap();
     let run = backup(&place, &to, &["--incremental"]);
     assert!(run.code == 1 && run.stderr.contains("MANIFEST"), "{run:?}");

@@ -1,4 +1,4 @@
-//! Every command beside a running server, and the server's own beginning and end.
+//! Every command beside a running server, and the server's own start and end.
 
 use std::net::TcpListener;
 

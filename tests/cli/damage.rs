@@ -1,4 +1,4 @@
-//! A damaged record: every command and the server say so, and give all others.
+//! A damaged record: every command and the server report the damage, and return all other records.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -22,7 +22,7 @@ fn archive(test: &str, count: u64) -> Place {
     place
 }
 
-/// Changes a byte of the record that has this text, and returns the log's path.
+/// Changes a byte of the record with this text, and returns the log's path.
 fn damage(place: &Place, text: &str) -> PathBuf {
     let log = place.data().join("nostr").join("log").join("00000001-0.log");
     let mut bytes = fs::read(&log).unwrap();
@@ -46,7 +46,7 @@ fn json_of(failed: &Run) -> serde_json::Value {
     serde_json::from_str(&failed.stdout).unwrap()
 }
 
-/// Asserts that a command failed, told of one damaged record, and gave its result all the same.
+/// Asserts that a command failed with a report of one damaged record, and still printed its result.
 fn tells(run: &Run, lines: usize) {
     assert_eq!((run.code, run.stdout.lines().count()), (1, lines), "{run:?}");
     assert!(run.stderr.contains("events could not be read: 1."), "{}", run.stderr);
@@ -79,14 +79,14 @@ fn commands_that_meet_a_damaged_record_give_the_others_and_fail() {
     assert_eq!(json_of(&dry), json!({ "matching": 2_999, "deleted": 0, "damaged": 1 }));
     let one = format!("{{\"ids\":[\"{id}\"]}}");
     tells(&place.hark(&["delete", &one]), 1);
-    // A question that does not need the record is answered as before.
+    // A query that does not read the record is answered as before.
     let others = place.hark(&["count", "--json", "{\"since\":1700000500}"]);
     assert_eq!(others.json()["damaged"], 0);
     let check = place.hark(&["check"]);
     assert_eq!(check.code, 1, "{check:?}");
     assert!(check.stdout.contains(log.to_str().unwrap()), "{}", check.stdout);
     assert!(check.stdout.starts_with("2,999 events"), "{}", check.stdout);
-    // An archive that had the record keeps it, also if everything else is to be equal.
+    // A copy with `--delete` keeps the record in a destination that already had the record.
     let copy = Place::new("damage-copy");
     copy.hark_fed(&["import"], whole.as_bytes()).text();
     let (from, to) = (place.data(), copy.data());
@@ -100,13 +100,13 @@ fn commands_that_meet_a_damaged_record_give_the_others_and_fail() {
     );
     assert!(copied.stderr.contains("nothing was deleted that may be one of them"), "{copied:?}");
     assert_eq!(copy.hark(&["export"]).text(), whole);
-    // A deletion changes nothing about it.
+    // A deletion leaves the damaged record in place.
     let deleted = place.hark(&["delete", "--yes", &one]);
     tells(&deleted, 1);
     assert_eq!(deleted.stdout, "0 events deleted\n");
     assert!(deleted.stderr.contains("They were not deleted"), "{}", deleted.stderr);
     tells(&place.hark(&["export"]), 2_999);
-    // What is put again is there again.
+    // A lost record that is imported again is stored again.
     assert_eq!(place.hark_fed(&["import", "--json"], lost.as_bytes()).json()["stored"], 1);
     assert_eq!(
         place
@@ -170,7 +170,7 @@ fn the_slow_check_runs_as_it_is_set_and_metrics_and_stats_tell_of_it() {
         let file = place.file("hark.toml", text.as_bytes());
         let server = place.serve_with(&["--config", &file]);
         let until = Instant::now() + PATIENCE;
-        // The first part is read at once.
+        // The check reads the first part immediately.
         let page = loop {
             let page = get(&server.address, "/metrics");
             if !runs || metric(&page, "hark_scrub_read_bytes_total") > 0.0 {
@@ -194,7 +194,7 @@ fn the_slow_check_runs_as_it_is_set_and_metrics_and_stats_tell_of_it() {
         assert_eq!((share > 0.0, share < 1.0), (runs, true), "{share}");
         assert_eq!(scrub["read_bytes"].as_u64() > Some(0), runs, "{scrub}");
         assert!(scrub["total_bytes"].as_u64() > scrub["pass_bytes"].as_u64(), "{scrub}");
-        // No pass has ended.
+        // No pass has finished.
         assert_eq!(scrub["last_pass_s"], json!(null));
         assert!(!page.contains("hark_scrub_last_pass_age_seconds "), "{page}");
         assert!(place.hark(&["stats"]).text().contains("slow check"));
@@ -205,11 +205,12 @@ fn the_slow_check_runs_as_it_is_set_and_metrics_and_stats_tell_of_it() {
 #[test]
 fn an_archive_that_is_refused_is_salvaged_but_for_the_damaged_records() {
     let place = archive("damage-salvage", 2_500);
-    // Damage in the last batch of all could not be told from one that a crash cut short.
+    // A further batch follows, since damage in the last batch looks like a batch that a crash cut
+    // short.
     place.hark_fed(&["import"], event(1, 1_800_000_000, 1, &[], "the last").as_bytes()).text();
     let whole = place.hark(&["export"]).text();
     let line = |text: &str| whole.lines().find(|line| line.contains(text)).unwrap();
-    // One record of a segment, and one of the log that is written.
+    // One record in a sealed log, and one in the log being written.
     let logs = place.data().join("nostr").join("log");
     damage(&place, "note 40\\t");
     let last = logs.join("00000003-0.log");
@@ -282,7 +283,8 @@ fn a_salvage_that_is_cut_off_does_not_pass_for_whole_and_is_run_again() {
     assert!(again.code == 0 && again.stdout.contains("6,000 events"), "{again:?}");
     assert_eq!(new(&["export"]).text(), whole);
     assert_eq!(new(&["check", "--json"]).json()["faults"], json!([]));
-    // Cut off at its very end, when all is whole and on its way to its place.
+    // A salvage that was cut off at the very end, when all shelves are whole and are being moved
+    // into place.
     let made = std::path::Path::new(&to).join("salvaged");
     fs::create_dir(&made).unwrap();
     fs::rename(std::path::Path::new(&to).join("nostr"), made.join("nostr")).unwrap();

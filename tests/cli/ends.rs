@@ -1,4 +1,4 @@
-//! A second signal ends a command and a server at once, and says so.
+//! A second signal ends a command or a server immediately, with a message.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,7 +10,8 @@ use hark_testkit::program::Process;
 use super::support::{Place, event, notes};
 use crate::served::Socket;
 
-/// Interrupts a command until it has ended: signals that come together may count as one.
+/// Interrupts a command until the process has ended: signals in quick succession may count as a
+/// single signal.
 fn interrupt_until_it_ends(child: &mut Process) {
     while child.try_wait().unwrap().is_none() {
         child.signal("INT");
@@ -23,7 +24,7 @@ fn an_export_that_is_interrupted_twice_names_what_it_leaves() {
     let place = Place::new("interrupted-twice");
     place.hark_fed(&["import"], notes(3_000).as_bytes()).text();
     let (output, unfinished) = (place.path("out.jsonl"), place.path("out.jsonl.unfinished"));
-    // Nobody reads from the pipe, so the export waits for ever.
+    // Nothing reads from the pipe, so the export waits for ever.
     assert!(Command::new("mkfifo").arg(&unfinished).status().unwrap().success());
     let mut child = place.start(&["export", "--output", &output]);
     let reader = File::open(&unfinished).unwrap();
@@ -34,7 +35,7 @@ fn an_export_that_is_interrupted_twice_names_what_it_leaves() {
     assert!(said.contains("asked a second time to stop"), "{said}");
     assert!(said.contains(&format!("{unfinished} holds a part of the export")), "{said}");
     drop(reader);
-    // The next export leaves nothing of the first.
+    // The next export replaces the unfinished file of the first.
     std::fs::remove_file(&unfinished).unwrap();
     place.file("out.jsonl.unfinished", b"a part");
     place.hark(&["export", "--output", &output]).text();
@@ -49,11 +50,12 @@ fn a_server_that_is_asked_twice_to_end_says_that_it_ends_at_once() {
     place.hark_fed(&["import", "--trusted"], events.collect::<String>().as_bytes()).text();
     let file = place.file("hark.toml", b"[limits]\ndrain_timeout_ms = 600000\n");
     let mut server = place.serve_with(&["--config", &file]);
-    // A client that does not read what it has asked for.
+    // A client that does not read the requested events.
     let mut socket = Socket::connect(&server.address);
     socket.say("[\"REQ\",\"a\",{\"limit\":300}]");
     assert!(socket.receive().is_some());
-    // All buffers on the way are full once the server's own holds something that stays.
+    // All buffers on the path are full once the size of the server's own buffer is above zero and
+    // constant.
     let outbox = || place.hark(&["stats", "--json"]).json()["server"]["outbox_bytes"].as_u64();
     let mut before = None;
     loop {

@@ -1,4 +1,4 @@
-//! What was deleted or has vanished is gone from the files of a relay.
+//! Deleted events and events of vanished authors are erased from the files of a relay.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::support::{Place, event, field, keys, notes};
 use crate::served::{PATIENCE, Socket};
 
-/// Events of the author who vanishes, among 5,000.
+/// Events of the vanishing author, among 5,000.
 const THEIRS: u64 = 1_700;
-/// The author who vanishes.
+/// The vanishing author.
 const AUTHOR: u8 = 77;
 
 /// All files below a directory.
@@ -25,12 +25,12 @@ fn files(dir: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// How often these bytes stand in the files below a directory.
+/// The number of occurrences of these bytes in the files below a directory.
 fn found(dir: &Path, bytes: &[u8]) -> usize {
     let mut all = Vec::new();
     files(dir, &mut all);
     let count = |path: &PathBuf| {
-        // Maintenance may remove the file meanwhile.
+        // Maintenance may have removed the file.
         let held = std::fs::read(path).unwrap_or_default();
         let first = |at: &usize| held[*at..].starts_with(bytes);
         (0..held.len()).filter(first).count()
@@ -38,7 +38,7 @@ fn found(dir: &Path, bytes: &[u8]) -> usize {
     all.iter().map(count).sum()
 }
 
-/// 5,000 events, among them those of the author who vanishes.
+/// 5,000 events, including the events of the vanishing author.
 fn events() -> String {
     let theirs = (0..THEIRS).map(|n| {
         let content = format!("private words {n}");
@@ -47,7 +47,8 @@ fn events() -> String {
     theirs.chain([notes(5_000 - THEIRS)]).collect()
 }
 
-/// Notes of others, among them a profile of the author who vanishes, and a newer one.
+/// Notes of another author, with two profiles of the vanishing author, the second newer than the
+/// first.
 fn profiles() -> String {
     let profile = |n: u64| event(AUTHOR, 1_710_000_000 + n, 0, &[], &format!("private words {n}"));
     let others = |from: u64| -> String {
@@ -60,8 +61,8 @@ fn request() -> String {
     event(AUTHOR, 1_750_000_000, 62, &[&["relay", "ALL_RELAYS"]], "forget me")
 }
 
-/// The key of the author who vanishes stands in their request alone, once as text in the event and
-/// once as a field of the record; and their words nowhere.
+/// Whether the author's key occurs only in the request to vanish: once as text in the event and
+/// once as a field of the record. The author's words must not occur at all.
 fn are_gone(data: &Path) -> bool {
     let key = field(&request(), "pubkey");
     let keys = keys(AUTHOR);
@@ -88,7 +89,7 @@ fn an_author_who_vanishes_is_gone_from_the_files_in_time() {
     assert_eq!(report["stored"], 5_000, "{report}");
     assert!(found(&place.data(), b"private words") > 0);
     let serving = place.serve_with(&["--config", &config]);
-    // The log with the first profile has nothing else of theirs.
+    // The log with the first profile has no other events of the author.
     let report = place.hark_fed(&["import", "--json"], profiles().as_bytes()).json();
     assert_eq!(report["stored"], 602, "{report}");
     let mut socket = Socket::connect(&serving.address);
@@ -140,7 +141,8 @@ fn an_author_who_vanishes_is_gone_from_the_files_after_a_compaction() {
         assert!(are_gone(&place.data()), "{said}");
         assert_eq!(figures(&place)[1], (json!(0), json!(0)));
         let report = place.hark(&["delete", "{}", "--yes", "--json"]).json();
-        // The request to vanish keeps its author's events away, so it stays until it is named.
+        // The request to vanish keeps its author's events away, so only a filter that names the
+        // kind of the request deletes the request.
         assert_eq!(report["deleted"], 5_000 - THEIRS);
         let request = place.hark(&["delete", "{\"kinds\":[62]}", "--yes", "--json"]).json();
         assert_eq!(request["deleted"], 1);

@@ -1,12 +1,13 @@
-//! Every number of the configuration at its least, and at its most: nothing panics, hangs or loses an
-//! event. The files are made of the table in src/config/bounds.rs, which compares them.
+//! Every number of the configuration at its least and at its most: nothing panics, hangs or loses
+//! an event. The files come from the table in src/config/bounds.rs, and a test there compares the
+//! files with the table.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use super::support::{Place, hark_with, notes};
 
-/// Settings that let events pass, since the smallest values would refuse every event.
+/// Settings that allow events, since the smallest values would refuse every event.
 const EVENTS: [(&str, &str); 3] = [
     ("HARK_LIMITS_EVENT_BYTES_MAX", "100000"),
     ("HARK_LIMITS_MESSAGE_BYTES_MAX", "200000"),

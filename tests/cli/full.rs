@@ -1,5 +1,5 @@
-//! A disk that is full: the server comes up, what is deleted makes room, and no message speaks of
-//! damage. On a small file system in memory, which only root can mount.
+//! A full disk: the server starts, deletions make room, and no message mentions damage. The tests
+//! use a small file system in memory, which only root can mount.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -60,12 +60,13 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // What stays mounted after a failed test is in memory, and goes with the machine.
+        // A file system that stays mounted after a failed test is in memory, and ends with the
+        // machine.
         let _ = Command::new("umount").arg("-l").arg(self.place.data()).status();
     }
 }
 
-/// Events of about 1 kB, every tenth of kind 1 and the others of kind 7.
+/// Events of about 1 kB. Every tenth event has kind 1, and the others have kind 7.
 fn events(from: u64, count: u64) -> String {
     let one = |n: u64| {
         let kind = if n.is_multiple_of(10) { 1 } else { 7 };
@@ -79,8 +80,7 @@ fn publish(socket: &mut Socket, n: u64) -> Value {
     socket.json()
 }
 
-/// A message that says that the disk is full, and nothing that would have its reader look for
-/// damage.
+/// Asserts that the message reports a full disk and does not suggest damage.
 fn says_full(run: &Run) {
     assert_ne!(run.code, 0, "{run:?}");
     assert!(run.stderr.contains("the disk is full"), "{}", run.stderr);
@@ -106,7 +106,7 @@ fn a_full_disk_lets_a_server_start_and_what_is_deleted_makes_room() {
 
     let serving = place.serve();
     assert!(!disk.reserve().exists(), "the server needed it");
-    // Before anybody has put something.
+    // The health check fails even before the first write.
     let (status, why) = health(&serving.address);
     assert!(status == 503 && why.contains("the disk is full"), "{status} {why}");
     let mut socket = Socket::connect(&serving.address);
@@ -127,7 +127,7 @@ fn a_full_disk_lets_a_server_start_and_what_is_deleted_makes_room() {
     let said = place.hark(&["compact"]).text();
     let after = place.hark(&["stats", "--json"]).json();
     assert!(after["free_bytes"].as_u64() > Some(8 << 20), "{said}: {after}");
-    // The server finds out by itself that there is space.
+    // The server detects free space by itself.
     wait_for_health(&serving.address, 200);
     let taken = publish(&mut Socket::connect(&serving.address), 50_000);
     assert_eq!(taken[2], true, "{taken}");

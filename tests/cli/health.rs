@@ -1,4 +1,4 @@
-//! `/healthz` and `hark healthz` say what is the case, without a write or a question.
+//! `/healthz` and `hark healthz` report the current state without a write or a query.
 
 use std::time::Instant;
 
@@ -7,12 +7,12 @@ use hark_testkit::postgres::Cluster;
 use super::support::{Place, Run, Serving, command, hark, hark_with, health, wait_for_health};
 use crate::served::PATIENCE;
 
-/// Asks by the command.
+/// Runs `hark healthz`.
 fn asked(server: &Serving) -> Run {
     hark(&["healthz", "--at", &server.address])
 }
 
-/// Whether an answer says that all is well. Advice may follow.
+/// Whether an answer reports good health. Advice may follow.
 fn is_well((status, body): &(u16, String)) -> bool {
     *status == 200 && body.starts_with("ok\n")
 }
@@ -35,18 +35,18 @@ fn a_database_that_stops_and_starts_shows_without_any_traffic() {
         cluster.start();
         assert!(wait_for_health(&server.address, 200).starts_with("ok\n"), "{round}");
     }
-    // A database that hangs ends no connection.
+    // A database that hangs does not close connections.
     cluster.pause();
     let body = wait_for_health(&server.address, 503);
     assert!(body.contains("no answer for 10 s"), "{body}");
     cluster.resume();
     assert!(wait_for_health(&server.address, 200).starts_with("ok\n"));
-    // A server on a database has statistics of its own, and reads its configuration again.
+    // A server on a database has its own statistics and reloads its configuration.
     let stats = place.hark(&[&["stats", "--json"][..], &store].concat()).json();
     assert_eq!(stats["server_running"], true);
     assert_eq!(stats["server"]["config"]["refused"], serde_json::Value::Null);
     assert!(place.hark(&["reload"]).text().contains("nothing has changed"));
-    // A second server beside it leaves the socket to the first.
+    // A second server leaves the socket to the first server.
     let mut second = place.serve_with(&store);
     second.wait_for_log("another server answers on ");
     assert_eq!(second.terminate().0, 0);
@@ -71,7 +71,7 @@ fn a_mirror_that_is_stuck_shows_until_it_is_not_or_need_not() {
     assert!(body.starts_with("the mirror has made no progress for "), "{body}");
     let stats = place.hark(&["stats", "--json"]).json();
     assert!(stats["server"]["mirror"]["idle_ms"].as_u64().unwrap() >= 1_000, "{stats}");
-    // Events are stored all the same, and nothing says otherwise.
+    // Events are still stored, and the statistics report no trouble.
     assert_eq!(stats["server"]["trouble"], serde_json::Value::Null);
     settings(0);
     place.hark(&["reload"]).text();
@@ -83,7 +83,7 @@ fn a_mirror_that_is_stuck_shows_until_it_is_not_or_need_not() {
 fn nobody_who_answers_is_not_well() {
     let run = hark(&["healthz", "--at", "127.0.0.1:1"]);
     assert!(run.code == 1 && run.stderr.contains("does not answer /healthz"), "{run:?}");
-    // Without an address, that of the configuration counts.
+    // Without `--at`, the address comes from the configuration.
     let variables = [("HARK_SERVER_METRICS_LISTEN", "127.0.0.1:1")];
     let run = hark_with(&["healthz"], &variables, b"");
     assert!(run.code == 1 && run.stderr.contains("the server at 127.0.0.1:1 "), "{run:?}");
@@ -117,7 +117,7 @@ fn a_password_comes_from_where_postgres_programs_look_for_it() {
         use std::os::unix::fs::PermissionsExt as _;
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    // The server reads its settings again by itself, some time after it was told to.
+    // The server applies its settings some time after the signal.
     let until = Instant::now() + PATIENCE;
     while count(&[], &url).0 {
         assert!(Instant::now() < until, "a password is never asked for");

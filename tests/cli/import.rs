@@ -169,7 +169,7 @@ fn an_interrupt_ends_a_pipe_after_what_came() {
     let mut child = place.start(&["import", "--json"]);
     let mut input = child.stdin.take().unwrap();
     input.write_all(notes(10).as_bytes()).unwrap();
-    // What came through a pipe that has paused is stored without waiting for more.
+    // Events from a paused pipe are stored without waiting for more input.
     while place.hark(&["count", "{}"]).stdout != "10\n" {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
@@ -186,7 +186,7 @@ fn an_end_is_asked_for_once_also_where_a_pipe_has_said_nothing_yet() {
     let place = Place::new("silent");
     let mut child = place.start(&["import", "--json"]);
     let input = child.stdin.take().unwrap();
-    // It listens for signals before it takes the archive.
+    // The command listens for signals before it opens the archive.
     while !place.data().join("nostr").join("MANIFEST").exists() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
@@ -290,8 +290,8 @@ fn one_record_is_not_called_several() {
     }
 }
 
-/// Real events, if the file exists: every event with a valid id and signature is stored, and
-/// exported as it was imported.
+/// Real events, if the file exists: every event with a valid id and signature is stored, and the
+/// export equals the import.
 #[test]
 fn real_events_come_out_as_they_went_in() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data/real-events.jsonl");
@@ -305,7 +305,7 @@ fn real_events_come_out_as_they_went_in() {
     let refused: u64 =
         report["refused"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
     let superseded = report["refused"]["superseded"].as_u64().unwrap();
-    // Later versions may also replace what was stored before them.
+    // Later versions may also replace earlier stored versions.
     assert_eq!(refused, superseded, "{report}");
     let (sent, kept) = (by_id(&text), by_id(&export));
     for (id, event) in &kept {
@@ -367,7 +367,7 @@ fn a_refusal_names_the_line_whatever_the_form() {
     let mut pretty = serde_json::to_string_pretty(&json!({ "events": pretty })).unwrap();
     let id = field(lines[3], "id");
     pretty = pretty.replace(&id, &id.replace(|_| true, "0"));
-    // The object begins a line or more before its id.
+    // The object begins at least one line before its id.
     let begin = pretty[..pretty.find("\"00000000").unwrap()].rfind("    {").unwrap();
     let expected = pretty[..begin].matches('\n').count() as u64 + 1;
     let bad = lines[3].replace("note", "Note");
@@ -383,7 +383,7 @@ fn a_refusal_names_the_line_whatever_the_form() {
         assert_eq!(report["first"]["bad_id"]["line"], line, "{text}: {report}");
         assert_eq!(report["lines"], total, "{text}: {report}");
     }
-    // A line that is cut short takes no other with it.
+    // A truncated line does not spoil the next line.
     let cut = format!("{}\n{}\n{}\n", &lines[0][..lines[0].len() - 40], lines[1], lines[2]);
     let fresh = Place::new("refusal-cut");
     let report = fresh.hark_fed(&["import", "--json"], cut.as_bytes()).json();
@@ -410,7 +410,7 @@ fn records_of_every_network_come_in_every_form() {
         let import = ["import", "--network", network, "--json"];
         assert_eq!(stored(&place.hark_fed(&import, source.concat().as_bytes())), 9, "{network}");
         let export = place.hark(&["export", "--network", network]).text();
-        // The lines of an export have the hash as well.
+        // The lines of an export also have the hash.
         let records: Vec<Value> =
             export.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let page = |key: &str, records: &[Value]| {
@@ -445,7 +445,7 @@ fn an_export_to_a_pipe_shows_on_a_terminal_how_far_it_is() {
     place.hark_fed(&["import", "--trusted"], notes(9_000).as_bytes()).text();
     let file = place.path("out.jsonl");
     let (hark, data) = (env!("CARGO_BIN_EXE_hark"), place.data());
-    // Notes 10 to 19 of 30 have one of three times; about two thirds of all.
+    // Three notes share each second, so the export has the last 6,000 of the 9,000 notes.
     let command =
         format!("{hark} --data {} export --since 1700001000 > {file}", data.to_str().unwrap());
     let run = std::process::Command::new("script").args(["-qefc", &command, "/dev/null"]).output();
@@ -474,7 +474,7 @@ fn what_holds_no_records_is_said_and_fails() {
             assert!(run.code == 1 && run.stderr.contains(said), "{said}: {run:?}");
         }
     }
-    // Nothing to read is no failure, and neither is a file of which one line was a record.
+    // Empty input is no failure, and neither is a file with at least one valid record.
     for text in [String::new(), "[]".into(), "text\n".to_owned() + &notes(1)] {
         assert_eq!(place.hark_fed(&["import"], text.as_bytes()).code, 0, "{text}");
     }
@@ -486,7 +486,7 @@ fn an_import_from_a_terminal_says_that_it_reads_there() {
     let place = Place::new("terminal");
     let hark =
         format!("{} --data {} import", env!("CARGO_BIN_EXE_hark"), place.data().to_str().unwrap());
-    // script(1) gives the command a terminal; what it is fed are the keys that are pressed.
+    // script(1) gives the command a terminal, and its input acts as key presses.
     let child = std::process::Command::new("script")
         .args(["-qefc", &hark, "/dev/null"])
         .stdin(std::process::Stdio::piped())
@@ -506,7 +506,7 @@ fn an_import_from_a_terminal_says_that_it_reads_there() {
     assert_no_panic(&line);
 }
 
-/// Waits until the server's health says these words, and returns all that it says, and its code.
+/// Waits until the health report has these words. Returns the exit code and the report.
 fn healthz(place: &Place, at: &str, words: &[&str]) -> (i32, String) {
     let until = Instant::now() + Duration::from_mins(1);
     loop {
@@ -552,7 +552,7 @@ fn what_is_imported_is_kept_until_a_person_decides_whatever_retention_says() {
     import("waku", message);
     import("whisper", envelope);
     let server = place.serve_with(&["--config", &path]);
-    // By the running server.
+    // This import goes through the running server.
     import("nostr", &note);
     let words = networks.map(|network| format!("{network}: records that were brought are older"));
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -579,7 +579,7 @@ fn a_clock_far_ahead_of_the_archives_history_deletes_nothing_until_a_person_deci
             format!("[retention]\nevery_s = 1\nrules = [{{ older_than = \"1y\" }}]\n{more}\n");
         place.file("hark.toml", text.as_bytes())
     };
-    // As it was when there was no rule, ten years before the clock.
+    // The archive's trusted time is from before there was a rule, ten years before the clock.
     place.hark_fed(&["import"], event(1, 1_600_000_000, 1, &[], "old").as_bytes()).text();
     std::fs::write(place.data().join("nostr/CLOCK_TRUSTED"), "1480000000\n").unwrap();
     let path = config("");

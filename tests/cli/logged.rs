@@ -1,4 +1,4 @@
-//! What a server logs as JSON: one event a line, whatever goes wrong.
+//! A server's log as JSON has one event a line, even for failures.
 
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ fn a_server_that_cannot_start_logs_why_and_says_it_once() {
     assert!(said[0].contains("holds the archive"), "{said:?}");
     let Run { code, stderr, .. } = serve(&[]);
     assert_eq!((code, stderr.matches("holds the archive").count()), (1, 1), "{stderr}");
-    // Where the log takes nothing, the reason is printed.
+    // If the log is off, the reason is printed.
     let Run { code, stderr, .. } = serve(&["--log-level", "off"]);
     assert!(code == 1 && stderr.starts_with("hark: another process"), "{stderr}");
     assert_eq!(server.terminate().0, 0);
@@ -43,7 +43,7 @@ fn each_fault_of_a_configuration_is_an_event() {
     let run = place.hark(&["serve", "--log-format", "json", "--config", &file]);
     names_one(&errors(&run.stderr));
     assert_eq!(run.code, 2);
-    // While the server runs.
+    // The same faults, while the server runs.
     place.file("hark.toml", b"");
     let server = place.serve_with(&["--config", &file, "--log-format", "json"]);
     place.file("hark.toml", wrong);
@@ -55,7 +55,8 @@ fn each_fault_of_a_configuration_is_an_event() {
     let (code, log) = server.terminate();
     assert_eq!(code, 0, "{log}");
     let said = errors(&log);
-    // The watch may have read the file before the command asked for it.
+    // The file watch may have reloaded the file before the command did, so each fault may be logged
+    // twice.
     let (first, again) = said.split_at(2);
     for said in [first].into_iter().chain((!again.is_empty()).then_some(again)) {
         names_one(said);

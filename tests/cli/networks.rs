@@ -5,7 +5,8 @@ use serde_json::json;
 
 use super::support::{Place, hark_with, notes};
 
-/// A line of an export: a message of this topic, so many seconds after 2023-11-14.
+/// A line of an export: a message of this topic, this number of seconds after 2023-11-14 22:13:20
+/// UTC.
 fn message(topic: &str, seconds: u64) -> String {
     let timestamp = (1_700_000_000 + seconds) * 1_000_000_000;
     let message = json!({ "payload": "aGFyaw==", "contentTopic": topic, "timestamp": timestamp });
@@ -61,7 +62,8 @@ fn messages_are_queried_counted_explained_copied_and_deleted_by_filters_of_their
     assert_eq!((none.code, none.stderr.contains("nostr")), (2, true), "{}", none.stderr);
 }
 
-/// A line of an export: an envelope of this topic, sent so many seconds after 2023-11-14.
+/// A line of an export: an envelope of this topic, sent this number of seconds after 2023-11-14
+/// 22:13:20 UTC.
 fn envelope(topic: &str, seconds: u64) -> String {
     let expiry = 1_700_000_050 + seconds;
     json!({ "expiry": expiry, "ttl": 50, "topic": topic, "data": "0x17", "nonce": 1 }).to_string()
@@ -75,12 +77,12 @@ enum Said {
     Refused(i32, &'static str),
 }
 
-/// A network and what it takes to ask its shelf.
+/// A network with the arguments for commands on its shelf.
 struct Case {
     network: &'static str,
     /// Lines for an import.
     lines: String,
-    /// A filter of some of them.
+    /// A filter that matches some of the lines.
     filter: &'static str,
 }
 

@@ -1,4 +1,5 @@
-//! Outputs, sockets and files that a process is refused: it goes on, and says so where it still can.
+//! Outputs, sockets and files that the system refuses: the process keeps running and reports the
+//! failure where possible.
 
 use std::fs::File;
 use std::net::TcpStream;
@@ -11,7 +12,7 @@ use hark_testkit::program::{Process, Program};
 use super::support::{Place, command, event, health};
 use crate::served::Socket;
 
-/// A running server of which only the log is known.
+/// A running server that a test observes only through its log.
 struct Logging(Process);
 
 impl Logging {
@@ -19,12 +20,12 @@ impl Logging {
         Self(command.spawn().unwrap())
     }
 
-    /// The next line of the log that says this.
+    /// Returns the next line of the log with this text.
     fn line(&mut self, said: &str) -> String {
         self.0.wait_for_log(said)
     }
 
-    /// The address in the line of the log that says that the server serves.
+    /// The address in the line of the log that reports that the server is ready.
     fn address(&mut self) -> String {
         let line = self.line(" serving ");
         let (_, rest) = line.split_once("ws://").unwrap();
@@ -81,7 +82,7 @@ fn a_command_whose_stderr_is_closed_ends_with_the_code_of_its_fault() {
     }
 }
 
-/// The writing end of a pipe that nobody reads.
+/// The writing end of a pipe without a reader.
 fn closed_pipe() -> std::io::PipeWriter {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -93,13 +94,13 @@ fn lines_for_the_journal_begin_with_their_priority() {
     let place = Place::new("journal");
     let (data, path) = (place.data(), place.file("log", b""));
     let about = std::fs::metadata(&path).unwrap();
-    // The journal is told from any other file by this variable.
+    // This variable distinguishes the journal from any other file.
     for (stream, marked) in
         [(format!("{}:{}", about.dev(), about.ino()), true), ("1:2".to_owned(), false)]
     {
         for format in ["text", "json"] {
             File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
-            // A port that no user has makes an error.
+            // An address that no machine has causes an error.
             let mut command = command(&["--data", data.to_str().unwrap(), "serve"]);
             command.args(["--listen", "192.0.2.1:7777", "--log-format", format]);
             command.env("JOURNAL_STREAM", &stream).log_to(Path::new(&path));
@@ -116,7 +117,7 @@ fn lines_for_the_journal_begin_with_their_priority() {
 #[test]
 fn a_server_without_a_socket_for_commands_serves_and_says_what_is_missing() {
     let place = Place::new("no-socket");
-    // A folder in its place, as a file system without sockets refuses it too.
+    // A folder in place of the socket causes the same failure as a file system without sockets.
     std::fs::create_dir_all(place.data().join("control.sock")).unwrap();
     let data = place.data();
     let mut command =
@@ -154,7 +155,7 @@ fn connections_leave_files_to_the_archive() {
     let mut publisher = Socket::connect(&address);
     let held: Vec<_> = (0..400).filter_map(|_| TcpStream::connect(&address).ok()).collect();
     server.line("connections are refused, as the process has few files left");
-    // Each of these begins a log of its own, and needs a file for it.
+    // Each of these events begins a new log, which needs a new file.
     for n in 0..20 {
         let event = event(1, 1_700_000_000 + n, 1, &[], &"x".repeat(60_000));
         publisher.say(&format!("[\"EVENT\",{}]", event.trim()));

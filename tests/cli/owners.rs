@@ -1,4 +1,5 @@
-//! Commands that root runs on the archive of another user's service leave the service its files.
+//! When root runs commands on the archive of another user's service, the service still owns its
+//! files.
 
 use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader};
@@ -10,7 +11,7 @@ use super::support::{Place, Run, command, field, hark, notes};
 /// The user and the group of the service: `nobody` and `nogroup`.
 const OTHER: u32 = 65_534;
 
-/// Starts the server as the other user, checks that it serves, and ends it.
+/// Starts the server as the other user, checks that the server is ready, and ends the server.
 fn serve_as_other(place: &Place) {
     let data = place.data();
     let mut command = command(&["--data", data.to_str().unwrap(), "serve"]);
@@ -85,7 +86,7 @@ fn who_may_not_open_an_archive_is_told_whose_it_is() {
     let to = place.path("backup");
     std::fs::create_dir(&to).unwrap();
     chown(&to, Some(OTHER), Some(OTHER)).unwrap();
-    // First the folder of the archive is closed, then that of the shelf.
+    // First the folder of the archive is closed, then the folder of the shelf.
     for mode in [0o700, 0o755] {
         std::fs::set_permissions(place.data(), Permissions::from_mode(mode)).unwrap();
         for args in [
@@ -129,7 +130,7 @@ fn what_root_makes_of_a_services_archive_is_the_services() {
         ("copied", &["copy", "--from", from, "--to", "NEW"]),
         ("restored", &["--data", "NEW", "restore", &backup]),
     ] {
-        // Its parent belongs to root, and so does one that is there already.
+        // The parent directory belongs to root, and so does an existing directory.
         for is_there in [false, true] {
             let new = Place::new(&format!("owners-{name}"));
             if is_there {

@@ -1,5 +1,5 @@
-//! A running server reads its settings again when a file changes and on SIGHUP, and never applies
-//! invalid ones.
+//! A running server reloads its settings when a file changes and on SIGHUP, and never applies
+//! invalid settings.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::support::{Place, Serving, event};
 
-/// What the relay says about itself.
+/// The relay's information document.
 fn document(server: &Serving) -> serde_json::Value {
     let mut stream = TcpStream::connect(&server.address).unwrap();
     let request = "GET / HTTP/1.0\r\nAccept: application/nostr+json\r\nHost: localhost\r\n\r\n";
@@ -27,7 +27,7 @@ fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// Waits until a field has a value, and says how long that took.
+/// Waits until a field has a value, and returns how long that took.
 fn wait_for(server: &Serving, field: &str, value: u64) -> Duration {
     let asked = Instant::now();
     while limitation(server)[field] != value {
@@ -71,7 +71,7 @@ fn a_running_server_takes_over_what_changes_in_its_files() {
     wait_for(&server, "min_pow_difficulty", 12);
     server.wait_for_log("server.read_threads = 7 holds after a restart");
 
-    // A list in a file of its own.
+    // A list in a separate file.
     config(70, "pow_bits_min = 0\n");
     wait_for(&server, "min_pow_difficulty", 0);
     std::fs::write(Path::new(&words), "casino\nno: such, *thing*\n").unwrap();
@@ -117,7 +117,8 @@ fn a_refused_configuration_is_read_again_when_a_file_that_it_names_is_mended() {
     assert!(config["refused"].as_str().unwrap().contains("members.txt"), "{config}");
     assert_eq!(config["in_force_since"].as_u64().unwrap(), started);
     assert!(place.hark(&["stats"]).text().contains("a newer one refused"));
-    // It is made with a mistake, and mended. Nothing touches the configuration itself.
+    // The list is created with a mistake and then corrected, while the configuration itself stays
+    // unchanged.
     place.file("members.txt", b"nobody\n");
     server.wait_for_log("members.txt:1: \"nobody\" is no public key");
     let members = format!("{}  # alice\n", "ab".repeat(32));
@@ -127,7 +128,7 @@ fn a_refused_configuration_is_read_again_when_a_file_that_it_names_is_mended() {
     assert_eq!(limitation(&server)["restricted_writes"], true);
     let run = place.hark(&["reload"]);
     assert!(run.code == 0 && run.stdout.contains("nothing has changed"), "{run:?}");
-    // What cannot be parsed at all is read again, too.
+    // The server also reloads a file after a version that cannot be parsed.
     place.file("hark.toml", b"[policy\n");
     server.wait_for_log("the new configuration is refused");
     place.file("hark.toml", b"[limits]\nlimit_default = 7\n");
@@ -170,7 +171,7 @@ fn info_privacy_retention_and_log_change_without_a_restart() {
     assert!(nips.contains(&4.into()) && !nips.contains(&59.into()), "{nips:?}");
     assert!(get(&server, "/").contains("Events of kind 7"), "the page says what goes");
     assert_eq!(place.hark(&["count", "{}"]).text().trim(), "1");
-    // Nothing is logged any more.
+    // From here on, nothing is logged.
     place.file("hark.toml", b"[log]\nlevel = \"off\"\n");
     place.hark(&["reload"]).text();
     let (code, log) = server.terminate();
@@ -234,7 +235,7 @@ fn lists_are_checked_entry_by_entry_with_their_place() {
     }
 }
 
-/// A client of a server that publishes events and hears whether they are accepted.
+/// A client that publishes events and receives OK's verdict.
 struct Publisher(crate::served::Socket);
 
 impl Publisher {
@@ -257,7 +258,8 @@ fn hex_key(who: u8) -> String {
     String::from_utf8_lossy(&key).into_owned()
 }
 
-/// By a file with comments only, in the setting, by a variable, and by a file that is emptied later.
+/// An empty list in a file with comments only, in the setting, in a variable, and in a file that is
+/// emptied later.
 #[test]
 fn a_list_that_is_empty_admits_nobody() {
     let place = Place::new("list-empty");
@@ -279,7 +281,7 @@ fn a_list_that_is_empty_admits_nobody() {
         assert_eq!(Publisher::new(&server).publish(1, list), (true, String::new()));
         assert_eq!(server.terminate().0, 0);
     }
-    // A variable that is set to nothing.
+    // A variable with an empty value.
     let checked = |name: &str, value: &str| {
         super::support::hark_with(&["config", "--show"], &[(name, value)], b"")
     };
@@ -292,7 +294,8 @@ fn a_list_that_is_empty_admits_nobody() {
         let run = checked(name, "");
         assert!(run.code == 0 && run.stdout.contains(shown), "{name}: {run:?}");
     }
-    // It must not make private what is public, nor unprotected what is protected, by mistake.
+    // An empty variable must not make private kinds public, nor protected shards unprotected, by
+    // mistake.
     for name in ["HARK_PRIVACY_KINDS", "HARK_WAKU_PROTECTED_SHARDS"] {
         let run = checked(name, "");
         assert!(run.code == 2 && run.stderr.contains("write [] for none"), "{name}: {run:?}");
@@ -306,8 +309,8 @@ fn a_list_that_is_empty_admits_nobody() {
     }
 }
 
-/// In the configuration it holds at once. A file that has lost its last entry may be one that a full disk has
-/// emptied, so the answer says how to revoke it.
+/// In the configuration, revoking the last entry applies immediately. A file without entries may
+/// have been emptied by a full disk, so the message explains how to revoke the last entry.
 #[test]
 fn the_last_entry_of_a_list_is_revoked_without_a_restart() {
     let place = Place::new("list-last");
@@ -351,8 +354,8 @@ fn the_last_entry_of_a_list_is_revoked_without_a_restart() {
     assert_eq!(server.terminate().0, 0);
 }
 
-/// The file has one member more at the end than at the start. In between it is truncated and written
-/// piece by piece, a thousand times, and the server is told to read it again meanwhile.
+/// The file has one member more at the end than at the start. In between, the file is truncated and
+/// written piece by piece, a thousand times, and the server gets reload requests at the same time.
 #[test]
 fn a_list_that_is_rewritten_in_place_lets_no_stranger_in_and_shuts_no_member_out() {
     const REWRITES: usize = 1_000;
@@ -371,7 +374,8 @@ fn a_list_that_is_rewritten_in_place_lets_no_stranger_in_and_shuts_no_member_out
     let (mut member, mut stranger) = (Publisher::new(&server), Publisher::new(&server));
     let whole = entries(8);
     for n in 0..REWRITES {
-        // Truncated; up to the middle of a line; up to its end; whole.
+        // The file is first truncated, then written up to a cut, which may be in the middle of a
+        // line, then whole.
         let mut file = std::fs::File::create(&members).unwrap();
         let cut = n * 37 % whole.len();
         for piece in [&whole[..cut], &whole[cut..]] {
@@ -386,7 +390,7 @@ fn a_list_that_is_rewritten_in_place_lets_no_stranger_in_and_shuts_no_member_out
             file.flush().unwrap();
         }
     }
-    // Emptied for good, by a disk that was full.
+    // Emptied for good, as by a full disk.
     std::fs::write(&members, "").unwrap();
     server.wait_for_log("members.txt had entries and has none now");
     assert!(member.publish(8, "still in").0 && !stranger.publish(9, "still out").0);

@@ -1,4 +1,5 @@
-//! Values as operators type them: sizes and keys in words, and what is refused.
+//! Values in the forms that operators type: sizes with units, keys in several forms, and refused
+//! values.
 
 use super::support::{Place, command, event, hark, hark_with};
 

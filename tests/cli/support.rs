@@ -21,13 +21,13 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Stdout as JSON, of a run that went well.
+    /// Stdout of a successful run, as JSON.
     pub(crate) fn json(&self) -> serde_json::Value {
         assert_eq!(self.code, 0, "{}", self.stderr);
         serde_json::from_str(&self.stdout).unwrap_or_else(|_| panic!("no JSON: {}", self.stdout))
     }
 
-    /// Stdout of a run that went well.
+    /// Stdout of a successful run.
     pub(crate) fn text(self) -> String {
         assert_eq!(self.code, 0, "{}", self.stderr);
         self.stdout
@@ -78,12 +78,12 @@ impl Place {
         self.root.join("data")
     }
 
-    /// Another name in the directory.
+    /// The path of a name in the directory.
     pub(crate) fn path(&self, name: &str) -> String {
         self.root.join(name).to_str().unwrap().into()
     }
 
-    /// Writes a file and gives its path.
+    /// Writes a file and returns its path.
     pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> String {
         let path = self.path(name);
         std::fs::write(&path, bytes).unwrap();
@@ -106,12 +106,12 @@ impl Place {
         command(&[&["--data", data.to_str().unwrap()], args].concat()).spawn().unwrap()
     }
 
-    /// Starts a server, and returns once it accepts.
+    /// Starts a server, and returns once the server accepts connections.
     pub(crate) fn serve(&self) -> Serving {
         self.serve_with(&[])
     }
 
-    /// The same, with more flags.
+    /// The same as [`Place::serve`], with more flags.
     pub(crate) fn serve_with(&self, flags: &[&str]) -> Serving {
         let mut child = self.start(&[&["serve", "--listen", "127.0.0.1:0"], flags].concat());
         let mut lines = BufReader::new(child.stdout.take().unwrap());
@@ -119,7 +119,7 @@ impl Place {
         lines.read_line(&mut first).unwrap();
         let address = first.trim().strip_prefix("listening on ws://").map(str::to_owned);
         let Some(address) = address else {
-            // The reason comes last.
+            // The server logs the reason last.
             let _ = child.wait();
             panic!("the server says {first:?} {}", child.log());
         };
@@ -129,7 +129,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // The next run removes what is left.
+        // The next run removes remaining files.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
@@ -141,7 +141,7 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Terminates the server. Returns its exit code, and its log as far as it was not waited for.
+    /// Terminates the server. Returns its exit code, and its log after the last line waited for.
     pub(crate) fn terminate(mut self) -> (i32, String) {
         self.child.signal("TERM");
         (self.child.wait().unwrap().code().unwrap_or(-1), self.child.rest_of_log())
@@ -159,7 +159,7 @@ impl Serving {
         self.child.signal(name);
     }
 
-    /// Waits for a line of the log that says this.
+    /// Waits for a line of the log with this text.
     pub(crate) fn wait_for_log(&mut self, said: &str) {
         self.child.wait_for_log(said);
     }

@@ -1,11 +1,11 @@
-//! The units of deploy for systemd, as systemd itself reads them.
+//! Tests deploy's units for systemd with systemd's own parser.
 
 use std::path::Path;
 use std::process::Command;
 
 use super::support::Place;
 
-/// Where the units expect the program.
+/// The path at which the units expect the program.
 const INSTALLED: &str = "/usr/local/bin/hark";
 
 #[test]
@@ -31,7 +31,7 @@ fn systemd_finds_no_fault_in_the_units() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && said.is_empty(), "{unit}: {said}");
     }
-    // It does look: a setting that there is not is named.
+    // systemd-analyze does check: its report names an unknown setting.
     let wrong = place.file("wrong.service", b"[Service]\nExecStart=/bin/true\nRestartSecs=2\n");
     let output = Command::new("systemd-analyze").args(["verify", &wrong]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("RestartSecs"), "{output:?}");

@@ -1,4 +1,4 @@
-//! What a server reports to its operator (the log) and to systemd.
+//! Reports of a server to its operator (the log) and to systemd.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -94,17 +94,18 @@ fn a_process_that_has_taken_over_becomes_the_service() {
     assert!(rest.starts_with("READY=1\nSTATUS=listening on "), "{ready}");
     let new = main.strip_prefix("MAINPID=").unwrap().to_owned();
     assert_ne!(new, old.id().to_string());
-    // Only its parent learns how a process ends, and systemd, which is asked to watch it, gets each orphan.
+    // Only the parent of a process learns its exit status. systemd must watch the new process, and
+    // adopts each orphan.
     let about = std::fs::read_to_string(format!("/proc/{new}/status")).unwrap();
     assert!(!about.contains(&format!("PPid:\t{}\n", old.id())), "{about}");
-    // The same signal starts none while that one runs.
+    // The same signal starts no further process while the new process runs.
     old.signal("USR2");
     assert!(old.try_wait().unwrap().is_none());
     old.wait_for_log("the process that was started to take over still runs");
     assert!(!old.log().contains("has ended"), "{}", old.log());
     drop(client);
     assert_eq!(old.wait().unwrap().code(), Some(0));
-    // The new process has the output of the old one.
+    // The new process inherits the old process's output.
     let printed = BufReader::new(old.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(printed.take(2).filter(|line| line.starts_with("listening on ")).count(), 2);
     assert_eq!(place.hark(&["stats", "--json"]).json()["server_running"], true);

@@ -27,7 +27,7 @@ fn a_standby_takes_the_place_of_a_lost_worker() {
     let place = address(&standby);
     let streams = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'";
     wait_for(&worker, "postgres", streams, "1");
-    // Commits wait for the standby, so what is acknowledged cannot be lost.
+    // Commits wait for the standby, so acknowledged writes cannot be lost.
     worker.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
     worker.sql("postgres", "SELECT pg_reload_conf()");
     let waits = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
@@ -36,12 +36,12 @@ fn a_standby_takes_the_place_of_a_lost_worker() {
     let found = run.json();
     assert_eq!((&found["has_streaming_standby"], &found["advice"]), (&json!(true), &json!([])));
     assert_eq!(found["standbys"][0]["synchronous"], true);
-    // The other workers have none.
+    // The other workers have no standby.
     assert_eq!(cluster(&database, &["standby"]).code, 1);
     let status = cluster(&database, &["status", "--json"]).json();
     assert_eq!(status["nodes"][3]["has_streaming_standby"], true, "{status}");
 
-    // Writes to the standby would wait for a standby of its own.
+    // After the failover, writes would wait for a standby of the new primary.
     standby.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
     standby.sql("postgres", "SELECT pg_reload_conf()");
     wait_for(&standby, "postgres", "SHOW synchronous_standby_names", "*");

@@ -1,4 +1,4 @@
-//! Nodes come and go while rows are written, and whoever is killed meanwhile is continued.
+//! Nodes are added and drained while rows are written, and a killed command can be continued.
 
 use serde_json::json;
 
@@ -66,8 +66,8 @@ fn nodes_are_added_and_drained_while_rows_are_written() {
     assert_eq!(database.sql("SELECT count(*) FROM t"), rows.to_string());
     assert!(!members(&database).contains(&nodes.worker(0).port().to_string()));
 
-    // A node that was drained is added again, and gets its share; then it goes without logical
-    // replication.
+    // A drained node is added again and gets its share of shards. Then the node is drained without
+    // logical replication.
     let alone = nodes.adding.lock();
     let back = cluster(&database, &["add", &one, "--no-rebalance"]).text();
     drop(alone);
@@ -93,7 +93,7 @@ fn a_drain_that_is_killed_goes_on_when_it_is_run_again() {
     make_table(&database, 8);
     let one = address(nodes.worker(0));
     let writer = Writer::start(&database, 1_000_000);
-    // Before the first move, in a move, and between two moves.
+    // The command is killed before the first move, during a move, and between two moves.
     for (name, value) in [("name", "close"), ("state", "started"), ("state", "done")] {
         let (mut child, mut lines) = begin(&database, &["drain", &one, "--json"]);
         let met = lines.find(|line| line[name] == value);
@@ -102,7 +102,7 @@ fn a_drain_that_is_killed_goes_on_when_it_is_run_again() {
         assert!(met.is_some(), "the drain ended before {value}");
         assert!(members(&database).contains(&format!("{}|f", nodes.worker(0).port())));
     }
-    // An interrupt lets the move end that is under way.
+    // After an interrupt, the current move still finishes.
     let (child, mut lines) = begin(&database, &["drain", &one, "--json"]);
     lines.find(|line| line["state"] == "started").expect("it moves");
     child.signal("INT");
@@ -134,7 +134,7 @@ fn a_drain_that_is_killed_goes_on_when_it_is_run_again() {
     assert_eq!(nodes.worker(0).sql(&database.name, left), "0");
 }
 
-/// A drain that was given up is taken back by adding the node.
+/// Adding the node reverts an abandoned drain.
 #[test]
 fn a_drain_is_taken_back() {
     let Some(nodes) = Nodes::shared() else { return };

@@ -1,4 +1,4 @@
-//! What is not there is said before anything is changed.
+//! Commands report missing preconditions before any change.
 
 use hark_testkit::citus::CitusCluster;
 
@@ -23,7 +23,7 @@ fn what_moves_need_is_looked_at_before_anything_is_changed() {
         assert!(run.stderr.contains("1 of the requirements above is not met"), "{}", run.stderr);
         assert_eq!(members(&database), before);
     }
-    // Citus itself adds it, and then no drain is begun.
+    // Citus itself adds the node, and then `drain` refuses to begin.
     database.sql(&format!("SELECT citus_add_node('127.0.0.1', {})", plain.port()));
     let (before, one) = (members(&database), address(nodes.worker(0)));
     let run = cluster(&database, &["drain", &one, "--json"]);
@@ -41,7 +41,7 @@ fn what_moves_need_is_looked_at_before_anything_is_changed() {
     assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
     assert_eq!(members(&database), before);
 
-    // A node that answers nothing is shown with the reason.
+    // A node that does not answer is listed with the reason.
     plain.stop();
     let run = cluster(&database, &["status"]);
     assert_eq!(run.code, 1, "{}", run.stdout);
@@ -89,7 +89,7 @@ fn what_cannot_be_meant_is_refused() {
         assert!(run.stderr.contains(said), "{args:?}: {}", run.stderr);
         assert_eq!(members(&database), before);
     }
-    // Nothing listens there.
+    // Nothing listens at this address.
     let run = cluster(&database, &["add", "127.0.0.1:1"]);
     assert_eq!(run.code, 1, "{}", run.stderr);
     assert!(run.stdout.contains("not met     127.0.0.1:1  reachable: "), "{}", run.stdout);

@@ -1,4 +1,4 @@
-//! Backups on a disk that fails: whatever it loses, the backup on it is the former one or the new one.
+//! Backups on a failing disk: after any loss, the disk has either the former or the new backup.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,7 +29,8 @@ fn take(data: &Path, disk: &FaultyDisk) -> Result<(), BackupError> {
     back_up(&task, &mut |_, _| {}).map(drop)
 }
 
-/// Returns what a restore of the backup on a disk gives; `None` if no backup was ever finished.
+/// Returns the records of a restore from the backup on a disk. `None` if no backup was ever
+/// finished.
 fn restored(disk: &FaultyDisk, options: &EmbeddedOptions, context: &str) -> Option<Records> {
     let catalog = BackupCatalog::read(disk, disk.root());
     let catalog = catalog.unwrap_or_else(|error| panic!("{context}: {error}"))?;
@@ -81,7 +82,7 @@ fn run(seed: u64) {
         assert!(is_new || taken.is_err(), "{context}: not what was backed up");
         assert!(is_new || there == former, "{context}: neither the former backup nor the new one");
         former = there;
-        // The next one goes on from whatever is there.
+        // The next backup continues from the files on the disk.
         take(&folder.0, &disk).unwrap_or_else(|error| panic!("{context}: {error}"));
         former = restored(&disk, &options, &context).or(former);
         assert!(former.as_ref() == Some(&now), "{context}: the second try");
@@ -104,7 +105,7 @@ fn pack_to(data: &Path, disk: &FaultyDisk) -> Result<(), BackupError> {
     disk.rename(&aside, &path).and_then(|()| disk.sync_dir(disk.root())).map_err(io)
 }
 
-/// Returns what a restore of these bytes of a file gives.
+/// Returns the records of a restore from these bytes of a file.
 fn unpacked(bytes: &[u8], options: &EmbeddedOptions) -> Result<Records, BackupError> {
     let folder = Folder(scratch("unpacked"));
     let to = (&RealDisk as &dyn Disk, &*folder.0);
@@ -136,7 +137,7 @@ impl DiskFile for MemoryFile<'_> {
     }
 }
 
-/// An archive of some logs, which is open, and the options that it was made with.
+/// An open archive of some logs, with its generator and its options.
 fn archive(folder: &Path, random: &mut Random) -> (EmbeddedStore, World, EmbeddedOptions) {
     let options = EmbeddedOptions {
         seal_records: 40,
@@ -167,7 +168,7 @@ fn a_backup_in_one_file_is_whole_or_refused() {
         let found = unpacked(bytes, &options);
         assert!(found.is_err(), "{what}: it was restored all the same");
     };
-    // Every byte of the beginning and of the end, and some of those between.
+    // Every byte of the beginning and of the end, and random bytes between.
     let edges = (0..400).chain(bytes.len() - 1_200..bytes.len());
     let between = (0..if long() { 5_000 } else { 300 }).map(|_| random.below(bytes.len()));
     for at in edges.chain(between.collect::<Vec<_>>()) {
@@ -193,7 +194,7 @@ fn a_backup_in_one_file_holds_one_moment_of_an_archive_that_changes() {
     let mut steps = 0;
     let done =
         pack(&source(&folder.0), (&mut MemoryFile(&mut file), Path::new("x")), &mut |_, _| {
-            // While the logs are copied, they are rewritten and new ones come.
+            // While the logs are copied, maintenance rewrites logs and adds new ones.
             steps += 1;
             if steps % 3 == 1 && steps < 20 {
                 let batch: Vec<_> = (0..60).map(|_| Write::Put(world.record())).collect();

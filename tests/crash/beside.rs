@@ -12,7 +12,7 @@ use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check};
 use hark_testkit::disk::scratch;
 use hark_testkit::random::{Random, encode};
 
-/// The writes that the writer was given, and how many of them were acknowledged.
+/// The writes sent to the writer, and the number of acknowledged writes.
 #[derive(Default)]
 struct Asked {
     put: Vec<Id>,
@@ -113,7 +113,7 @@ fn a_reader_beside_the_writer_misses_nothing_and_shows_nothing_deleted() {
             }
             Ok(())
         };
-        // A panic here must not leave the writer running for ever.
+        // A panic in the reader must not leave the writer running for ever.
         let mut looks = looks;
         let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut looks));
         over.store(true, Ordering::Relaxed);
@@ -121,6 +121,6 @@ fn a_reader_beside_the_writer_misses_nothing_and_shows_nothing_deleted() {
     });
     println!("{opened} readers, {:?}", store.stats());
     drop(store);
-    // What is left behind in the temporary directory harms nobody.
+    // Files that remain in the temporary directory do no harm.
     let _ = std::fs::remove_dir_all(&dir);
 }

@@ -16,7 +16,7 @@ use hark_testkit::random::{Flavour, Random, World};
 
 use super::{Folder, everything};
 
-/// A shelf with its history, in a directory that is removed with it.
+/// A shelf with its history. Dropping the value removes its directory.
 struct Fixture {
     root: Folder,
     options: EmbeddedOptions,
@@ -83,14 +83,14 @@ impl Fixture {
         let mut batch: Vec<Write> =
             (0..self.writes).map(|_| Write::Put(self.world.record())).collect();
         if self.writes > 1 && self.world.random.once_in(2) {
-            // The erase comes first, so that it finds nothing of its own batch.
+            // The erase is the first write, so it matches no record of its own batch.
             let query = Query { limit: 2, ..self.world.query() };
             batch.insert(0, Write::Erase(Box::new(query)));
         }
         for write in &batch {
             let Write::Put(bytes) = write else { continue };
             let id = *Record::new(bytes).expect("a record").id();
-            // A second record with the same id is stored if the first one is not, or not any more.
+            // A second record with the same id is stored if the first was refused or deleted.
             self.put.entry(id).or_default().push(bytes.to_vec());
         }
         store.commit(&batch).expect("commits");
@@ -124,7 +124,7 @@ impl Fixture {
         copy
     }
 
-    /// Returns the faults that `check` reports as text; empty if it finds none.
+    /// Returns the faults that `check` reports as text; empty if there are none.
     fn faults(&self, shelf: &Path) -> String {
         match check(shelf, &self.options, &mut |_| {}) {
             Err(error) => error.to_string(),
@@ -165,7 +165,7 @@ impl Fixture {
     }
 }
 
-/// Asserts that a question was answered, or that its asker was told of damage.
+/// Asserts that a query was answered, or failed with a report of damage.
 fn told<T>(answer: Result<T, SearchError>) {
     if let Err(error) = answer {
         let is_told = matches!(error, SearchError::LeftOut(_) | SearchError::Failed(_));
@@ -259,7 +259,8 @@ fn every_flipped_byte_is_found_and_none_shows_a_record_that_was_not_put() {
                 }
                 Ok(store) => {
                     fixture.nothing_strange(&store, 5);
-                    // Results are not asserted: these may fail, but must not show or lose more.
+                    // Results are not asserted: these operations may fail, but must not reveal
+                    // strange records or lose more.
                     let _ = store.compact(&mut |_| {});
                     fixture.nothing_strange(&store, 2);
                     drop(store);
@@ -310,7 +311,7 @@ fn every_file_of_a_segment_that_is_missing_is_made_again_with_equal_answers() {
 fn without_a_manifest_a_rebuild_takes_whole_logs_and_no_unfinished_ones() {
     let fixture = Fixture::new(8, 60, 25);
     let copy = fixture.copy();
-    // An unfinished rewrite, as an earlier version of Hark left it.
+    // An unfinished rewrite in the form of an earlier version of Hark.
     let rewritten = copy.join("log").join("00000001-9.log");
     let first = files(&copy).into_iter().find(|path| path.to_string_lossy().contains("00000001-"));
     let bytes = fs::read(first.expect("a first log")).expect("is there");

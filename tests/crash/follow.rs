@@ -28,7 +28,7 @@ fn write(store: &EmbeddedStore, random: &mut Random, alive: &mut Vec<Id>) {
 const HEAD: RecordHeader =
     RecordHeader { id: [9; 32], time: 1, author: None, kind: 0, expires: None };
 
-/// A process that opens the shelf too slowly must not change what was written meanwhile.
+/// A process that opens the shelf too slowly must not change data written by another process.
 #[test]
 fn who_comes_too_late_changes_nothing() {
     let (dir, mut random, mut alive) = (scratch("late"), Random::new(1), Vec::new());
@@ -47,7 +47,7 @@ fn who_comes_too_late_changes_nothing() {
     drop(old);
     let again = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
     assert_eq!(all(&again).0.len(), alive.len());
-    // What is left behind in the temporary directory harms nobody.
+    // Files that remain in the temporary directory do no harm.
     let _ = std::fs::remove_dir_all(&dir);
 }
 
@@ -76,11 +76,11 @@ fn who_has_released_a_shelf_after_maintenance_failed_goes_on_with_it() {
     }
     let again = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
     assert_eq!(all(&again).0.len(), alive.len());
-    // What is left behind in the temporary directory harms nobody.
+    // Files that remain in the temporary directory do no harm.
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// A process that has released the shelf must not overwrite what another process has written.
+/// A process that has released the shelf must not overwrite writes of another process.
 #[test]
 fn who_has_released_a_shelf_that_another_has_written_does_not_go_on() {
     let (dir, mut random, mut alive) = (scratch("written"), Random::new(3), Vec::new());
@@ -99,11 +99,11 @@ fn who_has_released_a_shelf_that_another_has_written_does_not_go_on() {
     drop(old);
     let again = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
     assert_eq!(all(&again).0.len(), alive.len() + 1);
-    // What is left behind in the temporary directory harms nobody.
+    // Files that remain in the temporary directory do no harm.
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// Returns the ids of all records in order, and the sequence number up to which the search sees.
+/// Returns the ids of all records in order, and the highest sequence number that the search covers.
 fn all(store: &EmbeddedStore) -> (Vec<Id>, u64) {
     let mut ids = Vec::new();
     let mut search = store.search(&Query::default()).expect("searches");
@@ -183,7 +183,7 @@ fn who_follows_sees_what_the_writer_writes_and_numbers_it_without_a_gap() {
         let again = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
         assert_eq!(all(&again).0.len(), alive.len(), "seed {seed}");
         drop(again);
-        // What is left behind in the temporary directory harms nobody.
+        // Files that remain in the temporary directory do no harm.
         let _ = std::fs::remove_dir_all(&dir);
     }
 }

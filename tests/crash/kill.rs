@@ -69,19 +69,19 @@ fn every_event_that_got_its_ok_is_there_after_kill_9() {
         drop(server);
     }
     println!("{rounds} kills, {} events acknowledged", acknowledged.len());
-    // What is left behind in the temporary directory harms nobody.
+    // Files that remain in the temporary directory do no harm.
     let _ = std::fs::remove_dir_all(&root);
 }
 
 /// The most events of a client without an OK.
 const WINDOW: usize = 100;
 
-/// Publishes notes and deletes every third of them, until the server is killed. Returns the ids of
-/// the notes that stay, and of those that are deleted, that got their OK.
+/// Publishes notes and deletes a third of the notes, until the server is killed. Returns the ids of
+/// kept notes and of deleted notes, as far as each write got its OK.
 fn load_and_delete(address: &str, round: u64, now: u64) -> (Vec<Id>, Vec<Id>) {
     let keys = KeyPair::from_secret([8; 32]).expect("a key");
     let (mut kept, mut deleted) = (Vec::new(), Vec::new());
-    // What each event that was sent deletes, by its id.
+    // The target of each sent event, by the event's id. `None` if the event deletes nothing.
     let sent: Mutex<HashMap<Id, Option<Id>>> = Mutex::default();
     let (mut numbers, mut notes) = (0u64.., VecDeque::new());
     publish(
@@ -89,7 +89,8 @@ fn load_and_delete(address: &str, round: u64, now: u64) -> (Vec<Id>, Vec<Id>) {
         WINDOW,
         || {
             let n = numbers.next()?;
-            // A note has its OK before its deletion is sent, or the deletion might come first.
+            // A note has its OK before its deletion is sent. Otherwise the deletion might arrive
+            // first.
             if n % 4 == 3 && notes.len() > WINDOW {
                 let target = notes.pop_front()?;
                 let target_hex = hex::encode_32(&target);
@@ -112,7 +113,7 @@ fn load_and_delete(address: &str, round: u64, now: u64) -> (Vec<Id>, Vec<Id>) {
             }
         },
     );
-    // A deletion without an OK may have been carried out all the same.
+    // A deletion without an OK may still have been applied.
     let doubtful: HashSet<Id> = sent.lock().values().flatten().copied().collect();
     kept.retain(|id| !doubtful.contains(id));
     (kept, deleted)
@@ -124,7 +125,7 @@ fn what_was_not_deleted_is_there_after_kill_9_while_the_rest_is_erased() {
     let data: PathBuf = root.join("data");
     std::fs::create_dir_all(&data).expect("is made");
     let config = root.join("hark.toml");
-    // Files are rewritten all the time.
+    // With these settings, files are rewritten all the time.
     let text = "[archive]\nseal_records = 500\n[retention]\nerase_within = \"1s\"\n";
     std::fs::write(&config, text).expect("is written");
     let mut random = Random::new(3);
@@ -141,7 +142,7 @@ fn what_was_not_deleted_is_there_after_kill_9_while_the_rest_is_erased() {
                 .expect("opens beside the server")
         };
         while Instant::now() < until {
-            // A reader sees the files as they are replaced.
+            // A reader opens the archive while maintenance replaces files.
             let reader = open();
             let is_lost = |id: &&Id| !reader.knows(id).expect("answers");
             assert_eq!(kept.iter().filter(is_lost).count(), 0, "round {round}");
@@ -164,6 +165,6 @@ fn what_was_not_deleted_is_there_after_kill_9_while_the_rest_is_erased() {
         drop(server);
     }
     println!("{rounds} kills, {} events stayed, {} were deleted", kept.len(), deleted.len());
-    // What is left behind in the temporary directory harms nobody.
+    // Files that remain in the temporary directory do no harm.
     let _ = std::fs::remove_dir_all(&root);
 }

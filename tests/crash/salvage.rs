@@ -1,5 +1,4 @@
-//! What `hark salvage` brings back: every whole record, whatever happened to the disk, and none that
-//! was deleted.
+//! Tests that `hark salvage` recovers every whole record after any damage, and no deleted record.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -51,7 +50,7 @@ fn crashed(seed: u64, flavour: Flavour, options: &EmbeddedOptions) -> FaultyDisk
             Write::Put(world.record())
         };
         let batch: Vec<Write> = (0..=random.below(14)).map(|_| write(&mut world)).collect();
-        // It may fail; what counts is what the disk has.
+        // The commit may fail. Only the state of the disk matters.
         let _ = store.commit(&batch);
         if random.once_in(12) {
             let _ = store.compact(&mut |_| {});
@@ -84,11 +83,11 @@ fn copy(from: &Path, to: &Path) {
 struct Frame {
     file: PathBuf,
     bytes: Range<usize>,
-    /// The record that was put, or deleted. `None` for the frame of a batch.
+    /// The id of the record that the frame puts or deletes. `None` for the frame of a batch.
     id: Option<Id>,
     /// The record's bytes. `None` for a deletion and for the frame of a batch.
     put: Option<Vec<u8>>,
-    /// Whether it is behind the last whole batch of the last log.
+    /// Whether the frame is after the last whole batch of the last log.
     torn: bool,
 }
 
@@ -116,7 +115,7 @@ fn frames(dir: &Path) -> Vec<Frame> {
         let mut at = log::HEADER as usize;
         while at < bytes.len() {
             let Some((frame, size)) = log::frame(&bytes[at..], salt) else {
-                // Sectors of a torn batch may be on the disk without those before them.
+                // Sectors of a torn batch may be on the disk without the preceding sectors.
                 assert!(at >= good);
                 at += 1;
                 continue;
@@ -130,7 +129,7 @@ fn frames(dir: &Path) -> Vec<Frame> {
                     (Some(*Record::new(record).expect("a record").id()), Some(record.to_vec()))
                 }
             };
-            // If the last batch gets damaged, it looks as if it had been cut short.
+            // A damaged last batch looks like a batch that a crash cut short.
             let torn = torn || (put.is_none() && range.start >= last);
             frames.push(Frame { file: file.clone(), bytes: range, id, put, torn });
         }
@@ -207,8 +206,8 @@ fn run(seed: u64) {
     damage(&dir, &mut random);
     let now: HashMap<PathBuf, Vec<u8>> =
         files(&dir).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect();
-    // A frame is whole if its bytes are still there, even if a part of the file before it is gone.
-    // A record that was put again has the same bytes twice.
+    // A frame is whole if its bytes are still there, even if an earlier part of the file is gone. A
+    // record that was put again has the same bytes twice.
     let is_whole = |frame: &Frame| {
         let bytes = &before[&frame.file][frame.bytes.clone()];
         let times =
@@ -222,18 +221,20 @@ fn run(seed: u64) {
     let has_manifest = now.get(&manifest) == before.get(&manifest);
     let is_deletion = |frame: &Frame| frame.put.is_none() && frame.id.is_some();
     let deletes_lost = frames.iter().any(|frame| is_deletion(frame) && !is_whole(frame));
-    // Without the header a frame alone cannot be told from bytes that look like one.
+    // Without the file's header, a single frame cannot be distinguished from bytes that look like a
+    // frame.
     let is_known = |file: &PathBuf| {
         let header = ..log::HEADER as usize;
         let of_file = || frames.iter().filter(|frame| frame.file == *file);
         now.get(file).is_some_and(|after| after.get(header) == before[file].get(header))
             || of_file().filter(|frame| is_whole(frame)).count() > 1
     };
-    // A batch that is not whole may have been acknowledged or not: what it puts and deletes may be
-    // there or not.
+    // A damaged batch may have been acknowledged or not, so its puts and deletions may be there or
+    // not.
     let last_log = frames.last().map(|frame| frame.file.clone());
     let in_last_log = |frame: &&Frame| Some(&frame.file) == last_log.as_ref();
-    // So are the deletions at the end of the last log, if what follows them is damaged.
+    // The same is true for deletions at the end of the last log, if the following frames are
+    // damaged.
     let settles = |frame: &&Frame| !is_deletion(frame) && is_whole(frame);
     let settled = frames.iter().filter(in_last_log).filter(settles);
     let settled_to = settled.map(|frame| frame.bytes.start).max().unwrap_or(0);
@@ -243,7 +244,7 @@ fn run(seed: u64) {
     let torn: HashSet<Id> =
         frames.iter().filter(may_be_torn).filter_map(|frame| frame.id).collect();
     if !has_manifest && has_others {
-        // Which file counts is told by MANIFEST alone.
+        // Only MANIFEST determines which files are in use.
         return;
     }
     let logs = now.keys().any(|path| path.extension().is_some_and(|is| is == "log"));
@@ -256,12 +257,13 @@ fn run(seed: u64) {
     for bytes in found.values() {
         assert!(puts().any(|(_, put)| put == bytes), "seed {seed}: made up");
     }
-    // Where an id was put several times, the last put is the live one.
+    // If an id was put several times, the last put is the live record.
     let last: HashMap<Id, &Frame> =
         puts().filter_map(|(frame, _)| Some((frame.id?, frame))).collect();
     let is_there =
         |id: &Id| last.get(id).is_some_and(|frame| is_whole(frame) && is_known(&frame.file));
-    // Rules may delete more if a deletion that was itself deleted is back, or by a torn batch.
+    // The network's rules may delete more records after a torn batch, or if a deleted deletion is
+    // back.
     if flavour == Flavour::Labels || (!deletes_lost && torn.is_empty()) {
         for id in expected.keys().filter(|id| is_there(id) && !torn.contains(*id)) {
             assert!(found.contains_key(id), "seed {seed}: a whole record is missing: {report:?}");

@@ -1,5 +1,5 @@
 //! Simulates, from a seed, writes, maintenance and restarts on a disk that fails and loses data.
-//! After every crash the store has all that was acknowledged and nothing else, and can be written.
+//! After every crash the store is writable and has exactly the acknowledged writes.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -77,7 +77,7 @@ impl Simulation {
             segment_records_max: *random.pick(&[100, 1 << 20]),
             head_bytes_max: *random.pick(&HEAD_BYTES),
             background: false,
-            // With no time at all, every round of maintenance erases.
+            // With a time of zero, every round of maintenance erases.
             erase_within: random.once_in(2).then_some(Duration::ZERO),
             ..EmbeddedOptions::default()
         };
@@ -153,14 +153,14 @@ impl Simulation {
     fn arm(&mut self) {
         let trouble =
             *self.random.pick(&[Trouble::Once, Trouble::Full, Trouble::NoFiles, Trouble::Power]);
-        // Sealing, merging and rewriting take dozens of operations, a commit two.
+        // Sealing, merging and rewriting take dozens of operations. A commit takes two.
         let far = *self.random.pick(&[20, 100, 300]);
         let after = self.random.below(far) as u64;
         self.note(format!("{trouble:?} in {after} operations"));
         self.disk.arm(trouble, after);
     }
 
-    /// Writes, with failures of the disk, until a failure has had an effect, and for a while after.
+    /// Writes until an injected failure of the disk has had an effect, and for a while after.
     fn use_it(&mut self, store: EmbeddedStore) {
         let mut store = store;
         self.same_as_model(&store, "opened");
@@ -244,7 +244,8 @@ impl Simulation {
         }
     }
 
-    /// Asserts that all commits after a failed one fail, and that readers see only durable records.
+    /// Asserts that all commits after a failed commit fail, and that readers see only durable
+    /// records.
     fn stopped(&mut self, store: &EmbeddedStore) {
         self.same_as_model(store, "stopped");
         self.disk.calm();
@@ -339,7 +340,7 @@ fn a_new_archive_is_there_after_a_power_cut_however_deep_its_directory_lies() {
         let open = |disk: &FaultyDisk| {
             EmbeddedStore::open(&deep(disk), rules(Flavour::Labels), options(disk))
         };
-        // A first try may have ended anywhere in between.
+        // A first attempt may have stopped at any step.
         disk.arm(Trouble::Once, random.below(24) as u64);
         let _ = open(&disk).map(drop);
         disk.calm();

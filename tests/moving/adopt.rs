@@ -31,7 +31,7 @@ fn expected(file: &str, name: &str) -> String {
     place.hark(&["export"]).text()
 }
 
-/// Puts the events of a file into a database as nostream stores them.
+/// Puts the events of a file into a database, in nostream's format.
 fn fill(database: &Database<'_>, file: &str, flags: &[&str]) {
     let args = ["bench", "nostream", file, &database.url, "--replace"];
     hark(&[&args[..], flags].concat()).text();
@@ -128,7 +128,8 @@ fn what_stays_behind_is_told_by_its_reason() {
     }
     assert_eq!((&done["stored"], &done["ids"]["clean"]), (&0.into(), &json!(false)));
     assert_eq!(done["ids"]["faulty"], 2, "{done}");
-    // Without the check of signatures, the forged event is stored, as the archive lacks it.
+    // Without the check of signatures, the forged event is stored, as the archive has no event with
+    // this id.
     assert_eq!(told(&[], 1)["ids"]["late"], 1);
     update(&changed, "event_content = 'changed'");
     let clean = adopt(&place, &database, &[]);
@@ -257,7 +258,7 @@ fn what_comes_with_an_old_date_is_followed_as_well() {
     wait_for(rows);
     database.sql("INSERT INTO events SELECT * FROM present");
     database.sql("INSERT INTO events SELECT * FROM late ORDER BY event_id LIMIT 19");
-    // nostream stores a newer version of a replaceable event in the row of the version before.
+    // nostream stores a newer version of a replaceable event in the row of the previous version.
     database.sql(
         "UPDATE events AS row SET event_id = new.event_id, event_pubkey = new.event_pubkey,
              event_created_at = new.event_created_at, event_content = new.event_content,

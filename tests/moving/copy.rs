@@ -1,4 +1,4 @@
-//! `hark copy`: both archives become equal, whatever happens meanwhile.
+//! `hark copy`: both archives become equal, even if the source is written during the copy.
 
 use hark_testkit::postgres::Cluster;
 use serde_json::Value;
@@ -28,7 +28,7 @@ fn a_copy_is_the_same_to_the_byte_and_goes_on_where_it_was() {
         event(1, 1_700_000_002, 30_023, &[&["d", "a"]], "article"),
     ];
     from.hark_fed(&["import"], lines.concat().as_bytes()).text();
-    // The target already has some of the source's events, and an event of its own.
+    // The target already has some of the source's events, and one event that the source lacks.
     let own = event(3, 1_600_000_000, 1, &[], "its own");
     to.hark_fed(&["import"], (notes(1_000) + &own).as_bytes()).text();
     let done = copy(&from, &to, &[]);
@@ -36,7 +36,8 @@ fn a_copy_is_the_same_to_the_byte_and_goes_on_where_it_was() {
     let done = copy(&from, &to, &[]);
     assert_eq!((&done["copied"], &done["compared"]), (&0.into(), &3_003.into()), "{done}");
     assert_eq!(to.hark(&["count", "{}"]).text().trim(), "3004");
-    // Replacements and deletions are copied as well; --delete removes what only the target has.
+    // Replacements and deletions are copied as well. --delete removes events that only the target
+    // has.
     let deletion = event(1, 1_700_000_009, 5, &[&["e", &field(&doomed, "id")]], "");
     let newer = event(1, 1_700_000_010, 30_023, &[&["d", "a"]], "article, again");
     from.hark_fed(&["import"], (deletion + &newer).as_bytes()).text();

@@ -1,5 +1,5 @@
-//! `hark adopt mailserver`, from a directory that goleveldb has written (goleveldb/README.md says
-//! what is in it) and from a table as status-go makes it.
+//! `hark adopt mailserver`, from a directory that goleveldb has written (described in
+//! goleveldb/README.md), and from a table in the format of status-go.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cli::support::Place;
 
-/// The table, as status-go's migration makes it.
+/// The statements of status-go's migration that create the table.
 const TABLE: &str = "CREATE TABLE envelopes (id BYTEA NOT NULL UNIQUE, data BYTEA NOT NULL, \
                      topic BYTEA NOT NULL, bloom BIT(512) NOT NULL);
                      CREATE INDEX id_bloom_idx ON envelopes (id DESC, bloom);
@@ -30,7 +30,7 @@ fn digits(bytes: &[u8]) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Passes envelope `n` to `with`.
+/// Makes envelope `n` and calls `with`.
 fn envelope<T>(n: u32, with: impl Fn(&Envelope<'_>) -> T) -> T {
     let data = vec![n as u8; 40 + n as usize % 200];
     let topic = [n as u8, (n % 7) as u8, 3, 4];
@@ -52,7 +52,7 @@ fn rlp(n: u32) -> String {
     })
 }
 
-/// An INSERT of rows of these envelopes; every other key has no topic.
+/// An INSERT with rows of these envelopes. Every other key has no topic.
 fn insert(envelopes: impl Iterator<Item = u32>) -> String {
     let mut sql = String::from("INSERT INTO envelopes VALUES ");
     for n in envelopes {
@@ -71,7 +71,7 @@ fn insert(envelopes: impl Iterator<Item = u32>) -> String {
 fn table(test: &str, count: u32) -> Database<'static> {
     let database = Cluster::shared().database(test);
     database.sql(TABLE);
-    // As many as fit into an argument of psql.
+    // As many envelopes as fit into an argument of psql.
     for first in (0..count).step_by(130) {
         database.sql(&insert(first..count.min(first + 130)));
     }
@@ -83,7 +83,7 @@ fn adopt(place: &Place, from: &str, flags: &[&str]) -> Value {
     serde_json::from_str(&run.stdout).unwrap_or_else(|_| panic!("{}", run.stderr))
 }
 
-/// The hashes of an archive's envelopes, after each was compared with what it should be.
+/// Returns the numbers of an archive's envelopes. Panics if an envelope has unexpected content.
 fn kept(place: &Place, flags: &[&str]) -> Vec<u32> {
     let lines = place.hark(&[&["export", "--network", "whisper"], flags].concat()).text();
     let number = |line: &str| {
@@ -115,10 +115,10 @@ fn all_of_a_leveldb_comes_over_as_it_was() {
         "clean": true,
     });
     assert_eq!(done["ids"], expected);
-    // An envelope that is there under a key of each form.
+    // The directory has one envelope under keys of both forms.
     assert_eq!(done["refused"]["duplicate"], 1, "{done}");
     assert_eq!(kept(&place, &[]), of_directory());
-    // A second run has nothing to do, and says why what is refused is.
+    // A second run has nothing to do, and reports the reasons of refusals.
     let again = place.hark(&["adopt", "mailserver", &fixture()]);
     assert_eq!(again.code, 0, "{}", again.stderr);
     assert!(
@@ -192,7 +192,7 @@ fn envelopes_that_differ_and_damaged_files_are_told_and_end_with_1() {
     assert!(kept.len() > 80 && kept.iter().all(|n| all.contains(n)), "{kept:?}");
 }
 
-/// A copy of the directory without one of its files.
+/// Copies the directory without one of its files.
 fn copy_without(place: &Place, name: &str) -> PathBuf {
     let dir = PathBuf::from(place.path("leveldb"));
     fs::create_dir(&dir).unwrap();
@@ -236,7 +236,7 @@ fn an_adopted_archive_is_kept_until_a_person_decides() {
     kept_until_decided(&Place::new("adopt-kept-database"), &["--store", &database.url]);
 }
 
-/// Twenty lines of envelopes that were sent now.
+/// Twenty lines of envelopes that are sent now.
 fn lines_of_now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let line = |n| {
@@ -263,7 +263,7 @@ fn kept_until_decided(place: &Place, store: &[&str]) {
     {
         assert!(run.stderr.contains(words), "{words}: {}", run.stderr);
     }
-    // Envelopes of now do not count as a word of the operator's.
+    // An import of current envelopes does not count as the operator's decision.
     let file = place.file("now.jsonl", lines_of_now().as_bytes());
     let run = place.hark(&[&["import", &file], &flags[..]].concat());
     assert!(run.code == 0 && !run.stderr.contains("older than"), "{}", run.stderr);
@@ -297,8 +297,8 @@ fn remembered(place: &Place) -> u64 {
     json["envelopes"].as_u64().unwrap_or(0)
 }
 
-/// Starts an adoption, kills it once it has saved a position behind this many envelopes, and returns
-/// that position.
+/// Starts an adoption, kills the process once its saved position has passed this number of
+/// envelopes, and returns the position.
 fn killed(place: &Place, from: &str, flags: &[&str], envelopes: u64) -> u64 {
     let mut child = place.start(&[&["adopt", "mailserver", from], flags].concat());
     let until = Instant::now() + Duration::from_mins(2);
@@ -319,7 +319,7 @@ fn killed_it_goes_on_and_nothing_is_lost_or_doubled() {
     killed(&place, &database.url, &flags, 500);
     let seen = killed(&place, &database.url, &flags, 1200);
     let done = adopt(&place, &database.url, &["--verify"]);
-    // The batch that was being put may have been stored.
+    // The batch in progress may have been stored.
     let stored = done["stored"].as_u64().unwrap();
     assert!((2900 - seen..=3000 - seen).contains(&stored), "{stored} after {seen}: {done}");
     assert_eq!(done["ids"]["clean"], true);

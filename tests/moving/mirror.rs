@@ -1,4 +1,5 @@
-//! `[mirror]`: a second store gets all that the first store accepts, and can replace it.
+//! `[mirror]`: a second store gets all accepted writes of the first store, and can replace the
+//! first store.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,7 @@ fn the_mirror_can_take_the_place_of_the_first_store_and_back() {
     assert_eq!(report["stored"], 500);
     assert_eq!(other.terminate().0, 0);
     wait_until(&place, "freed", in_step);
-    // From here on, the mirror follows all that is stored, replaced and deleted.
+    // From here on, the mirror follows all stored, replaced and deleted events.
     let later = [
         event(9, 1_720_000_000, 0, &[], "profile"),
         event(9, 1_720_000_001, 0, &[], "newer profile"),

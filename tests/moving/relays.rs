@@ -1,5 +1,5 @@
-//! `hark adopt strfry`, from a database that strfry has written (strfry/README.md says how), and
-//! `hark adopt nostr-rs-relay`, from a table as that relay makes it.
+//! `hark adopt strfry`, from a database that strfry has written (as described in strfry/README.md),
+//! and `hark adopt nostr-rs-relay`, from a database with the relay's schema.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::cli::support::{Place, Run, event, field, notes};
 
-/// The schema of nostr-rs-relay that these tests make.
+/// The schema of nostr-rs-relay in these tests.
 const SCHEMA: &str = "PRAGMA journal_mode = WAL; PRAGMA user_version = 18;
     CREATE TABLE event (id INTEGER PRIMARY KEY, event_hash BLOB NOT NULL, first_seen INTEGER NOT NULL,
         created_at INTEGER NOT NULL, expires_at INTEGER, author BLOB NOT NULL, delegated_by BLOB,
@@ -25,7 +25,8 @@ const SCHEMA: &str = "PRAGMA journal_mode = WAL; PRAGMA user_version = 18;
 /// The events that strfry has compressed with a dictionary.
 const COMPRESSED: usize = 33;
 
-/// The events that every relay gets, in this order, and whether it gives them back in the end.
+/// The events that every relay gets, in this order, each with whether the relay still serves the
+/// event in the end.
 fn events() -> Vec<(String, bool)> {
     let mut events: Vec<_> = notes(40).lines().map(|line| (format!("{line}\n"), true)).collect();
     for n in 1..=6 {
@@ -42,7 +43,7 @@ fn events() -> Vec<(String, bool)> {
     events
 }
 
-/// The lines of the events that come over.
+/// The lines of the events that an adoption copies.
 fn expected() -> BTreeSet<String> {
     let kept = events().into_iter().filter(|(_, is_kept)| *is_kept);
     kept.map(|(line, _)| line.trim_end().to_owned()).collect()
@@ -54,7 +55,7 @@ fn kept(place: &Place, flags: &[&str]) -> BTreeSet<String> {
     export.lines().map(str::to_owned).collect()
 }
 
-/// Makes strfry's database in a directory of its own.
+/// Writes strfry's database to a separate directory.
 fn strfry(place: &Place) -> PathBuf {
     let dir = PathBuf::from(place.path("strfry-db"));
     fs::create_dir_all(&dir).unwrap();
@@ -94,7 +95,7 @@ fn adopt(place: &Place, relay: &str, from: &str, flags: &[&str]) -> Run {
     place.hark(&[&["adopt", relay, from, "--json"], flags].concat())
 }
 
-/// The result of an adoption, whatever its code.
+/// The result of an adoption with any exit code.
 fn told(run: &Run) -> Value {
     serde_json::from_str(&run.stdout).unwrap_or_else(|_| panic!("{}", run.stderr))
 }
@@ -113,16 +114,16 @@ fn all_of_a_strfry_comes_over_as_it_was() {
     assert_eq!((&ids["compared"], &ids["different"]), (&json!(count), &json!(0)), "{done}");
     assert_eq!((&ids["reasons"]["ephemeral"], &ids["clean"]), (&json!(1), &json!(true)), "{done}");
     assert_eq!(kept(&place, &[]), expected());
-    // A second run has nothing to do, and says why what is refused is.
+    // A second run has nothing to do, and reports the reasons of refusals.
     let again = place.hark(&["adopt", "strfry", &from]);
     assert_eq!(again.code, 0, "{}", again.stderr);
     let continued = format!("continuing an earlier run, after {} events", count + 1);
     assert!(again.stderr.contains(&continued), "{}", again.stderr);
     assert!(again.stdout.contains("of a kind that is never stored; first"), "{}", again.stdout);
-    // Nothing there has changed, and nothing has been added.
+    // The adoption has neither changed nor added files in strfry's directory.
     assert!(fs::read(dir.join("data.mdb")).unwrap() == before);
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
-    // The file alone is enough.
+    // The path of the file works as well.
     let other = Place::new("adopt-strfry-file");
     let file = dir.join("data.mdb").to_string_lossy().into_owned();
     assert_eq!(adopt(&other, "strfry", &file, &["--batch", "1"]).json()["stored"], count);
@@ -132,7 +133,7 @@ fn all_of_a_strfry_comes_over_as_it_was() {
 fn all_of_a_nostr_rs_relay_comes_over_but_what_it_hides() {
     let place = Place::new("adopt-nostr-rs");
     let (database, from) = sqlite(&place, &events());
-    // An event that a client would get no more, one that is no text, and one that is too large.
+    // An expired event, and an event that is too large.
     let past = event(8, 1_700_000_300, 1, &[&["expiration", "1700000301"]], "past");
     insert(&database, &past, false);
     insert(&database, &event(8, 1_700_000_302, 1, &[], &"x".repeat(1_500_000)), false);
@@ -198,11 +199,11 @@ fn what_is_published_meanwhile_is_followed_and_numbers_that_come_again_are_seen(
     wait_for(&place, 250);
     lines[250..270].iter().for_each(|line| insert(&database, line, false));
     wait_for(&place, 270);
-    // Deleted events give their numbers back, and others get them.
+    // SQLite reuses the row numbers of deleted events for new events.
     database.execute("DELETE FROM event WHERE id > 260", []).unwrap();
     lines[270..280].iter().for_each(|line| insert(&database, line, false));
     wait_for(&place, 280);
-    // So many at once that the new events have numbers which the reading has passed long ago.
+    // Deleting this many rows gives the new events numbers that the adoption has passed long ago.
     database.execute("DELETE FROM event WHERE id > 20", []).unwrap();
     lines[280..].iter().for_each(|line| insert(&database, line, false));
     let done = cut_over(child);
@@ -259,16 +260,16 @@ fn a_damaged_strfry_is_told_and_what_is_whole_comes_over() {
         assert!(kept.is_subset(&expected()));
         (run, kept.len())
     };
-    // A letter of an event.
+    // Damage to a letter of an event.
     let mut letter = bytes.clone();
     letter[at(b"a mistake")] ^= 1;
     let (run, kept) = adopted("adopt-strfry-letter", &letter);
     let done = told(&run);
     assert_eq!((run.code, &done["ids"]["reasons"]["bad_id"]), (1, &json!(1)), "{}", run.stderr);
     assert!(run.stderr.contains("not those that their ids name: 1"), "{}", run.stderr);
-    // The event that is not what its id says is not stored, nor is what it deletes.
+    // Neither the event with the wrong id nor the target of its deletion is stored.
     assert_eq!(kept, expected().len() - 1);
-    // The header of a page of events.
+    // Damage to the header of a page of events.
     let mut page = bytes.clone();
     page[at(b"a mistake") / 4096 * 4096] ^= 1;
     let (run, kept) = adopted("adopt-strfry-page", &page);
@@ -279,14 +280,14 @@ fn a_damaged_strfry_is_told_and_what_is_whole_comes_over() {
         "{done}"
     );
     assert!((10..expected().len()).contains(&kept), "{kept}");
-    // The dictionary with which some events are compressed.
+    // Damage to the dictionary of the compressed events.
     let mut dictionary = bytes.clone();
     dictionary[at(&[0x37, 0xa4, 0x30, 0xec]) + 8..][..100].fill(0xff);
     let (run, kept) = adopted("adopt-strfry-dictionary", &dictionary);
     let reasons = &told(&run)["ids"]["reasons"];
     assert_eq!((run.code, &reasons["malformed"]), (1, &json!(COMPRESSED)), "{}", run.stderr);
     assert_eq!(kept, expected().len() - COMPRESSED);
-    // A file that was cut off.
+    // A truncated file.
     for pages in [1, 2, 3, 20, 40] {
         let (run, _) = adopted("adopt-strfry-short", &bytes[..pages * 4096]);
         let is_told = run.stderr.contains("is damaged") || run.stdout.contains("first_damage");
@@ -300,7 +301,7 @@ fn what_is_no_relays_database_is_refused_and_nothing_is_made() {
     let dir = strfry(&place);
     let empty = place.path("empty");
     fs::create_dir(&empty).unwrap();
-    // Meta's record ends with the counter 1, the endianness 1 and the version 3.
+    // The Meta record ends with the counter 1, the endianness 1 and the version 3.
     let mut bytes = fs::read(dir.join("data.mdb")).unwrap();
     let numbers = [10_u64 << 32, 1, 1, 3].map(u64::to_le_bytes).concat();
     let meta = bytes.windows(28).position(|part| *part == numbers[4..]).unwrap();
@@ -334,7 +335,7 @@ fn what_is_no_relays_database_is_refused_and_nothing_is_made() {
 fn a_damaged_database_of_sqlite_is_told() {
     let place = Place::new("adopt-sqlite-damaged");
     let (database, path) = sqlite(&place, &events());
-    // All of it into the file, and none into the log beside it.
+    // Moves all data from the write-ahead log to the database file.
     database
         .execute_batch("PRAGMA wal_checkpoint(TRUNCATE); PRAGMA journal_mode = DELETE")
         .unwrap();

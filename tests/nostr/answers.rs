@@ -1,4 +1,4 @@
-//! Answers and their size: NIP-11, NIP-45, NIP-65, NIP-67, and questions that other relays answer
+//! Answers and their size: NIP-11, NIP-45, NIP-65, NIP-67, and queries that other relays answer
 //! slowly or incorrectly.
 
 use std::collections::HashSet;
@@ -54,7 +54,7 @@ async fn nip11_the_document_is_there_for_every_origin_and_says_what_holds() {
     let (head, body) = http(&relay, "GET", "application/nostr+json").await;
     assert!(head.contains("200 ok") && head.contains("application/nostr+json"), "{head}");
     let document: Value = serde_json::from_str(&body).unwrap();
-    // `software` is the URL of the project's page, if it has one.
+    // `software` would be the URL of the project's page.
     for field in ["name", "description", "contact", "icon", "terms_of_service", "version"] {
         assert!(document[field].is_string(), "{field}: {document}");
     }
@@ -70,7 +70,7 @@ async fn nip11_the_document_is_there_for_every_origin_and_says_what_holds() {
     for nip in [62, 65, 26, 28, 29, 43, 50, 66, 72, 86] {
         assert!(!nips.contains(&nip), "{nip}");
     }
-    // The relay keeps the limits that it claims.
+    // The relay enforces the limits in its document.
     let mut client = relay.client().await;
     let notes: Vec<Value> = (0..80).map(|n| note(1, 100 + n, "")).collect();
     fill(&mut client, &notes).await;
@@ -78,7 +78,7 @@ async fn nip11_the_document_is_there_for_every_origin_and_says_what_holds() {
     assert_eq!(client.ask("s", &[json!({"limit": 1_000})]).await.len(), 70);
 }
 
-/// No events are reserved for their parties, so the relay does not claim it.
+/// If no events are reserved for their parties, the relay does not claim this protection.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip11_does_not_claim_privacy_that_is_switched_off() {
     let relay = Relay::with("nip11-open", "[privacy]\nkinds = []\n");
@@ -91,7 +91,7 @@ async fn nip11_does_not_claim_privacy_that_is_switched_off() {
     assert_eq!(client.ask("s", &[json!({"kinds": [4]})]).await.len(), 1);
 }
 
-/// Note 0 and 3.4.6: exact, whatever its size.
+/// Note 0 and 3.4.6: counts of any size are exact.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip45_several_filters_are_one_union_and_every_event_counts_once() {
     let relay = Relay::with("count", "[archive]\nseal_records = 500\n");
@@ -199,7 +199,7 @@ async fn nip65_relay_lists_are_taken_from_anyone_and_the_newest_is_kept() {
 async fn nip67_eose_says_finish_or_more_and_a_second_is_never_split_in_silence() {
     let relay = Relay::with("eose", "[limits]\nlimit_default = 10\nlimit_max = 20\n");
     let mut client = relay.client().await;
-    // Seven a second.
+    // Seven notes a second.
     let notes: Vec<Value> = (0..70).map(|n| note(1, 100 + n / 7, &n.to_string())).collect();
     fill(&mut client, &notes).await;
     let mut page = async |filter: Value| {
@@ -210,12 +210,13 @@ async fn nip67_eose_says_finish_or_more_and_a_second_is_never_split_in_silence()
         (times, hint)
     };
     let (finish, more) = (Some(json!(["finish"])), Some(json!(["more"])));
-    // Cut by the relay: whole seconds.
+    // A page cut by the relay's limit has whole seconds.
     for (filter, count) in [(json!({}), 14), (json!({"limit": 100}), 20)] {
         let (times, hint) = page(filter).await;
         assert_eq!((times.len(), &hint), (count, &more));
     }
-    // Cut by the client: as many as it wants, and the answer says so.
+    // A page cut by the client's limit has exactly the requested number, and the answer has the
+    // hint for more.
     assert_eq!(
         page(json!({"limit": 9})).await,
         ([vec![109; 7], vec![108; 2]].concat(), more.clone())
@@ -228,7 +229,7 @@ async fn nip67_eose_says_finish_or_more_and_a_second_is_never_split_in_silence()
         let (times, hint) = page(filter).await;
         assert_eq!((times.len(), &hint), (count, &finish));
     }
-    // A client that continues behind the oldest second gets every event once, then `finish`.
+    // A client that continues before the oldest second gets every event once, then `finish`.
     let (mut seen, mut until) = (Vec::new(), 1_000);
     loop {
         let (times, hint) = page(json!({"until": until})).await;
@@ -242,10 +243,10 @@ async fn nip67_eose_says_finish_or_more_and_a_second_is_never_split_in_silence()
     assert_eq!(seen.len(), 70);
 }
 
-/// Note 3.4.1 to 3.4.3: questions that are slow elsewhere are answered correctly from a few rows.
+/// Note 3.4.1 to 3.4.3: queries that are slow elsewhere are answered correctly from a few rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn tags_with_kinds_many_authors_and_deep_pages_cost_what_they_give() {
-    // A question may visit 600 of 4,000 rows.
+    // A query may visit 600 of 4,000 rows.
     let settings = "[archive]\nseal_records = 1000\n[limits]\nquery_rows_max = 600\n";
     let relay = Relay::with("costs", settings);
     let mut client = relay.client().await;
@@ -255,15 +256,15 @@ async fn tags_with_kinds_many_authors_and_deep_pages_cost_what_they_give() {
         .collect();
     events.extend((0..100).map(|n| event(201, 1_000 + n * 30, 1, &[&["p", &me]], &n.to_string())));
     fill(&mut client, &events).await;
-    // 1: the tag's events are nearly all of another kind.
+    // 1: nearly all of the tag's events have another kind.
     let mentions = [json!({"#p": [me], "kinds": [1, 7], "limit": 100})];
     assert_eq!(client.ask("s", &mentions).await.len(), 100);
-    // 2: a thousand authors, of whom few are here.
+    // 2: a thousand authors, few of which have events in the archive.
     let mut authors: Vec<String> = (0..1_000).map(|n| format!("{n:064x}")).collect();
     authors.push(pubkey(201));
     let newest = client.ask("s", &[json!({"authors": authors, "kinds": [1], "limit": 20})]).await;
     assert_eq!(contents(&newest), (80..100).rev().map(|n| n.to_string()).collect::<Vec<_>>());
-    // 3: page after page down to the oldest, each at its own cost.
+    // 3: all pages down to the oldest event. The limit of rows applies to each page.
     let (mut seen, mut until) = (HashSet::new(), u64::MAX);
     loop {
         client.say(json!(["REQ", "s", {"kinds": [9735], "until": until, "limit": 500}])).await;
@@ -297,7 +298,8 @@ async fn a_question_that_costs_too_much_ends_with_closed() {
     assert_eq!(client.ask("s", &[json!({"#t": ["a"], "limit": 50})]).await.len(), 50);
 }
 
-/// Note 3.4.17: a large deletion is one commit, and publishers get their answers meanwhile.
+/// Note 3.4.17: a large deletion is one commit, and publishers still get their answers during the
+/// deletion.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_of_thousands_leaves_publishers_their_answers() {
     let relay = Relay::start("large-deletion");
@@ -314,7 +316,7 @@ async fn a_deletion_of_thousands_leaves_publishers_their_answers() {
     assert_eq!(other.count(&[json!({"kinds": [1]})]).await, 50);
 }
 
-/// Note 3.4.19: subscriptions to everything, or to a kind, are also notified at once.
+/// Note 3.4.19: subscriptions to everything, or to a kind, are also notified immediately.
 #[tokio::test(flavor = "multi_thread")]
 async fn live_events_reach_wide_and_narrow_filters_alike() {
     let relay = Relay::start("live");
@@ -358,7 +360,7 @@ async fn a_connection_with_one_search_at_a_time_gets_one_answer_after_the_other(
     let text = "x".repeat(2_000);
     let notes: Vec<Value> = (0..100).map(|n| note(1, now() - n, &text)).collect();
     fill(&mut client, &notes).await;
-    // The first answer has several pages, which the session's own thread puts in one go.
+    // The first answer has several pages, which the session's own thread writes in one step.
     for id in ["a", "b", "c"] {
         client.feed(json!(["REQ", id, {"kinds": [1], "limit": 100}])).await;
         client.feed(json!(["COUNT", id, {"kinds": [1]}])).await;

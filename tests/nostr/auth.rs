@@ -1,5 +1,5 @@
-//! What a client may see and publish by its proven keys: NIP-42, NIP-70, and the events that
-//! NIP-04, NIP-17 and NIP-59 reserve for their parties.
+//! The events that a client may read and publish with its authenticated keys: NIP-42, NIP-70, and
+//! the events that NIP-04, NIP-17 and NIP-59 reserve for their parties.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ async fn closed(client: &mut Client, said: Value, prefix: &str) {
     assert!(received[2].as_str().unwrap().starts_with(prefix), "{received}");
 }
 
-/// Publishes a message from 1 to 2, a wrap for 2, a wrap for 3 that is the newest event, and public
+/// Publishes a message from 1 to 2, a wrap for 2, a wrap for 3 as the newest event, and public
 /// notes between these.
 async fn full(relay: &Relay) -> Vec<Value> {
     let mut client = relay.client().await;
@@ -77,7 +77,7 @@ async fn nip42_several_keys_count_on_one_connection() {
         client.auth(who.parse().unwrap()).await;
         assert_eq!(contents(&client.ask("s", &private).await), expected);
     }
-    // The proof does not count for another connection.
+    // The authentication does not apply to another connection.
     let mut other = relay.client().await;
     closed(&mut other, json!(["REQ", "s", {"kinds": [4]}]), "auth-required: ").await;
 }

@@ -1,4 +1,5 @@
-//! Comparisons of sets (NIP-77) with the binary, on every store, and by a client that its users have.
+//! Comparisons of sets (NIP-77) with the binary, on every store, and with a widely used client
+//! library.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +48,7 @@ async fn publish(client: &mut client::Client, events: &[Value]) {
     }
 }
 
-/// A comparison finds the ids that a REQ finds, whoever asks.
+/// Asserts that a comparison finds the same ids as a REQ, for every reader.
 async fn finds_what_a_question_finds(test: &str, store: &str) {
     let settings = format!(
         "[archive]\nseal_records = 40\n{store}\n[limits]\nlimit_default = 5000\nslice_rows = 20\n\
@@ -107,8 +108,8 @@ async fn a_comparison_finds_what_a_question_finds_on_a_citus_cluster() {
     finds_what_a_question_finds("compare-citus", &format!("store = \"{}\"", database.url)).await;
 }
 
-/// A client of nostr-sdk that has half of the notes, and some that the relay has not, is equal to the
-/// relay after it has synchronised, and so is the relay.
+/// A client of nostr-sdk has half of the relay's notes, and some notes that the relay lacks. After
+/// the synchronisation, both have all notes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nostr_sdk_synchronises_both_ways() {
     let relay = Relay::start("nostr-sdk-sync");

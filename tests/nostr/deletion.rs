@@ -25,12 +25,12 @@ async fn nip09_what_its_author_deletes_by_id_is_gone_and_stays_away() {
         let (accepted, reason) = client.publish(event).await;
         assert!(!accepted && reason.starts_with("blocked: "), "{reason}");
     }
-    // The request itself is served on.
+    // The relay still serves the request itself.
     assert_eq!(client.look(&[json!({})]).await, [kept, request]);
     assert_eq!(client.count(&[json!({"ids": [gone["id"]]})]).await, 0);
 }
 
-/// Note 0 and 3.4.8: plain replaceable ones too.
+/// Note 0 and 3.4.8: plain replaceable events too.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip09_an_address_means_all_versions_up_to_the_request() {
     let relay = Relay::start("delete-by-address");
@@ -157,7 +157,7 @@ async fn nip62_vanishing_takes_everything_and_for_good() {
     assert_eq!(client.count(&[json!({"authors": [two], "kinds": [1]})]).await, 0);
 }
 
-/// Note 0 and 3.4.16: expired events are refused; stored ones are not sent once they expire, and
+/// Note 0 and 3.4.16: expired events are refused. Stored events are not sent once they expire, and
 /// are then deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip40_what_has_expired_is_neither_accepted_nor_sent_and_goes() {
@@ -181,7 +181,8 @@ async fn nip40_what_has_expired_is_neither_accepted_nor_sent_and_goes() {
     while records(&relay) > 1 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // Ephemeral events are sent until they expire; an expiration does not make them stored.
+    // Ephemeral events are sent until they expire. Even with an expiration, ephemeral events are
+    // not stored.
     let far = (now() + 1_000).to_string();
     listener.ask("e", &[json!({"kinds": [20_001]})]).await;
     let passing = event(1, now(), 20_001, &[&["expiration", &far]], "");

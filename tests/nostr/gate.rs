@@ -1,8 +1,8 @@
-//! For any question by any client on any path: no private event reaches a stranger, and public
-//! events are answered as if no private ones existed. Answers to random questions from a seed are
-//! compared with a loop over the events that the reader may see.
+//! For any query by any client on any path: no private event reaches a stranger, and the answer has
+//! the public events as if no private events existed. The test compares answers to random queries
+//! from a seed with a loop over the events that the reader may see.
 //!
-//! `HARK_LONG=1` tests more random worlds, `HARK_SEED` others.
+//! `HARK_LONG=1` tests more random worlds, and `HARK_SEED` selects a seed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ use super::kit::{Relay, now};
 
 const PRIVATE: [u64; 3] = [4, 1059, 21_059];
 const KINDS: [u16; 9] = [1, 1, 1, 7, 4, 4, 1059, 1059, 21_059];
-/// The number of people, and of keys. The keys after those of the people sign wraps.
+/// The number of people, and of keys. The keys after the people's keys sign wraps.
 const PEOPLE: usize = 5;
 const KEYS: usize = 9;
 const EVENTS: usize = 150;
@@ -120,13 +120,13 @@ fn may_see(readers: &Readers, event: &Value) -> bool {
     !PRIVATE.contains(&number(event, "kind")) || readers.iter().any(party)
 }
 
-/// The expected answer to a question.
+/// The expected answer to a query.
 struct Expected {
     /// The ids of each filter, in order.
     ids: Vec<Vec<String>>,
     count: u64,
     hint: Option<Value>,
-    /// Whether the question names only private kinds.
+    /// Whether the query names only private kinds.
     private_only: bool,
 }
 
@@ -164,7 +164,8 @@ fn message(verb: &str, name: &str, filters: &[Value]) -> Value {
     message.into()
 }
 
-/// A connection, and its subscriptions: the filters, and the readers at that time.
+/// A connection and its subscriptions: each with its filters, and the readers at the time of the
+/// REQ.
 struct Guest {
     client: Client,
     readers: Readers,
@@ -217,7 +218,7 @@ impl Guest {
         }
     }
 
-    /// Whether a refusal is correct: a stranger has asked only for private kinds.
+    /// Whether a refusal is correct: a stranger has queried only private kinds.
     fn is_closed(&self, expected: &Expected, received: &Value, who: &str) -> bool {
         assert_eq!(received[0], "CLOSED", "{who}: {received}");
         assert!(text_of(&received[2]).starts_with("auth-required: "), "{who}: {received}");
@@ -274,7 +275,7 @@ async fn world(seed: u64) {
         guests.push(Guest { client, readers: Readers::new(), subs: HashMap::new() });
     }
     for n in 0..QUESTIONS {
-        // The first guest never proves a key.
+        // The first guest never authenticates.
         let which = random.below(guests.len());
         if which > 0 && random.once_in(10) && guests[which].readers.len() < 3 {
             let who = random.below(KEYS);

@@ -1,4 +1,4 @@
-//! The binary, serving one test.
+//! The binary as a server of one test.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -8,7 +8,7 @@ use hark_testkit::disk::scratch;
 use super::client;
 use crate::served::Server;
 
-/// A relay on a port and in a directory of its own; it ends with the test.
+/// A relay with its own port and directory. The relay ends with the test.
 pub(super) struct Relay {
     server: Server,
     root: PathBuf,
@@ -21,7 +21,7 @@ impl Relay {
         Self::with(test, "")
     }
 
-    /// With settings, as they stand in the configuration file.
+    /// Starts a relay with these lines of a configuration file.
     pub(super) fn with(test: &str, settings: &str) -> Self {
         let root = scratch(&format!("nostr-{test}"));
         let (data, config) = (root.join("data"), root.join("hark.toml"));
@@ -41,7 +41,7 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.server.kill();
-        // What is left behind in the temporary directory harms nobody.
+        // Files that remain in the temporary directory do no harm.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }

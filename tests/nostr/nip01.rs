@@ -1,4 +1,4 @@
-//! NIP-01: events, filters, and the messages between.
+//! NIP-01: events, filters, and the messages between client and relay.
 
 use serde_json::{Value, json};
 
@@ -9,14 +9,15 @@ fn id(event: &Value) -> &str {
     event["id"].as_str().unwrap()
 }
 
-/// Returns `count` events that `make` makes of equal times, sorted by id.
+/// Returns `count` events of `make` with equal times, sorted by id.
 fn ties(count: usize, make: impl Fn(&str) -> Value) -> Vec<Value> {
     let mut events: Vec<Value> = (0..count).map(|n| make(&n.to_string())).collect();
     events.sort_by(|a, b| id(a).cmp(id(b)));
     events
 }
 
-/// Sends a message and returns the answer, which must name it and begin with a standard prefix.
+/// Sends a message and returns the reason of the answer. The answer must name the message, and the
+/// reason must begin with a standard prefix.
 async fn refused(client: &mut Client, said: &str, verb: &str) -> String {
     client.say(said).await;
     let received = client.receive().await;
@@ -27,14 +28,14 @@ async fn refused(client: &mut Client, said: &str, verb: &str) -> String {
     reason
 }
 
-/// Note 0 (NIP-01) and 3.4.4: a limit within a second takes the lowest ids.
+/// Note 0 (NIP-01) and 3.4.4: a limit within a second keeps the lowest ids.
 #[tokio::test(flavor = "multi_thread")]
 async fn newest_first_and_at_a_tie_the_lowest_id_first() {
     let relay = Relay::start("ties");
     let mut client = relay.client().await;
     let same = ties(9, |n| note(1, 1_000, n));
     let (older, newer) = (note(1, 999, "older"), note(1, 1_001, "newer"));
-    // In the order of neither ids nor times.
+    // The events are published in the order of neither ids nor times.
     for event in
         same.iter().rev().step_by(2).chain([&newer, &older]).chain(same.iter().skip(1).step_by(2))
     {
@@ -68,7 +69,7 @@ async fn of_replaceable_events_the_newest_is_kept_and_at_a_tie_the_lowest_id() {
         let newer = make(501, "newer");
         client.keep(&newer).await;
         assert_eq!(client.look(&filter).await, [newer]);
-        // An event of another author is another address; so is another `d`.
+        // An event of another author has another address, and so does an event with another `d`.
         client.keep(&event(2, 400, kind, tags, "")).await;
         assert_eq!(client.count(&filter).await, 2);
         if kind == 30_023 {
@@ -136,7 +137,7 @@ async fn ids_authors_e_and_p_are_exactly_64_lowercase_hex_digits() {
     for (element, count) in [("authors", 1), ("#p", 1), ("ids", 0), ("#e", 0)] {
         assert_eq!(client.count(&[json!({element: [key]})]).await, count);
     }
-    // Other tags are any text.
+    // Values of other tags are any text.
     assert_eq!(client.count(&[json!({"#E": ["x"], "#P": ["AB"]})]).await, 0);
 }
 
@@ -175,7 +176,7 @@ async fn only_the_first_value_of_single_letter_tags_is_found() {
         (json!({"#T": ["upper"], "#t": ["first"]}), 1),
         (json!({"#T": ["upper"], "#t": ["none"]}), 0),
         (json!({"#t": []}), 0),
-        // More than three letters in one filter are no trouble either (3.4.11).
+        // A filter may also have more than three letters (3.4.11).
         (json!({"#t": ["first"], "#T": ["upper"], "#a": ["x"], "#b": ["x"], "#c": ["x"]}), 0),
     ] {
         assert_eq!(client.count(std::slice::from_ref(&filter)).await, count, "{filter}");
@@ -207,7 +208,7 @@ async fn ok_always_has_four_elements_and_refusals_a_standard_prefix() {
     }
 }
 
-/// Note 0 and 3.4.9: never only a NOTICE, and NEG-ERR with a prefix.
+/// Note 0 and 3.4.9: a refusal is never only a NOTICE, and a NEG-ERR has a prefix.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_question_is_answered_with_closed() {
     let settings = "[limits]\nsubscriptions_max = 2\nfilters_max = 2\nfilter_values_max = 5\n";
@@ -238,7 +239,7 @@ async fn a_refused_question_is_answered_with_closed() {
     assert!(received.iter().all(|message| message[0] == "EVENT"), "{received:?}");
 }
 
-/// Elements that are not offered, those of NIP-91 too, are refused and not ignored.
+/// Unsupported filter elements, including those of NIP-91, are refused and not ignored.
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_filter_elements_and_messages_are_unsupported() {
     let relay = Relay::start("unsupported");
@@ -262,14 +263,14 @@ async fn ephemeral_events_are_passed_on_and_never_kept() {
         other.keep(&passing).await;
         assert_eq!(client.receive().await, json!(["EVENT", "s", passing]));
         assert_eq!(other.count(&[json!({"ids": [passing["id"]]})]).await, 0);
-        // Its id is not remembered either, so it is sent as often as it is published.
+        // The relay does not remember the event's id either, so each publication is sent.
         other.keep(&passing).await;
         assert_eq!(client.receive().await, json!(["EVENT", "s", passing]));
     }
     assert_eq!(other.count(&[json!({})]).await, 0);
 }
 
-/// Note 3.4.14 and section 5: what clients hash is what Hark hashes, stores and serves.
+/// Note 3.4.14 and section 5: Hark hashes, stores and serves the same bytes that clients hash.
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_characters_are_hashed_and_served_as_clients_write_them() {
     let relay = Relay::start("characters");
@@ -279,13 +280,13 @@ async fn odd_characters_are_hashed_and_served_as_clients_write_them() {
     let event = event(1, 100, 1, &[&["t", odd], &["x", "\u{7f}"]], odd);
     client.keep(&event).await;
     assert_eq!(client.ask("s", &[json!({"#t": [odd]})]).await, std::slice::from_ref(&event));
-    // With other escapes, it is the same event.
+    // With other escapes, the event is the same.
     let text = json!(["EVENT", event]).to_string();
     let spelt = text.replace('/', "\\/").replace('é', "\\u00e9").replace('\u{7f}', "\\u007f");
     assert_ne!(spelt, text);
     client.say(spelt).await;
     assert_eq!(client.receive().await[3], "duplicate: already have this event");
-    // Half of a surrogate pair is no character.
+    // Half of a surrogate pair is not a character.
     let broken = text.replacen("é", "\\ud83e", 1);
     client.say(broken).await;
     let received = client.receive().await;
@@ -293,7 +294,7 @@ async fn odd_characters_are_hashed_and_served_as_clients_write_them() {
     assert_eq!(client.count(&[json!({})]).await, 1);
 }
 
-/// Note 3.4.13: what other relays refuse without need.
+/// Note 3.4.13: events that other relays refuse unnecessarily.
 #[tokio::test(flavor = "multi_thread")]
 async fn tags_may_hold_any_strings_and_are_found_by_them() {
     let relay = Relay::start("any-tags");
@@ -306,7 +307,7 @@ async fn tags_may_hold_any_strings_and_are_found_by_them() {
     assert_eq!(client.count(&[json!({"#r": [long[1..]]})]).await, 0);
 }
 
-/// The proposal of strict validation (nips issue 2188), as far as NIP-01 says it too.
+/// The proposal of strict validation (nips issue 2188), as far as NIP-01 requires the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_of_another_form_are_refused() {
     let relay = Relay::start("strict");
@@ -343,7 +344,7 @@ async fn events_of_another_form_are_refused() {
     assert_eq!(client.count(&[json!({})]).await, 0);
 }
 
-/// Bounds of `created_at`, both set.
+/// Both bounds of `created_at` are set.
 #[tokio::test(flavor = "multi_thread")]
 async fn created_at_must_lie_within_the_bounds_that_nip11_names() {
     let settings = "[limits]\ncreated_at_ahead_s_max = 100\ncreated_at_behind_s_max = 1000\n";

@@ -1,4 +1,5 @@
-//! Full-text search (NIP-50) with the binary: REQ, COUNT, live, private events, commands, a kill -9.
+//! Full-text search (NIP-50) with the binary: REQ, COUNT, live, private events, commands, a kill
+//! -9.
 
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::Random;
@@ -12,10 +13,10 @@ use crate::served::{Server, hark};
 
 const SEARCH: &str = "[search]\nenabled = true\n";
 
-/// A week, by which an event must be newer to rank like one of a class more.
+/// A week: an event that is newer by this time ranks like an event of the next higher class.
 const CLASS_S: u64 = 7 * 86_400;
 
-/// Settings of an archive in files, and of one in a database.
+/// Settings of an archive in files, and of an archive in a database.
 fn stores(database: &Database<'_>) -> [(&'static str, String); 2] {
     let url = &database.url;
     [
@@ -59,9 +60,9 @@ async fn the_best_come_first(relay: &Relay) {
     ] {
         assert_eq!(client.count(&[json!({"search": asked})]).await, count, "{asked}");
     }
-    // Nothing to search for is no condition.
+    // An empty search text is no condition.
     assert_eq!(client.count(&[json!({"search": "", "kinds": [1]})]).await, 3);
-    // What is deleted is not found.
+    // Deleted events are not found.
     client.keep(&event(1, latest + 1, 5, &[&["e", found[0]["id"].as_str().unwrap()]], "")).await;
     assert_eq!(client.count(&[json!({"search": "fox"})]).await, 3);
 }
@@ -86,7 +87,7 @@ async fn matches_come(relay: &Relay) {
     assert_eq!(client.receive().await, json!(["EVENT", "s", second]));
 }
 
-/// What a loop over all events finds, best first.
+/// The results of a loop over all events, best first.
 fn expected(events: &[Value], asked: &SearchText, limit: usize) -> Vec<Value> {
     let mut found = Vec::new();
     for event in events {
@@ -175,7 +176,7 @@ fn nip50_every_acknowledged_event_is_found_by_its_words_after_kill_9() {
         .output()
         .expect("runs");
     assert!(String::from_utf8_lossy(&run.stdout).contains("word word17x"), "{run:?}");
-    // What is left behind in the temporary directory harms nobody.
+    // Files that remain in the temporary directory do no harm.
     let _ = std::fs::remove_dir_all(&root);
 }
 
@@ -206,10 +207,10 @@ fn nip50_a_database_that_was_not_searched_is_indexed_by_a_command() {
     };
     let (code, _, why) = run(&plain, &["migrate", "index-words"]);
     assert!(code == Some(1) && why.contains("set enabled = true in [search]"), "{why}");
-    // Before anything is indexed, answers are whole: the events are read.
+    // Before the index exists, answers are still complete: the search reads the events.
     let count = ["count", "{\"search\":\"word1*\"}"];
     assert_eq!(run(&searched, &count).1, "61");
-    // The server without search goes on meanwhile; what it takes is found as well.
+    // The server without search keeps accepting events, and the search finds these events as well.
     let (code, said, _) = run(&searched, &["migrate", "index-words", "--json"]);
     let said: Value = serde_json::from_str(&said).expect("is JSON");
     assert_eq!((code, &said["state"], &said["indexed"]), (Some(0), &json!("indexed"), &json!(150)));
@@ -239,6 +240,6 @@ fn nip50_a_database_that_was_not_searched_is_indexed_by_a_command() {
     assert_eq!(run(&plain, &["migrate", "drop-words"]).1, "deleted");
     assert_eq!(rows(), "0");
     assert_eq!(run(&plain, &["migrate", "drop-words"]).1, "nothing was indexed");
-    // What is left behind in the temporary directory harms nobody.
+    // Files that remain in the temporary directory do no harm.
     let _ = std::fs::remove_dir_all(&root);
 }

@@ -1,4 +1,5 @@
-//! Relays that answer as no relay should. None of them holds a command up, or fills its memory.
+//! Relays that answer as no relay should. None of these relays blocks a command or exhausts its
+//! memory.
 
 use std::net::{TcpListener, TcpStream};
 use std::thread;
@@ -13,7 +14,7 @@ use super::nodes::{Node, event, notes};
 
 const START: u64 = 1_700_000_000;
 
-/// A client of such a relay, and the messages that it gets.
+/// The connection of such a relay with a client.
 struct ScriptedClient(WebSocket<TcpStream>);
 
 impl ScriptedClient {
@@ -22,7 +23,8 @@ impl ScriptedClient {
     }
 }
 
-/// Starts a relay that handles each message with `answer`, and returns its URL. It ends with the test.
+/// Starts a relay that handles each message with `answer`, and returns its URL. The relay ends with
+/// the test.
 fn relay(answer: impl Fn(&mut ScriptedClient, &Value) + Clone + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("ws://{}", listener.local_addr().expect("an address"));
@@ -42,7 +44,7 @@ fn relay(answer: impl Fn(&mut ScriptedClient, &Value) + Clone + Send + 'static) 
     url
 }
 
-/// A relay that says something each second, and never what it was asked for.
+/// A relay that sends a NOTICE every 200 ms and never answers.
 #[test]
 fn notices_do_not_stand_for_an_answer_and_are_shown() {
     let url = relay(|client, _| {
@@ -50,7 +52,7 @@ fn notices_do_not_stand_for_an_answer_and_are_shown() {
             thread::sleep(Duration::from_millis(200));
         }
     });
-    // With a private event the relay is asked about that first.
+    // With a private event, the command first queries the relay for that event.
     for events in [notes("here", 3, START), vec![event(1, START, 4, &[], "x")]] {
         let here = Node::new("notices", "", &events);
         let done = here.run(&["sync", &url, "--timeout", "1", "--dir", "up"]);
@@ -60,7 +62,8 @@ fn notices_do_not_stand_for_an_answer_and_are_shown() {
     }
 }
 
-/// `restricted:` is not about a key that was not given.
+/// A refusal with `restricted:` is not about a missing key, so the command does not suggest
+/// `--key-file`.
 #[test]
 fn a_refusal_is_told_in_the_words_of_the_relay() {
     let url = relay(|client, asked| {
@@ -76,7 +79,7 @@ fn a_refusal_is_told_in_the_words_of_the_relay() {
     assert!(!done.stderr.contains("--key-file"), "{done:?}");
 }
 
-/// A relay that takes `until: 0` for no bound at all, as some do.
+/// A relay that treats `until: 0` as no bound, as some relays do.
 #[test]
 fn a_relay_that_takes_until_0_for_none_is_read_to_its_end() {
     let first = event(1, 1, 1, &[], "at the beginning");
@@ -96,7 +99,7 @@ fn a_relay_that_takes_until_0_for_none_is_read_to_its_end() {
     assert_eq!(done.json()["down"]["stored"], 1, "{done:?}");
 }
 
-/// Nobody chooses for the operator which address is connected to.
+/// A redirect is reported and not followed, since the operator alone chooses the address.
 #[test]
 fn a_redirect_is_told_and_not_followed() {
     use std::io::{Read as _, Write as _};
@@ -116,7 +119,7 @@ fn a_redirect_is_told_and_not_followed() {
     assert!(done.stderr.contains("redirects to http://127.0.0.1"), "{done:?}");
 }
 
-/// An event that nobody has signed, with the id that it would have.
+/// An unsigned event with a valid id.
 fn unsigned(time: u64) -> String {
     let key = "ab".repeat(32);
     let hashed = format!("[0,\"{key}\",{time},1,[],\"\"]");
@@ -129,8 +132,8 @@ fn unsigned(time: u64) -> String {
     )
 }
 
-/// A relay that does not compare may name any number of events. They are compared part by part, so that few
-/// of their ids are held, and each counts once.
+/// A relay without comparisons may return any number of events. The command compares the events in
+/// parts, so that it holds few ids at a time and counts each event once.
 #[test]
 fn the_ids_that_a_relay_names_are_compared_part_by_part() {
     const COUNT: u64 = 120_000;

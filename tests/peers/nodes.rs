@@ -1,4 +1,4 @@
-//! Archives with servers, and what they hold.
+//! Archives with servers, and helpers that read and write their events.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(super) struct Node {
     server: Option<Server>,
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) code: i32,
@@ -46,14 +46,14 @@ impl Node {
         node
     }
 
-    /// The same with a server.
+    /// An archive with these events and a running server.
     pub(super) fn served(name: &str, settings: &str, events: &[String]) -> Self {
         let mut node = Self::new(name, settings, events);
         node.serve();
         node
     }
 
-    /// The same with a server that has the same address whenever it is started again.
+    /// The same as [`Node::served`], with a server that keeps its address after a restart.
     pub(super) fn served_again(name: &str, events: &[String]) -> Self {
         let mut node = Self::new(name, "", events);
         node.port = Some(free_port());
@@ -67,7 +67,7 @@ impl Node {
         self.server = Some(Server::start_at(&self.data(), &config, &address));
     }
 
-    /// Starts the server with the rates of its settings.
+    /// Starts the server with the configured rates.
     pub(super) fn serve_with_rates(&mut self) {
         let config = self.root.join("hark.toml");
         self.server = Some(Server::start_with_rates(&self.data(), &config));
@@ -99,14 +99,14 @@ impl Node {
         done(self.command(args).spawn().expect("the binary runs"))
     }
 
-    /// The ids of the events that a filter finds, or of all.
+    /// The ids of the events that match a filter.
     pub(super) fn ids(&self, filter: &str) -> BTreeSet<String> {
         let done = self.run(&["query", filter]);
         assert_eq!(done.code, 0, "{done:?}");
         done.stdout.lines().map(id).collect()
     }
 
-    /// Waits until the archive has so many events.
+    /// Waits until the archive has this number of events.
     pub(super) fn wait_for(&self, count: usize) {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -123,7 +123,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.server = None;
-        // What is left in the temporary directory harms nobody.
+        // Files that remain in the temporary directory do no harm.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
@@ -144,7 +144,7 @@ pub(super) fn done(child: Process) -> Done {
     }
 }
 
-/// A command that runs until it is stopped; killed if the test fails.
+/// A command that runs until it is stopped, and is killed if the test fails.
 pub(super) struct Running(Process);
 
 impl Running {
@@ -152,7 +152,7 @@ impl Running {
         Self(command.spawn().expect("the binary runs"))
     }
 
-    /// Stops it as Ctrl-C does.
+    /// Stops the command as Ctrl-C does.
     pub(super) fn stop(self) -> Done {
         self.0.signal("INT");
         done(self.0)
@@ -185,7 +185,7 @@ pub(super) fn notes(name: &str, count: u64, start: u64) -> Vec<String> {
         .collect()
 }
 
-/// Several lists as one.
+/// Joins several lists.
 pub(super) fn all(lists: &[&[String]]) -> Vec<String> {
     lists.concat()
 }

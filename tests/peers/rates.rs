@@ -1,4 +1,4 @@
-//! Servers that bound the rates of their clients, and peers that send more than that.
+//! Servers with limits on the rates of clients, and peers that exceed these limits.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -22,7 +22,8 @@ fn history() -> Vec<String> {
     (0..1_500).map(|n| event(1, START + n, 1, &[], &n.to_string())).collect()
 }
 
-/// By its address or by a key, from a list in a file, while the server runs.
+/// The peer is spared by its address or by a key, from a list in a file that changes while the
+/// server runs.
 #[test]
 fn a_peer_that_is_spared_sends_without_rates() {
     for (name, list, peer) in [
@@ -52,7 +53,7 @@ fn a_peer_that_is_spared_sends_without_rates() {
     }
 }
 
-/// Without being spared it takes longer, and nothing is lost.
+/// A peer that is not spared takes longer, and no event is lost.
 #[test]
 fn a_peer_that_comes_too_fast_waits_and_loses_nothing() {
     let settings = "[rates]\nevents_per_address = [6_000, 50]\n";
@@ -67,8 +68,9 @@ fn a_peer_that_comes_too_fast_waits_and_loses_nothing() {
     assert_eq!(there.ids("{}"), here.ids("{}"));
 }
 
-/// Most of a twentieth of a million events are on both sides, in segments and in memory. The rates are a
-/// twentieth of the default ones, so what ends here ends with a million.
+/// Both sides share most of 50,000 events, in segments and in memory. This number and the rates are
+/// a twentieth of a million events and of the default rates. So a comparison that ends here also
+/// ends with a million events.
 #[test]
 fn comparing_many_events_ends_under_rates_that_scale_with_them() {
     const COUNT: u64 = 50_000;
@@ -77,7 +79,7 @@ fn comparing_many_events_ends_under_rates_that_scale_with_them() {
                     rows_per_address = [1_200_000, 300_000]\n";
     let (mut left, mut right) = (Vec::new(), Vec::new());
     for (n, event) in (0..).zip(notes("shared", COUNT, START)) {
-        // Scattered, as differences are.
+        // Differences are scattered, as in practice.
         match n % 47 {
             0 => left.push(event),
             1 => right.push(event),

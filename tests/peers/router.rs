@@ -36,8 +36,8 @@ fn wait_for_metric(port: u16, name: &str, stream: &str, value: u64) {
     }
 }
 
-/// What one relay has reaches the others, through kills of each; a changed file is in force at once, a
-/// wrong one never.
+/// The events of one relay reach the others, even though each server is killed once. A changed file
+/// applies immediately, and an invalid file never applies.
 #[test]
 fn three_servers_have_the_same_events_in_the_end() {
     let mut middle = Node::served_again("router-middle", &notes("middle", 10, now_s() - 99));
@@ -68,13 +68,13 @@ fn three_servers_have_the_same_events_in_the_end() {
     for node in [&left, &middle, &right] {
         node.wait_for(60);
     }
-    // It was not touched.
+    // The router has kept the connection of the unchanged stream.
     assert_eq!(metric(port, "hark_router_connections_total", "left"), Some(1));
     let live = publish(&left, "live", 25);
     for node in [&middle, &right] {
         node.wait_for(85);
     }
-    // What came from there does not go back.
+    // Events are not sent back to their source.
     assert_eq!(metric(port, "hark_router_sent_events_total", "left"), Some(40));
     assert!(right.ids("{}").is_superset(&live.iter().map(|line| id(line)).collect()));
     for round in 0..3 {
@@ -94,8 +94,8 @@ fn three_servers_have_the_same_events_in_the_end() {
     assert_eq!(left.ids("{}"), middle.ids("{}"));
 }
 
-/// What the configuration accepts and the key that is proved change while the router runs, and what is
-/// wrong with a new one is said and changes nothing.
+/// The accepted kinds and the key for authentication change while the router runs. An invalid
+/// configuration is reported and changes nothing.
 #[test]
 fn the_configuration_and_the_keys_are_read_again() {
     let there = Node::served("router-reload-there", "", &notes("there", 12, now_s() - 99));
@@ -116,10 +116,10 @@ fn the_configuration_and_the_keys_are_read_again() {
     here.wait_for(9);
     assert_eq!(metric(port, "hark_router_refused_events_total", "a"), Some(3));
     write(&settings, "[policy]\ndeny_kinds = \"seven\"\n");
-    // Files are read once they have been still for a second.
+    // Files are reloaded once they have not changed for a second.
     std::thread::sleep(Duration::from_secs(3));
     write(&settings, "[policy]\ndeny_kinds = [1]\n");
-    // Until it is in force, what comes is refused by the old one.
+    // The old configuration refuses events until the new configuration applies.
     std::thread::sleep(Duration::from_secs(2));
     publish(&there, "live", 8);
     here.wait_for(13);
@@ -133,7 +133,7 @@ fn the_configuration_and_the_keys_are_read_again() {
     let said = |words: &str| done.stderr.matches(words).count();
     assert_eq!(said("nothing was changed"), 1, "{done:?}");
     assert!(said("deny_kinds") >= 2 && said("now policy.deny_kinds") == 1, "{done:?}");
-    // Only another key is another stream.
+    // Only the changed key restarts the stream.
     assert_eq!((said("begun=1 ended=1"), said("begun=0 ended=0")), (1, 1), "{done:?}");
 }
 

@@ -1,11 +1,12 @@
-//! Streams between archives: new events go where they belong, once, also after something was gone.
+//! Streams between archives: each new event reaches its destination once, even after a side was
+//! down.
 
 use std::time::Duration;
 
 use super::nodes::{Node, Running, event, notes};
 use crate::served::now_s;
 
-/// New notes of now, published to a node as a client does.
+/// Publishes new notes with current times to a node, as a client does.
 fn publish(node: &Node, name: &str, count: u64) {
     let path = node.path("new.jsonl");
     let lines = notes(name, count, now_s() - count).concat();
@@ -14,8 +15,8 @@ fn publish(node: &Node, name: &str, count: u64) {
     assert_eq!(done.code, 0, "{done:?}");
 }
 
-/// Beside servers that are killed and started again, both have all events in the end, and none goes
-/// back to where it came from.
+/// The servers are killed and restarted. In the end both have all events, and no event is sent back
+/// to its source.
 #[test]
 fn two_servers_stay_in_step_while_either_is_gone_for_a_while() {
     let mut left = Node::served("stream-left", "", &notes("old left", 20, now_s() - 600));
@@ -43,14 +44,15 @@ fn two_servers_stay_in_step_while_either_is_gone_for_a_while() {
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(left.ids("{}"), right.ids("{}"));
     let relay = &done.json()["relays"][0];
-    // 20 old ones, 40 live ones, 25 after it was gone and 10 last ones; a few may go twice.
+    // 20 old events, 40 live events, 25 events from the downtime and 10 last events. A few may be
+    // sent twice.
     assert!(relay["taken"].as_u64().unwrap() >= 75, "{relay}");
     assert_eq!(relay["stored"], 95, "{relay}");
     assert!(relay["sent"].as_u64().unwrap() <= 95 + 10, "an echo: {relay}");
     assert!(relay["connections"].as_u64().unwrap() >= 2, "{relay}");
 }
 
-/// Without a server the command holds the archive itself; what is private stays there.
+/// Without a server the command opens the archive itself. Private events are not sent.
 #[test]
 fn an_archive_without_a_server_takes_and_sends_too() {
     let there = Node::served("own-there", "", &notes("there", 15, now_s() - 60));
@@ -66,7 +68,7 @@ fn an_archive_without_a_server_takes_and_sends_too() {
     assert!(done.stdout.contains("20 stored, 10 taken there"), "{done:?}");
 }
 
-/// A stream waits for a process that holds the archive, such as a server that is still opening it.
+/// A stream waits while another process holds the archive, such as a server that is still starting.
 #[test]
 fn a_stream_waits_for_whoever_holds_the_archive() {
     let there = Node::served("held-there", "", &notes("there", 15, now_s() - 60));
@@ -84,7 +86,8 @@ fn a_stream_waits_for_whoever_holds_the_archive() {
     assert!(done.stderr.contains("another process holds the archive"), "{done:?}");
 }
 
-/// What comes faster than a relay takes it is sent in the end, however old it is.
+/// Events that arrive faster than the relay accepts them are still sent in the end, even old
+/// events.
 #[test]
 fn old_events_in_quantity_are_not_left_behind() {
     let rates = "[rates]\nevents_per_address = [0, 0]\nevents_per_key = [0, 0]\n";

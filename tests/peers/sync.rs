@@ -7,8 +7,8 @@ use crate::served::hark;
 
 const START: u64 = 1_700_000_000;
 
-/// Both have the same events afterwards, beside a server and without one, and what is in step needs
-/// one question.
+/// Both archives have the same events afterwards, with and without a server. Archives in step need
+/// one round trip.
 #[test]
 fn both_ends_are_equal_afterwards() {
     let shared = notes("shared", 700, START);
@@ -43,7 +43,8 @@ fn both_ends_are_equal_afterwards() {
     }
 }
 
-/// Only what a filter finds goes where the direction says, by pages as by comparing.
+/// Only events that match the filter are copied, and only in the given direction, by pages and by
+/// comparison.
 #[test]
 fn a_filter_and_a_direction_bound_what_goes() {
     let (left, right) = (notes("left", 90, START), notes("right", 120, START + 5));
@@ -79,7 +80,7 @@ fn a_filter_and_a_direction_bound_what_goes() {
     }
 }
 
-/// A relay that does not compare is read by pages, also where a second has several of them.
+/// A relay without comparisons is read by pages, even if many events share a second.
 #[test]
 fn a_relay_that_does_not_compare_is_read_by_pages() {
     let settings =
@@ -98,7 +99,8 @@ fn a_relay_that_does_not_compare_is_read_by_pages() {
     assert_eq!(here.ids("{}"), there.ids("{}"));
 }
 
-/// What is private stays, deletions travel, and refusals of the other side are counted and told.
+/// Private events are not sent, deletions are, and refusals of the other side are counted and
+/// reported.
 #[test]
 fn private_events_stay_deletions_travel_and_refusals_are_told() {
     let victim = event(3, START, 1, &[], "to be deleted");
@@ -119,7 +121,7 @@ fn private_events_stay_deletions_travel_and_refusals_are_told() {
     let report = done.json();
     assert_eq!(done.code, 3, "{done:?}");
     assert_eq!(report["up"]["refused"]["blocked"]["events"], 1, "{report}");
-    // The deletion may be there before the event that it deletes is asked for.
+    // The deletion may arrive before its target is requested.
     let deleted = report["down"]["not_stored"]["deleted"]["events"].as_u64().unwrap_or_default();
     assert_eq!(deleted + report["down"]["not_sent"].as_u64().unwrap(), 1, "{report}");
     assert_eq!(report["up"]["withheld"], 1, "{report}");
@@ -127,7 +129,8 @@ fn private_events_stay_deletions_travel_and_refusals_are_told() {
     assert!(now.contains(&id(&deletion)) && !now.contains(&id(&victim)), "{now:?}");
     assert!(private.iter().all(|event| !now.contains(&id(event))));
     assert!(!here.ids("{}").contains(&id(&victim)));
-    // Told to, it sends them; a protected one is its author's to send.
+    // With `--private`, the command sends the private events. Only its author may send a protected
+    // event.
     let done = here.run(&["sync", &there.url(), "--dir", "up", "--private", "--json"]);
     assert_eq!(done.code, 3, "{done:?}");
     assert_eq!(done.json()["up"]["taken"], 1, "{done:?}");
@@ -137,7 +140,7 @@ fn private_events_stay_deletions_travel_and_refusals_are_told() {
     assert_eq!(again.code, 0, "{again:?}");
 }
 
-/// A run that is stopped says so, and the next one goes on.
+/// A stopped run reports the interruption, and the next run continues.
 #[test]
 fn what_was_stopped_or_cut_off_goes_on_with_the_next_run() {
     let events = notes("there", 6_000, START);
@@ -158,7 +161,8 @@ fn what_was_stopped_or_cut_off_goes_on_with_the_next_run() {
     assert_eq!(here.ids("{}"), there.ids("{}"));
 }
 
-/// A relay that does not answer is given up in time, and Ctrl-C does not wait for that.
+/// The command gives up after a timeout if the relay does not answer, and Ctrl-C ends the command
+/// before the timeout.
 #[test]
 fn a_relay_that_never_answers_holds_nobody_up() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -168,7 +172,7 @@ fn a_relay_that_never_answers_holds_nobody_up() {
     assert_eq!(done.code, 1, "{done:?}");
     assert!(done.stderr.contains("no answer within 1 s"), "{done:?}");
     let running = Running::start(here.command(&["sync", &url, "--timeout", "3600", "--json"]));
-    // The first connection is that of the run before.
+    // The first connection belongs to the previous run.
     let _both = [silent.accept().expect("it connects"), silent.accept().expect("it connects")];
     let stopped = running.stop();
     assert_eq!(stopped.code, 130, "{stopped:?}");
@@ -193,7 +197,7 @@ fn what_cannot_be_done_is_said_at_once() {
         assert_eq!(done.code, code, "{args:?} {done:?}");
         assert!(done.stderr.contains(said), "{args:?} {done:?}");
     }
-    // What was not reached leaves nothing behind.
+    // A failed connection creates no archive.
     let nowhere = here.path("nowhere");
     let ended = hark(&nowhere).args(["sync", "ws://127.0.0.1:1"]).output().expect("it runs");
     assert!(!ended.status.success() && !nowhere.exists(), "{ended:?}");

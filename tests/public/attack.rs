@@ -23,7 +23,7 @@ type ReceivedRefusals = Mutex<BTreeMap<(&'static str, String), u64>>;
 /// Interval between two messages of an attacker.
 const PACE: Duration = Duration::from_millis(1);
 
-/// What all attackers share.
+/// State that all attackers share.
 struct Mix {
     address: String,
     over: AtomicBool,
@@ -53,8 +53,8 @@ impl Mix {
         *self.received.lock().unwrap().entry((verb, prefix)).or_default() += 1;
     }
 
-    /// Connects from its own address, and sends the messages of `next` until the attack is over or
-    /// the connection ends. Another thread receives the answers.
+    /// Connects with this address in `X-Forwarded-For`, and sends the messages of `next` until the
+    /// attack is over or the connection ends. Another thread receives the answers.
     fn flood(self: &Arc<Self>, from: u32, mut next: impl FnMut() -> Vec<u8>) {
         let from = format!("X-Forwarded-For: 198.51.100.{from}\r\n");
         let Ok((status, socket)) = upgrade(&self.address, &from) else { return };
@@ -63,17 +63,18 @@ impl Mix {
             return;
         }
         let mut to = socket.get_ref().try_clone().unwrap();
-        // If the server does not read, this thread does not hang after the end.
+        // The timeout keeps this thread from hanging after the end if the server does not read.
         to.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
         let ears = thread::spawn({
             let mix = Arc::clone(self);
             move || mix.listen(socket)
         });
-        // Until the server has closed the connection: it reads on for seconds, but answers nothing more.
+        // The loop ends with the connection: a closing server keeps reading for seconds, but sends
+        // no more answers.
         while !self.is_over() && !ears.is_finished() && to.write_all(&next()).is_ok() {
             self.said.fetch_add(1, Ordering::Relaxed);
-            // About the rate of one client on a network. The attackers run on the server's machine:
-            // their messages should take its time, not the sending of these messages.
+            // About the rate of one client on a network. The attackers run on the server's machine.
+            // The CPU time should go to handling the messages, not to sending.
             thread::sleep(PACE);
         }
         let _ = to.shutdown(std::net::Shutdown::Both);
@@ -125,7 +126,7 @@ fn invalid_signatures() -> impl FnMut() -> Vec<u8> + Send {
 
 fn malformed(seed: u64) -> impl FnMut() -> Vec<u8> + Send {
     let mut random = Random::new(seed);
-    // Most are messages that are answered: the others end the connection.
+    // Most of these messages get an answer. The others end the connection.
     move || match random.below(16) {
         0..4 => masked(0x81, b"[\"EVENT\",{\"id\":\"x\"}]"),
         4..8 => masked(0x81, b"[[[[[[[[[[[["),
@@ -144,7 +145,7 @@ fn expensive(seed: u64) -> impl FnMut() -> Vec<u8> + Send {
     let mut some = |many: usize| -> Vec<String> {
         (0..many).map(|_| format!("{:064x}", random.below(1 << 40))).collect()
     };
-    // The messages are made beforehand, so that only the server's work on them takes time.
+    // The messages are made beforehand, so that only the server's work takes CPU time.
     let messages: Vec<Vec<u8>> = (0..64)
         .map(|at| {
             let text = match at % 4 {
@@ -189,7 +190,7 @@ fn churn(mix: &Arc<Mix>, from: u32) -> thread::JoinHandle<()> {
     })
 }
 
-/// Asks questions as ordinary clients do, until `until`. Returns how long each answer took.
+/// Sends queries like ordinary clients, until `until`. Returns the time of each answer.
 fn normal(address: &str, from: u32, until: Instant) -> Vec<Duration> {
     let header = format!("X-Forwarded-For: 192.0.2.{from}\r\n");
     let (status, mut socket) = upgrade(address, &header).unwrap();

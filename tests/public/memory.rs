@@ -1,4 +1,4 @@
-//! How much memory clients can make the server use.
+//! Tests of the memory that clients can make the server use.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -17,14 +17,14 @@ use serde_json::json;
 use super::{frame, long, masked, upgrade};
 use crate::served::{Server, Socket, now_s, publication, publish};
 
-/// A server in its own directory, which is removed with it.
+/// A server with its own directory, which is removed at the end.
 struct Relay {
     server: Server,
     root: PathBuf,
 }
 
-/// Measures a server's memory: how much is resident, and how much of that is anonymous. The rest is
-/// the archive's files, which the system caches as far as it has memory.
+/// Measures a server's resident memory and its anonymous part. The other part is the archive's
+/// files, which the system caches in free memory.
 struct Watch {
     process: u32,
     rss: u64,
@@ -40,7 +40,7 @@ fn kib(process: u32, name: &str) -> u64 {
 }
 
 impl Watch {
-    /// Prints the memory before and at its peak. Returns by how many KiB the anonymous memory grew.
+    /// Prints the memory before and at its peak. Returns the growth of the anonymous memory in KiB.
     fn grown(self, what: &str) -> u64 {
         self.over.store(true, Ordering::Relaxed);
         let (rss, rss_peak) = (self.rss, kib(self.process, "VmHWM"));
@@ -65,10 +65,11 @@ impl Relay {
         &self.server.address
     }
 
-    /// Begins to watch the server's memory.
+    /// Starts watching the server's memory.
     fn watch(&self) -> Watch {
         let process = self.server.child.id();
-        // This fails if the kernel cannot do it; the peak is then the one since the start.
+        // Without kernel support the write fails, and the reported peak is the peak since the
+        // server's start.
         let _ = fs::write(format!("/proc/{process}/clear_refs"), "5");
         let own = kib(process, "RssAnon");
         let over = Arc::new(AtomicBool::new(false));
@@ -96,7 +97,7 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         let _ = self.server.child.kill();
-        // What is left behind in the temporary directory harms nobody.
+        // Files that remain in the temporary directory do no harm.
         let _ = fs::remove_dir_all(&self.root);
     }
 }
@@ -126,7 +127,7 @@ fn a_client_that_never_reads() {
     // The memory for storing events is allocated before the measurement.
     publish_notes(&relay, events, "before");
     let watch = relay.watch();
-    // One client is sent live events, the other stored events.
+    // One client gets live events, and the other gets stored events.
     let mut deaf = Socket::connect(relay.address());
     deaf.say(r#"["REQ","all",{"limit":0}]"#);
     let mut late = Socket::connect(relay.address());
@@ -138,7 +139,7 @@ fn a_client_that_never_reads() {
     assert!(grown < 64 * MIB, "{grown} KiB");
 }
 
-/// Returns a message compressed as a browser would compress it.
+/// Returns a message, compressed with the same method as in browsers.
 fn compressed(text: &str) -> Vec<u8> {
     let mut deflate = Compress::new(Compression::default(), false);
     let mut out = Vec::with_capacity(1_024);
@@ -148,8 +149,8 @@ fn compressed(text: &str) -> Vec<u8> {
     masked(0xc1, &out)
 }
 
-/// Opens `count` connections that ask once, receive the answer and stay open. Returns the KiB that
-/// each connection costs.
+/// Opens `count` connections that send one query, receive the answer and stay open. Returns the KiB
+/// per connection.
 fn idle(relay: &Relay, count: u64, deflate: bool) -> u64 {
     let offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n";
     let req = r#"["REQ","s",{"kinds":[1],"limit":1}]"#;
@@ -164,7 +165,7 @@ fn idle(relay: &Relay, count: u64, deflate: bool) -> u64 {
         let (auth, _) = frame(&mut socket).expect("a challenge");
         let (event, _) = frame(&mut socket).expect("an event");
         let (eose, _) = frame(&mut socket).expect("the end");
-        // The long message is compressed, the short ones are not.
+        // The long message is compressed, and the short messages are not.
         assert_eq!([auth, event, eose], [0x81, if deflate { 0xc1 } else { 0x81 }, 0x81]);
         open.push(socket);
     }
@@ -192,7 +193,8 @@ fn idle_connections() {
         );
         relay.still_serves();
         let each = idle(&relay, count, deflate);
-        // All connections share a few compressors, which cost more per connection if these are few.
+        // All connections share a few compressors, which cost more per connection if there are few
+        // connections.
         let bound = if long() { 12 } else { 24 };
         assert!(each < bound, "{each} KiB for an idle connection");
         relay.still_serves();
@@ -253,7 +255,7 @@ fn subscriptions_opened_and_abandoned() {
     }
     let grown = watch.grown(&format!("{subscriptions} subscriptions abandoned"));
     assert!(grown < 32 * MIB, "{grown} KiB");
-    // Subscriptions above the limit are refused, however often a client requests them.
+    // Subscriptions above the limit are refused, no matter how many a client requests.
     let mut socket = Socket::connect(relay.address());
     for n in 0..per_connection + 5 {
         socket.say(&json!(["REQ", n.to_string(), {}]).to_string());
@@ -301,7 +303,7 @@ fn connections_that_send_half_a_frame_and_wait() {
     }
     relay.still_serves();
     let grown = watch.grown(&format!("{count} connections with half a frame of 200 kB"));
-    // The server holds only the bytes that arrived: it reserves no memory by a frame's length.
+    // The server holds only the received bytes and reserves no memory by a frame's length.
     assert!(grown / count < 256, "{} KiB each", grown / count);
     drop(open);
     relay.still_serves();

@@ -11,7 +11,7 @@ use super::{frame, masked, upgrade};
 use crate::cli::support::{Place, notes};
 use crate::served::PATIENCE;
 
-/// Asks without a pause. `last` is set to the number of events in the last answer.
+/// Sends queries without a pause. `last` is set to the number of events in the last answer.
 fn ask(address: &str, over: &AtomicBool, last: &AtomicUsize) {
     let (_, mut socket) = upgrade(address, "").unwrap();
     frame(&mut socket).unwrap();
@@ -54,8 +54,8 @@ fn a_changed_limit_holds_at_once_under_load() {
         for limit in (11..).step_by(10).take(10) {
             config(limit);
             let changed = Instant::now();
-            // If the relay's limit cuts an answer, the rest of the last second is added: up to two
-            // notes.
+            // If the relay's limit cuts an answer, the relay adds the remaining events of the last
+            // second: up to two notes.
             let has =
                 |last: &AtomicUsize| (limit..limit + 3).contains(&last.load(Ordering::Relaxed));
             while !last.iter().all(has) {

@@ -1,5 +1,5 @@
-//! All that clients can make the server hold, at the same time, with no more memory than
-//! docs/operating.md calculates.
+//! Clients make the server hold as much as possible of every kind at the same time. The server must
+//! not exceed the memory that docs/operating.md calculates.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::{long, masked, upgrade};
 use crate::served::{PATIENCE, Server, Socket, now_s, publication, publish};
 
-/// The server's memory, as docs/operating.md calculates it for these settings.
+/// The server's memory for these settings, calculated as in docs/operating.md.
 const MEMORY_BYTES: u64 = 288 << 20;
 const SETTINGS: &str = "
 [archive]
@@ -29,17 +29,17 @@ outbox_bytes_max = 4_000_000
 outboxes_bytes_max = 32_000_000
 ";
 
-/// Events of each publisher: many times as many as fit the heads.
+/// Events of each publisher: many times the capacity of the heads.
 const EVENTS: u64 = 4_000;
 
-/// What clients hold, by its name in `/metrics`.
+/// Metrics of the memory that clients hold, by their names in `/metrics`.
 const METRICS: [&str; 3] = ["hark_outbox_bytes", "hark_questions_bytes", "hark_inbound_bytes"];
 
 /// A control group with a limit of memory. The kernel kills a process that exceeds the limit.
 struct Group(PathBuf);
 
 impl Group {
-    /// `None` where groups cannot be made: not as root, or without the kernel's memory controller.
+    /// `None` if groups cannot be made: without root, or without the kernel's memory controller.
     fn new(name: &str, bytes: u64) -> Option<Self> {
         let of_this = fs::read_to_string("/proc/self/cgroup").ok()?;
         let under = |line: &str| Some(line.split(':').nth(2)?.trim_start_matches('/').to_owned());
@@ -63,12 +63,13 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // An empty one that is left behind harms nobody.
+        // An empty group that remains does no harm.
         let _ = fs::remove_dir(&self.0);
     }
 }
 
-/// The server and its directory, which is on a disk: files in memory would count as the server's.
+/// The server and its directory, which is on a disk: files in memory would count as the server's
+/// memory.
 struct Stage {
     server: Server,
     over: AtomicBool,
@@ -98,13 +99,13 @@ impl Stage {
                 }
             } else {
                 thread::sleep(Duration::from_millis(20));
-                // A pong is a sign of life.
+                // A pong keeps the connection alive.
                 open.retain_mut(|stream| stream.write_all(&masked(0x8a, b"")).is_ok());
             }
         }
     }
 
-    /// Publishes events with the maximum number of tags, all of them different.
+    /// Publishes events with the maximum number of tags, all different.
     fn publish_tags(&self, seed: u8) {
         let keys = KeyPair::from_secret([seed; 32]).expect("a key");
         let mut made = 0u64;
@@ -120,7 +121,7 @@ impl Stage {
         });
     }
 
-    /// Requests the page repeatedly, and never reads it.
+    /// Requests the page repeatedly, and never reads the answers.
     fn pipeline(&self, connections: usize) {
         let request =
             format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", self.server.address).repeat(500);
@@ -242,7 +243,7 @@ fn everything_at_once_stays_within_the_memory_that_settings_add_up_to() {
     );
     assert!(stored > 0, "events are kept meanwhile");
     assert!(peak << 10 < MEMORY_BYTES, "{peak} KiB");
-    // Once the server notices that the other clients are gone, it has memory for questions again.
+    // The server has memory for queries again once it notices that the other clients are gone.
     let ended = Instant::now();
     loop {
         let mut socket = Socket::connect(&stage.server.address);

@@ -44,8 +44,8 @@ fn on_disk(shelf: &Path) -> u64 {
     files.map(|file| file.metadata().expect("is there").len()).sum()
 }
 
-/// A publisher that lags leaves old records among newer ones. When the old records are deleted, a
-/// small part of many logs is dead, but of no log enough that the log would be rewritten anyway.
+/// A lagging publisher leaves old records among newer ones. When the old records are deleted, a
+/// small part of many logs is dead, but no log is dead enough for the usual rewrite.
 #[test]
 fn a_bound_of_bytes_is_met_where_a_little_of_every_log_is_deleted() {
     let dir = Dir(scratch("room-spread"));
@@ -53,7 +53,7 @@ fn a_bound_of_bytes_is_met_where_a_little_of_every_log_is_deleted() {
     let options = EmbeddedOptions { dead_bytes_max: bound / 20, ..options() };
     let store = Arc::new(EmbeddedStore::open(&dir.0, Box::new(KeepAll), options).expect("opens"));
     for number in 0..records {
-        // Every fourth record is by the publisher that lags, and older than all others.
+        // Every fourth record comes from the lagging publisher, and is older than all others.
         let time = if number % 4 == 0 { number } else { 100_000 + number };
         store.commit(&[put(number, time)]).expect("is taken");
     }
@@ -72,24 +72,24 @@ fn a_bound_of_bytes_is_met_where_a_little_of_every_log_is_deleted() {
     assert!(stats.log_bytes - stats.dead_bytes > bound * 9 / 10, "{stats:?}");
 }
 
-/// Generations of the logs of a shelf: how often each was rewritten.
+/// Generations of the logs of a shelf: the number of rewrites of each.
 fn generations(shelf: &Path) -> Vec<u32> {
     let logs = super::files(shelf, "log").into_iter();
     let generation = |name: &str| name.strip_suffix(".log")?.split_once('-')?.1.parse().ok();
     logs.filter_map(|log| generation(log.file_name()?.to_str()?)).collect()
 }
 
-/// An archive had no bound, so its logs are large. Once it gets one, the logs are not rewritten again
-/// and again while their records are deleted.
+/// An archive had no bound, so its logs are large. Once a bound is set, the logs are not rewritten
+/// repeatedly while their records are deleted.
 #[test]
 fn a_bound_set_on_an_archive_that_is_there_is_met_with_few_rewrites() {
     let dir = Dir(scratch("room-late"));
     let (records, bound) = (8_000, 8_000_000);
-    // Three logs of two thirds of the bound, and one that is being written.
+    // Three logs of two thirds of the bound, and one log that is being written.
     let before = EmbeddedOptions { log_bytes_max: 5_300_000, seal_records: 100_000, ..options() };
     let store = EmbeddedStore::open(&dir.0, Box::new(KeepAll), before).expect("opens");
     for number in 0..records {
-        // Some records are older than those around them.
+        // Some records are older than their neighbours.
         let time = if number % 50 == 0 { number } else { 100_000 + number };
         store.commit(&[put(number, time)]).expect("is taken");
     }
@@ -117,7 +117,7 @@ fn a_bound_set_on_an_archive_that_is_there_is_met_with_few_rewrites() {
         .expect("starts");
     let mut swept = ended.recv().expect("a round");
     store.settle().expect("settles");
-    // The next round sees what the rewrites have given back.
+    // The next round sees the disk space that the rewrites have freed.
     while on_disk(&dir.0) > bound * 105 / 100 {
         swept += ended.recv_timeout(std::time::Duration::from_mins(1)).expect("a round");
         store.settle().expect("settles");

@@ -1,5 +1,5 @@
-//! A proxy between the two servers of a takeover, which passes on their messages one at a time. So
-//! a test can stop either server at every step, and disturb it.
+//! A proxy between the two servers of a takeover, which forwards their messages one at a time. A
+//! test can hold back a message at every step and disturb either server.
 
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -33,13 +33,13 @@ pub(super) struct Between {
     old: PathBuf,
 }
 
-/// A frame, and the sockets and files that were sent with it.
+/// A frame with its attached sockets and files.
 struct Frame {
     bytes: Vec<u8>,
     fds: Vec<OwnedFd>,
 }
 
-/// A takeover that was paused before a message was passed on.
+/// A takeover that is paused before a message is forwarded.
 pub(super) struct Paused {
     new: UnixStream,
     old: UnixStream,
@@ -48,20 +48,21 @@ pub(super) struct Paused {
 }
 
 impl Between {
-    /// Puts a proxy between the server in this directory and the next process that connects to it.
+    /// Puts a proxy between the server in this directory and the next process that connects to the
+    /// server.
     pub(super) fn come(data: &Path) -> Self {
         let (path, old) = (data.join("control.sock"), data.join("moved.sock"));
         std::fs::rename(&path, &old).expect("a server runs");
         Self { listener: UnixListener::bind(&path).expect("is bound"), path, old }
     }
 
-    /// Removes the proxy for new connections. Connections that it passes on continue.
+    /// Removes the proxy for new connections. Forwarded connections continue.
     pub(super) fn go(self) {
         std::fs::rename(&self.old, &self.path).expect("is moved back");
     }
 
-    /// Passes on the messages between the next new process and the old one, up to `stop`, which is
-    /// held back.
+    /// Forwards the messages between the next new process and the old process, up to `stop`, which
+    /// is held back.
     pub(super) fn hold(&self, stop: Said) -> Paused {
         let (new, _) = self.listener.accept().expect("asks");
         let old = UnixStream::connect(&self.old).expect("a server runs");
@@ -87,13 +88,13 @@ impl Between {
 }
 
 impl Paused {
-    /// Drops the message that was held back, and passes on all later ones.
+    /// Drops the held message, and forwards all later messages.
     pub(super) fn lose(mut self) {
         self.frame = None;
         self.pass();
     }
 
-    /// Passes on the message that was held back and all later ones, until both processes end.
+    /// Forwards the held message and all later messages, until both processes end.
     pub(super) fn pass(self) {
         let Self { new, old, from_new, frame } = self;
         if let Some(frame) = frame {
@@ -107,7 +108,7 @@ impl Paused {
     }
 }
 
-/// Passes on all frames. When one end is closed, closes the other end in the same direction.
+/// Forwards all frames. When one end is closed, closes the other end in the same direction.
 fn pass_all(from: &UnixStream, to: &UnixStream) {
     while let Ok(Some(frame)) = read(from) {
         if write(to, &frame).is_err() {

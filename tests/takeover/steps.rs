@@ -1,4 +1,4 @@
-//! A takeover that is disturbed at each of its steps, on either side.
+//! Takeovers that are disturbed at each step, on either side.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -15,16 +15,16 @@ use super::between::{Between, Said};
 use super::{Place, event, finds, say};
 use crate::served::{PATIENCE, Server, Socket, hark, publish};
 
-/// As short as a loaded machine allows.
+/// Timeouts as short as a loaded machine allows.
 const QUICK: &str = "[limits]\ntakeover_wait_ms = 1000\ndrain_timeout_ms = 500\n";
-/// Longer than a server may take to end after a signal.
+/// A limit above the time that a server may take to end after a signal.
 const END: Duration = Duration::from_secs(30);
 
 fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).expect("it is there");
 }
 
-/// Starts a server that is going to take over, and does not wait for its output.
+/// Starts a server that will take over, and does not wait for its output.
 fn takes_over(place: &Place) -> Server {
     let mut command = hark(&place.data());
     command.args(["serve", "--listen", "127.0.0.1:0", "--unlimited", "--takeover", "--config"]);
@@ -45,7 +45,7 @@ fn ends(child: &mut Child, within: Duration) -> bool {
     true
 }
 
-/// Publishes an event, and returns its id. `None` if it gets no OK.
+/// Publishes an event, and returns its id. `None` without an OK.
 fn kept(address: &str, content: &str) -> Option<Id> {
     let mut socket = Socket::try_connect(address).ok()?;
     let (message, id) = event(true, content);
@@ -80,7 +80,8 @@ fn get(address: &str, path: &str) -> String {
     text
 }
 
-/// Waits until `/healthz` answers with `status`, and returns the rest of the answer.
+/// Waits until `/healthz` answers with `status`, and returns the part of the answer after the
+/// status.
 fn healthy(address: &str, status: &str) -> String {
     let begun = Instant::now();
     loop {
@@ -100,7 +101,8 @@ enum Who {
     New,
 }
 
-/// When the process is ended: while this message is held back. `None`: after the last message.
+/// The step at which the process is ended: while this message is held back, or with `None` after
+/// the last message.
 type Step = Option<Said>;
 
 /// Ends one of two servers at a step, while clients publish. Returns whether the other server
@@ -133,7 +135,7 @@ fn disturbed(step: Step, who: Who, how: Signal) -> bool {
             Some(paused)
         } else {
             paused.pass();
-            // The signal must come after the start, when the process is a server.
+            // The signal must come after the start, when the new process is the server.
             healthy(&address, "200");
             None
         };
@@ -144,7 +146,7 @@ fn disturbed(step: Step, who: Who, how: Signal) -> bool {
             println!("{name}: it does not end");
         }
         if let Some(paused) = paused {
-            // Messages sent before the end arrive, messages not sent yet do not.
+            // Messages sent before the process ended still arrive. Unsent messages do not.
             if who == Who::New && step != Some(Said::Started) {
                 paused.lose();
             } else {
@@ -207,7 +209,7 @@ fn whichever_is_ended_at_whichever_step_one_serves_and_nothing_is_lost() {
 }
 
 /// Tests a new server that hangs once it has the right to write, so that the old server cannot know
-/// whether the new one will write.
+/// whether the new server will write.
 fn hangs(comes_back: bool) {
     let place = Place::new(if comes_back { "hangs" } else { "hangs-and-ends" }, QUICK);
     let mut old = place.start();
@@ -226,7 +228,7 @@ fn hangs(comes_back: bool) {
     assert!(answer[2] == json!(false) && reason.contains(&pid), "{answer}");
     let said = healthy(&address, "503");
     assert!(said.contains(&pid) && said.contains("has not come to write"), "{said}");
-    // Questions are answered all the while.
+    // Queries are answered during the whole time.
     finds(&mut socket, &ids[0]);
     if comes_back {
         signal(&new.child, Signal::CONT);

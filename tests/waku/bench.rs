@@ -21,7 +21,8 @@ fn gossip(node: &Node, more: &[&str]) -> (Option<i32>, String) {
 fn what_the_driver_gossips_is_stored_timed_and_plotted() {
     let (first, second) = (Node::start("bench-1", &[]), Node::start("bench-2", &[]));
     let url = format!("http://{}", second.rest);
-    // The bench asks the first node for its peer address; that of the second node is an argument.
+    // The bench gets the first node's peer address from the node, and the second node's from an
+    // argument.
     let both = ["--pubsub-topic", TOPIC, "--against", &url, "--against-peer", &second.peers[0]];
     let (code, said) = gossip(&first, &[&both[..], &["--readers", "0"]].concat());
     assert_eq!(code, Some(0), "{said}");

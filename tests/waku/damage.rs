@@ -1,4 +1,4 @@
-//! Answers that lack a message because it is damaged on the disk.
+//! Answers that lack a message because the message is damaged on the disk.
 
 use hark_codec::waku::Shard;
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Node, folder, http, import, message, now_ns, wait_for};
 use crate::served;
 
-/// A setting with which an archive of thirty messages has segments.
+/// A setting that makes an archive of thirty messages have segments.
 const SEALED: (&str, &str) = ("HARK_ARCHIVE_SEAL_RECORDS", "10");
 
 #[test]
@@ -14,7 +14,7 @@ fn a_page_that_lacks_a_damaged_message_has_the_others_and_says_so() {
     let (data, start) = (folder("damage"), now_ns());
     let shard = Shard::of("/damaged/1/chat/proto", 1, 8).expect("a topic");
     let lines = (0..30).map(|at| {
-        // One has a payload of its own, "the lost one".
+        // One message has a unique payload, "the lost one".
         let payload = if at == 10 { "dGhlIGxvc3Qgb25l" } else { "AAAA" };
         let message = message("damaged", payload, start + at);
         let topic = format!("/waku/2/rs/1/{}", shard.index);
@@ -29,7 +29,7 @@ fn a_page_that_lacks_a_damaged_message_has_the_others_and_says_so() {
     });
     let mut node = node;
     node.stop();
-    // What was written last is left alone: damage there could not be told from a crash.
+    // The test does not damage the last batch, since damage there looks like a crash.
     served::damage(&data.join("waku"), b"the lost one");
     std::mem::take(&mut node.data);
     let node = Node::on(data, &[SEALED]);
@@ -40,7 +40,7 @@ fn a_page_that_lacks_a_damaged_message_has_the_others_and_says_so() {
     assert_eq!((&page["statusCode"], count(&page)), (&json!(200), Some(30)), "{page}");
     let said = page["statusDesc"].as_str().unwrap_or_default();
     assert_eq!(said, "OK, but a message that may belong here is damaged and left out");
-    // Another node that is asked on behalf of a client passes the words on.
+    // A node that queries this node for a client forwards the warning.
     let other = Node::start("damage-other", &[("rest_any_peer", "true")]);
     let asked = format!("/store/v3/messages?pageSize=100&peerAddr={}", node.peers[0]);
     let passed = other.get(&asked);

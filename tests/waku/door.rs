@@ -1,5 +1,5 @@
-//! Which clients may use the REST door, and what they may make it do: browsers let any web page
-//! send requests to any address.
+//! Access to the REST door, and its effects: browsers let any web page send requests to any
+//! address.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ struct Answer {
     body: String,
 }
 
-/// Sends a request with only these headers and its length, and returns the answer.
+/// Sends a request with only these headers and the length, and returns the answer.
 fn asked(node: &Node, request: &str, headers: &[(&str, &str)], body: &str) -> Answer {
     let mut stream = TcpStream::connect(&node.rest).expect("connects");
     stream.set_read_timeout(Some(PATIENCE)).expect("is set");
@@ -147,7 +147,7 @@ fn ports_are_not_to_be_found_by_asking_for_peers() {
         if port == open {
             let listener = listener.try_clone().expect("is cloned");
             listener.set_nonblocking(false).expect("is set");
-            // Closes the connection that it accepts.
+            // The open port closes the connection after accepting.
             std::thread::spawn(move || listener.accept().map(drop));
         }
         node.get(&path(&format!("/ip4/127.0.0.1/tcp/{port}")))
@@ -179,7 +179,7 @@ fn addresses_that_are_denied_are_not_served() {
     let publish = [("X-Forwarded-For", "192.0.2.7"), JSON];
     let body = message("toychat", "AA==", now_ns()).to_string();
     assert_eq!(asked(&node, PUBLISH, &publish, &body).status, 403);
-    // The lists change while the node serves.
+    // The list changes while the node runs.
     std::fs::write(&file, "[policy]\ndeny_addresses = [\"192.0.3.0/24\"]\n").expect("is written");
     wait_for("the list is read again", || [health("192.0.2.7"), health("192.0.3.7")] == [200, 403]);
 
@@ -197,9 +197,10 @@ fn an_address_has_as_many_connections_by_rest_as_it_may() {
     let settings = [("HARK_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "3")];
     let node = Node::with(folder("crowded"), &[LIMITED], &settings);
     let connect = || TcpStream::connect(&node.rest).expect("connects");
-    // Programs of this machine have eight more, so that what watches the server is heard.
+    // Clients on this machine may have eight more connections, so that monitoring still gets
+    // answers.
     let mut kept: Vec<_> = (0..3 + 8).map(|_| connect()).collect();
-    // Connections are counted once the server has accepted them.
+    // A connection counts once the server has accepted the connection.
     wait_for("there are too many", || node.ask("GET", "/health", "").0 == 429);
     assert!(node.ask("GET", "/health", "").1.starts_with("rate-limited: your address"));
     drop(kept.pop());

@@ -1,5 +1,5 @@
-//! Pages of history from every store and by both doors, compared with a brute-force search of what
-//! was put; and refusals, row by row.
+//! Pages of history from every store and by both doors, compared with a brute-force search of the
+//! stored messages; and refusals, row by row.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ const PUBSUB: [&str; 2] = ["/waku/2/rs/1/0", "/waku/2/rs/1/1"];
 const CONTENT: [&str; 3] = ["/app/1/chat/proto", "/app/1/\u{e4} \"&/proto", "/app/1/talk/proto"];
 const START: u64 = 1_700_000_000_000_000_000;
 
-/// A message as the test knows it, in the order that pages have.
+/// The test's record of a message. The field order gives the order of pages.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kept {
     time: u64,
@@ -27,7 +27,8 @@ struct Kept {
 }
 
 impl Kept {
-    /// Returns a random message and its JSON. There are few times, so that many messages share one.
+    /// Returns a random message and its JSON. Only a few times are drawn, so that many messages
+    /// share a time.
     fn draw(random: &mut Random) -> (Self, Value) {
         let time = START + random.below(12) as u64;
         let (pubsub, content) = (*random.pick(&PUBSUB), *random.pick(&CONTENT));
@@ -68,7 +69,7 @@ struct World {
     asking: Node,
     // Dropped after the node.
     _database: Option<Database<'static>>,
-    /// The messages that may be stored, and those that are.
+    /// The messages that may be stored, and the messages that are stored.
     sent: Mutex<BTreeSet<Kept>>,
     kept: Mutex<BTreeSet<Kept>>,
 }
@@ -78,7 +79,7 @@ impl World {
         Self::bounded(name, database, "5000000")
     }
 
-    /// Like [`World::new`], with a node whose questions may visit so many rows.
+    /// Like [`World::new`], with a limit on the rows that a query may visit.
     fn bounded(name: &'static str, database: Option<Database<'static>>, rows_max: &str) -> Self {
         let store = database.as_ref().map_or("embedded", |database| &database.url);
         let any_time = [("window_s", "0"), ("retention", ""), ("query_rows_max", rows_max)];
@@ -133,7 +134,7 @@ impl World {
     }
 }
 
-/// Walks through all pages of a random question.
+/// Reads all pages of a random query.
 fn walk(world: &World, random: &mut Random) {
     let by_peer = random.once_in(2);
     let times = [random.below(14), random.below(14)].map(|at| START + at as u64 - 1);
@@ -198,7 +199,7 @@ fn pages_leave_nothing_out_and_nothing_comes_twice_while_messages_arrive() {
                 }
             });
             for _ in 0..30 {
-                // What has arrived so far is not too much for a walk.
+                // The number of messages stays small enough for a walk through all pages.
                 walk(&world, &mut random);
                 if arriving.is_finished() {
                     break;
@@ -227,8 +228,9 @@ fn rows_hold_for_every_store_and_both_doors() {
     }
 }
 
-/// A question may visit 2,000 rows here, which is a fifth of the nanosecond. The sender has chosen most of the
-/// hashes, so that nine in ten are among the highest 64th of all.
+/// A query may visit 2,000 rows here, which is a fifth of the messages in the nanosecond. The
+/// sender has chosen most of the hashes: nine in ten are in the highest 64th of all possible
+/// hashes.
 #[test]
 fn a_page_backwards_through_one_nanosecond_reads_some_hundreds_of_its_messages() {
     let database = Cluster::shared().database("waku nanosecond");
@@ -302,10 +304,10 @@ fn rows(world: &World, by_peer: bool, all: &[Kept]) {
         ("pageSize=5000".into(), &all[..100], true),
         // A page is in the same order in both directions.
         ("ascending=false&pageSize=10".into(), &all[240..], true),
-        // The page behind the last message is empty.
+        // The page after the last message is empty.
         (format!("cursor={}", newest.hash), &[], false),
         (format!("ascending=false&cursor={}", oldest.hash), &[], false),
-        // A page does not include the cursor's message, in whatever encoding the cursor is.
+        // A page does not include the cursor's message, in any encoding of the cursor.
         (format!("pageSize=3&cursor={}", all[9].hash), &all[10..13], true),
         (format!("pageSize=3&cursor={}", encoded(&plain)), &all[10..13], true),
         (format!("pageSize=3&cursor={plain}"), &all[10..13], true),
@@ -315,7 +317,7 @@ fn rows(world: &World, by_peer: bool, all: &[Kept]) {
         ("startTime=0&endTime=0&pageSize=1".into(), &all[..1], true),
         (format!("endTime={}", START - 1), &[], false),
         (format!("startTime={}&endTime={START}", START + 1), &[], false),
-        // As many hashes as fit a page are no special case.
+        // A query with as many hashes as fit a page is no special case.
         (format!("hashes={}&pageSize=100", hashes(100)), &all[..100], false),
         (format!("hashes={}&pageSize=100", hashes(200)), &all[..100], true),
         (
@@ -351,7 +353,7 @@ fn rows(world: &World, by_peer: bool, all: &[Kept]) {
     assert_eq!(page["messages"], json!([{ "messageHash": oldest.hash }]));
 }
 
-/// Checks the queries that are refused.
+/// Checks refused queries.
 fn refusals(world: &World) {
     for (query, said) in [
         (format!("cursor=0x{}", "07".repeat(32)), "cursor not found"),

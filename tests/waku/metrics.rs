@@ -1,4 +1,4 @@
-//! The page for Prometheus, and the dashboards in deploy/grafana that are drawn from it.
+//! The page for Prometheus, and the dashboards in deploy/grafana that use its metrics.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -55,7 +55,8 @@ fn under<'a>(json: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
     }
 }
 
-/// Names of the metrics in a PromQL expression: what is neither a label, nor a number, nor a function.
+/// Names of the metrics in a PromQL expression: names that are neither labels, nor numbers, nor
+/// functions.
 fn metrics(expr: &str) -> Vec<String> {
     let mut bare: String = expr.split_whitespace().collect();
     for (open, close) in [("{", '}'), ("[", ']'), ("by(", ')')] {

@@ -7,7 +7,7 @@ fn what_is_published_on_one_node_is_kept_by_its_peers() {
     let first = Node::start("gossip-1", &[]);
     let second = Node::start("gossip-2", &[("peers", &first.peers[0])]);
     let third = Node::start("gossip-3", &[("peers", &second.peers[1])]);
-    // Gossip needs a second to find who listens.
+    // Gossip needs a second to find its subscribers.
     wait_for("a message gets through", || {
         first.publish(&message("gossip", "AA==", now_ns()));
         !third.hashes("").is_empty()
@@ -57,7 +57,7 @@ fn a_node_that_was_away_fetches_what_came_meanwhile() {
     wait_for("all are fetched", || second.hashes("").len() == 251);
     assert_eq!(second.hashes(""), first.hashes(""));
 
-    // A node without any of the messages queries another node for them.
+    // A node without any of the messages queries another node.
     let third = Node::start("resume-3", &[("rest_any_peer", "true")]);
     let peer = first.peers[1].replace('/', "%2F");
     let mine = first.get("/store/v3/messages?includeData=true&pageSize=3&ascending=false");
@@ -80,12 +80,12 @@ fn nodes_with_different_losses_become_the_same() {
         });
         lines.collect()
     };
-    // Each node lacks 5 of 100 messages, but not the same ones.
+    // Each node lacks 5 of 100 messages, but the nodes lack different messages.
     let datas = [folder("sync-1"), folder("sync-2")];
     super::import(&datas[0], &all(&|at| at % 20 != 3));
     super::import(&datas[1], &all(&|at| at % 20 != 11));
     let [one, two] = datas;
-    // Each has to know the other's id.
+    // Each node must know the other node's id.
     let mut second = Node::on(two, &[]);
     assert_eq!(second.hashes("").len(), 1_900);
     second.stop();

@@ -1,4 +1,4 @@
-//! The REST door, as programs for nwaku use it.
+//! The REST door, with the requests of programs for nwaku.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,8 @@ fn what_is_published_is_durable_polled_once_and_asked_for() {
     passing["proof"] = json!("cHJvb2Y=");
     node.publish(&passing);
 
-    // Its shards are subscribed to from the start; what was polled once is not returned again.
+    // The node subscribes to its shards from the start. A message that was polled once is not
+    // returned again.
     let shard = hark_codec::waku::Shard::of("/toychat/1/chat/proto", 1, 8).expect("a topic");
     let shard = format!("/relay/v1/messages/%2Fwaku%2F2%2Frs%2F1%2F{}", shard.index);
     let polled = node.get(&shard);
@@ -36,7 +37,8 @@ fn what_is_published_is_durable_polled_once_and_asked_for() {
     let subscriptions = "/relay/v1/auto/subscriptions";
     let topics = "[\"/toychat/1/chat/proto\"]";
     assert_eq!(node.ask("POST", subscriptions, topics), (200, "OK".into()));
-    // Without padding, as nwaku reads it, and with its proof, as it came.
+    // A payload without padding, which nwaku accepts too, and a proof, which must be returned
+    // unchanged.
     let mut proven = message("toychat", "AQ", now + 3);
     proven["proof"] = json!("AAEC");
     node.publish(&proven);
@@ -45,7 +47,7 @@ fn what_is_published_is_durable_polled_once_and_asked_for() {
     assert_eq!(node.ask("DELETE", subscriptions, topics), (200, "OK".into()));
     assert_eq!(node.ask("GET", content, "").0, 404);
 
-    // Acknowledged messages are stored after kill -9; ephemeral ones never were.
+    // Acknowledged messages are stored after kill -9. Ephemeral messages were never stored.
     let before = node.hashes("");
     assert_eq!(before.len(), 3);
     node.kill();
@@ -112,7 +114,7 @@ fn every_message_that_got_its_200_is_there_after_kill_9() {
             let body = message("kill", "AAAA", timestamp).to_string();
             match try_http(&rest, "POST", "/relay/v1/auto/messages", &body) {
                 Ok((200, _)) => kept.push(timestamp),
-                // It is gone.
+                // The server is gone.
                 _ => break,
             }
         }
@@ -148,7 +150,8 @@ fn a_client_that_asks_too_fast_is_refused() {
     let node = Node::start("rate", &[("queries", "[6, 2]")]);
     let status = || node.ask("GET", "/store/v3/messages", "").0;
     assert_eq!([status(), status(), status()], [200, 200, 429]);
-    // By its own store nobody else is held up. The other store counts what comes from one address.
+    // The limit applies to a node's own store. A queried node counts the queries of each address,
+    // and the client gets its refusal.
     let asked = Node::start("rate-asked", &[("queries", "[6, 2]")]);
     let other = Node::start("rate-other", &[("rest_any_peer", "true")]);
     let path = format!("/store/v3/messages?peerAddr={}", asked.peers[0]);
@@ -173,7 +176,7 @@ fn an_export_is_imported_and_exported_alike() {
     let other = super::folder("import");
     super::import(&other, &lines);
     assert_eq!(export(&other), lines);
-    // A hash that is not the message's is reported.
+    // A wrong hash of a message is reported.
     let file = other.join("bad.jsonl");
     let bad = lines.lines().next().expect("a line").replace("c29tZXRoaW5n", "AAAA");
     std::fs::write(&file, bad).expect("is written");
@@ -185,7 +188,7 @@ fn an_export_is_imported_and_exported_alike() {
     std::fs::remove_dir_all(other).expect("is removed");
 }
 
-/// Every answer fits the OpenAPI document.
+/// Every answer conforms to the OpenAPI document.
 #[test]
 fn answers_are_as_the_openapi_document_has_them() {
     let settings = [("rest_admin", "true"), ("rest_any_peer", "true")];
@@ -247,7 +250,7 @@ fn answers_are_as_the_openapi_document_has_them() {
     assert_eq!(text(&node.get("/info")["listenAddresses"][0]), node.peers[0]);
 }
 
-/// Checks a value against as much of JSON Schema as the document uses.
+/// Checks a value against the part of JSON Schema that the document uses.
 fn fits(document: &Value, schema: &Value, value: &Value, place: &str) {
     if let Some(name) = schema["$ref"].as_str() {
         let schema = document.pointer(name.trim_start_matches('#')).expect("a schema");

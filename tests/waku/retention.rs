@@ -1,4 +1,4 @@
-//! What is kept under a bound while more messages arrive.
+//! Tests which messages are kept under a bound while more messages arrive.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -12,7 +12,7 @@ fn on_disk(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).expect("is a directory");
     let sizes = entries.filter_map(|entry| {
         let entry = entry.ok()?;
-        // A file that goes meanwhile takes none.
+        // A file that is removed during the walk counts as empty.
         let found = entry.metadata().ok()?;
         Some(if found.is_dir() { on_disk(&entry.path()) } else { found.blocks() * 512 })
     });
@@ -32,7 +32,7 @@ fn publish(node: &Node, count: u64, start: u64) {
     });
 }
 
-/// Returns how many of the messages are kept, which must be the newest.
+/// Returns the number of kept messages, which must be the newest.
 fn newest(node: &Node, count: u64, start: u64) -> u64 {
     let kept = || node.hashes("").len() as u64;
     let (mut before, mut oldest) = (kept(), 0);

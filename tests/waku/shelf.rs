@@ -1,5 +1,5 @@
-//! What Waku's shelf has like every other shelf: a mirror, metrics, the log of slow questions, and
-//! settings that are read again.
+//! Functions that Waku's shelf shares with every other shelf: a mirror, metrics, the log of slow
+//! queries, and reloaded settings.
 
 use serde_json::Value;
 
@@ -64,7 +64,7 @@ fn commits_and_the_store_are_measured() {
 #[test]
 fn slow_questions_are_logged_as_the_filters_that_ask_them() {
     let node = Node::start("slow", &[("HARK_LOG_SLOW_QUESTION_MS", "1")]);
-    // A page of many bytes, so that one takes more than a millisecond.
+    // A page of many bytes takes more than a millisecond.
     let payload = "AAAA".repeat(30_000);
     for n in 0..100 {
         node.publish(&message("slow", &payload, now_ns() - n));

@@ -1,4 +1,4 @@
-//! A server takes over from another one with a Waku node: clients of REST notice nothing, peers
+//! A server with a Waku node takes over from another server: clients of REST notice nothing, peers
 //! reconnect, and no client or peer misses a message.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -15,7 +15,7 @@ fn free_port() -> u16 {
     listener.local_addr().expect("has one").port()
 }
 
-/// A client of REST that keeps its connection.
+/// A REST client with a persistent connection.
 struct Kept {
     stream: BufReader<TcpStream>,
 }
@@ -53,7 +53,7 @@ impl Kept {
     }
 }
 
-/// Payloads of what was polled.
+/// Payloads of the polled messages.
 fn polled(answer: &(u16, String)) -> Vec<String> {
     assert_eq!(answer.0, 200, "{}", answer.1);
     let messages: Value = serde_json::from_str(&answer.1).expect("JSON");
@@ -89,7 +89,7 @@ fn clients_notice_nothing_and_peers_reconnect() {
 
     let new = Node::with(data.clone(), &["--listen", &relay, "--takeover"], &settings);
     assert_eq!((&new.rest, &new.relay), (&rest, &relay));
-    // The new node has the same identity and addresses, so that peers find it.
+    // The new node has the same identity and addresses, so that peers find the node.
     assert_eq!(new.peers, old.peers);
     // The old process accepts connections until it knows of the takeover.
     wait_for("the old process knows", || {
@@ -98,10 +98,10 @@ fn clients_notice_nothing_and_peers_reconnect() {
         })
     });
     let poll = format!("/relay/v1/auto/messages/{}", topic.replace('/', "%2F"));
-    // A client that keeps its connection is served by the old process, through the new one.
+    // The old process serves a client with a persistent connection, through the new process.
     assert_eq!(kept.ask("GET", health, "").0, 200);
     assert_eq!(polled(&kept.ask("GET", &poll, "")), ["AA=="]);
-    // The old process may just have accepted a connection when it said so.
+    // The old process may have accepted this connection just before the takeover.
     wait_for("what waited goes on waiting", || polled(&new.ask("GET", &poll, "")) == ["AA=="]);
     let publish = "/relay/v1/auto/messages";
     let through = message("takeover", "AQ==", now_ns()).to_string();
@@ -125,7 +125,8 @@ fn clients_notice_nothing_and_peers_reconnect() {
     let page = "/store/v3/messages?contentTopics=%2Ftakeover%2F1%2Fchat%2Fproto";
     assert_eq!(history(&kept.ask("GET", page, "")), 3);
     assert_eq!(history(&new.ask("GET", page, "")), 3);
-    // Messages that the friend received while it had no peer here are fetched, or come by gossip.
+    // The new node gets the messages that the friend received while disconnected, by a query or by
+    // gossip.
     friend.publish(&message("takeover", "BA==", now_ns()));
     wait_for("the friend is a peer again", || connected(&new) == 1);
     friend.publish(&message("takeover", "BQ==", now_ns()));

@@ -11,7 +11,8 @@ use crate::served::hark;
 
 const TOPIC: &str = "/waku/2/rs/1/0";
 
-/// Returns a message without a payload. Archives may have these from before payloads were required.
+/// Returns a message without a payload. Archives may have such messages from versions that did not
+/// require payloads.
 fn void(timestamp: u64) -> Box<[u8]> {
     let message = Message {
         content_topic: "/void/1/chat/proto",
@@ -49,7 +50,7 @@ fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_sent() {
     long["version"] = json!(1_u64 << 32);
     assert_eq!(node.ask("POST", "/relay/v1/auto/messages", &long.to_string()).0, 400);
 
-    // Pages continue behind messages that are left out, in both directions and by both doors.
+    // Pages continue after omitted messages, in both directions and by both doors.
     for at in 0..25 {
         node.publish(&message("toychat", "AQ==", now + at));
     }
@@ -75,7 +76,7 @@ fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_sent() {
         }
         assert_eq!(returned, vec![json!("AQ=="); 25], "{query}");
     }
-    // Comparisons leave such messages out too: otherwise they would be sent every second.
+    // Comparisons omit such messages too, since the messages would otherwise be sent every second.
     let compared = "waku_catch_ups_total{by=\"sync\",result=\"done\"}";
     wait_for("both were compared", || counted(&other, compared) >= 2);
     let sent = "total_transfer_messages_exchanged_total{direction=\"sent\"}";
@@ -101,7 +102,7 @@ fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_sent() {
 #[test]
 fn a_node_that_only_listens_keeps_what_it_receives_and_passes_nothing_on() {
     let speaking = Node::start("listener-speaking", &[]);
-    // The default on cluster 1.
+    // `auto` is the default on cluster 1.
     let listening = [("peers", speaking.peers[0].as_str()), ("forward", "auto")];
     let listening = Node::start("listener", &listening);
     let behind = Node::start(
@@ -116,7 +117,7 @@ fn a_node_that_only_listens_keeps_what_it_receives_and_passes_nothing_on() {
         speaking.publish(&proved("listener", "AA=="));
         !listening.hashes("").is_empty()
     });
-    // The node behind receives other messages, so it would also receive these if forwarded.
+    // The node behind receives other messages, so the node would also receive forwarded messages.
     let relayed = "waku_messages_total{origin=\"relay\",result=\"stored\"}";
     for count in 0..20 {
         let before = listening.hashes("").len();
@@ -124,7 +125,7 @@ fn a_node_that_only_listens_keeps_what_it_receives_and_passes_nothing_on() {
         wait_for("it is kept", || listening.hashes("").len() > before);
         assert_eq!(counted(&behind, relayed), 0, "after {count}");
     }
-    // The node behind gets them by a query.
+    // The node behind gets the messages by a query.
     let asked = behind.get(&format!(
         "/store/v3/messages?pageSize=100&peerAddr={}",
         listening.peers[0].replace('/', "%2F")
@@ -132,7 +133,7 @@ fn a_node_that_only_listens_keeps_what_it_receives_and_passes_nothing_on() {
     assert!(asked["messages"].as_array().expect("a list").len() > 20);
 }
 
-/// A message with a rate-limit proof of the right form and epoch, which proves nothing.
+/// A message with a rate-limit proof of the right form and epoch, which is not valid.
 fn proved(app: &str, payload: &str) -> Value {
     let now = now_ns();
     with_proof(message(app, payload, now), now / 600_000_000_000, now)
@@ -165,7 +166,7 @@ fn where_messages_need_proofs_those_without_are_not_kept() {
         !listening.hashes("").is_empty()
     });
     let (now, shard) = (now_ns(), |payload| message("proofs", payload, now_ns()));
-    // Of the first ones some may still be on their way.
+    // Some of the first messages may still be in transit, so only later messages are counted.
     let since = format!("startTime={now}");
     let epoch = now / 600_000_000_000;
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Answers that lack an envelope because it is damaged on the disk.
+//! Answers that lack an envelope because the envelope is damaged on the disk.
 
 use serde_json::json;
 
@@ -14,7 +14,7 @@ fn an_answer_that_lacks_a_damaged_envelope_has_the_others_and_says_so() {
         envelope([1, 2, 3, at % 2], 60 - u32::from(at), &data)
     });
     node.publish(&some.collect::<Vec<_>>());
-    // A full head is left to maintenance by the next write.
+    // The next write hands a full head to maintenance.
     for at in 0..10 {
         node.publish(&[envelope([5; 4], 0, &[200 + at])]);
     }
@@ -23,7 +23,7 @@ fn an_answer_that_lacks_a_damaged_envelope_has_the_others_and_says_so() {
         page.lines().any(|line| line == "hark_store_heads_waiting{shelf=\"whisper\"} 0")
     });
     node.stop();
-    // What was written last is left alone: damage there could not be told from a crash.
+    // The test does not damage the last batch, since damage there looks like a crash.
     served::damage(&node.data.join("whisper"), b"damaged");
     let node = MailNode::on(std::mem::take(&mut node.data), &[], &sealed);
     let headers = [JSON, ("Accept", "application/json")];
@@ -42,7 +42,7 @@ fn an_answer_that_lacks_a_damaged_envelope_has_the_others_and_says_so() {
     ] {
         assert!(metrics.lines().any(|known| known == line), "{line}: {metrics}");
     }
-    // The other form has no place for it but the head.
+    // The other format can report the damage only in a header.
     let rlp = node.ask("POST /whisper/messages", &[JSON, ("Accept", RLP.1)], b"{}");
     assert!(rlp.status == 200 && rlp.head.contains("\r\nhark-damaged: true"), "{}", rlp.head);
     let health = ask(&node.relay, "GET /healthz", &[], b"");

@@ -15,7 +15,7 @@ use crate::served::hark;
 
 const SENT: u32 = 1_554_076_800;
 
-/// An envelope as the test knows it, in the order of pages.
+/// The test's record of an envelope. The field order gives the order of pages.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Known {
     sent: u32,
@@ -24,17 +24,17 @@ struct Known {
     rlp: Vec<u8>,
 }
 
-/// Topics of which many have several bits in one byte, which programs and EIP-627 treat differently.
+/// Makes topics, many with several bits in one byte, which programs and EIP-627 treat differently.
 fn topic(number: usize) -> Topic {
     let near = [8, 9, 10, 200, 17, 16, 3];
     [near[number % 7], near[number / 7 % 7], near[number / 49 % 7], (number % 8) as u8]
 }
 
-/// Envelopes, and the lines of them that an import reads.
+/// Draws envelopes, and returns them with their lines for an import.
 fn draw(random: &mut Random, count: u64) -> (Vec<Known>, String) {
     let (mut all, mut lines) = (Vec::new(), String::new());
     for nonce in 0..count {
-        // A few topics have most envelopes, and a few times too.
+        // A few topics have most envelopes, and many envelopes share a time.
         let number = random.below(60).min(random.below(60));
         let sent = SENT + random.below(200) as u32;
         let (topic, data) = (topic(number), vec![7; random.below(60)]);
@@ -60,7 +60,7 @@ fn draw(random: &mut Random, count: u64) -> (Vec<Known>, String) {
     (all, lines)
 }
 
-/// A request as it was drawn.
+/// A drawn request.
 struct Drawn {
     bytes: Vec<u8>,
     newest_first: bool,
@@ -83,7 +83,7 @@ fn written(random: &mut Random, of: &HistoryRequest<'_>, topics: &[Topic]) -> Ve
     bytes
 }
 
-/// Asks a server page by page, and returns all envelopes.
+/// Requests all pages from a server, and returns all envelopes.
 fn answered(
     node: &MailNode,
     random: &mut Random,
@@ -166,14 +166,14 @@ fn both_stores_answer_random_requests_like_a_list() {
         let file = data.join("lines");
         std::fs::write(&file, lines).expect("is written");
         let mut import = hark(&data);
-        // Small segments, so that there are several, and a head as well.
+        // Small segments, so that there are several segments and a head.
         import.args(["--store", store, "import", "--network", "whisper"]).arg(&file);
         let imported = import.env("HARK_ARCHIVE_SEAL_RECORDS", "400").output().expect("runs");
         assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
         let settings = [("retention_days", "0"), ("HARK_ARCHIVE_SEAL_RECORDS", "400")];
         let mut node = MailNode::on(data, &["--store", store], &settings);
         compare(&node, &mut random, &all, 150);
-        // After a restart, and after some were deleted, answers are as before without these.
+        // After a restart and a deletion, answers are the same except for the deleted envelopes.
         node.stop();
         let gone = all[1_700].topic;
         let filter = format!(

@@ -1,4 +1,4 @@
-//! The REST interface, as its OpenAPI document describes it.
+//! The REST interface, checked against its OpenAPI document.
 
 use hark_codec::crypto::keccak256;
 use hark_codec::hex;
@@ -11,7 +11,7 @@ use crate::served::now_s;
 const ONE: Topic = [0x5c, 0x6c, 0x9b, 0x56];
 const TWO: Topic = [8, 9, 10, 0];
 
-/// An answer in frames: the envelopes and the end.
+/// Parses an answer in frames: the envelopes and the last frame.
 pub(super) fn frames(mut body: &[u8]) -> (Vec<Vec<u8>>, Vec<u8>) {
     let mut envelopes = Vec::new();
     loop {
@@ -44,14 +44,14 @@ fn envelopes_are_durable_and_found_by_topics_and_by_bloom_filters_page_by_page()
         .map(|n| envelope([ONE, TWO][usize::from(n % 2)], 60 - u32::from(n), &[n; 40]))
         .collect();
     node.publish(&envelopes);
-    // An envelope alone, and one that is there already.
+    // A single envelope, and then a duplicate.
     let alone = envelope([1, 2, 3, 4], 5, b"alone");
     for (stored, duplicates) in [(1, 0), (0, 1)] {
         let answer = node.ask("POST /whisper/envelopes", &[RLP], &alone);
         let expected = json!({ "stored": stored, "duplicates": duplicates, "refused": [] });
         assert_eq!((answer.status, answer.json()), (200, expected));
     }
-    // What was acknowledged is there after kill -9.
+    // Acknowledged envelopes are there after kill -9.
     node.kill();
     let node = MailNode::on(std::mem::take(&mut node.data), &[], &[]);
     let of_one: Vec<_> = envelopes.iter().step_by(2).cloned().collect();
@@ -83,7 +83,7 @@ fn envelopes_are_durable_and_found_by_topics_and_by_bloom_filters_page_by_page()
         }
         assert_eq!(found, of_one);
     }
-    // All, the newest first, in JSON, as an export has them.
+    // All envelopes, newest first, in JSON, in the format of an export.
     let answer = node.ask(
         "POST /whisper/messages?order=newest",
         &[JSON, ("Accept", "application/json")],
@@ -106,7 +106,7 @@ fn envelopes_are_durable_and_found_by_topics_and_by_bloom_filters_page_by_page()
     let rest = rest.json();
     assert_eq!(rest["envelopes"].as_array().map(Vec::len), Some(29));
     assert_eq!(rest.get("cursor"), None);
-    // Nothing is an answer too.
+    // An empty answer is valid too.
     assert_eq!(node.query("{\"topics\":[]}"), json!({ "envelopes": [] }));
 }
 
@@ -121,7 +121,7 @@ fn a_long_history_is_streamed_and_whole() {
         node.publish(&some);
         all.extend(some);
     }
-    // Far more than the memory for one page.
+    // The answer is far larger than the memory for one page.
     let asked = request(&HistoryRequest { bloom: Some(Bloom::FULL), ..Default::default() }, &[]);
     let (mut found, end) = frames(&node.ask("POST /whisper/messages", &[RLP], &asked).body);
     assert!(matches!(Completion::parse(&end), Ok(Completion::Done { cursor: None, .. })));
@@ -152,7 +152,7 @@ fn what_is_wrong_is_refused_and_says_why() {
         let expiry = now_s() as u32 + 50;
         let mut one =
             Envelope { expiry, ttl: 50, topic: ONE, data: &[7; 100], ..Default::default() };
-        // Work that suffices takes a few thousand tries.
+        // A sufficient proof of work takes a few thousand tries.
         while one.pow() < 0.01 {
             one.nonce += 1;
         }
@@ -174,7 +174,7 @@ fn what_is_wrong_is_refused_and_says_why() {
         let reason = json["refused"][0]["reason"].as_str().expect("a reason");
         assert!(answer.status == 400 && reason.contains(said), "{said}: {json}");
         assert_eq!(json["refused"][0]["hash"], digits(&keccak256(&body)));
-        // The others of a list are stored.
+        // The other envelopes of the list are stored.
         let answer = node.ask("POST /whisper/envelopes", &[RLP], &list(&[body, good.clone()]));
         let json = answer.json();
         assert_eq!(answer.status, 200, "{json}");

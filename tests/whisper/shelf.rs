@@ -1,5 +1,5 @@
-//! What Whisper's shelf has like every other shelf: commands with its filters, a mirror in either
-//! direction, a takeover, retention.
+//! Functions that Whisper's shelf shares with every other shelf: commands with its filters, a
+//! mirror in either direction, a takeover, retention.
 
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ fn commands_find_envelopes_by_topics_and_by_bloom_filters() {
     hark_codec::hex::encode_into(&Bloom::of_topic(TWO).0, &mut digits);
     let bloom = format!("{{\"bloom\":\"0x{}\"}}", String::from_utf8(digits).expect("digits"));
     let by_topic = r#"{"topics":["0x08090a00"]}"#;
-    // Beside the server, and without it.
+    // Commands with and without a running server.
     for is_served in [true, false] {
         let data = node.data.clone();
         assert_eq!(run(&data, &["count", by_topic]), "20\n");
@@ -46,7 +46,7 @@ fn commands_find_envelopes_by_topics_and_by_bloom_filters() {
             node.stop();
         }
     }
-    // Without an archive the filter is not at fault.
+    // Without an archive, the error does not blame the filter.
     let nowhere = node.data.join("nowhere");
     let count =
         hark(&nowhere).args(["count", &bloom, "--network", "whisper"]).output().expect("runs");
@@ -94,7 +94,7 @@ fn a_server_takes_over_and_questions_by_bloom_filter_find_what_came_before_and_a
     drop(second);
 }
 
-/// Publishes envelopes until the server has `count` more of them.
+/// Publishes `count` envelopes in batches of 50.
 fn load(node: &MailNode, name: u8, count: usize) {
     for batch in 0..count / 50 {
         let data = |n: usize| [&[name][..], &(batch * 50 + n).to_be_bytes()].concat();
@@ -105,7 +105,7 @@ fn load(node: &MailNode, name: u8, count: usize) {
 }
 
 /// Serves from files with a mirror in `other`, then from `other` with the files as the mirror, and
-/// back again, always under load. The exports of both are the same each time.
+/// back again, always under load. Both exports are equal each time.
 fn turn_and_turn_back(name: &str, other: &str) {
     let files = folder(name);
     let first = files.to_str().expect("a path").to_owned();
@@ -116,7 +116,7 @@ fn turn_and_turn_back(name: &str, other: &str) {
             run(Path::new(store), &["export"])
         }
     };
-    // Where a server keeps its own files if its records are in a database.
+    // The directory for the server's own files if its records are in a database.
     let beside = folder(&format!("{name}-beside"));
     let mut sent = 0;
     for (turn, store, mirrored) in [(1, &*first, other), (2, other, &first), (3, &first, other)] {
@@ -137,7 +137,7 @@ fn turn_and_turn_back(name: &str, other: &str) {
         });
         assert_eq!(run(&data, status), format!("{sent}\n"));
         node.stop();
-        // The directory is the archive's, and is removed at the end only.
+        // The directory belongs to the archive, and is removed only at the end.
         std::mem::take(&mut node.data);
         let (kept, copied) = (export(store), export(mirrored));
         assert_eq!(kept.lines().count(), sent);

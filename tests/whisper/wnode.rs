@@ -1,6 +1,6 @@
-//! A real client: wnode, the Whisper node of go-ethereum 1.9.20, the last version that has it. It is
-//! installed from Go's module proxy, below the target directory. Where that is not possible, the test
-//! says so and ends.
+//! A real client: wnode, the Whisper node of go-ethereum 1.9.20, the last version with Whisper. The
+//! test installs wnode from Go's module proxy, below the target directory. If the installation
+//! fails, the test prints a line and ends.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const PACKAGE: &str = "github.com/ethereum/go-ethereum/cmd/wnode@v1.9.20";
 /// Downloading and building takes a few minutes at most.
 const INSTALL_MAX: Duration = Duration::from_mins(10);
 
-/// The program, installed if it is not there. `None` if it cannot be.
+/// Installs the program if it is missing. `None` if the installation fails.
 fn installed() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wnode");
     let program = folder.join("bin/wnode");
@@ -26,7 +26,7 @@ fn installed() -> Option<PathBuf> {
         return Some(program);
     }
     let mut install = Command::new("go");
-    // go-ethereum's memory profiler refers to a part of Go's runtime that it may not.
+    // go-ethereum's memory profiler refers to a private part of Go's runtime.
     install.args(["install", "-ldflags=-checklinkname=0", PACKAGE]);
     install.env("GOBIN", folder.join("bin")).env("GOFLAGS", "-modcacherw");
     install.env("GOMODCACHE", folder.join("mod")).env("GOCACHE", folder.join("cache"));
@@ -35,7 +35,7 @@ fn installed() -> Option<PathBuf> {
     let began = Instant::now();
     while installing.try_wait().ok()?.is_none() {
         if began.elapsed() > INSTALL_MAX {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = installing.kill();
             let _ = installing.wait();
             break;
@@ -45,7 +45,7 @@ fn installed() -> Option<PathBuf> {
     program.exists().then_some(program)
 }
 
-/// A wnode that is connected.
+/// A connected wnode.
 struct Wnode {
     child: Child,
     input: ChildStdin,
@@ -83,7 +83,7 @@ impl Wnode {
 
 impl Drop for Wnode {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -101,7 +101,7 @@ fn wnode_posts_messages_and_gets_all_back_after_they_expired() {
     let stored = |count| node.hashes("{}").len() == count;
     poster.type_line("the first message");
     wait_for("one is stored", || stored(1));
-    // The next ones are of later seconds.
+    // The next messages have later seconds.
     let first = now_s();
     wait_for("a second has passed", || now_s() > first + 1);
     for text in ["the second message", "the third message"] {
@@ -113,7 +113,7 @@ fn wnode_posts_messages_and_gets_all_back_after_they_expired() {
     wait_for("they have expired", || now_s() > sent + 4);
 
     let mut reader = Wnode::start(&program, &node, &["-mailclient"]);
-    // From, to and topic: all that was sent up to the first one.
+    // The input for from, to and topic: all messages up to the first.
     for line in [began.to_string(), first.to_string(), String::new()] {
         reader.type_line(&line);
     }

@@ -37,12 +37,12 @@ pub(crate) struct GenArgs {
     #[arg(long, value_name = "N", default_value_t = 7)]
     pub(crate) seed: u64,
 
-    /// Do not sign, but repeat the id in place of the signature, which is several times as fast:
-    /// for archives that are filled with `hark import --trusted`
+    /// Do not sign: repeat the id in place of the signature, which is several times as fast. For
+    /// archives that are filled with `hark import --trusted`
     #[arg(long)]
     pub(crate) unsigned: bool,
 
-    /// Make texts of 60,000 words, as often as in natural text, rather than of 48: to measure search
+    /// Draw texts from 60,000 words with natural frequencies instead of 48 words, to measure search
     #[arg(long)]
     pub(crate) natural: bool,
 }
@@ -54,18 +54,18 @@ pub(crate) struct TargetArgs {
     #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:7777")]
     pub(crate) url: Url,
 
-    /// The server's process id on this machine, for CPU and memory; repeat it for several processes
+    /// The server's process id on this machine, for CPU and memory; may be given several times
     #[arg(long, value_name = "PID")]
     pub(crate) pid: Vec<u32>,
 }
 
-/// The target to measure, and optionally another server, measured in turns with it.
+/// The target to measure, and optionally another server; the two are measured in turns.
 #[derive(Debug, Args)]
 pub(crate) struct AgainstArgs {
     #[command(flatten)]
     target: TargetArgs,
 
-    /// Measure this server too, in turns with the first, and show its figures and ratios to them
+    /// Measure this server too, in turns with the first; adds its figures and the ratios of the two
     #[arg(long, value_name = "URL", conflicts_with = "baseline")]
     against: Option<Url>,
 
@@ -78,14 +78,14 @@ pub(crate) struct AgainstArgs {
     against_name: String,
 }
 
-/// Where results go.
+/// The number of runs and the output of results.
 #[derive(Debug, Args)]
 pub(crate) struct OutputArgs {
     /// Measure N times and report the median of each figure
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) runs: usize,
 
-    /// Print JSON; docs/benchmarks.md describes it
+    /// Print JSON, as docs/benchmarks.md describes the format
     #[arg(long)]
     json: bool,
 
@@ -93,7 +93,7 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
-    /// Compare with the JSON of another run: adds its figures and the ratios to them
+    /// Compare with the JSON of another run; adds the other run's figures and the ratios
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
 }
@@ -105,7 +105,7 @@ impl TargetArgs {
 }
 
 impl AgainstArgs {
-    /// Returns the first target, and the other one if it was given.
+    /// Returns the first target, and the other target if one was given.
     pub(crate) fn targets(&self) -> anyhow::Result<Vec<BenchTarget>> {
         let mut targets = vec![self.target.target()?];
         if let Some(url) = &self.against {
@@ -134,7 +134,7 @@ impl OutputArgs {
     }
 
     /// Prints the report in the requested form. The exit code of a doubtful report is a failure, so
-    /// that no script takes it for a result.
+    /// that no script mistakes the report for a valid result.
     pub(crate) fn publish(&self, mut report: BenchReport) -> anyhow::Result<ExitCode> {
         if let Some(path) = &self.baseline {
             report.compare_file(path)?;
@@ -157,7 +157,7 @@ Rate limits must be off (hark serve --unlimited): refusals are no answers, and t
 are any. Each connection asks its next question when it has the EOSE of the one before, so that times
 are those of a relay at full load; what a question costs the server is its CPU.")]
 pub(crate) struct BenchQueryArgs {
-    /// The events that the relay holds; queries are drawn from them
+    /// The events that the relay holds, from which queries are drawn
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
@@ -169,7 +169,7 @@ pub(crate) struct BenchQueryArgs {
     pub(crate) connections: usize,
 
     /// Inboxes that a connection authenticates for (NIP-42), for the inbox shape and "all mixed";
-    /// relays bound the keys of a connection
+    /// relays limit the keys of a connection
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
     pub(crate) keys: usize,
 
@@ -177,21 +177,23 @@ pub(crate) struct BenchQueryArgs {
     #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = seconds)]
     pub(crate) seconds: f64,
 
-    /// Only shapes with this in their names; may be given several times
+    /// Only shapes with this text in their names; may be given several times
     #[arg(long = "shape", value_name = "NAME")]
     pub(crate) shapes: Vec<String>,
 
-    /// Measure searches for words (NIP-50), too; the relay has to support them, and "all mixed" stays
-    /// without
+    /// Measure searches for words (NIP-50), too; the relay must support searches, and "all mixed"
+    /// contains none
     #[arg(long)]
     pub(crate) search: bool,
 
-    /// Do without the relay that does nothing, which is asked beside the relay where --pid is given
+    /// Leave out the relay that does nothing, which is queried beside the relay where --pid is
+    /// given
     #[arg(long)]
     pub(crate) without_null: bool,
 
-    /// The relay's archive on this machine, if it is one of Hark's: the same searches are also run in this
-    /// process, without a relay. These and the relay that does nothing are what the answers cost at least
+    /// The relay's archive on this machine, if Hark wrote the archive: the same searches are also
+    /// run in this process, without a relay. The cost of these searches and of the relay that does
+    /// nothing is a lower bound for the answers
     #[arg(long, value_name = "DIR")]
     pub(crate) archive: Option<PathBuf>,
 
@@ -206,7 +208,7 @@ beside those of the relay. It reads a REQ and answers it, from memory, with as m
 the id of the subscription says: \"n38x41000\" asks for 38 events of 41,000 bytes in all. An EVENT it copies to
 the subscriptions to its author. It checks nothing and stores nothing, so only the benches can talk to it.")]
 pub(crate) struct NullArgs {
-    /// The port to listen at, on 127.0.0.1; 0 takes a free one
+    /// The port to listen on, at 127.0.0.1; 0 chooses a free port
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub(crate) port: u16,
 }
@@ -234,7 +236,7 @@ pub(crate) struct IngestArgs {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
     pub(crate) connections: usize,
 
-    /// Events of a connection that have no OK yet
+    /// The most events of a connection that wait for their OK
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one)]
     pub(crate) window: usize,
 
@@ -250,7 +252,7 @@ pub(crate) struct IngestArgs {
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) seconds: Option<f64>,
 
-    /// Measure the cost of known events; the relay must already have them all
+    /// Measure the cost of known events; the relay must already have all events of the file
     #[arg(long)]
     pub(crate) duplicates: bool,
 
@@ -276,7 +278,7 @@ pub(crate) struct FanoutArgs {
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = at_least_one)]
     pub(crate) subscriptions: usize,
 
-    /// Connections that the subscriptions are spread over
+    /// The number of connections that share the subscriptions
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     pub(crate) connections: usize,
 
@@ -296,7 +298,7 @@ pub(crate) struct FanoutArgs {
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub(crate) seconds: f64,
 
-    /// Further subscriptions that are open meanwhile, each for one author who writes nothing
+    /// Further subscriptions that are open during the run, each for one author who writes nothing
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) hold: usize,
 
@@ -308,7 +310,8 @@ pub(crate) struct FanoutArgs {
     #[arg(long)]
     pub(crate) ephemeral: bool,
 
-    /// Do without the relay that does nothing, which is measured after the relay where --pid is given
+    /// Leave out the relay that does nothing, which is measured after the relay where --pid is
+    /// given
     #[arg(long)]
     pub(crate) without_null: bool,
 
@@ -358,7 +361,7 @@ column, and joined with event_tags. All answers must hold the same number of eve
 The role must be able to make databases. 1,000,000 events take some 6 GB and ten minutes.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command")]
 pub(crate) struct SqlArgs {
-    /// The events to load; queries are drawn from them
+    /// The events to load, from which queries are drawn
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
@@ -386,11 +389,11 @@ pub(crate) struct SqlArgs {
     #[arg(long)]
     pub(crate) replace: bool,
 
-    /// Query the databases that an earlier run has left with --keep; nothing is loaded or removed
+    /// Query the databases that an earlier run kept with --keep; nothing is loaded or removed
     #[arg(long, conflicts_with_all = ["replace", "store"])]
     pub(crate) again: bool,
 
-    /// Only shapes with this in their names; may be given several times
+    /// Only shapes with this text in their names; may be given several times
     #[arg(long = "shape", value_name = "NAME")]
     pub(crate) shapes: Vec<String>,
 
@@ -454,7 +457,7 @@ pub(crate) struct HammerArgs {
     #[arg(long, value_name = "N")]
     pub(crate) loaded: Option<u64>,
 
-    /// Only shapes with this in their names; may be given several times
+    /// Only shapes with this text in their names; may be given several times
     #[arg(long = "shape", value_name = "NAME")]
     pub(crate) shapes: Vec<String>,
 
@@ -558,12 +561,12 @@ pub(crate) struct WakuBenchArgs {
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub(crate) publish_rate: Option<f64>,
 
-    /// Publish under this pubsub topic, as in /waku/2/rs/1/0; gossip needs one [default: the one
-    /// that the node chooses]
+    /// Publish under this pubsub topic, as in /waku/2/rs/1/0; required for gossip [default: the
+    /// node chooses the topic]
     #[arg(long, value_name = "TOPIC", required_if_eq("publish_by", "gossip"))]
     pub(crate) pubsub_topic: Option<String>,
 
-    /// How long the node may take after the run to store the messages it has accepted, in seconds
+    /// How long the node may take after the run to store the accepted messages, in seconds
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub(crate) settle: f64,
 
@@ -571,7 +574,7 @@ pub(crate) struct WakuBenchArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) readers: usize,
 
-    /// The most pages that are read of an answer
+    /// The most pages to read of an answer
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     pub(crate) pages: usize,
 
@@ -583,7 +586,7 @@ pub(crate) struct WakuBenchArgs {
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) seconds: Option<f64>,
 
-    /// Only shapes with this in their names; may be given several times
+    /// Only shapes with this text in their names; may be given several times
     #[arg(long = "shape", value_name = "NAME")]
     pub(crate) shapes: Vec<String>,
 
@@ -596,7 +599,7 @@ pub(crate) struct WakuBenchArgs {
 pub(crate) enum PublishMethod {
     /// By its REST API, which answers when a message is stored
     Rest,
-    /// By gossip, each publisher as a peer of its own; the node does not answer
+    /// By gossip, each publisher as a separate peer; the node does not answer
     #[cfg(feature = "libp2p")]
     Gossip,
 }
@@ -628,7 +631,7 @@ pub(crate) struct WakuGenArgs {
     #[arg(long, value_name = "SIZE", default_value_t = 1_400, value_parser = size)]
     pub(crate) payload_bytes: usize,
 
-    /// Content topics, the first ones with far more messages than the last
+    /// Content topics; the first topics have far more messages than the last
     #[arg(long, value_name = "N", default_value_t = TOPICS,
         value_parser = at_least_one)]
     pub(crate) topics: usize,
@@ -665,7 +668,7 @@ const UNITS: [(&str, usize); 7] = [
     ("b", 1),
 ];
 
-/// Parses a size above zero: a number of bytes, or one with a unit, such as `10KiB`.
+/// Parses a size above zero: a number of bytes, or a number with a unit, such as `10KiB`.
 pub(crate) fn size(text: &str) -> Result<usize, String> {
     let lower = text.trim().to_ascii_lowercase();
     let unit = UNITS.iter().find_map(|(unit, bytes)| Some((lower.strip_suffix(unit)?, *bytes)));

@@ -37,7 +37,7 @@ pub(crate) enum Bench {
     Ingest(IngestArgs),
     /// Send the queries that clients send, shape by shape, and measure the time to EOSE
     Query(BenchQueryArgs),
-    /// Be a relay that does nothing: what `query` measures beside the relay
+    /// Be a relay that does nothing, which `query` measures beside the relay
     Null(NullArgs),
     /// Publish to many subscriptions, and measure the time to delivery
     Fanout(FanoutArgs),
@@ -45,16 +45,17 @@ pub(crate) enum Bench {
     Idle(IdleArgs),
     /// Run the same queries on nostream's tables and on Hark's, side by side in one PostgreSQL
     Sql(SqlArgs),
-    /// Ask eight cases of one server, of several pairs and of a growing Citus cluster, all started here
+    /// Measure eight cases on one server, several pairs and a growing Citus cluster, all started
+    /// here
     Cases(Box<CasesArgs>),
     /// Query and insert at the same time, each at a rate, and measure how long both take
     Hammer(HammerArgs),
     /// Publish to a Waku node, by REST or gossip, and query its history at the same time
     #[command(alias = "store")]
     Waku(Box<WakuBenchArgs>),
-    /// Ask for a month of Whisper's envelopes, beside the ways of Status' mail server
+    /// Query a month of Whisper's envelopes, compared with the methods of Status' mail server
     Whisper(Box<WhisperBenchArgs>),
-    /// Fill a database as nostream does, to try `hark adopt` on
+    /// Fill a database as nostream does, to try `hark adopt`
     Nostream(NostreamArgs),
     /// Measure what one message costs to read, write, hash, verify and store; needs no relay
     Codec(CodecArgs),

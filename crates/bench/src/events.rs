@@ -1,7 +1,8 @@
 //! Makes Nostr events in quantity, shaped like those of a public relay: a mix of kinds, few busy
 //! authors and many quiet ones, threads, reactions, zaps, follow lists, articles, gift wraps. The
-//! same seed and count give the same events. Events are made unsigned, since signing costs more
-//! than all else and can be done on all cores. Ids are known, since later events refer to them.
+//! same seed and count give the same events. Events are made unsigned, since signing is the most
+//! expensive step and can run on all cores. Unsigned events already have their ids, since later
+//! events refer to earlier ids.
 
 use std::collections::VecDeque;
 
@@ -18,28 +19,28 @@ use crate::{people, text};
 const END: u64 = 1_767_225_600;
 /// The time that the events span: half a year.
 const SPAN_S: u64 = 182 * 86_400;
-/// The most events of the busiest author, who otherwise writes every fifth event.
+/// The most events of the busiest author, who writes every fifth event below this bound.
 pub(crate) const BUSIEST_MAX: u64 = 200_000;
 /// The most authors.
 pub(crate) const AUTHORS_MAX: usize = 50_000;
 /// Hashtags, common ones first.
 const TAGS: usize = 3_000;
-/// The most entries of a follow list: it has to fit in 64 KB, the most that some relays accept.
+/// The most entries of a follow list: a list must fit into 64 KB, the most that some relays accept.
 const FOLLOWS_MAX: usize = 850;
 /// A kind that few authors write.
 pub(crate) const RARE_KIND: u16 = 31_337;
 /// Gift wraps (NIP-59).
 pub(crate) const WRAP: u16 = 1_059;
-/// How many of the latest notes, and of the latest popular notes, can be answered.
+/// The numbers of the latest notes, and of the latest popular notes, that replies can refer to.
 const RECENT: usize = 20_000;
 const POPULAR: usize = 400;
 
-/// Who signs an event.
+/// The author that signs an event.
 #[derive(Clone, Copy, Debug)]
 enum EventAuthor {
-    /// The author with this rank.
+    /// The author of this rank.
     Ranked(u32),
-    /// A key that is used for this event alone, with this secret.
+    /// A key with this secret, used only for this event.
     Once([u8; 32]),
 }
 
@@ -52,7 +53,7 @@ pub(crate) struct UnsignedEvent {
     /// The tags as JSON, in the codec's spelling. The content is in the same form.
     tags: Vec<u8>,
     content: Vec<u8>,
-    /// The id. `None` for events with a key of their own.
+    /// The id. `None` for events of an author that signs only one event.
     id: Option<Id>,
 }
 
@@ -120,7 +121,7 @@ impl UnsignedEvent {
     }
 }
 
-/// Returns the id's bytes at the length of a signature. They differ for every event.
+/// Returns the id's bytes, repeated to the length of a signature. Every event has different bytes.
 fn no_signature(id: &Id) -> Signature {
     std::array::from_fn(|at| id[at % id.len()])
 }
@@ -173,7 +174,7 @@ impl EventGenerator {
         self.people[author].public()
     }
 
-    /// Draws any author but the busiest, which is a bot that nobody answers.
+    /// Draws any author but the busiest. The busiest is a bot without replies.
     fn somebody(&mut self) -> usize {
         1 + self.random.zipf(self.people.len() - 1)
     }
@@ -192,7 +193,7 @@ impl EventGenerator {
         self.tag(&[name, &key]);
     }
 
-    /// Draws a note to refer to: mostly a popular one, else one of the latest.
+    /// Draws the target of a reference: mostly a popular note, otherwise one of the latest notes.
     fn note(&mut self) -> Option<Note> {
         let popular = self.random.below(3) < 2 && !self.popular.is_empty();
         let from = if popular { &self.popular } else { &self.recent };
@@ -201,8 +202,8 @@ impl EventGenerator {
         from.get(from.len().checked_sub(1 + back)?).copied()
     }
 
-    /// Adds the tags of a reply (NIP-10): the thread's root, often also the note that is replied
-    /// to, and the authors of both.
+    /// Adds the tags of a reply (NIP-10): the thread's root, often also the parent note, and the
+    /// authors of both.
     fn answer(&mut self) {
         let Some(root) = self.note() else { return };
         let relay = text::relay(&mut self.random);
@@ -216,7 +217,7 @@ impl EventGenerator {
         self.tag_person("p", root.author);
     }
 
-    /// Adds the tags of an event that refers to a note without being one, and returns that note.
+    /// Adds the tags of a non-note event that refers to a note, and returns the note.
     fn refer(&mut self) -> Option<Note> {
         let note = self.note()?;
         self.tag(&["e", &text::hex(&note.id)]);
@@ -231,7 +232,8 @@ impl EventGenerator {
         }
     }
 
-    /// Adds the tags of a note, which is a reply, has hashtags or has none, and returns its text.
+    /// Adds the tags of a note, which is a reply, has hashtags or has neither, and returns its
+    /// text.
     fn note_tags(&mut self) -> String {
         match self.random.below(100) {
             0..58 => self.answer(),
@@ -299,7 +301,7 @@ impl EventGenerator {
                 (6, String::from_utf8_lossy(note).into_owned())
             }
             805..830 => {
-                // Busy authors write profiles no more often than quiet ones.
+                // Busy authors write profiles no more often than quiet authors.
                 author = self.random.below(self.people.len());
                 (0, text::profile(&mut self.random, self.vocabulary, author))
             }
@@ -381,7 +383,7 @@ impl EventGenerator {
         }
         let mut json = std::mem::take(&mut self.last_note);
         json.clear();
-        // No relay checks the signature of an event within an event, but it must have one.
+        // No relay checks the signature of an event within an event, but the field must exist.
         event.write(&id, self.public(author), &[b'0'; 128], &mut json);
         self.last_note = json;
     }
@@ -406,7 +408,7 @@ impl Iterator for EventGenerator {
             let rank = rank as usize;
             let id = event.hash(self.public(rank));
             event.id = Some(id);
-            // Nobody answers the busiest author.
+            // The busiest author gets no replies.
             if kind == 1 && rank > 0 {
                 self.remember(&event, id, rank);
             }

@@ -1,6 +1,6 @@
 //! `hark bench fanout`: the time from publishing an event to its delivery to subscriptions. Each
-//! event carries its number, so that every delivery is counted for the right event. The same is
-//! measured of a relay that does nothing but copy the event to the sockets.
+//! event carries its number, so that every delivery is counted for the right event. The same
+//! measurement runs on a relay that only copies the event to the sockets.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::target::{BenchTarget, Refusals, TimeSpent};
 use crate::text::hex;
 use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, fields, put_text};
 
-/// Deliveries later than this after the last event count as lost.
+/// The longest wait after the last event. Later deliveries count as lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a connection may wait for an EOSE or an OK before the run fails.
 const SETUP: Duration = Duration::from_mins(1);
@@ -49,7 +49,7 @@ const COLUMNS: [Column; 12] = [
     Column::plain("driver_us", "driver CPU an event", "us"),
 ];
 
-/// What has become of the run's events so far.
+/// The state of the run's events: sent and delivery counts while the run lasts.
 struct EventsInFlight {
     /// When each event was sent, in ns after `began`. 0 until then.
     sent_ns: Vec<AtomicU64>,
@@ -81,7 +81,8 @@ pub(crate) fn run(args: &FanoutArgs) -> anyhow::Result<ExitCode> {
     args.output.measure(async || measure(args, &target).await)
 }
 
-/// Derives the author of a group. Each run has its own, so that it gets no events of earlier runs.
+/// Derives the author of a group. Each run has different authors, so a run receives no events of
+/// earlier runs.
 fn author(group: usize, run: u64) -> anyhow::Result<KeyPair> {
     people::keys_of(&format!("fanout {run} {group}"))
 }
@@ -122,7 +123,7 @@ async fn measure(args: &FanoutArgs, target: &BenchTarget) -> anyhow::Result<Benc
     Ok(report)
 }
 
-/// What has become of the events of a run that has ended.
+/// The outcome of a finished run.
 struct FanoutOutcome {
     flight: Arc<EventsInFlight>,
     /// How many deliveries each event should have.
@@ -131,7 +132,7 @@ struct FanoutOutcome {
     spent: TimeSpent,
 }
 
-/// Publishes to subscriptions, beside `hold` others.
+/// Publishes to subscriptions while `hold` other subscriptions are open.
 async fn deliver(
     args: &FanoutArgs,
     target: &BenchTarget,
@@ -160,7 +161,7 @@ async fn deliver(
     let (times_to_ok, spent) = publish(args, target, events, &flight, &expected).await?;
     flight.over.store(true, Ordering::Relaxed);
     for task in held.into_iter().chain(listeners) {
-        // A task that still waits has nothing to report. A finished one may have failed.
+        // A task that still waits has nothing to report. A finished task may have failed.
         if task.is_finished() {
             task.await??;
         } else {
@@ -171,7 +172,7 @@ async fn deliver(
 }
 
 impl FanoutOutcome {
-    /// Sums a figure of each event's deliveries that were counted and that were expected.
+    /// Sums `of` over all events. `of` gets the counted and the expected deliveries of an event.
     fn sum(&self, of: impl Fn(u64, u64) -> u64) -> u64 {
         let delivered = self.flight.delivered.iter().map(|count| count.load(Ordering::Relaxed));
         delivered.zip(&self.expected).map(|(count, expected)| of(u64::from(count), *expected)).sum()
@@ -343,7 +344,7 @@ async fn take(mut connection: RelayConnection, flight: Arc<EventsInFlight>) -> a
     Ok(())
 }
 
-/// Reads the number of an event. Looks first at `place`, where the previous event had its number.
+/// Reads the number of an event. Tries `place` first, the position of the previous event's number.
 fn number(text: &[u8], place: &mut usize) -> Option<usize> {
     let stands_at = |at: usize| text.get(at..).is_some_and(|rest| rest.starts_with(MARK));
     if !stands_at(*place) {
@@ -416,7 +417,7 @@ async fn publish_own(
     }
 }
 
-/// The OKs that a publisher has received and those it waits for.
+/// The OKs that a publisher has received, and the events that still wait for an OK.
 struct PublisherAnswers {
     times: Latencies,
     waited_for: Vec<(IdDigits, Instant)>,

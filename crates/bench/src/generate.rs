@@ -45,7 +45,7 @@ pub(crate) fn write_file(
 }
 
 /// Creates a file, compressed if its name ends in .zst. Returns the number of bytes that `write`
-/// reports as written, and the size on disk. Only a complete file gets the name.
+/// reports as written, and the size on disk. Only a complete file gets its final name.
 pub(crate) fn create(
     path: &Path,
     write: impl FnOnce(&mut LineOutput) -> anyhow::Result<u64>,
@@ -81,7 +81,7 @@ pub(crate) fn create(
     made
 }
 
-/// Prints what was made.
+/// Prints a summary of the generated file.
 pub(crate) fn print_summary(
     path: &Path,
     count: u64,
@@ -97,7 +97,7 @@ pub(crate) fn print_summary(
     println!("{}: {} {of}, {size}, seed {seed}", path.display(), words::number(count));
 }
 
-/// The file that lines are written to.
+/// The output file for lines.
 pub(crate) enum LineOutput {
     Plain(BufWriter<File>),
     Compressed(zstd::Encoder<'static, File>),
@@ -215,7 +215,7 @@ mod tests {
             let event = Event::parse(line, &mut arena).unwrap();
             *kinds.entry(event.kind()).or_default() += 1;
             let verified = VerifiedEvent::check(event, &mut verifier).unwrap();
-            // Events are in Hark's spelling, so that what relays send back can be compared.
+            // Events are in Hark's spelling, so that events from relays can be compared.
             let mut again = Vec::new();
             verified.event().write_json(&mut again);
             assert_eq!(again, line);

@@ -1,5 +1,6 @@
-//! `hark bench hammer`: queries and insertions at the same time, on a relay or a store, each due at
-//! a time of its own. Latencies count from that time, and include waiting behind earlier requests.
+//! `hark bench hammer`: queries and insertions at the same time, on a relay or a store. Each
+//! request has a due time. Latencies count from the due time and include waiting behind earlier
+//! requests.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::store::{BenchStore, BenchStoreOpener, StoreInserter, StoreQuerier};
 use crate::target::BenchTarget;
 use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, Url, fields, put_text};
 
-/// The most events that are read from the file before the run, to be inserted.
+/// The most events that are read from the file before the run for insertion.
 const EVENTS_MAX: usize = 2_000_000;
 
 const COLUMNS: [Column; 7] = [
@@ -31,7 +32,7 @@ const COLUMNS: [Column; 7] = [
     Column::plain("max_ms", "longest", "ms"),
 ];
 
-/// A client of a relay, with a connection of its own.
+/// A client of a relay, with its own connection.
 struct RelayClient {
     runtime: Runtime,
     connection: RelayConnection,
@@ -259,7 +260,7 @@ fn hammer<'a>(
         if let Some(reason) = done.refused.first() {
             report.fault(format!("{name}: {} were {reason}", done.refused.len()));
         }
-        // One request may be missing because it was due just at the end.
+        // One request may be missing because its due time was just at the end.
         if (done.count as f64) < wanted * args.seconds * 0.95 - 1.0 {
             report.note(format!(
                 "{name}: {} of {:.0} were done: the target does not keep up, or the file has ended.",

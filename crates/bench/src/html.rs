@@ -83,7 +83,7 @@ fn table(out: &mut String, report: &BenchReport) {
     out.push_str("</tbody></table></div>\n");
 }
 
-/// Draws a bar for each row, with the other run's bar below it.
+/// Draws a bar for each row, with the other run's bar below.
 fn bars(out: &mut String, report: &BenchReport, column: usize, kind: Column) {
     const LABELS: f64 = 220.0;
     const WIDTH: f64 = 900.0;

@@ -10,7 +10,8 @@ use crate::report::{BenchReport, Column};
 use crate::target::BenchTarget;
 use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, put_text};
 
-/// Connections opened before the measurement, so that what a server allocates once is not counted.
+/// Connections opened before the measurement, so that one-time allocations of the server do not
+/// count.
 const FIRST: usize = 100;
 /// Time for the server to release its buffers.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -48,7 +49,7 @@ async fn measure(args: &IdleArgs, target: &BenchTarget) -> anyhow::Result<BenchR
     let after = target.memory().context("the server's memory could not be read")?;
     let mut broken = 0;
     for connection in connections.iter_mut().chain(&mut first) {
-        // Reads what has arrived. If the server has closed the connection, the error comes at once.
+        // Reads the received data. If the server has closed the connection, the error is immediate.
         let waited = tokio::time::timeout(Duration::ZERO, connection.next()).await;
         broken += u64::from(matches!(waited, Ok(Err(_))));
     }
@@ -90,7 +91,7 @@ async fn open(
             let answer = tokio::time::timeout(Duration::from_mins(1), async {
                 loop {
                     match connection.next().await? {
-                        // Deflated answers cannot be distinguished, so the first one will do.
+                        // Deflated answers cannot be distinguished, so the first answer suffices.
                         RelayMessage::Eose(_) | RelayMessage::Other => return anyhow::Ok(()),
                         RelayMessage::Closed(text) | RelayMessage::Notice(text) => {
                             bail!("the relay refuses: {}", String::from_utf8_lossy(text))

@@ -1,5 +1,5 @@
-//! `hark bench ingest`: publishes events, each connection with a window of unanswered ones, and
-//! measures how many are accepted, how soon, and at what cost.
+//! `hark bench ingest`: publishes events, each connection with a window of unacknowledged events.
+//! The bench measures the number of accepted events, the latency and the cost.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ use crate::report::{BenchReport, Column};
 use crate::target::{BenchTarget, Refusals};
 use crate::websocket::{RelayConnection, RelayMessage, fields, put_text};
 
-/// Signatures that are checked to measure how fast checking can be.
+/// Number of signatures checked to measure the speed of checking.
 const CHECKED: usize = 20_000;
 /// How long an OK may take before the run fails.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -55,15 +55,15 @@ struct EventSource {
     lines: EventFile,
     left: u64,
     given: u64,
-    /// When the first event was due. With a `rate`, that many events are due each second.
+    /// The due time of the first event. With a `rate`, this number of events is due each second.
     began: Instant,
     rate: Option<f64>,
     until: Option<Instant>,
 }
 
-/// What a connection may send now.
+/// The next event that a connection may send, if any.
 enum NextSend {
-    /// An event was appended: the first hex digits of its id, and when it was due.
+    /// An event was appended: the first hex digits of its id, and its due time.
     Event(IdDigits, Instant),
     /// The next event is due at this time.
     At(Instant),
@@ -123,7 +123,7 @@ pub(crate) fn ok_digits(ok: &[u8]) -> Option<IdDigits> {
     ok.get(7..7 + DIGITS)?.try_into().ok()
 }
 
-/// What became of the events sent.
+/// Totals of the events sent and their outcomes.
 #[derive(Default)]
 struct IngestTotals {
     sent: u64,
@@ -202,7 +202,7 @@ async fn measure(
     Ok(report)
 }
 
-/// Adds to the report what makes the figures doubtful.
+/// Adds faults to the report that make the figures doubtful.
 fn judge(args: &IngestArgs, sum: &IngestTotals, report: &mut BenchReport) {
     sum.refusals.add_to(report, "events");
     if sum.sent == 0 {
@@ -236,7 +236,7 @@ impl IngestTotals {
         self.refusals.merge(other.refusals);
     }
 
-    /// Counts an answer. If it is an OK, returns the first digits of its id.
+    /// Counts an answer. If the answer is an OK, returns the first digits of its id.
     fn answer(&mut self, message: RelayMessage<'_>) -> Option<IdDigits> {
         let RelayMessage::Ok(text) = message else {
             self.refusals.add_message(message);
@@ -297,7 +297,7 @@ async fn publish(
         if unanswered.is_empty() && ended {
             return Ok(totals);
         }
-        // Answers that have been read are handled before waiting for more.
+        // Answers that have been read are handled before the connection waits for more.
         let mut answered = false;
         while let Some(message) = connection.next_read()? {
             answered = true;
@@ -325,7 +325,7 @@ async fn publish(
     }
 }
 
-/// How fast the signatures of these events can be checked.
+/// The speed of checking the signatures of these events.
 struct SignatureRate {
     /// CPU time of one check, in µs.
     check_us: f64,
@@ -344,7 +344,7 @@ impl SignatureRate {
                 signed.chunks(share).map(|part| scope.spawn(|| check(part))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap_or_default()).sum()
         });
-        // CPU time while all cores check, which leaves out other work of the machine.
+        // CPU time while all cores check signatures. CPU time excludes other work of the machine.
         let check_us = busy.as_secs_f64() * 1e6 / signed.len() as f64;
         Ok(Self { check_us, checks_per_s: cores as f64 * 1e6 / check_us })
     }
@@ -370,11 +370,11 @@ fn signatures(path: &Path, most: usize) -> anyhow::Result<Vec<SignedId>> {
 
 /// Checks these signatures one after the other and returns the CPU time used.
 fn check(signed: &[SignedId]) -> Duration {
-    // Remembers the keys seen last, as a server does.
+    // The verifier caches the most recent keys, as a server does.
     let mut verifier = SignatureVerifier::new(1 << 12);
     let before = thread_cpu();
     for (id, key, signature) in signed {
-        // An event of the file may be forged. Checking it costs the same.
+        // An event of the file may be forged. The check costs the same.
         let _ = std::hint::black_box(verifier.verify(id, key, signature));
     }
     thread_cpu().saturating_sub(before)

@@ -14,7 +14,7 @@ const DOUBLINGS: usize = 42;
 pub(crate) struct Latencies {
     buckets: Vec<u64>,
     count: u64,
-    /// The sum of all times, and the shortest and the longest of them. These are exact.
+    /// The sum of all times, the shortest time and the longest time. These are exact.
     sum: Duration,
     least: Duration,
     most: Duration,

@@ -1,8 +1,8 @@
-//! `hark bench`: loads and measures any relay by its URL, and makes the events to do it with.
+//! `hark bench`: loads and measures any relay by its URL, and generates the events.
 //!
 //! This crate depends on no server and no store: it measures Hark like any other relay, and the
-//! binary passes in the stores. Read `cli` for what can be measured, `events` for what is sent,
-//! `report` for the results.
+//! binary passes in the stores. `cli` lists the benches, `events` makes the events, and `report`
+//! shows the results.
 
 mod args;
 mod cases;

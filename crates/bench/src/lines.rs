@@ -33,7 +33,7 @@ impl EventFile {
         Ok(Self { path: path.into(), file, line: Vec::new(), arena: EventArena::new(), read: 0 })
     }
 
-    /// Returns the next line that is not blank, without the white space around it.
+    /// Returns the next line that is not blank, without leading and trailing white space.
     pub(crate) fn line(&mut self) -> anyhow::Result<Option<&[u8]>> {
         loop {
             self.line.clear();

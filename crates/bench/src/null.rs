@@ -1,10 +1,11 @@
-//! `hark bench null`: a relay that does nothing. It answers a REQ with as many events and bytes as the
-//! subscription's id says, from memory, and copies an EVENT to the subscriptions to its author. So it
-//! costs what reading a question and writing its answer, or delivering an event, cost at least on this
-//! machine. `hark bench query` and `hark bench fanout` start one and measure it beside the relay.
+//! `hark bench null`: a relay that does nothing. It answers a REQ from memory: the subscription's
+//! id gives the number of events and bytes. It copies an EVENT to the subscriptions to its author.
+//! So its cost is the least cost on this machine of reading a question and writing the answer, or
+//! of delivering an event. `hark bench query` and `hark bench fanout` start such a relay and
+//! measure both relays.
 //!
-//! A thread for each connection, blocking: two system calls a question, and one for all that an event
-//! brings to a connection; fewer than any relay can do with that serves many connections.
+//! Each connection has a blocking thread. A question takes two system calls, and an event takes one
+//! per connection. A relay that serves many connections needs more.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -33,7 +34,7 @@ pub(crate) fn run(args: &NullArgs) -> anyhow::Result<ExitCode> {
         let stream = Arc::new(stream?);
         let listeners = Arc::clone(&listeners);
         std::thread::spawn(move || {
-            // The driver reports a connection that breaks.
+            // The driver reports a broken connection.
             let _ = serve(&stream, &listeners);
         });
     }
@@ -142,14 +143,14 @@ fn event(text: &[u8]) -> Option<&[u8]> {
     text.strip_prefix(b"[\"EVENT\",")?.strip_suffix(b"]")
 }
 
-/// The first value that stands after `key`, up to its quotation mark.
+/// The first value after `key`, up to its quotation mark.
 fn value_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let at = text.windows(key.len()).position(|part| part == key)? + key.len();
     let rest = &text[at..];
     rest.get(..rest.iter().position(|byte| *byte == b'"')?)
 }
 
-/// The id of a question to which so many events and bytes are the answer.
+/// The id of a question whose answer has this number of events and bytes.
 fn name(events: u64, bytes: u64) -> String {
     format!("n{events}x{bytes}")
 }
@@ -206,13 +207,13 @@ impl NullRelay {
 
 impl Drop for NullRelay {
     fn drop(&mut self) {
-        // It holds nothing, and may have ended already.
+        // The process holds no data, and may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Makes a question as long as `asked`, to which so many events and bytes are the answer.
+/// Makes a question as long as `asked`, whose answer has this number of events and bytes.
 pub(crate) fn question_like(asked: &RequestFrames, events: u64, bytes: u64) -> RequestFrames {
     let sub = name(events, bytes);
     let bare = request_named(sub.clone(), "\"\"").req.len();

@@ -1,4 +1,4 @@
-//! The CPU time and the memory of processes, as Linux counts them.
+//! The CPU time and the memory of processes, as reported by Linux.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 /// The tick of /proc/PID/stat: Linux shows 100 a second on every machine.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The processes that make up a server. Empty if the caller has not named any.
+/// The processes that make up a server. Empty if the caller has named no processes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Processes(Vec<u32>);
 
@@ -23,7 +23,7 @@ fn first_number(text: &str) -> u64 {
     text.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The CPU time that processes had used at some moment.
+/// CPU time that processes had used at some moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CpuTime {
     /// CPU time in ns of each living thread, by thread id.
@@ -42,7 +42,7 @@ pub(crate) struct MemoryUse {
 }
 
 impl Processes {
-    /// The processes with these ids. Fails if one does not exist.
+    /// The processes with these ids. Fails if a process does not exist.
     pub(crate) fn new(pids: &[u32]) -> anyhow::Result<Self> {
         let processes = Self(pids.to_vec());
         processes.used()?;
@@ -66,7 +66,7 @@ impl Processes {
                 format!("process {pid} is not there; --pid takes the server's id on this machine")
             })?;
             for task in tasks.flatten() {
-                // A thread may end meanwhile.
+                // A thread may have ended since the list was read.
                 let Ok(stat) = fs::read_to_string(task.path().join("schedstat")) else { continue };
                 let name = task.file_name().to_string_lossy().parse().unwrap_or(0);
                 used.threads.insert(name, first_number(&stat));
@@ -110,7 +110,7 @@ impl Processes {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessTree(u32);
 
-/// The CPU time that a process tree had used at some moment.
+/// CPU time that a process tree had used at some moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TreeCpuTime {
     /// CPU time of each living process, by its id.
@@ -138,7 +138,7 @@ impl ProcessTree {
         for id in self.ids() {
             match Processes(vec![id]).used() {
                 Ok(time) => drop(used.living.insert(id, time)),
-                // A child may end meanwhile.
+                // A child may have ended since the list was read.
                 Err(error) if id == self.0 => return Err(error),
                 Err(_) => {}
             }
@@ -155,14 +155,15 @@ impl TreeCpuTime {
             time.minus(before)
         });
         let ended = self.ended_ticks.saturating_sub(before.ended_ticks);
-        // What these children had used before was counted then.
+        // `ended` includes the whole time of these children, of which `before` had counted this
+        // part.
         let known = before.living.iter().filter(|(id, _)| !self.living.contains_key(id));
         let known: u64 = known.map(|(_, time)| time.ticks).sum();
         of_living.sum::<Duration>() + ticks_time(ended.saturating_sub(known))
     }
 }
 
-/// Returns the sum of two neighbouring fields of /proc/PID/stat, counted from the one behind the
+/// Returns the sum of two neighbouring fields of /proc/PID/stat, counted from the field after the
 /// program's name. The name may contain blanks.
 fn ticks(pid: u32, field: usize) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -216,7 +217,7 @@ mod tests {
         };
         let before = tree(&[(1, 1_000, 0), (2, 20_000_000, 2)], 5);
         let after = tree(&[(1, 1_500, 0), (3, 700, 0)], 10);
-        // Three of the five ticks are new: the child that has ended had used two before.
+        // Three of the five ticks are new: the ended child had used the other two before.
         assert_eq!(after.minus(&before), Duration::from_nanos(1_200) + 3 * TICK);
         let own = ProcessTree::new(std::process::id());
         assert_eq!(own.ids()[0], std::process::id());

@@ -1,5 +1,5 @@
 //! `hark bench query`: the queries that clients send, one shape after the other and all mixed. Each
-//! connection sends its next query once it has the EOSE of the previous one.
+//! connection sends its next query after the EOSE of the previous query.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ const WARM_UP: f64 = 0.15;
 const PATIENCE: Duration = Duration::from_mins(1);
 /// How long reading all pages of the busiest author may take.
 const WALK: Duration = Duration::from_mins(5);
-/// The number of authors among whom readers are looked for.
+/// The number of authors to search for readers.
 const READERS: usize = 2_000;
 /// The most events of a page, and the most pages for each depth.
 const PAGE: usize = 500;
@@ -61,7 +61,7 @@ struct ShapeRequests {
     as_reader: bool,
 }
 
-/// What one connection, or all of them together, received.
+/// Totals that one connection, or all connections together, received.
 #[derive(Clone, Default)]
 struct QueryTotals {
     requests: u64,
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &BenchQueryArgs, open: BenchArchiveOpener<'_>) -> anyhow
 }
 
 /// Returns a report for each target. The targets take turns shape by shape, so that other work of
-/// the machine affects both alike.
+/// the machine affects all targets equally.
 async fn measure(
     args: &BenchQueryArgs,
     sample: &EventSample,
@@ -119,7 +119,7 @@ async fn measure(
     Ok(asked.into_iter().map(|asked| asked.finish(sample)).collect())
 }
 
-/// A target, its connections, and what it has answered so far.
+/// A target with its connections and its report.
 struct MeasuredTarget<'a> {
     target: &'a BenchTarget,
     plain: Vec<RelayConnection>,
@@ -240,7 +240,8 @@ async fn round(
     let mut tasks = Vec::new();
     for (at, connection) in std::mem::take(connections).into_iter().enumerate() {
         let requests = Arc::clone(&load.requests[at % load.requests.len()]);
-        // Each connection begins at another request, so that no two send the same at once.
+        // Each connection begins at a different request, so that no two connections send the same
+        // request at once.
         let from = at * requests.len() / count;
         tasks.push(tokio::spawn(ask_until(connection, requests, from, until)));
     }
@@ -257,7 +258,7 @@ async fn round(
     Ok((sum, target.stop(&start)?))
 }
 
-/// The relay that does nothing, and the connections to it.
+/// The relay that does nothing, with its connections.
 struct MeasuredNull {
     target: BenchTarget,
     connections: Vec<RelayConnection>,
@@ -272,7 +273,8 @@ impl MeasuredNull {
         Ok(Self { target, connections, _relay: relay })
     }
 
-    /// Asks for the mean of `answers` as the load asks. Returns the CPU time of a request, in ms.
+    /// Sends requests like those of the load, answered with the mean of `answers`. Returns the CPU
+    /// time of a request, in ms.
     async fn ask(
         &mut self,
         load: &ShapeRequests,
@@ -295,8 +297,8 @@ impl MeasuredNull {
     }
 }
 
-/// Runs the searches of a load in this process for a quarter of `length`, after all of them once.
-/// Returns the CPU time of one, in ms.
+/// Runs the searches of a load in this process: each search once, then repeatedly for a quarter of
+/// `length`. Returns the CPU time of one search, in ms.
 fn search(
     archive: &dyn BenchArchive,
     load: &ShapeRequests,
@@ -370,10 +372,11 @@ async fn ask_until(
             answers.events += events;
             answers.bytes += connection.bytes - bytes;
         } else {
-            // A pause, so that a refusal for too many requests does not cause more of them.
+            // The pause keeps a refusal for too many requests from causing more refusals.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        // CLOSE, as from clients that want stored events only. It goes out with the next request.
+        // CLOSE, as from clients that want stored events only. The frame is sent with the next
+        // request.
         frames.extend_from_slice(&request.close);
     }
     connection.send(&frames).await?;
@@ -387,7 +390,7 @@ fn requests(filters: &[String]) -> Arc<Vec<RequestFrames>> {
 /// The names of the loads that read an author's pages, at three depths.
 const DEPTHS: [&str; 3] = ["until, first pages", "until, middle pages", "until, last pages"];
 
-/// Makes the load of a shape; notes if there is nothing to ask for.
+/// Makes the load of a shape. Adds a note if the sample has nothing to query.
 fn load(
     shape: &QueryShape,
     sample: &EventSample,
@@ -406,7 +409,7 @@ fn load(
     })
 }
 
-/// Makes all loads, in the order in which they are run.
+/// Makes all loads, in the order of the run.
 async fn loads(
     args: &BenchQueryArgs,
     sample: &EventSample,
@@ -426,7 +429,7 @@ async fn loads(
     if inboxes.iter().any(|requests| requests.is_empty()) {
         asked.report.note(format!("{INBOX}: too few inboxes with a key that can be derived."));
     } else {
-        // At the position that the inbox has in tables elsewhere.
+        // The inbox has the same position in other tables.
         let at = loads.iter().position(|load| load.name == "50 profiles").unwrap_or(loads.len());
         let load = ShapeRequests {
             name: INBOX.into(),
@@ -537,7 +540,7 @@ struct InboxOwner {
     keys: KeyPair,
 }
 
-/// Returns the readers whose keys can be derived, those with the fullest inboxes first.
+/// Returns the readers with derivable keys, in descending order of their inboxes' sizes.
 fn readers(sample: &EventSample) -> anyhow::Result<Vec<InboxOwner>> {
     let known = people::all(READERS)?;
     let known: HashMap<Key, KeyPair> =

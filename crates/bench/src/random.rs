@@ -38,8 +38,8 @@ impl Random {
         &from[self.below(from.len())]
     }
 
-    /// A number below `bound`, low ones far more often, about as one over the number (Zipf): each
-    /// doubling of the range is as likely as the one before. Uses whole numbers only, so the
+    /// A number below `bound`, with a probability of about one over the number (Zipf): each
+    /// doubling of the range is as likely as the previous doubling. Uses whole numbers only, so the
     /// results are the same on every machine.
     pub(crate) fn zipf(&mut self, bound: usize) -> usize {
         let bound = bound.max(1);

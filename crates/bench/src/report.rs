@@ -1,5 +1,5 @@
 //! The results of a measurement: rows of figures, printed as a table, as JSON or as an HTML page,
-//! and compared with those of another run.
+//! and compared with the figures of another run.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub struct Column {
     pub head: &'static str,
     /// Its unit for people: `ms`.
     pub unit: &'static str,
-    /// Whether another run's figure and the ratio to it get a column each.
+    /// Whether another run's figure and the ratio of the two get a column each.
     pub compared: bool,
 }
 
@@ -43,7 +43,7 @@ impl Column {
 /// The figures of one case, one for each column. `None` if a figure was not measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReportRow {
-    /// What was measured.
+    /// Name of the measured case.
     pub name: String,
     /// The figures, in the order of the columns.
     pub figures: Vec<Option<f64>>,
@@ -121,7 +121,7 @@ impl BenchReport {
         self.curves.push(curve);
     }
 
-    /// Adds a chart. A report with charts has no bars of its own for the columns.
+    /// Adds a chart. A report with charts gets no automatic bars for the columns.
     pub(crate) fn chart(&mut self, chart: BarChart) {
         self.charts.push(chart);
     }
@@ -184,7 +184,7 @@ impl BenchReport {
     }
 
     /// Returns the median of several runs of the same bench, figure by figure. Settings and notes
-    /// are those of the last run, faults those of all. `None` if there are no runs.
+    /// are those of the last run, and faults are those of all runs. `None` if there are no runs.
     pub fn median(mut runs: Vec<Self>) -> Option<Self> {
         let mut last = runs.pop()?;
         for at in 0..last.rows.len() {
@@ -215,7 +215,8 @@ impl BenchReport {
         self.faults.extend(other.faults.iter().map(|fault| format!("the other run: {fault}")));
     }
 
-    /// Compares with the JSON of another run, or of any file with rows of these names and keys.
+    /// Compares with the JSON of another run, or with any JSON file that has rows of these names
+    /// and keys.
     pub fn compare_file(&mut self, path: &Path) -> anyhow::Result<()> {
         let text = std::fs::read(path)
             .with_context(|| format!("the baseline {} could not be read", path.display()))?;
@@ -243,7 +244,7 @@ impl BenchReport {
         Ok(())
     }
 
-    /// Renders the report as JSON. Later versions add keys, but never remove one.
+    /// Renders the report as JSON. Later versions add keys, but never remove keys.
     pub fn to_json(&self) -> Value {
         let settings: Map<String, Value> =
             self.settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
@@ -320,8 +321,8 @@ impl BenchReport {
         out
     }
 
-    /// Returns a line of heads, a line of units, then the rows. If there is only one row, each of
-    /// its figures has a line.
+    /// Returns a line of heads, a line of units, then the rows. With only one row, each figure has
+    /// its own line.
     pub(crate) fn table(&self) -> Vec<Vec<String>> {
         let other = self.baseline_name();
         let text = |value: Option<f64>| value.map_or_else(|| "-".into(), figure);

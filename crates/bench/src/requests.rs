@@ -1,4 +1,4 @@
-//! Questions to a relay as frames, and what is read of the events that come back.
+//! Makes the frames of questions to a relay, and reads fields of the returned events.
 
 use crate::websocket::put_text;
 
@@ -7,20 +7,20 @@ use crate::websocket::put_text;
 pub(crate) struct RequestFrames {
     pub(crate) req: Vec<u8>,
     pub(crate) close: Vec<u8>,
-    /// How its EOSE begins.
+    /// The beginning of the EOSE.
     pub(crate) eose: Vec<u8>,
     /// The subscription's id.
     pub(crate) sub: String,
-    /// The filters, as they stand in the REQ.
+    /// The text of the filters in the REQ.
     pub(crate) filters: String,
 }
 
-/// Frames a REQ of these filters, under an id that tells the number.
+/// Makes the frames of a REQ with these filters and an id made of the number.
 pub(crate) fn request(number: usize, filters: &str) -> RequestFrames {
     request_named(format!("q{number}"), filters)
 }
 
-/// Frames a REQ of these filters.
+/// Makes the frames of a REQ with these filters.
 pub(crate) fn request_named(sub: String, filters: &str) -> RequestFrames {
     let (mut req, mut close) = (Vec::new(), Vec::new());
     put_text(&mut req, &[format!("[\"REQ\",\"{sub}\",{filters}]").as_bytes()]);
@@ -35,12 +35,13 @@ pub(crate) fn created_at(text: &[u8]) -> Option<u64> {
     Some(digits.fold(0u64, |sum, digit| sum.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'))))
 }
 
-/// Reads the id of an event from its JSON, as the hex digits that stand there.
+/// Reads the id of an event from its JSON, as hex digits.
 pub(crate) fn event_id(text: &[u8]) -> Option<[u8; 64]> {
     after(text, b"\"id\":\"")?.first_chunk().copied()
 }
 
-/// Returns what follows the first `name`. In strings of JSON its quotes would be escaped.
+/// Returns the text after the first `name`. A JSON string cannot contain `name`, since its quotes
+/// would be escaped.
 fn after<'a>(text: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     text.get(memchr::memmem::find(text, name)? + name.len()..)
 }

@@ -14,11 +14,11 @@ use crate::lines::EventFile;
 use crate::meter::ProgressMeter;
 use crate::random::Random;
 
-/// The most ids that are remembered.
+/// The most ids that are kept.
 const IDS: usize = 20_000;
-/// The most notes whose text is remembered.
+/// The most notes whose text is kept.
 const NOTES: usize = 4_000;
-/// Kinds that notify the people whom they tag.
+/// Kinds that notify the tagged people.
 pub(crate) const NOTIFYING: [u16; 4] = [1, 6, 7, 9_735];
 
 /// Things with their counts, the highest count first.
@@ -30,25 +30,25 @@ pub(crate) struct EventSample {
     pub(crate) ids: Vec<Id>,
     /// Texts of notes.
     pub(crate) notes: Vec<Box<str>>,
-    /// Authors, by the number of their notes and reposts.
+    /// Authors, each with the number of notes and reposts.
     pub(crate) authors: Ranked<Key>,
     /// The last hashtag of each author.
     pub(crate) hashtag_of: HashMap<Key, String>,
     /// Times of the events that anyone may read, ascending.
     pub(crate) times: Vec<u64>,
-    /// Notes, by the number of notes that tag them.
+    /// Notes, each with the number of notes that tag the note.
     pub(crate) threads: Ranked<Id>,
-    /// Events, by the number of events that tag them.
+    /// Events, each with the number of events that tag the event.
     pub(crate) named: Ranked<Id>,
-    /// People, by the number of their notifications.
+    /// People, each with the number of notifications.
     pub(crate) notified: Ranked<Key>,
-    /// People, by the number of gift wraps for them.
+    /// People, each with the number of gift wraps they receive.
     pub(crate) inboxes: Ranked<Key>,
-    /// Hashtags, by the number of notes that have them.
+    /// Hashtags, each with the number of notes that carry the hashtag.
     pub(crate) hashtags: Ranked<String>,
-    /// Authors, by the number of their profiles.
+    /// Authors, each with the number of profiles.
     pub(crate) profiles: Ranked<Key>,
-    /// Authors, by the number of their events of the rare kind.
+    /// Authors, each with the number of events of the rare kind.
     pub(crate) rare: Ranked<Key>,
 }
 
@@ -106,7 +106,7 @@ impl EventSample {
             }
             // Events that a later version may have replaced are not queried by id.
             if is_kept(event.kind()) {
-                // Reservoir sampling: every event is equally likely to be remembered.
+                // Reservoir sampling: every event is equally likely to be kept.
                 kept += 1;
                 if ids.len() < IDS {
                     ids.push(*event.id());
@@ -143,7 +143,7 @@ fn is_private(kind: u16) -> bool {
     kind == 4 || kind == WRAP
 }
 
-/// Whether anyone may read events of this kind, and no other event replaces them.
+/// Whether events of this kind are public and never replaced by another event.
 fn is_kept(kind: u16) -> bool {
     !is_private(kind) && !matches!(kind, 0 | 3 | 10_000..40_000)
 }

@@ -1,4 +1,4 @@
-//! When requests are due: one after the other, at a rate or as soon as a thread is free.
+//! The due times of requests: one after the other, at a rate or as soon as a thread is free.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// How soon a waiting thread notices the end of the schedule.
 const STEP: Duration = Duration::from_millis(50);
 
-/// A schedule of requests, shared by the threads that make them.
+/// A schedule of requests, shared by several threads.
 pub(crate) struct Schedule {
     start: Instant,
     per_s: Option<f64>,
@@ -17,7 +17,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule without an end. Without a rate, each request is due when a thread takes it.
+    /// A schedule without an end. Without a rate, each request is due when a thread calls `next`.
     pub(crate) fn new(start: Instant, per_s: Option<f64>) -> Self {
         Self {
             start,

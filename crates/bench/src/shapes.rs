@@ -47,7 +47,8 @@ pub(crate) fn choose<T>(
     Ok(shapes)
 }
 
-/// The inbox: only its owner may read it, so its queries are made for each connection separately.
+/// The inbox. Only its owner may read an inbox, so the queries are made for each connection
+/// separately.
 pub(crate) const INBOX: &str = "inbox #p 1059";
 
 /// All shapes but the inbox, in the order of the tables.
@@ -119,7 +120,7 @@ pub(crate) const SHAPES: [QueryShape; 17] = [
     shape("latest 100", |_| Some(r#"{"limit":100}"#.into())),
 ];
 
-/// Searches for words (NIP-50), of notes that the file has.
+/// Searches (NIP-50) for words of the file's notes.
 pub(crate) const SEARCH_SHAPES: [QueryShape; 4] = [
     shape("search, 1 word", |draw| draw.search(|words, at| Some(words.get(at)?.clone()))),
     shape("search, 2 words", |draw| {
@@ -203,8 +204,8 @@ const fn shape(
 }
 
 impl QueryShape {
-    /// Draws the filters of [`PARAMETERS`] REQs, as JSON. They are the same for the same sample,
-    /// and empty if the sample has nothing to draw from.
+    /// Draws the filters of [`PARAMETERS`] REQs, as JSON. The same sample gives the same filters.
+    /// The list is empty if the sample has nothing to draw from.
     pub(crate) fn filters(&self, sample: &EventSample) -> Vec<String> {
         let mut draw = ParameterSampler::new(sample, 11);
         (0..PARAMETERS).map_while(|_| (self.make)(&mut draw)).collect()
@@ -216,7 +217,7 @@ pub(crate) fn inbox(person: &Key) -> String {
     format!(r##"{{"#p":["{}"],"kinds":[{WRAP}],"limit":100}}"##, hex(person))
 }
 
-/// Makes the filter for a page of an author's notes, at most `page` of them, at or before `until`.
+/// Makes the filter for a page of an author's notes: at most `page` notes at or before `until`.
 pub(crate) fn page(author: &Key, until: u64, page: usize) -> String {
     format!(r#"{{"authors":["{}"],"kinds":[1],"until":{until},"limit":{page}}}"#, hex(author))
 }
@@ -243,7 +244,8 @@ impl<'a> ParameterSampler<'a> {
         Self { sample, random: Random::new(seed), counted: 0, drawn: 0 }
     }
 
-    /// Makes a search of what `pick` makes of the words of a note, from a drawn position on.
+    /// Makes a search from a note. `pick` turns the note's words, from a random position on, into
+    /// the search text.
     fn search(&mut self, pick: fn(&[String], usize) -> Option<String>) -> Option<String> {
         (0..1_000).find_map(|_| {
             let note = self.sample.notes.get(self.random.below(self.sample.notes.len()))?;
@@ -290,13 +292,14 @@ impl<'a> ParameterSampler<'a> {
         (!found.is_empty()).then(|| found.into_iter().collect())
     }
 
-    /// Draws one of the first `bound` things, the first ones more often.
+    /// Draws one of the first `bound` things. Earlier things are drawn more often.
     pub(crate) fn ranked<T: Clone>(&mut self, from: &Ranked<T>, bound: usize) -> Option<T> {
         let rank = self.random.zipf(from.len().min(bound));
         from.get(rank).map(|(thing, _)| thing.clone())
     }
 
-    /// Draws an author, busy ones more often, but never the busiest, whom nobody follows.
+    /// Draws an author. Busy authors are drawn more often, except the busiest, which has no
+    /// followers and is never drawn.
     pub(crate) fn author(&mut self, bound: usize) -> Option<Key> {
         let rank = 1 + self.random.zipf((self.sample.authors.len().checked_sub(1)?).min(bound));
         self.sample.authors.get(rank).map(|(key, _)| *key)
@@ -319,7 +322,7 @@ impl<'a> ParameterSampler<'a> {
         (!list.is_empty()).then(|| list.join(","))
     }
 
-    /// Lists `count` authors as a person follows them: some busy, most quiet.
+    /// Lists `count` authors like a person's follow list: some busy, most quiet.
     fn crowd(&mut self, count: usize) -> Option<String> {
         let mut keys = BTreeSet::new();
         for _ in 0..4 * count {

@@ -1,23 +1,24 @@
-//! The interface to a store that is queried in process, which the binary passes in, and to anything
-//! else that answers queries or takes events, one call at a time.
+//! The interface to a store that is queried in process, which the binary passes in. Also the
+//! interface to any other target that answers queries or inserts events, one call at a time.
 
 use std::path::Path;
 
-/// An open store of Hark, shared by the threads that query it and those that insert into it.
+/// An open store of Hark, shared by the threads that query and the threads that insert.
 pub trait BenchStore: Send + Sync {
-    /// Stores events, each given as JSON, without checking signatures. They are durable on return.
+    /// Stores events, each given as JSON, without checking signatures. The events are durable on
+    /// return.
     fn put(&self, events: &[Vec<u8>]) -> anyhow::Result<()>;
 
     /// Reads all events that match a filter and returns their number.
     fn ask(&self, filter: &str) -> anyhow::Result<u64>;
 }
 
-/// Opens the store at an address, a directory or a `postgres://` URL. Creates it if it is missing.
+/// Opens the store at an address, a directory or a `postgres://` URL. Creates a missing store.
 pub type BenchStoreOpener<'a> = &'a dyn Fn(&str) -> anyhow::Result<Box<dyn BenchStore>>;
 
-/// An archive whose searches are measured in process, beside the server that serves it.
+/// An archive for measuring searches in process while a server serves the same archive.
 pub trait BenchArchive {
-    /// Reads the filters of a REQ, so that later only the answer takes time.
+    /// Parses the filters of a REQ in advance, so that only the answer is timed later.
     fn question(&self, filters: &str) -> anyhow::Result<BenchQuestion<'_>>;
 }
 
@@ -29,7 +30,7 @@ pub type BenchArchiveOpener<'a> = &'a dyn Fn(&Path) -> anyhow::Result<Box<dyn Be
 
 /// Runs queries, one at a time.
 pub(crate) trait StoreQuerier: Send {
-    /// Runs a query, reads the whole answer and returns the number of events in it.
+    /// Runs a query, reads the whole answer and returns its number of events.
     fn ask(&mut self, filter: &str) -> anyhow::Result<u64>;
 }
 

@@ -1,5 +1,4 @@
-//! The relay or node that is measured: its address, its processes, the software that it reports,
-//! and what it refuses.
+//! The measured relay or node: its address, its processes, its reported software and its refusals.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +19,7 @@ pub(crate) struct BenchTarget {
     driver: Processes,
 }
 
-/// When a measurement began, and the CPU time used by then.
+/// The start of a measurement: its time, and the CPU time used by then.
 pub(crate) struct MeasurementStart {
     server: CpuTime,
     driver: CpuTime,
@@ -97,7 +96,7 @@ impl BenchTarget {
         let mut answer = Vec::new();
         stream.take(1 << 20).read_to_end(&mut answer).await.ok()?;
         let answer = String::from_utf8_lossy(&answer);
-        // The body may be chunked. The document is the JSON object within it.
+        // The body may be chunked. The document is the JSON object in the body.
         let json = answer.get(answer.find("\r\n\r\n")?..)?;
         let json = json.get(json.find('{')?..=json.rfind('}')?)?;
         let document: Value = serde_json::from_str(json).ok()?;
@@ -128,7 +127,7 @@ pub(crate) struct Refusals(BTreeMap<String, u64>);
 impl Refusals {
     /// Counts a refusal, with the reason that the relay gave.
     pub(crate) fn add(&mut self, what: &str, reason: &str) {
-        // Nobody reads more than a hundred reasons. A relay that puts ids into them gives more.
+        // A hundred reasons are enough to read. A relay that puts ids into its reasons gives more.
         let key = format!("{what}: {reason}");
         let key = if self.0.contains_key(&key) || self.0.len() < 100 {
             key

@@ -1,5 +1,5 @@
-//! Text for generated events, like that of people, wallets and gift wraps: in several alphabets,
-//! and with characters that JSON has to escape.
+//! Text for generated events, like the text of people, wallets and gift wraps: in several
+//! alphabets, and with characters that JSON must escape.
 
 use std::fmt::Write as _;
 
@@ -61,16 +61,17 @@ pub(crate) fn hex(bytes: &[u8; 32]) -> String {
     String::from_utf8_lossy(&hark_codec::hex::encode_32(bytes)).into_owned()
 }
 
-/// The words that texts are made of.
+/// The vocabulary of texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vocabulary {
-    /// 48 words, each as often as the others.
+    /// 48 words with equal frequencies.
     Few,
-    /// 60,000 words, as often as in natural text: each half as often as the one of half its rank (Zipf).
+    /// 60,000 words with the frequencies of natural text: twice the rank means half the frequency
+    /// (Zipf).
     Natural,
 }
 
-/// Words of [`Vocabulary::Natural`].
+/// Number of words of [`Vocabulary::Natural`].
 const NATURAL: usize = 60_000;
 
 impl Vocabulary {
@@ -174,7 +175,7 @@ pub(crate) fn zap_request(sender: &str, person: &str, note: &str, msats: usize) 
     )
 }
 
-/// Picks one of 60 relay URLs, the first ones more often.
+/// Picks one of 60 relay URLs. Earlier URLs are picked more often.
 pub(crate) fn relay(random: &mut Random) -> String {
     format!("wss://relay{}.example", 1 + random.zipf(60))
 }

@@ -1,7 +1,8 @@
-//! As much of a WebSocket client as a load generator needs. The client runs on the same machine as
-//! the server that it measures, so it must use little CPU: requests are framed beforehand, and
-//! answers are not parsed but scanned frame by frame, by how each begins. That is the only reason
-//! for a client of our own. It trusts the server, checks no `Sec-WebSocket-Accept`, and has no TLS.
+//! The part of a WebSocket client that a load generator needs. The client runs on the same machine
+//! as the server that it measures, so it must use little CPU: requests are framed beforehand, and
+//! answers are not parsed but recognized frame by frame by their first bytes. Low CPU use is the
+//! only reason for this implementation. The client trusts the server, checks no
+//! `Sec-WebSocket-Accept`, and has no TLS.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use anyhow::{Context as _, bail};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// The longest frame accepted. A longer one is treated as an error of the relay.
+/// The longest frame accepted. A longer frame is treated as an error of the relay.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Initial read buffer of busy connections.
 const READ_BYTES: usize = 256 << 10;
@@ -19,7 +20,7 @@ const SMALL_BYTES: usize = 4 << 10;
 /// How long a server may take to answer a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(20);
 
-/// How long a server may leave a connection unread.
+/// The longest time that a server may take to read from a connection.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) const TEXT: u8 = 1;
@@ -78,7 +79,7 @@ impl Url {
     }
 }
 
-/// Appends a text frame from a client. Its mask is all zeros, which leaves the text as it is.
+/// Appends a text frame from a client. The mask is all zeros, which leaves the text unchanged.
 pub(crate) fn put_text(out: &mut Vec<u8>, parts: &[&[u8]]) {
     put_frame(out, TEXT, parts);
 }
@@ -120,7 +121,7 @@ pub(crate) struct FrameHead {
     pub(crate) opcode: u8,
     /// The payload is deflated.
     deflated: bool,
-    /// Its bytes, with the mask.
+    /// Bytes of the head, including the mask.
     pub(crate) len: usize,
     /// Bytes of the payload.
     pub(crate) payload: usize,
@@ -129,8 +130,8 @@ pub(crate) struct FrameHead {
 /// Parses the head of the frame at the start of `bytes`. `None` if the head is incomplete.
 pub(crate) fn head(bytes: &[u8]) -> Option<FrameHead> {
     let (first, second) = (*bytes.first()?, *bytes.get(1)?);
-    // Servers do not mask. If one does, its key is skipped and the payload is meaningless; the mask
-    // of this client is all zeros.
+    // Servers do not mask. The key of a masked frame is skipped, and the payload stays masked. The
+    // mask of this client is all zeros.
     let mask = if second & 0x80 == 0 { 0 } else { 4 };
     let (len, payload) = match second & 0x7f {
         126 => {
@@ -147,7 +148,7 @@ pub(crate) fn head(bytes: &[u8]) -> Option<FrameHead> {
     Some(FrameHead { opcode: first & 15, deflated: first & 0x40 != 0, len, payload })
 }
 
-/// A relay's message, identified by how it begins.
+/// A relay's message, identified by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RelayMessage<'a> {
     /// `["EVENT",`
@@ -323,7 +324,7 @@ impl RelayConnection {
                     let reason = String::from_utf8_lossy(text.get(2..).unwrap_or_default());
                     bail!("the relay has closed the connection: {code} {reason}");
                 }
-                // A deflated message is not inflated, so it is returned as an empty one.
+                // A deflated message is not inflated and is returned as an empty message.
                 _ if head.deflated => return Ok(Some(payload.start..payload.start)),
                 _ => {
                     if self.buffer[payload.clone()].starts_with(b"[\"AUTH\"") {
@@ -335,7 +336,7 @@ impl RelayConnection {
         }
     }
 
-    /// Sends pending pongs, then reads what has arrived, waiting for at least one byte.
+    /// Sends pending pongs, then waits for at least one byte and reads the received data.
     pub(crate) async fn fill(&mut self) -> anyhow::Result<()> {
         if !self.pongs.is_empty() {
             let pongs = std::mem::take(&mut self.pongs);

@@ -1,4 +1,4 @@
-//! Numbers and sizes as people read them.
+//! Formats numbers and sizes for people.
 
 /// Formats a number with commas: 1234567 as `1,234,567`.
 pub(crate) fn number(value: u64) -> String {

@@ -15,12 +15,12 @@ pub fn of_this_thread() -> usize {
     COUNT.with(Cell::get)
 }
 
-/// Returns the bytes that this thread has allocated, less those that it has freed.
+/// Returns the bytes that this thread has allocated minus the bytes that it has freed.
 pub fn bytes_of_this_thread() -> isize {
     BYTES.with(Cell::get)
 }
 
-/// Runs `work`, and returns how many bytes more than before it has held at most.
+/// Runs `work`. Returns its result and the peak of its memory, in bytes above the level before.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = bytes_of_this_thread();
     PEAK.with(|peak| peak.set(before));
@@ -28,7 +28,7 @@ pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (done, usize::try_from(PEAK.with(Cell::get) - before).unwrap_or(0))
 }
 
-/// Counts calls and passes them to another allocator. For use as `#[global_allocator]`.
+/// Counts calls and forwards them to another allocator. For use as `#[global_allocator]`.
 pub struct Counting<A>(pub A);
 
 fn count(bytes: isize) {

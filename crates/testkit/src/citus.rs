@@ -1,7 +1,7 @@
-//! A throwaway Citus: a coordinator and workers, each a [`Cluster`] of its own on loopback.
+//! A throwaway Citus: a coordinator and workers, each a separate [`Cluster`] on loopback.
 //!
-//! Citus is no package of Debian's. Where PostgreSQL's folders do not have it, the tests that need it
-//! are skipped.
+//! Debian has no package of Citus. If PostgreSQL's folders do not contain Citus, tests that need
+//! Citus are skipped.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use crate::skipped::skip;
 /// Settings of every node: Citus is loaded, and shards can move without stopping writes.
 const SETTINGS: [&str; 8] = [
     "shared_preload_libraries=citus",
-    // Citus would make a certificate of its own, which nobody has reason to trust.
+    // Citus would create a self-signed certificate, which no client has reason to trust.
     "citus.node_conninfo=sslmode=disable",
     "wal_level=logical",
     "max_prepared_transactions=200",
@@ -42,14 +42,14 @@ pub struct CitusCluster {
 }
 
 impl CitusCluster {
-    /// Returns the cluster of three workers that all tests of this process share.
+    /// Returns the shared cluster of three workers for all tests of this process.
     pub fn shared() -> &'static Self {
         static SHARED: LazyLock<CitusCluster> =
             LazyLock::new(|| CitusCluster::with(3, &["fsync=off"]));
         &SHARED
     }
 
-    /// Starts a cluster whose nodes have these settings, each as `name=value`, besides their own.
+    /// Starts a cluster whose nodes have these additional settings, each as `name=value`.
     pub fn with(workers: usize, settings: &[&str]) -> Self {
         let node = || Self::node(settings);
         Self {
@@ -65,21 +65,23 @@ impl CitusCluster {
         Cluster::with(&all)
     }
 
-    /// Creates a database of this cluster for a test: the same on all nodes, which know each other.
+    /// Creates a database of this cluster for a test, on all nodes, and adds the nodes to the
+    /// database's cluster.
     pub fn database(&self, test: &str) -> Database<'_> {
-        // Nodes that are added to two databases at once change the same rows.
+        // Adding nodes to two databases at once would change the same rows.
         let _alone = self.making.lock();
         let database = self.coordinator.database(test);
         self.join(&database);
         database
     }
 
-    /// Creates a database of the coordinator alone, as it is before its server becomes one.
+    /// Creates a database on the coordinator's server only. The server is no coordinator of this
+    /// database yet.
     pub fn alone(&self, test: &str) -> Database<'_> {
         self.coordinator.database(test)
     }
 
-    /// Makes a cluster of a database of the coordinator alone.
+    /// Turns a database of [`CitusCluster::alone`] into a cluster of all nodes.
     pub fn unite(&self, database: &Database<'_>) {
         let _alone = self.making.lock();
         self.join(database);

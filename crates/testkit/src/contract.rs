@@ -16,11 +16,12 @@ use hark_words::SearchText;
 use crate::random::{Flavour, Random, World};
 use crate::sentences::{SENTENCE, SENTENCES};
 
-/// A store under test, and what can be done to it between batches.
+/// A store under test, with disturbances between batches.
 pub trait Subject {
     /// The store.
     fn store(&self) -> &dyn Store;
-    /// Does something that must not change any answer: seal, merge, compact, reopen, rebuild ...
+    /// Disturbs the store without changing any answer: seals, merges, compacts, reopens, rebuilds
+    /// ...
     fn disturb(&mut self, random: &mut Random);
 }
 
@@ -35,7 +36,7 @@ pub struct Size {
     pub disturbances: usize,
 }
 
-/// How much was compared.
+/// The numbers of compared items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
     /// Queries run.
@@ -69,14 +70,14 @@ pub fn run(subject: &mut dyn Subject, flavour: Flavour, seed: u64, size: Size) -
     run_in(World::new(seed, flavour), subject, flavour, seed, size)
 }
 
-/// Does the same with records that have sentences, and with queries for their words.
+/// Does the same as [`run`] with records that have sentences, and with queries for their words.
 pub fn run_with_words(subject: &mut dyn Subject, seed: u64, size: Size) -> Compared {
     let world = World::new(seed, Flavour::Nostr).with_words();
     run_in(world, subject, Flavour::Nostr, seed, size)
 }
 
-/// Searches an empty store that is given records of very different sizes: the answer is the model's, in its
-/// order, and no slice reads more of their texts than it may.
+/// Fills an empty store with records of very different sizes and searches their words. The answer
+/// and its order must equal the model's. No slice may read more text than its bound.
 pub fn large_records_come_best_first(store: &dyn Store) {
     let model = MemoryStore::new(NostrRules);
     for id in 0..90_u8 {
@@ -125,7 +126,7 @@ pub fn large_records_come_best_first(store: &dyn Store) {
     assert_eq!(answer(store, u64::MAX).0, expected);
     let (found, slices) = answer(store, 2_000);
     assert_eq!(found, expected);
-    // The texts have 2.6 MB, of which 32 bytes count as a row.
+    // The texts have 2.6 MB, and each 32 bytes count as a row.
     assert!(slices > 30, "{slices} slices");
 }
 
@@ -169,8 +170,8 @@ fn run_in(
     compared
 }
 
-/// Panics with `context` if the store and the model know other values of these labels, or other
-/// numbers of records with them.
+/// Panics with `context` if the store and the model differ in the values of these labels or in the
+/// number of records with each value.
 pub fn compare_values(store: &dyn Store, model: &MemoryStore, listed: &[u8], context: &str) {
     let values = |store: &dyn Store, name| {
         let mut values = Vec::new();
@@ -185,8 +186,8 @@ pub fn compare_values(store: &dyn Store, model: &MemoryStore, listed: &[u8], con
     }
 }
 
-/// Compares ranges of ids with what the model says, for a random window, and returns how many were
-/// compared: none if the store keeps no sums. Panics with `context` if they differ.
+/// Compares ranges of ids with the model's for a random window. Returns the number of compared
+/// ranges, which is 0 if the store keeps no sums. Panics with `context` if they differ.
 pub fn compare_ranges(
     store: &dyn Store,
     model: &MemoryStore,
@@ -194,7 +195,7 @@ pub fn compare_ranges(
     context: &str,
 ) -> usize {
     let Query { from, to, now, mut not_kinds, gate, .. } = world.query();
-    // Readers who see some of the hidden records ask for no sums.
+    // Sums are not queried for readers that see some of the hidden records.
     not_kinds.extend(gate.iter().flat_map(|gate| gate.kinds.clone()));
     let query = Query { from, to, now, not_kinds, ..Query::default() };
     let Some(ranges) = store.ranges(&query).expect("the store has ranges") else { return 0 };

@@ -10,7 +10,7 @@ pub const LEVELS: std::ops::RangeInclusive<i32> = 0..=9;
 /// Sizes of the window, as powers of two.
 pub const WINDOW_BITS: std::ops::RangeInclusive<u8> = 9..=15;
 
-/// The end of every compressed message, which is not sent.
+/// The last bytes of every compressed message, which are not sent.
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
 /// Compresses one message.

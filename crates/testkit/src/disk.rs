@@ -1,9 +1,9 @@
-//! A disk that loses what was not synced, and fails on demand.
+//! A disk that loses unsynced changes and fails on demand.
 //!
-//! Operations go through to real files, so that memory maps work, and are recorded: the bytes
-//! written to a file since its last sync, the names changed in a directory since its last sync.
-//! [`FaultyDisk::crash`] makes a disk that a power cut may leave: everything that was synced, and
-//! any part of the rest, torn and in any order.
+//! Operations work on real files, so that memory maps work. The disk records the bytes written to a
+//! file since its last sync and the names changed in a directory since its last sync.
+//! [`FaultyDisk::crash`] makes a disk that a power cut may leave: all synced changes, and any part
+//! of the other changes, torn and in any order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -23,12 +23,12 @@ const EMFILE: i32 = 24;
 /// The ways in which the disk fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// One operation fails, perhaps half done. Later ones work. What a failed sync should have made
-    /// durable never becomes durable, even if later syncs succeed.
+    /// One operation fails, perhaps half done. Later operations work. Changes of a failed sync
+    /// never become durable, even if later syncs succeed.
     Once,
     /// The disk is full: nothing can be created or written. Syncs, renames and removals work.
     Full,
-    /// Too many files are open: none can be created or opened. Writes, syncs and renames work.
+    /// Too many files are open: no file can be created or opened. Writes, syncs and renames work.
     NoFiles,
     /// The power fails: every operation from then on fails.
     Power,
@@ -56,7 +56,7 @@ enum Node {
     Dir,
 }
 
-/// The names that one operation added to a directory or removed from it.
+/// The names that one operation added to, or removed from, a directory.
 struct Naming {
     names: Vec<(PathBuf, Option<Node>)>,
     fate: Fate,
@@ -75,12 +75,12 @@ struct State {
     random: Random,
     files: Vec<Vec<(Change, Fate)>>,
     namings: Vec<Naming>,
-    /// Files as the running process sees them.
+    /// The files that the running process sees.
     now: HashMap<PathBuf, usize>,
     armed: Option<(Trouble, u64)>,
     struck: bool,
     operations: u64,
-    /// The most bytes that all files together may have. `None` sets no bound but the machine's.
+    /// The most bytes of all files together. With `None`, only the machine sets a bound.
     room: Option<u64>,
 }
 
@@ -132,18 +132,18 @@ impl FaultyDisk {
         &self.0.root
     }
 
-    /// Lets `trouble` happen after this many more operations.
+    /// Makes `trouble` happen after this number of further operations.
     pub fn arm(&self, trouble: Trouble, after: u64) {
         let mut state = self.0.state.lock();
         (state.armed, state.struck) = (Some((trouble, after)), false);
     }
 
-    /// Bounds the bytes that all files together may have, or lifts the bound.
+    /// Bounds the total bytes of all files, or lifts the bound.
     pub fn give_room(&self, room: Option<u64>) {
         self.0.state.lock().room = room;
     }
 
-    /// Returns the bytes that all files together have.
+    /// Returns the total bytes of all files.
     pub fn used(&self) -> u64 {
         self.0.state.lock().used(self.root())
     }
@@ -158,16 +158,17 @@ impl FaultyDisk {
         self.0.state.lock().struck
     }
 
-    /// Returns the number of operations so far that changed something or made it durable.
+    /// Returns the number of operations that changed data or made data durable.
     pub fn operations(&self) -> u64 {
         self.0.state.lock().operations
     }
 
-    /// Makes a new disk of what a power cut at this moment may leave.
+    /// Makes a new disk in a state that a power cut at this moment may leave.
     pub fn crash(&self, random: &mut Random) -> io::Result<Self> {
         let fresh = Self::new(random.bits())?;
         let state = self.0.state.lock();
-        // One time in five nothing is kept, and one time in five everything, as mostly in practice.
+        // One time in five no unsynced change is kept, and one time in five every change, the most
+        // common outcome in practice.
         let keep = [0, 4, 1, 2, 3][random.below(5)];
         let kept = |random: &mut Random| random.below(4) < keep;
         let mut names: BTreeMap<&Path, Node> = BTreeMap::new();
@@ -264,7 +265,7 @@ fn put(bytes: &mut Vec<u8>, at: usize, new: &[u8]) {
 }
 
 impl State {
-    /// Counts an operation, and returns its error if it is to fail.
+    /// Counts an operation. Returns the error if the operation must fail.
     fn strike(&mut self, operation: Operation) -> Option<io::Error> {
         self.operations += 1;
         let (trouble, left) = self.armed.as_mut()?;
@@ -474,14 +475,14 @@ impl Disk for FaultyDisk {
         if let Some(error) = &failed
             && error.raw_os_error() == Some(EMFILE)
         {
-            // Nothing was synced, so nothing that was written is in doubt.
+            // No sync began, so no written data is in doubt.
             return Err(io::Error::from_raw_os_error(EMFILE));
         }
         let fate = if failed.is_some() { Fate::Suspect } else { Fate::Durable };
         let dir = self.relative(path);
         for naming in &mut state.namings {
             let here = naming.names.iter().any(|(name, _)| name.parent() == Some(&dir));
-            // A directory cannot be created again, so its name is left for the next sync.
+            // A directory cannot be created again, so its name stays open for the next sync.
             let folder = naming.names.iter().any(|(_, node)| *node == Some(Node::Dir));
             if here && naming.fate == Fate::Open && !(folder && failed.is_some()) {
                 naming.fate = fate;

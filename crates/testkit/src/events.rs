@@ -1,6 +1,6 @@
 //! Makes Nostr events in quantity, shaped like those of a public relay: a mix of kinds, few busy
 //! authors and many quiet ones, threads, hashtags, follow lists, gift wraps. The same seed gives
-//! the same events. Ids and signatures are random bytes, as archives do not check them.
+//! the same events. Ids and signatures are random bytes, which archives do not check.
 
 use std::fmt::Write as _;
 
@@ -83,7 +83,8 @@ impl Events {
         START + self.made * 86_400 / PER_DAY
     }
 
-    /// A number below `bound`, low ones far more often: its logarithm is evenly distributed.
+    /// A number below `bound` whose logarithm is evenly distributed, so low numbers are far more
+    /// frequent.
     pub fn zipf(random: &mut Random, bound: usize) -> usize {
         let share = (random.bits() >> 11) as f64 / (1u64 << 53) as f64;
         ((bound as f64 + 1.0).powf(share) as usize - 1).min(bound - 1)

@@ -1,5 +1,5 @@
 //! Checks that the cost of a query does not reveal how many records are hidden from its reader. Two
-//! stores, one with such records and one without, must answer, count and charge alike.
+//! stores, with and without hidden records, must give the same answers, counts and charges.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use hark_codec::id_sum::IdTally;
 
 use crate::random::{Random, encode};
 
-/// Kinds that not every reader may see.
+/// Kinds that are hidden from some readers.
 const PRIVATE: [u32; 2] = [4, 1_059];
 /// Public kinds: below, between and above the private ones.
 const PUBLIC: [u32; 6] = [1, 1, 1, 7, 1_000, 9_735];
-/// The number of people who may query, and of those who never do.
+/// The number of people that query, and of people that never query.
 const READERS: u8 = 3;
 const OTHERS: u8 = 3;
 
@@ -53,7 +53,7 @@ impl Secrets {
         READERS + self.random.below(usize::from(OTHERS)) as u8
     }
 
-    /// Makes a record with this time. A hidden one is between people who never query.
+    /// Makes a record with this time. A hidden record is between people that never query.
     fn record(&mut self, time: u64, hidden: bool) -> Box<[u8]> {
         let private = hidden || self.random.once_in(5);
         let kind = *self.random.pick(if private { &PRIVATE[..] } else { &PUBLIC[..] });
@@ -83,7 +83,7 @@ impl Secrets {
             let time = [start, start + 150].get(at).copied().unwrap_or(inner);
             both.push((hidden, self.record(time, hidden)));
         }
-        // Half of the records are swapped, so that some hidden ones are mixed with the others.
+        // Half of the records are swapped, so that hidden records are mixed with the others.
         for at in (1..both.len()).rev() {
             if self.random.once_in(2) {
                 both.swap(at, self.random.below(at + 1));
@@ -152,8 +152,8 @@ pub fn put(store: &dyn Store, writes: &[Write]) {
     assert!(committed.outcomes.iter().all(|outcome| matches!(outcome, Outcome::Stored { .. })));
 }
 
-/// What a reader gets from a store, and at what cost: for each slice its ids, the rows visited so
-/// far and the progress; and the result of a count.
+/// The observable result of a query: for each slice its ids, the rows visited up to its end and the
+/// progress; and the result of a count.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Seen {
     slices: Vec<(Vec<Id>, u64, SearchProgress)>,
@@ -211,12 +211,12 @@ pub fn compare(stores: [&dyn Store; 2], secrets: &mut Secrets, questions: usize)
     answered
 }
 
-/// Asks as a stranger for a window of time by ranges, and returns all that is answered.
+/// Queries the ranges of a window of time as a stranger, and returns all answers.
 fn ranges(store: &dyn Store, random: &mut Random) -> Vec<(IdTally, Vec<Position>, Vec<Position>)> {
     let gate = Gate { kinds: PRIVATE.to_vec(), ..Gate::default() };
     let from = 1_000_000 + random.below(200) as u64;
     let query = Query { from, gate: Some(Arc::new(gate)), ..Query::default() };
-    // A store without sums answers nothing.
+    // A store without sums has no ranges.
     let Some(ranges) = store.ranges(&query).expect("asks") else { return Vec::new() };
     let mut at = 0..5;
     std::iter::from_fn(|| {

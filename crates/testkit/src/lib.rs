@@ -1,6 +1,6 @@
-//! For tests and benches only: random records and queries, the contract every store must keep, a
-//! disk that loses what was not synced, a throwaway PostgreSQL and Citus, Hark's binary whose log is
-//! watched for panics, and an allocator that counts.
+//! Tools for tests and benches only: random records and queries, the contract of every store, and a
+//! disk that loses unsynced changes. Also a throwaway PostgreSQL and Citus, a runner for Hark's
+//! binary that fails on panics in the log, and an allocator that counts.
 
 pub mod allocations;
 pub mod citus;

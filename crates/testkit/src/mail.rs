@@ -1,4 +1,4 @@
-//! A client of mail servers, as go-ethereum (`shh/6`) and status-go (`waku/1`) have it.
+//! A client of mail servers, like the clients of go-ethereum (`shh/6`) and status-go (`waku/1`).
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::SocketAddr;
@@ -15,15 +15,15 @@ use tokio::net::TcpSocket;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// Nothing that a test waits for takes as long.
+/// The longest wait. No step of a test takes this long.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Bytes that the operating system receives for a client before it reads them.
+/// Bytes that the operating system buffers for a client that does not read.
 const RECEIVED_BYTES_MAX: u32 = 256 << 10;
 
-/// A sub-protocol that a client speaks.
+/// A sub-protocol of clients.
 pub const SHH: SubProtocol = SubProtocol { name: "shh", version: 6, codes: 128 };
-/// A sub-protocol that a client speaks.
+/// A sub-protocol of clients.
 pub const WAKU: SubProtocol = SubProtocol { name: "waku", version: 1, codes: 128 };
 
 /// Codes of packets.
@@ -55,7 +55,7 @@ pub fn new_key() -> SecretKey {
     SecretKey::draw(&mut random)
 }
 
-/// Reads the address of a node: `enode://`, its key, `@` and where it listens.
+/// Reads the address of a node: `enode://`, its key, `@` and its socket address.
 pub fn node(enode: &str) -> (PublicKey, SocketAddr) {
     let (digits, at) = enode.strip_prefix("enode://").unwrap().split_once('@').unwrap();
     let mut bytes = Vec::new();
@@ -115,7 +115,7 @@ pub fn status(protocol: SubProtocol) -> Vec<u8> {
     let pair = |key, value: &[u8]| list(&[&number(key), value]);
     let pow = number(f64::to_bits(0.001));
     let (no, yes) = (number(0), number(1));
-    // In the order of status-go, with a key that nobody knows.
+    // In the order of status-go, with an unknown key.
     let pairs = [(0, &pow), (1, &bloom), (2, &no), (3, &yes), (4, &limits), (6, &limits), (9, &no)];
     let pairs: Vec<_> = pairs.iter().map(|(key, value)| pair(*key, value)).collect();
     list(&pairs.iter().map(|pair| &pair[..]).collect::<Vec<_>>())
@@ -132,16 +132,16 @@ pub struct MailClient {
 /// An answer to a request.
 #[derive(Debug, Default)]
 pub struct MailAnswer {
-    /// The envelopes' RLP, in the order in which they came.
+    /// The envelopes' RLP, in order of arrival.
     pub envelopes: Vec<Vec<u8>>,
-    /// Number of packets that brought them.
+    /// Number of packets with envelopes.
     pub packets: usize,
     /// The packet that ends the answer.
     pub completion: Vec<u8>,
 }
 
 impl MailClient {
-    /// Connects, and exchanges the statuses.
+    /// Connects and exchanges statuses.
     pub async fn connect(enode: &str, protocol: SubProtocol) -> Self {
         let mut client = Self::greet(enode, protocol, &new_key()).await.unwrap();
         client.send(packet::STATUS, &status(protocol)).await;
@@ -149,7 +149,7 @@ impl MailClient {
         client
     }
 
-    /// Connects with a key, and says hello.
+    /// Connects with a key and exchanges hello messages.
     pub async fn greet(
         enode: &str,
         protocol: SubProtocol,
@@ -157,7 +157,7 @@ impl MailClient {
     ) -> Result<Self, RlpxError> {
         let (id, at) = node(enode);
         let socket = if at.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        // Some systems would take tens of megabytes that nobody reads.
+        // Some systems would buffer tens of megabytes of unread data.
         socket.set_recv_buffer_size(RECEIVED_BYTES_MAX)?;
         let (read, write) = socket.connect(at).await?.into_split();
         let stream = RlpxStream { read, write, message_bytes_max: 2 << 20, allowance: () };
@@ -204,7 +204,7 @@ impl MailClient {
         }
     }
 
-    /// Passes envelopes on, all in one packet.
+    /// Sends envelopes, all in one packet.
     pub async fn publish(&mut self, envelopes: &[Vec<u8>]) {
         let envelopes: Vec<_> = envelopes.iter().map(|envelope| &envelope[..]).collect();
         self.send(packet::MESSAGES, &list(&envelopes)).await;

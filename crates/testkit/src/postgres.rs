@@ -1,10 +1,9 @@
 //! A throwaway PostgreSQL: a cluster in a temporary directory on a free loopback port, with a
-//! database of its own for each test. It can be stopped, killed and started again.
+//! separate database for each test. The cluster can be stopped, killed and started again.
 //!
-//! The cluster ends with the process that started it, however that process ends: a shell waits for
-//! the end of a pipe that only this process holds, ends the server and removes its directory. So
-//! neither a panic nor a `kill -9` leaves anything behind, although a cluster shared by all tests
-//! is never dropped.
+//! The cluster ends with the process that started the cluster, even after a panic or a `kill -9`. A
+//! shell waits for the end of a pipe that only this process holds, ends the server and removes its
+//! directory. So nothing is left behind, although the cluster shared by all tests is never dropped.
 
 use std::fs;
 use std::net::TcpListener;
@@ -25,9 +24,9 @@ const VERSION_MIN: u32 = 15;
 /// How long a start may take. Machines that run tests are busy.
 const START: Duration = Duration::from_mins(3);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The shell script that waits for the end of its input, which is the end of the process that
-/// started it, and then ends the server. As process ids are reused, the script first checks that
-/// the process is the server of this directory.
+/// The shell script that waits for the end of its input and then ends the server. The input ends
+/// with the process that started the script. As process ids are reused, the script first checks
+/// that the process is the server of this directory.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
 read -r _
@@ -47,7 +46,8 @@ pub struct Cluster {
     programs: PathBuf,
     dir: PathBuf,
     port: u16,
-    /// User and group of the server. Set if this process is root, as the server refuses root.
+    /// User and group of the server. Set if this process is root, as the server refuses to run as
+    /// root.
     user: Option<(u32, u32)>,
     settings: Vec<String>,
     server: Mutex<Option<Child>>,
@@ -55,7 +55,8 @@ pub struct Cluster {
     databases: AtomicU32,
 }
 
-/// A PgBouncer before a cluster. It ends with this value, or with the process that started it.
+/// A PgBouncer before a cluster. PgBouncer ends when the value is dropped, or with the starting
+/// process.
 pub struct Pooler {
     port: u16,
     dir: PathBuf,
@@ -77,19 +78,19 @@ pub struct Database<'a> {
     pub url: String,
     /// Its name in the cluster.
     pub name: String,
-    /// The cluster that it is in.
+    /// The cluster of the database.
     pub cluster: &'a Cluster,
 }
 
 impl Cluster {
-    /// Returns the cluster that all tests of this process share. It keeps running. It does not sync
-    /// to disk, which only a power cut would reveal.
+    /// Returns the cluster that all tests of this process share. The cluster keeps running and does
+    /// not sync to disk, which matters only after a power cut.
     pub fn shared() -> &'static Self {
         static SHARED: LazyLock<Cluster> = LazyLock::new(Cluster::new);
         &SHARED
     }
 
-    /// Starts a separate cluster, for a test that stops it.
+    /// Starts a separate cluster, for a test that stops or changes the cluster.
     pub fn new() -> Self {
         Self::with(&["fsync=off"])
     }
@@ -132,7 +133,8 @@ impl Cluster {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // An interrupt from the keyboard must not end the shell before its work is done.
+            // An interrupt from the keyboard must not end the shell before the shell has cleaned
+            // up.
             .process_group(0)
             .spawn()
             .expect("a shell");
@@ -160,7 +162,8 @@ impl Cluster {
         self.start();
     }
 
-    /// Starts the server and returns once it accepts connections. Does nothing if it already runs.
+    /// Starts the server and returns once it accepts connections. Does nothing if the server
+    /// already runs.
     pub fn start(&self) {
         let until = Instant::now() + START;
         while self.server.lock().is_none() {
@@ -184,7 +187,7 @@ impl Cluster {
                 if self.is_ready(child.id()) {
                     break true;
                 }
-                // After a kill, the server does not start before all its old processes are gone.
+                // After a kill, the server starts only once all its old processes are gone.
                 if child.try_wait().expect("is ours").is_some() {
                     break false;
                 }
@@ -210,7 +213,8 @@ impl Cluster {
     /// Kills the server and all of its processes with -9.
     pub fn kill(&self) {
         if let Some(mut server) = self.server.lock().take() {
-            // The main process is killed first, or it would restart the others.
+            // The main process is killed first, because a living main process would restart the
+            // others.
             let others = children(server.id());
             signal("KILL", &[server.id()]);
             server.wait().expect("is ours");
@@ -234,7 +238,7 @@ impl Cluster {
         let listed = output.ok().filter(|output| output.status.success());
         let folder = listed.and_then(|output| String::from_utf8(output.stdout).ok());
         let version = version(&programs()).unwrap_or(VERSION_MIN);
-        // Debian has pg_config in a package of its own.
+        // Debian ships pg_config in a separate package.
         let folder = folder.unwrap_or_else(|| format!("/usr/share/postgresql/{version}"));
         Path::new(folder.trim()).join("extension").join(format!("{name}.control")).is_file()
     }
@@ -302,7 +306,7 @@ impl Cluster {
         Database { url: self.url(&name), name, cluster: self }
     }
 
-    /// Puts a file that only the server may read into its data directory, and reloads its settings.
+    /// Writes a file that only the server may read to its data directory, and reloads its settings.
     pub fn file(&self, name: &str, text: &str) {
         let file = self.data().join(name);
         fs::write(&file, text).expect("a file of the server's");
@@ -324,17 +328,17 @@ impl Cluster {
         if let Some((user, group)) = self.user {
             command.uid(user).gid(group);
         }
-        // That user may have no access to the directory that tests run in.
+        // The server's user may have no access to the tests' working directory.
         command.env("LC_ALL", "C").env("HOME", &self.dir).current_dir(&self.dir);
         command
     }
 
-    /// Makes a replica the primary, and returns once it takes writes.
+    /// Promotes a replica to primary, and returns once the replica accepts writes.
     pub fn promote(&self) {
         self.sql("postgres", "SELECT pg_promote()");
     }
 
-    /// Does the same as [`Cluster::sql`], and returns what `psql` says if it fails.
+    /// Does the same as [`Cluster::sql`], but returns the error message of `psql`.
     pub fn try_sql(&self, database: &str, sql: &str) -> Result<String, String> {
         let output = self
             .program("psql")
@@ -366,7 +370,7 @@ impl Cluster {
         self.dir.join("log")
     }
 
-    /// Whether this process has written to its file that it accepts connections.
+    /// Whether the `postmaster.pid` of this process reports that the server accepts connections.
     fn is_ready(&self, process: u32) -> bool {
         let text = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
         let mut lines = text.lines();
@@ -425,7 +429,7 @@ impl Database<'_> {
 
 impl Drop for Database<'_> {
     fn drop(&mut self) {
-        // If the server does not run, the whole cluster is removed soon.
+        // A server that does not run is removed soon, with its whole cluster.
         let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
         let _ = self.cluster.try_sql("postgres", &sql);
     }
@@ -482,7 +486,7 @@ fn children(process: u32) -> Vec<u32> {
     list.unwrap_or_default().split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
-/// Sends a signal to processes. Those that have already ended are ignored.
+/// Sends a signal to processes. Processes that have already ended are ignored.
 fn signal(name: &str, processes: &[u32]) {
     if !processes.is_empty() {
         let numbers = processes.iter().map(u32::to_string);

@@ -1,8 +1,8 @@
-//! Hark's binary as tests run it: what it logs is kept, and a panic in its log fails the test, whatever
-//! else the test looks at.
+//! Runs Hark's binary in tests. The log is kept, and a panic in the log fails every test, no matter
+//! what the test checks.
 //!
-//! A panic that nobody waits for is otherwise silent: a task of the server ends, the client gets an empty
-//! answer, and a test that asks something else passes.
+//! A panic of a detached task is otherwise silent: the task ends, the client gets an empty answer,
+//! and a test that checks something else passes.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -15,15 +15,15 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the standard library writes when a thread panics.
+/// Text that the standard library writes when a thread panics.
 const PANIC: &str = "panicked at";
-/// The longest wait for a line of a log. Nothing that a test waits for takes so long.
+/// The longest wait for a line of a log. No step of a test takes this long.
 const PATIENCE: Duration = Duration::from_mins(2);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Lines of a log that are shown when a test fails.
 const SHOWN: usize = 30;
 
-/// Fails if a panic is in what a program has written.
+/// Panics if a program's log contains a panic.
 pub fn assert_no_panic(log: &str) {
     let Some(at) = log.lines().position(|line| line.contains(PANIC)) else { return };
     let around: Vec<&str> = log.lines().skip(at.saturating_sub(2)).take(SHOWN).collect();
@@ -36,7 +36,7 @@ pub fn assert_no_panic(log: &str) {
     }
 }
 
-/// A command that runs the binary, without Hark's variables and with nothing to read.
+/// A command that runs the binary without Hark's environment variables and with empty input.
 #[derive(Debug)]
 pub struct Program {
     command: Command,
@@ -84,13 +84,13 @@ impl Program {
         self
     }
 
-    /// Leaves a variable out.
+    /// Removes a variable.
     pub fn env_remove(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
         self.command.env_remove(name);
         self
     }
 
-    /// Has the program run as this user, and as the group with the same number.
+    /// Makes the program run as this user, and as the group with the same number.
     pub fn as_user(&mut self, id: u32) -> &mut Self {
         self.command.uid(id).gid(id);
         self
@@ -102,26 +102,26 @@ impl Program {
         self
     }
 
-    /// Sets what the program reads.
+    /// Sets the program's input.
     pub fn stdin(&mut self, from: impl Into<Stdio>) -> &mut Self {
         self.command.stdin(from);
         self
     }
 
-    /// Sets where its output goes. There is no such choice for its log.
+    /// Sets the destination of the program's output. The destination of the log is fixed.
     pub fn stdout(&mut self, to: impl Into<Stdio>) -> &mut Self {
         self.command.stdout(to);
         self
     }
 
-    /// Has the log appended to a file, which a test reads by its name.
+    /// Appends the log to this file, which a test can read.
     pub fn log_to(&mut self, path: &Path) -> &mut Self {
         let file = File::options().create(true).append(true).read(true).open(path);
         self.log = Some(file.expect("a log"));
         self
     }
 
-    /// Sends the log where nobody reads it, for a test of that. Panics are not found then.
+    /// Sends the log to this destination, for a test of an unread log. Panics are not found then.
     pub fn lose_log(&mut self, to: impl Into<Stdio>) -> &mut Self {
         self.command.stderr(to);
         self.is_deaf = true;
@@ -142,7 +142,7 @@ impl Program {
         Ok(Process { child, log, from, passed: 0 })
     }
 
-    /// Runs the program, and returns how it ended.
+    /// Runs the program, and returns its exit status.
     pub fn status(&mut self) -> std::io::Result<ExitStatus> {
         self.spawn()?.wait()
     }
@@ -154,31 +154,32 @@ impl Program {
     }
 }
 
-/// A file for a log that ends with its last handle.
+/// Creates an unnamed file for a log. The file is gone once its last handle is closed.
 fn nameless() -> std::io::Result<File> {
     static LOGS: AtomicU32 = AtomicU32::new(0);
     let number = LOGS.fetch_add(1, Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("hark-log-{}-{number}", std::process::id()));
     let log = File::options().create(true).truncate(false).append(true).read(true).open(&path)?;
-    // A process with the same id may have left one.
+    // A process with the same id may have left a file.
     log.set_len(0)?;
     fs::remove_file(path)?;
     Ok(log)
 }
 
-/// The binary as it runs. Dropping this value kills the process, and fails if a panic is in its log.
+/// The running binary. Dropping this value kills the process, and panics if its log contains a
+/// panic.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
     log: File,
-    /// Where the log of this process begins.
+    /// The position in the file at which the log of this process begins.
     from: u64,
-    /// How much of it [`Process::wait_for_log`] has passed.
+    /// The bytes of the log that [`Process::wait_for_log`] has passed.
     passed: usize,
 }
 
 impl Process {
-    /// What the process has logged so far.
+    /// Returns the log of the process up to now.
     pub fn log(&self) -> String {
         let len = self.log.metadata().map_or(0, |of| of.len()).saturating_sub(self.from);
         let mut bytes = vec![0; len as usize];
@@ -186,16 +187,16 @@ impl Process {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// What the process has logged behind the line that was waited for last.
+    /// Returns the log after the last line that [`Process::wait_for_log`] returned.
     pub fn rest_of_log(&self) -> String {
         self.log().split_off(self.passed)
     }
 
-    /// Waits until the log says this, behind the line that was waited for before. Returns the line.
+    /// Waits for a line of the log with this text, after the last line returned. Returns the line.
     pub fn wait_for_log(&mut self, said: &str) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
-            // Looked at before the log, so that the last lines count.
+            // The state is read before the log, so that the last lines count.
             let has_ended = self.child.try_wait().expect("is ours").is_some();
             let log = self.rest_of_log();
             if let Some(at) = log.find(said) {
@@ -256,7 +257,7 @@ impl DerefMut for Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // SIGKILL; it may have ended already.
+        // SIGKILL. The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         assert_no_panic(&self.log());

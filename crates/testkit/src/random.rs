@@ -45,7 +45,7 @@ impl Random {
         &from[self.below(from.len())]
     }
 
-    /// A number below `bound`, low ones more often.
+    /// A number below `bound`. Low numbers are more frequent.
     pub fn skewed(&mut self, bound: usize) -> usize {
         let low = self.below(bound).min(self.below(bound));
         low.min(self.below(bound))
@@ -58,7 +58,7 @@ impl Random {
     }
 }
 
-/// Which network's kind of data a [`World`] makes.
+/// The kind of a network's data that a [`World`] makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
     /// Authors, kinds, labels, Nostr's rules, seconds.
@@ -80,7 +80,7 @@ pub struct World {
     made: Vec<(Id, u64, Key)>,
     /// The present time, in the flavour's unit.
     pub now: u64,
-    /// Whether records have sentences, and queries ask for their words.
+    /// Whether records have sentences and queries search for their words.
     has_words: bool,
 }
 
@@ -100,7 +100,7 @@ impl World {
         Self { random, flavour, authors, made: Vec::new(), now, has_words: false }
     }
 
-    /// Has records have sentences, and queries ask for their words.
+    /// Makes records with sentences and queries for their words.
     #[must_use]
     pub fn with_words(self) -> Self {
         Self { has_words: true, ..self }
@@ -128,7 +128,7 @@ impl World {
         self.authors[self.random.skewed(self.authors.len())]
     }
 
-    /// Picks an earlier record, recent ones more often.
+    /// Picks an earlier record. Recent records are picked more often.
     fn earlier(&mut self) -> (Id, u64, Key) {
         if self.made.is_empty() {
             return (self.random.bytes(), self.now, self.author());
@@ -169,7 +169,7 @@ impl World {
     pub fn record(&mut self) -> Box<[u8]> {
         self.now += u64::from(self.random.once_in(3)) * self.unit();
         let author = self.author();
-        // An id is a hash of its record's content, so it never comes with another time.
+        // An id is a hash of its record's content, so an id never has two times.
         let (id, time) = if self.random.once_in(40) {
             let (id, time, _) = self.earlier();
             (id, time)
@@ -205,7 +205,7 @@ impl World {
             .random
             .once_in(12)
             .then(|| self.now - 20 * self.unit() + self.random.below(200) as u64 * self.unit());
-        // A deletion has more effect if it comes from the author of the record that it names.
+        // A deletion takes effect more often if its author is the author of the named record.
         let author = match labels.iter().find(|(name, _)| kind == 5 && *name == b'e') {
             Some((_, e)) if !self.random.once_in(4) => {
                 let named = |made: &&(Id, u64, Key)| hex(&made.0) == *e;
@@ -260,7 +260,7 @@ impl World {
         query
     }
 
-    /// Makes a query ask for words, mostly ranked, mostly without other conditions on records.
+    /// Makes a query search for words, mostly ranked, mostly without other conditions on records.
     fn words(&mut self, query: &mut Query) {
         let asked = SearchText::parse(&question(&mut self.random)).expect("not too much");
         query.words = asked.map(|asked| WordCondition::new(asked, Arc::new(SENTENCES)).into());

@@ -5,7 +5,7 @@ use hark_words::Part;
 
 use crate::random::Random;
 
-/// The label whose values are searched as what a record says.
+/// The label whose values are searched as the body of a record.
 pub const SENTENCE: u8 = b's';
 /// The label whose values are searched as a title.
 pub const TITLE: u8 = b'd';
@@ -99,13 +99,13 @@ pub fn question(random: &mut Random) -> String {
 /// The texts of a [`World`](crate::random::World)'s records.
 #[derive(Clone, Copy, Debug)]
 pub struct Sentences {
-    /// Tells one choice of texts from another.
+    /// A number that identifies this choice of texts.
     pub number: u64,
     /// Kinds with texts.
     pub kinds: &'static [u32],
 }
 
-/// All kinds that have texts, private ones among them.
+/// All kinds with texts, including private kinds.
 pub const SENTENCES: Sentences = Sentences { number: 1, kinds: &[0, 1, 7, 1_059, 30_023] };
 
 impl TextSource for Sentences {
@@ -130,7 +130,7 @@ impl TextSource for Sentences {
     }
 
     fn class_time(&self) -> u64 {
-        // A few records' time, so that both time and classes decide.
+        // A few units of time, so that both time and class decide the order.
         4
     }
 }

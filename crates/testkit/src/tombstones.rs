@@ -1,4 +1,4 @@
-//! What keeps events away for good: deletions and requests to vanish, over days of retention.
+//! Tests that deletions and requests to vanish stay in force over days of retention.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ fn text(digits: [u8; 64]) -> String {
     String::from_utf8(digits.to_vec()).expect("is hex")
 }
 
-/// Asserts that what was deleted, and who has vanished, stay away from a store of Nostr's events for 30
-/// days, although the requests say that they expire, and every rule of retention would delete them.
-/// `reopen` is called each day and returns the store.
+/// Asserts that deleted events and vanished authors stay away from a store of Nostr's events for 30
+/// days. Each request has an expiry, and every retention rule would delete the request. `reopen` is
+/// called each day and returns the store.
 pub fn hold_for_thirty_days(mut reopen: impl FnMut() -> Arc<dyn Store>) {
     let key = |who: u8| text(encode_32(KeyPair::from_secret([who; 32]).expect("a key").public()));
     let soon = (START_S + 10).to_string();
@@ -66,7 +66,7 @@ pub fn hold_for_thirty_days(mut reopen: impl FnMut() -> Arc<dyn Store>) {
         let now = START_S + day * DAY_S;
         clock.set(now);
         let store = reopen();
-        // Passing traffic, for the rules to delete.
+        // Other events that the rules delete.
         let (note, _) = put(3, now - 5, 1, &[expires]);
         store.commit(&[note]).expect("is stored");
         let writer = Writer::start(Arc::clone(&store), WriterOptions::default(), Box::new(()));
@@ -76,7 +76,7 @@ pub fn hold_for_thirty_days(mut reopen: impl FnMut() -> Arc<dyn Store>) {
             assert_eq!(outcome, Outcome::Refused(*refusal), "day {day}");
         }
         writer.close();
-        // Others may ask for the requests, to delete the same events.
+        // Other relays may read the requests to delete the same events.
         let mut kinds = Vec::new();
         let all = Query { now, ..Query::default() };
         let mut search = store.search(&all).expect("works");

@@ -1,5 +1,5 @@
-//! The smallest network there can be, lines of text under topics: all that a network has to bring.
-//! A line is `topic time text`, and its id is its hash. Of a topic with a `!` only the newest is kept.
+//! The smallest possible network with all required parts: lines of text under topics. A line is
+//! `topic time text`, and its id is its hash. A topic with a `!` keeps only its newest line.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -98,7 +98,7 @@ impl Filters for Toy {
     }
 }
 
-/// The door: each line that comes in is kept, and answered with what became of it.
+/// The door: stores each received line and answers with the outcome.
 pub struct Serving {
     pub listen: SocketAddr,
     pub shelf: shelf::ShelfOptions,

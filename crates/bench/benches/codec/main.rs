@@ -1,5 +1,5 @@
-//! `hark bench codec` with the parts that are not shipped: the `nostr` crate besides Hark and
-//! serde_json, and a counter of allocations.
+//! `hark bench codec` with the parts that are not shipped: the `nostr` crate as a third library,
+//! and a counter of allocations.
 //!
 //!     cargo bench -p hark-bench --bench codec
 

@@ -112,7 +112,7 @@ fn key(n: u32) -> Key {
     hark_codec::crypto::sha256(&n.to_le_bytes())
 }
 
-/// Returns the work of preparing a query and planning it once, for a segment of a million rows.
+/// Prepares a case that plans a query once, for a segment of a million rows.
 fn planned(authors: u32, values: u32) -> Work {
     let label = |n| Box::from(hark_codec::hex::encode_32(&key(n)).as_slice());
     let named = |count: u32| LabelSet { name: b'e', values: (0..count).map(label).collect() };
@@ -153,7 +153,8 @@ impl SubscriptionSink for Deaf {
     fn overflow(&self) {}
 }
 
-/// Returns the work of delivering an event to the one of `subscriptions` that matches its author.
+/// Prepares a case that delivers an event to the only one of `subscriptions` that matches its
+/// author.
 fn live(subscriptions: u32) -> anyhow::Result<Work> {
     let live = Arc::new(LiveIndex::default());
     let mut handles = Vec::new();
@@ -163,7 +164,7 @@ fn live(subscriptions: u32) -> anyhow::Result<Work> {
         handle.release(Vec::new());
         handles.push(handle);
     }
-    // As many records as rounds, for subscriptions spread over the whole index.
+    // One record for each round, for subscriptions spread over the whole index.
     let wire = note().json;
     let mut records = Vec::new();
     for n in (0..subscriptions).step_by(subscriptions as usize / 1_000) {

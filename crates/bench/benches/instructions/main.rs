@@ -1,13 +1,14 @@
 //! Counts the instructions of the codec, the planner and the live index with valgrind's callgrind.
-//! Counts are the same on a busy machine as on an idle one, so a change of a few percent shows.
+//! Counts do not depend on the load of the machine, so even a change of a few percent is visible.
 //!
 //!     cargo bench -p hark-bench --bench instructions
 //!     cargo bench -p hark-bench --bench instructions -- --accept
 //!
-//! The first command compares with `reference.txt` next to this file and fails if a count is more
-//! than 3 % above it. The second makes its counts the new reference, which the commit must justify.
-//! Counts depend on the compiler and on valgrind, so counts of other versions are not compared.
-//! valgrind shows programs a CPU without instructions for SHA-256.
+//! The first command compares the counts with `reference.txt` next to this file. It fails if a
+//! count is more than 3 % above its reference. The second command makes its counts the new
+//! reference, and the commit must justify the change. Counts depend on the compiler and on
+//! valgrind, so counts of other versions are not compared. The CPU that valgrind presents to
+//! programs has no instructions for SHA-256.
 
 mod cases;
 
@@ -25,14 +26,14 @@ use crate::cases::{Case, Work, cases};
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// How far a count may be above its reference, in percent.
+/// The allowed increase of a count over its reference, in percent.
 const MORE_MAX: f64 = 3.0;
-/// Two cases of a live match, and how many times as much as the first the second may cost.
+/// Two cases of a live match, and the bound of the second's count as a multiple of the first's.
 const LIVE: ([&str; 2], f64) =
     (["live match: 1,000 subscriptions", "live match: 100,000 subscriptions"], 2.0);
 /// How often a case is run while it is counted.
 const ROUNDS: u32 = 1_000;
-/// How often a case is run that takes much longer under valgrind.
+/// How often a slow case is run. Slow cases take much longer under valgrind.
 const LIST_ROUNDS: u32 = 50;
 
 #[derive(Parser)]
@@ -88,7 +89,8 @@ fn rounds(name: &str) -> u32 {
     if name.contains("500-tag") { LIST_ROUNDS } else { ROUNDS }
 }
 
-/// Runs the rounds. valgrind finds this function by its name and counts only what runs within it.
+/// Runs the rounds. valgrind finds this function by its name and counts only the instructions that
+/// run inside.
 #[inline(never)]
 fn counted_rounds(work: &mut Work, rounds: u32) {
     for _ in 0..rounds {

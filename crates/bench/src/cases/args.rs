@@ -25,12 +25,12 @@ costs predict. Everything that was started is ended and removed, also after Ctrl
 PostgreSQL 15 or newer must be installed. Without its extension `citus` the pairs are measured alone."
 )]
 pub(crate) struct CasesArgs {
-    /// The events to load; questions are drawn from them [default: those of `hark bench gen`]
+    /// The events to load, from which questions are drawn [default: the events of `hark bench gen`]
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
 
-    /// Start nothing, but ask these servers in turn; all of them must hold the events of FILE, and
-    /// answer with --page events if asked
+    /// Start nothing, and query these servers in turn; each must hold the events of FILE, and allow
+    /// pages of --page events
     #[arg(long, value_name = "URL", num_args = 1.., requires = "file")]
     pub(crate) servers: Vec<Url>,
 
@@ -46,7 +46,7 @@ pub(crate) struct CasesArgs {
     #[arg(long, value_name = "DAYS", default_value_t = 7.0, value_parser = seconds)]
     pub(crate) days: f64,
 
-    /// Events of a page where everything is asked for
+    /// Events of a page in the cases that read everything
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = at_least_one)]
     pub(crate) page: usize,
 
@@ -54,7 +54,7 @@ pub(crate) struct CasesArgs {
     #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = seconds)]
     pub(crate) seconds: f64,
 
-    /// Only cases with this in their names; may be given several times
+    /// Only cases with this text in their names; may be given several times
     #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,
 
@@ -62,7 +62,7 @@ pub(crate) struct CasesArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
     pub(crate) pairs: usize,
 
-    /// The numbers of workers that the Citus cluster is measured with, as it grows
+    /// The numbers of workers at which the growing Citus cluster is measured
     #[arg(
         long,
         value_name = "N,N...",
@@ -72,18 +72,18 @@ pub(crate) struct CasesArgs {
     )]
     pub(crate) workers: Vec<usize>,
 
-    /// The share of a core that each worker, and each PostgreSQL by itself, has in the model and in its
-    /// check
+    /// The share of a core that each worker, and each PostgreSQL without Citus, has in the model
+    /// and in its check
     #[arg(long, value_name = "CORES", default_value_t = 0.1, value_parser = share)]
     pub(crate) share: f64,
 
-    /// The share of a core that the coordinator has there. It does some work of each question, so with
-    /// as little as a worker it is what limits them all
+    /// The share of a core that the coordinator has there. The coordinator does some work for each
+    /// question, so it would limit the whole cluster with a share as small as a worker's
     #[arg(long, value_name = "CORES", default_value_t = 0.8, value_parser = share)]
     pub(crate) coordinator_share: f64,
 
-    /// A setting of all servers of PostgreSQL, as name=value; those of Citus are for its nodes. May be
-    /// given several times
+    /// A setting of all servers of PostgreSQL, as name=value; settings of Citus are for its nodes
+    /// only. May be given several times
     #[arg(long = "setting", value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) settings: Vec<String>,
 
@@ -105,7 +105,7 @@ fn setting(text: &str) -> Result<String, String> {
     if is_named { Ok(text.into()) } else { Err("must be name=value".into()) }
 }
 
-/// Parses a share of a core. Smaller ones are below what the system can grant in a period.
+/// Parses a share of a core. The system cannot grant smaller shares within a period.
 fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if (0.05..=64.0).contains(&share) => Ok(share),

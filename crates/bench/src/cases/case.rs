@@ -11,14 +11,14 @@ use crate::text::hex;
 
 /// Questions drawn for each area.
 const QUESTIONS: usize = 256;
-/// Ranks of the authors and of the hashtags that are drawn, the first ones more often.
+/// Number of authors and of hashtags to draw from. The first ranks are drawn more often.
 const AUTHORS: usize = 2_000;
 const HASHTAGS: usize = 300;
 /// Events of the first page.
 const FIRST_PAGE: usize = 100;
 const DAY_S: f64 = 86_400.0;
 
-/// How much of the archive a question is about.
+/// The part of the archive that a question covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuestionArea {
     /// One author, or one value of a tag, in turn.
@@ -27,7 +27,7 @@ pub(super) enum QuestionArea {
     Wide,
 }
 
-/// How much of the answer is read.
+/// The part of the answer that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerExtent {
     /// The newest 100 events.
@@ -95,20 +95,20 @@ impl Case {
 pub(super) struct CaseQuestion {
     /// The fields of the filter, without `until` and `limit`: `"kinds":[1]`.
     pub(super) conditions: String,
-    /// The time of the newest event that is asked for, in seconds.
+    /// The time of the newest event that is requested, in seconds.
     pub(super) until: u64,
 }
 
-/// The questions of all forms, which every server is asked.
+/// The questions of all forms. Every server gets the same questions.
 pub(super) struct CaseQuestions {
     narrow: Vec<CaseQuestion>,
     wide: Vec<CaseQuestion>,
-    /// Events of a page where everything is asked for.
+    /// Events of a page in the cases that read everything.
     page: usize,
 }
 
 impl CaseQuestions {
-    /// Draws the questions from a sample. The same seed draws the same ones.
+    /// Draws the questions from a sample. The same seed draws the same questions.
     pub(super) fn draw(
         sample: &EventSample,
         seed: u64,

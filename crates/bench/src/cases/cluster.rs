@@ -6,14 +6,14 @@ use tokio_postgres::Client;
 use super::machine::{CpuQuota, InstalledPostgres, RunDirectory, TrafficCounter};
 use super::setup::BoundedPostgres;
 
-/// The database that Hark's events are in, on every server.
+/// The name of the database with Hark's events on every server.
 pub(super) const DATABASE: &str = "hark";
 
-/// What servers of PostgreSQL are started with.
+/// Starts servers of PostgreSQL with the programs and the directory of a run.
 pub(super) struct PostgresStarter<'a> {
     pub(super) run: &'a RunDirectory,
     pub(super) installed: &'a InstalledPostgres,
-    /// Whether servers get a control group, by which their CPU can be bounded.
+    /// Whether servers get a control group, which can bound their CPU.
     pub(super) with_quotas: bool,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct GrowingCluster {
 }
 
 impl GrowingCluster {
-    /// Starts a cluster of so many workers, without any tables.
+    /// Starts a cluster with this number of workers, without any tables.
     pub(super) fn start(starter: &PostgresStarter<'_>, workers: usize) -> anyhow::Result<Self> {
         let coordinator = starter.start("coordinator", true)?;
         let port = coordinator.process.port();
@@ -77,7 +77,8 @@ impl GrowingCluster {
         Ok(())
     }
 
-    /// Adds workers until there are so many, and moves shards until all have equally many.
+    /// Adds workers up to this number, and moves shards until every worker has the same number of
+    /// shards.
     pub(super) fn grow(
         &mut self,
         starter: &PostgresStarter<'_>,
@@ -93,7 +94,8 @@ impl GrowingCluster {
         self.settle()
     }
 
-    /// Does the maintenance of all nodes that PostgreSQL would otherwise do meanwhile.
+    /// Runs the maintenance on all nodes that PostgreSQL would otherwise run during the
+    /// measurement.
     pub(super) fn settle(&self) -> anyhow::Result<()> {
         for node in std::iter::once(&self.coordinator).chain(&self.workers) {
             node.process.server()?.settle(DATABASE)?;
@@ -101,7 +103,7 @@ impl GrowingCluster {
         Ok(())
     }
 
-    /// Returns into how many shards the events are divided.
+    /// Returns the number of shards of the events.
     pub(super) fn shards(&self) -> anyhow::Result<usize> {
         let (runtime, client) = self.coordinator.process.server()?.connect(DATABASE)?;
         let sql = "SELECT count(*) FROM pg_dist_shard s JOIN pg_class c \
@@ -111,7 +113,7 @@ impl GrowingCluster {
         Ok(usize::try_from(shards)?)
     }
 
-    /// Leads the coordinator to its workers through ports that count.
+    /// Connects the coordinator to its workers through ports that count the traffic.
     pub(super) fn count_traffic(&self) -> anyhow::Result<Vec<TrafficCounter>> {
         let mut counters = Vec::with_capacity(self.workers.len());
         for worker in &self.workers {
@@ -123,12 +125,12 @@ impl GrowingCluster {
         Ok(counters)
     }
 
-    /// Leads the coordinator to its workers directly again.
+    /// Connects the coordinator directly to its workers again.
     pub(super) fn count_no_traffic(&self, counters: &[TrafficCounter]) -> anyhow::Result<()> {
         for (worker, counter) in self.workers.iter().zip(counters) {
             self.move_worker(counter.port(), worker.process.port())?;
         }
-        // All nodes must know each other's ports before another one is added.
+        // All nodes must know each other's ports before another node is added.
         let sync = "SELECT start_metadata_sync_to_all_nodes()".into();
         run_sql(&self.coordinator, &["SET client_min_messages = warning".into(), sync])
     }

@@ -1,4 +1,4 @@
-//! What a question costs: CPU of each server, bytes, round trips and shards, by form.
+//! The costs of a question by form: CPU of each server, bytes, round trips and shards.
 
 use std::sync::Arc;
 
@@ -11,25 +11,25 @@ use super::model::QuestionCpu;
 use super::round::{CaseRound, RoundTotals};
 use super::setup::{BoundedPostgres, SpentCpu};
 
-/// Questions whose traffic is counted, of each form.
+/// Number of questions of each form whose traffic is counted.
 const COUNTED: usize = 64;
 
-/// What a question of one form costs on one setup. Sums are those of all servers of a kind.
+/// The costs of a question of one form on one setup. Sums are over all servers of a kind.
 #[derive(Clone, Debug)]
 pub(super) struct FormCosts {
     pub(super) form: CaseForm,
     pub(super) cpu: QuestionCpu,
-    /// The share of the workers' CPU that the busiest of them has spent. `None` without workers.
+    /// The share of the busiest worker in the CPU of all workers. `None` without workers.
     pub(super) busiest_share: Option<f64>,
     pub(super) events: f64,
     pub(super) pages: f64,
-    /// Between Hark and its database, and between the coordinator and its workers. `None` where
-    /// it was not counted.
+    /// The traffic between Hark and its database, and between the coordinator and its workers.
+    /// `None` if the traffic was not counted.
     pub(super) hark_traffic: Option<QuestionTraffic>,
     pub(super) worker_traffic: Option<QuestionTraffic>,
 }
 
-/// What passes on one way for a question.
+/// The traffic of a question between two kinds of servers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QuestionTraffic {
     pub(super) received_bytes: f64,
@@ -38,7 +38,7 @@ pub(super) struct QuestionTraffic {
 }
 
 impl FormCosts {
-    /// Divides what a round has cost by its answers. `None` if there were no answers.
+    /// Divides the costs of a round by its answers. `None` if there were no answers.
     pub(super) fn new(form: CaseForm, totals: &RoundTotals, spent: &SpentCpu) -> Option<Self> {
         let ms = |time: std::time::Duration| totals.each(time.as_secs_f64() * 1e3);
         let workers_s = spent.workers.as_secs_f64();
@@ -68,8 +68,8 @@ impl QuestionTraffic {
     }
 }
 
-/// Counts what passes between the servers, with a further Hark whose connections are counted, and
-/// adds it to the costs.
+/// Counts the traffic between the servers and adds the counts to the costs. A further Hark, whose
+/// connections are counted, runs for this purpose.
 pub(super) fn count_traffic(
     runtime: &Runtime,
     run: &RunDirectory,
@@ -103,7 +103,7 @@ async fn count(
         let Some(costs) = costs.iter_mut().find(|costs| costs.form == form) else { continue };
         let urls = std::slice::from_ref(hark.url());
         let mut round = CaseRound::connect(urls, Case { form, at_once: 1 }, questions).await?;
-        // Opens the connections between the servers.
+        // This first run opens the connections between the servers.
         round.ask_first(COUNTED).await?;
         let before: (TrafficCounts, TrafficCounts) = (counter.counts(), of_workers());
         let totals = round.ask_first(COUNTED).await?;

@@ -1,6 +1,7 @@
 //! `hark bench cases`: eight cases of a search service, on one server, on several pairs of Hark and
-//! PostgreSQL, and on a Citus cluster that grows. It starts all servers itself, unless it is given
-//! the addresses of others; see `setup` for what is asked, `model` for what the costs predict.
+//! PostgreSQL, and on a Citus cluster that grows. The command starts all servers itself, unless
+//! `--servers` names running servers. `setup` describes the servers, and `model` predicts
+//! throughput from the costs.
 
 mod args;
 mod case;
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &CasesArgs, open: BenchStoreOpener<'_>) -> anyhow::Resul
     args.output.publish(report)
 }
 
-/// A setup that was measured, and what its questions cost.
+/// A measured setup, with the costs of its questions.
 struct MeasuredSetup {
     name: String,
     costs: Vec<FormCosts>,
@@ -67,40 +68,41 @@ struct CheckedSetup {
     count: ServerCount,
     /// Empty if nothing was measured with bounds.
     measured: Vec<CheckedForm>,
-    /// What questions took without bounds.
+    /// CPU of a question without bounds, by form.
     unbounded: Vec<(CaseForm, QuestionCpu)>,
-    /// The share of the busiest worker in what they took of all workers.
+    /// The share of the busiest worker in the CPU of all workers, by form.
     busiest: Vec<(CaseForm, f64)>,
 }
 
-/// What a form was measured at, with the CPU of its servers of PostgreSQL bounded.
+/// The measurements of a form while the CPU of the servers of PostgreSQL is bounded.
 #[derive(Clone, Copy)]
 struct CheckedForm {
     form: CaseForm,
     /// Questions a second.
     per_s: f64,
-    /// What a question took.
+    /// CPU of a question.
     cpu: QuestionCpu,
-    /// The share of its CPU that the database or coordinator used, and that the busiest worker did.
+    /// The used share of the CPU bound, for the database or coordinator, and for the busiest
+    /// worker.
     database_used: f64,
     busiest_used: f64,
 }
 
 impl CheckedSetup {
-    /// A setup of which nothing was measured.
+    /// Creates a setup without measurements.
     fn unmeasured(name: String, count: ServerCount) -> Self {
         let (measured, unbounded, busiest) = (Vec::new(), Vec::new(), Vec::new());
         Self { name, count, measured, unbounded, busiest }
     }
 
-    /// Returns what a question took: with bounds if that was measured, as it takes more CPU on a server
-    /// that often has to pause.
+    /// Returns the CPU of a question, preferably as measured with bounds: a question takes more CPU
+    /// on a server that often has to pause.
     fn cpu_of(&self, form: CaseForm) -> Option<QuestionCpu> {
         let unbounded = self.unbounded.iter().find(|(of, _)| *of == form);
         self.measured_of(form).map(|of| of.cpu).or_else(|| Some(unbounded?.1))
     }
 
-    /// Returns the share of the busiest worker as it was measured. Questions are not for all shards alike.
+    /// Returns the measured share of the busiest worker. Questions do not use all shards equally.
     fn busiest_of(&self, form: CaseForm) -> Option<f64> {
         self.busiest.iter().find(|(of, _)| *of == form).map(|(_, share)| *share)
     }
@@ -152,7 +154,7 @@ impl<'a> CasesBench<'a> {
                 report.fault(format!("{name}: no answer held an event"));
             }
             tables::add_case(report, &setup.name, case, &totals, seconds);
-            // Costs are those of the case with the most questions at once.
+            // The costs come from the case with the most questions at once.
             costs.retain(|of| of.form != case.form);
             if !setup.harks.is_empty() {
                 costs.extend(FormCosts::new(case.form, &totals, &spent));
@@ -162,7 +164,8 @@ impl<'a> CasesBench<'a> {
         Ok(())
     }
 
-    /// Asks the questions of a case, and returns what was received, spent and how long it took.
+    /// Sends the questions of a case. Returns the totals received, the CPU spent and the seconds
+    /// taken.
     async fn ask(
         &self,
         setup: &CaseSetup<'_>,
@@ -181,8 +184,8 @@ impl<'a> CasesBench<'a> {
         Ok((sum, spent, seconds))
     }
 
-    /// Measures the throughput of the setup that was measured last, with bounds on the CPU of its servers
-    /// of PostgreSQL, if there can be any.
+    /// Measures the throughput of the last measured setup with bounds on the CPU of its servers of
+    /// PostgreSQL, if this machine can set bounds.
     fn check(&mut self, setup: &CaseSetup<'_>) -> anyhow::Result<()> {
         let unbounded = self.setups.last().map_or(Vec::new(), |setup| setup.costs.clone());
         let mut measured = Vec::new();

@@ -1,33 +1,33 @@
 //! The cost model: how many questions a second servers can answer.
 //!
-//! A server's capacity is its share of CPU divided by the CPU that a question takes of it. The least
-//! capacity among the coordinator, the busiest worker and Hark bounds all of them together:
+//! A server's capacity is its share of CPU divided by the CPU that a question takes there. The
+//! least capacity among the coordinator, the busiest worker and Hark bounds the whole system:
 //!
 //! ```text
 //! questions/s = min(n * H / h,  n * D / d,  S / (w * ceil(s / W) / s))
 //! ```
 //!
 //! with h, d, w the CPU of a question in Hark, in the database or coordinator, and in all workers
-//! together; H the cores of Hark; D and S the cores of the database and of a worker; n the pairs, which
-//! is 1 for a cluster; s the shards of a table and W the workers. The busiest worker has ceil(s / W) of
-//! the s shards. The costs are the means of all pairs, and of all clusters, that were measured: that they
-//! are the same with any number of servers is an assumption, which the check compares with runs. Where it
-//! was measured which share the busiest worker has, as questions are not for all shards alike, that share
-//! takes the place of ceil(s / W) / s.
+//! together; H the cores of Hark; D and S the cores of the database and of a worker; n the pairs,
+//! which is 1 for a cluster; s the shards of a table and W the workers. The busiest worker has
+//! ceil(s / W) of the s shards. The costs are the means of all measured pairs, and of all measured
+//! clusters. The model assumes that they are the same with any number of servers, and the check
+//! compares this assumption with runs. Questions do not use all shards equally. If the share of the
+//! busiest worker was measured, that share replaces ceil(s / W) / s.
 
 /// The CPU that a question takes, in ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[expect(clippy::struct_field_names, reason = "units stand last in names")]
 pub(super) struct QuestionCpu {
     pub(super) hark_ms: f64,
-    /// In the database that Hark asks: PostgreSQL by itself, or the coordinator.
+    /// In the database that Hark queries: PostgreSQL without Citus, or the coordinator.
     pub(super) database_ms: f64,
     /// In all workers together. 0 without workers.
     pub(super) workers_ms: f64,
 }
 
 impl QuestionCpu {
-    /// Returns the mean of several. `None` if there are none.
+    /// Returns the mean of several values. `None` if there are none.
     pub(super) fn mean(of: impl Iterator<Item = Self>) -> Option<Self> {
         let (mut sum, mut count) = (Self::default(), 0.0);
         for one in of {
@@ -48,7 +48,7 @@ impl QuestionCpu {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ServerCores {
     pub(super) hark: f64,
-    /// Of each worker, and of each server of PostgreSQL by itself.
+    /// Cores of each worker, and of each server of PostgreSQL without Citus.
     pub(super) postgres: f64,
     pub(super) coordinator: f64,
 }
@@ -159,7 +159,8 @@ mod tests {
             let size = ClusterSize { workers, shards: 12 };
             Throughput::predict(cpu, CORES, ServerCount::Cluster(size), None).per_s()
         };
-        // One worker has all 12 shards, of 4 workers each has 3, and no more than 12 have any.
+        // A single worker has all 12 shards, each of 4 workers has 3, and at most 12 workers have
+        // shards.
         let expected = [(1, 100.0 / 12.0), (4, 100.0 / 3.0), (12, 100.0), (64, 100.0)];
         for (workers, expected) in expected {
             assert!((of(workers) - expected).abs() < 1e-9, "{workers}: {}", of(workers));

@@ -1,5 +1,5 @@
-//! Asks the questions of a case, over and over, and takes the times. Where there are several
-//! servers, each question goes to the next one, as a balancer would send it.
+//! Sends the questions of a case repeatedly and measures the times. With several servers, the
+//! questions go to the servers in turn, as a load balancer would send them to backends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::websocket::{ConnectionKind, RelayConnection, Url};
 
 /// The length of the warm-up, which is not counted, as a share of the measured time.
 const WARM_UP: f64 = 0.35;
-/// How long servers may take to be under full load.
+/// The longest wait until the servers are under full load.
 const START_MAX: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What was received in a round.
+/// Totals of the answers of a round.
 #[derive(Default)]
 pub(super) struct RoundTotals {
     /// Questions, answered or not.
@@ -47,19 +47,20 @@ impl RoundTotals {
         self.found.extend(other.found);
     }
 
-    /// Returns a sum over all questions as the mean of an answered one.
+    /// Divides a sum over all questions by the number of answered questions.
     pub(super) fn each(&self, sum: f64) -> Option<f64> {
         let answered = self.asked - self.failed;
         (answered > 0).then(|| sum / answered as f64)
     }
 }
 
-/// The number of events of each answer, by form and question. All servers must find the same.
+/// The number of events of each answer, by form and question. All servers must find the same
+/// events.
 #[derive(Default)]
 pub(super) struct FoundEvents([HashMap<usize, u64>; super::case::FORMS.len()]);
 
 impl FoundEvents {
-    /// Adds the answers of a round, and returns how many of them differ from earlier ones.
+    /// Adds the answers of a round, and returns how many of them differ from earlier answers.
     pub(super) fn compare(&mut self, form: CaseForm, totals: &RoundTotals) -> usize {
         let Some(known) = self.0.get_mut(form.index()) else { return 0 };
         let found = totals.found.iter();
@@ -69,7 +70,7 @@ impl FoundEvents {
     }
 }
 
-/// One of those who ask at the same time, with a connection to each server.
+/// One of several concurrent clients, with a connection to each server.
 struct Asker {
     connections: Vec<RelayConnection>,
     /// The number of the next question, which also chooses the server.
@@ -77,7 +78,8 @@ struct Asker {
 }
 
 impl Asker {
-    /// Connects those of a case. Each begins with another question and another server.
+    /// Connects the clients of a case. Each begins with a different question and a different
+    /// server.
     async fn connect(urls: &[Url], at_once: usize, questions: usize) -> anyhow::Result<Vec<Self>> {
         let mut askers = Vec::with_capacity(at_once);
         for number in 0..at_once {
@@ -90,7 +92,7 @@ impl Asker {
         Ok(askers)
     }
 
-    /// Asks until a time; an answer that has begun is read to its end.
+    /// Sends questions until this time. An answer that has begun is read to its end.
     async fn run(
         mut self,
         questions: Arc<CaseQuestions>,
@@ -115,7 +117,7 @@ impl Asker {
                 totals.found.insert(number, size.events);
             } else {
                 totals.failed += 1;
-                // So that a refusal for too many questions does not cause more of them.
+                // The pause keeps a refusal for too many questions from causing more refusals.
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -123,7 +125,7 @@ impl Asker {
     }
 }
 
-/// What was received and spent while as many questions were asked as servers can answer.
+/// Pages received and CPU spent while the servers are under full load.
 pub(super) struct FullLoad {
     pub(super) pages_per_s: f64,
     pub(super) spent: SpentCpu,
@@ -148,12 +150,13 @@ impl<'a> CaseRound<'a> {
         Ok(Self { case, questions, askers })
     }
 
-    /// Asks for a while that does not count, so that caches and connections are as in a long run.
+    /// Sends questions for a while without counting, so that caches and connections are as in a
+    /// long run.
     pub(super) async fn warm_up(&mut self, length: Duration) -> anyhow::Result<()> {
         self.ask(length.mul_f64(WARM_UP)).await.map(drop)
     }
 
-    /// Asks for `length`, and reads what has begun by then.
+    /// Sends questions for `length`, and reads the answers that have begun by then.
     pub(super) async fn ask(&mut self, length: Duration) -> anyhow::Result<RoundTotals> {
         let progress = Arc::new(AskedProgress::default());
         let until = Instant::now() + length;
@@ -172,7 +175,7 @@ impl<'a> CaseRound<'a> {
         Ok(sum)
     }
 
-    /// Asks the first `count` questions once each.
+    /// Sends the first `count` questions once each.
     pub(super) async fn ask_first(&mut self, count: usize) -> anyhow::Result<RoundTotals> {
         let progress = AskedProgress::default();
         let (extent, mut sum) = (self.case.form.extent, RoundTotals::default());
@@ -192,9 +195,10 @@ impl<'a> CaseRound<'a> {
         Ok(sum)
     }
 
-    /// Measures what is received during `length`. It begins when as many pages were
-    /// received as questions are asked at once, so that servers that are slow are under full load by
-    /// then. Answers that have not ended at the end count by their pages, and are given up.
+    /// Measures the pages received during `length`. The measurement begins when the number of
+    /// received pages has reached the number of concurrent questions, so that even slow servers are
+    /// under full load by then. Unfinished answers count by their pages and are abandoned at the
+    /// end.
     pub(super) async fn full_load(
         self,
         setup: &CaseSetup<'_>,
@@ -216,7 +220,7 @@ impl<'a> CaseRound<'a> {
         tokio::time::sleep(length).await;
         let (received, seconds) = (pages() - before, start.elapsed().as_secs_f64());
         let spent = setup.used()?.minus(&used);
-        // One that has ended this early has failed.
+        // A client that has ended this early has failed.
         if let Some(ended) = tasks.try_join_next() {
             ended?.with_context(|| self.case.name())?;
         }

@@ -1,4 +1,4 @@
-//! What is asked: servers of Hark, and the servers of PostgreSQL behind them.
+//! The setups that questions go to: servers of Hark, and their servers of PostgreSQL.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use crate::process::{ProcessTree, TreeCpuTime};
 use crate::websocket::Url;
 use crate::words::number;
 
-/// What a server of a setup does.
+/// The duty of a server in a setup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerDuty {
     /// Answers questions.
     Hark,
-    /// Answers Hark's statements: PostgreSQL by itself, or the coordinator of a cluster.
+    /// Answers Hark's statements: PostgreSQL without Citus, or the coordinator of a cluster.
     Database,
     /// Has shards of a cluster.
     Worker,
 }
 
-/// A server of PostgreSQL, and what bounds its CPU.
+/// A server of PostgreSQL with its CPU quota.
 pub(super) struct BoundedPostgres {
     pub(super) process: PostgresProcess,
     /// `None` if its CPU cannot be bounded on this machine.
@@ -48,20 +48,20 @@ pub(super) fn cluster_name(workers: usize) -> String {
 /// The CPU time of each server of a setup, in the same order at each moment.
 pub(super) struct SetupCpu(Vec<(ServerDuty, TreeCpuTime)>);
 
-/// The CPU time that the servers of a setup have used meanwhile.
+/// The CPU time that the servers of a setup have used between two moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SpentCpu {
     /// CPU time of all servers of Hark.
     pub(super) hark: Duration,
-    /// CPU time of the databases that Hark asks.
+    /// CPU time of the databases that Hark queries.
     pub(super) database: Duration,
-    /// CPU time of all workers, and of the busiest of them.
+    /// CPU time of all workers, and of the busiest worker alone.
     pub(super) workers: Duration,
     pub(super) busiest: Duration,
 }
 
 impl<'a> CaseSetup<'a> {
-    /// Servers that run already, of which only the addresses are known.
+    /// A setup of servers that already run and of which only the addresses are known.
     pub(super) fn elsewhere(urls: &[Url]) -> Self {
         let count = urls.len();
         let name = if count == 1 { "1 server".into() } else { format!("{count} servers") };
@@ -70,7 +70,7 @@ impl<'a> CaseSetup<'a> {
         Self { name, count: ServerCount::Pairs(count), urls, harks, databases: none, workers }
     }
 
-    /// Pairs of Hark and PostgreSQL that were started.
+    /// A setup of started pairs of Hark and PostgreSQL.
     pub(super) fn pairs(harks: Vec<HarkProcess>, databases: Vec<&'a BoundedPostgres>) -> Self {
         let pairs = databases.len();
         let name = if pairs == 1 { "1 pair".into() } else { format!("{pairs} pairs") };
@@ -79,7 +79,7 @@ impl<'a> CaseSetup<'a> {
         Self { name, count, urls, harks, databases, workers }
     }
 
-    /// One Hark that was started, on a cluster of this size.
+    /// A setup of one started Hark on this cluster.
     pub(super) fn cluster(
         hark: HarkProcess,
         cluster: &'a GrowingCluster,
@@ -109,8 +109,8 @@ impl<'a> CaseSetup<'a> {
         Ok(SetupCpu(used.collect::<anyhow::Result<_>>()?))
     }
 
-    /// Bounds the CPU of each server of PostgreSQL. `None` removes the bounds. Returns whether all of
-    /// them could be bounded.
+    /// Bounds the CPU of each server of PostgreSQL. `None` removes the bounds. Returns whether all
+    /// servers could be bounded.
     pub(super) fn bound(&self, cores: Option<ServerCores>) -> anyhow::Result<bool> {
         let of_database = cores.map(|cores| cores.database(self.count));
         let of_worker = cores.map(|cores| cores.postgres);

@@ -1,5 +1,5 @@
-//! The setups that a run starts, one after the other: one pair of Hark and PostgreSQL, several pairs,
-//! and a Citus cluster that grows.
+//! The setups that a run starts, one after the other: one pair of Hark and PostgreSQL, several
+//! pairs, and a Citus cluster that grows.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ use crate::text::Vocabulary;
 
 /// The cores of Hark in the model.
 const HARK_CORES: f64 = 1.0;
-/// Workers of the clusters that are predicted, besides those that are measured.
+/// Numbers of workers for which throughput is predicted, in addition to the measured clusters.
 const PREDICTED: [usize; 3] = [4, 16, 64];
 
 /// The CPU that servers have in the model.
@@ -63,7 +63,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Whether the CPU of a process can be bounded. If not, says so in the report.
+/// Whether the CPU of a process can be bounded. If not, the report gets a note.
 fn can_bound(run: &RunDirectory, report: &mut BenchReport) -> bool {
     let tried = CpuQuota::possible(run);
     if let Err(error) = &tried {
@@ -159,7 +159,7 @@ fn cluster(
     Ok(())
 }
 
-/// Counts the traffic of the setup that was measured last, and adds it to its costs.
+/// Counts the traffic of the last measured setup and adds the traffic to its costs.
 fn add_traffic(
     bench: &mut CasesBench<'_>,
     starter: &PostgresStarter<'_>,

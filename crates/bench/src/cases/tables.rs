@@ -7,7 +7,7 @@ use super::round::RoundTotals;
 use super::{CheckedSetup, MeasuredSetup};
 use crate::report::{BarChart, BenchReport, ChartBar, Column, ReportSection};
 
-/// The figures of a case: those that k6 prints, and the events of an answer.
+/// The figures of a case: the figures that k6 prints, and the events of an answer.
 pub(super) const TIMES: [Column; 10] = [
     Column::plain("count", "count", ""),
     Column::plain("success_percent", "success", "%"),
@@ -87,7 +87,7 @@ pub(super) fn add_charts(report: &mut BenchReport, cases: &[Case], setups: &[Mea
     }
 }
 
-/// Adds the table of what questions cost.
+/// Adds the table of the costs of questions.
 pub(super) fn add_costs(report: &mut BenchReport, setups: &[MeasuredSetup]) {
     let mut table = BenchReport::new("cases", &COSTS);
     for setup in setups {
@@ -121,7 +121,7 @@ fn cost_figures(costs: &FormCosts) -> [Option<f64>; 11] {
     ]
 }
 
-/// Adds the table of predicted throughput, beside what was measured, and its charts.
+/// Adds the table of predicted and measured throughput, with its charts.
 pub(super) fn add_model(report: &mut BenchReport, cores: ServerCores, setups: &[CheckedSetup]) {
     let mut table = BenchReport::new("cases", &MODEL);
     for form in FORMS {

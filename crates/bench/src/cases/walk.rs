@@ -14,7 +14,7 @@ use crate::websocket::{RelayConnection, RelayMessage, fields};
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_mins(1);
 
-/// What an answer consisted of.
+/// The size of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AnswerSize {
     /// Different events.
@@ -22,15 +22,15 @@ pub(super) struct AnswerSize {
     pub(super) pages: u64,
 }
 
-/// What all connections of a round have received so far.
+/// Pages and refusals that all connections of a round have received.
 #[derive(Default)]
 pub(super) struct AskedProgress {
-    /// Pages that have ended, also those of answers that have not.
+    /// Complete pages, including those of unfinished answers.
     pub(super) pages: AtomicU64,
     pub(super) refusals: Mutex<Refusals>,
 }
 
-/// Asks a question and reads its answer. `None` if the relay refused it.
+/// Sends a question and reads its answer. Returns `None` if the relay refused the question.
 pub(super) async fn ask(
     connection: &mut RelayConnection,
     question: &CaseQuestion,
@@ -88,7 +88,7 @@ async fn walk(
     }
 }
 
-/// Where a page ended: events of its last second are sent again with the next page.
+/// The end of a page. The next page repeats the events of this page's last second.
 struct PageBoundary {
     /// The time of the oldest event, in seconds.
     time: u64,
@@ -107,8 +107,8 @@ impl PageBoundary {
         }
     }
 
-    /// Moves to the end of the `next` page. A page without new events is one of a single second
-    /// that has more events than a page; the rest of that second cannot be asked for.
+    /// Moves to the end of the `next` page. A page without new events lies within a single second
+    /// that has more events than a page. The remaining events of that second cannot be requested.
     fn follow(&mut self, next: Self, new: u64) {
         if new == 0 {
             self.time = self.time.saturating_sub(1);

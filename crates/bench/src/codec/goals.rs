@@ -1,4 +1,5 @@
-//! The performance goals of Hark's codec. The report says below its table which are met or missed.
+//! The performance goals of Hark's codec. Notes below the report's table list which goals are met
+//! or missed.
 
 use crate::report::BenchReport;
 

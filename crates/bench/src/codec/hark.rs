@@ -1,4 +1,4 @@
-//! Measures Hark's own codec as the server uses it: with buffers that are reused.
+//! Measures Hark's codec with reused buffers, as in the server.
 
 use std::hint::black_box;
 

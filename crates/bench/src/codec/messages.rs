@@ -1,4 +1,4 @@
-//! The messages that a codec is measured with. They are the same in every run.
+//! The messages for measuring a codec. The messages are the same in every run.
 
 use hark_codec::crypto::{KeyPair, sha256};
 use hark_codec::hex;

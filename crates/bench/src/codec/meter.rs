@@ -14,7 +14,7 @@ pub struct CodecMeter {
     figures: Vec<Figure>,
 }
 
-/// What one operation costs.
+/// The cost of one operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
     /// The name of the operation.
@@ -54,7 +54,7 @@ impl CodecMeter {
     }
 }
 
-/// Makes the compiler believe that a value is needed.
+/// Keeps the compiler from removing the computation of a value.
 pub fn keep<T>(value: T) {
     let _ = black_box(value);
 }

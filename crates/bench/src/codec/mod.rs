@@ -1,8 +1,8 @@
 //! `hark bench codec`: the cost of reading, writing, hashing, verifying and encoding one message,
 //! compared with other libraries in the same run.
 //!
-//! The command measures Hark and serde_json. `cargo bench -p hark-bench --bench codec` adds what is
-//! not shipped: it also measures the `nostr` crate, and counts allocations.
+//! The command measures Hark and serde_json. `cargo bench -p hark-bench --bench codec` also
+//! measures the `nostr` crate and counts allocations, with code that is not shipped.
 
 mod goals;
 mod hark;
@@ -27,9 +27,9 @@ use crate::report::{BenchReport, Column};
 pub mod operation {
     /// Parses JSON into the library's own type.
     pub const PARSE: &str = "parse";
-    /// Writes a message as JSON, in the spelling that it was parsed from.
+    /// Writes a message as JSON that was parsed from the same spelling.
     pub const WRITE: &str = "JSON write";
-    /// Writes a message as JSON, in another spelling than it was parsed from.
+    /// Writes a message as JSON that was parsed from another spelling.
     pub const REWRITE: &str = "JSON write, respelled";
     /// Writes the bytes whose hash is the id.
     pub const CANONICAL: &str = "canonical";
@@ -66,7 +66,7 @@ pub struct Library {
 /// `hark bench codec`
 #[derive(Debug, Args)]
 pub struct CodecArgs {
-    /// Measure only messages whose names contain this
+    /// Measure only messages with this text in their names
     #[arg(long = "message", value_name = "NAME", default_value = "")]
     message: String,
 
@@ -75,7 +75,7 @@ pub struct CodecArgs {
 }
 
 /// Measures and reports. `others` are measured besides Hark and serde_json. `allocations` returns
-/// how many allocations this thread has made so far; `None` if they are not counted.
+/// the number of allocations of this thread. `None` if allocations are not counted.
 pub fn run(
     args: &CodecArgs,
     others: &[Library],

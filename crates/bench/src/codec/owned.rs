@@ -1,4 +1,4 @@
-//! Measures serde_json with a struct that owns its strings, as most programs use it.
+//! Measures serde_json as most programs use the crate: with a struct that owns its strings.
 
 use std::hint::black_box;
 

@@ -1,8 +1,8 @@
-//! What a report has beside its table: further tables, and what its HTML page draws.
+//! Parts of a report beside its main table: further tables, and the drawings of its HTML page.
 
 use super::BenchReport;
 
-/// A further table below a report's own, with columns of its own.
+/// A further table below a report's main table, with different columns.
 #[derive(Clone, Debug)]
 pub struct ReportSection {
     /// Its name in JSON.
@@ -25,7 +25,7 @@ pub struct Curve {
 /// Figures that are drawn beside each other as bars, in the HTML page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BarChart {
-    /// What was measured.
+    /// Title of the chart.
     pub name: String,
     /// The unit of the figures.
     pub unit: &'static str,
@@ -40,6 +40,6 @@ pub struct ChartBar {
     pub name: String,
     /// Its figure.
     pub value: f64,
-    /// Whether the figure is Hark's, and not one that it is compared with.
+    /// Whether the figure is Hark's. Other figures are for comparison.
     pub is_own: bool,
 }

@@ -63,7 +63,8 @@ fn slot(event: &Event<'_>) -> Option<ReplaceableKey> {
     Some((*event.pubkey(), event.kind(), d.to_owned()))
 }
 
-/// Returns the ids of those among the first `events` that have a newer version among them.
+/// Returns the ids of superseded events: events among the first `events` with a newer version
+/// there.
 fn superseded(path: &Path, events: u64) -> anyhow::Result<HashSet<Id>> {
     let mut newest: HashMap<ReplaceableKey, (u64, Id)> = HashMap::new();
     let mut superseded = HashSet::new();
@@ -76,7 +77,7 @@ fn superseded(path: &Path, events: u64) -> anyhow::Result<HashSet<Id>> {
         if kept.1 == found.1 {
             continue;
         }
-        // Of versions from the same second, the one with the lower id is kept.
+        // Of versions from the same second, the version with the lower id is kept.
         let is_newer = found.0 > kept.0 || found.0 == kept.0 && found.1 < kept.1;
         let older = if is_newer { std::mem::replace(kept, found) } else { found };
         superseded.insert(older.1);

@@ -1,5 +1,5 @@
-//! The two ways in which nostream turns a filter into SQL: with tags as jsonb in its first years,
-//! and joined with `event_tags` since. Filters without tags become the same SQL in both.
+//! nostream's two translations of a filter to SQL: with tags as jsonb in its first years, and with
+//! a join with `event_tags` since. Filters without tags become the same SQL in both.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use hark_codec::nostr::{Filter, json};
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
-/// nostream's limit for filters that have none.
+/// nostream's limit for filters without a limit.
 const LIMIT_DEFAULT: i64 = 500;
 
 /// How tags are queried.
@@ -37,7 +37,7 @@ impl SqlValue {
     }
 }
 
-/// A statement under construction, and the values bound to it.
+/// A statement under construction, with its bound values.
 #[derive(Default)]
 struct SqlStatement {
     sql: String,
@@ -69,7 +69,7 @@ impl SqlStatement {
 
 impl TagLookup {
     /// Runs a filter as node's driver does, with values bound to an unnamed statement. Reads all
-    /// columns of the answer and returns the number of events in it.
+    /// columns of the answer and returns its number of events.
     pub(super) async fn ask(self, client: &Client, filter: &str) -> anyhow::Result<u64> {
         let mut parsed = Filter::default();
         parsed.parse(filter.as_bytes()).context("a filter of ours that is none")?;

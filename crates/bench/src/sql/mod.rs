@@ -27,7 +27,8 @@ use crate::words::number;
 /// The databases that this bench creates on the measured server.
 const NOSTREAM: &str = "hark_bench_nostream";
 const HARK: &str = "hark_bench_hark";
-/// Queries whose answers are compared before any time is measured. They also warm up the server.
+/// Queries whose answers are compared before any time is measured. These queries also warm up the
+/// server.
 const COMPARED: usize = 8;
 
 const COLUMNS: [Column; 10] = [
@@ -56,7 +57,7 @@ impl StoreQuerier for SqlConnection {
     }
 }
 
-/// `hark bench nostream`: fills a database with the same tables, to try `hark adopt` on.
+/// `hark bench nostream`: fills a database with the same tables, to try `hark adopt`.
 pub(crate) fn nostream(args: &NostreamArgs) -> anyhow::Result<ExitCode> {
     let server = SqlServer::new(&args.database)?;
     let database = server.database_of_url();
@@ -210,7 +211,7 @@ fn ask_all(
     Ok(p50)
 }
 
-/// The sum of what all connections received.
+/// Totals of all connections.
 #[derive(Default)]
 struct SqlTotals {
     questions: u64,

@@ -1,6 +1,6 @@
-//! nostream's tables and indices, as its migrations leave them. Names and columns are those of its
-//! documentation, the rest is written for this bench. Indices are created after the rows are
-//! loaded, which makes them smaller and faster than those of a relay that has grown.
+//! nostream's tables and indices, in the form that its migrations create. Names and columns are
+//! those of its documentation, and the rest is written for this bench. Indices are created after
+//! the rows are loaded, so they are smaller and faster than the indices of a relay that has grown.
 
 use tokio_postgres::Client;
 
@@ -27,7 +27,7 @@ CREATE TABLE event_tags (
     tag_name text NOT NULL,
     tag_value text NOT NULL
 )";
-/// The indices of the table `events`. nostream has two on event_id alone.
+/// The indices of the table `events`. nostream has two indices on event_id alone.
 const INDICES: [(&str, &str); 11] = [
     ("events_event_id_unique", "UNIQUE INDEX events_event_id_unique ON events (event_id)"),
     ("events_event_id_index", "INDEX events_event_id_index ON events (event_id)"),

@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, Config, NoTls};
 
-/// A PostgreSQL server, by the configuration for connecting to its databases.
+/// A PostgreSQL server, as the configuration for connections to its databases.
 pub(crate) struct SqlServer(Config);
 
 impl SqlServer {
@@ -16,7 +16,8 @@ impl SqlServer {
         Ok(Self(config))
     }
 
-    /// Connects to a database. The connection is driven by the runtime, while that is used.
+    /// Connects to a database. The returned runtime drives the connection, but only while the
+    /// runtime is in use.
     pub(crate) fn connect(&self, database: &str) -> anyhow::Result<(Runtime, Client)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut config = self.0.clone();
@@ -48,7 +49,7 @@ impl SqlServer {
         })
     }
 
-    /// Removes a database, if it is there.
+    /// Removes a database if the database exists.
     pub(crate) fn remove(&self, database: &str) -> anyhow::Result<()> {
         let (runtime, client) = self.connect("postgres")?;
         let sql = format!("DROP DATABASE IF EXISTS \"{database}\" WITH (FORCE)");
@@ -57,11 +58,11 @@ impl SqlServer {
             .with_context(|| format!("the database {database} could not be removed"))
     }
 
-    /// Does the maintenance that PostgreSQL would otherwise do within minutes, during the queries.
+    /// Runs the maintenance that PostgreSQL would otherwise run within minutes, during the queries.
     pub(crate) fn settle(&self, database: &str) -> anyhow::Result<()> {
         let (runtime, client) = self.connect(database)?;
         runtime.block_on(client.batch_execute("VACUUM ANALYZE"))?;
-        // The role may lack the right to run this.
+        // The role may lack the right to run a checkpoint.
         let _ = runtime.block_on(client.batch_execute("CHECKPOINT"));
         Ok(())
     }

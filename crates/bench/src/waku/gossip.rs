@@ -1,6 +1,7 @@
-//! Publishes by gossip, as the peers of a node do (RFC 11/WAKU2-RELAY). Each publisher has a key
-//! and a connection of its own. Like every relay node it subscribes to the topic: so it is sent what
-//! the others publish, and outside the mesh it asks for the messages of each second at once.
+//! Publishes by gossip, as the peers of a node do (RFC 11/WAKU2-RELAY). Each publisher has its own
+//! key and its own connection. Like every relay node, a publisher subscribes to the topic. So a
+//! publisher receives the messages of the others, and outside the mesh requests the messages of
+//! each second at once.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs as _};
@@ -30,23 +31,25 @@ use crate::websocket::Url;
 
 /// The protocol by which messages are relayed.
 const RELAY: &str = "/vac/waku/relay/2.0.0";
-/// The protocol by which a peer says which shards it serves (RFC 66/WAKU2-METADATA). nwaku
-/// disconnects peers that do not say.
+/// The protocol by which a peer announces its shards (RFC 66/WAKU2-METADATA). nwaku disconnects
+/// peers that do not announce shards.
 const METADATA: &str = "/vac/waku/metadata/1.0.0";
 /// The most bytes that gossip adds to a payload.
 const FRAME: usize = 64 << 10;
-/// The bytes that a frame may have at least: a node names up to 5,000 messages in one.
+/// The lower bound of the frame limit in bytes: a single frame of a node names up to 5,000
+/// messages.
 const FRAME_MIN: usize = 256 << 10;
-/// The most messages that wait for a peer's connection: few, so that none waits long.
+/// The most messages that wait for a peer's connection. The bound is low, so that no message waits
+/// long.
 const QUEUE_MAX: usize = 64;
 /// How long a node may take to announce its topics, and a connection to accept a message.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The pause before a message is tried again.
+/// The pause before a message is retried.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The idle timeout of connections: longer than any run, as they are idle between messages.
 const IDLE_MAX: Duration = Duration::from_hours(24);
 
-/// The way to publish to a node.
+/// The endpoint for publishing to a node.
 pub(super) struct GossipEndpoint {
     pub(super) addr: Multiaddr,
     topic: String,
@@ -66,9 +69,9 @@ type PublishOrder = (Vec<u8>, oneshot::Sender<Result<(), PublishFailure>>);
 
 /// Why a message was not sent.
 enum PublishFailure {
-    /// The connection has no capacity now, so the message may be tried again.
+    /// The connection has no capacity now, so the message may be retried.
     Busy(String),
-    /// The message cannot be sent, even if it is tried again.
+    /// The message cannot be sent, even with a retry.
     Gone(String),
 }
 
@@ -81,7 +84,8 @@ struct PublisherBehaviour {
 }
 
 impl GossipEndpoint {
-    /// The door to the node with this REST API, at the given address or at the one it reports.
+    /// Creates the endpoint for the node with this REST API, at the given address or at the address
+    /// that the node reports.
     pub(super) fn new(
         args: &WakuBenchArgs,
         url: &Url,
@@ -94,14 +98,14 @@ impl GossipEndpoint {
         })
     }
 
-    /// Connects `count` peers. Each has learned that the node subscribes to the topic.
+    /// Connects `count` peers. Each peer has received the node's subscription to the topic.
     pub(super) fn open(&self, count: usize) -> anyhow::Result<Vec<GossipPublisher>> {
         let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?);
         let mut peers = Vec::with_capacity(count);
         for _ in 0..count {
             let swarm = runtime.block_on(self.connect());
             let swarm = swarm.with_context(|| format!("the node at {}", self.addr))?;
-            // One order at a time, as the publisher waits for the result of each.
+            // The queue holds one order, as the publisher waits for the result of each order.
             let (orders, given) = mpsc::channel(1);
             runtime.spawn(drive(swarm, IdentTopic::new(&self.topic), given));
             peers.push(GossipPublisher { orders, _runtime: Arc::clone(&runtime) });
@@ -165,13 +169,13 @@ impl GossipEndpoint {
 }
 
 impl GossipPublisher {
-    /// Publishes a message with the current time, as soon as the connection has capacity. Returns
-    /// that time, in ns since 1970.
+    /// Publishes a message with the current time as soon as the connection has capacity. Returns
+    /// the message's time, in ns since 1970.
     pub(super) fn publish(&self, draft: &MessageDraft) -> anyhow::Result<Result<i64, RestFailure>> {
         let until = Instant::now() + PATIENCE;
         loop {
-            // Each try has a new time: gossip accepts no message twice, not even one that it had no
-            // capacity for.
+            // Each try has a new time: gossip accepts no message twice, not even after a failure
+            // for lack of capacity.
             let (time_ns, mut message) = (now_ns()?, Vec::new());
             draft.message(time_ns).write(&mut message);
             let (reply, replied) = oneshot::channel();
@@ -288,8 +292,8 @@ async fn answer_with(answer: &[u8], mut stream: Stream) -> std::io::Result<()> {
     stream.close().await
 }
 
-/// Encodes the metadata after its length: the cluster, and the shard packed in field 3, where nwaku
-/// reads it.
+/// Encodes the metadata after its length: the cluster, and the shard packed in field 3, the field
+/// that nwaku reads.
 fn metadata(shard: Shard) -> Vec<u8> {
     let (mut out, mut said, mut packed) = (Vec::new(), Vec::new(), Vec::new());
     put_number(&mut said, 1, shard.cluster.into());
@@ -316,14 +320,14 @@ fn address(url: &Url) -> anyhow::Result<Multiaddr> {
     };
     let info: NodeInfo = serde_json::from_slice(&body)
         .with_context(|| format!("/debug/v1/info has no listenAddresses; {advice}"))?;
-    // If the node listens on all addresses, that of its REST API is one of them.
+    // If the node listens on all addresses, the address of its REST API also works.
     let host = url.authority.to_socket_addrs()?.next();
     let host = host.with_context(|| format!("{} has no address", url.authority))?.ip();
     first_by_tcp(&info.listen_addresses, host)
         .with_context(|| format!("the node names no address for TCP; {advice}"))
 }
 
-/// Returns the first address for plain TCP. `host` replaces an address that stands for all.
+/// Returns the first address for plain TCP. `host` replaces an unspecified address such as 0.0.0.0.
 fn first_by_tcp(listening: &[String], host: IpAddr) -> Option<Multiaddr> {
     listening.iter().filter_map(|addr| addr.parse::<Multiaddr>().ok()).find_map(|addr| {
         let parts: Vec<Protocol<'_>> = addr.iter().collect();

@@ -1,4 +1,4 @@
-//! The load: threads that publish, each with a connection of its own, and threads that query.
+//! The load: threads that publish, each with its own connection, and threads that query.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -34,7 +34,7 @@ pub(super) struct ShapeQueries {
 
 /// A message that a node has accepted.
 pub(super) struct AcceptedMessage {
-    /// The seed that its draft is drawn from.
+    /// The seed of its draft.
     seed: u64,
     pub(super) time_ns: i64,
 }
@@ -90,7 +90,7 @@ impl RequestTotals {
 
 /// The results of a load.
 pub(super) struct LoadResult {
-    /// The publications. Without times if messages are watched.
+    /// The publications. Their times are missing if messages are watched.
     pub(super) published: RequestTotals,
     pub(super) accepted: Vec<AcceptedMessage>,
     /// The results of each [`ShapeQueries`].
@@ -99,8 +99,8 @@ pub(super) struct LoadResult {
     pub(super) watched: Option<RequestTotals>,
 }
 
-/// Publishes and queries at the same time. If publications are not answered, `watcher` measures how
-/// long they take.
+/// Publishes and queries at the same time. If the node does not answer publications, `watcher`
+/// measures how long the node takes.
 pub(super) fn drive(
     args: &WakuBenchArgs,
     bytes: usize,
@@ -173,8 +173,9 @@ pub(super) struct HistoryReaders {
 }
 
 impl HistoryReaders {
-    /// Opens `count` readers. With a rate, each has a thread, as it blocks until a request is due.
-    /// Without one, a single thread is enough, and leaves more CPU to a node on the same machine.
+    /// Opens `count` readers. With a rate, each reader has a thread, as the reader blocks until a
+    /// request is due. Without a rate, a single thread is enough and leaves more CPU to a node on
+    /// the same machine.
     pub(super) fn open(url: &Url, count: usize, rate: Option<f64>) -> anyhow::Result<Vec<Self>> {
         let threads = if rate.is_some() { vec![1; count] } else { vec![count] };
         let open = |count| {
@@ -238,8 +239,8 @@ fn publish(
 }
 
 /// Runs one of several readers. Returns its results for each question. The reader requests the
-/// pages of an answer until there is no next page or it has `pages_max` of them. Then it takes the
-/// next query that no reader has `begun`.
+/// pages of an answer up to `pages_max` pages. Then the reader begins the next query; `begun`
+/// counts the queries of all readers.
 async fn ask(
     mut reader: RestConnection,
     schedule: &Schedule,

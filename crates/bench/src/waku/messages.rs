@@ -57,7 +57,7 @@ impl MessageDraft {
         }
     }
 
-    /// Returns the hash of the message, as nodes write it.
+    /// Returns the hash of the message in the format of nodes: `0x` and hex digits.
     pub(crate) fn hash(&self, time_ns: i64, pubsub_topic: &str) -> String {
         let hash = hex::encode_32(&self.message(time_ns).hash(pubsub_topic));
         format!("0x{}", String::from_utf8_lossy(&hash))
@@ -98,7 +98,8 @@ pub(crate) fn write(args: &WakuGenArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the time of a message: `to` for the last of `of`, and evenly spaced times before it.
+/// Returns the time of message `number` of `of`. The last message has the time `to`, and all are
+/// evenly spaced.
 fn time_of(number: u64, of: u64, to: i64) -> i64 {
     let before = SPAN.as_nanos() * u128::from(of - 1 - number) / u128::from(of);
     to - before as i64

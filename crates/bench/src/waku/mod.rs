@@ -1,5 +1,5 @@
 //! `hark bench waku`: publishes to a Waku node, through its REST API or by gossip, and queries its
-//! history at the same time. Then it checks whether all published messages are stored.
+//! history at the same time. Then the bench checks whether all published messages are stored.
 
 #[cfg(feature = "libp2p")]
 mod gossip;
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &WakuBenchArgs) -> anyhow::Result<ExitCode> {
     for _ in 0..args.output.runs.max(1) {
         let mut reports =
             sides.iter().map(|side| begin(args, side)).collect::<anyhow::Result<Vec<_>>>()?;
-        // In turns, so that other work of the machine affects both alike.
+        // The nodes take turns, so that other work of the machine affects both equally.
         for bytes in &args.payload_bytes {
             for (side, report) in sides.iter().zip(&mut reports) {
                 measure(args, &shapes, side, *bytes, report)
@@ -82,10 +82,10 @@ pub(crate) fn run(args: &WakuBenchArgs) -> anyhow::Result<ExitCode> {
     args.output.publish(report)
 }
 
-/// One of the nodes that are compared.
+/// One of the compared nodes.
 struct ComparedNode {
     target: BenchTarget,
-    /// The way in which messages are published to the node.
+    /// The endpoint for publishing messages to the node.
     door: PublishEndpoint,
 }
 
@@ -138,7 +138,7 @@ fn measure(
     let mut client = RestClient::open(&target.url)?;
     let questions =
         if args.readers > 0 { questions(&mut client, shapes, bytes)? } else { Vec::new() };
-    // Publishers stay connected to the end, as gossip may still be sending their messages.
+    // Publishers stay connected until the end, as gossip may still be sending their messages.
     let mut publishers = door.open(if publishes { args.publishers } else { 0 })?;
     let watcher = open(usize::from(publishes && !door.answers()))?.pop();
     let readers = HistoryReaders::open(&target.url, args.readers, args.query_rate)?;
@@ -240,7 +240,7 @@ fn per_s(done: &RequestTotals, start: Instant) -> Option<f64> {
     Some(done.count as f64 / (done.ended? - start).as_secs_f64())
 }
 
-/// Adds a note if fewer requests a second were made than were due.
+/// Adds a note if the rate of requests was below the requested rate.
 fn keeps_up(
     report: &mut BenchReport,
     name: &str,
@@ -259,13 +259,13 @@ fn keeps_up(
     }
 }
 
-/// Draws the queries of each shape, and runs the first one before there is any load.
+/// Draws the queries of each shape, and runs the first query of each before the load begins.
 fn questions(
     client: &mut RestClient,
     shapes: &[&HistoryShape],
     seed: usize,
 ) -> anyhow::Result<Vec<ShapeQueries>> {
-    // Each payload size has another seed, so that its first queries are new to the node.
+    // Each payload size has a different seed, so that its first queries are new to the node.
     let mut random = Random::new(seed as u64);
     let sample = HistorySample::take(client, &mut random)?;
     let mut questions = Vec::new();

@@ -1,4 +1,4 @@
-//! The ways to publish messages to a node, and the publishers that use them.
+//! The methods of publishing messages to a node, and their publishers.
 
 #[cfg(feature = "libp2p")]
 use super::gossip;
@@ -8,7 +8,7 @@ use crate::args::{PublishMethod, WakuBenchArgs};
 use crate::target::BenchTarget;
 use crate::websocket::Url;
 
-/// A way to publish messages to a node.
+/// A method of publishing messages to a node.
 pub(super) enum PublishEndpoint {
     /// The node's REST API, and the path to post to.
     Rest { url: Url, path: String },
@@ -17,7 +17,7 @@ pub(super) enum PublishEndpoint {
     Gossip(gossip::GossipEndpoint),
 }
 
-/// A publisher, with a connection of its own.
+/// A publisher with its own connection.
 pub(super) enum Publisher {
     Rest {
         client: RestClient,
@@ -28,7 +28,7 @@ pub(super) enum Publisher {
 }
 
 impl PublishEndpoint {
-    /// Returns the door of each node, of the kind that `--publish-by` names.
+    /// Returns the endpoint of each node, of the kind that `--publish-by` names.
     pub(super) fn all(args: &WakuBenchArgs, targets: &[BenchTarget]) -> anyhow::Result<Vec<Self>> {
         match args.publish_by {
             PublishMethod::Rest => {
@@ -57,7 +57,7 @@ impl PublishEndpoint {
         }
     }
 
-    /// Whether an answer says when a message is stored.
+    /// Whether the node answers once a message is stored.
     pub(super) fn answers(&self) -> bool {
         matches!(self, Self::Rest { .. })
     }
@@ -89,8 +89,8 @@ impl PublishEndpoint {
 }
 
 impl Publisher {
-    /// Publishes a message with the current time. Returns that time, in ns since 1970, if the
-    /// message was accepted.
+    /// Publishes a message with the current time. If the message was accepted, returns its time in
+    /// ns since 1970.
     pub(super) fn publish(
         &mut self,
         draft: &MessageDraft,

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use super::rest::{RestClient, StoredFields, encoded};
 use crate::random::Random;
 
-/// Pages, from random times, that topics and hashes are collected from.
+/// Number of pages, from random times, from which topics and hashes are collected.
 const PAGES: usize = 32;
 /// Queries drawn for each shape, with different parameters.
 const PARAMETERS: usize = 256;
@@ -16,20 +16,21 @@ const PARAMETERS: usize = 256;
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 
-/// What is known of a node's history.
+/// A sample of a node's history.
 #[derive(Debug, Default)]
 pub(crate) struct HistorySample {
     pubsub_topic: String,
     /// Times of the oldest and the newest message, in ns since 1970.
     oldest: i64,
     newest: i64,
-    /// Content topics, each as often as it was seen.
+    /// Content topics of the sampled messages, with repetitions.
     topics: Vec<String>,
     hashes: Vec<String>,
 }
 
 impl HistorySample {
-    /// Reads a sample from the node. Its topics are those under the newest message's pubsub topic.
+    /// Reads a sample from the node. The sample has only topics under the newest message's pubsub
+    /// topic.
     pub(crate) fn take(client: &mut RestClient, random: &mut Random) -> anyhow::Result<Self> {
         let mut sample = Self::default();
         let newest = client.page("includeData=true&pageSize=100&ascending=false")?;

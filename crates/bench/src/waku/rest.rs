@@ -21,10 +21,11 @@ use crate::websocket::Url;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// The most characters that are reported of a reason.
+/// The most characters of a reason in the report.
 const REASON_MAX: usize = 200;
 
-/// A connection to a node, for one request at a time. It is reopened if the node has closed it.
+/// A connection to a node, for one request at a time. After the node has closed the connection, the
+/// next request opens a new connection.
 pub(crate) struct RestConnection {
     url: Url,
     sender: Option<SendRequest<Full<Bytes>>>,
@@ -36,26 +37,27 @@ pub(crate) struct RestClient {
     connection: RestConnection,
 }
 
-/// The result of a request: the body that came with status 200, or why none came.
+/// The result of a request: the body of an answer with status 200, or the failure.
 pub(crate) type RestResult = Result<Bytes, RestFailure>;
 
-/// A failed request: another status, a timeout or a broken connection, and the known reason.
+/// A failed request: the kind (another status, a timeout or a broken connection) and the known
+/// reason.
 #[derive(Debug)]
 pub(crate) struct RestFailure {
     pub(crate) what: String,
     pub(crate) reason: String,
 }
 
-/// A page of messages. `T` has the fields that are read of each message.
+/// A page of messages. `T` has the fields of each message that are read.
 #[derive(Deserialize)]
 pub(crate) struct RestPage<T> {
     pub(crate) messages: Vec<T>,
-    /// The cursor of the next page, if there is one.
+    /// The cursor of the next page. `None` on the last page.
     #[serde(rename = "paginationCursor")]
     pub(crate) cursor: Option<String>,
 }
 
-/// The fields that are read of a stored message.
+/// The fields of a stored message that are read.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StoredFields {
@@ -184,9 +186,9 @@ async fn connect(url: &Url) -> anyhow::Result<SendRequest<Full<Bytes>>> {
     connect.await.with_context(|| format!("no connection to {}", url.text))
 }
 
-/// Returns the number of messages in an answer and the cursor of the next page. That is all a load
-/// needs, and it takes little CPU from the node on the same machine. Names are searched with their
-/// quotes, which are escaped within JSON strings.
+/// Returns the number of messages in an answer and the cursor of the next page. A load needs
+/// nothing else, and this scan takes little CPU from the node on the same machine. The scan
+/// searches for names with their quotes, since quotes within JSON strings are escaped.
 pub(crate) fn glance(body: &[u8]) -> anyhow::Result<(u64, Option<String>)> {
     const CURSOR: &[u8] = b"\"paginationCursor\"";
     if !(body.starts_with(b"{") && body.ends_with(b"}")) {

@@ -28,7 +28,7 @@ impl HashOnlyMessage {
     }
 }
 
-/// Makes the query for which of these messages are stored.
+/// Makes the query that returns the stored messages among these hashes.
 pub(super) fn by_hash(hashes: &[String]) -> String {
     format!("includeData=false&hashes={}&pageSize={HASHES}", hashes.join(","))
 }
@@ -41,12 +41,13 @@ pub(super) fn missing(
     bytes: usize,
 ) -> anyhow::Result<Vec<String>> {
     let until = Instant::now() + Duration::from_secs_f64(args.settle);
-    // All topics are of one application, so a node that chooses a shard puts them all into one.
+    // All topics belong to one application, so a node that chooses the shard chooses the same shard
+    // for all.
     let chosen = match &args.pubsub_topic {
         Some(topic) => Some(topic.clone()),
         None => pubsub_topic(client, accepted, bytes, until)?,
     };
-    // If no message is stored, any pubsub topic will do for their hashes.
+    // If no message is stored, any pubsub topic suffices for the hashes.
     let pubsub_topic = chosen.unwrap_or_default();
     let hash = |one: &AcceptedMessage| one.draft(bytes).hash(one.time_ns, &pubsub_topic);
     let mut missing: Vec<String> = accepted.iter().map(hash).collect();
@@ -64,7 +65,8 @@ pub(super) fn missing(
     }
 }
 
-/// Returns the pubsub topic that a node has chosen: that of the first message found in its store.
+/// Returns the pubsub topic that a node has chosen: the topic of the first message found in its
+/// store.
 fn pubsub_topic(
     client: &mut RestClient,
     accepted: &[AcceptedMessage],

@@ -23,7 +23,8 @@ use crate::websocket::Url;
 
 const PUBSUB: &str = "/waku/2/rs/1/5";
 
-/// A test node: its messages, ordered by time, and of how many messages it loses one.
+/// A test node, with its messages ordered by time. The node loses one of `loses_one_in` messages,
+/// if set.
 #[derive(Default)]
 struct Node {
     stored: Mutex<Vec<Value>>,

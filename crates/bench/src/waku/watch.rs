@@ -1,5 +1,6 @@
-//! Measures how long it takes until a message can be read, where no answer says when it is stored:
-//! some of the published messages are queried by their hashes until the node returns them.
+//! Measures the time until a published message can be read, for nodes that do not answer a
+//! publication. The watcher queries some of the published messages by hash until the node returns
+//! each message.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,16 +16,16 @@ use super::stored::{HASHES, HashOnlyMessage, by_hash};
 
 /// The least time between watched messages: at most a hundred a second are watched.
 const SPACING: Duration = Duration::from_millis(10);
-/// The pause before the next query: times are exact to this and a request.
+/// The pause before the next query: times are exact to this pause plus a request.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A message that is watched, and when it was due.
+/// A watched message with its due time.
 pub(super) struct WatchedMessage {
     hash: String,
     due: Instant,
 }
 
-/// Chooses the messages to watch. All publishers share it.
+/// Chooses the messages to watch. All publishers share the selector.
 #[derive(Clone)]
 pub(super) struct WatchSelector {
     pubsub_topic: String,
@@ -39,8 +40,9 @@ impl WatchSelector {
         (Self { pubsub_topic, next: Arc::new(Mutex::new(start)), chosen }, watched)
     }
 
-    /// Whether to watch the message that is due then. This depends on its due time alone and is
-    /// decided before it is sent, so that late messages are watched as often as others.
+    /// Whether to watch the message with this due time. The decision depends only on the due time
+    /// and is made before the message is sent, so that late messages are watched as often as
+    /// others.
     pub(super) fn takes(&self, due: Instant) -> bool {
         let mut next = self.next.lock();
         let takes = due >= *next;
@@ -58,9 +60,9 @@ impl WatchSelector {
     }
 }
 
-/// Queries the chosen messages until all are found, or until `settle` after the last one. Messages
-/// that are not found count as refusals. Returns the number of requests, the number of messages
-/// found, and how long after their due times they were found.
+/// Queries the chosen messages until all are found, or until `settle` after the end of publishing.
+/// Messages that are not found count as refusals. Returns the number of requests, the number of
+/// found messages, and their latencies after the due times.
 pub(super) fn watch(
     mut client: RestClient,
     chosen: &Receiver<WatchedMessage>,

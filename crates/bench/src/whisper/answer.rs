@@ -1,9 +1,9 @@
-//! Where the envelopes of an answer go.
+//! The destination of the envelopes of an answer.
 
-/// Bytes of the buffer: it is emptied when it is full, as one for a socket is.
+/// Bytes of the buffer. Like a socket buffer, the buffer is emptied when full.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A buffer that is used again and again, and counts what went through it.
+/// A reused buffer that counts the envelopes and bytes of an answer.
 #[derive(Debug)]
 pub(super) struct AnswerBuffer {
     bytes: Vec<u8>,
@@ -18,7 +18,7 @@ impl AnswerBuffer {
         Self { bytes: Vec::with_capacity(BUFFER_BYTES), envelopes: 0, sent_bytes: 0 }
     }
 
-    /// Begins another answer.
+    /// Clears the buffer and the counts for the next answer.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         (self.envelopes, self.sent_bytes) = (0, 0);

@@ -32,25 +32,26 @@ pub(crate) struct WhisperBenchArgs {
     #[command(subcommand)]
     pub(crate) command: Option<WhisperBenchCommand>,
 
-    /// The envelopes to load [default: those that `gen` writes, made meanwhile]
+    /// The envelopes to load [default: the envelopes that `gen` writes, made during the load]
     #[arg(value_name = "FILE", conflicts_with_all = ["envelopes", "seed"])]
     pub(crate) file: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) made: MadeEnvelopesArgs,
 
-    /// Measure in PostgreSQL too: a store of Hark, and the mail server's table. Makes the databases
-    /// hark_bench_whisper and hark_bench_mailserver on this server, and removes them
+    /// Measure in PostgreSQL too: a store of Hark, and the mail server's table. The databases
+    /// hark_bench_whisper and hark_bench_mailserver are created on this server, and removed at the
+    /// end
     #[arg(long, value_name = "URL")]
     pub(crate) server: Option<String>,
 
-    /// Ask this server over HTTP too, by the address of its REST interface; it must have the same
-    /// envelopes (`hark serve` on a copy of the files in --data)
+    /// Query this server over HTTP too, at the address of its REST interface; the server must have
+    /// the same envelopes (`hark serve` on a copy of the files in --data)
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,
 
-    /// The directory for Hark's files, which stay there; it should be empty [default: a temporary
-    /// one, which is removed]
+    /// The directory for Hark's files, which are kept; it should be empty [default: a temporary
+    /// directory, which is removed]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
 
@@ -62,23 +63,23 @@ pub(crate) struct WhisperBenchArgs {
     #[arg(long, requires = "server")]
     pub(crate) replace: bool,
 
-    /// Query what an earlier run has left (--data, --keep); nothing is loaded or removed
+    /// Query the stores that an earlier run kept (--data, --keep); nothing is loaded or removed
     #[arg(long, requires = "data", conflicts_with_all = ["replace", "file", "envelopes"])]
     pub(crate) again: bool,
 
-    /// Ask with one thread only, and not with 2, 4 and 8 at the same time as well
+    /// Measure with one thread only, and skip the measurements with 2, 4 and 8 threads
     #[arg(long)]
     pub(crate) single: bool,
 
-    /// How long a figure is measured at most, in seconds; it is measured once at least
+    /// The longest time to measure a figure, in seconds; each figure is measured at least once
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub(crate) seconds: f64,
 
-    /// Only questions with this in their names; may be given several times
+    /// Only questions with this text in their names; may be given several times
     #[arg(long = "question", value_name = "NAME")]
     pub(crate) questions: Vec<String>,
 
-    /// Only ways of answering with this in their names; may be given several times
+    /// Only ways of answering with this text in their names; may be given several times
     #[arg(long = "way", value_name = "NAME")]
     pub(crate) ways: Vec<String>,
 
@@ -109,7 +110,7 @@ pub(crate) struct WhisperGenArgs {
     pub(crate) made: MadeEnvelopesArgs,
 }
 
-/// Which envelopes are made.
+/// The generated envelopes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MadeEnvelopesArgs {
     /// How many envelopes to make

@@ -1,4 +1,4 @@
-//! The envelopes that a run loads: of a file, or made meanwhile.
+//! The envelopes that a run loads: from a file, or generated during the load.
 
 use std::io::{self, BufRead, Read as _};
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use super::args::WhisperBenchArgs;
 use super::generate::EnvelopeGenerator;
 use crate::lines;
 
-/// Most bytes of an envelope; Whisper allows none that is longer.
+/// Most bytes of an envelope. Whisper allows no longer envelopes.
 const ENVELOPE_BYTES_MAX: u32 = 10 << 20;
 
-/// Envelopes in the order in which they were sent.
+/// A source of envelopes in the order of sending.
 pub(super) enum EnvelopeSource {
     File(EnvelopeFile),
     Made(EnvelopeGenerator),
 }
 
 impl EnvelopeSource {
-    /// Opens the envelopes that the command line names, once more from the first.
+    /// Opens the envelopes that the command line names, from the first envelope.
     pub(super) fn open(args: &WhisperBenchArgs) -> anyhow::Result<Self> {
         Ok(match &args.file {
             Some(path) => Self::File(EnvelopeFile::open(path)?),
@@ -28,7 +28,7 @@ impl EnvelopeSource {
         })
     }
 
-    /// Number of envelopes; 0 if it is not known.
+    /// Number of envelopes; 0 if unknown.
     pub(super) fn count(&self) -> u64 {
         match self {
             Self::File(_) => 0,

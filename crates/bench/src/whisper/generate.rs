@@ -1,5 +1,5 @@
-//! Makes a month of envelopes as Status' mail servers had them in 2019: few topics with nearly all
-//! envelopes, and thousands with hardly any.
+//! Makes a month of envelopes, distributed like those of Status' mail servers in 2019: a few topics
+//! with nearly all envelopes, and thousands of topics with very few.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -16,29 +16,30 @@ use crate::random::Random;
 
 /// Number of envelopes of the month.
 pub(crate) const ENVELOPES: u64 = 1_467_846;
-/// Number of those of the last week.
+/// Number of envelopes of the last week.
 const LAST_WEEK: u64 = 316_479;
 /// First second of the month: 2019-04-01, in s since 1970.
 const START_S: u32 = 1_554_076_800;
 const DAY_S: u32 = 86_400;
 /// Number of topics.
 const TOPICS: usize = 9_606;
-/// Envelopes of the topics that have most of them.
+/// Envelopes of the busiest topics.
 const TOP: [u64; 4] = [1_043_120, 351_359, 7_892, 4_441];
-/// Most envelopes of any other topic. The topic of rank k after these has about one part in k + 2.
+/// Most envelopes of any other topic. The topic of rank k after the busiest topics has about one
+/// part in k + 2.
 const TAIL_MAX: u64 = 2_080;
-/// The topic with most envelopes, and the one at which people find each other.
+/// The topic with most envelopes, and the name of the topic for contact discovery.
 const TOP_TOPIC: Topic = [0x5c, 0x6c, 0x9b, 0x56];
 const DISCOVERY: &[u8] = b"contact-discovery";
-/// Lengths of the data of an envelope: of 60, 30 and 10 % of all. Symmetric encryption adds 28 bytes to
-/// multiples of 256, the asymmetric encryption of the discovery topic 113.
+/// Lengths of an envelope's data, for 60, 30 and 10 % of all envelopes. Symmetric encryption adds
+/// 28 bytes to multiples of 256, the asymmetric encryption of the discovery topic 113.
 const DATA_BYTES: [usize; 3] = [284, 540, 796];
 const DISCOVERY_DATA_BYTES: [usize; 3] = [369, 625, 881];
-/// Time for which nodes pass an envelope on, in s.
+/// Time for which nodes forward an envelope, in s.
 const TTL_S: u32 = 10;
-/// Nonces are below this, as those that a proof of work of a fraction of a second finds.
+/// Nonces are below this bound, like the nonces of a proof of work of a fraction of a second.
 const NONCE_MAX: u64 = 1 << 24;
-/// Most envelopes that are made: each takes six bytes of memory.
+/// Most envelopes of a run: each takes six bytes of memory.
 const ENVELOPES_MAX: u64 = 1 << 28;
 
 /// The envelopes of a seed, oldest first.
@@ -109,14 +110,14 @@ fn time_in(random: &mut Random, range: &Range<u32>) -> u32 {
     range.start + random.below(range.len()) as u32
 }
 
-/// The share of `count` that `part` is of the whole month, rounded.
+/// Scales `part`, a number for the whole month, to `count` envelopes, rounded.
 fn share(count: u64, part: u64) -> u64 {
     let doubled = u128::from(count) * u128::from(part) * 2 / u128::from(ENVELOPES);
     (doubled as u64).div_ceil(2)
 }
 
 /// Returns the number of envelopes of each topic, in descending order, for `count` in all. Topics
-/// that would have none are left out.
+/// without envelopes are left out.
 fn topic_counts(count: u64) -> Vec<u64> {
     let mut counts: Vec<u64> = TOP.iter().map(|top| share(count, *top)).collect();
     let mut left = count.saturating_sub(counts.iter().sum());
@@ -127,7 +128,7 @@ fn topic_counts(count: u64) -> Vec<u64> {
         let of = move |rank: usize| (scale / (rank as u64 + 2)).clamp(1, max);
         (0..tail_topics).map(of)
     };
-    // The largest scale at which the topics do not have more than is left.
+    // The largest scale at which the tail's sum does not exceed `left`.
     let (mut low, mut high) = (0, max * (tail_topics as u64 + 2));
     while low < high {
         let middle = (low + high).div_ceil(2);
@@ -139,14 +140,14 @@ fn topic_counts(count: u64) -> Vec<u64> {
     }
     let mut tail: Vec<u64> = tail(low).collect();
     left -= tail.iter().sum::<u64>().min(left);
-    // What is missing goes to the first topics that have room.
+    // The remaining envelopes go to the first topics below `max`.
     for topic in tail.iter_mut().filter(|topic| **topic < max) {
         let more = u64::from(left > 0);
         *topic += more;
         left -= more;
     }
     counts.append(&mut tail);
-    // Rounding may have given out a few too many, and may have left some when all topics are full.
+    // Rounding may have assigned a few too many, and some may remain when all topics are full.
     let given: u64 = counts.iter().sum();
     if let Some(first) = counts.first_mut() {
         *first = (*first + count).saturating_sub(given);
@@ -155,7 +156,7 @@ fn topic_counts(count: u64) -> Vec<u64> {
     counts
 }
 
-/// Draws topics, all different. The first two have their names.
+/// Draws distinct topics. The first two are the known topics.
 fn topics(random: &mut Random, count: usize) -> Vec<Topic> {
     let [a, b, c, d, ..] = keccak256(DISCOVERY);
     let mut topics = vec![TOP_TOPIC, [a, b, c, d]];

@@ -1,4 +1,4 @@
-//! A server of Hark, asked over HTTP (`POST /whisper/messages`).
+//! Queries a server of Hark over HTTP (`POST /whisper/messages`).
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read, Write as _};
@@ -13,7 +13,7 @@ use super::questions::QuestionForm;
 use super::store::{StoreQuestion, WantedTopics};
 use super::ways::{AnswerWay, EnvelopeAsker};
 
-/// How long the server may send nothing.
+/// The longest silence of the server.
 const SILENCE_MAX: Duration = Duration::from_mins(2);
 /// Bytes read from a connection at a time.
 const READ_BYTES: usize = 256 << 10;
@@ -22,7 +22,7 @@ const LINE_MAX: u64 = 16 << 10;
 /// Maximum length of an envelope.
 const ENVELOPE_MAX: usize = 16 << 20;
 
-/// Returns the ways that ask the server at this URL: by topics, and by bloom filter.
+/// Returns the ways that query the server at this URL: by topics, and by bloom filter.
 pub(super) fn ways<'a>(url: &str) -> anyhow::Result<[AnswerWay<'a>; 2]> {
     let host = url.strip_prefix("http://").with_context(|| {
         format!("{url} is not the address of a server; it looks like http://127.0.0.1:8548")
@@ -43,7 +43,7 @@ pub(super) fn ways<'a>(url: &str) -> anyhow::Result<[AnswerWay<'a>; 2]> {
     ])
 }
 
-/// A connection that is kept.
+/// A persistent connection.
 struct HttpAsker {
     host: String,
     stream: BufReader<TcpStream>,
@@ -121,7 +121,7 @@ fn json(question: &StoreQuestion) -> String {
     body + "}"
 }
 
-/// Reads a line, without its end.
+/// Reads a line without its line break.
 fn line(stream: &mut BufReader<TcpStream>) -> std::io::Result<String> {
     let mut line = String::new();
     stream.take(LINE_MAX).read_line(&mut line)?;

@@ -1,4 +1,4 @@
-//! Loads the stores that are compared, and removes them.
+//! Loads the compared stores, and removes them after the run.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -23,12 +23,12 @@ const MAIL_SERVER: &str = "hark_bench_mailserver";
 /// Envelopes put into a store at once.
 const BATCH: usize = 4_096;
 
-/// A directory that is removed with this value.
+/// A temporary directory. Dropping the value removes the directory.
 struct TemporaryDirectory(PathBuf);
 
 impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
-        // What is left lies among other temporary files.
+        // Files that cannot be removed stay among other temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -37,15 +37,15 @@ impl Drop for TemporaryDirectory {
 pub(super) struct LoadedStores<'a> {
     args: &'a WhisperBenchArgs,
     files: Box<dyn EnvelopeStore>,
-    // Removed after the store in it is closed.
+    // The directory is removed after its store is closed.
     _temporary: Option<TemporaryDirectory>,
     database: Option<Box<dyn EnvelopeStore>>,
     server: Option<SqlServer>,
 }
 
 impl<'a> LoadedStores<'a> {
-    /// Opens the stores and, unless they are to be used again, loads them. Notes how long that
-    /// takes in the report.
+    /// Opens the stores and loads them, unless `--again` reuses loaded stores. Adds the time of
+    /// each load to the report.
     pub(super) fn open(
         args: &'a WhisperBenchArgs,
         open: EnvelopeStoreOpener<'_>,
@@ -142,7 +142,7 @@ impl<'a> LoadedStores<'a> {
         Ok(ways)
     }
 
-    /// Closes the stores, and removes what is not to be kept.
+    /// Closes the stores, and removes the databases unless `--keep` is given.
     pub(super) fn close(self) -> anyhow::Result<()> {
         let Self { args, files, _temporary, database, server } = self;
         drop((database, files));
@@ -184,7 +184,7 @@ fn put_all(
     Ok(())
 }
 
-/// Notes how fast a store was loaded since `start`, and made ready to be asked.
+/// Adds the speed of a load since `start`, including maintenance, to the report.
 fn note_load(what: &str, key: &'static str, count: u64, start: Instant, report: &mut BenchReport) {
     let seconds = start.elapsed().as_secs_f64();
     let per_s = (count as f64 / seconds.max(1e-9)).round();

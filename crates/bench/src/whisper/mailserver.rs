@@ -1,5 +1,6 @@
 //! The table of Status' mail server in PostgreSQL, and its queries: by bloom filter and by topic.
-//! Names and columns are those of its migrations; its key has been time, hash and topic since 2019.
+//! Names and columns are those of its migrations. Its key has consisted of time, hash and topic
+//! since 2019.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -56,7 +57,8 @@ fn first_key(time_s: u32) -> [u8; KEY_BYTES] {
     key
 }
 
-/// Makes the table, copies all envelopes into it and makes its indices. Returns their number.
+/// Creates the table, copies all envelopes and creates the indices. Returns the number of
+/// envelopes.
 pub(super) async fn fill(client: &Client, envelopes: &mut EnvelopeSource) -> anyhow::Result<u64> {
     client.batch_execute(TABLE).await?;
     let writer = BinaryCopyInWriter::new(client.copy_in(COPY).await?, &TYPES);
@@ -91,8 +93,8 @@ pub(super) struct TableAsker {
     pub(super) client: Client,
 }
 
-/// Returns the statement for a question, whose first two values are the keys that bound it. The
-/// third are the topics, if it has any.
+/// Returns the statement for a question. Its first two values are the lowest key and the key after
+/// the highest. The third value is the list of topics, for questions by topic.
 fn statement(question: &StoreQuestion) -> String {
     let mut sql = String::from("SELECT id, data FROM envelopes WHERE id >= $1 AND id < $2 AND ");
     match &question.wanted {

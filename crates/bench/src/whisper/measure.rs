@@ -1,4 +1,5 @@
-//! Measures how long a way of answering takes for a question, alone and at the same time as others.
+//! Measures how long a way of answering takes for a question, with one thread and with several
+//! threads.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,18 +11,18 @@ use super::answer::AnswerBuffer;
 use super::store::StoreQuestion;
 use super::ways::{AnswerWay, EnvelopeAsker};
 
-/// A round takes about this long, if answers are shorter: then each thread asks several times.
+/// The approximate length of a round. If answers are faster, each thread asks several times.
 const ROUND: Duration = Duration::from_millis(20);
 /// Most answers of a thread in a round.
 const ANSWERS_MAX: f64 = 10_000.0;
 
-/// The times of one question, asked in one way by some threads at once.
+/// The times of one question, asked in one way by one or more threads at once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct QuestionTimes {
     /// Envelopes of an answer, and their bytes.
     pub(super) envelopes: u64,
     pub(super) sent_bytes: u64,
-    /// How long it took until each thread had an answer, in ms, of each round; ascending.
+    /// The time of each round until every thread had an answer, in ms; ascending.
     rounds_ms: Vec<f64>,
 }
 
@@ -35,7 +36,7 @@ impl QuestionTimes {
     }
 }
 
-/// A thread that asks.
+/// A querying thread.
 struct AskingThread<'a> {
     asker: Box<dyn EnvelopeAsker + 'a>,
     answer: AnswerBuffer,
@@ -43,7 +44,7 @@ struct AskingThread<'a> {
 }
 
 impl AskingThread<'_> {
-    /// Asks so many times, unless it has failed before.
+    /// Asks this number of times, unless the thread has failed before.
     fn ask(&mut self, question: &StoreQuestion, times: u64) {
         for _ in 0..times {
             if self.result.is_ok() {
@@ -54,8 +55,9 @@ impl AskingThread<'_> {
     }
 }
 
-/// Asks with `threads` at once, in up to `runs` rounds; no round begins after `limit`. A first
-/// round, in which each thread asks once, is not counted unless it takes that long by itself.
+/// Asks with `threads` threads at once, in up to `runs` rounds. No round begins after `limit`. A
+/// first round, in which each thread asks once, is not counted unless that round alone exceeds
+/// `limit`.
 pub(super) fn measure(
     way: &AnswerWay<'_>,
     question: &StoreQuestion,
@@ -87,7 +89,7 @@ pub(super) fn measure(
     found.context("there must be a thread")
 }
 
-/// Runs the rounds and returns how long an answer took in each, in ms, ascending.
+/// Runs the rounds and returns the time of an answer in each round, in ms, ascending.
 fn rounds(
     asking: &mut [AskingThread<'_>],
     question: &StoreQuestion,
@@ -124,8 +126,8 @@ fn rounds(
     found
 }
 
-/// Calls `round` with the number of answers that each thread is to ask for, and returns how long
-/// one took in each round, in ms, ascending.
+/// Calls `round` with the number of questions for each thread. Returns the time of an answer in
+/// each round, in ms, ascending.
 fn plan_rounds(runs: usize, limit: Duration, mut round: impl FnMut(u64)) -> Vec<f64> {
     let start = Instant::now();
     let mut timed = |times: u64| {
@@ -152,7 +154,7 @@ mod tests {
     use crate::whisper::questions::QuestionForm;
     use crate::whisper::store::WantedTopics;
 
-    /// Answers with three envelopes, the fifth time with an error if it is to fail.
+    /// An asker that answers with three envelopes, and can fail after a number of answers.
     struct Fixed(Option<u32>);
 
     impl EnvelopeAsker for Fixed {

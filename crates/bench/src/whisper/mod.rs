@@ -1,6 +1,7 @@
-//! `hark bench whisper`: asks for the envelopes of few and of many topics, as Status' engineers did
-//! when they compared the stores of their mail server (2019). Hark's stores are measured in process,
-//! beside the mail server's ways of answering on the same data; see `ways` for adding another.
+//! `hark bench whisper`: queries the envelopes of few and of many topics, like Status' engineers in
+//! their comparison of stores for the mail server (2019). Hark's stores are measured in process,
+//! beside the mail server's ways of answering on the same data. New ways of answering belong in
+//! `ways`.
 
 mod answer;
 mod args;
@@ -31,9 +32,9 @@ use questions::{NamedQuestion, QuestionForm, questions};
 pub use store::{EnvelopeStore, EnvelopeStoreOpener, StoreQuestion, WantedTopics};
 use ways::AnswerWay;
 
-/// Numbers of threads that ask at the same time, the first of them alone.
+/// Numbers of concurrent threads; the first is a single thread.
 const THREADS: [usize; 4] = [1, 2, 4, 8];
-/// The longest round with several threads, in ms, that is measured.
+/// The longest round, in ms, that is measured with several threads.
 const ROUND_MAX_MS: f64 = 120_000.0;
 
 const COLUMNS: [Column; 9] = [
@@ -121,7 +122,7 @@ fn ask(
     Ok(times)
 }
 
-/// Adds the rows and the chart of a question. Ways that are asked in the same form must have found
+/// Adds the rows and the chart of a question. Ways with the same form of question must have found
 /// the same number of envelopes.
 fn add_rows(
     question: &NamedQuestion,

@@ -1,4 +1,4 @@
-//! The questions: sets of topics, the time that is asked for, and how much of the answer is wanted.
+//! The questions: sets of topics, each with a range of time and a part of the answer.
 
 use anyhow::{Context as _, ensure};
 use hark_codec::whisper::{Bloom, Topic};
@@ -11,7 +11,7 @@ const WEEK_S: u64 = 7 * DAY_S;
 const MONTH_S: u64 = 30 * DAY_S;
 /// Envelopes of a first page.
 const PAGE: usize = 1_000;
-/// Ranks of the few topics, counted from 1: quiet ones of different size.
+/// Ranks of the few topics, counted from 1: quiet topics of different sizes.
 const FEW: [usize; 3] = [6, 51, 501];
 /// Least number of topics: more than the second of the few.
 const TOPICS_MIN: usize = 60;
@@ -19,7 +19,7 @@ const TOPICS_MIN: usize = 60;
 const BUSY: [usize; 3] = [2, 3, 4];
 /// Topics of the many.
 const MANY: usize = 256;
-/// How often the many are drawn until their filter does not cover the busiest topic.
+/// The most draws of the many topics until their filter does not cover the busiest topic.
 const DRAWS_MAX: usize = 1_000;
 /// The seed of the draw.
 const SEED: u64 = 11;
@@ -30,7 +30,7 @@ struct TopicSet {
     topics: Vec<Topic>,
 }
 
-/// How much of an answer is wanted, and of which time.
+/// The requested part of an answer, and its range of time.
 struct AnswerPart {
     name: &'static str,
     span_s: u64,
@@ -38,7 +38,7 @@ struct AnswerPart {
     limit: Option<usize>,
 }
 
-/// The parts of each set's answer that are asked for.
+/// The requested parts of each set's answer.
 const PARTS: [AnswerPart; 4] = [
     AnswerPart { name: "1 week", span_s: WEEK_S, newest_first: true, limit: None },
     AnswerPart { name: "1 month", span_s: MONTH_S, newest_first: true, limit: None },
@@ -53,7 +53,7 @@ pub(super) struct NamedQuestion {
     by_bloom: StoreQuestion,
 }
 
-/// In which form a question is asked.
+/// The form of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuestionForm {
     Topics,
@@ -70,15 +70,15 @@ impl NamedQuestion {
     }
 }
 
-/// Makes the questions for a store with these topics, each with the number of its envelopes, and
-/// with this newest time.
+/// Makes the questions for a store with these topics and this newest time. Each topic has its
+/// number of envelopes.
 pub(super) fn questions(
     mut topics: Vec<(Topic, u64)>,
     newest_s: u64,
 ) -> anyhow::Result<Vec<NamedQuestion>> {
     topics.sort_unstable_by_key(|(topic, count)| (u64::MAX - count, *topic));
     let ranked: Vec<Topic> = topics.into_iter().map(|(topic, _)| topic).collect();
-    // Whole days, as the document asks. An envelope of midnight ends the day before.
+    // Whole days, as in Status' comparison. An envelope at midnight belongs to the day before.
     let end = newest_s.div_ceil(DAY_S) * DAY_S;
     let last_s = newest_s.max(end.saturating_sub(1));
     let mut all = Vec::new();
@@ -118,7 +118,7 @@ fn sets(ranked: &[Topic]) -> anyhow::Result<Vec<TopicSet>> {
         "there are only {} topics, and the questions need {TOPICS_MIN}: load more envelopes",
         ranked.len()
     );
-    // In a small set the last topic stands for those behind it.
+    // In a small set the last topic replaces missing ranks.
     let at_rank =
         |rank: usize| ranked.get(rank - 1).or(ranked.last()).copied().context("there is no topic");
     let few = FEW.iter().map(|rank| at_rank(*rank)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -140,7 +140,8 @@ fn sets(ranked: &[Topic]) -> anyhow::Result<Vec<TopicSet>> {
 }
 
 /// Draws [`MANY`] topics, or all if there are fewer: `first`, and others of `tail`. Their bloom
-/// filter does not cover `not`, if that can be had: else it would ask for most of all envelopes.
+/// filter does not cover `not` if such a draw is found. A filter that covers `not` would match most
+/// envelopes.
 fn drawn(tail: &[Topic], first: &[Topic], not: Topic) -> Vec<Topic> {
     let mut random = Random::new(SEED);
     let mut topics = Vec::new();
@@ -189,7 +190,7 @@ mod tests {
             assert!(!bloom.covers(&Bloom::of_topic(topic(0))));
             assert!(wanted(at).iter().all(|topic| bloom.covers(&Bloom::of_topic(*topic))));
         }
-        // With an envelope of midnight, the week is the same.
+        // An envelope at midnight does not change the week.
         let all = questions(topics.clone(), 1_556_668_800).unwrap();
         assert_eq!(all[4].form(QuestionForm::Bloom).times_s, (1_556_064_000, 1_556_668_800));
         assert!(questions(topics[..59].to_vec(), 0).is_err());

@@ -2,12 +2,12 @@
 
 use hark_codec::whisper::{Bloom, Topic};
 
-/// Which envelopes a question asks for, beside their time.
+/// The topics of a question.
 #[derive(Clone, Debug)]
 pub enum WantedTopics {
-    /// Those of these topics.
+    /// Envelopes of these topics.
     Topics(Vec<Topic>),
-    /// Those of all topics that the filter covers.
+    /// Envelopes of all topics that the filter covers.
     Bloom(Box<Bloom>),
 }
 
@@ -18,18 +18,18 @@ pub struct StoreQuestion {
     pub wanted: WantedTopics,
     /// The first and the last time of sending, in s since 1970.
     pub times_s: (u32, u32),
-    /// Whether the newest come first.
+    /// Whether the newest envelopes come first.
     pub newest_first: bool,
     /// Most envelopes of the answer.
     pub limit: Option<usize>,
 }
 
-/// An open store of Hark, shared by the threads that query it.
+/// An open store of Hark, shared by several querying threads.
 pub trait EnvelopeStore: Send + Sync {
-    /// Stores envelopes, each given as its RLP. They are durable on return.
+    /// Stores envelopes, each given as its RLP. The envelopes are durable on return.
     fn put(&self, envelopes: &[Vec<u8>]) -> anyhow::Result<()>;
 
-    /// Waits until the store's maintenance has nothing left to do.
+    /// Waits until the store's maintenance has finished.
     fn settle(&self) -> anyhow::Result<()>;
 
     /// Returns all topics, each with the number of its envelopes.
@@ -39,12 +39,12 @@ pub trait EnvelopeStore: Send + Sync {
     /// no envelope.
     fn times_s(&self) -> Option<(u64, u64)>;
 
-    /// Passes the RLP of all envelopes that a question asks for to `each`, in order.
+    /// Passes the RLP of all envelopes that match a question to `each`, in order.
     fn ask(&self, question: &StoreQuestion, each: &mut dyn FnMut(&[u8])) -> anyhow::Result<()>;
 
-    /// Passes all envelopes of the question's time to `each`, in the question's order, whatever their
-    /// topics: each one's topic, as the store has it beside the RLP, and the RLP. Ends when `each`
-    /// returns false.
+    /// Passes all envelopes of the question's time to `each`, in the question's order, with any
+    /// topic. `each` gets the envelope's topic, which the store keeps beside the RLP, and the RLP.
+    /// Ends when `each` returns false.
     fn scan(
         &self,
         question: &StoreQuestion,
@@ -55,5 +55,5 @@ pub trait EnvelopeStore: Send + Sync {
     fn explain(&self, question: &StoreQuestion) -> anyhow::Result<String>;
 }
 
-/// Opens the store at an address, a directory or a `postgres://` URL. Creates it if it is missing.
+/// Opens the store at an address, a directory or a `postgres://` URL. Creates a missing store.
 pub type EnvelopeStoreOpener<'a> = &'a dyn Fn(&str) -> anyhow::Result<Box<dyn EnvelopeStore>>;

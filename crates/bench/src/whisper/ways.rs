@@ -1,5 +1,5 @@
-//! The ways of answering a question that are compared: Hark's, and those of the mail server that
-//! walk all envelopes of a time.
+//! The compared ways of answering a question: Hark's ways, and the mail server's ways, which scan
+//! all envelopes of a time.
 
 use hark_codec::whisper::{Bloom, Envelope, Topic};
 
@@ -7,7 +7,7 @@ use super::answer::AnswerBuffer;
 use super::questions::QuestionForm;
 use super::store::{EnvelopeStore, StoreQuestion, WantedTopics};
 
-/// A way of answering, as one thread uses it.
+/// One thread's instance of a way of answering.
 pub(super) trait EnvelopeAsker: Send {
     /// Asks a question and copies the whole answer.
     fn ask(&mut self, question: &StoreQuestion, answer: &mut AnswerBuffer) -> anyhow::Result<()>;
@@ -19,9 +19,9 @@ type AskerOpener<'a> = Box<dyn Fn() -> anyhow::Result<Box<dyn EnvelopeAsker + 'a
 /// A way of answering that is measured.
 pub(super) struct AnswerWay<'a> {
     pub(super) name: &'static str,
-    /// The form in which it is asked.
+    /// The form of its questions.
     pub(super) form: QuestionForm,
-    /// Whether the way is Hark's, and not one that it is compared with.
+    /// Whether the way is Hark's. Other ways are for comparison.
     pub(super) is_own: bool,
     pub(super) open: AskerOpener<'a>,
 }
@@ -41,7 +41,7 @@ impl<'a> AnswerWay<'a> {
         [way(by_topics, QuestionForm::Topics), way(by_bloom, QuestionForm::Bloom)]
     }
 
-    /// Returns the ways that walk all envelopes of a store.
+    /// Returns the ways that scan all envelopes of a store.
     pub(super) fn scans(store: &'a dyn EnvelopeStore) -> [Self; 2] {
         let way = |name, form, decodes| Self {
             name,
@@ -56,7 +56,7 @@ impl<'a> AnswerWay<'a> {
     }
 }
 
-/// Asks a store of Hark.
+/// Queries a store of Hark.
 struct StoreAsker<'a>(&'a dyn EnvelopeStore);
 
 impl EnvelopeAsker for StoreAsker<'_> {
@@ -65,10 +65,10 @@ impl EnvelopeAsker for StoreAsker<'_> {
     }
 }
 
-/// Walks all envelopes of the time, as the mail server does in its files.
+/// Scans all envelopes of the time, as the mail server does in its files.
 struct ScanAsker<'a> {
     store: &'a dyn EnvelopeStore,
-    /// Whether each envelope is decoded to know its topic.
+    /// Whether each envelope is decoded to read its topic.
     decodes: bool,
 }
 
@@ -98,7 +98,7 @@ impl EnvelopeAsker for ScanAsker<'_> {
     }
 }
 
-/// The test of one topic after the other.
+/// Tests one topic after the other.
 enum TopicTest {
     /// Topics as numbers, ascending.
     Topics(Vec<u32>),

@@ -1,7 +1,8 @@
 //! `control.sock`: other processes send their writes to a running server, because only one process
-//! writes an archive. [`ControlClient`] is their end; the server's end is in `served`.
+//! writes an archive. [`ControlClient`] is the client's end; the server's end is in `served`.
 //!
-//! A process that can open the socket may write anything, so only the server's user can open it.
+//! Any process that can open the socket can write to the archive, so only the server's user may
+//! open the socket.
 
 use std::io::{self, BufReader, BufWriter, Write};
 use std::os::unix::net::UnixStream;
@@ -19,8 +20,8 @@ use super::socket;
 
 pub use super::subscribed::{FedRecord, RecordStream};
 
-/// Records that a client sends before it reads the first answer. Their answers fit into the
-/// socket's buffer, so the two sides cannot wait for each other.
+/// Maximum number of records that a client sends ahead of their answers. The answers fit into the
+/// socket's buffer, so client and server cannot block each other.
 const WINDOW: usize = 512;
 /// Maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -58,8 +59,8 @@ impl ControlClient {
         Ok(Self { shelf: shelf.into(), from, to, frame: ControlFrame::default() })
     }
 
-    /// Sends records. Returns their outcomes in the same order, once all are durable. An inner
-    /// error is the server's reason for not storing that record.
+    /// Sends records. Returns the outcomes in the order of the records, once all records are
+    /// durable. An inner error is the server's reason for not storing that record.
     pub fn put_many<R: AsRef<[u8]>>(
         &mut self,
         records: &[R],
@@ -67,8 +68,8 @@ impl ControlClient {
         self.send_many(PUT, records)
     }
 
-    /// Like [`ControlClient::put_many`], for records that were kept elsewhere: retention asks a person
-    /// before it deletes those that are older than it allows.
+    /// Like [`ControlClient::put_many`], for records from another store. Retention keeps those that
+    /// are already older than its rules allow, until the operator decides.
     pub fn bring_many<R: AsRef<[u8]>>(
         &mut self,
         records: &[R],
@@ -114,20 +115,22 @@ impl ControlClient {
         self.ask(COMPACT, b"", progress)
     }
 
-    /// The shelf's size and state; fields are named as in [`hark_archive::store::StoreStats`].
+    /// Returns the shelf's size and state. The fields are named as in
+    /// [`hark_archive::store::StoreStats`].
     pub fn stats(&mut self) -> Result<Value, ControlError> {
         let answer = self.ask(STATS, b"", &mut |_| {})?;
         serde_json::from_str(&answer).map_err(|_| broken("stats that are no JSON"))
     }
 
-    /// Has the server read its configuration again. Returns what has changed. Refused with the
-    /// reason if the configuration is.
+    /// Makes the server reload its configuration. Returns a description of the changes. Fails with
+    /// the server's reason if the server refuses the configuration.
     pub fn reload(&mut self) -> Result<String, ControlError> {
         self.ask(RELOAD, b"", &mut |_| {})
     }
 
-    /// Turns the connection into a feed of the shelf's new records. No record that is stored after
-    /// this returns is missing from it.
+    /// Turns the connection into a feed of the shelf's new records. The feed has started when this
+    /// function returns: it contains every record stored later, or reports that records were left
+    /// out.
     pub fn follow(mut self) -> Result<RecordStream, ControlError> {
         protocol::write(&mut self.to, FOLLOW, &self.shelf, b"")?;
         self.to.flush()?;
@@ -172,8 +175,8 @@ impl ControlClient {
     }
 }
 
-/// The fields of `stats` that `hark stats` shows of every archive, whether or not a server runs on
-/// it.
+/// The fields of `stats` that `hark stats` shows for every archive, with or without a running
+/// server.
 pub fn fields(stats: &StoreStats) -> Map<String, Value> {
     let fields = [
         ("records", json!(stats.records)),

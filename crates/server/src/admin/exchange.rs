@@ -1,19 +1,19 @@
-//! Decides what each side of a takeover does next. `give` and `take` perform these steps; the tests
-//! below explore everything that can happen between the two processes, in every order.
+//! Decides what each side of a takeover does next. `give` and `take` perform these steps. The tests
+//! below explore every order of events between the processes.
 //!
-//! Two rules make a takeover safe, whichever messages are sent or lost. A process writes only while
-//! it has the right to write, which one process at a time can claim, and which the end of that
-//! process releases. And the old process claims the right again before it continues, which voids
-//! its earlier offer.
+//! Two rules make a takeover safe, whichever messages are sent or lost. First, a process writes
+//! only while it has the right to write. Only one process at a time can claim this right, and the
+//! end of that process releases the right. Second, the old process claims the right again before it
+//! continues, which voids its earlier offer.
 
-/// What a side receives or detects.
+/// An event that one side of a takeover receives or detects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum ExchangeEvent {
     /// The new process has opened the archive.
     Ready,
     /// The old process has offered the right to write.
     Go,
-    /// The new process has the right to write, and uses it from now on.
+    /// The new process has the right to write, and writes from now on.
     Started,
     /// The other process gives up, or sends a message that does not belong here.
     Failed,
@@ -23,7 +23,7 @@ pub(super) enum ExchangeEvent {
     Late,
     /// Nothing has happened for a short time.
     Moment,
-    /// This process is to end.
+    /// This process has been asked to end.
     Stop,
     /// This process has the right to write now.
     Claimed,
@@ -35,20 +35,21 @@ pub(super) enum ExchangeEvent {
     Unable,
 }
 
-/// The state of the old process, once it has stopped writing and handed over.
+/// The state of the old process, after it has stopped writing and handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum OldProcess {
-    /// It has the right to write, and waits for the new process to open the archive.
+    /// The old process has the right to write, and waits for the new process to open the archive.
     Handed,
-    /// It has offered that right.
+    /// The old process has offered that right.
     Offered,
-    /// It has offered that right; the new process has failed or left, but may not have ended yet.
+    /// The old process has offered that right. The new process has failed or disconnected, but may
+    /// not have ended yet.
     Parted,
     /// The new process took too long, and has the right to write.
     Stalled,
 }
 
-/// What the old process does next.
+/// The next step of the old process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum OldProcessStep {
     /// Waits for an event.
@@ -65,7 +66,7 @@ pub(super) enum OldProcessStep {
     Follow,
     /// Ends without writing, and leaves the archive to the new process.
     Leave,
-    /// Ends, because it cannot write any more.
+    /// Ends, because this process cannot write any more.
     End,
 }
 
@@ -95,7 +96,7 @@ impl OldProcess {
     }
 }
 
-/// The state of the new process, once it has opened the archive and sent READY.
+/// The state of the new process, after it has opened the archive and sent READY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum NewProcess {
     /// The old process is connected.
@@ -104,16 +105,17 @@ pub(super) enum NewProcess {
     Orphaned,
 }
 
-/// What the new process does next.
+/// The next step of the new process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum NewProcessStep {
     /// Waits for an event.
     Listen,
-    /// Claims the right to write, unless another process has claimed it since it was offered.
+    /// Claims the right to write. The claim fails if another process has claimed the right since
+    /// the offer.
     Claim,
-    /// Opens for writing what it has opened for reading.
+    /// Opens the shelves for writing. Until then they are open for reading.
     Begin,
-    /// Sends STARTED. From then on it writes, whether the message arrives or not.
+    /// Sends STARTED. The new process writes from now on, whether the message arrives or not.
     Start,
     /// Ends. Nothing was written.
     End,

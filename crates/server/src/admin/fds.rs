@@ -24,7 +24,7 @@ pub(super) fn send(stream: &UnixStream, fds: &[BorrowedFd<'_>]) -> io::Result<()
     Ok(())
 }
 
-/// Receives the descriptors that [`send`] has sent. No byte may have been read ahead from the
+/// Receives the descriptors that [`send`] has sent. The caller must not have read ahead from the
 /// stream.
 pub(super) fn receive(stream: &UnixStream) -> io::Result<Vec<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];

@@ -1,5 +1,5 @@
-//! What a process sends on `control.sock`: answers, and to a process that follows it also how far
-//! the shelves have grown, and the records that are never stored.
+//! The sending side of `control.sock`. Every process gets answers. A process that follows this one
+//! also gets the growth of the shelves, and the records that are never stored.
 
 use std::io::{self, BufWriter, Write as _};
 use std::os::unix::net::UnixStream;
@@ -22,7 +22,7 @@ pub(super) struct FeedWriter {
 
 struct FeedStream {
     stream: BufWriter<UnixStream>,
-    /// The shelves in which the other end follows this process, each with the last position sent.
+    /// The shelves that the other end follows, each with the last position sent.
     followed: Vec<(MovableShelf, LogPosition)>,
 }
 
@@ -31,7 +31,8 @@ impl FeedWriter {
         Self::following(stream, Vec::new())
     }
 
-    /// The outgoing side to a process that follows these shelves, each from its position on.
+    /// Creates the outgoing side to a process that follows these shelves, each from its position
+    /// on.
     pub(super) fn following(
         stream: UnixStream,
         followed: Vec<(MovableShelf, LogPosition)>,
@@ -40,8 +41,8 @@ impl FeedWriter {
         Self { to: Mutex::new(to) }
     }
 
-    /// Writes an answer about a shelf, and before it how far the followed shelves have grown. So a
-    /// process that follows sends OK to its client only when its own readers see the record.
+    /// Writes an answer about a shelf, after the growth of the followed shelves. So a follower
+    /// sends OK to its client only after its own readers see the record.
     pub(super) fn say(&self, what: u8, shelf: &str, body: &[u8]) -> io::Result<()> {
         let mut to = self.to.lock();
         to.report_growth()?;
@@ -78,7 +79,7 @@ impl FeedStream {
 /// A record that is never stored, with its shelf; `None` if a shelf has grown.
 type FeedItem = Option<(&'static str, Box<[u8]>)>;
 
-/// A process that follows this one.
+/// The feed to a process that follows this process.
 pub(super) struct SiblingFeed {
     queue: Sender<FeedItem>,
     waiting: Arc<FeedBacklog>,
@@ -93,8 +94,8 @@ struct FeedBacklog {
 }
 
 impl SiblingFeed {
-    /// Starts a thread that sends until the feed is dropped. If more than `bytes_max` wait for the
-    /// follower, it is disconnected, so that this process never waits for it.
+    /// Starts a thread that sends until the feed is dropped. This process never waits for the
+    /// follower: the follower is disconnected if more than `bytes_max` bytes are waiting.
     pub(super) fn start(
         outbox: Arc<FeedWriter>,
         stream: UnixStream,
@@ -109,13 +110,13 @@ impl SiblingFeed {
         Ok(Self { queue, waiting, bytes_max, stream })
     }
 
-    /// The part of the feed that is about `shelf`.
+    /// Returns the part of the feed that is about `shelf`.
     pub(super) fn of(self: &Arc<Self>, shelf: &'static str) -> ShelfFeed {
         ShelfFeed { feed: Arc::clone(self), shelf }
     }
 }
 
-/// A process that follows this one, for one shelf.
+/// The feed of one shelf to a process that follows this process.
 pub(super) struct ShelfFeed {
     feed: Arc<SiblingFeed>,
     shelf: &'static str,
@@ -123,7 +124,7 @@ pub(super) struct ShelfFeed {
 
 fn run(queued: &Receiver<FeedItem>, waiting: &FeedBacklog, outbox: &FeedWriter) {
     while let Ok(record) = queued.recv() {
-        // Reset before the end of the shelves is read: growth after that is queued anew.
+        // The flag is reset before the end of the shelves is read: later growth is queued again.
         waiting.grown.store(false, Ordering::SeqCst);
         // If the connection is broken, the thread that reads from it notices.
         let _ = outbox.feed(record.as_ref());

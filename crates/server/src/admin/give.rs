@@ -12,11 +12,11 @@
 //!  STARTED      ->    releases the writers, through the new process; accepts no more; follows
 //! ```
 //!
-//! All shelves of an archive are taken over together, under its one lock. Only the process that has
-//! the right to write (WRITER locked, see the store's lock) writes. No message transfers that
-//! right, and the end of a process releases it. So after any failure the old process continues if
-//! it can claim the right again; otherwise it waits for STARTED or for the end of the new process.
-//! `exchange` decides the next step in each case.
+//! All shelves of an archive are taken over together, under their common lock. Only the process
+//! that has the right to write (WRITER locked, see the store's lock) writes. No message transfers
+//! the right to write, and the end of a process releases this right. So after any failure the old
+//! process continues if it can claim the right again. Otherwise it waits for STARTED, or for the
+//! end of the new process. `exchange` decides the next step in each case.
 
 use std::io::{self, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,7 +41,7 @@ use super::successor::{self, Successor};
 use crate::door::OpenNetwork;
 use crate::shelf::MovableShelf;
 
-/// What a server hands over at a takeover.
+/// The lock, shelves and sockets that a server hands over in a takeover.
 pub(crate) struct TakeoverSource {
     pub(crate) lock: Arc<dyn TakeoverLock>,
     /// All shelves of the server.
@@ -51,9 +51,9 @@ pub(crate) struct TakeoverSource {
     pub(crate) role: watch::Sender<Role>,
 }
 
-/// How a takeover ended for the process that was to be taken over.
+/// The outcome of a takeover for the old process.
 enum TakeoverOutcome {
-    /// This process continues as before, as the takeover failed for this reason.
+    /// This process continues as before, because the takeover failed for this reason.
     Kept(String),
     /// The other process has taken over.
     Away(Vec<Arc<Successor>>),
@@ -62,8 +62,8 @@ enum TakeoverOutcome {
 }
 
 impl TakeoverSource {
-    /// Answers a process that wants to take over. Returns once that process has failed, or once
-    /// this process no longer follows it.
+    /// Answers a process that wants to take over. Returns after the takeover has failed, or after
+    /// this process has stopped following the new process.
     pub(super) fn serve(
         &self,
         doors: &[OpenNetwork],
@@ -190,7 +190,7 @@ impl TakeoverSource {
         }
     }
 
-    /// Holds all writers and stops writing: all shelves, or none.
+    /// Holds all writers and stops writing. This applies to all shelves, or to none.
     fn release(&self, patience: Duration) -> Result<Vec<WriterHold>, TakeoverOutcome> {
         for moved in &self.shelves {
             moved.store.rest(true);
@@ -203,14 +203,14 @@ impl TakeoverSource {
         };
         for (released, moved) in self.shelves.iter().enumerate() {
             if let Err(reason) = moved.store.release() {
-                // The writers are held until the released shelves can be written again.
+                // The writers are held until the released shelves are writable again.
                 return Err(self.keep(released, reason));
             }
         }
         Ok(holds)
     }
 
-    /// Continues with all shelves, of which the first `released` ones were released.
+    /// Continues with all shelves. Only the first `released` shelves were released.
     fn keep(&self, released: usize, reason: String) -> TakeoverOutcome {
         let (released, others) = self.shelves.split_at(released);
         for moved in others {
@@ -222,7 +222,7 @@ impl TakeoverSource {
         }
     }
 
-    /// Directs all writes to the new process, which has the right to write now.
+    /// Directs all writes to the new process, which now has the right to write.
     fn away(&self, holds: Vec<WriterHold>, successors: &[Arc<Successor>]) {
         self.lock.given();
         self.listeners.lock().clear();
@@ -237,7 +237,7 @@ impl TakeoverSource {
         self.role.send_replace(Role::Following);
     }
 
-    /// Follows the new process until it or this one ends.
+    /// Follows the new process until one of the two processes ends.
     fn follow(&self, from: &mut BufReader<UnixStream>, successors: &[Arc<Successor>]) {
         tracing::info!(
             "another process has taken over; this one serves its connections to their end"
@@ -302,15 +302,16 @@ struct TakeoverExchange<'a> {
     late: Option<Instant>,
     /// The connection to the other process has ended.
     gone: bool,
-    /// The process id of the other process, once it has sent READY.
+    /// The process id of the new process, once it has sent READY.
     pid: String,
-    /// The first reason why the takeover failed; empty before that.
+    /// The first reason why the takeover failed; empty while nothing has failed.
     reason: String,
     holds: Vec<WriterHold>,
 }
 
 impl TakeoverExchange<'_> {
-    /// Hands over, then performs the steps that [`OldProcess`] asks for. Returns the final step undone.
+    /// Hands over, then performs the steps that [`OldProcess`] requests. Returns the final step,
+    /// which the caller performs.
     fn run(&mut self) -> OldProcessStep {
         let mut giver = OldProcess::Handed;
         let mut event = match self.hand_over() {
@@ -350,7 +351,7 @@ impl TakeoverExchange<'_> {
         fds::send(self.stream, &handed)
     }
 
-    /// Waits a short time for a message of the other process.
+    /// Waits a short time for a message of the new process.
     fn listen(&mut self) -> ExchangeEvent {
         if self.stopping.load(Ordering::Acquire) {
             return ExchangeEvent::Stop;
@@ -369,7 +370,7 @@ impl TakeoverExchange<'_> {
                 FAILED => self.failed(ExchangeEvent::Failed, frame.text()),
                 _ => self.failed(ExchangeEvent::Failed, "the other process says something else"),
             },
-            // Also if this process has closed the connection because it is to end.
+            // This process may have closed the connection itself, because it has been asked to end.
             Ok(None) if self.stopping.load(Ordering::Acquire) => ExchangeEvent::Stop,
             Ok(None) => self.failed(ExchangeEvent::Gone, "the other process is gone"),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.moment(),
@@ -379,7 +380,7 @@ impl TakeoverExchange<'_> {
         }
     }
 
-    /// The event if no message has arrived: late, once the deadline has passed.
+    /// Returns the event for a wait without a message: `Late` if the deadline has passed.
     fn moment(&mut self) -> ExchangeEvent {
         if self.late.take_if(|late| Instant::now() > *late).is_none() {
             return ExchangeEvent::Moment;
@@ -387,7 +388,7 @@ impl TakeoverExchange<'_> {
         self.failed(ExchangeEvent::Late, "the other process took too long (takeover_wait_ms)")
     }
 
-    /// Notes the first reason of a failure, and returns `event`.
+    /// Stores the first reason of a failure, and returns `event`.
     fn failed(&mut self, event: ExchangeEvent, reason: impl Into<String>) -> ExchangeEvent {
         if self.reason.is_empty() {
             self.reason = reason.into();
@@ -436,7 +437,7 @@ impl TakeoverExchange<'_> {
         self.listen()
     }
 
-    /// Continues to write as before the takeover; this process has the right to write.
+    /// Continues to write as before the takeover. The process must have the right to write.
     fn resume(self) -> TakeoverOutcome {
         let Self { giving, holds, reason, .. } = self;
         match giving.shelves.iter().try_for_each(|moved| moved.store.resume()) {
@@ -468,7 +469,7 @@ impl TakeoverExchange<'_> {
     }
 }
 
-/// Makes the writers refuse all further writes, for good.
+/// Makes the writers refuse all further writes, permanently.
 fn give_up(holds: Vec<WriterHold>, reason: &str) {
     for hold in holds {
         hold.give_up(reason);

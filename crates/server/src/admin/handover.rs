@@ -1,5 +1,5 @@
-//! The participants of a takeover: the lock and the shelves that go from process to process, the
-//! role of a process, and its sibling processes.
+//! The participants of a takeover: the lock and the shelves that are handed over, the role of a
+//! process, and its sibling processes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,56 +10,58 @@ use hark_archive::Record;
 use hark_archive::store::LogPosition;
 use parking_lot::{Mutex, RwLock};
 
-/// Interval between two checks for events that no message announces.
+/// Poll interval for events that no message announces.
 pub(super) const RETRY: Duration = Duration::from_millis(20);
 
-/// The lock of an archive. It keeps third processes away while the right to write goes from one
+/// The lock of an archive. It excludes third processes while the right to write passes from one
 /// process to the next.
 pub trait TakeoverLock: Send + Sync {
-    /// Returns a second handle of the lock, and the turn up to which its holder can claim the right
-    /// to write.
+    /// Returns a second handle of the lock, and the turn up to which the holder of that handle can
+    /// claim the right to write.
     fn share(&self) -> io::Result<(OwnedFd, u64)>;
 
-    /// Releases the right to write, so that the other process can claim it.
+    /// Releases the right to write. The other process can then claim this right.
     fn offer(&self) -> io::Result<()>;
 
     /// Claims the right to write. Only one of the processes that hold the lock can have the right.
     /// That process keeps the right until it ends or calls [`TakeoverLock::offer`].
     fn claim(&self) -> io::Result<WriteClaim>;
 
-    /// Releases the lock for good, once the other process writes.
+    /// Releases the lock permanently, after the other process has started to write.
     fn given(&self);
 
     /// Writes this process's name to LOCK as the writer. A failure has no other effect.
     fn sign(&self) -> io::Result<()>;
 }
 
-/// A shelf's store that another process can take over while this process still serves it. Which
-/// process may write is decided by the [`TakeoverLock`].
+/// A shelf's store that another process can take over while this process still serves the store.
+/// The [`TakeoverLock`] decides which process may write.
 pub trait Handover: Send + Sync {
-    /// Pauses maintenance, or continues it. Returns once maintenance has paused.
+    /// Pauses maintenance (`true`) or resumes maintenance (`false`). Returns once maintenance has
+    /// paused.
     fn rest(&self, rest: bool);
 
-    /// Stops writing. Returns the position up to which the store is durable: the other process's
-    /// start.
+    /// Stops writing. Returns the position up to which the store is durable, where the other
+    /// process starts.
     fn release(&self) -> Result<LogPosition, String>;
 
-    /// Continues to write after [`Handover::release`]; needs the right to write. Fails if the other
-    /// process has written meanwhile.
+    /// Continues to write after [`Handover::release`]. The process must have the right to write.
+    /// Fails if the other process has written in the meantime.
     fn resume(&self) -> Result<(), String>;
 
-    /// Begins to write, but not maintenance; needs the right to write. Fails if the other process
-    /// has written since the store was opened here.
+    /// Begins to write, but without maintenance. The process must have the right to write. Fails if
+    /// the other process has written since this process opened the store.
     fn take(&self) -> Result<(), String>;
 
-    /// Another process follows this one from `from` on. `None`: no process follows any more.
+    /// Sets the position from which another process follows this process. `None` means that no
+    /// process follows any more.
     fn followed(&self, from: Option<LogPosition>);
 
     /// The position up to which the store is durable and visible to readers in this process.
     fn end(&self) -> LogPosition;
 
-    /// Reads what the other process has written up to `to`. `each` gets every record and its
-    /// number in this process.
+    /// Reads the other process's writes up to `to`. `each` gets every record and its number in this
+    /// process.
     fn follow(&self, to: LogPosition, each: &mut dyn FnMut(u64, &Record<'_>))
     -> Result<(), String>;
 }
@@ -71,18 +73,19 @@ pub enum WriteClaim {
     Mine,
     /// Another process has the right.
     Held,
-    /// The right is free, but a third process has had it meanwhile, or was offered it.
+    /// The right is free, but was claimed by a third process or offered to one in the meantime.
     Late,
 }
 
-/// The role of this process.
+/// The role of this process in a takeover.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// This process writes, and accepts connections.
     Serving,
-    /// Another process is about to take over; it may fail.
+    /// Another process is about to take over; the takeover may still fail.
     Giving,
-    /// Another process writes and accepts; this one serves its connections to their end.
+    /// Another process writes and accepts connections; this one serves its connections to their
+    /// end.
     Following,
     /// The process that this one followed is gone, for this reason.
     Lost(String),
@@ -95,8 +98,8 @@ impl Role {
     }
 }
 
-/// The process at the other end of a takeover, for one shelf: it follows this process, or this
-/// process follows it.
+/// The process at the other end of a takeover, for one shelf. Either the sibling follows this
+/// process, or this process follows the sibling.
 pub(crate) trait Sibling: Send + Sync {
     /// Sends a record that is never stored, for the sibling's subscribers.
     fn pass_on(&self, record: &Record<'_>);
@@ -110,7 +113,7 @@ pub(crate) trait Sibling: Send + Sync {
 pub(crate) struct Siblings {
     known: RwLock<Vec<Arc<dyn Sibling>>>,
     trouble: Mutex<Option<String>>,
-    /// When the last sibling has ended, if there was one.
+    /// The time when a sibling was last removed.
     left_at: Mutex<Option<Instant>>,
 }
 
@@ -125,7 +128,7 @@ impl Siblings {
         *self.left_at.lock() = Some(Instant::now());
     }
 
-    /// How long there has been no sibling. Without end if there never was one.
+    /// How long the shelf has had no sibling. `Duration::MAX` if it never had a sibling.
     pub(crate) fn alone_for(&self) -> Duration {
         if !self.known.read().is_empty() {
             return Duration::ZERO;
@@ -133,8 +136,8 @@ impl Siblings {
         self.left_at.lock().map_or(Duration::MAX, |at| at.elapsed())
     }
 
-    /// The reason why writes are refused, while another process has the right to write but does not
-    /// use it.
+    /// The reason for refusing writes while another process has the right to write but does not
+    /// write.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.lock().clone()
     }
@@ -143,7 +146,7 @@ impl Siblings {
         *self.trouble.lock() = trouble;
     }
 
-    /// Sends a record to all siblings except the one that it comes `from`.
+    /// Sends a record to all siblings except `from`, its origin.
     pub(crate) fn pass_on(&self, record: &Record<'_>, from: Option<&Arc<dyn Sibling>>) {
         for sibling in self.all() {
             if from.is_none_or(|from| !Arc::ptr_eq(from, &sibling)) {
@@ -156,7 +159,7 @@ impl Siblings {
         self.all().iter().for_each(|sibling| sibling.grown());
     }
 
-    /// A copy of the list, so that siblings are notified, which may take time, without the lock.
+    /// Returns a copy of the list: notifying siblings may take time, and happens without the lock.
     fn all(&self) -> Vec<Arc<dyn Sibling>> {
         self.known.read().clone()
     }

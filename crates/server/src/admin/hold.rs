@@ -1,5 +1,5 @@
-//! Holds a writer of a server that another process is about to take over, between two batches,
-//! until the outcome of the takeover is known.
+//! Holds a writer of a server that another process is about to take over. The writer is held
+//! between two batches, until the outcome of the takeover is known.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel, sync_channel};
@@ -11,24 +11,24 @@ use parking_lot::Mutex;
 
 use crate::shelf::Shelf;
 
-/// Interval between two tries to queue a job while the writer's queue is full.
+/// Interval between two attempts to queue a job while the writer's queue is full.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Changes where writes go.
+/// A change of the target of writes.
 type TargetChange = Box<dyn FnOnce(&mut WriteTarget) + Send>;
 
 /// A writer that is held, or that refuses writes.
 pub(super) struct WriterHold {
     shelf: Arc<Shelf>,
-    /// Lets the writer's thread continue. `None` once it does.
+    /// Lets the writer's thread continue. `None` once the thread continues.
     held: Option<Sender<TargetChange>>,
-    /// The writer's own commit function, while writes are refused.
+    /// The writer's own commit function while writes are refused.
     refused: Arc<Mutex<Option<CommitFn>>>,
 }
 
 impl WriterHold {
-    /// Holds the writer between two batches; writes wait meanwhile. Fails if the writer does not
-    /// reach that point before `until`.
+    /// Holds the writer between two batches. Writes wait until the writer is released. Fails if the
+    /// writer does not reach that point before `until`.
     pub(super) fn begin(shelf: &Arc<Shelf>, until: Instant) -> Result<Self, String> {
         let (held, decided) = channel::<TargetChange>();
         let (waits, waiting) = sync_channel(1);
@@ -58,7 +58,7 @@ impl WriterHold {
         &self.shelf
     }
 
-    /// Refuses writes, instead of holding them, with this reason, until the writer is released.
+    /// Refuses writes with this reason, instead of holding them, until the writer is released.
     pub(super) fn refuse(&mut self, reason: &str) {
         let (refused, reason) = (Arc::clone(&self.refused), reason.to_owned());
         self.change(Box::new(move |target| {
@@ -87,13 +87,13 @@ impl WriterHold {
         }));
     }
 
-    /// Makes the writer refuse all writes for good.
+    /// Makes the writer refuse all writes permanently.
     pub(super) fn give_up(mut self, reason: &str) {
         self.refuse(reason);
     }
 
-    /// Makes the writer's thread apply a change: at once if the thread is held, else between two
-    /// batches. The thread lives as long as the shelf.
+    /// Makes the writer's thread apply a change: immediately if the thread is held, else between
+    /// two batches. The thread lives as long as the shelf.
     fn change(&mut self, change: TargetChange) {
         let mut job: BetweenBatchesJob = match self.held.take() {
             None => change,

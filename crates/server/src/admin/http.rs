@@ -1,4 +1,5 @@
-//! HTTP for operators' programs: `/healthz` (does the server serve and write?) and `/metrics`.
+//! HTTP endpoints for operators' programs: `/healthz` (whether the server serves and writes) and
+//! `/metrics`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -28,13 +29,14 @@ use crate::stop::StopSignal;
 
 /// Maximum number of connections to the operators' own address at a time.
 const CONNECTIONS_MAX: usize = 32;
-/// Maximum duration of such a connection.
+/// Maximum duration of a connection to the operators' own address.
 const CONNECTION_MAX: Duration = Duration::from_mins(1);
 
-/// The addresses that may read `/metrics`, and where it is served.
+/// The addresses that may read `/metrics`, and the address that serves this page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricsDoor {
-    /// A separate address for `/metrics` and `/healthz`. No other door serves `/metrics` then.
+    /// A separate address for `/metrics` and `/healthz`. If it is set, no other door serves
+    /// `/metrics`.
     pub listen: Option<SocketAddr>,
     /// Addresses that may read `/metrics`.
     pub allow: Vec<IpNet>,
@@ -46,25 +48,26 @@ impl Default for MetricsDoor {
     }
 }
 
-/// The operators' own address, if there is one, and the addresses that may read the metrics.
+/// The operators' own address, if the configuration has one, and the addresses that may read the
+/// metrics.
 pub(crate) struct OperatorsDoor {
     listener: Option<Listener>,
     allow: Vec<IpNet>,
 }
 
 impl OperatorsDoor {
-    /// Opens the operators' own address, if the configuration has one.
+    /// Opens the operators' own address, if the configuration sets this address.
     pub(crate) fn open(door: MetricsDoor, host: &mut Host<'_>) -> Result<Self, ServeError> {
         let listen = |addr| host.listen(addr, "server.metrics_listen");
         Ok(Self { listener: door.listen.map(listen).transpose()?, allow: door.allow })
     }
 
-    /// The listener of the operators' own address, if there is one.
+    /// The listener of the operators' own address. `None` if the configuration has no such address.
     pub(crate) fn listener(&self) -> Option<&Listener> {
         self.listener.as_ref()
     }
 
-    /// Creates what answers the requests, here and at other doors.
+    /// Creates the handler of operators' requests, for the own address and for other doors.
     pub(crate) fn operators(
         &self,
         networks: &Arc<[OpenNetwork]>,
@@ -82,7 +85,8 @@ impl OperatorsDoor {
         }
     }
 
-    /// Serves the operators' own address, if there is one, until the server shuts down.
+    /// Serves the operators' own address until the server shuts down. Returns at once without such
+    /// an address.
     pub(crate) async fn serve(self, operators: Operators) {
         let Some(listener) = self.listener.and_then(|listener| listener.take()) else { return };
         let bounds = ConnectionTimeouts {
@@ -106,20 +110,20 @@ pub struct Operators {
     desk: Arc<ReloadDesk>,
     /// Addresses that may read the metrics.
     allow: Arc<[IpNet]>,
-    /// The operators have an address of their own.
+    /// Whether the operators have an address of their own.
     apart: bool,
     stop: StopSignal,
 }
 
 impl Operators {
-    /// Whether `/metrics` has an address of its own, and is served nowhere else.
+    /// Whether `/metrics` is served on the operators' own address alone.
     pub fn are_apart(&self) -> bool {
         self.apart
     }
 
-    /// Status 200 while records are accepted, stored and mirrored, else 503 with all reasons, a line
-    /// each. What a person has to decide or to change follows behind `ok` or the reasons. If there are
-    /// several shelves, a line begins with the name of its shelf.
+    /// Returns status 200 while records are accepted, stored and mirrored, else 503 with all
+    /// reasons, a line each. Further lines list what the operator has to decide or to change. With
+    /// several shelves, each line about a shelf begins with the shelf's name.
     pub fn health(&self) -> Response {
         let mut lines = String::new();
         if self.stop.is_down() {
@@ -137,14 +141,15 @@ impl Operators {
         } else {
             StatusCode::SERVICE_UNAVAILABLE
         };
-        // Whoever asks here may be anybody, and the reason may quote a list.
+        // The reason is not shown: any client may send this request, and the reason may quote a
+        // list.
         if self.desk.last().refusal.is_some() {
             lines.push_str(
                 "the new configuration is refused, and the earlier one stays in force; the log and \
                  `hark stats` say why\n",
             );
         }
-        // Of all doors.
+        // These lines apply to all doors.
         lines.extend(settings.addresses.serve_nobody().iter().flat_map(|words| [words, "\n"]));
         for OpenNetwork { shelf, door } in &*self.networks {
             for question in shelf.questions() {
@@ -157,31 +162,32 @@ impl Operators {
         (status, lines).into_response()
     }
 
-    /// Adds what is to be said of a shelf.
+    /// Adds a line about a shelf.
     fn add_line(&self, lines: &mut String, shelf: &Shelf, words: &str) {
         if self.networks.len() > 1 {
             lines.push_str(shelf.name());
             lines.push_str(": ");
         }
-        // The words may have lines of their own, such as an error of the database.
+        // The words may contain line breaks, such as those of a database error.
         lines.extend(words.lines().flat_map(|line| [line.trim(), " "]));
         lines.truncate(lines.trim_end().len());
         lines.push('\n');
     }
 
-    /// The page for Prometheus, or status 403 for an address that may not read it.
+    /// Returns the page for Prometheus, or status 403 for an address that may not read the page.
     pub async fn metrics(&self, peer: IpAddr, headers: &HeaderMap) -> Response {
         if !ranges::contain(&self.allow, peer) {
             let text = "not for this address; server.metrics_allow names those that may read it\n";
             return (StatusCode::FORBIDDEN, text).into_response();
         }
-        // A proxy on this machine has an address of this machine, wherever its client is.
+        // A proxy on this machine connects from an address of this machine, wherever the proxy's
+        // client is.
         if is_passed_on(headers) {
             let text = "not through a proxy; ask this server itself\n";
             return (StatusCode::FORBIDDEN, text).into_response();
         }
-        // A web page in a browser at such an address may have its own name lead here. Where everybody may
-        // read the page, nothing is gained by that.
+        // A web page, open in a browser at an allowed address, may point its own host name at this
+        // server (DNS rebinding). This check is pointless where any address may read the page.
         let is_public = self.allow.iter().any(|all| all.prefix_len() == 0 && all.contains(&peer));
         let names = || self.networks.iter().flat_map(|network| network.door.host_names()).collect();
         if !is_public && !hosts::are_own(headers, names()) {
@@ -190,7 +196,7 @@ impl Operators {
             return (StatusCode::FORBIDDEN, text).into_response();
         }
         let (networks, desk) = (Arc::clone(&self.networks), Arc::clone(&self.desk));
-        // Blocking: the page reads files of the system and the state of all segments.
+        // Blocking: building the page reads system files and the state of all segments.
         match blocking::run(move || prometheus::page(&networks, &desk.last())).await {
             Ok(page) => ([(CONTENT_TYPE, METRICS)], page).into_response(),
             Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -206,7 +212,7 @@ impl Operators {
     }
 }
 
-/// Whether the headers say that a proxy forwards the request of another client.
+/// Whether the headers show that a proxy forwards the request of another client.
 fn is_passed_on(headers: &HeaderMap) -> bool {
     headers.contains_key(FORWARDED)
         || headers.contains_key("x-forwarded-for")

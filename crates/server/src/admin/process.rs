@@ -4,15 +4,16 @@ use std::fs;
 
 /// Ticks of the processor clock in a second, as `/proc` counts them on Linux.
 const TICKS_S: f64 = 100.0;
-/// Estimated number of open files besides connections: the archive's files, and other sockets.
+/// Estimated number of open files other than connections: the archive's files, and other sockets.
 const FILES: u64 = 500;
 
-/// Memory, files and time of this process. `None` for what the system does not report.
+/// Memory, files and processor time of this process. A value that the system does not report is
+/// `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ProcessStats {
-    /// Bytes of memory in use, without pages that are mapped from files and were not touched.
+    /// Bytes of memory in use. Mapped pages of files count only if they were touched.
     pub(crate) resident_bytes: Option<u64>,
-    /// Bytes of address space, mapped files included.
+    /// Bytes of address space, including mapped files.
     pub(crate) virtual_bytes: Option<u64>,
     /// Open files and sockets.
     pub(crate) open_fds: Option<u64>,
@@ -29,7 +30,7 @@ impl ProcessStats {
         let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let kib = |name| word_behind(&status, name).map(|kib: u64| kib * 1024);
-        // The name of the program, in brackets, may contain spaces; the fields after it do not.
+        // The program's name, in parentheses, may contain spaces; the fields after the name do not.
         let fields: Vec<f64> = stat
             .rsplit_once(')')
             .map_or("", |(_, fields)| fields)
@@ -61,7 +62,7 @@ pub(crate) fn warn_if_few_files(connections_max: usize) {
     }
 }
 
-/// The word after `begins` on the first line that starts with it.
+/// Returns the word after `begins` on the first line that starts with `begins`.
 fn word_behind<T: std::str::FromStr>(text: &str, begins: &str) -> Option<T> {
     let line = text.lines().find_map(|line| line.strip_prefix(begins))?;
     line.split_whitespace().next()?.parse().ok()

@@ -68,7 +68,7 @@ impl LabelledShelf<'_> {
     }
 }
 
-/// Returns the shelves for which `of` returns something, each with that.
+/// Returns the shelves for which `of` returns a value, each with this value.
 fn having<'a, T>(
     shelves: &'a [LabelledShelf<'a>],
     of: fn(&'a StoreStats) -> Option<&'a T>,
@@ -76,10 +76,10 @@ fn having<'a, T>(
     shelves.iter().filter_map(|described| Some((described, of(&described.stats)?))).collect()
 }
 
-/// A metric of each shelf: its name, its help text, and its value.
+/// A metric of each shelf: the name, the help text, and a function that returns the value.
 type ShelfNumber<T> = (&'static str, &'static str, fn(&T) -> f64);
 
-/// Writes metrics of the type `kind`, with a line for each of these shelves.
+/// Writes metrics of the type `kind`, with one line for each of these shelves.
 fn lines<'a, T: 'a>(
     page: &mut MetricsPage,
     kind: &str,

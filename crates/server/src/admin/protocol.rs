@@ -1,5 +1,5 @@
-//! The frames on `control.sock`. Both ends run on the same machine, and have the same version of
-//! Hark, except in a takeover, whose first frame has a protocol version.
+//! The frames on `control.sock`. Both ends run on the same machine with the same version of Hark.
+//! The exception is a takeover, whose first frame has a protocol version.
 //!
 //! ```text
 //!  0  4  length of what follows, little endian
@@ -9,18 +9,18 @@
 //!  .  .  body
 //! ```
 //!
-//! Requests: PUT and BRING (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD. Every request has
-//! one answer, which names the same shelf; answers come in the order of the requests. PROGRESS
-//! lines may come before the answer to a COMPACT or ERASE.
+//! Requests: PUT and BRING (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD.
+//! Every request has one answer, which names the same shelf. Answers come in the order of the
+//! requests. PROGRESS lines may come before the answer to a COMPACT or ERASE.
 //!
-//! FOLLOW turns the connection into a feed: after a TEXT, the server sends each new RECORD of the
-//! shelf, and LAGGED where it has left some out.
+//! FOLLOW turns the connection into a feed. After a TEXT, the server sends each new RECORD of the
+//! shelf, and LAGGED if it has left some records out.
 //!
 //! A takeover has a connection of its own. The new process sends TAKEOVER. The old process sends
 //! the STATE of its doors, and HANDED with its listening sockets and its handle of the lock. READY,
 //! GO and STARTED follow, as `give` describes. A side that gives up sends FAILED. After STARTED,
-//! the old process sends requests (PUT, ERASE), and receives how far each shelf has GROWN between
-//! the answers. EPHEMERAL goes both ways.
+//! the old process sends requests (PUT, ERASE). Between the answers, it receives GROWN frames,
+//! which report the growth of each shelf. EPHEMERAL goes both ways.
 
 use std::io::{self, Read, Write};
 
@@ -32,21 +32,22 @@ pub(super) const PUT: u8 = 1;
 pub(super) const ERASE: u8 = 2;
 pub(super) const COMPACT: u8 = 3;
 pub(super) const STATS: u8 = 4;
-/// A process wants to take over; the body is [`TAKEOVER_VERSION`], then the names of its shelves, a
-/// line each.
+/// A process requests a takeover. The body is [`TAKEOVER_VERSION`], then the names of its shelves,
+/// one per line.
 pub(super) const TAKEOVER: u8 = 5;
 /// The new process has opened the archive; the body is its process id as text.
 pub(super) const READY: u8 = 6;
-/// The new process has the right to write and uses it from now on.
+/// The new process has the right to write, and writes from now on.
 pub(super) const STARTED: u8 = 7;
 /// A record for subscribers that is never stored.
 pub(super) const EPHEMERAL: u8 = 8;
-/// The configuration is to be read again.
+/// A request to reload the configuration.
 pub(super) const RELOAD: u8 = 9;
 
-/// New records of the shelf are to be sent from now on.
+/// A request for the shelf's new records, from now on.
 pub(super) const FOLLOW: u8 = 10;
-/// A record that was kept elsewhere is to be put; retention asks before it deletes it.
+/// A request to put a record from another store. Retention does not delete such a record for its
+/// age before the operator agrees.
 pub(super) const BRING: u8 = 11;
 
 /// The answer to a PUT: an outcome.
@@ -58,14 +59,14 @@ pub(super) const TEXT: u8 = 0x83;
 /// The request failed; the body is the reason.
 pub(super) const FAILED: u8 = 0x84;
 
-/// The sockets and the lock come with the byte after this frame; the body is the turn up to which
-/// the right to write can be claimed.
+/// The sockets and the lock come with the byte after this frame. The body is the turn up to which
+/// the new process can claim the right to write.
 pub(super) const HANDED: u8 = 0x85;
 /// The new process may claim the right to write.
 pub(super) const GO: u8 = 0x86;
 /// The shelf is durable up to the position in the body.
 pub(super) const GROWN: u8 = 0x87;
-/// A part of the state with which the shelf's door continues.
+/// A part of the state that the shelf's door continues with.
 pub(super) const STATE: u8 = 0x88;
 
 /// A new record of the shelf.
@@ -105,7 +106,7 @@ pub(super) fn ids(bytes: &[u8]) -> Option<Vec<Id>> {
     rest.is_empty().then(|| ids.to_vec())
 }
 
-/// Writes a frame. `shelf` is empty if the frame is about all of the archive.
+/// Writes a frame. `shelf` is empty if the frame is about the whole archive.
 pub(super) fn write(out: &mut impl Write, what: u8, shelf: &str, body: &[u8]) -> io::Result<()> {
     let invalid = |_| io::Error::new(io::ErrorKind::InvalidInput, "frame is too long");
     let name = u8::try_from(shelf.len()).map_err(invalid)?;
@@ -116,7 +117,7 @@ pub(super) fn write(out: &mut impl Write, what: u8, shelf: &str, body: &[u8]) ->
     out.write_all(body)
 }
 
-/// A frame that was read.
+/// A received frame.
 #[derive(Debug, Default)]
 pub(super) struct ControlFrame {
     /// The type of the frame, such as [`PUT`].
@@ -126,13 +127,13 @@ pub(super) struct ControlFrame {
 }
 
 impl ControlFrame {
-    /// The name of the shelf that the frame is about; empty if it is about none.
+    /// The name of the shelf that the frame is about. Empty for a frame about the whole archive.
     pub(super) fn shelf(&self) -> &str {
         self.parts().map_or("", |(shelf, _)| shelf)
     }
 
-    /// The body. All bytes of the frame are its body if it has no valid name of a shelf, as frames
-    /// of older versions have none.
+    /// The body. If the frame has no valid shelf name, all its bytes are the body: frames of older
+    /// versions have no such name.
     pub(super) fn body(&self) -> &[u8] {
         self.parts().map_or(&self.bytes, |(_, body)| body)
     }
@@ -148,7 +149,7 @@ impl ControlFrame {
         String::from_utf8_lossy(self.body())
     }
 
-    /// Reads the next frame into this one. Returns false at the end of the stream.
+    /// Reads the next frame into `self`. Returns false at the end of the stream.
     pub(super) fn read(&mut self, from: &mut impl Read, bytes_max: usize) -> io::Result<bool> {
         let mut head = [0; 5];
         match from.read(&mut head[..1])? {
@@ -164,7 +165,7 @@ impl ControlFrame {
     }
 }
 
-/// Decodes the length of the rest of a frame. Fails if it is 0 or more than `bytes_max`.
+/// Decodes the length of the rest of a frame. Fails if the length is 0 or more than `bytes_max`.
 fn length(bytes: [u8; 4], bytes_max: usize) -> io::Result<usize> {
     let len = u32::from_le_bytes(bytes) as usize;
     if len == 0 || len > bytes_max {
@@ -173,13 +174,13 @@ fn length(bytes: [u8; 4], bytes_max: usize) -> io::Result<usize> {
     Ok(len)
 }
 
-/// Reads frames from a stream with a read timeout. The bytes of a frame that arrive before a
-/// timeout are kept for the next try. No byte after a frame is read with it.
+/// Reads frames from a stream with a read timeout. Bytes of an incomplete frame are kept across a
+/// timeout for the next call. A call never reads bytes beyond its frame.
 #[derive(Default)]
 pub(super) struct FrameReader(Vec<u8>);
 
 impl FrameReader {
-    /// Reads the next frame until it is complete. `None` at the end of the stream.
+    /// Reads until the next frame is complete. Returns `None` at the end of the stream.
     pub(super) fn read(
         &mut self,
         from: &mut impl Read,

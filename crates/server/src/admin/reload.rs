@@ -1,7 +1,7 @@
-//! What became of the configuration that was read last, and requests to read it again.
+//! The result of the last reload of the configuration, and requests to reload.
 //!
-//! The server does not read the configuration itself: the binary does, and reports here. A request
-//! comes from `hark reload` by `control.sock`.
+//! The server does not read the configuration itself. The binary reads the configuration, and
+//! reports the result here. A request comes from `hark reload` through `control.sock`.
 
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -11,33 +11,35 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// Maximum number of requests that wait while the configuration is read.
+/// Maximum number of requests that wait while a reload is in progress.
 const WAITING_MAX: usize = 8;
 
-/// What became of the configuration that was read last.
+/// The result of the last reload of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LastReload {
     /// When the configuration in force was read, in seconds since 1970.
     pub(crate) in_force_since_s: u64,
-    /// When a configuration was read last, in seconds since 1970.
+    /// When a configuration was last read, in seconds since 1970.
     pub(crate) read_at_s: u64,
-    /// Why that one was refused. `None` if it is in force.
+    /// Why the configuration that was last read was refused. `None` if it is in force.
     pub(crate) refusal: Option<String>,
 }
 
-/// The record of reloads, and the way to ask for one.
+/// The result of the last reload, and a channel for requests to reload.
 pub(crate) struct ReloadDesk {
     last: Mutex<LastReload>,
     requests: mpsc::Sender<ReloadRequest>,
 }
 
-/// A request to read the configuration again. Dropping it answers that this was not possible.
+/// A request to reload the configuration. Dropping the request answers that a reload is not
+/// possible.
 pub struct ReloadRequest(SyncSender<Result<String, String>>);
 
 impl ReloadRequest {
-    /// Answers with what has changed, or with why the configuration was refused.
+    /// Answers with a description of the changes, or with the reason for refusing the
+    /// configuration.
     pub fn answer(self, result: Result<String, String>) {
-        // Fails if the command that asked has ended.
+        // Fails if the requesting command has ended.
         let _ = self.0.send(result);
     }
 }
@@ -51,12 +53,12 @@ impl ReloadDesk {
         (Arc::new(Self { last: Mutex::new(last), requests }), asked)
     }
 
-    /// What became of the configuration that was read last.
+    /// Returns the result of the last reload.
     pub(crate) fn last(&self) -> LastReload {
         self.last.lock().clone()
     }
 
-    /// The same for `hark stats`.
+    /// Returns the result of the last reload as the fields for `hark stats`.
     pub(crate) fn stats(&self) -> Value {
         let last = self.last();
         json!({
@@ -66,7 +68,8 @@ impl ReloadDesk {
         })
     }
 
-    /// Notes that a configuration was read, and why it was refused, if it was.
+    /// Records that a configuration was read. `refusal` is the reason if the configuration was
+    /// refused.
     pub(crate) fn note(&self, refusal: Option<String>) {
         let mut last = self.last.lock();
         last.read_at_s = now_s();
@@ -76,7 +79,8 @@ impl ReloadDesk {
         last.refusal = refusal;
     }
 
-    /// Has the configuration read again, and waits for the result. Not for the runtime's threads.
+    /// Requests a reload, and waits for the result. Blocking: do not call this on the runtime's
+    /// threads.
     pub(crate) fn ask(&self) -> Result<String, String> {
         let nobody = || "this server cannot read its configuration again now".to_owned();
         let (answer, answered) = sync_channel(1);

@@ -32,9 +32,10 @@ use crate::shelf::{MovableShelf, Shelf};
 /// Maximum number of ids that one write deletes.
 const ERASE_BATCH: usize = 512;
 
-/// The socket of a running server. Dropping this ends the connections and removes the socket.
+/// The socket of a running server. Dropping the value closes the connections and removes the
+/// socket.
 pub(crate) struct ControlSocket {
-    /// The socket's current path, and the path that [`ControlSocket::publish`] moves it to.
+    /// The socket's current path. [`ControlSocket::publish`] moves the socket to `path`.
     bound: PathBuf,
     path: PathBuf,
     listener: Arc<UnixListener>,
@@ -82,21 +83,21 @@ impl ControlSocket {
         })
     }
 
-    /// Moves the socket to its final path. A socket of an ended or a previous server there is
-    /// replaced. The store's lock ensures that no other server uses the archive.
+    /// Moves the socket to its final path, and replaces a socket of an ended or previous server
+    /// there. The store's lock ensures that no other server uses the archive.
     pub(crate) fn publish(&mut self) -> io::Result<()> {
         socket::put_in_place(&self.bound, &self.path)?;
         self.bound.clone_from(&self.path);
         Ok(())
     }
 
-    /// The number of processes that follow this one.
+    /// The number of processes that follow this process.
     pub(crate) fn followers(&self) -> watch::Receiver<usize> {
         self.followers.subscribe()
     }
 
-    /// Serves the process from which this one took over `shelves`, each with the position from
-    /// which that process follows.
+    /// Serves the process from which this process took over `shelves`. That process follows each
+    /// shelf from the given position.
     pub(crate) fn serve_follower(
         &self,
         stream: UnixStream,
@@ -112,7 +113,7 @@ impl ControlSocket {
         for (MovableShelf { shelf, .. }, _) in &shelves {
             let sibling: Arc<dyn Sibling> = Arc::new(feed.of(shelf.name()));
             shelf.siblings().add(Arc::clone(&sibling));
-            // Reports what was written after the position was taken.
+            // Reports the records written since the position was read.
             sibling.grown();
             siblings.push((Arc::clone(shelf), sibling));
         }
@@ -140,8 +141,8 @@ impl ControlSocket {
 impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.connection.stopping.store(true, Ordering::Release);
-        // Wakes the accepting thread. A new connection would not wake it if the socket at the path
-        // is another server's by now.
+        // Wakes the accepting thread. A new connection would not wake the thread if another
+        // server's socket is at the path by now.
         let woken = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both).is_ok();
         let given = || self.connection.giving.as_ref().is_some_and(|giving| giving.is_given());
         let woken = woken || !given() && socket::connect(&self.bound).is_ok();
@@ -156,7 +157,7 @@ impl Drop for ControlSocket {
         for (_, _, thread) in streams {
             let _ = thread.join();
         }
-        // Not earlier: by now, a takeover that was under way has ended.
+        // The file is removed only here: a takeover that was in progress has ended by now.
         if !given() {
             let _ = std::fs::remove_file(&self.bound);
         }
@@ -182,7 +183,8 @@ fn accept(listener: &UnixListener, streams: &OpenStreams, connection: &ControlCo
             if let Err(error) = outbox.and_then(|outbox| connection.run(&ours, outbox, &[])) {
                 tracing::warn!(%error, "a control connection broke");
             }
-            // The list holds another clone of the stream, so dropping this one would close nothing.
+            // The list holds another clone of the stream, so dropping this clone would close
+            // nothing.
             let _ = ours.shutdown(std::net::Shutdown::Both);
         });
         if let Ok(thread) = thread {
@@ -204,8 +206,8 @@ struct ControlConnection {
 type ReplySender = SyncSender<(u8, Vec<u8>)>;
 
 impl ControlConnection {
-    /// Serves a connection. `siblings` has an entry for each shelf in which the process at the
-    /// other end follows this one.
+    /// Serves a connection. `siblings` has an entry for each shelf that the process at the other
+    /// end follows.
     fn run(
         &self,
         stream: &UnixStream,
@@ -260,7 +262,7 @@ impl ControlConnection {
                 }
                 continue;
             }
-            // Capacity for lines of progress, as earlier answers may not have been read yet.
+            // Capacity for lines of progress, because earlier answers may not have been read yet.
             let (say, said) = sync_channel(4);
             let network = self.network(frame.shelf());
             let name = network.map_or("", |network| network.shelf.name());
@@ -278,12 +280,12 @@ impl ControlConnection {
         answering.join().unwrap_or(Ok(())).and(result)
     }
 
-    /// The network whose shelf has this name.
+    /// Returns the network whose shelf has this name.
     fn network(&self, shelf: &str) -> Option<&OpenNetwork> {
         self.networks.iter().find(|network| network.shelf.name() == shelf)
     }
 
-    /// The reason for refusing a request that names no shelf of this server.
+    /// Returns the reason for refusing a request that names no shelf of this server.
     fn unserved(&self, frame: &ControlFrame) -> String {
         if frame.what == TAKEOVER {
             return "this archive cannot be taken over while it is served".into();
@@ -292,8 +294,8 @@ impl ControlConnection {
         format!("this server does not serve {}; it serves {}", frame.shelf(), served.join(", "))
     }
 
-    /// Serves a request about a shelf. What clients of a sibling process publish must also go to the
-    /// peers that only this process reaches.
+    /// Serves a request about a shelf. Records from a sibling process are also forwarded to peers,
+    /// because only this process reaches these peers.
     fn serve(
         &self,
         frame: &ControlFrame,
@@ -360,9 +362,10 @@ impl ControlConnection {
     }
 }
 
-/// Writes a record. Once the record is stored, `door`, if given, forwards it.
+/// Writes a record. If `door` is given, the door forwards the record once it is stored.
 fn put(shelf: &Shelf, door: Option<Arc<dyn Door>>, body: &[u8], say: ReplySender) {
-    // Checked here and not in the store, where a bad record would fail the others in its batch.
+    // The record is checked here. In the store, a bad record would fail the other records of its
+    // batch.
     if let Err(error) = Record::new(body).and_then(|record| record.check()) {
         let _ = say.send((FAILED, error.to_string().into()));
         return;
@@ -385,7 +388,7 @@ fn put(shelf: &Shelf, door: Option<Arc<dyn Door>>, body: &[u8], say: ReplySender
     }
 }
 
-/// Returns the statistics that a shelf of any network has.
+/// Returns the statistics common to shelves of all networks.
 fn stats(shelf: &Shelf) -> Map<String, Value> {
     let (stats, counters) = (shelf.store().stats(), shelf.writer().counters());
     let more = [
@@ -431,7 +434,7 @@ fn mirror(lag: &MirrorLag) -> Value {
     })
 }
 
-/// Writes the promised answers in order, and flushes before it waits for one.
+/// Writes the pending answers in order. Flushes before each wait for an answer.
 fn answer(promised: &Receiver<PendingReply>, to: &FeedWriter) -> io::Result<()> {
     loop {
         let (shelf, promise) = if let Ok(promise) = promised.try_recv() {

@@ -10,17 +10,19 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-/// The most bytes of a path that a socket's address has space for, with the zero behind it.
+/// Maximum length of a path in a socket's address, in bytes. One more byte holds the terminating
+/// zero.
 const ADDRESS_BYTES_MAX: usize = 107;
 
-/// A name of a socket's path that fits into an address. Valid while the folder is open.
+/// A path of the socket that fits into an address. Valid while the folder is open.
 struct SocketAddress {
     path: PathBuf,
     _folder: Option<OwnedFd>,
 }
 
 impl SocketAddress {
-    /// A path that is too long is named through its folder, which the system shows under a short one.
+    /// Creates the address. A path that is too long is replaced by a short path, which names the
+    /// open folder by its descriptor.
     fn new(path: &Path) -> io::Result<Self> {
         if path.as_os_str().as_bytes().len() <= ADDRESS_BYTES_MAX {
             return Ok(Self { path: path.into(), _folder: None });
@@ -33,13 +35,14 @@ impl SocketAddress {
     }
 }
 
-/// Connects to the socket at `path`, however long that is.
+/// Connects to the socket at `path`. The path may have any length.
 pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(&SocketAddress::new(path)?.path)
 }
 
-/// Opens a socket next to `path`, for this server's user only. Its name contains the process id, so
-/// that a process whose takeover has failed does not remove the socket of the next process.
+/// Opens a socket next to `path`, accessible to this server's user only. Its name contains the
+/// process id, so that a process whose takeover has failed does not remove the socket of the next
+/// process.
 pub(super) fn bind_beside(path: &Path) -> io::Result<(PathBuf, UnixListener)> {
     let bound = path.with_extension(std::process::id().to_string());
     match std::fs::remove_file(&bound) {

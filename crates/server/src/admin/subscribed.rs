@@ -1,7 +1,8 @@
-//! The feed of a shelf's new records on `control.sock`, for processes on the same machine that pass
-//! them on to other relays.
+//! The feed of a shelf's new records on `control.sock`, for processes on the same machine that send
+//! the records to other relays.
 //!
-//! Nothing waits for such a process: what it does not read in time is dropped, and it is told so.
+//! The server does not wait for such a process. Records that the process does not read in time are
+//! dropped, and a frame reports the loss.
 
 use std::io::{self, BufReader, BufWriter, Write as _};
 use std::os::unix::net::UnixStream;
@@ -18,16 +19,16 @@ use super::protocol::{
     self, ControlFrame, FAILED, FrameReader, LAGGED, PEER_FRAME_BYTES_MAX, RECORD, TEXT,
 };
 
-/// Bytes of records that wait for a process.
+/// Maximum size of the records that wait for one process, in bytes.
 const WAITING_BYTES_MAX: usize = 64 << 20;
-/// How long a process may read nothing while records wait.
+/// How long a process may read nothing while records wait for the process.
 const TAKE_MAX: Duration = Duration::from_secs(10);
 
 /// The processes that are notified of a shelf's new records.
 #[derive(Default)]
 pub(crate) struct RecordFeeds(RwLock<Vec<Arc<RecordFeed>>>);
 
-/// One of these processes.
+/// The feed to one of these processes.
 struct RecordFeed {
     queue: Sender<Box<[u8]>>,
     waiting: Arc<AtomicUsize>,
@@ -65,19 +66,19 @@ impl RecordFeeds {
         let sending = std::thread::Builder::new().name("hark-records".into()).spawn({
             move || {
                 let sent = send(shelf, &queued, &waiting, &lagged, to);
-                // Ends the thread that reads.
+                // Ends the reading thread.
                 let _ = stream.shutdown(std::net::Shutdown::Both);
                 sent
             }
         });
-        // Without the thread nothing takes what waits.
+        // Without the sending thread, no record leaves the queue.
         let read = match &sending {
             Ok(_) => io::copy(&mut from, &mut io::sink()),
             Err(_) => Ok(0),
         };
         self.0.write().retain(|other| !Arc::ptr_eq(other, &feed));
         drop(feed);
-        // The process may end in the middle of a record, which is its way to close the connection.
+        // A process may close the connection by ending in the middle of a record.
         let _ = sending?.join();
         read.map(|_| ())
     }
@@ -112,12 +113,13 @@ fn send(
     }
 }
 
-/// What a server says of a shelf's new records.
+/// An entry of a shelf's feed of new records.
 #[derive(Debug)]
 pub enum FedRecord<'a> {
-    /// A record that is durable now.
+    /// A record that has become durable.
     Record(Record<'a>),
-    /// Some records before this point are left out, as they were not read in time.
+    /// The server has left out some records, because they were not read in time. Older records that
+    /// are still queued may follow.
     Lagged,
 }
 
@@ -139,8 +141,8 @@ impl RecordStream {
         }
     }
 
-    /// Passes what the server says to `each`, until `stop` is set, for which it looks every
-    /// `look_every`, or the connection ends, which is an error.
+    /// Passes each entry of the feed to `each` until `stop` is set. Checks `stop` every
+    /// `look_every`. The end of the connection is an error.
     pub fn read_for(
         &mut self,
         look_every: Duration,

@@ -1,5 +1,5 @@
-//! The process that took over, as the old process sees it: it makes the old process's batches
-//! durable.
+//! The process that took over, from the old process's point of view. It makes the old process's
+//! batches durable.
 
 use std::io::{self, BufWriter, Write as _};
 use std::os::unix::net::UnixStream;
@@ -26,7 +26,7 @@ pub(super) fn to(stream: &UnixStream) -> io::Result<SuccessorStream> {
 
 /// The process that took over, to which the writer of one shelf sends its batches.
 pub(super) struct Successor {
-    /// The shelf, as this process has it.
+    /// The old process's view of the shelf.
     pub(super) shelf: Arc<Shelf>,
     to: SuccessorStream,
     /// `None` once the process that took over is gone.
@@ -43,8 +43,9 @@ impl Successor {
         Self { shelf, to, answers, answered }
     }
 
-    /// Sends a batch to the successor, and waits until it is durable there. The successor reports
-    /// growth before it answers, so readers here see a record before its write is answered.
+    /// Sends a batch to the successor, and waits until the batch is durable there. The successor
+    /// reports growth before it answers, so readers here see a record before its write is
+    /// acknowledged.
     pub(super) fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         let stopped = |reason: String| CommitError::Stopped(reason);
         let lost = |_| stopped("the process that took over is gone".into());
@@ -91,7 +92,7 @@ impl Successor {
         refused.map_or(Ok(done), |reason| Err(stopped(reason)))
     }
 
-    /// The ids of the records that match, which an ERASE request names.
+    /// Returns the ids of the matching records, for ERASE requests.
     fn matching(&self, query: &Query) -> Result<Vec<Id>, String> {
         let failed = |error: hark_archive::SearchError| error.to_string();
         let mut ids = Vec::new();
@@ -104,7 +105,7 @@ impl Successor {
         Ok(ids)
     }
 
-    /// Passes an answer of the successor to the commit that waits for it.
+    /// Passes an answer of the successor to the waiting commit.
     pub(super) fn answered(&self, frame: &ControlFrame) {
         let none = |what: &str| format!("{what} that is none");
         let answer = match frame.what {

@@ -1,4 +1,4 @@
-//! The new process's side of a takeover. `give` has a drawing of both sides.
+//! The new process's side of a takeover. The docs of `give` have a diagram of both sides.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -26,8 +26,8 @@ pub struct Takeover {
 }
 
 impl Takeover {
-    /// Asks the server whose socket is at `path` for its archive, which must have these shelves,
-    /// and for its sockets. On success that server has stopped writing, but it continues if this
+    /// Requests the archive, which must have these shelves, and the sockets of the server whose
+    /// socket is at `path`. On success that server has stopped writing, but continues if this
     /// process does not finish the takeover. `progress` receives lines of progress.
     pub fn ask(
         path: &Path,
@@ -57,12 +57,12 @@ impl Takeover {
         Ok(Self { stream, lock, turn, listeners, states })
     }
 
-    /// The states that the doors of the other server hand over, by the names of their shelves.
+    /// Returns the states of the other server's doors, by shelf name. Empty at the second call.
     pub(crate) fn states(&mut self) -> Vec<(String, Vec<u8>)> {
         std::mem::take(&mut self.states)
     }
 
-    /// The handle of the archive's lock. `None` at the second call.
+    /// Returns the handle of the archive's lock. `None` at the second call.
     pub fn lock(&mut self) -> Option<OwnedFd> {
         self.lock.take()
     }
@@ -72,7 +72,7 @@ impl Takeover {
         self.turn
     }
 
-    /// The socket that was handed over for this address, if one was.
+    /// Returns the listening socket that was handed over for this address, or `None`.
     pub(crate) fn listener(&mut self, wanted: SocketAddr) -> Option<TcpListener> {
         let fits = |listener: &TcpListener| {
             listener.local_addr().is_ok_and(|addr| {
@@ -83,11 +83,12 @@ impl Takeover {
         Some(self.listeners.remove(at))
     }
 
-    /// Finishes the takeover, once this process is ready to serve: waits for the other server to
-    /// offer the right to write, claims it, opens all shelves for writing, and sends STARTED.
-    /// Returns the connection to the other server, which follows from now on. On failure nothing
-    /// was written, and the right to write is released when this process ends. If the other server
-    /// has disconnected, but has not ended, this waits for its end, at most for `patience`.
+    /// Finishes the takeover, once this process is ready to serve. Waits until the other server
+    /// offers the right to write, claims this right, opens all shelves for writing, and sends
+    /// STARTED. Returns the connection to the other server, which follows from now on. On failure
+    /// nothing was written, and the end of this process releases the right to write. If the other
+    /// server has disconnected but not ended, this function waits for that end, at most for
+    /// `patience`.
     pub(crate) fn finish(
         mut self,
         lock: &dyn TakeoverLock,
@@ -136,7 +137,8 @@ impl Takeover {
                     return Ok(self.stream);
                 }
                 NewProcessStep::End => {
-                    // Only for the log of the other server, if it still runs.
+                    // This message is only for the log of the other server, if that server still
+                    // runs.
                     let _ = protocol::write(
                         &mut self.stream,
                         FAILED,
@@ -149,7 +151,8 @@ impl Takeover {
         }
     }
 
-    /// Waits for the answer to READY. Returns it, and the error to report if the takeover fails.
+    /// Waits for the answer to READY. Returns the event, and the error to report if the takeover
+    /// fails.
     fn receive_go(&mut self) -> (ExchangeEvent, ControlError) {
         let mut frame = ControlFrame::default();
         match receive(&mut self.stream, &mut frame).map(|()| frame.what) {
@@ -165,7 +168,7 @@ fn refused(why: &str) -> ControlError {
     ControlError::Refused(why.into())
 }
 
-/// Reads the next frame and no byte after it, as sockets may come with the next byte.
+/// Reads the next frame, and no byte after the frame, because sockets may come with the next byte.
 fn receive(stream: &mut UnixStream, frame: &mut ControlFrame) -> Result<(), ControlError> {
     if frame.read(stream, PEER_FRAME_BYTES_MAX)? {
         return Ok(());

@@ -1,4 +1,5 @@
-//! The node's door, which is REST and peers together: opened with its shelf, served until the end.
+//! The node's door, which combines REST and peers. The door opens with its shelf, and serves until
+//! the end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -42,7 +43,7 @@ pub(super) struct WakuDoor {
     pub(super) waku: Arc<WakuNode>,
     runtime: DoorRuntime,
     rest: Option<Arc<Listener>>,
-    /// `None` once it is served.
+    /// `None` once the network is served.
     #[cfg(feature = "libp2p")]
     network: Mutex<Option<p2p::NetworkTask>>,
 }
@@ -86,7 +87,7 @@ impl NodeService {
                 let at_once = !host.is_taking_over();
                 let bound = runtime
                     .run(async move { p2p::NetworkTask::bind(p2p, &node, clients, at_once).await });
-                // Not reached: nothing ends the runtime before.
+                // Not reached: the runtime does not end earlier.
                 let gone = || io::Error::other("the Waku node's threads ended");
                 let bound = bound.await.ok_or_else(|| ServeError::Thread(gone()))?;
                 let (network, handle) = bound.map_err(|error| ServeError::Door(error.into()))?;
@@ -101,9 +102,9 @@ impl NodeService {
         }
         let poll = Arc::new(PollQueues::default());
         let topics = config.served().map(|shard| poll::PollTopic::Pubsub(shard.to_string()));
-        // Cannot fail: the configuration has at most as many shards.
+        // Cannot fail: a configuration has no more shards than the allowed number of topics.
         let _ = poll.subscribe(topics);
-        // More than there can be messages, as retention writes too.
+        // The queue is larger than the possible number of messages, because retention writes, too.
         let writer = writer::WriterOptions { queue_max: INTAKE_MAX + 64, ..shelf.writer };
         let shelf = shelf::ShelfOptions { writer, ..shelf };
         let shelf = Shelf::open(shelf, Arc::new(PollNotifier(Arc::clone(&poll))));
@@ -160,8 +161,8 @@ impl Door for WakuDoor {
         rest.chain(peers).collect()
     }
 
-    /// The socket of REST. Peers' connections are encrypted with keys of this process, so they are
-    /// closed, and peers connect again.
+    /// Returns the socket of REST. Peers' connections are encrypted with keys of this process. They
+    /// are closed, and peers connect again.
     fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
         self.rest.as_ref().map_or_else(|| Ok(Vec::new()), |rest| rest.sockets())
     }
@@ -239,7 +240,7 @@ async fn serve(
         network.map(|network| tokio::spawn(vital("Waku's network", network.run(waku, stop)))),
     ];
     for door in doors.into_iter().flatten() {
-        // None panics: see `vital`.
+        // A task that panics ends the process: see `vital`.
         let _ = door.await;
     }
 }

@@ -1,5 +1,6 @@
-//! Maps a Store v3 request to a query of the archive, the result to a page (RFC 13/WAKU2-STORE).
-//! Where the RFC and nwaku differ, docs/protocols.md says which one is followed.
+//! Maps a Store v3 request to a query of the archive, and the result to a page (RFC
+//! 13/WAKU2-STORE). Where the RFC and nwaku differ, docs/protocols.md names the one that Hark
+//! follows.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,15 +19,15 @@ mod positions;
 
 /// Maximum number of content topics, and of hashes, in a request.
 pub const VALUES_MAX: usize = 1_000;
-/// Maximum bytes of a page's messages. A page of long messages has fewer of them.
+/// Maximum size of a page's messages, in bytes. A page of long messages has fewer messages.
 const PAGE_BYTES_MAX: usize = 4 << 20;
-/// Rows that a search visits before it looks whether its asker has gone.
+/// Rows that a search visits between two checks whether the client still waits.
 const SLICE_ROWS: u64 = 4_096;
-/// Maximum size of a request id, in bytes, as it is sent back.
+/// Maximum size of a request id, in bytes. The answer repeats the request id.
 const REQUEST_ID_MAX: usize = 256;
 
-/// The description of a page that lacks a damaged message. The protocol has no status for it: any but
-/// 200 would have clients drop the messages that the page has.
+/// The description of a page that lacks a damaged message. The protocol has no status for this
+/// case: with any status but 200, clients would drop the messages of the page.
 const DAMAGED: &str = "OK, but a message that may belong here is damaged and left out";
 
 /// Why a request has no page.
@@ -38,7 +39,7 @@ pub enum HistoryError {
     /// The request id is empty or too long.
     #[error("BAD_REQUEST: request_id must have 1 to {REQUEST_ID_MAX} bytes")]
     RequestId,
-    /// The memory for answers that are being sent is used up.
+    /// The memory for answers in transmission is used up.
     #[error("too many answers are being sent; try again")]
     Busy,
     /// The request is too long.
@@ -53,10 +54,10 @@ pub enum HistoryError {
     /// A parameter of the request is invalid.
     #[error("INVALID_QUERY: {0}")]
     Invalid(String),
-    /// The message that the cursor names is not stored.
+    /// The cursor's message is not stored.
     #[error("archive error: DRIVER_ERROR: cursor not found")]
     Cursor,
-    /// Whoever asked does not wait any more.
+    /// The client does not wait for the answer any more.
     #[error("nobody waits for the answer")]
     Gone,
     /// The query would visit too many rows.
@@ -91,12 +92,12 @@ impl From<NotAsked> for HistoryError {
 /// Records, as bytes.
 type RecordBytes = Vec<Box<[u8]>>;
 
-/// Messages of an answer, as their records, oldest first.
+/// A page of messages, as their records, oldest first.
 #[derive(Debug, Default)]
 pub struct HistoryPage {
-    /// The records; of each only the id and the time if the answer does not include their data.
+    /// The records. If the answer does not include their data, each has only its id and time.
     pub records: RecordBytes,
-    /// The cursor of the next page, if there is one.
+    /// The cursor of the next page. `None` on the last page.
     pub cursor: Option<Id>,
     /// Bytes of the records if the answer includes their data, else 0.
     pub bytes: usize,
@@ -104,17 +105,17 @@ pub struct HistoryPage {
     pub rows: u64,
     /// The set that drove the search.
     pub driver: Option<Set>,
-    /// Whether a damaged message may belong to the page, which lacks it.
+    /// Whether the page may lack a message, because that message is damaged.
     pub damaged: bool,
 }
 
 impl HistoryPage {
-    /// What the answer says beside its status, 200. Clients show it to people or ignore it.
+    /// The description next to the answer's status, 200. Clients display or ignore the description.
     pub fn description(&self) -> &'static str {
         if self.damaged { DAMAGED } else { "OK" }
     }
 
-    /// Bytes of the page's answer, at most: in JSON, base64 takes four bytes for three.
+    /// Maximum size of the page's answer, in bytes: in JSON, base64 takes four bytes for three.
     pub fn answer_bytes(&self) -> usize {
         self.bytes / 3 * 4 + 400 * (self.records.len() + 1)
     }
@@ -139,7 +140,7 @@ pub(crate) fn page(
     if request.include_data {
         fit = 0;
         for record in &records {
-            // The first message is always included, however long it is.
+            // The first message is always included, whatever its length.
             if fit > 0 && bytes + record.len() > PAGE_BYTES_MAX {
                 more = true;
                 break;
@@ -191,19 +192,19 @@ pub fn query_of(request: &[u8]) -> Option<Query> {
     Some(Query { limit, ..query })
 }
 
-/// The bytes of an answer to a request.
+/// Encodes the answer to a request.
 pub fn answer(request: &[u8], page: Result<&HistoryPage, &HistoryError>) -> Vec<u8> {
     let page = match page {
         Ok(page) => page,
         Err(refusal) => {
             let mut out = Vec::new();
-            // Like nwaku, which does not parse a request above the rate limit.
+            // As in nwaku, which does not parse a request above the rate limit.
             let id = if matches!(refusal, HistoryError::TooMany) { "N/A" } else { "" };
             store::put_answer(&mut out, id, refusal.status(), &refusal.to_string(), None);
             return out;
         }
     };
-    // The request was parsed before, or there would be no page.
+    // The request is valid: a page exists only for a parsed request.
     let request = StoreRequest::parse(request).unwrap_or_default();
     let mut out = Vec::with_capacity(page.bytes + 4_096);
     for record in page.records.iter().filter_map(|bytes| Record::new(bytes).ok()) {
@@ -216,7 +217,7 @@ pub fn answer(request: &[u8], page: Result<&HistoryPage, &HistoryError>) -> Vec<
     out
 }
 
-/// The hash in a request's cursor.
+/// Returns the hash in a request's cursor.
 fn cursor(request: &StoreRequest<'_>) -> Result<Option<Id>, HistoryError> {
     let Some(cursor) = request.cursor.filter(|cursor| !cursor.is_empty()) else { return Ok(None) };
     match <Id>::try_from(cursor) {
@@ -236,17 +237,17 @@ fn find(store: &dyn Store, hash: Id) -> Result<Option<Position>, HistoryError> {
     Ok(found)
 }
 
-/// The query of a request, without its direction.
+/// The query of a request. The direction is chosen later.
 struct HistoryQuery<'a> {
     asker: &'a AnswerWaiter,
     query: Query,
     after: Option<Position>,
-    /// Messages of the page, at most.
+    /// Maximum number of messages on the page.
     limit: usize,
     rows_left: u64,
     driver: Option<Set>,
     damaged: bool,
-    /// Whether the answer includes the messages, not only their hashes.
+    /// Whether the answer includes the messages themselves, and not only their hashes.
     include_data: bool,
 }
 
@@ -276,7 +277,7 @@ impl<'a> HistoryQuery<'a> {
                 hashes.map_err(|_| HistoryError::Invalid("a message hash has 32 bytes".into()));
             query.ids = Some(hashes?);
         }
-        // Nothing is older than 1970.
+        // No message is older than 1970.
         query.from = u64::try_from(request.time_start.unwrap_or_default()).unwrap_or_default();
         if let Some(end) = request.time_end {
             match u64::try_from(end) {
@@ -285,7 +286,7 @@ impl<'a> HistoryQuery<'a> {
             }
         }
         if query.from > query.to {
-            // Like nwaku: an inverted time span matches nothing.
+            // As in nwaku, an inverted time span matches nothing.
             (query.from, query.ids) = (query.to, Some(Vec::new()));
         }
         query.normalise();
@@ -301,7 +302,8 @@ impl<'a> HistoryQuery<'a> {
         })
     }
 
-    /// Passes the records that match `query` to `sink`, until it breaks. Returns whether more match.
+    /// Passes the records that match `query` to `sink`, until `sink` breaks. Returns whether more
+    /// match.
     fn search(
         &mut self,
         store: &dyn Store,
@@ -362,10 +364,11 @@ impl<'a> HistoryQuery<'a> {
 
     /// Returns the newest messages before the cursor, newest first, and whether more follow.
     ///
-    /// The archive returns messages of one nanosecond lowest hash first; a page needs highest first.
+    /// The archive returns messages of one nanosecond with the lowest hash first. A page needs the
+    /// highest first.
     fn backward(&mut self, store: &dyn Store) -> Result<(RecordBytes, bool), HistoryError> {
         let (before, include_data) = (self.after, self.include_data);
-        // One more than a page tells whether there are more.
+        // One message more than a page has shows whether more messages follow.
         let wanted = self.limit + 1;
         let (order, limit) = (Order::NewestFirst, wanted + usize::from(before.is_some()));
         let mut query = Query { order, limit, ..self.query.clone() };
@@ -392,7 +395,7 @@ impl<'a> HistoryQuery<'a> {
             if !more {
                 records.extend(same.into_iter().rev());
             }
-            // The page is full: the order of the messages that follow it does not matter.
+            // The page is full. The order of the messages after the page does not matter.
             let Some(time) = last.filter(|_| more && records.len() < self.limit) else {
                 let more = more || records.len() > self.limit;
                 records.truncate(self.limit);
@@ -413,10 +416,13 @@ impl<'a> HistoryQuery<'a> {
         }
     }
 
-    /// Returns at most `wanted` messages of one nanosecond, highest hash first: those with the highest
-    /// hashes below `below`. Ranges of hashes are read, the highest first, of a few times as many messages as
-    /// are wanted. A range that has more is narrowed, to a quarter at least, so messages whose sender has
-    /// chosen their hashes cost a bounded number of rows too.
+    /// Returns at most `wanted` messages of one nanosecond, highest hash first: those with the
+    /// highest hashes below `below`.
+    ///
+    /// The search reads ranges of hashes, the highest range first. A range should hold a few times
+    /// as many messages as are wanted. A range with more messages is narrowed, at least to a
+    /// quarter. So messages whose sender has chosen their hashes also cost a bounded number of
+    /// rows.
     fn nanosecond(
         &mut self,
         store: &dyn Store,
@@ -437,7 +443,7 @@ impl<'a> HistoryQuery<'a> {
             let start = end.map_or(u128::MAX, |end| half(&end)).saturating_sub(width);
             let before = start.checked_sub(1).map(|before| whole(before, 0xff));
             query.after = before.map(|id| Position { time, id });
-            // Of a range, the highest hashes come last.
+            // Within a range, the highest hashes come last.
             let (mut highest, missing) = (VecDeque::new(), wanted - found.len());
             let (mut count, mut last, mut has_passed) = (0, start, false);
             let more = self.search(store, &query, &mut |record| {
@@ -455,7 +461,7 @@ impl<'a> HistoryQuery<'a> {
                 ControlFlow::Continue(())
             })?;
             if more && !has_passed {
-                // Half as wide as the first rows are, if hashes are evenly spread.
+                // Half the width of the rows read so far, if hashes are evenly spread.
                 width = ((last - start) / 2).min(width / 4).max(1);
                 continue;
             }
@@ -469,20 +475,20 @@ impl<'a> HistoryQuery<'a> {
     }
 }
 
-/// The first half of a hash, as a number.
+/// Returns the first half of a hash, as a number.
 fn half(hash: &Id) -> u128 {
     let (half, _) = hash.split_at(16);
     u128::from_be_bytes(half.try_into().unwrap_or_default())
 }
 
-/// The hash with this first half, and with all bytes behind it being `rest`.
+/// Returns the hash with this first half, where all other bytes are `rest`.
 fn whole(half: u128, rest: u8) -> Id {
     let mut hash = [rest; 32];
     hash[..16].copy_from_slice(&half.to_be_bytes());
     hash
 }
 
-/// What an answer needs of a record: all of it, or a record with its id and time alone.
+/// Copies the part of a record that an answer needs: the whole record, or its id and time alone.
 fn copy(record: &Record<'_>, include_data: bool) -> Box<[u8]> {
     if include_data {
         return record.bytes().into();
@@ -494,13 +500,13 @@ fn copy(record: &Record<'_>, include_data: bool) -> Box<[u8]> {
     out.into()
 }
 
-/// Whether a message may be sent in an answer. A message without a payload may not: other nodes
-/// cannot parse an answer that contains one.
+/// Whether an answer may contain a message. Other nodes cannot parse an answer that contains a
+/// message without a payload.
 fn may_be_sent(record: &Record<'_>) -> bool {
     MessageRecord::new(*record).has_payload()
 }
 
-/// Whether `count` is above 0. An error if it is above [`VALUES_MAX`].
+/// Whether `count` is above 0. Fails if `count` is above [`VALUES_MAX`].
 fn few(count: usize, what: &str) -> Result<bool, HistoryError> {
     if count > VALUES_MAX {
         return Err(HistoryError::Invalid(format!("more than {VALUES_MAX} {what}")));

@@ -1,4 +1,4 @@
-//! What the Waku node has done since it started.
+//! Counters and timings of the Waku node since its start.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,31 +14,31 @@ labels! {
     MessageOrigin {
         /// A client of the REST door.
         Rest = "rest",
-        /// Peers that pass messages on.
+        /// Peers that relay messages.
         Relay = "relay",
         /// Another store.
         Store = "store",
     }
 
-    /// What was done with a message.
+    /// The result of receiving a message.
     MessageFate {
         /// Stored.
         Stored = "stored",
-        /// Not stored again, as it was stored before.
+        /// Not stored again, because the message was stored before.
         Duplicate = "duplicate",
-        /// Passed on and not stored, as it is ephemeral.
+        /// Relayed and not stored, because the message is ephemeral.
         Ephemeral = "ephemeral",
         /// Refused as invalid: see [`MessageRefusal`].
         Invalid = "invalid_message",
-        /// Refused, as it is too old or has no time.
+        /// Refused, because the message is too old or has no time.
         TooOld = "invalid_message_too_old",
-        /// Refused, as its time is too far ahead.
+        /// Refused, because the message's time is too far in the future.
         TooFar = "invalid_message_future_timestamp",
-        /// The archive failed to store it.
+        /// Not stored, because the archive failed.
         Insert = "insert_failure",
     }
 
-    /// Where a question for history came from.
+    /// The source of a request for history.
     QuestionSource {
         /// A peer, by `/vac/waku/store-query/3.0.0`.
         Peer = "peer",
@@ -46,7 +46,7 @@ labels! {
         Client = "rest",
     }
 
-    /// The status of the answer to a question.
+    /// The status of the answer to a request for history.
     AnswerStatus {
         /// 200.
         Success = "200",
@@ -60,29 +60,31 @@ labels! {
         Unavailable = "503",
     }
 
-    /// Where gossip with a peer was cut short.
+    /// A loss of gossip with a peer.
     GossipLoss {
-        /// A message that was not sent to a peer, as too much waited for it, or waited too long.
+        /// A message that was not sent to a peer, because too much waited for the peer, or waited
+        /// too long.
         Message = "message",
-        /// A message that was kept and not passed on, as too many bytes were passed on lately.
+        /// A message that was stored but not relayed, because too many bytes were relayed recently.
         Unforwarded = "unforwarded",
-        /// A connection that was closed because its streams broke, or because its peer took nothing.
+        /// A connection that was closed because its streams broke, or because its peer did not
+        /// read.
         Broken = "broken",
     }
 
     /// How this node gets the messages of other stores.
     CatchUpMethod {
-        /// It fetches the messages that were published while it was away.
+        /// This node fetches the messages that were published while it was offline.
         Resume = "resume",
-        /// It begins a comparison.
+        /// This node begins a comparison.
         Sync = "sync",
     }
 
-    /// Whether a fetch or a comparison was completed.
+    /// The result of a fetch or a comparison.
     SyncOutcome {
-        /// It was completed.
+        /// The fetch or comparison was completed.
         Done = "done",
-        /// It failed before its end.
+        /// The fetch or comparison failed.
         Failed = "failed",
     }
 
@@ -90,7 +92,7 @@ labels! {
     SyncProtocol {
         /// Two stores compare their messages.
         Reconciliation = "reconciliation",
-        /// A store sends the messages that the other lacks.
+        /// A store sends the messages that the other store lacks.
         Transfer = "transfer",
     }
 
@@ -135,7 +137,7 @@ impl From<Status> for AnswerStatus {
 /// A histogram of numbers.
 #[derive(Debug)]
 pub struct ValueHistogram {
-    /// Upper bounds of the classes, ascending.
+    /// Upper bounds of the histogram's classes, ascending.
     pub bounds: &'static [u64],
     /// A count for each bound, and a last one for numbers above all bounds.
     classes: Box<[Counter]>,
@@ -148,18 +150,18 @@ impl ValueHistogram {
         Self { bounds, classes, sum: Counter::default() }
     }
 
-    /// Notes a number.
+    /// Adds a number to the histogram.
     pub fn note(&self, number: u64) {
         self.classes[self.bounds.partition_point(|bound| *bound < number)].add(1);
         self.sum.add(number);
     }
 
-    /// How many numbers were in each class.
+    /// Returns how many numbers were in each class.
     pub fn classes(&self) -> Vec<u64> {
         self.classes.iter().map(Counter::get).collect()
     }
 
-    /// The sum of all numbers.
+    /// Returns the sum of all numbers.
     pub fn sum(&self) -> u64 {
         self.sum.get()
     }
@@ -180,7 +182,7 @@ const DIFFERENCES: [u64; 7] = [0, 10, 50, 100, 500, 1_000, 5_000];
 pub struct SyncMetrics {
     /// Payloads received in each comparison.
     pub round_trips: ValueHistogram,
-    /// Messages found in each comparison that only one side has.
+    /// Messages that only one side has, found in each comparison.
     pub differences: ValueHistogram,
     /// Bytes exchanged.
     pub bytes: ByLabel<SyncProtocol, ByLabel<Direction>>,
@@ -195,17 +197,17 @@ pub struct NodeMetrics {
     pub messages: ByLabel<MessageOrigin, ByLabel<MessageFate>>,
     /// Time from the arrival of a message until it was durable.
     pub insert: Histogram,
-    /// Bytes of the payloads that came by gossip or from clients.
+    /// Sizes of the payloads that came by gossip or from clients, in bytes.
     pub payload_bytes: ValueHistogram,
-    /// Messages stored, by the shards that are served, ascending.
+    /// Messages stored, by served shard, ascending.
     stored: Box<[(u16, Counter)]>,
-    /// Questions.
+    /// Requests for history.
     pub queries: ByLabel<QuestionSource, ByLabel<AnswerStatus>>,
-    /// Questions that were dropped, as their peer had gone.
+    /// Requests for history that were dropped, because the peer had disconnected.
     pub gone: Counter,
-    /// Time to answer a question.
+    /// Time to answer a request for history.
     pub query: Histogram,
-    /// Time to answer the last question, in nanoseconds.
+    /// Time to answer the last request for history, in nanoseconds.
     last_query_ns: AtomicU64,
     /// Messages sent in answers.
     pub sent: Counter,
@@ -222,7 +224,7 @@ pub struct NodeMetrics {
 }
 
 impl NodeMetrics {
-    /// For a node that serves these shards.
+    /// Creates the metrics of a node that serves these shards.
     pub fn new(shards: &[u16]) -> Self {
         let mut shards = shards.to_vec();
         shards.sort_unstable();
@@ -250,26 +252,26 @@ impl NodeMetrics {
         }
     }
 
-    /// Counts a message of a shard that was stored.
+    /// Counts a stored message of a shard.
     pub fn stored(&self, shard: u16) {
         if let Ok(at) = self.stored.binary_search_by_key(&shard, |(shard, _)| *shard) {
             self.stored[at].1.add(1);
         }
     }
 
-    /// Messages stored by shard.
+    /// Returns the number of stored messages by shard.
     pub fn stored_by_shard(&self) -> impl Iterator<Item = (u16, u64)> {
         self.stored.iter().map(|(shard, count)| (*shard, count.get()))
     }
 
-    /// Notes the time that a question took.
+    /// Records the time to answer a request for history.
     pub fn asked(&self, time: Duration) {
         self.query.note(time);
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.last_query_ns.store(time_ns, Ordering::Relaxed);
     }
 
-    /// The time that the last question took.
+    /// Returns the time to answer the last request for history.
     pub fn last_query(&self) -> Duration {
         Duration::from_nanos(self.last_query_ns.load(Ordering::Relaxed))
     }

@@ -1,8 +1,9 @@
-//! The Waku node: messages in by REST and by gossip, history out by REST and by
-//! `/vac/waku/store-query/3.0.0`.
+//! The Waku node: REST and gossip accept messages; REST and `/vac/waku/store-query/3.0.0` serve
+//! history.
 //!
-//! `hark_networks::waku::admit` decides which messages are accepted, [`history`] evaluates queries.
-//! `rest` is the HTTP interface, `p2p` the libp2p interface. Both pass messages to `WakuNode::take`.
+//! `hark_networks::waku::admit` decides which messages are accepted, and [`history`] evaluates
+//! queries. `rest` is the HTTP interface, and `p2p` is the libp2p interface. Both pass messages to
+//! `WakuNode::take`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -42,44 +43,44 @@ mod rest;
 #[cfg(feature = "libp2p")]
 mod resume;
 
-/// Bytes of messages that wait to be durable, at most. Above this bound callers wait.
+/// Maximum size of the messages that wait to be durable, in bytes. Above this bound callers wait.
 const INTAKE_BYTES_MAX: usize = 64 << 20;
-/// Bytes that a message counts for at least, so that no more messages wait than the writer's queue
-/// holds.
+/// Minimum charge for a message, in bytes. The minimum ensures that no more messages wait than the
+/// writer's queue holds.
 const INTAKE_BYTES_MIN: usize = INTAKE_BYTES_MAX / INTAKE_MAX;
-/// Messages that wait to be durable, at most.
+/// Maximum number of messages that wait to be durable.
 const INTAKE_MAX: usize = 4_096;
 
-/// Maximum bytes of answers that clients have not read yet, and of those to one address.
+/// Maximum size of the answers that clients have not read yet, in bytes: in all, and per address.
 const ANSWERS_BYTES_MAX: usize = 256 << 20;
 const ANSWERS_BYTES_PER_ADDRESS_MAX: usize = 64 << 20;
 
-/// Questions that peers are asked at a time for clients of REST, and of those for one address. An answer
-/// of a peer may have 16 MiB.
+/// Maximum number of concurrent requests to peers on behalf of REST clients: in all, and per
+/// address. A peer's answer may have 16 MiB.
 const PEER_QUESTIONS_MAX: usize = 16;
 const PEER_QUESTIONS_PER_ADDRESS_MAX: usize = 4;
 
 /// Rows that a query may visit on an async worker thread, which other tasks share.
 const ROWS_AT_ONCE: u64 = 20_000;
 
-/// A Waku node to be served.
+/// A Waku node, ready to be served.
 pub struct NodeService {
     /// The node's configuration.
     pub config: NodeConfig,
-    /// The options of its store.
+    /// The options of the node's store.
     pub shelf: shelf::ShelfOptions,
 }
 
-/// What can change while a node runs.
+/// The settings that can change while a node runs.
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
-    /// How far a message's time may be from now, in nanoseconds, if that is bounded.
+    /// How far a message's time may be from now, in nanoseconds. `None` is unlimited.
     pub window_ns: Option<u64>,
     /// Shards on which only signed messages are accepted.
     pub protected_shards: Vec<ProtectedShard>,
-    /// Queries allowed per peer, and per client of the REST API. `None` is unlimited.
+    /// Requests for history allowed per peer, and per client of the REST API. `None` is unlimited.
     pub queries: Option<Rate>,
-    /// Rows that a query may visit.
+    /// Maximum number of rows that a query may visit.
     pub query_rows_max: u64,
 }
 
@@ -94,7 +95,8 @@ impl Default for NodeSettings {
     }
 }
 
-/// The current settings. Any holder of this handle can replace them while the node runs.
+/// A shared handle of the current settings. Any holder can replace the settings while the node
+/// runs.
 pub type SharedNodeSettings = Arc<ArcSwap<NodeSettings>>;
 
 /// Makes a shared handle that holds these settings.
@@ -102,33 +104,33 @@ pub fn shared(settings: NodeSettings) -> SharedNodeSettings {
     Arc::new(ArcSwap::from_pointee(settings))
 }
 
-/// How a node is served.
+/// The configuration of a node.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Address of the REST API. `None` disables it.
+    /// Address of the REST API. `None` disables the REST API.
     pub rest: Option<SocketAddr>,
-    /// Which web pages may use the REST API, and which of its functions are allowed.
+    /// The web pages that may use the REST API, and the allowed functions of the API.
     pub access: RestAccess,
-    /// Configuration of the libp2p interface. `None` disables it.
+    /// Configuration of the libp2p interface. `None` disables the libp2p interface.
     #[cfg(feature = "libp2p")]
     pub p2p: Option<p2p::P2pConfig>,
     /// The cluster whose messages are kept.
     pub cluster: u16,
-    /// How many shards the cluster has, for messages that name only their content topic.
+    /// Number of shards in the cluster, for messages that name only their content topic.
     pub shards_in_cluster: u16,
     /// The shards of the cluster that are served.
     pub shards: Vec<u16>,
     /// Whether this node relays messages and lets clients publish. Peers disconnect a node that
     /// relays messages they refuse: see [`can_forward`].
     pub forward: bool,
-    /// Whether a message needs a rate-limit proof. Its form, its epoch and its nullifier are checked:
-    /// not whether it is true.
+    /// Whether a message needs a rate-limit proof. The node checks the form, the epoch and the
+    /// nullifier of the proof, but does not verify the proof.
     pub proofs: bool,
-    /// Bytes of a message, at most.
+    /// Maximum size of a message, in bytes.
     pub message_bytes_max: usize,
-    /// What can change while the node runs.
+    /// The settings that can change while the node runs.
     pub settings: SharedNodeSettings,
-    /// Where the store does its work.
+    /// Where the store does its work: in this process, or in a database.
     pub store_at: StoreLocation,
 }
 
@@ -152,14 +154,15 @@ impl Default for NodeConfig {
     }
 }
 
-/// Whether this node can tell which messages a cluster's nodes refuse. On The Waku Network (1) each
-/// needs a rate-limit proof (RFC 58/RLN-V2), which this node neither verifies nor makes.
+/// Whether this node can tell which messages a cluster's nodes refuse. On The Waku Network (cluster
+/// 1) each message needs a rate-limit proof (RFC 58/RLN-V2), which this node neither verifies nor
+/// creates.
 pub fn can_forward(cluster: u16) -> bool {
     cluster != 1
 }
 
 impl NodeConfig {
-    /// The shards that are served.
+    /// Returns the served shards.
     fn served(&self) -> impl Iterator<Item = Shard> {
         self.shards.iter().map(|&index| Shard { cluster: self.cluster, index })
     }
@@ -175,14 +178,14 @@ pub(crate) struct WakuNode {
     room: Arc<Semaphore>,
     turns: QuestionSlots,
     positions: Arc<PositionCache>,
-    /// Permits, in bytes, for answers that are being sent.
+    /// Permits, in bytes, for answers in transmission.
     answers: Shares<RateSource>,
-    /// Permits for questions that peers are asked for clients.
+    /// Permits for clients' requests to peers.
     peer_questions: Shares<RateSource>,
-    /// Those of the messages that need proofs.
+    /// The nullifiers of the messages that need proofs.
     nullifiers: NullifierLog,
     buckets: RateBuckets,
-    /// The bounds of rows that questions of an address visit, which hold for every network.
+    /// Bounds for the rows that an address's requests visit, shared by all networks.
     rates: RateLimiter,
     clients: Clients,
     #[cfg(feature = "libp2p")]
@@ -196,14 +199,14 @@ struct PageWithPermit {
     room: Share<RateSource>,
 }
 
-/// The result for a message that was accepted.
+/// The result for an accepted message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AcceptResult {
     /// Durable.
     Stored,
     /// The message was stored before.
     Duplicate,
-    /// Passed on and not stored.
+    /// Relayed and not stored.
     Ephemeral,
 }
 
@@ -213,7 +216,7 @@ pub(crate) enum MessageRejection {
     /// The message is not admissible.
     #[error(transparent)]
     Refused(#[from] admit::MessageRefusal),
-    /// The archive failed to commit it.
+    /// The archive failed to commit the message.
     #[error("the message was not stored: {0}")]
     Store(Arc<CommitError>),
     /// The node is shutting down.
@@ -222,12 +225,12 @@ pub(crate) enum MessageRejection {
 }
 
 impl WakuNode {
-    /// The settings in force now.
+    /// Returns the current settings.
     fn settings(&self) -> Guard<Arc<NodeSettings>> {
         self.config.settings.load()
     }
 
-    /// Nanoseconds since 1970.
+    /// The current time, in nanoseconds since 1970.
     fn now_ns(&self) -> u64 {
         self.shelf.clock().now_ns()
     }
@@ -254,7 +257,7 @@ impl WakuNode {
         self.keep(origin, message, pubsub_topic).await
     }
 
-    /// Checks whether a message of `bytes` bytes is admissible. Refused messages are counted.
+    /// Checks whether a message of `bytes` bytes is admissible. Counts refused messages.
     fn admit(
         &self,
         origin: MessageOrigin,
@@ -279,8 +282,8 @@ impl WakuNode {
         admitted.inspect_err(|refusal| self.count(origin, (*refusal).into()))
     }
 
-    /// Checks the signature of a message if its shard is protected. Messages from other stores need
-    /// a signature too, but may be of any age.
+    /// Checks the signature of a message if the message's shard is protected. Messages from other
+    /// stores also need a signature, but may be of any age.
     fn admit_signed(
         &self,
         origin: MessageOrigin,
@@ -302,7 +305,7 @@ impl WakuNode {
         }
     }
 
-    /// Checks that no other message has the nullifier of a message's proof, if it needs one.
+    /// Checks that no other message has the same nullifier, if the message needs a proof.
     fn admit_proved(
         &self,
         origin: MessageOrigin,
@@ -319,7 +322,7 @@ impl WakuNode {
         if is_first { Ok(()) } else { Err(admit::MessageRefusal::Nullifier) }
     }
 
-    /// Stores an admitted message. On return it is durable, unless it is ephemeral.
+    /// Stores an admitted message. On return the message is durable, unless it is ephemeral.
     async fn keep(
         &self,
         origin: MessageOrigin,
@@ -357,7 +360,7 @@ impl WakuNode {
         pubsub_topic: &str,
     ) -> Result<AcceptResult, MessageRejection> {
         if message.ephemeral == Some(true) {
-            // Ephemeral messages are not written, so nothing waits for the disk.
+            // Ephemeral messages are not written, so there is no wait for the disk.
             let (hash, mut record) = (message.hash(pubsub_topic), Vec::new());
             MessageEncoder::default().encode(message, pubsub_topic, &hash, &mut record);
             let _proof = self.poll.expect(hash, message.proof.unwrap_or_default());
@@ -390,7 +393,8 @@ impl WakuNode {
         }
     }
 
-    /// Counts a question, or refuses it, as its source has asked too much.
+    /// Counts a request for history, or refuses the request because its source exceeds the rate
+    /// limit.
     fn admit_question(&self, from: RateSource) -> Result<(), HistoryError> {
         if let Some(rate) = self.settings().queries {
             let taken = self.buckets.take(RateSubject::Questions(from), rate);
@@ -399,18 +403,18 @@ impl WakuNode {
         self.may_search(from)
     }
 
-    /// Admits a question that a peer is to answer: its answer takes memory and time here as well.
+    /// Admits a request that a peer is to answer: the answer takes memory and time here as well.
     fn admit_peer_question(&self, from: RateSource) -> Result<Share<RateSource>, HistoryError> {
         self.admit_question(from)?;
         self.peer_questions.take(from, 1).ok_or(HistoryError::TooMany)
     }
 
-    /// Whether the questions of a source have not visited more rows than they may.
+    /// Checks that the requests of a source have not visited too many rows.
     fn may_search(&self, from: RateSource) -> Result<(), HistoryError> {
         self.rates.look(RateSubject::Rows(from)).map_err(|_| HistoryError::TooMany)
     }
 
-    /// Returns the page of history for a request, and records the time it took.
+    /// Returns the page of history for a request, and records how long the request took.
     async fn page(&self, from: RateSource, request: &[u8]) -> Result<PageWithPermit, HistoryError> {
         let began = Instant::now();
         self.admit_question(from)?;
@@ -445,7 +449,7 @@ impl WakuNode {
         self.slow.note("STORE", &spent, std::iter::once((&query, query.limit)));
     }
 
-    /// Returns the page for a request, or why there is none.
+    /// Returns the page for a request, or the reason for having no page.
     async fn find(
         &self,
         from: RateSource,
@@ -469,8 +473,8 @@ impl WakuNode {
         self.ask(from, question).await.map_err(HistoryError::from)
     }
 
-    /// Runs a query on a thread that may block on the disk or the database, once it is the turn of its
-    /// source, which the rows are charged to.
+    /// Runs a query on a thread that may block on the disk or the database, once it is the source's
+    /// turn. Charges the visited rows to the source.
     async fn ask<T: Send + 'static>(
         &self,
         from: RateSource,

@@ -1,14 +1,14 @@
-//! What the REST door needs of the node's peers, even if the node has none or is built without
-//! libp2p.
+//! The REST door's interface to the node's peers. The interface exists even if the node has no
+//! peers or is built without libp2p.
 
 use super::WakuNode;
 #[cfg(feature = "libp2p")]
 use super::p2p;
 
-/// Why no peer can be asked.
+/// Why no peer can answer.
 pub(super) const NO_PEERS: &str = "this node knows no peers; set [waku] listen";
 
-/// A peer that is connected, or that this node tries to connect to.
+/// A connected peer, or a peer that this node tries to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PeerStatus {
     pub(super) id: String,
@@ -30,7 +30,7 @@ pub(super) struct PeerStatus {
 pub(super) enum PeerConnectivity {
     Connected,
     NotConnected,
-    /// The last try to connect failed.
+    /// The last attempt to connect failed.
     CannotConnect,
 }
 
@@ -40,12 +40,12 @@ pub(super) enum PeerConnectivity {
 pub(super) enum NoPeerAnswer {
     /// This node knows no peers.
     NoPeers,
-    /// The text is no address of a peer.
+    /// The text is not the address of a peer.
     Address(String),
-    /// The address must not be dialled for a client.
+    /// This node must not dial the address for a client.
     Forbidden,
-    /// The peer was not reached. The reason is left out, as it would reveal open ports of other
-    /// machines.
+    /// The peer was not reached. The reason is left out, because it would reveal open ports of
+    /// other machines.
     Unreached,
     /// The peer is connected, but gave no valid answer.
     Broken(String),
@@ -53,7 +53,7 @@ pub(super) enum NoPeerAnswer {
 
 #[cfg(feature = "libp2p")]
 impl WakuNode {
-    /// The addresses at which peers reach this node.
+    /// Returns the addresses at which peers reach this node.
     pub(crate) fn addresses(&self) -> Vec<String> {
         self.network.as_ref().map(p2p::NetworkHandle::addresses).unwrap_or_default()
     }
@@ -74,7 +74,7 @@ impl WakuNode {
         network.reach(addr, true).await.map(drop)
     }
 
-    /// All peers, sorted by id. `None` if this node is configured without peers.
+    /// Returns all peers, sorted by id. `None` if this node is configured without peers.
     pub(super) async fn peers(&self) -> Option<Vec<PeerStatus>> {
         match &self.network {
             Some(network) => Some(network.peers().await),

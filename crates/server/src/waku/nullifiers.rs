@@ -1,15 +1,16 @@
-//! The nullifiers of rate-limit proofs that came lately: a sender who keeps to the rate uses each for one
-//! message.
+//! The nullifiers of recent rate-limit proofs. A sender that respects the rate limit uses each
+//! nullifier for one message only.
 
 use std::collections::{HashMap, VecDeque};
 
 use hark_codec::record::Id;
 use parking_lot::Mutex;
 
-/// Nullifiers that are remembered, of some 150 bytes each. Above this number the oldest are forgotten.
+/// Maximum number of remembered nullifiers, of some 150 bytes each. Above this number the oldest
+/// nullifiers are forgotten.
 const NULLIFIERS_MAX: usize = 100_000;
 
-/// A nullifier, with its epoch.
+/// A nullifier and its epoch.
 type EpochNullifier = (u64, [u8; 32]);
 
 /// Nullifiers, each with the hash of its message.
@@ -19,12 +20,12 @@ pub(super) struct NullifierLog(Mutex<Nullifiers>);
 #[derive(Debug, Default)]
 struct Nullifiers {
     hashes: HashMap<EpochNullifier, Id>,
-    /// In the order of their coming.
+    /// The nullifiers in the order of arrival.
     order: VecDeque<EpochNullifier>,
 }
 
 impl NullifierLog {
-    /// Notes the nullifier of a message. Returns false if another message has it.
+    /// Stores the nullifier of a message. Returns false if another message has the same nullifier.
     pub(super) fn note(&self, nullifier: EpochNullifier, hash: &Id) -> bool {
         let Nullifiers { hashes, order } = &mut *self.0.lock();
         if let Some(noted) = hashes.get(&nullifier) {

@@ -8,22 +8,22 @@ use hark_codec::record::Id;
 use hark_codec::waku::Message;
 use parking_lot::Mutex;
 
-/// Maximum number of topics that are subscribed to, in all.
+/// Maximum number of subscribed topics, in all.
 pub const TOPICS_MAX: usize = 128;
-/// Maximum number of messages, and of bytes, in the queue of a topic.
+/// Maximum number of messages in the queue of a topic, and maximum size of these messages in bytes.
 const WAITING_MAX: usize = 50;
 const WAITING_BYTES_MAX: usize = 1 << 20;
-/// Maximum size of a proof that clients get, in bytes. Rate-limit proofs have 300.
+/// Maximum size of a proof that clients get, in bytes. Rate-limit proofs have 300 bytes.
 const PROOF_BYTES_MAX: usize = 1_024;
 
-/// What a subscription names.
+/// The topic of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PollTopic {
     Pubsub(String),
     Content(String),
 }
 
-/// The error if too many topics would be subscribed to.
+/// The error for too many subscribed topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there are {TOPICS_MAX} subscriptions already, and no room for more")]
 pub(super) struct TooManyTopics;
@@ -35,12 +35,12 @@ pub(super) struct PollQueues(Mutex<PollState>);
 #[derive(Debug, Default)]
 struct PollState {
     topics: HashMap<PollTopic, TopicQueue>,
-    /// Proofs of messages that are on their way to the disk, by message hash, as the archive keeps
-    /// no proofs.
+    /// Proofs of messages that are not durable yet, by message hash. The archive does not store
+    /// proofs.
     proofs: HashMap<Id, Box<[u8]>>,
 }
 
-/// Keeps the proof of a message in memory until it is dropped.
+/// Keeps the proof of a message in memory until the guard is dropped.
 pub(super) struct ProofGuard<'a>(&'a PollQueues, Id);
 
 impl Drop for ProofGuard<'_> {
@@ -68,7 +68,7 @@ impl TopicQueue {
 }
 
 impl PollQueues {
-    /// Remembers the proof of a message that will be durable soon, if it has one.
+    /// Stores the proof, if there is any, of a message that will be durable soon.
     pub(super) fn expect(&self, hash: Id, proof: &[u8]) -> Option<ProofGuard<'_>> {
         if proof.is_empty() || proof.len() > PROOF_BYTES_MAX {
             return None;
@@ -77,7 +77,7 @@ impl PollQueues {
         Some(ProofGuard(self, hash))
     }
 
-    /// Subscribes to topics, whose messages are queued from now on: to all of them, or to none.
+    /// Subscribes to all of the topics, or to none. Their messages are queued from now on.
     pub(super) fn subscribe(
         &self,
         topics: impl Iterator<Item = PollTopic>,
@@ -124,7 +124,8 @@ impl PollQueues {
         }
     }
 
-    /// The queues for a process that takes over: a part for each topic, read by [`PollQueues::restore`].
+    /// Encodes the queues for a process that takes over: a part for each topic, which
+    /// [`PollQueues::restore`] reads.
     ///
     /// ```text
     /// 1  0 for a pubsub topic, 1 for a content topic
@@ -147,8 +148,8 @@ impl PollQueues {
         self.0.lock().topics.iter().map(part).collect()
     }
 
-    /// Restores the queue of a topic from another process. `None` if the part cannot be read, or if
-    /// there are too many topics.
+    /// Restores the queue of a topic from another process. Returns `None` if the part is invalid,
+    /// or if there are too many topics.
     pub(super) fn restore(&self, part: &[u8]) -> Option<()> {
         let (kind, mut rest) = part.split_first()?;
         let mut next = || {
@@ -168,13 +169,13 @@ impl PollQueues {
         rest.is_empty().then_some(())
     }
 
-    /// Takes the queued messages of a topic. `None` if there is no subscription to the topic.
+    /// Takes the queued messages of a topic. Returns `None` without a subscription to the topic.
     pub(super) fn take(&self, topic: &PollTopic) -> Option<VecDeque<Arc<[u8]>>> {
         self.0.lock().topics.get_mut(topic).map(|waiting| std::mem::take(waiting).messages)
     }
 }
 
-/// A message's bytes with its proof.
+/// Returns a message's bytes with its proof.
 fn whole(message: &[u8], proof: Option<&[u8]>) -> Arc<[u8]> {
     let (Some(proof), Ok(parsed)) = (proof, Message::parse(message)) else { return message.into() };
     let mut wire = Vec::with_capacity(message.len() + proof.len() + 8);

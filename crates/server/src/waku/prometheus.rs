@@ -109,7 +109,8 @@ fn questions(page: &mut MetricsPage, metrics: &NodeMetrics) {
     );
 }
 
-/// Writes what is exchanged with other stores. nwaku's names of these metrics have no prefix.
+/// Writes the metrics of exchanges with other stores. nwaku's names of these metrics have no
+/// prefix.
 fn sync(page: &mut MetricsPage, metrics: &NodeMetrics) {
     page.counters_nested(
         "waku_catch_ups_total",
@@ -147,7 +148,7 @@ fn sync(page: &mut MetricsPage, metrics: &NodeMetrics) {
     );
 }
 
-/// Writes a histogram of numbers, which are divided by `unit`.
+/// Writes a histogram of numbers, each divided by `unit`.
 fn tally(page: &mut MetricsPage, name: &str, help: &str, tally: &ValueHistogram, unit: f64) {
     page.head(name, "histogram", help);
     page.buckets(name, "", tally.bounds, &tally.classes(), tally.sum(), unit);

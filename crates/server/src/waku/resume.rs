@@ -1,8 +1,9 @@
-//! Fetches the messages that were published while this node was away, from the stores of peers.
+//! Fetches the messages that were published while this node was offline, from the stores of peers.
 //!
-//! A small file has the time until which no message was missed. Once peers are connected again and
-//! gossip has had time to find them, all messages that other stores have kept since then are
-//! fetched page by page, whatever their age. Later messages come by gossip.
+//! A small file has the time until which no message was missed. After peers have connected again,
+//! this node waits a short time for gossip to start. Then it fetches all messages that other stores
+//! have kept since the time in the file, page by page, at most `resume_max_s` back. The age limit
+//! for new messages does not apply to these messages. Later messages come by gossip.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -20,18 +21,18 @@ use super::metrics::{CatchUpMethod, MessageOrigin, SyncOutcome};
 use super::{AcceptResult, MessageRejection, WakuNode};
 use crate::stop::StopSignal;
 
-/// Interval between two checks for connected peers.
+/// Poll interval for connected peers.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Interval between two writes of the file, well within [`OVERLAP_NS`].
 const NOTE_EVERY: Duration = Duration::from_secs(20);
 /// How long gossip may take to find the peers that relay messages.
 const GOSSIP_WAIT: Duration = Duration::from_secs(5);
-/// Fetching begins this much before the time in the file: clocks differ, and messages take time.
+/// How far fetching begins before the time in the file: clocks differ, and messages take time.
 const OVERLAP_NS: u64 = 60 * NS_PER_S;
-/// Time to the next try after all stores have failed.
+/// Delay before the next attempt after all stores have failed.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// The stores to fetch from, how far back, and the file.
+/// The stores to fetch from, the maximum age of messages to fetch, and the file.
 pub(super) struct HistoryFetch {
     stores: Vec<Multiaddr>,
     max_ns: u64,
@@ -48,7 +49,7 @@ struct FetchTotals {
 }
 
 impl HistoryFetch {
-    /// `None` if the configuration names no stores.
+    /// Returns `None` if the configuration names no stores.
     pub(super) fn new(waku: &WakuNode) -> Option<Self> {
         let config = waku.config.p2p.as_ref().filter(|config| !config.stores.is_empty())?;
         Some(Self {
@@ -58,7 +59,7 @@ impl HistoryFetch {
         })
     }
 
-    /// Fetches whenever messages may have been missed, until `stop`.
+    /// Fetches whenever this node may have missed messages, until `stop`.
     pub(super) async fn run(self, waku: Arc<WakuNode>, mut stop: StopSignal) {
         tokio::select! {
             () = stop.accepting() => {}
@@ -90,7 +91,7 @@ impl HistoryFetch {
         }
     }
 
-    /// The time until which no message was missed, from the file.
+    /// Reads the time until which no message was missed, from the file.
     fn online(&self) -> Option<u64> {
         std::fs::read_to_string(&self.file).ok()?.trim().parse().ok()
     }
@@ -165,7 +166,7 @@ async fn pages(
             return Err(format!("{} {words}", answer.status_code.unwrap_or_default()));
         }
         fetched.pages += 1;
-        // Concurrently, so that a page becomes one batch.
+        // Messages are stored concurrently, so that a page becomes one batch.
         let taken = join_all(answer.messages().map(|one| async move {
             let message = one.message.and_then(|bytes| Message::parse(bytes).ok().zip(Some(bytes)));
             let ((message, bytes), topic) = message.zip(one.pubsub_topic)?;

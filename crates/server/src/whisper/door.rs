@@ -1,4 +1,4 @@
-//! The mail server's door: opened with its shelf, served until the end.
+//! The mail server's door. The door opens with its shelf, and serves until the end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -61,12 +61,12 @@ impl MailService {
         };
         let runtime = DoorRuntime::start("hark-whisper")?;
         let topics = Arc::new(TopicIndex::default());
-        // More than there can be envelopes, as retention writes too.
+        // The queue is larger than the possible number of envelopes, because retention writes, too.
         let writer = writer::WriterOptions { queue_max: INTAKE_MAX + 64, ..shelf.writer };
         let subscribers: Arc<dyn Subscribers> = Arc::clone(&topics) as _;
         let shelf = Shelf::open(shelf::ShelfOptions { writer, ..shelf }, subscribers);
-        // New envelopes add their topics from here on, so none is missed.
-        // A database is waited for on a thread that may block.
+        // From here on, new envelopes add their topics, so no topic is missed. The stored topics
+        // are read on a thread that may block, because the store may be a database.
         let (filled, store) = (Arc::clone(&topics), Arc::clone(shelf.store()));
         let filling = crate::blocking::run(move || filled.fill(&*store));
         let ended = |error| ServeError::Thread(io::Error::other(error));
@@ -107,8 +107,8 @@ impl Door for MailDoor {
         rest.collect()
     }
 
-    /// The sockets of REST and of peers. Peers' connections stay with the process that has their
-    /// keys.
+    /// Returns the sockets of REST and of peers. Peers' connections stay with the process that has
+    /// their keys.
     fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
         let listeners = self.rest.iter().map(|rest| &**rest);
         #[cfg(feature = "devp2p")]
@@ -194,7 +194,7 @@ async fn serve(
         }),
     ];
     for door in doors.into_iter().flatten() {
-        // None panics: see `vital`.
+        // A task that panics ends the process: see `vital`.
         let _ = door.await;
     }
 }

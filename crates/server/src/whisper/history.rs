@@ -1,5 +1,5 @@
-//! Answers requests for history: a request becomes a query of the archive, the result pages of
-//! envelopes (8/WAKU-MAIL).
+//! Answers requests for history (8/WAKU-MAIL). A request becomes a query of the archive, and the
+//! result becomes pages of envelopes.
 
 use std::ops::ControlFlow;
 
@@ -10,15 +10,15 @@ use hark_codec::whisper::{Bloom, EnvelopeRecord, HistoryCursor, HistoryRequest, 
 
 use super::topics::{TopicCondition, TopicIndex};
 
-/// Rows that a search visits before it looks whether the page is full.
+/// Rows that a search visits between two checks whether the page is full.
 const SLICE_ROWS: u64 = 1 << 16;
-/// How far after now a request reaches that does not say how far, in s, as in status-go.
+/// How far into the future a request without an upper bound reaches, in s, as in status-go.
 const AHEAD_S: u64 = 60;
 
 /// Why a request has no page. The texts are for clients.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MailError {
-    /// The client asks faster than it may.
+    /// The client exceeds its rate limit.
     #[error("rate limit exceeded")]
     TooMany,
     /// The memory for answers that clients have not read yet is used up.
@@ -41,18 +41,18 @@ impl From<SearchError> for MailError {
     }
 }
 
-/// What is asked for: a query, and what the query cannot say.
+/// The search for a request: a query, and a condition that a query cannot express.
 #[derive(Clone, Debug)]
 pub struct EnvelopeQuestion {
-    /// The query. Its limit is what remains of the request's own.
+    /// The query. Its limit is the rest of the request's limit.
     pub query: Query,
-    /// The filter that each envelope's topic is tested with, if the query does not name the topics.
+    /// The filter for each envelope's topic. Used if the query does not name the topics.
     pub filter: Option<Bloom>,
 }
 
 impl EnvelopeQuestion {
-    /// The question of a request, oldest envelopes first, as mail servers with a LevelDB answer.
-    /// A request without a limit gets one of `limit_default`.
+    /// Creates the search for a request. Oldest envelopes come first, as in mail servers with a
+    /// LevelDB. A request without a limit gets `limit_default`.
     pub fn new(
         request: &HistoryRequest<'_>,
         topics: &TopicIndex,
@@ -82,7 +82,7 @@ impl EnvelopeQuestion {
         question
     }
 
-    /// Asks for envelopes of these topics.
+    /// Restricts the search to envelopes of these topics.
     pub fn want(&mut self, mut topics: Vec<Topic>) {
         topics.sort_unstable();
         topics.dedup();
@@ -90,7 +90,7 @@ impl EnvelopeQuestion {
         self.query.labels = vec![LabelSet { name: TOPIC, values }];
     }
 
-    /// Asks for envelopes of the topics that a filter covers.
+    /// Restricts the search to envelopes of the topics that a filter covers.
     pub fn cover(&mut self, bloom: &Bloom, topics: &TopicIndex) {
         match topics.condition(bloom) {
             TopicCondition::All => {}
@@ -99,12 +99,12 @@ impl EnvelopeQuestion {
         }
     }
 
-    /// Goes on after a position.
+    /// Continues after a position.
     pub fn go_on(&mut self, after: HistoryCursor) {
         self.query.after = Some(Position { time: after.sent.into(), id: after.hash });
     }
 
-    /// Goes on after a page.
+    /// Continues after a page.
     pub fn advance(&mut self, page: &EnvelopePage) {
         self.query.limit = self.query.limit.saturating_sub(page.len());
         if let Some(last) = page.last {
@@ -125,18 +125,18 @@ impl EnvelopeQuestion {
 pub struct PageBounds {
     /// Maximum number of envelopes.
     pub envelopes: usize,
-    /// Maximum bytes of envelopes. A page has one envelope at least.
+    /// Maximum size of the envelopes, in bytes. A page has at least one envelope.
     pub bytes: usize,
-    /// Rows that the search may visit.
+    /// Maximum number of rows that the search may visit.
     pub rows: u64,
 }
 
-/// Envelopes in the order of the question.
+/// A page of envelopes, in the order of the search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EnvelopePage {
     /// RLP of the envelopes, one after the other.
     rlp: Vec<u8>,
-    /// Where each envelope ends in `rlp`.
+    /// The end of each envelope in `rlp`.
     ends: Vec<usize>,
     /// The position of the last envelope.
     pub last: Option<HistoryCursor>,
@@ -146,7 +146,7 @@ pub struct EnvelopePage {
     pub rows: u64,
     /// The set that drove the search.
     pub driver: Option<Set>,
-    /// Whether a damaged envelope may belong to the page, which lacks it.
+    /// Whether the page may lack an envelope, because that envelope is damaged.
     pub damaged: bool,
 }
 
@@ -156,36 +156,36 @@ impl EnvelopePage {
         self.ends.len()
     }
 
-    /// Whether there are no envelopes.
+    /// Whether the page has no envelopes.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// RLP of the envelopes, one after the other.
+    /// Returns the RLP of the envelopes, one after the other.
     pub fn rlp(&self) -> &[u8] {
         &self.rlp
     }
 
-    /// RLP of each envelope.
+    /// Returns the RLP of each envelope.
     pub fn envelopes(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(self.ends.iter()).map(|(start, end)| &self.rlp[start..*end])
     }
 
-    /// Where the next page begins, if there is one.
+    /// Returns the position where the next page begins. `None` on the last page.
     pub fn cursor(&self) -> Option<HistoryCursor> {
         self.last.filter(|_| self.more)
     }
 }
 
-/// Returns the next page of a question.
+/// Returns the next page of a search.
 pub fn page(
     store: &dyn Store,
     question: &EnvelopeQuestion,
     bounds: &PageBounds,
 ) -> Result<EnvelopePage, MailError> {
     let wanted = question.query.limit.min(bounds.envelopes);
-    // One more than a page tells whether there are more.
+    // One envelope more than a page has shows whether more envelopes follow.
     let limit = if question.filter.is_some() { usize::MAX } else { wanted.saturating_add(1) };
     let query = Query { limit, budget: bounds.rows, ..question.query.clone() };
     let mut page = EnvelopePage::default();

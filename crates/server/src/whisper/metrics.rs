@@ -1,4 +1,4 @@
-//! What the mail server has done since it started.
+//! Counters and timings of the mail server since its start.
 
 use hark_archive::meter::{Counter, Histogram};
 use hark_networks::whisper::admit::EnvelopeRefusal;
@@ -7,7 +7,7 @@ use super::history::MailError;
 use crate::metrics::{ByLabel, MetricLabel, labels};
 
 labels! {
-    /// Where an envelope or a request came from.
+    /// The source of an envelope or a request.
     MailSource {
         /// A client of the REST interface.
         Rest = "rest",
@@ -15,15 +15,15 @@ labels! {
         Peer = "peer",
     }
 
-    /// What was done with an envelope.
+    /// The result of receiving an envelope.
     EnvelopeFate {
         /// Stored.
         Stored = "stored",
-        /// Not stored again, as it was stored before.
+        /// Not stored again, because the envelope was stored before.
         Duplicate = "duplicate",
-        /// Not stored, as it is no envelope.
+        /// Not stored, because the bytes are not an envelope.
         Malformed = "malformed",
-        /// Refused: sent too far ahead.
+        /// Refused: the sending time is too far in the future.
         Ahead = "ahead",
         /// Refused: expired.
         Expired = "expired",
@@ -31,31 +31,31 @@ labels! {
         Size = "size",
         /// Refused: too little proof of work.
         Pow = "pow",
-        /// Refused: its sender sends envelopes, or new topics, faster than allowed.
+        /// Refused: the sender exceeds the rate limit for envelopes, or for new topics.
         TooMany = "rate_limit",
-        /// The archive failed to store it.
+        /// Not stored, because the archive failed.
         Failed = "failed",
     }
 
-    /// What became of a request.
+    /// The result of a request.
     RequestFate {
         /// Answered.
         Answered = "answered",
-        /// It could not be read, or asked for too much.
+        /// The request could not be parsed, or would read too much.
         Refused = "refused",
-        /// Faster than allowed.
+        /// Refused: the client exceeds its rate limit.
         TooMany = "rate_limit",
-        /// It could not be answered.
+        /// The request could not be answered.
         Failed = "failed",
     }
 
-    /// How the key exchange and the hellos of a peer ended.
+    /// The result of a peer's key exchange and hellos.
     HandshakeFate {
         /// The peer is connected.
         Connected = "connected",
-        /// It took too long, or had to make room for others.
+        /// The handshake took too long, or was ended to admit other peers.
         Timeout = "timeout",
-        /// The peer does not keep to the protocol, or is gone.
+        /// The peer does not follow the protocol, or has disconnected.
         Failed = "failed",
         /// The peer speaks neither `shh/6` nor `waku/1`.
         Useless = "no_protocol",
@@ -65,11 +65,11 @@ labels! {
     PeerLeave {
         /// The peer has left, or the connection broke.
         Left = "left",
-        /// The peer did not answer, or did not read what it asked for.
+        /// The peer did not answer, or did not read the requested data.
         Timeout = "timeout",
-        /// The peer did not keep to the protocol.
+        /// The peer did not follow the protocol.
         Breach = "breach",
-        /// There was no memory for what the peer sent.
+        /// There was no memory for the data that the peer sent.
         Memory = "memory",
         /// The server is shutting down.
         Down = "down",
@@ -103,7 +103,7 @@ impl From<&MailError> for RequestFate {
 pub struct MailMetrics {
     /// Envelopes received.
     pub envelopes: ByLabel<MailSource, ByLabel<EnvelopeFate>>,
-    /// Bytes of the envelopes that were stored.
+    /// Bytes of the stored envelopes.
     pub stored_bytes: Counter,
     /// Time from the arrival of an envelope until it was durable.
     pub insert: Histogram,
@@ -113,14 +113,14 @@ pub struct MailMetrics {
     pub page: Histogram,
     /// Envelopes sent in answers.
     pub sent: ByLabel<MailSource>,
-    /// Bytes of these envelopes.
+    /// Bytes of the envelopes sent in answers.
     pub sent_bytes: ByLabel<MailSource>,
     /// Pages that lack a damaged envelope.
     pub damaged: ByLabel<MailSource>,
-    /// Peers that are connected.
+    /// Connected peers.
     pub peers: Counter,
-    /// Connections of peers.
+    /// Handshakes of peers, by result.
     pub handshakes: ByLabel<HandshakeFate>,
-    /// Sessions of peers that have ended.
+    /// Sessions of peers that have ended, by reason.
     pub left: ByLabel<PeerLeave>,
 }

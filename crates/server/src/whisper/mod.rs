@@ -1,8 +1,8 @@
-//! The Whisper mail server: envelopes in, history out, by REST and by devp2p (EIP-627, 6/WAKU1,
-//! 8/WAKU-MAIL).
+//! The Whisper mail server: accepts envelopes and serves history, by REST and by devp2p (EIP-627,
+//! 6/WAKU1, 8/WAKU-MAIL).
 //!
-//! `hark_networks::whisper::admit` decides which envelopes are accepted, [`history`] answers
-//! requests. `rest` is the HTTP interface, which has no equal in other mail servers: it makes history
+//! `hark_networks::whisper::admit` decides which envelopes are accepted, and [`history`] answers
+//! requests. `rest` is the HTTP interface, which other mail servers do not have. It makes history
 //! available to programs that do not speak devp2p.
 
 use std::net::SocketAddr;
@@ -38,48 +38,50 @@ mod rest;
 pub mod rlpx;
 pub mod topics;
 
-/// Bytes of envelopes that wait to be durable, at most. Above this bound senders wait.
+/// Maximum size of the envelopes that wait to be durable, in bytes. Above this bound senders wait.
 const INTAKE_BYTES_MAX: usize = 64 << 20;
-/// Bytes that an envelope counts for at least, so that no more envelopes wait than the writer's
-/// queue holds.
+/// Minimum charge for an envelope, in bytes. The minimum ensures that no more envelopes wait than
+/// the writer's queue holds.
 const INTAKE_BYTES_MIN: usize = INTAKE_BYTES_MAX / INTAKE_MAX;
-/// Envelopes that wait to be durable, at most.
+/// Maximum number of envelopes that wait to be durable.
 const INTAKE_MAX: usize = 16_384;
 
-/// Refused envelopes of a packet, or of a request, of which the sender is told. The rest is not
-/// read, as the answer would be many times as long as what was sent.
+/// Maximum number of refused envelopes that are reported to the sender of a packet or a request.
+/// Further envelopes are not read, because the answer would be many times as long as the sent data.
 const FAULTS_MAX: usize = 1_000;
 
-/// Bytes of the envelopes of an answer's first page, unless one is longer.
+/// Maximum size of the envelopes on an answer's first page, in bytes, unless a single envelope is
+/// longer.
 const PAGE_BYTES: usize = 256 << 10;
-/// Bytes of the envelopes of a long answer's later pages. Each page is a search of its own.
+/// Maximum size of the envelopes on later pages of a long answer, in bytes. Each page is a separate
+/// search.
 const PAGE_BYTES_MAX: usize = 4 << 20;
-/// Maximum bytes of pages that clients have not read yet, together.
+/// Maximum size of all pages that clients have not read yet, in bytes.
 const PAGES_BYTES_MAX: usize = 256 << 20;
 
 /// Rows that a search may visit on an async worker thread, which other tasks share.
 const ROWS_AT_ONCE: u64 = 20_000;
 
-/// A mail server to be served.
+/// A mail server, ready to be served.
 pub struct MailService {
-    /// How it is served.
+    /// The configuration of the mail server.
     pub config: MailConfig,
-    /// The options of its store.
+    /// The options of the mail server's store.
     pub shelf: shelf::ShelfOptions,
 }
 
-/// What can change while a mail server runs.
+/// The settings that can change while a mail server runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MailSettings {
-    /// Which envelopes are accepted.
+    /// The bounds for accepted envelopes.
     pub bounds: EnvelopeBounds,
     /// Requests allowed per client. `None` is unlimited.
     pub requests: Option<Rate>,
     /// Envelopes allowed per address. `None` is unlimited.
     pub envelopes: Option<Rate>,
-    /// Envelopes of topics that the archive does not have yet, allowed per address. `None` is unlimited.
+    /// Envelopes of topics that are new to the archive, allowed per address. `None` is unlimited.
     pub new_topics: Option<Rate>,
-    /// Rows that a request may visit.
+    /// Maximum number of rows that a request may visit.
     pub query_rows_max: u64,
 }
 
@@ -88,16 +90,18 @@ impl Default for MailSettings {
         Self {
             bounds: EnvelopeBounds::default(),
             requests: None,
-            // Status' network had 34 envelopes a minute in 2019, and a peer brings what it keeps at once.
+            // Status' network had 34 envelopes a minute in 2019, and a peer sends all its stored
+            // envelopes at once.
             envelopes: Some(Rate { per_minute: 6_000, at_once: 60_000 }),
-            // It had 9,606 topics in a month.
+            // Status' network had 9,606 topics in a month.
             new_topics: Some(Rate { per_minute: 60, at_once: 20_000 }),
             query_rows_max: 5_000_000,
         }
     }
 }
 
-/// The current settings. Any holder of this handle can replace them while the mail server runs.
+/// A shared handle of the current settings. Any holder can replace the settings while the mail
+/// server runs.
 pub type SharedMailSettings = Arc<ArcSwap<MailSettings>>;
 
 /// Makes a shared handle that holds these settings.
@@ -105,26 +109,26 @@ pub fn shared(settings: MailSettings) -> SharedMailSettings {
     Arc::new(ArcSwap::from_pointee(settings))
 }
 
-/// How a mail server is served.
+/// The configuration of a mail server.
 #[derive(Clone, Debug)]
 pub struct MailConfig {
-    /// Address of the REST interface. `None` disables it.
+    /// Address of the REST interface. `None` disables the REST interface.
     pub rest: Option<SocketAddr>,
-    /// Which web pages may use the REST interface.
+    /// The web pages that may use the REST interface.
     pub access: WebAccess,
-    /// Where peers are accepted. `None` disables it.
+    /// Configuration of the devp2p interface. `None` disables the devp2p interface.
     #[cfg(feature = "devp2p")]
     pub peers: Option<peers::PeersConfig>,
-    /// What can change while the mail server runs.
+    /// The settings that can change while the mail server runs.
     pub settings: SharedMailSettings,
-    /// Where the store does its work.
+    /// Where the store does its work: in this process, or in a database.
     pub store_at: StoreLocation,
     /// The name of the store in metrics: `embedded` or `postgres`.
     pub database: &'static str,
 }
 
 impl Default for MailConfig {
-    /// Without any interface, on an archive in files.
+    /// A mail server without any interface, on an archive in files.
     fn default() -> Self {
         Self {
             rest: None,
@@ -147,24 +151,25 @@ pub(crate) struct MailServer {
     /// Permits, in bytes, for envelopes that wait to be durable.
     intake: Arc<Semaphore>,
     slots: QuestionSlots,
-    /// Permits, in bytes, for pages that are being sent.
+    /// Permits, in bytes, for pages in transmission.
     pages: Arc<Semaphore>,
     buckets: RateBuckets,
-    /// Those of new topics.
+    /// The rate limits for new topics.
     topic_buckets: RateBuckets,
-    /// The rates of envelopes are off.
+    /// Whether the rate limits for envelopes are disabled.
     unlimited: bool,
     clients: Clients,
     config: MailConfig,
 }
 
-/// A page, and the memory permit for it.
+/// A page and its memory permit.
 pub(crate) struct PermittedEnvelopes {
     pub(crate) page: EnvelopePage,
     pub(crate) room: OwnedSemaphorePermit,
 }
 
-/// Bytes of the next page of an answer. Each page may be twice as long as the one before it.
+/// Maximum size of an answer's next page, in bytes. Each page may be twice as long as the previous
+/// page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageBytes(usize);
 
@@ -181,7 +186,7 @@ impl PageBytes {
     }
 }
 
-/// The result for an envelope that was accepted: it is durable.
+/// The result for an accepted envelope, which is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Archived {
     /// The envelope is new.
@@ -193,19 +198,19 @@ pub(crate) enum Archived {
 /// Why an envelope was not stored.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum EnvelopeRejection {
-    /// It is no envelope.
+    /// The bytes are not an envelope.
     #[error(transparent)]
     Malformed(#[from] EnvelopeError),
-    /// It is not admissible.
+    /// The envelope is not admissible.
     #[error(transparent)]
     Refused(#[from] EnvelopeRefusal),
-    /// Its sender sends envelopes faster than it may.
+    /// The sender exceeds its rate limit for envelopes.
     #[error("the envelope was not stored: rate limit exceeded")]
     TooMany,
-    /// Its sender sends envelopes of new topics faster than it may.
+    /// The sender exceeds its rate limit for envelopes of new topics.
     #[error("the envelope was not stored: rate limit of new topics exceeded")]
     TooManyTopics,
-    /// The archive failed to commit it.
+    /// The archive failed to commit the envelope.
     #[error("the envelope was not stored: {0}")]
     Store(Arc<CommitError>),
     /// The server is shutting down.
@@ -213,7 +218,7 @@ pub(crate) enum EnvelopeRejection {
     Down,
 }
 
-/// An envelope on its way to the disk.
+/// An accepted envelope that is not durable yet.
 pub(crate) struct PendingEnvelope {
     from: MailSource,
     bytes: u64,
@@ -222,12 +227,12 @@ pub(crate) struct PendingEnvelope {
 }
 
 impl MailServer {
-    /// The settings in force now.
+    /// Returns the current settings.
     pub(crate) fn settings(&self) -> Guard<Arc<MailSettings>> {
         self.config.settings.load()
     }
 
-    /// Seconds since 1970.
+    /// The current time, in seconds since 1970.
     pub(crate) fn now_s(&self) -> u64 {
         self.shelf.clock().now_s()
     }
@@ -241,10 +246,12 @@ impl MailServer {
         self.metrics.requests.of(from).of(fate).add(1);
     }
 
-    /// Checks an envelope and begins to store it. `sender` is whose rate counts it, if any does.
-    /// [`MailServer::settle`] waits until it is durable;
-    /// whoever has several envelopes begins with all of them first. Waits while too many bytes of
-    /// envelopes are on their way.
+    /// Checks an envelope and begins to store the envelope. `sender` is the source that the
+    /// envelope is charged to; without a sender, there is no rate limit. Waits while too many bytes
+    /// of envelopes are not durable yet.
+    ///
+    /// [`MailServer::settle`] waits until the envelope is durable. A caller with several envelopes
+    /// submits all of them before the first call of `settle`.
     pub(crate) async fn submit(
         &self,
         from: MailSource,
@@ -314,14 +321,14 @@ impl MailServer {
         archived
     }
 
-    /// Takes one request from what a client may send.
+    /// Charges one request to a client. Fails if the client exceeds its rate limit.
     pub(crate) fn allow(&self, from: RateSource) -> Result<(), MailError> {
         let Some(rate) = self.settings().requests else { return Ok(()) };
         let taken = self.buckets.take(RateSubject::Questions(from), rate);
         taken.map_err(|_| MailError::TooMany)
     }
 
-    /// The question of a request. A request without a limit gets one of `limit_default`.
+    /// Creates the search for a request. A request without a limit gets `limit_default`.
     pub(crate) fn question(
         &self,
         request: &HistoryRequest<'_>,
@@ -330,8 +337,8 @@ impl MailServer {
         EnvelopeQuestion::new(request, &self.topics, self.now_s(), limit_default)
     }
 
-    /// Returns the next page of a question. It is no longer than the first page of an answer if half
-    /// of the memory for pages is used up.
+    /// Returns the next page of a search. While half of the memory for pages is used up, the page
+    /// is no longer than an answer's first page.
     pub(crate) async fn page(
         &self,
         from: MailSource,

@@ -1,5 +1,5 @@
-//! The mail server's part of the page for Prometheus: under status-go's names what they have names
-//! for, the rest under Hark's.
+//! The mail server's part of the page for Prometheus. Metrics that status-go also has use
+//! status-go's names. All others have names of Hark.
 
 use super::MailServer;
 use super::metrics::{EnvelopeFate, RequestFate};
@@ -17,7 +17,7 @@ pub(crate) fn write(page: &mut MetricsPage, mail: &MailServer) {
     page.head("mailserver_archived_envelopes_total", "counter", "Envelopes stored.");
     let stored = fates(EnvelopeFate::Stored);
     page.line("mailserver_archived_envelopes_total", &labels, stored);
-    // status-go spells it so.
+    // The spelling is status-go's.
     let failures = "mailserver_archived_envelopes_falures_total";
     page.head(failures, "counter", "Envelopes that the archive failed to store.");
     page.line(failures, &labels, fates(EnvelopeFate::Failed));

@@ -1,4 +1,4 @@
-//! The topics of the archive, so that a question by bloom filter is one by topics.
+//! The topics of the archive, which turn a search by bloom filter into a search by topics.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,37 +16,38 @@ use crate::shelf::Subscribers;
 use crate::stop::StopSignal;
 use crate::turns::StoreLocation;
 
-/// Maximum number of topics that are kept in memory, at up to 32 bytes each. If an archive has more,
+/// Maximum number of topics in memory, at up to 32 bytes each. If an archive has more topics,
 /// filters are tested on each envelope.
 pub const TOPICS_MAX: usize = 1 << 20;
-/// If a filter covers more topics than this, it is tested on each envelope instead.
+/// Maximum number of topics that a filter may cover. Above this number, the filter is tested on
+/// each envelope.
 const COVERED_MAX: usize = 1 << 15;
-/// Reading all topics again may take one part in this many of the time.
+/// Divisor for the share of time that re-reading all topics may take.
 const REFRESH_SHARE: u32 = 100;
-/// Least pause between two looks at the size of an archive in a database.
+/// Minimum pause between two checks of the size of an archive in a database.
 const IN_DATABASE: Duration = Duration::from_mins(1);
 
-/// How a filter's envelopes are found.
+/// How the envelopes that match a filter are found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopicCondition {
-    /// The filter covers all topics there can be.
+    /// The filter covers all possible topics.
     All,
-    /// By these topics.
+    /// A search by these topics.
     Topics(Vec<Topic>),
-    /// By testing the filter on each envelope.
+    /// A test of the filter on each envelope.
     Filter,
 }
 
-/// All topics of an archive. New envelopes add theirs. The topics of envelopes that are no longer
-/// stored go with the next [`TopicIndex::refresh`]; until then they match nothing.
+/// All topics of an archive. New envelopes add their topics. The topics of deleted envelopes are
+/// removed by the next [`TopicIndex::refresh`]; until then they match nothing.
 #[derive(Debug)]
 pub struct TopicIndex {
     known: RwLock<KnownTopics>,
     topics_max: usize,
     is_full: AtomicBool,
-    /// Envelopes that were added.
+    /// Number of envelopes added.
     added: AtomicU64,
-    /// Topics that were added since a refresh has begun; `None` if none is under way.
+    /// Topics that were added since the current refresh began. `None` outside a refresh.
     fresh: Mutex<Option<HashSet<Topic>>>,
     is_refreshing: AtomicBool,
 }
@@ -58,7 +59,7 @@ impl Default for TopicIndex {
 }
 
 impl TopicIndex {
-    /// Keeps at most `topics_max` topics.
+    /// Creates an index for at most `topics_max` topics.
     fn with_max(topics_max: usize) -> Self {
         Self {
             known: RwLock::default(),
@@ -79,10 +80,11 @@ impl TopicIndex {
         })
     }
 
-    /// Forgets the topics that no stored envelope has.
+    /// Removes the topics that no stored envelope has.
     pub fn refresh(&self, store: &dyn Store) -> Result<(), SearchError> {
         *self.fresh.lock() = Some(HashSet::new());
-        // What is committed from now on may be missing in what the store returns, and is added later.
+        // The store may not return topics that are committed from now on. They are added at the
+        // end.
         self.is_refreshing.store(true, Ordering::SeqCst);
         let (mut known, mut is_full) = (KnownTopics::default(), false);
         let read = store.label_values(TOPIC, &mut |value, _| {
@@ -107,12 +109,12 @@ impl TopicIndex {
         self.known.read().len()
     }
 
-    /// Whether there are no topics.
+    /// Whether the index has no topics.
     pub fn is_empty(&self) -> bool {
         self.known.read().is_empty()
     }
 
-    /// Whether an envelope of the topic was stored.
+    /// Whether the index has the topic.
     pub(super) fn has(&self, topic: Topic) -> bool {
         self.known.read().has(topic)
     }
@@ -134,7 +136,7 @@ impl TopicIndex {
         }
     }
 
-    /// Returns how the envelopes are found whose topics a filter covers.
+    /// Returns how to find the envelopes whose topics a filter covers.
     pub fn condition(&self, filter: &Bloom) -> TopicCondition {
         if filter.is_full() {
             return TopicCondition::All;
@@ -156,7 +158,8 @@ impl Subscribers for TopicIndex {
     fn publish(&self, _: Option<u64>, record: &Record<'_>) {
         self.added.fetch_add(1, Ordering::Relaxed);
         let Some(topic) = EnvelopeRecord::new(*record).topic() else { return };
-        // First: otherwise a refresh that ends in between would know neither.
+        // The topic goes to `fresh` first. Otherwise a refresh that ends in between would lose the
+        // topic.
         if self.is_refreshing.load(Ordering::SeqCst)
             && let Some(fresh) = &mut *self.fresh.lock()
         {
@@ -166,10 +169,11 @@ impl Subscribers for TopicIndex {
     }
 }
 
-/// Forgets topics after envelopes were deleted, until `stop`. It looks as often as retention does.
+/// Removes topics after envelopes were deleted, until `stop`. Checks at most as often as retention
+/// runs.
 pub(super) async fn refresh(mail: Arc<MailServer>, mut stop: StopSignal) {
     let added = |mail: &MailServer| mail.topics.added.load(Ordering::Relaxed);
-    // Envelopes that were stored at the last look, and that had been added by then.
+    // The numbers of stored and of added envelopes at the last check.
     let (mut counted, mut seen) = (0, added(&mail));
     let mut pause = Duration::ZERO;
     loop {
@@ -254,7 +258,7 @@ mod tests {
         index.refresh(&store).unwrap();
         assert_eq!((index.len(), index.has(one)), (2, false));
         assert_eq!(index.condition(&filter), TopicCondition::Topics(vec![three]));
-        // With still too many, filters are tested.
+        // With too many topics left, filters are tested on each envelope.
         index.refresh(&store_of(&[one, two, three])).unwrap();
         assert_eq!(index.condition(&filter), TopicCondition::Filter);
     }

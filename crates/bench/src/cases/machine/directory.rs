@@ -1,5 +1,5 @@
-//! The directory of a run. A shell that waits for the end of this process ends whatever was started
-//! and removes the directory, however this process ends: also after Ctrl-C or `kill -9`.
+//! The directory of a run. A shell waits for the end of this process. The shell then ends all
+//! processes of the run and removes the directory, even after Ctrl-C or `kill -9`.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::Context as _;
 
-/// The shell script that waits for the end of its input, and then cleans up. Process ids are used
-/// again, so a process is ended only if its command line names the directory.
+/// The shell script that waits for the end of its input, and then cleans up. The system reuses
+/// process ids, so a process is ended only if its command line names the directory.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
 read -r _
@@ -33,7 +33,7 @@ done < "$dir/groups"
 rm -rf "$dir"
 "#;
 
-/// A directory whose processes end, and which is removed, with this value.
+/// The directory of a run. Dropping the value ends the processes and removes the directory.
 pub(in crate::cases) struct RunDirectory {
     path: PathBuf,
     guard: Child,
@@ -64,12 +64,13 @@ impl RunDirectory {
         &self.path
     }
 
-    /// Remembers a process, and the signal that ends it. Its command line must name the directory.
+    /// Records a process and its termination signal. The process's command line must name the
+    /// directory.
     pub(super) fn remember_process(&self, signal: &str, process: u32) -> anyhow::Result<()> {
         self.append("processes", &format!("{signal} {process}\n"))
     }
 
-    /// Remembers a control group, which is removed when all processes have ended.
+    /// Records a control group, which is removed when all processes have ended.
     pub(super) fn remember_group(&self, group: &Path) -> anyhow::Result<()> {
         self.append("groups", &format!("{}\n", group.display()))
     }

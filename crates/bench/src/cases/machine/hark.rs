@@ -11,10 +11,10 @@ use super::RunDirectory;
 use crate::process::ProcessTree;
 use crate::websocket::Url;
 
-/// A running server. It ends with this value.
+/// A running server. Dropping the value ends the server.
 pub(in crate::cases) struct HarkProcess {
     child: Child,
-    /// Kept open, since a server may write to it.
+    /// The server's output. Kept open, since the server may write more.
     _stdout: BufReader<ChildStdout>,
     url: Url,
 }
@@ -69,7 +69,7 @@ impl HarkProcess {
 
 impl Drop for HarkProcess {
     fn drop(&mut self) {
-        // All that it has stored is durable; it was only asked, anyway.
+        // The server was only queried, and all stored data is durable.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

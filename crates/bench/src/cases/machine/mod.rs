@@ -1,5 +1,5 @@
-//! What a run starts on this machine, measures and ends: servers of PostgreSQL and of Hark, each a
-//! process of its own, in one directory that is removed after the run.
+//! Starts, measures and ends the servers of a run on this machine. Each server of PostgreSQL or of
+//! Hark is a separate process. All use one directory, which is removed after the run.
 
 mod directory;
 mod hark;

@@ -19,8 +19,8 @@ const VERSION_MIN: u32 = 15;
 /// How long a start may take.
 const START: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The settings of every server. Its files need not outlive the run, its memory holds all data, and
-/// nothing runs beside the questions.
+/// The settings of every server. The files need not outlive the run, memory holds all data, and
+/// nothing else runs during the questions.
 const SETTINGS: [&str; 8] = [
     "listen_addresses=127.0.0.1",
     "unix_socket_directories=",
@@ -31,7 +31,7 @@ const SETTINGS: [&str; 8] = [
     "max_wal_size=4GB",
     "autovacuum=off",
 ];
-/// The further settings of Citus' nodes. Shards move without writes, and nobody asks a node meanwhile.
+/// The further settings of Citus' nodes. There are no writes and no queries while shards move.
 const CITUS_SETTINGS: [&str; 5] = [
     "shared_preload_libraries=citus",
     "citus.node_conninfo=sslmode=disable",
@@ -45,7 +45,7 @@ const CITUS_SETTINGS: [&str; 5] = [
 pub(in crate::cases) struct InstalledPostgres {
     programs: PathBuf,
     version: u32,
-    /// Settings of all servers besides their own, each as `name=value`.
+    /// Additional settings of all servers, each as `name=value`.
     settings: Vec<String>,
 }
 
@@ -56,8 +56,8 @@ pub(in crate::cases) struct PostgresProcess {
 }
 
 impl InstalledPostgres {
-    /// Finds the programs of the newest version, in PATH and where Debian's packages have them. All
-    /// servers get these settings, those of Citus only if they are its nodes.
+    /// Finds the programs of the newest version, in PATH and in the directories of Debian's
+    /// packages. All servers get these settings, but only nodes of Citus get the settings of Citus.
     pub(in crate::cases) fn find(settings: &[String]) -> anyhow::Result<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let packaged = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -77,12 +77,12 @@ impl InstalledPostgres {
         }
     }
 
-    /// Whether Citus is installed beside it.
+    /// Whether Citus is installed for this version of PostgreSQL.
     pub(in crate::cases) fn has_citus(&self) -> bool {
         let output = Command::new(self.programs.join("pg_config")).arg("--sharedir").output();
         let listed = output.ok().filter(|output| output.status.success());
         let folder = listed.and_then(|output| String::from_utf8(output.stdout).ok());
-        // Debian has pg_config in a package of its own.
+        // Debian ships pg_config in a separate package.
         let folder = folder.unwrap_or_else(|| format!("/usr/share/postgresql/{}", self.version));
         Path::new(folder.trim()).join("extension/citus.control").is_file()
     }
@@ -131,7 +131,7 @@ impl InstalledPostgres {
             if let Some((user, group)) = user {
                 command.uid(user).gid(group);
             }
-            // That user may have no access to the directory of this process.
+            // The unprivileged user may have no access to the directory of this process.
             command.env("LC_ALL", "C").env("HOME", folder).current_dir(folder);
             command
         };
@@ -201,7 +201,7 @@ pub(in crate::cases) fn url(port: u16, database: &str) -> String {
     format!("postgres://postgres@127.0.0.1:{port}/{database}")
 }
 
-/// Whether this process has written to its file that it accepts connections.
+/// Whether the `postmaster.pid` of this process reports that the server accepts connections.
 fn is_ready(data: &Path, process: u32) -> bool {
     let text = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
     let mut lines = text.lines();
@@ -216,8 +216,8 @@ fn version(folder: &Path) -> Option<u32> {
     text.split_whitespace().nth(2)?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Returns user and group of somebody without rights, if the owner of `ours` is root: the server
-/// refuses root.
+/// Returns an unprivileged user and group if the owner of `ours` is root: the server refuses to run
+/// as root.
 fn unprivileged(ours: &Path) -> anyhow::Result<Option<(u32, u32)>> {
     if fs::metadata(ours)?.uid() != 0 {
         return Ok(None);

@@ -1,5 +1,5 @@
 //! Bounds the CPU of a server by a control group of Linux: version 2 (`cpu.max`) or version 1
-//! (`cpu.cfs_quota_us`), whichever may be written.
+//! (`cpu.cfs_quota_us`), depending on which file is writable.
 
 use std::fs;
 use std::io;
@@ -10,26 +10,27 @@ use anyhow::Context as _;
 use super::RunDirectory;
 use crate::process::ProcessTree;
 
-/// The time in which a group gets its quota, in us. A short one keeps a server from pausing for long;
-/// the shortest quota that Linux grants is 1 ms.
+/// The time in which a group gets its quota, in us. With a short period a server never pauses for
+/// long. The shortest quota that Linux grants is 1 ms.
 const PERIOD_US: u64 = 20_000;
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// Which files bound a group.
+/// The version of control groups, which determines the files that bound a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CgroupVersion {
     One,
     Two,
 }
 
-/// A control group with the processes of a server. It has all CPU until it is bounded.
+/// A control group with the processes of a server. The group has all CPU until a bound is set.
 pub(in crate::cases) struct CpuQuota {
     group: PathBuf,
     version: CgroupVersion,
 }
 
 impl CpuQuota {
-    /// Moves a server into a group of its own. What it starts later belongs to the group as well.
+    /// Moves a server into a new group. Processes that the server starts later belong to the group
+    /// as well.
     pub(in crate::cases) fn new(
         run: &RunDirectory,
         name: &str,
@@ -38,7 +39,7 @@ impl CpuQuota {
         let quota = Self::empty(run, name)?;
         for id in server.ids() {
             let moved = quota.write("cgroup.procs", &id.to_string());
-            // A child may end meanwhile.
+            // A child may have ended since the list was read.
             if Path::new(&format!("/proc/{id}")).exists() {
                 moved?;
             }
@@ -63,7 +64,7 @@ impl CpuQuota {
         Ok(quota)
     }
 
-    /// Fails where this process may not make groups that bound CPU.
+    /// Fails if this process may not make groups that bound CPU.
     pub(in crate::cases) fn possible(run: &RunDirectory) -> anyhow::Result<()> {
         Self::empty(run, "none").map(drop)
     }
@@ -90,7 +91,7 @@ impl CpuQuota {
     }
 }
 
-/// Returns the group of this process, below which it makes others.
+/// Returns the group of this process, the parent of the new groups.
 fn parent() -> anyhow::Result<(PathBuf, CgroupVersion)> {
     let own = fs::read_to_string("/proc/self/cgroup").context("there are no control groups")?;
     let found = own_group(&own, |folder| Path::new(ROOT).join(folder).is_dir());
@@ -99,7 +100,7 @@ fn parent() -> anyhow::Result<(PathBuf, CgroupVersion)> {
 }
 
 /// Finds the group that bounds CPU in the lines of /proc/self/cgroup: `1:cpu:/group`, or of version
-/// 2 `0::/group`. `is_mounted` tells whether a folder of [`ROOT`] is there.
+/// 2 `0::/group`. `is_mounted` returns whether a folder of [`ROOT`] exists.
 fn own_group(lines: &str, is_mounted: impl Fn(&str) -> bool) -> Option<(PathBuf, CgroupVersion)> {
     let groups = lines.lines().filter_map(|line| {
         let (controllers, group) = line.split_once(':')?.1.split_once(':')?;

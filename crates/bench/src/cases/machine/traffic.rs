@@ -1,5 +1,5 @@
-//! Counts what a client of PostgreSQL sends and receives: a TCP port of loopback that passes
-//! everything on to a server.
+//! Counts the traffic of a client of PostgreSQL. The client connects to a TCP port of loopback,
+//! which forwards everything to a server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::{Add, Sub};
@@ -14,10 +14,11 @@ use tokio::sync::oneshot;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
-/// Code of a message before the first one of a session: it asks for TLS or for another encryption.
+/// Codes of a message that a client may send before a session. They request TLS or GSSAPI
+/// encryption.
 const ENCRYPTION: [u32; 2] = [80_877_103, 80_877_104];
 
-/// What has passed, of all connections.
+/// Counts of the traffic of all connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::cases) struct TrafficCounts {
     /// Bytes from the server.
@@ -26,7 +27,7 @@ pub(in crate::cases) struct TrafficCounts {
     pub(in crate::cases) sent_bytes: u64,
     /// Statements that were run: Query and Execute messages.
     pub(in crate::cases) statements: u64,
-    /// How many times something was sent after an answer, or first of all.
+    /// How many times the client began to send: at first, and after each answer.
     pub(in crate::cases) round_trips: u64,
 }
 
@@ -64,11 +65,12 @@ struct AtomicCounts {
     round_trips: AtomicU64,
 }
 
-/// A port that passes connections on to a server and counts. It closes with this value.
+/// A port that forwards connections to a server and counts their traffic. Dropping the value closes
+/// the port.
 pub(in crate::cases) struct TrafficCounter {
     port: u16,
     counts: Arc<AtomicCounts>,
-    /// Its end stops the thread.
+    /// Dropping this sender stops the thread.
     _stop: oneshot::Sender<()>,
 }
 
@@ -110,8 +112,8 @@ impl TrafficCounter {
     }
 }
 
-/// Accepts connections until the runtime ends. A connection that cannot be passed on is closed, which
-/// its client reports.
+/// Accepts connections until the runtime ends. A connection that cannot be forwarded is closed, and
+/// its client reports the error.
 async fn accept(listener: std::net::TcpListener, server: u16, counts: Arc<AtomicCounts>) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
     let server = SocketAddr::from((Ipv4Addr::LOCALHOST, server));
@@ -131,7 +133,7 @@ async fn accept(listener: std::net::TcpListener, server: u16, counts: Arc<Atomic
     }
 }
 
-/// Passes on what the client sends, until either side closes.
+/// Forwards the client's bytes to the server, until either side closes.
 async fn send(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -152,7 +154,7 @@ async fn send(
     }
 }
 
-/// Passes on what the server sends, until either side closes.
+/// Forwards the server's bytes to the client, until either side closes.
 async fn receive(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -169,26 +171,26 @@ async fn receive(
     }
 }
 
-/// Finds the messages in what a client sends.
+/// Finds the messages in a client's bytes.
 #[derive(Default)]
 struct FrontendMessages {
     /// Whether the session has begun: only its later messages have a type.
     begun: bool,
-    /// The head of a message as far as it was read.
+    /// The part of a message's head that has been read.
     head: Vec<u8>,
-    /// Bytes of a message that are still to be skipped.
+    /// Remaining bytes to skip of the current message.
     rest: usize,
 }
 
 impl FrontendMessages {
-    /// Returns how many statements begin to run with these bytes.
+    /// Returns the number of statements that begin to run with these bytes.
     fn read(&mut self, mut bytes: &[u8]) -> u64 {
         let mut statements = 0;
         loop {
             let skipped = self.rest.min(bytes.len());
             self.rest -= skipped;
             bytes = bytes.get(skipped..).unwrap_or_default();
-            // A type and a length; before the session a length and a code.
+            // A head is a type and a length, or before the session a length and a code.
             let head_bytes = if self.begun { 5 } else { 8 };
             let missing = head_bytes - self.head.len();
             let (more, after) = bytes.split_at(missing.min(bytes.len()));

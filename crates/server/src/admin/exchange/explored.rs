@@ -1,6 +1,7 @@
-//! Explores everything that can happen between three processes. One serves at first; the others
-//! start at any time, to take over or because no server runs. At every step, any of them may be
-//! killed, asked to end or suspended for good, may fail to open the archive, and may take too long.
+//! Explores every order of events between three processes. One process serves at first. The others
+//! start at any time, to take over or because no server runs. At every step, any process may be
+//! killed, asked to end or suspended permanently, may fail to open the archive, and may take too
+//! long.
 //!
 //! The decisions are made by the server's own code. The rest of the world is a model: the locks,
 //! the messages in transit between two processes, and the length of the log.
@@ -15,7 +16,7 @@ mod world;
 /// The results of the exploration.
 #[derive(Default)]
 struct Exploration {
-    /// Number of paths from each world to an end; `None` while they are being counted.
+    /// Number of paths from each world to an end; `None` while the paths are being counted.
     ways: HashMap<World, Option<f64>>,
     steps: u64,
     /// How often a process was in one of the states that only faults lead to.
@@ -26,7 +27,7 @@ struct Exploration {
 }
 
 impl Exploration {
-    /// Walks all paths from `world` and returns their number; stops at the first fault.
+    /// Walks all paths from `world` and returns their number. Stops at the first fault.
     fn walk(&mut self, world: &World, without: Without) -> f64 {
         if let Some(known) = self.ways.get(world) {
             return known.expect("no way leads back");

@@ -1,14 +1,15 @@
-//! Positions of the messages that recent pages ended with. The cursor of a next page is such a
-//! message's hash: the archive need not look the message up, nor still store it.
+//! Positions of the messages that ended recent pages. The hash of such a message is the cursor of
+//! the next page. With a cached position, the archive need not look up the message, or still store
+//! the message.
 
 use hark_archive::Position;
 use hark_codec::record::Id;
 use parking_lot::Mutex;
 
-/// Number of slots. A message has one slot, in which a later message may replace it.
+/// Number of slots. Each message maps to one slot; a later message may overwrite the slot.
 const SLOTS: usize = 4_096;
 
-/// Positions of messages, in slots by hash.
+/// Positions of messages, in slots indexed by hash.
 #[derive(Debug)]
 pub struct PositionCache(Mutex<Box<[Position]>>);
 

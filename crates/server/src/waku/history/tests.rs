@@ -12,7 +12,7 @@ use super::*;
 const PUBSUB: [&str; 2] = ["/waku/2/rs/1/0", "/waku/2/rs/1/1"];
 const CONTENT: [&str; 3] = ["/app/1/chat/proto", "/app/1/a\u{e4}/proto", ""];
 
-/// A message as the test knows it.
+/// A message that the test has put.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kept {
     time: u64,
@@ -22,9 +22,9 @@ struct Kept {
 }
 
 struct World {
-    /// How many different times messages have.
+    /// The number of distinct times of messages.
     times: usize,
-    /// Whether every second message has no payload, and so is never sent.
+    /// Whether every second message lacks a payload, so that it is never sent.
     voids: bool,
     store: MemoryStore,
     positions: PositionCache,
@@ -72,7 +72,7 @@ impl World {
         self.kept.sort_unstable();
     }
 
-    /// Puts a message without a payload, as archives of earlier versions may have them.
+    /// Puts a message without a payload. Archives of earlier versions may have such messages.
     fn put_void(&mut self, time: u64, pubsub: &str, content: &str) -> Id {
         let meta = self.random.below(1 << 30).to_le_bytes();
         let message = Message {
@@ -124,7 +124,7 @@ fn request() -> StoreRequest<'static> {
 fn pages_leave_nothing_out_and_nothing_comes_twice() {
     for seed in 0..12 {
         let mut world = World::new(seed);
-        // Many messages have the same time, or few.
+        // Many messages share a time, or few do.
         world.times = [12, 400][seed as usize % 2];
         world.voids = seed % 4 > 1;
         world.put(150);
@@ -192,7 +192,8 @@ fn what_has_no_payload_is_left_out_and_pages_go_on_behind_it() {
     let voids: Vec<Id> =
         (0..500).map(|at| world.put_void([first, last][at % 2], PUBSUB[0], CONTENT[0])).collect();
     for forward in [true, false] {
-        // More messages without a payload than a page holds come before the first with one.
+        // A page's worth of messages without a payload comes before the first message with a
+        // payload.
         let one = StoreRequest { forward, limit: Some(20), ..request() };
         let (page, cursor) = world.ask(&one, &[], &[]);
         let half = if forward { &world.kept[..20] } else { &world.kept[10..] };
@@ -200,7 +201,7 @@ fn what_has_no_payload_is_left_out_and_pages_go_on_behind_it() {
         let one = StoreRequest { cursor: cursor.as_ref().map(|id| &id[..]), ..one };
         let rest = if forward { &world.kept[20..] } else { &world.kept[..10] };
         assert_eq!(world.ask(&one, &[], &[]), (rest.to_vec(), None));
-        // A cursor may name such a message, from an answer of an earlier version.
+        // A cursor of an earlier version's answer may name a message without a payload.
         let (at, all) = (if forward { voids[0] } else { voids[1] }, Some(100));
         let one = StoreRequest { cursor: Some(&at), forward, limit: all, ..request() };
         assert_eq!(world.ask(&one, &[], &[]).0, world.kept);
@@ -254,7 +255,7 @@ fn a_page_goes_on_where_the_one_before_it_ended_also_if_that_message_has_gone() 
         world.store.commit(&[Write::Erase(gone.into())]).unwrap();
         let one = StoreRequest { cursor: Some(&cursor), ..one };
         assert_eq!(world.ask(&one, &[], &[]).0, world.kept[20..40]);
-        // Without the remembered position, the cursor cannot be found.
+        // Without the cached position, the cursor cannot be found.
         world.positions = PositionCache::default();
         let page = page(&world.store, &world.positions, &one, u64::MAX, &AnswerWaiter::default());
         assert!(matches!(page, Err(HistoryError::Cursor)), "{page:?}");
@@ -318,7 +319,7 @@ fn long_messages_make_short_pages() {
     let page =
         page(&world.store, &world.positions, &request, u64::MAX, &AnswerWaiter::default()).unwrap();
     assert_eq!((page.records.len(), page.bytes), (60, 0));
-    // Nor does it hold the messages.
+    // Such a page does not have the messages either.
     assert!(page.records.iter().all(|record| record.len() < 100));
 }
 

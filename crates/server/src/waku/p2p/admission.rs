@@ -1,8 +1,9 @@
-//! Which connections with peers there may be.
+//! Decides which connections with peers are admitted.
 //!
-//! Strangers share a number of places; an address has some of them, and fewer still for connections
-//! whose handshakes are not finished. Peers that the configuration names have places of their own: they
-//! can be dialled, and are accepted, however many strangers there are.
+//! Strangers share a number of connections. An address may have some of these connections, and
+//! fewer connections with unfinished handshakes. Peers that the configuration names have
+//! connections of their own: this node can dial and accept these peers, whatever the number of
+//! strangers.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -24,17 +25,18 @@ use crate::address::ClientAddress;
 use crate::clients::AddressClass;
 use crate::permits::{Permit, Permits, Share, Shares};
 
-/// Connections of one peer at a time.
+/// Maximum number of connections of one peer.
 const CONNECTIONS_PER_PEER_MAX: usize = 4;
-/// Incoming connections whose handshakes are not finished, at most.
+/// Maximum number of unfinished incoming handshakes.
 const HALF_OPEN_MAX: usize = 1_024;
-/// Those of one address. The more there are in all, the fewer an address may have.
+/// Maximum number of unfinished incoming handshakes from one address. The more unfinished
+/// handshakes there are in all, the fewer an address may have.
 const HALF_OPEN_PER_ADDRESS_MAX: usize = 32;
 
-/// Decides which connections there may be; see the module.
+/// Decides which connections are admitted; see the module.
 pub(super) struct PeerAdmission {
     clients: Clients,
-    /// Peers that the configuration names, and the addresses at which it names them.
+    /// Peers that the configuration names, and their configured addresses.
     configured: HashSet<PeerId>,
     configured_at: HashSet<ClientAddress>,
     strangers_max: usize,
@@ -47,16 +49,16 @@ pub(super) struct PeerAdmission {
     open: HashMap<ConnectionId, PeerPermits>,
 }
 
-/// What a connection holds until its peer is known.
+/// The permits of a connection whose peer is not known yet.
 #[derive(Default)]
 struct KnockPermits {
     of_address: Option<Permit<ClientAddress>>,
-    /// The address, if it has as many connections as strangers may have.
+    /// The address, if it already has as many connections as strangers at one address may have.
     full: Option<ClientAddress>,
     _half_open: Option<Share<Option<ClientAddress>>>,
 }
 
-/// What a connection holds until it ends.
+/// The permits of an open connection.
 struct PeerPermits {
     _of_address: Option<Permit<ClientAddress>>,
     _of_peer: Permit<PeerId>,
@@ -64,7 +66,7 @@ struct PeerPermits {
     _stranger: Option<Permit<()>>,
 }
 
-/// Why there is no connection.
+/// Why a connection is refused.
 #[derive(Debug, thiserror::Error)]
 enum NotAdmitted {
     #[error("{0} has as many connections as it may")]
@@ -80,8 +82,8 @@ enum NotAdmitted {
 }
 
 impl PeerAdmission {
-    /// Admits `strangers_max` connections with strangers, of which an address may open
-    /// `per_address_max`.
+    /// Admits `strangers_max` connections with strangers. One address may open `per_address_max` of
+    /// these connections.
     pub(super) fn new(
         clients: Clients,
         configured: &[Multiaddr],
@@ -102,12 +104,12 @@ impl PeerAdmission {
         }
     }
 
-    /// Decides about a connection that a peer has opened, before it has said who it is.
+    /// Decides about an incoming connection before its peer is known.
     fn knock(&self, ip: IpAddr) -> Result<KnockPermits, NotAdmitted> {
         let address = match self.clients.class(ip) {
             AddressClass::Client => Some(ClientAddress::from(ip)),
-            // Many peers share its address, and libp2p does not pass on the header that would tell
-            // them apart. Their number in all is bounded.
+            // Many peers share the proxy's address, and libp2p does not provide the header with the
+            // peer's own address. The total number of these connections is bounded.
             AddressClass::Proxy => None,
             AddressClass::Denied => return Err(NotAdmitted::Denied(ip)),
         };
@@ -125,9 +127,9 @@ impl PeerAdmission {
         }
     }
 
-    /// Decides about a connection of a peer that is known by now.
+    /// Decides about a connection once its peer is known.
     fn enter(&mut self, connection: ConnectionId, peer: PeerId) -> Result<(), NotAdmitted> {
-        // This node's own connections have not knocked.
+        // This node's own connections have no entry in `knocking`.
         let knocked = self.knocking.remove(&connection).unwrap_or_default();
         let of_peer = self.peers.take(peer, CONNECTIONS_PER_PEER_MAX).ok_or(NotAdmitted::Peer)?;
         let stranger = if self.configured.contains(&peer) {
@@ -208,7 +210,7 @@ impl NetworkBehaviour for PeerAdmission {
     }
 }
 
-/// The IP address that a multiaddress begins with.
+/// Returns the IP address that a multiaddress begins with.
 pub(super) fn ip(of: &Multiaddr) -> Option<IpAddr> {
     match of.iter().next()? {
         Protocol::Ip4(ip) => Some(ip.into()),

@@ -9,27 +9,28 @@ use libp2p::Stream;
 
 use super::incoming::StreamPeer;
 
-/// How long reading may take from a message's first byte on, and how long writing a message may
-/// take.
+/// Maximum time to read a message after its first byte, and to write a message.
 const MESSAGE_MAX: Duration = Duration::from_secs(30);
 
-/// Reads one message of at most `bytes_max` bytes. `None` if the stream ended before it.
+/// Reads one message of at most `bytes_max` bytes. Returns `None` if the stream ends before a
+/// message.
 pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
     read_if(stream, bytes_max, |_| Some(())).await.map(|read| read.map(|(message, ())| message))
 }
 
-/// Waits until the peer of a stream has gone: until its connection has ended, or it sends what nobody
-/// has asked for. A stream that yamux has reset cannot be told from one whose peer sends no more. As the
-/// stream is read meanwhile, nothing gathers in memory.
+/// Waits until the peer of a stream has left: its connection has ended, or it sends unrequested
+/// data. The end of a stream is not enough, because yamux reports a reset stream like a peer that
+/// has finished sending. No received data accumulates in memory, because this function reads the
+/// stream.
 pub(super) async fn gone(reader: &mut (impl AsyncRead + Unpin), peer: &mut StreamPeer) {
     if let Ok(0) = reader.read(&mut [0]).await {
-        // The peer sends no more, as its request is complete. It may still read.
+        // The peer sends no more, because its request is complete. It may still read.
         peer.disconnected().await;
     }
 }
 
-/// Like [`read`], if `room` returns a permit for the message's length. The permit is returned with the
-/// message.
+/// Like [`read`], but only if `room` returns a permit for the message's length. Returns the permit
+/// with the message.
 pub(super) async fn read_if<R>(
     stream: &mut Stream,
     bytes_max: usize,

@@ -1,8 +1,9 @@
-//! Gossip (RFC 11/WAKU2-RELAY): how much of it peers may send at once, and how much may wait for them.
+//! Gossip (RFC 11/WAKU2-RELAY), with bounds for the data that peers may send at once, and for the
+//! data that may wait for a peer.
 //!
-//! No bound is one that an honest relay node meets. A node that is outside the mesh asks for all
-//! messages of a second at once (IWANT), and names up to 5,000 of its own in one frame (IHAVE).
-//! What is passed on is bounded in bytes. Only a peer that takes none of them is disconnected
+//! An honest relay node never reaches any of these bounds. A node outside the mesh requests all
+//! messages of a second at once (IWANT), and announces up to 5,000 of its own messages in one frame
+//! (IHAVE). Forwarding is bounded in bytes. A peer is disconnected only if it reads nothing at all
 //! (`patience`).
 
 use std::time::{Duration, Instant};
@@ -16,26 +17,29 @@ use super::served::{ServedSubscriptions, ServedTopics};
 const RELAY: &str = "/vac/waku/relay/2.0.0";
 /// Bytes allowed for the gossip envelope around a message.
 const ENVELOPE_BYTES: usize = 64 << 10;
-/// Bytes that every frame may have: 5,000 ids, and as much again.
+/// Bytes allowed for every frame: 5,000 ids, and as much again.
 const FRAME_BYTES: usize = 384 << 10;
-/// Bytes of a gossip message, at least, with its topic, content topic and time. It is what bounds the
-/// memory of a frame that is read, as a frame of empty messages would take a hundred times its bytes.
+/// Minimum size of a gossip message, in bytes, with its topic, content topic and time. This size
+/// bounds the memory of a received frame: a frame of empty messages would take a hundred times its
+/// bytes.
 const MESSAGE_BYTES_MIN: usize = 32;
-/// Messages that wait for one peer, at most: more than an honest burst. Further ones are not sent to it.
+/// Maximum number of messages that wait for one peer: more than an honest burst. Above this bound,
+/// messages are not sent to the peer.
 const QUEUE_MAX: usize = 4_096;
-/// How long a message may wait for a peer to read it. Peers refuse messages that are older.
+/// How long a message may wait for a peer. Peers refuse older messages.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// How often a peer may ask for the same message.
+/// How often a peer may request the same message.
 const ASKED_MAX: u32 = 1;
-/// Bytes of messages that are passed on in a span of [`BUDGET_SPAN`]. Further ones are kept, and not
-/// passed on: so this bounds what a peer that reads nothing makes the node hold until it is found out.
+/// Maximum size of the messages that are forwarded in a span of [`BUDGET_SPAN`], in bytes. Further
+/// messages are stored, but not forwarded. So this budget bounds the memory that the node holds for
+/// a peer that does not read, until the peer is disconnected.
 const BUDGET_BYTES: usize = 64 << 20;
 const BUDGET_SPAN: Duration = Duration::from_secs(10);
 
 /// The gossip of a node.
 pub(super) type Gossip = gossipsub::Behaviour<ServedTopics, ServedSubscriptions>;
 
-/// The bytes that may still be passed on.
+/// The rest of the forwarding budget.
 pub(super) struct ForwardBudget {
     since: Instant,
     bytes: usize,
@@ -46,7 +50,7 @@ impl ForwardBudget {
         Self { since: now, bytes: 0 }
     }
 
-    /// Whether a message may be passed on.
+    /// Whether a message may be forwarded. If so, the message is charged to the budget.
     pub(super) fn take(&mut self, bytes: usize, now: Instant) -> bool {
         if now.duration_since(self.since) >= BUDGET_SPAN {
             *self = Self::new(now);
@@ -59,7 +63,7 @@ impl ForwardBudget {
     }
 }
 
-/// Sets up gossip of the topics `served`.
+/// Sets up gossip for the topics `served`.
 pub(super) fn gossip(
     served: ServedTopics,
     message_bytes: usize,

@@ -1,5 +1,5 @@
-//! Incoming streams of peers. Each stream is passed to the handler of its protocol, with who its peer
-//! is to the bounds that addresses share.
+//! Incoming streams of peers. Each stream is passed to the handler of its protocol, together with
+//! the source that its peer's requests are charged to.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -24,17 +24,17 @@ use crate::Clients;
 use crate::permits::{Permit, Permits};
 use crate::rate::RateSource;
 
-/// Maximum number of streams of one protocol that a peer may have. Further ones are reset.
+/// Maximum number of streams of one protocol that a peer may have. Further streams are reset.
 const STREAMS_PER_PEER_MAX: usize = 16;
 
 /// The peer of a stream.
 #[derive(Clone, Debug)]
 pub(super) struct StreamPeer {
     pub(super) id: PeerId,
-    /// Whose share of what is bounded the stream takes: that of the peer's address. An id costs
-    /// nothing, so it counts only where a proxy hides the address.
+    /// The source whose bounds the stream counts against: the peer's address. A peer id costs
+    /// nothing, so an id is the source only where a proxy hides the address.
     pub(super) source: RateSource,
-    /// Ends with the connection.
+    /// Closed together with the connection.
     connection: watch::Receiver<()>,
 }
 
@@ -45,10 +45,10 @@ impl StreamPeer {
     }
 }
 
-/// Begins to serve a stream of a peer.
+/// Starts serving a stream of a peer.
 type StreamServer = Box<dyn Fn(StreamPeer, Stream, Permit<PeerId>) + Send + Sync>;
 
-/// A protocol, and the handler of its streams once there is one.
+/// A protocol, and the handler of its streams. The handler may be set later.
 struct ServedProtocol {
     name: StreamProtocol,
     permits: Permits<PeerId>,
@@ -87,7 +87,7 @@ impl IncomingStreams {
         StreamDispatcher { peer, table: Arc::clone(&self.table), _alive: alive }
     }
 
-    /// Serves a protocol from now on, each stream by a task of its own.
+    /// Serves a protocol from now on. Each stream has a task of its own.
     pub(super) fn serve<F, T>(&self, name: &'static str, answer: F)
     where
         F: Fn(StreamPeer, Stream) -> T + Send + Sync + 'static,
@@ -194,7 +194,7 @@ impl ConnectionHandler for StreamDispatcher {
     }
 }
 
-/// The protocols, from which a peer chooses one for its stream.
+/// The protocols that a peer may choose for its stream.
 pub(super) struct ProtocolNames(ProtocolTable);
 
 impl UpgradeInfo for ProtocolNames {

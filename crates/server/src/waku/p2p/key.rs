@@ -1,4 +1,4 @@
-//! The node's key, from which its id is made.
+//! The node's key. The node's id is derived from the key.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use libp2p::identity::{Keypair, secp256k1};
 use crate::key_file;
 pub use crate::key_file::KeyError;
 
-/// Reads the key, or creates one if there is no file.
+/// Reads the key from its file. Creates a key if there is no file.
 pub(super) fn load(path: &Path) -> Result<Keypair, KeyError> {
     let make = || secp256k1::SecretKey::generate().to_bytes();
     let read = |bytes| secp256k1::SecretKey::try_from_bytes(bytes).ok();

@@ -1,4 +1,4 @@
-//! What this node knows of its peers, for its operators.
+//! This node's information about its peers, for its operators.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,13 +11,13 @@ use super::NodeBehaviour;
 use super::peers::Peers;
 use crate::waku::neighbours::{PeerConnectivity, PeerStatus};
 
-/// What each connected peer has reported about itself.
+/// The information that each connected peer has reported about itself.
 #[derive(Default)]
 pub(super) struct KnownPeers(HashMap<PeerId, PeerInfo>);
 
 struct PeerInfo {
     addr: Multiaddr,
-    /// Whether this node has dialled the address, so that the peer listens there.
+    /// Whether this node has dialled the address. If so, the peer listens at the address.
     is_dialled: bool,
     protocols: Vec<String>,
     agent: String,
@@ -43,7 +43,7 @@ impl KnownPeers {
         }
     }
 
-    /// All peers, connected or wanted, sorted by id.
+    /// Returns all connected or configured peers, sorted by id.
     pub(super) fn all(&self, swarm: &Swarm<NodeBehaviour>, wanted: &Peers) -> Vec<PeerStatus> {
         let gossip = &swarm.behaviour().gossip;
         let mut shards: HashMap<PeerId, Vec<u16>> = HashMap::new();
@@ -90,7 +90,7 @@ impl KnownPeers {
     }
 }
 
-/// An address with the peer's id at its end.
+/// Returns an address with the peer's id at its end.
 fn whole(addr: &Multiaddr, peer: PeerId) -> String {
     match addr.iter().last() {
         Some(Protocol::P2p(_)) => addr.to_string(),

@@ -1,4 +1,5 @@
-//! `/vac/waku/metadata/1.0.0` (RFC 66/WAKU2-METADATA): which cluster and shards this node serves.
+//! `/vac/waku/metadata/1.0.0` (RFC 66/WAKU2-METADATA): the cluster and shards that this node
+//! serves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub(super) fn serve(incoming: &IncomingStreams, waku: &WakuNode) {
     incoming.serve(PROTOCOL, move |_, mut stream| {
         let answer = Arc::clone(&answer);
         async move {
-            // The peer's own cluster and shards, in its request, make no difference to a store.
+            // The peer's own cluster and shards, in its request, do not matter to a store.
             let asked = tokio::time::timeout(REQUEST_WAIT, frame::read(&mut stream, REQUEST_MAX));
             if let Ok(Ok(Some(_))) = asked.await {
                 // A failure concerns only the peer.
@@ -34,8 +35,8 @@ pub(super) fn serve(incoming: &IncomingStreams, waku: &WakuNode) {
     });
 }
 
-/// Encodes the cluster, and its shards twice: js-waku reads them from field 2, one by one, and
-/// nwaku from field 3, packed.
+/// Encodes the cluster, and the shards twice: js-waku reads the shards from field 2, one by one,
+/// and nwaku reads the shards from field 3, packed.
 fn said(cluster: u16, shards: &[u16]) -> Vec<u8> {
     let mut out = Vec::new();
     put_number(&mut out, 1, cluster.into());

@@ -1,10 +1,11 @@
-//! The libp2p interface: messages are received and sent by gossip, history is sent on streams.
+//! The libp2p interface: gossip receives and sends messages, and streams send history.
 //!
 //! One task drives all connections. Each gossip message and each stream is handled by a task of its
-//! own; the number of these tasks is bounded. `admission` decides which connections there may be, `incoming` accepts
-//! streams, `frame` reads and writes
-//! their frames, `store` and `metadata` are the protocols served, `peers` holds the peers to dial,
-//! `served` the topics whose gossip is read.
+//! own. The number of these tasks is bounded.
+//!
+//! `admission` decides which connections are admitted. `incoming` accepts streams, and `frame`
+//! reads and writes their frames. `store` and `metadata` are the served protocols. `peers` holds
+//! the peers to dial, and `served` the topics whose gossip is read.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -62,25 +63,25 @@ pub use sync::SyncPlan;
 /// The protocols of the streams that peers may open.
 const PROTOCOLS: [&str; 4] =
     [store::PROTOCOL, metadata::PROTOCOL, sync::RECONCILIATION, sync::TRANSFER];
-/// How long a connection may take until both sides know each other.
+/// Maximum duration of a connection's handshake, after which both sides know each other.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// How long a connection that neither side uses stays open.
+/// How long an unused connection stays open.
 const IDLE_MAX: Duration = Duration::from_mins(10);
-/// Orders from the other interfaces that wait, such as messages to publish.
+/// Maximum number of waiting commands from the other interfaces, such as messages to publish.
 const QUEUE_MAX: usize = 1_024;
-/// Bytes of gossip messages that are not durable yet. Above this bound no connection is read. A
-/// message counts for at least [`TAKING_BYTES_MIN`].
+/// Maximum size of the gossip messages that are not durable yet, in bytes. Above this bound no
+/// connection is read. A message counts for at least [`TAKING_BYTES_MIN`].
 const TAKING_BYTES_MAX: usize = 64 << 20;
-/// Bytes that a short message counts for. Thus at most 4,096 messages wait.
+/// Minimum charge for a gossip message, in bytes. So at most 4,096 messages wait.
 const TAKING_BYTES_MIN: usize = 16 << 10;
-/// Streams of one connection: those of all protocols that a peer may open, and those of gossip.
-/// Each stream can buffer unread bytes from its peer.
+/// Maximum number of streams of one connection: those of all protocols that a peer may open, and
+/// those of gossip. Each stream can buffer unread bytes from its peer.
 const STREAMS_MAX: usize = 96;
-/// Unread frames of an mplex stream; a frame has up to 1 MiB. Above this bound the connection is
-/// not read.
+/// Maximum number of unread frames of an mplex stream. A frame has up to 1 MiB. Above this bound
+/// the connection is not read.
 const MPLEX_FRAMES_MAX: usize = 4;
 
-/// Where this node listens, and which peers it dials.
+/// The addresses that this node listens on, the peers that it dials, and its bounds.
 #[derive(Clone, Debug)]
 pub struct P2pConfig {
     /// Addresses to listen on: `/ip4/0.0.0.0/tcp/60000`, `/ip4/0.0.0.0/tcp/8000/ws`.
@@ -89,23 +90,24 @@ pub struct P2pConfig {
     pub announce: Vec<Multiaddr>,
     /// The file with the node's key. A missing file is created.
     pub key: PathBuf,
-    /// Addresses of peers to stay connected with; each ends with `/p2p/` and the peer's id.
+    /// Addresses of peers to stay connected to. Each address ends with `/p2p/` and the peer's id.
     pub peers: Vec<Multiaddr>,
-    /// Addresses of peers with a store, from which history is fetched after this node was offline.
+    /// Addresses of peers with a store. History is fetched from these peers after this node was
+    /// offline.
     pub stores: Vec<Multiaddr>,
-    /// How far back history is fetched at most, in seconds.
+    /// Maximum age of the history to fetch, in seconds.
     pub resume_max_s: u64,
     /// The file with the time until which no message was missed.
     pub online: PathBuf,
-    /// How the messages of `stores` are compared with this node's.
+    /// How the messages of `stores` are compared with this node's messages.
     pub sync: SyncPlan,
-    /// Connections at a time.
+    /// Maximum number of connections.
     pub connections_max: u32,
-    /// Incoming connections from one address at a time.
+    /// Maximum number of incoming connections from one address.
     pub connections_per_address_max: usize,
 }
 
-/// Returns what is wrong with an address, if anything is. A peer's address must end with its id.
+/// Returns the fault of an address, or `None`. A peer's address must end with the peer's id.
 pub fn fault(addr: &str, of_peer: bool) -> Option<String> {
     match addr.parse::<Multiaddr>() {
         Ok(addr) if of_peer && peers::id(&addr).is_none() => {
@@ -122,7 +124,7 @@ pub enum NetworkError {
     /// See [`KeyError`].
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// An address can not be listened on.
+    /// The node cannot listen on an address.
     #[error("cannot listen on {0}: {1}; choose another with `listen` in [waku]")]
     Listen(Multiaddr, String),
     /// An address to announce ends with the id of another node.
@@ -147,7 +149,7 @@ struct NodeBehaviour {
     streams: libp2p_stream::Behaviour,
 }
 
-/// What the other tasks of the node order from the network task.
+/// A command from the node's other tasks to the network task.
 #[derive(Debug)]
 enum NetworkCommand {
     Publish(IdentTopic, Vec<u8>),
@@ -173,7 +175,7 @@ impl NetworkHandle {
         let _ = self.orders.send(order).await;
     }
 
-    /// Publishes a message to peers without waiting. It is not published if the queue is full.
+    /// Publishes a message to peers without waiting. The message is dropped if the queue is full.
     pub(super) fn try_publish(&self, pubsub_topic: String, message: Vec<u8>) {
         let order = NetworkCommand::Publish(IdentTopic::new(pubsub_topic), message);
         if self.orders.try_send(order).is_err() {
@@ -186,14 +188,14 @@ impl NetworkHandle {
         self.addresses.borrow().iter().map(Multiaddr::to_string).collect()
     }
 
-    /// Connects to a peer, if it is not connected.
+    /// Connects to a peer, unless it is connected already.
     async fn connect(&self, addr: Multiaddr) -> Result<PeerId, String> {
         let peer = peers::id(&addr).ok_or("the address must end with /p2p/ and the peer's id")?;
         self.connect_to(peer, vec![addr]).await?;
         Ok(peer)
     }
 
-    /// Connects to a peer that may be at any of these addresses, if it is not connected.
+    /// Connects to a peer that may be at any of these addresses, unless it is connected already.
     async fn connect_to(&self, peer: PeerId, addrs: Vec<Multiaddr>) -> Result<(), String> {
         let (reply, replied) = oneshot::channel();
         let down = "the node is going down";
@@ -201,7 +203,7 @@ impl NetworkHandle {
         replied.await.map_err(|_| down)?
     }
 
-    /// Returns all peers that are connected or wanted, sorted by id.
+    /// Returns all connected or configured peers, sorted by id.
     pub(super) async fn peers(&self) -> Vec<PeerStatus> {
         let (reply, replied) = oneshot::channel();
         // While the node shuts down, the list is empty.
@@ -216,10 +218,10 @@ impl NetworkHandle {
     }
 }
 
-/// The network task: all connections, and the handling of their events.
+/// The network task, which drives all connections and handles their events.
 pub(super) struct NetworkTask {
     swarm: Swarm<NodeBehaviour>,
-    /// Addresses to listen on once the previous process has released them in a handover.
+    /// Addresses to listen on after the previous process has released them in a handover.
     pending_addrs: Vec<Multiaddr>,
     peers: Peers,
     known: KnownPeers,
@@ -229,8 +231,8 @@ pub(super) struct NetworkTask {
 }
 
 impl NetworkTask {
-    /// Sets up the network; listens now if `at_once`, else in [`NetworkTask::run`]. Nothing is answered
-    /// before [`NetworkTask::run`].
+    /// Sets up the network. Listens now if `at_once`, else in [`NetworkTask::run`]. No request is
+    /// answered before [`NetworkTask::run`].
     pub(super) async fn bind(
         config: P2pConfig,
         node: &super::NodeConfig,
@@ -307,8 +309,8 @@ impl NetworkTask {
         let _ = taking.acquire_many(TAKING_BYTES_MAX as u32).await;
     }
 
-    /// Listens on the addresses that the previous process has released by now. Events of the swarm
-    /// are left to the caller: connections may be among them.
+    /// Listens on the addresses that the previous process has released by now. The caller handles
+    /// the events of the swarm, because connections may be among these events.
     fn listen(&mut self) {
         for addr in std::mem::take(&mut self.pending_addrs) {
             match self.swarm.listen_on(addr.clone()) {
@@ -341,7 +343,7 @@ impl NetworkTask {
         }
     }
 
-    /// Whether a message may be passed on. Those above the budget are counted.
+    /// Whether a message may be forwarded. Messages above the budget are counted.
     fn may_forward(&mut self, waku: &WakuNode, bytes: usize) -> bool {
         let is_within = self.budget.take(bytes, Instant::now());
         if !is_within {
@@ -438,9 +440,10 @@ impl NetworkTask {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GossipVerdict {
     Yes,
-    /// The time is out of the window or the shard is not served; the peer is not at fault.
+    /// The message is not accepted, but the sending peer is not at fault. For example, the
+    /// message's time is out of the window, or the shard is not served.
     Old,
-    /// The bytes are no message, or a message that every node refuses.
+    /// The bytes are not a message, or are a message that every node refuses.
     Broken,
 }
 
@@ -451,7 +454,8 @@ fn accept(waku: &WakuNode, gossip: &gossipsub::Message) -> GossipVerdict {
     let Ok(message) = Message::parse(&gossip.data) else { return GossipVerdict::Broken };
     match waku.admit(MessageOrigin::Relay, &message, gossip.data.len(), gossip.topic.as_str()) {
         Ok(()) => GossipVerdict::Yes,
-        // Whoever passes a message on cannot know that another one came here first with its nullifier.
+        // A peer that relays a message cannot know that another message with this nullifier arrived
+        // here first.
         Err(
             MessageRefusal::TooOld(_)
             | MessageRefusal::TooFar(_)
@@ -463,7 +467,7 @@ fn accept(waku: &WakuNode, gossip: &gossipsub::Message) -> GossipVerdict {
     }
 }
 
-/// Stores a gossip message that [`accept`] has accepted.
+/// Stores a gossip message after [`accept`] has accepted the message.
 async fn take(waku: &WakuNode, gossip: &gossipsub::Message) {
     let Ok(message) = Message::parse(&gossip.data) else { return };
     let topic = gossip.topic.as_str();
@@ -490,8 +494,8 @@ async fn listen(swarm: &mut Swarm<NodeBehaviour>, addr: &Multiaddr) -> Result<()
     }
 }
 
-/// Updates the list of a node's addresses: those it listens on and those it announces. Addresses
-/// keep the order in which they were added.
+/// Updates the list of a node's addresses: the addresses that it listens on, and the addresses that
+/// it announces. Addresses keep the order in which they were added.
 fn refresh(swarm: &Swarm<NodeBehaviour>, reached: &mut Vec<Multiaddr>) {
     let id = *swarm.local_peer_id();
     let all = swarm.listeners().chain(swarm.external_addresses()).cloned();
@@ -505,7 +509,7 @@ fn refresh(swarm: &Swarm<NodeBehaviour>, reached: &mut Vec<Multiaddr>) {
     }
 }
 
-/// Returns the root cause of an error: the transport layers around it add no information.
+/// Returns the root cause of an error. The transport layers around the cause add no information.
 fn root(error: &dyn std::error::Error) -> String {
     let mut root = error;
     while let Some(source) = root.source() {
@@ -514,15 +518,15 @@ fn root(error: &dyn std::error::Error) -> String {
     root.to_string()
 }
 
-/// Bounds of what peers do.
+/// Bounds for peers' connections and messages.
 struct PeerBounds {
     served: ServedTopics,
     message_bytes: usize,
-    /// Peers that are admitted however many strangers there are.
+    /// Peers that are admitted whatever the number of strangers.
     configured: Vec<Multiaddr>,
-    /// Connections with strangers.
+    /// Maximum number of connections with strangers.
     strangers: usize,
-    /// Connections that strangers at one address have opened.
+    /// Maximum number of connections opened by strangers at one address.
     per_address: usize,
     clients: Clients,
 }
@@ -543,7 +547,7 @@ fn swarm(key: Keypair, bounds: PeerBounds) -> Result<Swarm<NodeBehaviour>, Netwo
 
 type SetUp<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// TCP and WebSockets over TCP, to addresses and names. See [`PatientMuxer`] for its streams.
+/// TCP, and WebSockets over TCP, to addresses and names. See [`PatientMuxer`] for the streams.
 fn transport(key: &Keypair) -> SetUp<Boxed<(PeerId, StreamMuxerBox)>> {
     let tcp = || {
         dns::tokio::Transport::system(tcp::tokio::Transport::new(

@@ -1,4 +1,4 @@
-//! Streams on which a peer takes nothing are ended, whether the peer reads its connection or not.
+//! Ends streams that a peer does not read, whether or not the peer reads the connection.
 
 use std::io;
 use std::pin::Pin;
@@ -10,17 +10,17 @@ use libp2p::core::StreamMuxer;
 use libp2p::core::muxing::{StreamMuxerBox, StreamMuxerEvent, SubstreamBox};
 use tokio::time::{Sleep, sleep};
 
-/// How long a peer may take no byte of what waits for it on a stream.
+/// Maximum time that a write may wait without the peer reading any byte of the stream.
 const STALL_MAX: Duration = Duration::from_secs(10);
 
-/// A connection with such streams.
+/// A connection whose streams are [`PatientStream`]s.
 pub(super) struct PatientMuxer(pub(super) StreamMuxerBox);
 
-/// A stream whose writes fail after waiting for [`STALL_MAX`]. Every byte that is taken restarts the
-/// time, so that a burst for a slow peer ends nothing.
+/// A stream whose writes fail after waiting for [`STALL_MAX`]. Every byte that the peer reads
+/// restarts the time, so a burst to a slow peer does not end the stream.
 pub(super) struct PatientStream {
     stream: SubstreamBox,
-    /// The timer, while a write waits.
+    /// The timer. Set only while a write waits.
     over: Option<Pin<Box<Sleep>>>,
 }
 

@@ -16,7 +16,7 @@ use super::NodeBehaviour;
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_mins(1);
 
-/// The id that an address ends with.
+/// Returns the peer id that an address ends with.
 pub(super) fn id(addr: &Multiaddr) -> Option<PeerId> {
     match addr.iter().last() {
         Some(Protocol::P2p(peer)) => Some(peer),
@@ -34,7 +34,7 @@ fn dial(
     swarm.dial(opts.condition(PeerCondition::DisconnectedAndNotDialing).build())
 }
 
-/// Peers to stay connected with, and peers that callers wait to be connected to.
+/// Peers to stay connected to, and peers that callers are waiting for.
 #[derive(Default)]
 pub(super) struct Peers {
     wanted: HashMap<PeerId, WantedPeer>,
@@ -47,12 +47,13 @@ struct WantedPeer {
     addrs: Vec<Multiaddr>,
     next: Option<Instant>,
     pause: Duration,
-    /// Why the last try failed. A reason is logged only when it changes.
+    /// Why the last attempt failed. A reason is logged only when it changes.
     trouble: Option<String>,
 }
 
 impl Peers {
-    /// The peers at these addresses. Fails with the first address that has no id.
+    /// Creates the list of the peers at these addresses. Fails with the first address that has no
+    /// id.
     pub(super) fn new(addrs: Vec<Multiaddr>) -> Result<Self, Multiaddr> {
         let mut wanted: HashMap<PeerId, WantedPeer> = HashMap::new();
         for addr in addrs {
@@ -68,14 +69,15 @@ impl Peers {
         Ok(Self { wanted, asked: HashMap::new() })
     }
 
-    /// The peers to stay connected with: an address of each, and whether the last try failed.
+    /// Returns the peers to stay connected to: an address of each, and whether the last attempt
+    /// failed.
     pub(super) fn all(&self) -> impl Iterator<Item = (PeerId, &Multiaddr, bool)> {
         self.wanted.iter().filter_map(|(&peer, wanted)| {
             Some((peer, wanted.addrs.first()?, wanted.trouble.is_some()))
         })
     }
 
-    /// Dials the peers whose next try is due.
+    /// Dials the peers whose next attempt is due.
     pub(super) fn look(&mut self, swarm: &mut Swarm<NodeBehaviour>) {
         let now = Instant::now();
         for (&peer, wanted) in &mut self.wanted {

@@ -1,6 +1,6 @@
-//! Decides which addresses a client of the REST door may have this node connect to: public ones,
-//! and none of this machine or of its private networks, whose open ports a client must not find
-//! out.
+//! Decides which addresses this node dials for a client of the REST door: public addresses, and the
+//! configured addresses of peers. Clients must not be able to find open ports of this machine or of
+//! its private networks.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use super::{NetworkHandle, peers, store};
 use crate::waku::neighbours::NoPeerAnswer;
 
-/// Permits for names that are looked up at a time.
+/// Permits for concurrent look-ups of names.
 static LOOK_UPS: Semaphore = Semaphore::const_new(16);
 
 impl NetworkHandle {
@@ -51,8 +51,8 @@ impl NetworkHandle {
     }
 }
 
-/// The public addresses to dial for `addr`. A name is looked up here, and its addresses are
-/// dialled, as a second look-up of the name might return other addresses.
+/// Returns the public addresses to dial for `addr`. Names are resolved here, and their addresses
+/// are dialled, because a second look-up of the name might return other addresses.
 pub(super) async fn public(addr: &Multiaddr) -> Vec<Multiaddr> {
     let mut parts = addr.iter();
     let first = parts.next();
@@ -84,7 +84,7 @@ fn is_tls(rest: &[Protocol<'_>]) -> bool {
     rest.iter().any(|part| matches!(part, Protocol::Wss(_) | Protocol::Tls))
 }
 
-/// Looks up the addresses of a name. Empty if the look-up fails.
+/// Looks up the addresses of a name. Returns an empty list if the look-up fails.
 async fn look_up(name: &str, wanted: fn(&IpAddr) -> bool) -> Vec<IpAddr> {
     let Ok(_turn) = LOOK_UPS.acquire().await else { return Vec::new() };
     match tokio::net::lookup_host((name, 0)).await {
@@ -93,7 +93,7 @@ async fn look_up(name: &str, wanted: fn(&IpAddr) -> bool) -> Vec<IpAddr> {
     }
 }
 
-/// Whether an address is reachable in the whole internet.
+/// Whether an address is reachable from the whole internet.
 fn is_public(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -101,21 +101,21 @@ fn is_public(ip: IpAddr) -> bool {
     }
 }
 
-/// Excludes IANA's special addresses, except those that are globally reachable.
+/// Excludes IANA's special-purpose blocks, except blocks that are globally reachable.
 fn is_public_v4(ip: Ipv4Addr) -> bool {
     let [a, b, c, _] = ip.octets();
     let special = ip.is_private()
         || ip.is_loopback()
         || ip.is_link_local()
         || ip.is_documentation()
-        // This network; multicast, what is reserved, and broadcast.
+        // "This network", multicast, reserved and broadcast addresses.
         || a == 0
         || a >= 224
-        // Networks of providers (CGNAT), benchmarks, and special services.
+        // Networks of providers (CGNAT), benchmarks, and IETF protocol assignments.
         || (a == 100 && b & 0xc0 == 64)
         || (a == 198 && b & 0xfe == 18)
         || (a == 192 && b == 0 && c == 0)
-        // Relays of 6to4.
+        // 6to4 relays.
         || (a == 192 && b == 88 && c == 99);
     !special
 }
@@ -124,7 +124,7 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let [a, b, ..] = ip.segments();
     let global = a & 0xe000 == 0x2000;
-    // Protocols (Teredo among them), documentation, 6to4.
+    // Protocol assignments (such as Teredo), documentation, and 6to4.
     let special =
         (a == 0x2001 && (b < 0x200 || b == 0xdb8)) || (a == 0x3fff && b < 0x1000) || a == 0x2002;
     global && !special
@@ -212,7 +212,7 @@ mod tests {
             "/ip4/127.0.0.1/tcp/1",
             "/ip6/::1/tcp/1/ws",
             "/ip6/::ffff:127.0.0.1/tcp/1",
-            // A name of this machine, and one that is dialled by its name.
+            // A name of this machine, and a name that would be dialled as a name.
             "/dns/localhost/tcp/1",
             "/dns4/localhost/tcp/1/ws",
             "/dns4/localhost/tcp/1/tls/ws",

@@ -1,23 +1,25 @@
-//! Compares this store's messages with a payload of another store: computes the next payload, and
-//! the messages the other store lacks. Works on sorted lists only; `sync` does the communication.
+//! Compares this store's messages with a payload of another store. Computes the next payload, and
+//! the messages that the other store lacks. Works on sorted lists only; `sync` does the
+//! communication.
 
 use hark_codec::waku::sync::{
     MessagePosition, PayloadWriter, RangeContent, SyncItems, SyncPayload, fingerprint,
 };
 
-/// Maximum number of messages of a range that are listed. A range of more is divided into parts, of
-/// which fingerprints are sent.
+/// Maximum number of listed messages of a range. A range with more messages is divided into parts,
+/// and fingerprints of the parts are sent.
 const ITEMS_MAX: usize = 100;
 /// Number of parts that a range is divided into.
 const PARTS: u64 = 8;
 
-/// What is known of the other store after some payloads.
+/// The differences between the two stores that are known after some payloads.
 #[derive(Debug, Default)]
 pub(super) struct Reconciliation {
-    /// For each of this store's messages, up to the last one lacked: whether the other lacks it.
-    /// Flags, not a list, because a store may report the same message any number of times.
+    /// For each of this store's messages, up to the last lacked message: whether the other store
+    /// lacks the message. Flags instead of a list, because a store may report the same message any
+    /// number of times.
     lacks: Vec<bool>,
-    /// Number of messages that the other store has listed and this one lacks.
+    /// Number of messages that the other store has listed and this store lacks.
     pub(super) missed: usize,
 }
 
@@ -29,7 +31,7 @@ impl Reconciliation {
         self.lacks[at] = true;
     }
 
-    /// Keeps in `own`, this store's messages, only those that the other store lacks.
+    /// Removes from `own`, this store's messages, all messages that the other store does not lack.
     pub(super) fn keep_lacked(&self, own: &mut Vec<MessagePosition>) {
         let mut at = 0;
         own.retain(|_| {
@@ -38,7 +40,8 @@ impl Reconciliation {
         });
     }
 
-    /// Compares this store's messages of a range with those of the other. Both lists are sorted.
+    /// Compares this store's messages of a range with the other store's messages. Both lists are
+    /// sorted.
     fn compare(
         &mut self,
         own: &[MessagePosition],
@@ -58,8 +61,8 @@ impl Reconciliation {
     }
 }
 
-/// Answers a payload, and notes in `found` what follows from it. `own` are this store's messages of
-/// the payload's topics, sorted.
+/// Answers a payload, and records in `found` which messages each store lacks. `own` holds this
+/// store's messages of the payload's topics, sorted.
 pub(super) fn answer(
     own: &[MessagePosition],
     said: &SyncPayload<'_>,
@@ -92,23 +95,22 @@ pub(super) fn answer(
     }
 }
 
-/// The index of the first of `own` that is not before `at`.
+/// Returns the index of the first message of `own` that is not before `at`.
 fn index_of(own: &[MessagePosition], at: MessagePosition) -> usize {
     own.partition_point(|own| *own < at)
 }
 
-/// Lists the messages of a range. If there are none, the other store need not list its own, as it
-/// lacks nothing.
+/// Lists the messages of a range. If this store has no messages there, the other store need not
+/// list its own messages, because it lacks none.
 fn items(here: &[MessagePosition], end: MessagePosition, answer: &mut PayloadWriter) {
     answer.items(end, here, here.is_empty());
 }
 
-/// Divides a range into parts of the same length of time, each of which is listed or gets a
-/// fingerprint.
+/// Divides a range into parts of equal duration. Each part is listed or gets a fingerprint.
 fn divide(here: &[MessagePosition], start: u64, end: MessagePosition, answer: &mut PayloadWriter) {
     let span = end.0.saturating_sub(start);
     if span < PARTS {
-        // Many messages in nearly no time: they can only be listed.
+        // Many messages in a very short time can only be listed.
         return items(here, end, answer);
     }
     let mut rest = here;
@@ -185,7 +187,7 @@ mod tests {
             };
             assert!(one.difference(&two).eq(&lacked(0)), "{count} of {span}");
             assert!(two.difference(&one).eq(&lacked(1)), "{count} of {span}");
-            // A store that reports an empty range gets no list of what it lacks there.
+            // A store that reports an empty range gets no list of the messages that it lacks there.
             let missed = [found[0].missed, found[1].missed];
             let lost = [lacked(1).len(), lacked(0).len()];
             assert!(missed[0] <= lost[0] && missed[1] <= lost[1], "{missed:?} of {lost:?}");
@@ -212,7 +214,7 @@ mod tests {
         let mut lacked = own.clone();
         found.keep_lacked(&mut lacked);
         assert_eq!((found.lacks.len(), lacked.len()), (50_000, 50_000));
-        // A payload full of ranges, each of which asks for its messages.
+        // A payload full of ranges, each of which requests its messages.
         let mut many = vec![0, 0, 1];
         many.extend([1, 1].iter().chain(&[0xff; 32]).copied().cycle().take(34 * 20_000));
         let mut next = PayloadWriter::new(&[], 1, 10_000);

@@ -1,5 +1,5 @@
-//! Remembers which messages a peer was sent after comparisons. A store may report messages as
-//! missing again that it has, so no message is sent twice over a connection.
+//! Remembers the messages that were sent to a peer after comparisons. A store may report a message
+//! as missing again although it has the message. So no message is sent twice over a connection.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,9 +7,10 @@ use hark_codec::waku::sync::MessagePosition;
 use libp2p::PeerId;
 use parking_lot::Mutex;
 
-/// Maximum number of messages remembered in all, of some 60 bytes each. Others may be sent again.
+/// Maximum number of remembered messages in all, of some 60 bytes each. Other messages may be sent
+/// again.
 const SENT_MAX: usize = 200_000;
-/// Maximum number of messages remembered of one peer.
+/// Maximum number of remembered messages for one peer.
 const SENT_TO_PEER_MAX: usize = 50_000;
 
 /// The messages that were sent, by peer; see the module.
@@ -17,13 +18,14 @@ const SENT_TO_PEER_MAX: usize = 50_000;
 pub(super) struct SentMessages(Mutex<HashMap<PeerId, BTreeSet<MessagePosition>>>);
 
 impl SentMessages {
-    /// Begins to remember what is sent to a peer, which has just connected.
+    /// Starts remembering the messages sent to a peer, which has just connected.
     pub(super) fn begin(&self, peer: PeerId) {
         self.0.lock().entry(peer).or_default();
     }
 
-    /// Removes from `lacks` the messages that the peer was sent. Messages before `start`, the
-    /// beginning of the compared time span, are forgotten, as they are not compared any more.
+    /// Removes from `lacks` the messages that were already sent to the peer. Forgets messages
+    /// before `start`, the beginning of the compared time span, because they are not compared any
+    /// more.
     pub(super) fn take_out(&self, peer: PeerId, start: u64, lacks: &mut Vec<MessagePosition>) {
         if let Some(sent) = self.0.lock().get_mut(&peer) {
             *sent = sent.split_off(&(start, [0; 32]));
@@ -35,15 +37,15 @@ impl SentMessages {
     pub(super) fn note(&self, peer: PeerId, positions: impl Iterator<Item = MessagePosition>) {
         let mut peers = self.0.lock();
         let of_all: usize = peers.values().map(BTreeSet::len).sum();
-        // The peer may have disconnected meanwhile.
+        // The peer may have disconnected in the meantime.
         let Some(of_peer) = peers.get_mut(&peer) else { return };
         let room =
             SENT_MAX.saturating_sub(of_all).min(SENT_TO_PEER_MAX.saturating_sub(of_peer.len()));
         of_peer.extend(positions.take(room));
     }
 
-    /// Forgets the messages sent to a peer when one of its connections has ended: the last messages
-    /// may be lost.
+    /// Forgets the messages sent to a peer after one of its connections has ended: the last
+    /// messages may be lost.
     pub(super) fn forget(&self, peer: PeerId, has_gone: bool) {
         let mut peers = self.0.lock();
         if has_gone {

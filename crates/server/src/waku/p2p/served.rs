@@ -1,4 +1,4 @@
-//! The topics whose gossip this node reads: messages, and subscriptions of peers.
+//! The topics whose gossip this node reads: both messages and subscriptions of peers.
 
 use std::collections::HashSet;
 use std::io;
@@ -9,7 +9,8 @@ use libp2p::gossipsub::{
     TopicSubscriptionFilter,
 };
 
-/// Refuses messages of topics that the node does not serve, before gossip keeps them and their ids.
+/// Refuses messages of topics that the node does not serve, before gossip stores the messages and
+/// their ids.
 #[derive(Clone, Default)]
 pub(super) struct ServedTopics(Arc<HashSet<TopicHash>>);
 
@@ -32,7 +33,7 @@ impl DataTransform for ServedTopics {
     }
 }
 
-/// Notes which of the served topics a peer subscribes to, however many others it names.
+/// Records which of the served topics a peer subscribes to, whatever the number of other topics.
 pub(super) struct ServedSubscriptions(pub(super) ServedTopics);
 
 impl TopicSubscriptionFilter for ServedSubscriptions {

@@ -22,10 +22,10 @@ use crate::waku::{PageWithPermit, WakuNode};
 pub(super) const PROTOCOL: &str = "/vac/waku/store-query/3.0.0";
 /// Maximum size of a request, in bytes: 1,000 hashes and 1,000 topics.
 const REQUEST_MAX: usize = 256 << 10;
-/// Maximum size of a short request, in bytes. Longer ones are counted.
+/// Maximum size of a short request, in bytes. The number of longer requests is bounded.
 const REQUEST_SHORT: usize = 4 << 10;
-/// Maximum number of long requests of all peers at a time, and of those of one address. Further ones
-/// are refused.
+/// Maximum number of concurrent long requests: in all, and per address. Further long requests are
+/// refused.
 const LONG_REQUESTS_MAX: usize = 256;
 const LONG_REQUESTS_PER_ADDRESS_MAX: usize = 32;
 /// Maximum size of another store's answer, in bytes: 100 messages of 150 KiB, with their envelopes.
@@ -47,8 +47,7 @@ pub(super) fn serve(incoming: &IncomingStreams, waku: Arc<WakuNode>) {
     });
 }
 
-/// Answers the request of a stream. Ends when the peer has gone: then nothing waits or is searched any
-/// more.
+/// Answers the request of a stream. If the peer leaves, the request stops waiting and searching.
 async fn serve_one(waku: &WakuNode, long: &LongRequests, mut peer: StreamPeer, mut stream: Stream) {
     let source = peer.source;
     let reading = frame::read_if(&mut stream, REQUEST_MAX, |len| {
@@ -59,13 +58,13 @@ async fn serve_one(waku: &WakuNode, long: &LongRequests, mut peer: StreamPeer, m
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
             Err(HistoryError::Length(error.to_string()))
         }
-        // The peer is gone, or has sent no request in time: the stream is reset.
+        // The peer has left, or has sent no request in time: the stream is reset.
         _ => return,
     };
     let (mut reader, mut writer) = stream.split();
     let (request, _room) = match read {
         Ok(read) => read,
-        // The rest of what the peer has sent is not looked at.
+        // The remaining data of the peer is ignored.
         Err(refusal) => return send(waku, &mut writer, &[], Err(refusal)).await,
     };
     let answering = async {
@@ -88,7 +87,7 @@ async fn send(
     let status = page.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
     waku.metrics.queries.of(QuestionSource::Peer).of(status.into()).add(1);
     let answer = history::answer(request, page.as_ref().map(|page| &page.page));
-    // The answer has its own copy of the records: only the permit is held while it is sent.
+    // The answer has its own copy of the records. During the transmission, only the permit is held.
     let _room = page.map(|page| page.room);
     // A failure concerns only the peer.
     if frame::write(writer, &answer).await.is_ok() {
@@ -96,7 +95,7 @@ async fn send(
     }
 }
 
-/// Sends a request to a peer. Returns the bytes of a valid answer, or why there is none.
+/// Sends a request to a peer. Returns the bytes of a valid answer, or the reason for having none.
 pub(super) async fn ask(
     mut control: Control,
     peer: PeerId,
@@ -117,7 +116,7 @@ pub(super) async fn ask(
     };
     let parsed = StoreResponse::parse(&answer)
         .map_err(|error: ProtobufError| format!("the peer's answer is none: {error}"))?;
-    // A message can take three bytes in the answer, and far more once it is parsed.
+    // A message can take three bytes in the answer, but far more after parsing.
     if parsed.messages().nth(PAGE_MAX).is_some() {
         return Err(format!("the peer's answer has more than {PAGE_MAX} messages"));
     }

@@ -1,9 +1,9 @@
-//! Waku Store Sync: two stores find out which messages of the last hour the other lacks
-//! (`/vac/waku/reconciliation/1.0.0`), and each sends them on a stream of its own
+//! Waku Store Sync: two stores find out which messages of the last hour the other store lacks
+//! (`/vac/waku/reconciliation/1.0.0`). Then each store sends these messages on a separate stream
 //! (`/vac/waku/transfer/1.0.0`).
 //!
-//! Any peer may compare its messages with this node's. Messages are accepted only from peers that
-//! the configuration names, because they may be of any age.
+//! Any peer may compare its messages with this node's messages. Messages are accepted only from
+//! peers that the configuration names, because the messages may be of any age.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -34,45 +34,47 @@ use crate::waku::{AcceptResult, WakuNode};
 pub(super) const RECONCILIATION: &str = "/vac/waku/reconciliation/1.0.0";
 /// The protocol that sends missing messages.
 pub(super) const TRANSFER: &str = "/vac/waku/transfer/1.0.0";
-/// Bytes of a payload, at most.
+/// Maximum size of a payload, in bytes.
 const PAYLOAD_MAX: usize = 4 << 20;
-/// Bytes of a first payload, usually: topics, and one fingerprint.
+/// Usual maximum size of a first payload, in bytes: topics, and one fingerprint.
 const PAYLOAD_SHORT: usize = 64 << 10;
-/// Sessions begun by peers, at a time, of which an address may have one. Further ones are reset.
-/// Configured peers have a separate limit of the same size, and each of them may have all.
+/// Maximum number of sessions begun by peers. An address may have one session. Further sessions are
+/// reset. Configured peers have a separate limit of the same size, and each configured peer may use
+/// the whole limit.
 const SESSIONS_MAX: usize = 8;
-/// How long a session that a stranger has begun may take, and each of its payloads: a session whose
-/// peer is slow would keep others out.
+/// Maximum duration of a session that a stranger has begun, and of each of its payloads. Without
+/// these bounds, the session of a slow peer would exclude other peers.
 const SESSION_TIME_MAX: Duration = Duration::from_mins(2);
 const PAYLOAD_TIME_MAX: Duration = Duration::from_secs(10);
-/// Payloads that a session may receive.
+/// Maximum number of payloads that a session may receive.
 const ROUNDS_MAX: usize = 64;
-/// Messages of a session's time span, at most: the session holds a list with 40 bytes for each.
+/// Maximum number of messages in a session's time span. The session's list takes 40 bytes for each
+/// message.
 const ITEMS_MAX: usize = 500_000;
-/// Messages in the lists of all sessions begun by peers, at most. A session that would exceed this
-/// bound ends.
+/// Maximum number of messages in the lists of all sessions begun by peers. A session that would
+/// exceed this bound ends.
 const ITEMS_ALL_MAX: usize = 1_000_000;
-/// Messages of a list for which permits are acquired at a time.
+/// Number of list entries for which permits are acquired at once.
 const ITEMS_STEP: usize = 1_000;
 /// How long a configured peer may take to send its next frame.
 const WAIT: Duration = Duration::from_secs(30);
-/// Received messages that are being stored at a time.
+/// Maximum number of received messages that are being stored at the same time.
 const AT_ONCE: usize = 100;
-/// Messages that are read from the store at a time.
+/// Number of messages that are read from the store at once.
 const READ_AT_ONCE: usize = 32;
-/// Rows that a search visits before it looks whether its session has ended.
+/// Rows that a search visits between two checks whether the session has ended.
 const SLICE_ROWS: u64 = 4_096;
-/// The source of this node's own questions.
+/// The source of this node's own searches.
 const OWN: RateSource = RateSource::Connection(0);
 
-/// How often this node compares with other stores, and over which time span.
+/// The interval and the time span of this node's comparisons with other stores.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncPlan {
-    /// Time between two comparisons with each store. `None` disables them.
+    /// Interval between two comparisons with each store. `None` disables these comparisons.
     pub every: Option<Duration>,
-    /// Length of the time span compared, in seconds.
+    /// Length of the compared time span, in seconds.
     pub range_s: u64,
-    /// Age at which the span ends, in seconds: younger messages may still be in transit.
+    /// Age at which the span ends, in seconds. Younger messages may still be in transit.
     pub jitter_s: u64,
 }
 
@@ -85,10 +87,10 @@ impl Default for SyncPlan {
 
 /// Permits for sessions that peers begin, and for the messages in their lists.
 struct SyncPermits {
-    /// Whether an address has at most one session; otherwise it may have all.
+    /// Whether an address has at most one session. Otherwise an address may use all sessions.
     is_shared: bool,
     sessions: Shares<RateSource>,
-    /// For first payloads above [`PAYLOAD_SHORT`], which come before the session has a permit.
+    /// For first payloads above [`PAYLOAD_SHORT`], which arrive before the session has a permit.
     long: Shares<RateSource>,
     items: Arc<Semaphore>,
 }
@@ -103,7 +105,7 @@ impl SyncPermits {
         }
     }
 
-    /// Takes one of these units for a peer.
+    /// Takes a unit of `of` for a peer.
     fn take(&self, of: &Shares<RateSource>, peer: RateSource) -> Option<Share<RateSource>> {
         if self.is_shared { of.take(peer, 1) } else { of.take_any(peer, 1) }
     }
@@ -113,13 +115,13 @@ impl SyncPermits {
 #[derive(Clone, Copy)]
 struct SessionPeer {
     id: PeerId,
-    /// Whom the rows are charged to.
+    /// The source that the visited rows are charged to.
     source: RateSource,
-    /// How long it may take for a payload.
+    /// How long the peer may take for a payload.
     payload_time: Duration,
 }
 
-/// Serves comparisons that peers begin.
+/// Serves the comparisons that peers begin.
 pub(super) fn serve(incoming: &IncomingStreams, sending: Control, waku: &Arc<WakuNode>) {
     let waku = Arc::clone(waku);
     let of_configured = Arc::new(SyncPermits::new(false));
@@ -144,7 +146,8 @@ pub(super) fn serve(incoming: &IncomingStreams, sending: Control, waku: &Arc<Wak
     });
 }
 
-/// Serves a comparison that a peer begins. It takes a permit when its first payload is there.
+/// Serves a comparison that a peer begins. The session takes a permit after its first payload has
+/// arrived.
 async fn serve_session(
     waku: &Arc<WakuNode>,
     control: Control,
@@ -218,9 +221,10 @@ async fn compare(
     let sync = waku.config.p2p.as_ref().map(|config| config.sync).unwrap_or_default();
     let stop = waku.now_ns().saturating_sub(sync.jitter_s * NS_PER_S);
     let start = stop.saturating_sub(sync.range_s * NS_PER_S);
-    // This node begins one session at a time, so its list does not count against those of peers.
+    // This node begins one session at a time, so its list does not count against the bound for
+    // peers.
     let items = Arc::new(Semaphore::new(ITEMS_MAX + ITEMS_STEP));
-    // Its own questions are not charged to anybody: they come once in minutes.
+    // This node's own searches are not charged to any source: they come only once in minutes.
     let peer = SessionPeer { id: peer, source: OWN, payload_time: WAIT };
     let own = OwnMessages::load(waku, OWN, span(waku, start, stop), items).await?;
     let mut first = PayloadWriter::new(&topics(waku), start, PAYLOAD_MAX);
@@ -276,7 +280,7 @@ impl OwnMessages {
                     };
                     held.push(more);
                 }
-                // Other stores refuse a message without a payload every time it is sent.
+                // Other stores refuse a message without a payload each time.
                 if MessageRecord::new(*record).has_payload() {
                     items.push((record.time(), *record.id()));
                 }
@@ -295,7 +299,7 @@ impl OwnMessages {
 }
 
 /// Runs a comparison to its end, starting with the peer's payload `received`. Then sends the peer
-/// the messages it lacks.
+/// the messages that the peer lacks.
 async fn session(
     waku: &Arc<WakuNode>,
     control: Control,
@@ -327,7 +331,7 @@ async fn session(
         drop(next);
         received = next_payload(&mut stream, PAYLOAD_MAX, peer.payload_time).await?;
     }
-    // The session is over even if the peer does not receive the end of the stream.
+    // The session ends even if the peer does not receive the end of the stream.
     let _ = frame::end(&mut stream).await;
     let OwnMessages { items: mut lacks, _room } = own;
     found.keep_lacked(&mut lacks);
@@ -350,7 +354,7 @@ async fn say(waku: &WakuNode, stream: &mut Stream, bytes: &[u8]) -> Result<(), S
     Ok(())
 }
 
-/// Receives the peer's next payload. `None` if the peer has ended the stream.
+/// Receives the peer's next payload. Returns `None` if the peer has ended the stream.
 async fn next_payload(
     stream: &mut Stream,
     bytes_max: usize,
@@ -362,7 +366,7 @@ async fn next_payload(
     }
 }
 
-/// The result of a search that was run.
+/// Returns the result of a search.
 fn answered<T>(ran: Result<TurnAnswer<Result<T, String>>, NotAsked>) -> Result<T, String> {
     match ran {
         Ok(asked) => asked.answer,
@@ -375,12 +379,12 @@ fn broken(error: &std::io::Error) -> String {
     format!("the stream broke: {error}")
 }
 
-/// The pubsub topics of the shards that this node serves.
+/// Returns the pubsub topics of the shards that this node serves.
 fn topics(waku: &WakuNode) -> Vec<String> {
     waku.config.served().map(|shard| shard.to_string()).collect()
 }
 
-/// The query for this store's messages of a time span.
+/// Returns the query for this store's messages of a time span.
 fn span(waku: &WakuNode, from: u64, to: u64) -> Query {
     let values = topics(waku).into_iter().map(|topic| topic.into_bytes().into()).collect();
     let labels = vec![LabelSet { name: topic::PUBSUB, values }];
@@ -389,7 +393,7 @@ fn span(waku: &WakuNode, from: u64, to: u64) -> Query {
     Query { labels, from, to, order, limit, budget, ..Query::default() }
 }
 
-/// The query for this store's messages of a payload's time span and topics.
+/// Returns the query for this store's messages of a payload's time span and topics.
 fn asked(waku: &WakuNode, payload: &SyncPayload<'_>) -> Query {
     let mut query = span(waku, payload.start, payload.end);
     let theirs = payload.pubsub_topics;
@@ -406,7 +410,7 @@ fn asked(waku: &WakuNode, payload: &SyncPayload<'_>) -> Query {
     query
 }
 
-/// Passes the records that match a query to `sink`, until it breaks.
+/// Passes the records that match a query to `sink`, until `sink` breaks.
 fn each(
     store: &dyn Store,
     asker: &AnswerWaiter,
@@ -438,7 +442,7 @@ fn each(
     }
 }
 
-/// Sends messages to a peer, and returns how many were sent.
+/// Sends messages to a peer. Returns the number of messages sent.
 async fn send(
     waku: &Arc<WakuNode>,
     mut control: Control,
@@ -474,16 +478,16 @@ async fn send(
     Ok(sent)
 }
 
-/// Counts a message that was transferred.
+/// Counts a transferred message.
 fn transferred(waku: &WakuNode, direction: Direction, bytes: usize) {
     let counts = &waku.metrics.sync;
     counts.bytes.of(SyncProtocol::Transfer).of(direction).add(bytes as u64);
     counts.messages.of(direction).add(1);
 }
 
-/// Stores the messages of a stream until it ends.
+/// Stores the messages of a stream until the stream ends.
 async fn take(waku: &Arc<WakuNode>, mut stream: Stream) {
-    // 1,024 bytes for the topic.
+    // A topic may have 1,024 bytes.
     let bytes_max = waku.config.message_bytes_max + 1_024;
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let (mut taking, mut new) = (JoinSet::new(), 0_u64);

@@ -1,4 +1,4 @@
-//! Tests of how a node answers invalid input from peers, and of its limits for peers.
+//! Tests of a node's answers to invalid input from peers, and of its limits for peers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ impl Pair {
         Self::shaped(name, clients, |_| {}).await
     }
 
-    /// Starts a node whose configuration `shape` has changed.
+    /// Starts a node with a configuration that `shape` changes.
     async fn shaped(
         name: &str,
         clients: Clients,
@@ -113,7 +113,7 @@ impl Pair {
             }
         });
         tokio::time::timeout(Duration::from_secs(30), &mut receiver).await.unwrap().unwrap();
-        // The node holds the key in memory now.
+        // The node has the key in memory by now.
         let _ = std::fs::remove_dir_all(folder);
         Self { waku, peer, addr, control, phase, node, client }
     }
@@ -169,7 +169,7 @@ impl Pair {
     }
 }
 
-/// A peer with a key of its own.
+/// Creates a peer with a new key.
 fn stranger() -> Swarm<NodeBehaviour> {
     with_key(Keypair::generate_secp256k1())
 }
@@ -186,7 +186,7 @@ fn with_key(key: Keypair) -> Swarm<NodeBehaviour> {
     swarm(key, bounds).unwrap()
 }
 
-/// The bytes of a request on a stream.
+/// Encodes a request as bytes on a stream.
 fn framed(request: &StoreRequest<'_>) -> Vec<u8> {
     let (mut bytes, mut framed) = (Vec::new(), Vec::new());
     request.write(std::iter::empty(), std::iter::empty(), &mut bytes);
@@ -208,7 +208,7 @@ async fn what_is_wrong_is_answered_in_the_protocols_terms() {
         (&[2, 0x0a, 9][..], "cut short"),
         (&[1, 0x0b], "type"),
         (&[0], "request_id"),
-        // A length above the bound, and one that is no valid varint.
+        // A length above the bound, and an invalid varint.
         (&[0xff, 0xff, 0xff, 0x7f], "bytes, where"),
         (&[0xff; 9], "length"),
     ] {
@@ -234,7 +234,7 @@ async fn streams_that_rest_are_bounded_and_hold_nobody_up() {
     let mut resting = Vec::new();
     for _ in 0..15 {
         let mut stream = pair.stream(STORE).await;
-        // Half a request.
+        // The beginning of a request.
         stream.write_all(&[100, 1, 2, 3]).await.unwrap();
         stream.flush().await.unwrap();
         resting.push(stream);
@@ -329,7 +329,7 @@ async fn addresses_to_announce_are_sent_to_peers() {
     pair.end().await;
 }
 
-/// A peer that compares, and counts the messages that it is sent.
+/// A peer that compares, and counts the messages that it receives.
 struct Comparing {
     control: Control,
     sent: Arc<Semaphore>,
@@ -365,7 +365,7 @@ impl Comparing {
         Self { control, sent, client }
     }
 
-    /// Sends a payload, and returns the answer. `None` if the stream is reset.
+    /// Sends a payload, and returns the answer. Returns `None` if the stream is reset.
     async fn say(&self, pair: &Pair, payload: &[u8]) -> Option<Vec<u8>> {
         let mut control = self.control.clone();
         let protocol = StreamProtocol::new(sync::RECONCILIATION);
@@ -406,13 +406,13 @@ async fn what_a_peer_was_sent_is_not_sent_to_it_again() {
     assert_eq!(peer.sent.available_permits(), 0);
     let sent = || pair.waku.metrics.sync.messages.of(crate::waku::metrics::Direction::Sent).get();
     assert_eq!(sent(), 1);
-    // A peer that was disconnected may have lost the message, so it is sent again.
+    // A disconnected peer may have lost the message, so the message is sent again.
     peer.client.abort();
     let _ = peer.client.await;
     let again = Comparing::start(&pair, key).await;
     again.say(&pair, &nothing_there()).await;
     again.is_sent_one().await;
-    // It is counted once it has been sent, which the peer may see first.
+    // The message is counted after it has been sent. The peer may receive the message earlier.
     while sent() < 2 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -424,11 +424,11 @@ async fn what_a_peer_was_sent_is_not_sent_to_it_again() {
 async fn a_payload_of_millions_of_ranges_is_answered_with_a_few_bytes() {
     let pair = Pair::start("ranges").await;
     let peer = Comparing::start(&pair, Keypair::generate_secp256k1()).await;
-    // From time 1 on, each range is 1 ns long and to be skipped.
+    // From time 1 on, each range is 1 ns long, and is skipped.
     let mut ranges = vec![0, 0, 1];
     ranges.extend([1, 0].iter().cycle().take(4_000_000));
     assert_eq!(peer.say(&pair, &ranges).await.as_deref(), Some(&[0][..]));
-    // Each range has a fingerprint that differs from the store's.
+    // Each range has a fingerprint that differs from the store's fingerprint.
     let print = [&[1, 1][..], &[7; 32]].concat();
     let prints: Vec<u8> =
         [0, 0, 1].into_iter().chain(print.iter().copied().cycle().take(3_400_000)).collect();

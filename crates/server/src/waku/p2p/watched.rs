@@ -1,5 +1,6 @@
-//! Closes connections on which gossip has ended. After five streams in one direction gossipsub gives a
-//! connection up, silently and for both directions, and both sides would believe that it works.
+//! Closes connections whose gossip has ended. After five streams in one direction, gossipsub stops
+//! using a connection, silently and for both directions. Without this module, both sides would
+//! believe that the connection still works.
 
 use std::ops::{Deref, DerefMut};
 use std::task::{Context, Poll};
@@ -19,26 +20,26 @@ use super::gossip::Gossip;
 
 type GossipHandler = <Gossip as NetworkBehaviour>::ConnectionHandler;
 
-/// Streams in one direction after which gossipsub gives a connection up.
+/// Number of streams in one direction after which gossipsub stops using a connection.
 const STREAMS_MAX: usize = 5;
 
-/// Gossip whose connections are closed when it has ended on them.
+/// Gossip that closes a connection once gossip has ended there.
 pub(super) struct WatchedGossip {
     gossip: Gossip,
-    /// The connection to close next, whose peer was told of.
+    /// The connections to close after their peers have been reported.
     closing: Vec<(PeerId, ConnectionId)>,
     ended: Vec<PeerId>,
 }
 
-/// What [`WatchedGossip`] reports.
+/// An event of [`WatchedGossip`].
 #[derive(Debug)]
 pub(super) enum GossipEvent {
     Gossip(gossipsub::Event),
-    /// Gossip has ended on a connection of this peer, which is being closed.
+    /// Gossip has ended on a connection of this peer. The connection is being closed.
     Ended(PeerId),
 }
 
-/// What the handler of a connection reports.
+/// An event of a connection's handler.
 #[derive(Debug)]
 pub(super) enum WatchedEvent<E> {
     Gossip(E),
@@ -150,7 +151,7 @@ impl NetworkBehaviour for WatchedGossip {
     }
 }
 
-/// The handler of a connection, which counts its streams.
+/// The handler of a connection. It counts the connection's streams.
 pub(super) struct WatchedHandler {
     gossip: GossipHandler,
     inbound: usize,

@@ -1,5 +1,5 @@
-//! `/admin/v1`: the node's peers, as scripts and dashboards for nwaku request them. Available only
-//! if the configuration allows it.
+//! `/admin/v1`: the node's peers, for scripts and dashboards made for nwaku. Not available unless
+//! the configuration allows these endpoints.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::rest::RestAnswer;
 use crate::waku::WakuNode;
 use crate::waku::neighbours::{NoPeerAnswer, PeerConnectivity, PeerStatus};
 
-/// The protocols in nwaku's statistics. A peer that offers one of them is listed as a service peer.
+/// The protocols in nwaku's statistics. A peer that offers any of these protocols is listed as a
+/// service peer.
 const PROTOCOLS: [&str; 9] = [
     "/vac/waku/relay/2.0.0",
     "/vac/waku/filter-subscribe/2.0.0-beta1",
@@ -64,7 +65,7 @@ pub(super) fn routes(allowed: bool) -> Router<Arc<WakuNode>> {
         )
 }
 
-/// Selects the shards of a peer: those it subscribes to ([`relay`]), or those of its [`mesh`].
+/// Selects shards of a peer: its subscribed shards ([`relay`]), or the shards of its [`mesh`].
 type PeerShards = fn(&PeerStatus) -> &[u16];
 
 fn relay(peer: &PeerStatus) -> &[u16] {
@@ -79,7 +80,7 @@ fn is_connected(peer: &PeerStatus) -> bool {
     peer.connectivity == PeerConnectivity::Connected
 }
 
-/// The protocols among [`PROTOCOLS`] that a peer offers.
+/// Returns the protocols among [`PROTOCOLS`] that a peer offers.
 fn offered(peer: &PeerStatus) -> impl Iterator<Item = &'static str> {
     PROTOCOLS.into_iter().filter(|name| peer.protocols.iter().any(|offered| offered == name))
 }
@@ -88,7 +89,7 @@ async fn peers(waku: &WakuNode) -> Vec<PeerStatus> {
     waku.peers().await.unwrap_or_default()
 }
 
-/// A peer as nwaku writes it.
+/// Encodes a peer in nwaku's format.
 fn json_of(peer: &PeerStatus) -> Value {
     let connected = match peer.connectivity {
         PeerConnectivity::Connected => "Connected",
@@ -118,7 +119,7 @@ async fn one(State(waku): WakuState, Path(id): Path<String>) -> RestAnswer {
     }
 }
 
-/// A shard with its peers. Their scores are 0, as this node scores no peers.
+/// Encodes a shard with its peers. The peers' scores are 0, because this node does not score peers.
 fn on_shard(peers: &[PeerStatus], shard: u16, of: PeerShards) -> Value {
     let there = peers.iter().filter(|peer| of(peer).contains(&shard)).map(|peer| {
         let mut json = json_of(peer);
@@ -160,7 +161,7 @@ async fn one_shard(waku: &WakuNode, text: &str, of: PeerShards) -> RestAnswer {
     }
 }
 
-/// Counts, under nwaku's names.
+/// Returns statistics under nwaku's names.
 async fn stats(State(waku): WakuState) -> RestAnswer {
     let peers = peers(&waku).await;
     let count = |of: &dyn Fn(&PeerStatus) -> bool| peers.iter().filter(|peer| of(peer)).count();
@@ -195,8 +196,8 @@ async fn stats(State(waku): WakuState) -> RestAnswer {
     RestAnswer::json(stats.to_string())
 }
 
-/// Connects to peers, one after another, up to the first that cannot be reached. Peers that
-/// disconnect later are not dialled again.
+/// Connects to peers, one after another, up to the first failure. Peers that disconnect later are
+/// not dialled again.
 async fn connect(State(waku): WakuState, body: Bytes) -> RestAnswer {
     let addrs: Vec<String> = match serde_json::from_slice(&body) {
         Ok(addrs) => addrs,

@@ -1,4 +1,4 @@
-//! `/health`, as in nwaku: scripts wait for `Relay` and `Store` to be ready.
+//! `/health`, as in nwaku. Scripts wait for `Relay` and `Store` to be ready.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::rest::RestAnswer;
 use crate::waku::WakuNode;
 use crate::waku::neighbours::PeerStatus;
 
-/// Protocols that nwaku lists before and after those of its store, and that this node lacks.
+/// Protocols that nwaku lists before and after its store's protocols, and that this node lacks.
 const BEFORE: [&str; 4] = ["Rln Relay", "Lightpush", "Legacy Lightpush", "Filter"];
 const BEHIND: [&str; 6] = [
     "Legacy Store",
@@ -18,7 +18,7 @@ const BEHIND: [&str; 6] = [
 ];
 const LAST: [&str; 2] = ["Legacy Store Client", "Filter Client"];
 
-/// The health of the node and of each protocol.
+/// Returns the health of the node and of each protocol.
 pub(super) async fn health(waku: &WakuNode) -> RestAnswer {
     let trouble = waku.shelf.trouble();
     let mut protocols = vec![relay(waku.peers().await.as_deref())];
@@ -36,7 +36,7 @@ pub(super) async fn health(waku: &WakuNode) -> RestAnswer {
     RestAnswer::json(health.to_string())
 }
 
-/// The health of gossip, which is ready once a peer subscribes to a shard.
+/// Encodes the health of gossip. Gossip is ready once a peer subscribes to a shard.
 fn relay(peers: Option<&[PeerStatus]>) -> Value {
     match peers {
         None => json!({ "Relay": "NOT_MOUNTED" }),

@@ -1,5 +1,5 @@
-//! The HTTP door: nwaku's REST interface, as far as a store needs it. `openapi.json` describes the
-//! interface and is served with it.
+//! The HTTP door: the part of nwaku's REST interface that a store needs. `openapi.json` describes
+//! the interface, and is served along with the interface.
 
 use std::sync::Arc;
 
@@ -25,12 +25,13 @@ mod health;
 mod relay;
 mod store;
 
-/// Which web pages may use the interface, and which of its functions are allowed.
+/// The web pages that may use the interface, and the allowed functions of the interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestAccess {
-    /// Which web pages may use it.
+    /// The web pages that may use the interface.
     pub web: WebAccess,
-    /// Whether `peerAddr` may name any address, even one of this machine or of private networks.
+    /// Whether `peerAddr` may name any address, including addresses of this machine or of private
+    /// networks.
     pub any_peer: bool,
     /// Whether `/admin` is available.
     pub admin: bool,
@@ -39,7 +40,7 @@ pub struct RestAccess {
 /// The description of the interface for programs (OpenAPI 3).
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// An answer, with the memory permit that it holds until it is sent.
+/// An answer, and the memory permit that is held until the answer is sent.
 struct PermittedJson {
     json: Vec<u8>,
     _room: Share<RateSource>,
@@ -53,7 +54,7 @@ impl AsRef<[u8]> for PermittedJson {
 
 type WakuState = State<Arc<WakuNode>>;
 
-/// Serves until `stop`, and until the requests under way are answered.
+/// Serves until `stop`, and until the requests in progress are answered.
 pub(super) async fn serve(listener: Arc<Listener>, stop: StopSignal, waku: Arc<WakuNode>) {
     rest::serve(listener, stop, routes(waku)).await;
 }
@@ -65,7 +66,7 @@ fn routes(waku: Arc<WakuNode>) -> Router {
         section: "waku",
         body_types: &["application/json"],
     };
-    // Base64 takes four bytes for three, and there is JSON around it.
+    // Base64 takes four bytes for three. The rest of the bound is for the surrounding JSON.
     let body_max = waku.config.message_bytes_max * 2;
     let subscriptions = |auto: bool| {
         let add = move |State(waku): WakuState, body: Bytes| async move {

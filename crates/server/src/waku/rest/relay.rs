@@ -11,8 +11,8 @@ use crate::waku::metrics::MessageOrigin;
 use crate::waku::poll::PollTopic;
 use crate::waku::{MessageRejection, WakuNode};
 
-/// Stores a message and relays it, under `topic`, or else under the topic of the shard to which its
-/// content topic belongs.
+/// Stores a message and relays the message. The pubsub topic is `topic`, or the topic of the shard
+/// that the content topic belongs to.
 pub(super) async fn publish(waku: &WakuNode, body: &[u8], topic: Option<String>) -> RestAnswer {
     let mut published = match read_message(body) {
         Ok(published) => published,
@@ -50,7 +50,7 @@ pub(super) async fn publish(waku: &WakuNode, body: &[u8], topic: Option<String>)
     }
 }
 
-/// The messages of a topic that have arrived since it was last polled.
+/// Returns the messages of a topic that have arrived since the last poll of the topic.
 pub(super) fn poll(waku: &WakuNode, topic: PollTopic) -> RestAnswer {
     let Some(messages) = waku.poll.take(&topic) else {
         let (PollTopic::Pubsub(name) | PollTopic::Content(name)) = topic;
@@ -64,7 +64,7 @@ pub(super) fn poll(waku: &WakuNode, topic: PollTopic) -> RestAnswer {
         if out.len() > 1 {
             out.push(b',');
         }
-        // Messages of nwaku always have a proof.
+        // nwaku's messages always have a proof.
         let proof = Some(message.proof.unwrap_or_default());
         put_message(&mut out, &Message { proof, ..message });
     }
@@ -72,7 +72,8 @@ pub(super) fn poll(waku: &WakuNode, topic: PollTopic) -> RestAnswer {
     RestAnswer::json(out)
 }
 
-/// The topics in a body: a list of strings, each of which names a shard or belongs to one.
+/// Parses the topics in a body: a list of strings. Each string names a shard, or is a content topic
+/// of a shard.
 fn topics(waku: &WakuNode, body: &[u8], auto: bool) -> Result<Vec<(PollTopic, Shard)>, RestAnswer> {
     let names: Vec<String> = serde_json::from_slice(body)
         .map_err(|error| RestAnswer::refused(format!("the body is no list of topics: {error}")))?;
@@ -90,18 +91,19 @@ fn topics(waku: &WakuNode, body: &[u8], auto: bool) -> Result<Vec<(PollTopic, Sh
     names.into_iter().map(topic).collect()
 }
 
-/// The beginning of a topic that a client has sent, for an error message.
+/// Returns the beginning of a client's topic, for an error message.
 fn shown(name: &str) -> String {
     name.chars().take(200).collect()
 }
 
-/// Subscribes to the topics in a body, so that their messages can be polled: to all, or to none.
+/// Subscribes to all of the topics in a body, or to none. Clients can then poll the topics'
+/// messages.
 pub(super) fn subscribe(waku: &Arc<WakuNode>, body: &[u8], auto: bool) -> RestAnswer {
     let topics = match topics(waku, body, auto) {
         Ok(topics) => topics,
         Err(refused) => return refused,
     };
-    // Messages of other shards are not accepted, so polling would never return any.
+    // Messages of other shards are not accepted, so a poll would never return a message.
     if let Some((_, shard)) = topics.iter().find(|(_, shard)| !waku.serves_shard(*shard)) {
         let words =
             format!("Subscribe failed: this node does not serve {shard}; see [waku] shards");

@@ -16,7 +16,7 @@ use crate::waku::neighbours::{NO_PEERS, NoPeerAnswer};
 /// The parameters of a request.
 #[derive(Debug, Default)]
 pub(super) struct StoreParameters {
-    /// The address of a peer whose store is to answer instead of this one.
+    /// The address of a peer whose store should answer in place of this node's store.
     pub(super) peer_addr: Option<String>,
     pub(super) include_data: bool,
     pubsub_topic: Option<String>,
@@ -29,7 +29,7 @@ pub(super) struct StoreParameters {
     limit: Option<u64>,
 }
 
-/// The HTTP answer to a request that is refused.
+/// Returns the HTTP answer to a refused request.
 pub(super) fn refused(refusal: &HistoryError) -> RestAnswer {
     RestAnswer::words(status(refusal.status()), refusal.to_string())
 }
@@ -43,8 +43,8 @@ fn status(status: Status) -> StatusCode {
     }
 }
 
-/// Maps the answer of another store to HTTP, like nwaku: errors of the other store are reported in
-/// the JSON.
+/// Maps the answer of another store to HTTP, as nwaku does. Errors of the other store are reported
+/// in the JSON.
 pub(super) fn from_peer(answer: Result<Vec<u8>, NoPeerAnswer>) -> RestAnswer {
     let answer = match answer {
         Ok(answer) => answer,
@@ -95,7 +95,7 @@ pub(super) fn from_peer(answer: Result<Vec<u8>, NoPeerAnswer>) -> RestAnswer {
     RestAnswer::json(out)
 }
 
-/// An answer without messages.
+/// Returns an answer without messages.
 fn failed(code: u32, words: &str) -> RestAnswer {
     let answer = serde_json::json!({
         "requestId": "", "statusCode": code, "statusDesc": words, "messages": [],
@@ -113,7 +113,7 @@ fn flag(text: &str) -> Option<bool> {
 }
 
 impl StoreParameters {
-    /// Parses a query string. Empty parameters are ignored, and so are times of 0.
+    /// Parses a query string. Ignores empty parameters, and times of 0.
     pub(super) fn parse(query: &str) -> Result<Self, String> {
         let (mut all, mut seen) = (Self::default(), Vec::new());
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -158,7 +158,8 @@ impl StoreParameters {
         Ok(all)
     }
 
-    /// Encodes the parameters as a Store v3 request, so that REST and libp2p share the semantics.
+    /// Encodes the parameters as a Store v3 request, so that REST and libp2p have the same
+    /// semantics.
     pub(super) fn request(&self) -> Vec<u8> {
         let request = StoreRequest {
             request_id: "REST",
@@ -196,7 +197,7 @@ fn end(out: &mut Vec<u8>, cursor: Option<&Id>) {
     out.push(b'}');
 }
 
-/// Writes a page as nwaku does.
+/// Encodes a page in nwaku's format.
 pub(super) fn json(page: &HistoryPage, include_data: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(page.answer_bytes());
     begin(&mut out, page.description());
@@ -226,7 +227,7 @@ mod tests {
 
     const PUBSUB: &str = "/waku/2/rs/1/0";
 
-    /// Five messages, a nanosecond apart.
+    /// A store with five messages, a nanosecond apart.
     fn store() -> (MemoryStore, Vec<String>) {
         let store = MemoryStore::new(KeepAll);
         let hashes = (0..5).map(|at| {

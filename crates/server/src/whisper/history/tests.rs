@@ -1,4 +1,4 @@
-//! Pages compared with what a list of all envelopes has.
+//! Compares pages with a list of all envelopes.
 
 use hark_archive::effects::KeepAll;
 use hark_archive::store::memory::MemoryStore;
@@ -12,13 +12,14 @@ use super::*;
 const SENT: u32 = 1_554_076_800;
 const ALL: PageBounds = PageBounds { envelopes: usize::MAX, bytes: usize::MAX, rows: u64::MAX };
 
-/// A topic; some have bits of one byte, which programs and EIP-627 treat differently.
+/// Returns a topic. Some topics have bits of one byte, which programs and EIP-627 treat
+/// differently.
 fn topic(number: usize) -> Topic {
     let near = [8, 9, 10, 200, 17, 16, 3];
     [near[number % 7], near[number / 7 % 7], near[number / 49 % 7], (number % 8) as u8]
 }
 
-/// Envelopes in the order of a page: their hash, time, topic and RLP.
+/// Envelopes in the order of a page: hash and time, topic, and RLP.
 type Kept = Vec<(HistoryCursor, Topic, Vec<u8>)>;
 
 fn store(random: &mut Random, count: u64, topics: &TopicIndex) -> (MemoryStore, Kept) {
@@ -39,7 +40,7 @@ fn store(random: &mut Random, count: u64, topics: &TopicIndex) -> (MemoryStore, 
     (store, kept)
 }
 
-/// Asks page by page, as clients do, and checks the bounds of each page.
+/// Requests page by page, as clients do, and checks the bounds of each page.
 fn whole(
     store: &MemoryStore,
     topics: &TopicIndex,
@@ -71,7 +72,7 @@ fn pages_have_each_envelope_once_whichever_way_it_is_asked_for() {
         let wanted: Vec<Topic> = (0..random.below(6)).map(|_| topic(random.below(48))).collect();
         let (lower, upper) = (SENT + random.below(30) as u32, SENT + random.below(40) as u32);
         let (lower, upper) = (lower.min(upper), lower.max(upper));
-        // A filter in either form; an old client's has no topics.
+        // A filter in either form; an old client's request has no topics.
         let of = if random.below(2) == 0 { Bloom::of_topic } else { Bloom::of_topic_or };
         let mut bloom = Bloom::default();
         for topic in &wanted {
@@ -92,7 +93,7 @@ fn pages_have_each_envelope_once_whichever_way_it_is_asked_for() {
         };
         let expected: Vec<_> = kept.iter().filter(matches).map(|(.., rlp)| rlp.clone()).collect();
         assert_eq!(found, expected, "round {round}: {request:?}");
-        // Testing the filter on each envelope finds the same.
+        // Testing the filter on each envelope finds the same envelopes.
         let mut question = EnvelopeQuestion::new(&request, &topics, 0, 1_000);
         if !by_topics {
             question.query.labels.clear();

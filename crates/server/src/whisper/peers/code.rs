@@ -1,16 +1,16 @@
-//! Codes of the packets of `shh/6` and `waku/1`, without what a connection adds to them.
+//! Codes of the packets of `shh/6` and `waku/1`, without the offset of a connection.
 
-/// What a peer says of itself first.
+/// The status, each side's first packet.
 pub const STATUS: u64 = 0;
-/// Envelopes that are passed on.
+/// Envelopes that a peer forwards.
 pub const MESSAGES: u64 = 1;
-/// The minimum proof of work that a node wants from now on (`shh/6`).
+/// The minimum proof of work that a node requires from now on (`shh/6`).
 pub const POW: u64 = 2;
-/// The hash of a packet of envelopes that were archived (deprecated by [`OUTCOMES`]).
+/// The hash of a packet of archived envelopes (deprecated by [`OUTCOMES`]).
 pub const BATCH_ACKNOWLEDGED: u64 = 11;
-/// What became of the envelopes of a packet (`waku/1`, and `shh/6` of status-go).
+/// The outcomes of the envelopes of a packet (`waku/1`, and `shh/6` of status-go).
 pub const OUTCOMES: u64 = 12;
-/// What has changed of a status (`waku/1`).
+/// The changes of a status (`waku/1`).
 pub const STATUS_UPDATE: u64 = 22;
 /// A request of one mail server to another for envelopes (`shh/6` of status-go).
 pub const SYNC_REQUEST: u64 = 123;

@@ -1,4 +1,4 @@
-//! Answers to requests for history: pages of envelopes as fast as the peer takes them, and an end.
+//! Answers to requests for history: pages of envelopes, sent as fast as the peer reads, and an end.
 
 use hark_codec::record::Id;
 use hark_codec::whisper::request::LIMIT_MAX;
@@ -15,32 +15,32 @@ use crate::whisper::PageBytes;
 use crate::whisper::history::{EnvelopePage, EnvelopeQuestion, MailError};
 use crate::whisper::metrics::{MailSource, RequestFate};
 
-/// Envelopes of an answer to a request that does not say how many it wants, as in status-go.
+/// Maximum number of envelopes in the answer to a request without a limit, as in status-go.
 const LIMIT_DEFAULT: usize = 1_000;
 
-/// What a peer asks for.
+/// A request of a peer that waits for its answer.
 #[derive(Debug)]
 pub(super) enum PeerQuestion {
     /// A request for history.
     Mail(MailRequest),
-    /// The packet of another mail server, which wants to have the same envelopes.
+    /// The packet of another mail server that wants the same envelopes.
     Sync(Box<[u8]>),
 }
 
-/// How the envelopes of a page are put into packets.
+/// How the envelopes of a page are divided into packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PageForm {
-    /// A list of all, as `waku/1` has it.
+    /// A list of all envelopes, as in `waku/1`.
     List,
-    /// A list in each packet, of one envelope: for a request that wants no batches.
+    /// A list of one envelope in each packet, for a request without batches.
     ListOfOne,
-    /// One envelope in each packet, as `shh/6` has it.
+    /// A single envelope in each packet, as in `shh/6`.
     Bare,
-    /// A list of all, in a packet for another mail server.
+    /// A list of all envelopes, in a packet for another mail server.
     Sync,
 }
 
-/// What was sent of an answer.
+/// The end of the pages sent so far: the last envelope, and the cursor of the next page.
 #[derive(Default)]
 struct DeliveredPages {
     last: Option<HistoryCursor>,
@@ -48,7 +48,7 @@ struct DeliveredPages {
 }
 
 impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
-    /// Answers one question after the other.
+    /// Answers requests one after the other.
     pub(super) async fn answer_all(
         &self,
         mut asked: mpsc::Receiver<PeerQuestion>,
@@ -62,11 +62,11 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
                 return end;
             }
         }
-        // The reading side ends first, and with it the session.
+        // The reading side ends first, and ends the session.
         std::future::pending().await
     }
 
-    /// Refuses a question that was not begun.
+    /// Refuses a request whose answer was not begun.
     pub(super) async fn refuse(
         &self,
         question: &PeerQuestion,
@@ -81,13 +81,13 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     async fn answer(&self, request: &MailRequest) -> Result<(), PeerSessionEnd> {
         let parsed = match request.parsed() {
             Ok(parsed) => parsed,
-            // Not reached: it was parsed before.
+            // Not reached: the request was parsed before.
             Err(error) => return self.fail(&request.id, &error.to_string()).await,
         };
         if let Err(error) = self.allow() {
             return self.refuse_mail(&request.id, &error).await;
         }
-        // go-ethereum's clients cannot ask for a second page.
+        // go-ethereum's clients cannot request a second page.
         let is_whole = self.form == PeerForm::Shh && request.is_bare();
         let limit = if is_whole { usize::MAX } else { LIMIT_DEFAULT };
         let parsed = HistoryRequest { limit: parsed.limit.min(LIMIT_MAX), ..parsed };
@@ -110,7 +110,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         }
     }
 
-    /// Takes a request from what the peer and its address may send.
+    /// Charges a request to the peer and its address. Fails if either exceeds its limit.
     fn allow(&self) -> Result<(), MailError> {
         let pause = self.state.request_pause;
         if !pause.is_zero() {
@@ -125,7 +125,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         self.fail(request, &error.to_string()).await
     }
 
-    /// Sends the pages of a question. The inner error is one that the peer is told.
+    /// Sends the pages of a search. The inner error is reported to the peer.
     async fn deliver(
         &self,
         mut question: EnvelopeQuestion,
@@ -142,7 +142,8 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
                 self.send_page(page, form).await?;
             }
             question.advance(page);
-            // Peers refuse a packet that is longer than a message may be.
+            // A list is one packet, and peers refuse packets above the maximum message size. So
+            // only pages in other forms may grow.
             if form != PageForm::List && form != PageForm::Sync {
                 bytes.grow();
             }
@@ -175,7 +176,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         .await
     }
 
-    /// Answers a mail server that wants to have the same envelopes.
+    /// Answers a mail server that wants the same envelopes.
     async fn sync(&self, packet: &[u8]) -> Result<(), PeerSessionEnd> {
         let request = match sync_request(packet) {
             Ok(request) => request,
@@ -207,8 +208,9 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     }
 }
 
-/// What stands before and after the envelopes, which have this many bytes, in a part of an answer to a
-/// mail server: `[[envelope, ...], cursor, whether this is the end, error]`.
+/// Encodes the parts around the envelopes in an answer to a mail server. `envelopes` is the size of
+/// the envelopes in bytes. The format is `[[envelope, ...], cursor, whether this is the end,
+/// error]`.
 fn around_sync(
     envelopes: usize,
     cursor: Option<HistoryCursor>,
@@ -225,7 +227,7 @@ fn around_sync(
     (head, rest)
 }
 
-/// Reads what a mail server wants: `[lower, upper, bloom, limit, cursor]`.
+/// Parses the request of a mail server: `[lower, upper, bloom, limit, cursor]`.
 fn sync_request(packet: &[u8]) -> Result<HistoryRequest<'static>, RlpError> {
     let mut items = RlpItems::of_list(packet)?;
     let (lower, upper) = (items.uint32()?, items.uint32()?);

@@ -1,5 +1,5 @@
-//! Bounds the connections whose handshake is not finished, so that clients which open connections and
-//! say nothing cannot keep others out: the oldest of them make room for new ones.
+//! Bounds the connections with unfinished handshakes. Clients that open connections and send
+//! nothing cannot exclude other clients: the oldest handshakes are ended to admit new connections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use tokio::sync::oneshot;
 
 use crate::address::ClientAddress;
 
-/// Unfinished handshakes, in all.
+/// Maximum number of unfinished handshakes.
 const HALF_OPEN_MAX: usize = 256;
-/// Unfinished handshakes of one address.
+/// Maximum number of unfinished handshakes of one address.
 const OF_ADDRESS_MAX: usize = 32;
 
-/// The connections whose handshake is not finished.
+/// The connections with unfinished handshakes.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpenConnections(Mutex<HalfOpenList>);
 
 #[derive(Debug, Default)]
 struct HalfOpenList {
-    /// By the order in which they began.
+    /// The connections in the order of their beginning.
     open: BTreeMap<u64, HalfOpen>,
     next: u64,
 }
@@ -32,7 +32,7 @@ struct HalfOpen {
     _keep: oneshot::Sender<()>,
 }
 
-/// Held by a connection while its handshake is under way.
+/// The permit of a connection during its handshake.
 #[derive(Debug)]
 pub(super) struct HandshakePermit {
     list: Arc<HalfOpenConnections>,
@@ -41,7 +41,8 @@ pub(super) struct HandshakePermit {
 }
 
 impl HalfOpenConnections {
-    /// Lets a handshake begin. If there are as many as there may be, the oldest one ends.
+    /// Begins a handshake. If the address or the node already has the maximum number of handshakes,
+    /// the oldest of these handshakes ends.
     pub(super) fn begin(self: &Arc<Self>, of: ClientAddress) -> HandshakePermit {
         let (keep, dropped) = oneshot::channel();
         let mut list = self.0.lock();
@@ -62,9 +63,9 @@ impl HalfOpenConnections {
 }
 
 impl HandshakePermit {
-    /// Returns once this connection has to make room for others.
+    /// Returns once this connection must end to admit another connection.
     pub(super) async fn dropped(&mut self) {
-        // Nothing is sent.
+        // The channel carries no message; only its end counts.
         let _ = (&mut self.dropped).await;
     }
 }
@@ -106,7 +107,7 @@ mod tests {
         let list = Arc::<HalfOpenConnections>::default();
         let mut all: Vec<_> = (0..HALF_OPEN_MAX + 2).map(|n| list.begin(address(n))).collect();
         assert!(is_dropped(&mut all[0]) && is_dropped(&mut all[1]) && !is_dropped(&mut all[2]));
-        // One that has finished leaves room.
+        // A finished handshake frees its permit.
         drop(all.pop());
         let _more = list.begin(address(9_000));
         assert!(!is_dropped(&mut all[2]));

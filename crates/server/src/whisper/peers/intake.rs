@@ -1,4 +1,5 @@
-//! Envelopes that peers pass on (packet 1): archived, and acknowledged where the protocol has that.
+//! Envelopes that peers forward (packet 1). They are archived, and acknowledged where the protocol
+//! has acknowledgements.
 
 use std::sync::atomic::Ordering;
 
@@ -16,13 +17,13 @@ use crate::rate::RateSource;
 use crate::whisper::metrics::MailSource;
 use crate::whisper::{EnvelopeRejection, FAULTS_MAX, PendingEnvelope};
 
-/// Envelopes of a packet that are on their way to the disk at a time.
+/// Maximum number of a packet's envelopes that are not durable yet.
 const TOGETHER_MAX: usize = 4_096;
 
-/// Codes of status-go for an envelope that is not from now, and for all other faults.
+/// Codes of status-go: for an envelope whose time is not current, and for all other faults.
 const NOT_IN_TIME: u64 = 21;
 const OTHER_FAULT: u64 = 22;
-/// Version of the packet that says what became of envelopes.
+/// Version of the packet with the outcomes of envelopes.
 const OUTCOMES_VERSION: u64 = 1;
 
 /// Why an envelope of a packet was not archived.
@@ -32,14 +33,14 @@ struct EnvelopeFault {
     text: String,
 }
 
-/// What became of the envelopes of a packet.
+/// The outcomes of the envelopes of a packet.
 #[derive(Default)]
 struct BatchOutcome {
     faults: Vec<EnvelopeFault>,
     /// Why the connection ends, if the peer is at fault.
     end: Option<String>,
-    /// Whether more than [`FAULTS_MAX`] envelopes are refused; the rest of the packet is not read, and
-    /// the connection ends.
+    /// Whether more than [`FAULTS_MAX`] envelopes are refused. If so, the rest of the packet is not
+    /// read, and the connection ends.
     is_too_much: bool,
 }
 
@@ -48,19 +49,20 @@ impl BatchOutcome {
         use EnvelopeRefusal::{Ahead, Expired, Old};
         use EnvelopeRejection::{Malformed, TooMany, TooManyTopics};
         let code = match why {
-            // It has expired on its way, which is nobody's fault.
+            // The envelope has expired in transit. The peer is not at fault.
             EnvelopeRejection::Refused(Expired(_)) => return,
             EnvelopeRejection::Refused(Ahead(_) | Old(_)) => NOT_IN_TIME,
             _ => OTHER_FAULT,
         };
         let is_full = self.faults.len() == FAULTS_MAX;
         if is_full && matches!(why, TooMany | TooManyTopics) {
-            // An honest peer may pass on more than a rate allows, of whoever floods the network.
+            // If the network is flooded, an honest peer may forward more envelopes than a rate
+            // limit allows.
             return;
         }
         self.is_too_much = is_full;
-        // A peer may not know the bounds of this node, and its clock may be wrong: what is refused for that
-        // is left out, and the peer stays.
+        // A peer may not know the bounds of this node, and its clock may be wrong. Envelopes that
+        // are refused for these reasons are left out, and the peer stays connected.
         if (matches!(why, Malformed(_)) || self.is_too_much) && self.end.is_none() {
             self.end = Some(why.to_string());
         }
@@ -77,7 +79,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         let unread = |error| PeerSessionEnd::Packet(code::MESSAGES, error);
         let mut items = RlpItems::of_list(packet).map_err(unread)?;
         let (mut outcome, mut pending) = (BatchOutcome::default(), Vec::new());
-        // A node that may fetch everything may bring everything.
+        // A node that may fetch all envelopes may also send envelopes without a rate limit.
         let sender = (!self.is_trusted()).then_some(RateSource::Address(self.address));
         while !items.is_empty() {
             let rlp = items.raw().map_err(unread)?;
@@ -112,7 +114,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         }
     }
 
-    /// Tells the peer which envelopes of a packet were not archived; all others are durable.
+    /// Reports to the peer which envelopes of a packet were not archived. All others are durable.
     async fn acknowledge(
         &self,
         packet: &[u8],
@@ -130,7 +132,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     }
 }
 
-/// Appends what became of the envelopes of a packet: `[1, [hash of the packet, [[hash of the
+/// Appends the outcomes of the envelopes of a packet: `[1, [hash of the packet, [[hash of the
 /// envelope, code, text], ...]]]`.
 fn write_outcomes(batch: &Id, faults: &[EnvelopeFault], out: &mut Vec<u8>) {
     let with_head = |len| head_len(len) + len;

@@ -1,30 +1,32 @@
-//! Requests for history (packet 126): opened, and checked as mail servers check them.
+//! Requests for history (packet 126). They are opened and checked in the same way as by other mail
+//! servers.
 //!
-//! A request is an envelope whose message only a mail server can read, encrypted with the key of a
-//! password or for the server's key. It must be signed, by whatever key: status-go and go-ethereum do
-//! not compare that with the peer's. status-go's clients may also send a request openly.
+//! A request is an envelope whose message only a mail server can read: the message is encrypted
+//! with the key of a password, or for the server's key. The request must be signed, but any key may
+//! sign. status-go and go-ethereum do not compare the signer's key with the peer's key. status-go's
+//! clients may also send an unencrypted request.
 
 use hark_codec::record::Id;
 use hark_codec::whisper::message::{self, OpeningKey, SymmetricKey};
 use hark_codec::whisper::rlp::RlpItems;
 use hark_codec::whisper::{Envelope, HistoryRequest, RequestError, SealedMessageError, SecretKey};
 
-/// How far a request without an end reaches, in s from now.
+/// How far into the future a request without an upper bound reaches, in s.
 const AHEAD_S: u64 = 60;
 
-/// What requests must be, and the keys that open them.
+/// The rules for requests, and the keys that open requests.
 #[derive(Clone, Default)]
 pub struct RequestRules {
-    /// The key of the password that clients know, if there is one.
+    /// The key of the password that clients know. `None` without a password.
     pub password_key: Option<SymmetricKey>,
-    /// The key for which clients may encrypt requests instead, if there is one.
+    /// The key that clients may encrypt requests for instead. `None` without such a key.
     pub secret_key: Option<SecretKey>,
-    /// The longest time that a request in the form before RLP may cover, in s, if that is bounded:
+    /// The longest time span of a request in the form before RLP, in s. `None` is unlimited.
     /// status-go's mail servers allow a day.
     pub bare_range_max_s: Option<u64>,
 }
 
-/// Without the keys.
+/// The keys are left out.
 impl std::fmt::Debug for RequestRules {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RequestRules")
@@ -33,10 +35,10 @@ impl std::fmt::Debug for RequestRules {
     }
 }
 
-/// A request that was opened.
+/// A request that was opened and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MailRequest {
-    /// The hash of its envelope, or the id that it gives itself.
+    /// The hash of the request's envelope, or the id that an open request contains.
     pub(super) id: Id,
     content: RequestContent,
 }
@@ -55,13 +57,13 @@ pub(super) enum RequestRefusal {
     /// The packet is neither an envelope nor an open request.
     #[error("this is no request: {0}")]
     Packet(RequestError),
-    /// Too little proof of work.
+    /// The proof of work is too low.
     #[error("the request's proof of work is {0}, less than the minimum of {1}")]
     Pow(f64, f64),
-    /// None of the server's keys opens it, or its signature is not one.
+    /// No key of the server opens the request, or the signature is invalid.
     #[error("failed to decrypt p2p request: {0}")]
     Sealed(SealedMessageError),
-    /// There is no signature.
+    /// The request is not signed.
     #[error("check message signature failed: the request is not signed")]
     Unsigned,
     /// See [`RequestError`].
@@ -72,18 +74,19 @@ pub(super) enum RequestRefusal {
     Range(u64, u64),
 }
 
-/// A request that is refused.
+/// A refused request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RefusedRequest {
-    /// The request's id; `None` if the packet has none, so that no answer could be told apart.
+    /// The request's id. `None` if the packet has no id, so that an answer could not name the
+    /// request.
     pub(super) id: Option<Id>,
-    /// Why.
+    /// The reason.
     pub(super) why: RequestRefusal,
 }
 
 impl RequestRules {
-    /// Opens the request in a packet and checks it. Its envelope needs the proof of work that others
-    /// need.
+    /// Opens the request in a packet, and checks the request. Its envelope needs the same proof of
+    /// work as other envelopes.
     pub(super) fn open(
         &self,
         packet: &[u8],
@@ -124,7 +127,7 @@ impl RequestRules {
         let mut opened = Err(SealedMessageError::Key);
         for key in keys {
             opened = message::open(envelope.data, key);
-            // Whatever it is then, it was for this key.
+            // Any other result means that the request was encrypted for this key.
             if opened != Err(SealedMessageError::Key) {
                 break;
             }
@@ -147,7 +150,7 @@ impl RequestRules {
 }
 
 impl MailRequest {
-    /// What is asked for.
+    /// Parses the request.
     pub(super) fn parsed(&self) -> Result<HistoryRequest<'_>, RequestError> {
         match &self.content {
             RequestContent::Sealed(payload) => HistoryRequest::parse(payload),

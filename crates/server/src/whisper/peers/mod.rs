@@ -1,13 +1,13 @@
-//! The devp2p interface: peers send envelopes, and ask for history (EIP-627, 6/WAKU1, 8/WAKU-MAIL).
+//! The devp2p interface: peers send envelopes, and request history (EIP-627, 6/WAKU1, 8/WAKU-MAIL).
 //!
-//! A peer speaks `shh/6`, as go-ethereum, or `waku/1`, as status-go. Hark is a mail server for both and
-//! nothing else: it archives what peers pass on, answers what they ask, and passes no envelopes on.
-//! None of the clients needs that: they publish to all of their peers, and status-go takes an envelope
-//! as sent once one of these has acknowledged it, which Hark does when it is durable.
+//! A peer speaks `shh/6`, like go-ethereum, or `waku/1`, like status-go. Hark is only a mail server
+//! for both: it archives the envelopes that peers forward, answers requests, and forwards no
+//! envelopes. No client needs forwarding, because clients publish to all of their peers. status-go
+//! considers an envelope sent once any peer has acknowledged the envelope. Hark acknowledges an
+//! envelope once the envelope is durable.
 //!
-//! Each connection is one task. `half_open` bounds those that have not come to a session yet,
-//! `session` is what happens on one, `intake` is the way in, `mail` and `delivery` are the way
-//! out.
+//! Each connection is one task. `half_open` bounds the connections before a session, and `session`
+//! handles a connection. `intake` receives envelopes, and `mail` and `delivery` answer requests.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -44,15 +44,17 @@ mod mail;
 mod session;
 mod status;
 
-/// Bytes that a packet may have beside an envelope of the longest kind, or in all if these are more.
+/// Minimum for the maximum size of a packet, in bytes. The maximum grows with the longest allowed
+/// envelope.
 const PACKET_BYTES_MIN: usize = 1 << 20;
 /// Bytes of a packet around its envelopes.
 const PACKET_FRAME_BYTES: usize = 1 << 10;
-/// Bytes of packets that are being received, of all peers. A quarter is for one address.
+/// Maximum size of the packets that are being received from all peers, in bytes. One address may
+/// use a quarter.
 const READING_BYTES_MAX: usize = 128 << 20;
-/// Lines in the log about peers that come and go.
+/// Rate limit for log lines about peers that connect and disconnect.
 const LINES: Rate = Rate { per_minute: 60, at_once: 600 };
-/// The name and version that peers are told.
+/// The name and version that this node sends to peers.
 const CLIENT: &str = concat!("hark/v", env!("CARGO_PKG_VERSION"));
 
 /// The sub-protocol that a peer speaks.
@@ -65,7 +67,7 @@ enum PeerForm {
 }
 
 impl PeerForm {
-    /// The sub-protocols of both.
+    /// Both sub-protocols.
     const PROTOCOLS: [SubProtocol; 2] = [
         SubProtocol { name: "shh", version: 6, codes: 128 },
         SubProtocol { name: "waku", version: 1, codes: 128 },
@@ -88,42 +90,42 @@ impl PeerForm {
     }
 }
 
-/// Where peers are accepted, and what they may ask.
+/// The configuration of the devp2p interface.
 #[derive(Clone, Debug)]
 pub struct PeersConfig {
     /// The address to listen on.
     pub listen: SocketAddr,
     /// The file with the node's key. A missing file is created.
     pub key: PathBuf,
-    /// What requests for history must be.
+    /// The rules for requests for history.
     pub rules: RequestRules,
-    /// The pause between two requests of a peer. Zero: none.
+    /// Minimum pause between two requests of a peer. Zero disables the pause.
     pub request_pause: Duration,
-    /// Nodes that may ask for all envelopes, to have the same ones: `sync` of status-go.
+    /// Nodes that may request all envelopes, to have the same envelopes (`sync` of status-go).
     pub trusted: Vec<PublicKey>,
-    /// How long peers may take.
+    /// The time limits of peers.
     pub times: PeerTimes,
 }
 
-/// The node's id, as peers are told where to find it: `enode://` with the key, the address and the port.
+/// Formats the node's id for peers: `enode://` with the key, the address and the port.
 pub fn enode(id: &PublicKey, at: SocketAddr) -> String {
     let mut digits = Vec::new();
     hex::encode_into(&id.bytes(), &mut digits);
     format!("enode://{}@{at}", String::from_utf8_lossy(&digits))
 }
 
-/// Reads the node's key from a file, or creates the file.
+/// Reads the node's key from a file. Creates a missing file.
 pub fn load_key(path: &std::path::Path) -> Result<SecretKey, KeyError> {
     key_file::load(path, || SecretKey::draw(&mut fill).bytes(), SecretKey::new)
 }
 
 /// Fills a buffer with random bytes.
 fn fill(out: &mut [u8]) {
-    // The operating system always has some once it runs; without, no key would be safe.
+    // A running operating system always provides random bytes. Without them, no key would be safe.
     getrandom::fill(out).expect("random bytes of the operating system");
 }
 
-/// What all sessions share.
+/// The state that all sessions share.
 struct PeersState {
     mail: Arc<MailServer>,
     rules: RequestRules,
@@ -134,11 +136,11 @@ struct PeersState {
     hello: Hello,
     half_open: Arc<HalfOpenConnections>,
     budget: Arc<Budget>,
-    /// Bounds the lines in the log.
+    /// The rate limiter for log lines.
     lines: RateBuckets,
 }
 
-/// The interface, until it is served.
+/// The interface before it is served.
 pub(super) struct PeersDoor {
     listener: Listener,
     key: SecretKey,
@@ -155,19 +157,19 @@ impl ReadAllowance for ReadShare {
 }
 
 impl PeersDoor {
-    /// Listens, and reads the node's key.
+    /// Opens the listener, and reads the node's key.
     pub(super) fn open(config: PeersConfig, host: &mut Host<'_>) -> Result<Self, ServeError> {
         let key = load_key(&config.key).map_err(|error| ServeError::Door(error.into()))?;
         let listener = host.listen(config.listen, "`listen` in [whisper]")?;
         Ok(Self { listener, key, config })
     }
 
-    /// The address at which peers reach this node.
+    /// Returns the address at which peers reach this node.
     pub(super) fn enode(&self) -> String {
         enode(&self.key.public(), self.listener.addr())
     }
 
-    /// The address that the node listens on.
+    /// Returns the listener of the interface.
     pub(super) fn listener(&self) -> &Listener {
         &self.listener
     }
@@ -192,7 +194,8 @@ impl PeersDoor {
         let ended = stop.clone();
         let enter = |peer| self.listener.enter(peer, self.listener.connections_max());
         let serve = |stream, peer: IpAddr, entered| {
-            // Here and not in the task, which may begin long after further connections have come.
+            // The permit is taken before the task starts, because further connections may come in
+            // between.
             let permit = state.half_open.begin(peer.into());
             let (state, ended) = (Arc::clone(&state), ended.clone());
             async move {
@@ -206,14 +209,14 @@ impl PeersDoor {
 }
 
 impl PeersState {
-    /// Logs something about a peer, unless peers come and go faster than anybody reads.
+    /// Logs a line about a peer, unless the log already has too many such lines.
     fn note(&self, log: impl FnOnce()) {
         if self.lines.take(RateSubject::Events(RateSource::Connection(0)), LINES).is_ok() {
             log();
         }
     }
 
-    /// Serves a connection, and returns why it ended.
+    /// Serves a connection. Returns why the connection ended.
     async fn serve(
         &self,
         stream: TcpStream,
@@ -221,7 +224,8 @@ impl PeersState {
         mut permit: HandshakePermit,
         mut stop: StopSignal,
     ) -> PeerSessionEnd {
-        // Packets are written whole. Without this the answer to a request waits for an acknowledgement.
+        // Packets are written whole. Without this option, an answer waits for a TCP
+        // acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
             return RlpxError::Io(error).into();
         }

@@ -1,7 +1,8 @@
-//! A session with a peer: what it sends is archived, what it asks for is delivered.
+//! A session with a peer: archives the peer's envelopes, and answers the peer's requests.
 //!
-//! Three things happen at a time, so that none waits for another: packets are read, requests are
-//! answered one after the other, and the connection is kept alive. They share the connection's writer.
+//! Three activities run concurrently, so that none waits for another. The session reads packets,
+//! answers requests one after the other, and keeps the connection alive. All three share the
+//! connection's writer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,26 +28,26 @@ use crate::whisper::rlpx::{
     ReadAllowance, RlpxConnection, RlpxError, RlpxMessage, RlpxReader, RlpxWriter,
 };
 
-/// Requests of a peer that wait until those before them are answered. One more is refused.
+/// Maximum number of a peer's waiting requests. Further requests are refused.
 const REQUESTS_WAITING_MAX: usize = 4;
 
-/// How long a peer may take.
+/// Time limits for a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerTimes {
     /// For the key exchange and the hellos.
     pub handshake: Duration,
-    /// For the next message, whole.
+    /// For the next message to arrive completely.
     pub read: Duration,
-    /// To take a message, or a page of an answer.
+    /// For the peer to read a message, or a page of an answer.
     pub write: Duration,
-    /// The pause between two pings. A peer answers each, so that it is heard of.
+    /// The interval between two pings. The peer's answers show that the peer is alive.
     pub ping: Duration,
-    /// To take the reason why the connection ends.
+    /// For the peer to read why the connection ends.
     pub farewell: Duration,
 }
 
 impl Default for PeerTimes {
-    /// Those of go-ethereum and of status-go's mail servers.
+    /// The values of go-ethereum and of status-go's mail servers.
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(5),
@@ -61,28 +62,29 @@ impl Default for PeerTimes {
 /// Why a session ends.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PeerSessionEnd {
-    /// The connection fails, or the peer closes it.
+    /// The connection failed, or the peer closed the connection.
     #[error(transparent)]
     Connection(#[from] RlpxError),
-    /// The peer takes longer than it may; see [`PeerTimes`].
+    /// The peer exceeded a time limit; see [`PeerTimes`].
     #[error("the peer does not answer, or does not read what it asked for")]
     Timeout,
     /// See [`StatusError`].
     #[error(transparent)]
     Status(#[from] StatusError),
-    /// The peer sends another packet where its status is expected.
+    /// The peer sent another packet in place of its status.
     #[error("packet {0} came before the status")]
     NoStatus(u64),
     /// A packet is not RLP of the right items.
     #[error("packet {0} cannot be read: {1}")]
     Packet(u64, RlpError),
-    /// A code that belongs to no sub-protocol of this connection.
+    /// A code belongs to no sub-protocol of this connection.
     #[error("message {0} belongs to no protocol that was agreed on")]
     Code(u64),
-    /// What was sent as an envelope is none, or too many of a packet are refused.
+    /// The bytes sent as an envelope are not an envelope, or too many envelopes of a packet are
+    /// refused.
     #[error("{0}")]
     Envelope(String),
-    /// A request cannot be told from others, so that nothing answers it.
+    /// An answer could not name the request, so the request has no answer.
     #[error("{0}")]
     Request(String),
     /// The server is shutting down.
@@ -91,7 +93,7 @@ pub(super) enum PeerSessionEnd {
 }
 
 impl PeerSessionEnd {
-    /// The reason in metrics.
+    /// Returns the reason for metrics.
     pub(super) fn leave(&self) -> PeerLeave {
         match self {
             Self::Connection(RlpxError::Io(_) | RlpxError::Disconnected(_)) => PeerLeave::Left,
@@ -102,7 +104,7 @@ impl PeerSessionEnd {
         }
     }
 
-    /// The reason that the peer is told, if there is any use in that.
+    /// Returns the reason to send to the peer. `None` if sending a reason is pointless.
     fn reason(&self) -> Option<DisconnectReason> {
         match self {
             Self::Connection(RlpxError::Io(_) | RlpxError::Disconnected(_)) => None,
@@ -119,7 +121,7 @@ impl PeerSessionEnd {
     }
 }
 
-/// A peer, once both sides have said hello.
+/// A connected peer. Both sides have sent their hellos.
 pub(super) struct PeerSession<'a, W> {
     pub(super) state: &'a PeersState,
     pub(super) form: PeerForm,
@@ -127,16 +129,16 @@ pub(super) struct PeerSession<'a, W> {
     offset: u64,
     pub(super) peer: PublicKey,
     pub(super) address: ClientAddress,
-    /// Whether the peer wants to know what became of envelopes.
+    /// Whether the peer wants the outcomes of its envelopes.
     pub(super) confirms: AtomicBool,
-    /// Bits of the minimum proof of work that the peer was told.
+    /// Bits of the minimum proof of work that was last sent to the peer.
     told_pow: AtomicU64,
     writer: Mutex<RlpxWriter<W>>,
 }
 
 impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
-    /// Serves a peer until the connection ends, and returns why. `Err` if the peer speaks none of the
-    /// sub-protocols; it is told so.
+    /// Serves a peer until the connection ends. Returns the reason. A peer without any of the
+    /// sub-protocols is disconnected with the reason "useless peer".
     pub(super) async fn serve<R: AsyncRead + Unpin, A: ReadAllowance>(
         state: &'a PeersState,
         connection: RlpxConnection<R, W, A>,
@@ -146,7 +148,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         let RlpxConnection { reader, mut writer, peer } = connection;
         let shared = peer.share(&PeerForm::PROTOCOLS);
         let handshakes = &state.mail.metrics.handshakes;
-        // The last one by name is Waku, which status-go's nodes prefer.
+        // The last protocol by name is Waku, which status-go's nodes prefer.
         let Some((form, chosen)) =
             shared.iter().rev().find_map(|it| Some((PeerForm::of(it.protocol)?, *it)))
         else {
@@ -191,7 +193,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         self.send_with(|packets| packets.add(code, parts)).await
     }
 
-    /// Sends the packets that `write` adds, together.
+    /// Sends the packets that `write` adds, in one write.
     pub(super) async fn send_with(
         &self,
         write: impl FnOnce(&mut PeerPackets<'_, W>) -> Result<(), RlpxError>,
@@ -230,7 +232,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         }
     }
 
-    /// Tells the peer the minimum proof of work, if it has changed.
+    /// Sends the peer the minimum proof of work if the minimum has changed.
     async fn tell_pow(&self) -> Result<(), PeerSessionEnd> {
         let pow_min = self.state.mail.settings().bounds.pow_min;
         if self.told_pow.swap(pow_min.to_bits(), Ordering::Relaxed) == pow_min.to_bits() {
@@ -291,7 +293,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
                 return Err(RlpxError::Disconnected(DisconnectReason::read(payload)).into());
             }
             base::PING => return self.send_base(base::PONG).await,
-            // Pongs, and what versions to come may have.
+            // Pongs, and messages of later versions.
             ..BASE_CODES => return Ok(()),
             _ => {}
         }
@@ -299,7 +301,8 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
             |it: &&SharedProtocol| code >= it.offset && code - it.offset < it.protocol.codes;
         let of = self.shared.iter().find(within).ok_or(PeerSessionEnd::Code(code))?;
         if of.offset != self.offset {
-            // The peer speaks both. What it sends by the other one, it sends by this one too.
+            // The peer speaks both sub-protocols, and also sends this packet by the chosen
+            // sub-protocol.
             return Ok(());
         }
         let packet = code - self.offset;
@@ -326,8 +329,9 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
                 )
                 .await
             }
-            // What a peer wants (status, proof of work, bloom filter) has no effect, as nothing is
-            // passed on. Codes that are not known are ignored for the sake of later versions.
+            // A peer's wishes (status, proof of work, bloom filter) have no effect, because this
+            // node forwards no envelopes. Unknown codes are ignored, to be compatible with later
+            // versions.
             _ => Ok(()),
         }
     }
@@ -336,7 +340,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         self.state.trusted.contains(&self.peer)
     }
 
-    /// Accepts a request, to be answered after those before it.
+    /// Accepts a request. The answer comes after the answers to earlier requests.
     async fn asked(
         &self,
         packet: &[u8],
@@ -363,7 +367,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
     ) -> Result<(), PeerSessionEnd> {
         match ask.try_send(question) {
             Ok(()) => Ok(()),
-            // The other side of the channel lives as long as this one.
+            // The receiver of the channel lives as long as the sender.
             Err(refused) => {
                 self.state.mail.count_request(MailSource::Peer, RequestFate::TooMany);
                 let why = "too many requests at a time";
@@ -372,12 +376,13 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         }
     }
 
-    /// What the pause between requests is kept by: the hash of the peer's key.
+    /// Returns the hash of the peer's key, which identifies the peer for the pause between
+    /// requests.
     pub(super) fn key(&self) -> Key {
         keccak256(&self.peer.bytes())
     }
 
-    /// Tells the peer that a request is refused.
+    /// Reports to the peer that a request is refused.
     pub(super) async fn fail(&self, request: &Id, why: &str) -> Result<(), PeerSessionEnd> {
         let mut packet = Vec::new();
         hark_codec::whisper::Completion::Failed { request: *request, text: why }.write(&mut packet);
@@ -385,7 +390,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
     }
 }
 
-/// A peer that counts as connected, until this is dropped.
+/// Counts a peer as connected until the value is dropped.
 struct CountedPeer<'a>(&'a PeersState);
 
 impl<'a> CountedPeer<'a> {
@@ -405,7 +410,7 @@ impl Drop for CountedPeer<'_> {
     }
 }
 
-/// What the reading side of a session has for itself.
+/// The state of a session's reading side.
 struct PeerReading<R, A> {
     reader: RlpxReader<R, A>,
     ask: mpsc::Sender<PeerQuestion>,
@@ -413,14 +418,14 @@ struct PeerReading<R, A> {
     has_status: bool,
 }
 
-/// Packets that are sent together.
+/// Packets that are sent in one write.
 pub(super) struct PeerPackets<'a, W> {
     writer: &'a mut RlpxWriter<W>,
     offset: u64,
 }
 
 impl<W: AsyncWrite + Unpin> PeerPackets<'_, W> {
-    /// Adds a packet, whose content is given in parts.
+    /// Adds a packet. `parts` are the parts of the packet's content.
     pub(super) fn add(&mut self, code: u64, parts: &[&[u8]]) -> Result<(), RlpxError> {
         self.writer.push(self.offset + code, parts)
     }

@@ -2,13 +2,13 @@
 //!
 //! | sub-protocol | content |
 //! |---|---|
-//! | `shh/6` (EIP-627) | 6, the minimum proof of work, a bloom filter, whether the node only listens; status-go adds whether it wants to know what became of envelopes |
+//! | `shh/6` (EIP-627) | 6, the minimum proof of work, a bloom filter, whether the node only listens; status-go adds whether the node wants the outcomes of envelopes |
 //! | `waku/1` (6/WAKU1) | a list of pairs, each of a key and its value |
 //!
-//! A proof of work is a number whose bits are those of a float of 64 bits. Hark's own status says that
-//! it wants all envelopes with enough proof of work. Of a peer's it checks what go-ethereum checks:
-//! Hark passes no envelopes on, so what a peer wants of envelopes has no effect. A changed minimum has a
-//! packet of its own.
+//! A proof of work is a number with the bits of a 64-bit float. Hark's own status requests all
+//! envelopes with enough proof of work. Hark checks the same parts of a peer's status as
+//! go-ethereum. A peer's wishes for envelopes have no effect, because Hark forwards no envelopes. A
+//! changed minimum has a separate packet.
 
 use hark_codec::whisper::rlp::{
     RlpItems, bytes_len, head_len, number_len, put_bytes, put_list, put_number,
@@ -33,16 +33,16 @@ mod key {
 /// Why a status is refused.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum StatusError {
-    /// It is not an RLP list of the right items.
+    /// The status is not an RLP list of the right items.
     #[error("the status cannot be read: {0}")]
     Rlp(#[from] RlpError),
-    /// It is of another version.
+    /// The status has another version.
     #[error("the status is of version {0}, not of version {SHH_VERSION}")]
     Version(u64),
-    /// The minimum proof of work is not a number, or negative.
+    /// The minimum proof of work is not a number, or is negative.
     #[error("the status asks for a proof of work of {0}")]
     Pow(f64),
-    /// The bloom filter has another length than 64 bytes.
+    /// The bloom filter does not have 64 bytes.
     #[error("the status has a bloom filter of {0} bytes")]
     Bloom(usize),
 }
@@ -58,7 +58,7 @@ pub(super) fn write(form: PeerForm, pow_min: f64, out: &mut Vec<u8>) {
             put_number(out, pow);
             put_bytes(out, &bloom);
             put_number(out, 0);
-            // go-ethereum does not read it.
+            // go-ethereum does not read this item.
             put_number(out, 1);
         }
         PeerForm::Waku => {
@@ -69,7 +69,7 @@ pub(super) fn write(form: PeerForm, pow_min: f64, out: &mut Vec<u8>) {
                 value(&mut pairs);
             };
             let number = |number| move |out: &mut Vec<u8>| put_number(out, number);
-            // No limits: of an address, of a peer, of a topic.
+            // No limits, neither per address nor per peer nor per topic.
             let none = |out: &mut Vec<u8>| {
                 put_list(out, 3);
                 (0..3).for_each(|_| put_number(out, 0));
@@ -86,7 +86,7 @@ pub(super) fn write(form: PeerForm, pow_min: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the content of the packet for a minimum proof of work that has changed.
+/// Appends the content of the packet for a changed minimum proof of work.
 pub(super) fn write_pow(form: PeerForm, pow_min: f64, out: &mut Vec<u8>) {
     let pow = pow_min.to_bits();
     if form == PeerForm::Waku {
@@ -98,8 +98,8 @@ pub(super) fn write_pow(form: PeerForm, pow_min: f64, out: &mut Vec<u8>) {
     put_number(out, pow);
 }
 
-/// Checks the status of a peer, and returns whether the peer wants to know what became of envelopes. Items
-/// and keys that are not known are ignored.
+/// Checks the status of a peer. Returns whether the peer wants the outcomes of envelopes. Ignores
+/// unknown items and keys.
 pub(super) fn check(form: PeerForm, payload: &[u8]) -> Result<bool, StatusError> {
     let mut confirms = form == PeerForm::Waku;
     let mut items = RlpItems::of_sequence(payload).list()?;
@@ -109,7 +109,7 @@ pub(super) fn check(form: PeerForm, payload: &[u8]) -> Result<bool, StatusError>
             if version != SHH_VERSION {
                 return Err(StatusError::Version(version));
             }
-            // What follows may be left out, and has other kinds in status-go's versions.
+            // The following items are optional, and have other types in status-go's versions.
             if let Ok(pow) = items.uint64() {
                 check_pow(pow)?;
                 if let Ok(bloom) = items.bytes() {
@@ -192,7 +192,8 @@ mod tests {
         for fine in ["c106", "c20680", "c30680c0", "c206c0"] {
             assert_eq!(read(shh, fine), Ok(false), "{fine}");
         }
-        // Without the fifth item, or with one that is no flag, nobody wants to know anything.
+        // Without the fifth item, or with a fifth item that is not a flag, the peer wants no
+        // outcomes.
         let bloom = format!("b840{}", "ff".repeat(64));
         for (rest, confirms) in [
             ("80", false),

@@ -1,4 +1,4 @@
-//! `POST /whisper/envelopes`: an envelope, or a list of envelopes, as RLP.
+//! `POST /whisper/envelopes`: one envelope, or a list of envelopes, as RLP.
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -13,7 +13,7 @@ use crate::rest::RestAnswer;
 use crate::whisper::metrics::MailSource;
 use crate::whisper::{Archived, EnvelopeRejection, FAULTS_MAX, MailServer};
 
-/// Stores envelopes. The answer says what became of them, once those that were accepted are durable.
+/// Stores envelopes. Answers with the outcomes, after all accepted envelopes are durable.
 pub(super) async fn publish(State(rest): MailState, request: Request) -> RestAnswer {
     let sender = client(&request).map(|RestClientAddress(at)| RateSource::Address(at.into()));
     if is_json(&request) {
@@ -32,7 +32,8 @@ pub(super) async fn publish(State(rest): MailState, request: Request) -> RestAns
     }
 }
 
-/// Returns the RLP of each envelope. An envelope is a list itself, whose first item is not.
+/// Returns the RLP of each envelope. An envelope is itself a list, but its first item is not a
+/// list.
 fn split(body: &[u8]) -> Result<Vec<&[u8]>, RlpError> {
     let mut items = RlpItems::of_list(body)?;
     if !items.next_is_list() && !items.is_empty() {
@@ -47,7 +48,7 @@ fn split(body: &[u8]) -> Result<Vec<&[u8]>, RlpError> {
     Ok(envelopes)
 }
 
-/// Stores envelopes, up to the one that is refused as the last of [`FAULTS_MAX`].
+/// Stores envelopes until [`FAULTS_MAX`] envelopes are refused.
 async fn store(
     mail: &MailServer,
     sender: Option<RateSource>,
@@ -63,7 +64,8 @@ async fn store(
         }
     }
     let unread = envelopes.len() - pending.len();
-    // There may be a million of one byte each: they need not wait for the disk.
+    // The rest may be a million entries of one byte each. It need not stay in memory until the
+    // envelopes are durable.
     envelopes.truncate(pending.len());
     envelopes.shrink_to_fit();
     let (mut stored, mut duplicates, mut refused) = (0, 0, Vec::new());

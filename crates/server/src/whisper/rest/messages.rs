@@ -1,4 +1,4 @@
-//! `POST /whisper/messages`: a request for history, as RLP or JSON, answered by a stream.
+//! `POST /whisper/messages`: a request for history, as RLP or JSON, with a streamed answer.
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ fn fail(mail: &MailServer, error: &MailError) -> Response {
     RestAnswer::words(status, format!("{error}\n")).into_response()
 }
 
-/// The format that the client wants: RLP unless it asks for JSON.
+/// Returns the format that the client wants: RLP, unless the client requests JSON.
 fn format_of(request: &Request) -> AnswerFormat {
     let mut accepted = request.headers().get_all(ACCEPT).iter();
     let is_json = accepted.any(|types| {
@@ -101,7 +101,7 @@ fn format_of(request: &Request) -> AnswerFormat {
     if is_json { AnswerFormat::Json } else { AnswerFormat::Rlp }
 }
 
-/// Reads `order` of a query string. Returns whether the newest envelopes come first.
+/// Reads `order` from a query string. Returns whether the newest envelopes come first.
 fn order(query: &str) -> Result<bool, String> {
     let mut newest_first = false;
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -116,7 +116,7 @@ fn order(query: &str) -> Result<bool, String> {
     Ok(newest_first)
 }
 
-/// A request in JSON. Omitted keys match all; times are seconds since 1970, inclusive.
+/// A request in JSON. Omitted keys match all envelopes. Times are seconds since 1970, inclusive.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonHistoryRequest {
@@ -132,7 +132,7 @@ fn read_json(mail: &MailServer, body: &[u8]) -> Result<EnvelopeQuestion, String>
     let request: JsonHistoryRequest = object::read(body).map_err(|error| error.to_string())?;
     let query = Query {
         from: request.from.unwrap_or(0),
-        // 0 stands for no end, as with peers.
+        // 0 means no upper bound, as in peers' requests.
         to: request.to.filter(|to| *to > 0).unwrap_or(u64::MAX),
         order: Order::OldestFirst,
         limit: request.limit.unwrap_or(usize::MAX),

@@ -1,4 +1,5 @@
-//! The HTTP interface of the mail server. `openapi.json` describes it and is served with it.
+//! The HTTP interface of the mail server. `openapi.json` describes the interface, and is served
+//! along with the interface.
 
 use std::sync::Arc;
 
@@ -21,9 +22,10 @@ mod envelopes;
 mod messages;
 mod stream;
 
-/// Maximum bytes of a request's body, beside one envelope of the longest kind.
+/// Maximum size of a request's body, in bytes. If a single envelope may be longer, the maximum is
+/// larger.
 const BODY_BYTES_MAX: usize = 1 << 20;
-/// Maximum bytes of bodies that are being received, of all clients.
+/// Maximum size of the bodies that are being received from all clients, in bytes.
 const BODIES_BYTES_MAX: usize = 128 << 20;
 /// The types of bodies: RLP and JSON.
 const BODY_TYPES: [&str; 2] = [RLP, JSON];
@@ -34,7 +36,7 @@ const JSON: &str = "application/json";
 /// The description of the interface for programs (OpenAPI 3).
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// What requests share.
+/// The state that requests share.
 struct RestMail {
     mail: Arc<MailServer>,
     /// Permits, in bytes, for bodies that are being received.
@@ -43,14 +45,14 @@ struct RestMail {
 
 type MailState = State<Arc<RestMail>>;
 
-/// A body, and the memory permit for it.
+/// A body and its memory permit.
 struct PermittedBody {
     bytes: Bytes,
     _room: OwnedSemaphorePermit,
 }
 
 impl RestMail {
-    /// Receives the body of a request, if there is memory for it.
+    /// Receives the body of a request. Refuses the request if the memory for bodies is used up.
     async fn body(&self, request: Request) -> Result<PermittedBody, RestAnswer> {
         let envelope = self.mail.settings().bounds.envelope_bytes_max;
         let bytes_max = BODY_BYTES_MAX.max(envelope.saturating_add(1 << 10));
@@ -74,7 +76,7 @@ impl RestMail {
     }
 }
 
-/// Serves until `stop`, and until the requests under way are answered.
+/// Serves until `stop`, and until the requests in progress are answered.
 pub(super) async fn serve(listener: Arc<Listener>, stop: StopSignal, mail: Arc<MailServer>) {
     rest::serve(listener, stop, routes(mail)).await;
 }
@@ -109,18 +111,18 @@ async fn version() -> RestAnswer {
     RestAnswer::words(StatusCode::OK, concat!("hark-v", env!("CARGO_PKG_VERSION")))
 }
 
-/// The client of a request.
+/// Returns the client of a request.
 fn client(request: &Request) -> Option<RestClientAddress> {
     request.extensions().get().copied()
 }
 
-/// Whether the body of a request is JSON, by its type.
+/// Whether the content type of a request is JSON.
 fn is_json(request: &Request) -> bool {
     let of = request.headers().get(CONTENT_TYPE).and_then(|of| of.to_str().ok());
     of.is_some_and(|of| of.trim_start().to_ascii_lowercase().starts_with(JSON))
 }
 
-/// An answer whose body is made as it is sent.
+/// Creates an answer with a streamed body.
 fn streamed(content_type: &'static str, body: Body) -> Response {
     let mut response = Response::new(body);
     let value = axum::http::HeaderValue::from_static(content_type);

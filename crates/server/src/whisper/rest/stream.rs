@@ -1,15 +1,16 @@
-//! An answer that is made page by page, as fast as its client reads it.
+//! A streamed answer. Its pages are searched one by one, as fast as the client reads.
 //!
-//! As RLP it is a sequence of frames; each is a length in four bytes, big endian, and so many bytes:
+//! An answer in RLP is a sequence of frames. Each frame is a length in four bytes, big endian, and
+//! the content of this length:
 //!
 //! | length | content |
 //! |---|---|
 //! | n > 0 | an envelope |
-//! | 0 | the end: what follows is the [`Completion`] of 8/WAKU-MAIL, up to the end of the body |
+//! | 0 | the end: the [`Completion`] of 8/WAKU-MAIL follows, up to the end of the body |
 //!
-//! As JSON it is `{"envelopes": [...], "damaged": true, "cursor": "0x..."}`, each envelope as in exports.
-//! `damaged` is there only if an envelope that may belong to the answer is damaged, and left out. RLP
-//! has no place for that.
+//! An answer in JSON is `{"envelopes": [...], "damaged": true, "cursor": "0x..."}`, with each
+//! envelope as in exports. `damaged` is present only if an envelope that may belong to the answer
+//! is damaged, and left out. The RLP format has no field for damage.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::whisper::history::{EnvelopeQuestion, MailError};
 use crate::whisper::metrics::{MailSource, RequestFate};
 use crate::whisper::{MailServer, PageBytes, PermittedEnvelopes};
 
-/// How envelopes are written.
+/// The format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerFormat {
     /// Frames of RLP.
@@ -35,7 +36,7 @@ pub(super) enum AnswerFormat {
     Json,
 }
 
-/// An answer under way.
+/// An answer in progress.
 pub(super) struct HistoryStream {
     mail: Arc<MailServer>,
     question: EnvelopeQuestion,
@@ -45,13 +46,13 @@ pub(super) struct HistoryStream {
     page_bytes: PageBytes,
     /// Position of the last envelope.
     last: Option<HistoryCursor>,
-    /// Whether a page so far lacks a damaged envelope.
+    /// Whether any page so far lacks a damaged envelope.
     damaged: bool,
     began: bool,
     ended: bool,
 }
 
-/// A part of an answer, which holds a page's memory permit until it is sent.
+/// A part of an answer. It holds a page's memory permit until it is sent.
 struct PermittedChunk {
     bytes: Vec<u8>,
     _room: OwnedSemaphorePermit,
@@ -87,12 +88,12 @@ impl HistoryStream {
         }
     }
 
-    /// Whether a page that was made so far lacks a damaged envelope.
+    /// Whether any page so far lacks a damaged envelope.
     pub(super) fn has_met_damage(&self) -> bool {
         self.damaged
     }
 
-    /// Makes the next part of the answer. `None` after the last one.
+    /// Returns the next part of the answer, or `None` after the last part.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, MailError> {
         if self.ended {
             return Ok(None);
@@ -112,7 +113,8 @@ impl HistoryStream {
                         return Err(error);
                     }
                     self.mail.count_request(MailSource::Rest, RequestFate::from(&error));
-                    // The status was sent long ago. In JSON only a body without an end can say it.
+                    // The status was sent long ago. In JSON, only an incomplete body can show the
+                    // error.
                     if self.format == AnswerFormat::Json {
                         return Err(error);
                     }
@@ -133,7 +135,7 @@ impl HistoryStream {
                     if !is_first || at > 0 {
                         bytes.push(b',');
                     }
-                    // It was stored, so it is an envelope.
+                    // The envelope was stored, so it is valid.
                     let read = Envelope::parse(envelope).unwrap_or_default();
                     write_envelope(&read, &read.hash(), &mut bytes);
                 }
@@ -168,7 +170,7 @@ impl HistoryStream {
         Ok(Some(Bytes::from_owner(PermittedChunk { bytes, _room: room })))
     }
 
-    /// The whole answer, whose first part was made already.
+    /// Returns the whole answer. `first` is its first part.
     pub(super) fn with_first(self, first: Bytes) -> Chunks {
         Box::pin(unfold((Some(first), self), |(first, mut rest)| async move {
             let next = match first {

@@ -1,4 +1,4 @@
-//! Frames: the encrypted and authenticated pieces in which all packets after the key exchange travel.
+//! Frames: the encrypted and authenticated units of all packets after the key exchange.
 //!
 //! ```text
 //! 0    header, encrypted: length of the content in 3 bytes, big endian; c2 80 80; ten zeros
@@ -7,10 +7,10 @@
 //! -16  authentication code of the content
 //! ```
 //!
-//! The cipher is AES-256 in counter mode with a counter that begins at zero and goes on from frame to
-//! frame. So does the Keccak-256 of the authentication codes: a code covers everything that was sent
-//! before it. Source: the RLPx specification. Content that is divided among frames, which that has
-//! too, is sent by no program.
+//! The cipher is AES-256 in counter mode. Its counter begins at zero and continues from frame to
+//! frame. The Keccak-256 of the authentication codes also continues, so a code covers all data sent
+//! earlier. Source: the RLPx specification. The specification also divides content among frames,
+//! but no program uses this feature.
 
 use aes::Aes256;
 use aes::cipher::{BlockEncrypt as _, KeyInit as _};
@@ -24,19 +24,20 @@ use super::handshake::RlpxSecrets;
 pub const HEADER_BYTES: usize = 2 * BLOCK_BYTES;
 /// Length of an authentication code, in bytes.
 pub const CODE_BYTES: usize = BLOCK_BYTES;
-/// Maximum length of a frame's content, in bytes: what three bytes can say.
+/// Maximum length of a frame's content, in bytes. A header stores the length in three bytes.
 pub const CONTENT_BYTES_MAX: usize = (1 << 24) - 1;
 
 const BLOCK_BYTES: usize = 16;
-/// What follows the length in a header: an empty protocol and an empty context, which nobody reads.
+/// The bytes after the length in a header: an empty protocol and an empty context, which nobody
+/// reads.
 const HEADER_DATA: [u8; 3] = [0xc2, 0x80, 0x80];
 
 type Block = [u8; BLOCK_BYTES];
 
-/// Why a frame is refused. The connection cannot go on then.
+/// Why a frame is refused. The connection cannot continue after such an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RlpxFrameError {
-    /// The authentication code is not that of these bytes.
+    /// The authentication code does not match the bytes.
     #[error("a frame was changed on its way, or is not from the peer")]
     Code,
     /// The content is longer than [`CONTENT_BYTES_MAX`].
@@ -44,7 +45,7 @@ pub enum RlpxFrameError {
     Length(usize),
 }
 
-/// A running authentication code of one direction.
+/// The running authentication code of one direction.
 struct RunningCode {
     state: Keccak256,
     cipher: Aes256,
@@ -71,14 +72,14 @@ impl RunningCode {
         self.digest()
     }
 
-    /// The first half of the hash of everything so far.
+    /// Returns the first half of the hash of all data so far.
     fn digest(&self) -> Block {
         let hash: [u8; 32] = self.state.clone().finalize().into();
         std::array::from_fn(|at| hash[at])
     }
 }
 
-/// Compares codes in a time that does not depend on where they differ.
+/// Compares codes in constant time.
 fn is_same(one: &Block, other: &[u8]) -> bool {
     one.len() == other.len()
         && one.iter().zip(other).fold(0, |differing, (one, other)| differing | (one ^ other)) == 0
@@ -99,26 +100,26 @@ impl FrameDirection {
     }
 }
 
-/// Makes frames of what this side sends.
+/// Encrypts this side's frames.
 pub struct FrameSealer(FrameDirection);
 
 /// Checks and decrypts the frames of the other side.
 pub struct FrameOpener(FrameDirection);
 
-/// Makes both directions of a connection.
+/// Creates both directions of a connection.
 pub fn directions(secrets: RlpxSecrets) -> (FrameSealer, FrameOpener) {
     let RlpxSecrets { aes, mac, egress, ingress } = secrets;
     let sealer = FrameSealer(FrameDirection::new(&aes, &mac, egress));
     (sealer, FrameOpener(FrameDirection::new(&aes, &mac, ingress)))
 }
 
-/// Bytes with which content is filled to whole blocks.
+/// Returns the number of bytes that pad content to whole blocks.
 fn padding(content_bytes: usize) -> usize {
     content_bytes.wrapping_neg() % BLOCK_BYTES
 }
 
 impl FrameSealer {
-    /// Appends a frame whose content is that of `write`.
+    /// Appends a frame whose content `write` produces.
     pub fn seal(
         &mut self,
         out: &mut Vec<u8>,
@@ -149,22 +150,23 @@ impl FrameSealer {
     }
 }
 
-/// What a header says of its frame.
+/// The content of a frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RlpxFrameHeader {
-    /// Bytes of the content.
+    /// Length of the content, in bytes.
     pub content: usize,
 }
 
 impl RlpxFrameHeader {
-    /// Bytes that follow the header: the content, its filling, and its authentication code.
+    /// Returns the number of bytes after the header: the content, its padding, and its
+    /// authentication code.
     pub fn bytes(self) -> usize {
         self.content + padding(self.content) + CODE_BYTES
     }
 }
 
 impl FrameOpener {
-    /// Checks and decrypts a header. `Err` ends the connection.
+    /// Checks and decrypts a header. An error ends the connection.
     pub fn header(
         &mut self,
         bytes: &[u8; HEADER_BYTES],
@@ -181,8 +183,8 @@ impl FrameOpener {
         Ok(RlpxFrameHeader { content: u32::from_be_bytes([0, high, middle, low]) as usize })
     }
 
-    /// Checks what follows a header, decrypts it in place and returns the content. `Err` ends the
-    /// connection.
+    /// Checks the data after a header, decrypts the data in place, and returns the content. An
+    /// error ends the connection.
     pub fn content<'a>(
         &mut self,
         header: RlpxFrameHeader,
@@ -246,7 +248,7 @@ mod tests {
     }
 
     /// From go-ethereum's rlpx_test.go (`TestRLPXFrameFake`). The hash in its authentication codes
-    /// never changes, so only what is encrypted can be compared.
+    /// never changes, so only the encrypted bytes can be compared.
     #[test]
     fn content_is_encrypted_as_in_go_ethereum() {
         let key = keccak256(b"");

@@ -1,5 +1,5 @@
-//! The key exchange that begins a connection: the initiator sends an `auth` packet, the listener
-//! answers with an `ack` packet, and from both follow the keys of the connection.
+//! The key exchange that begins a connection. The initiator sends an `auth` packet, and the
+//! listener answers with an `ack` packet. The keys of the connection are derived from both packets.
 //!
 //! Each packet is encrypted for the receiver's own key, and has one of two encodings. Since EIP-8:
 //!
@@ -10,15 +10,15 @@
 //!       ack:  the listener's ephemeral key 64, nonce 32, version
 //! ```
 //!
-//! Before, a packet was ECIES over the same fields at fixed offsets, without a length:
+//! Before EIP-8, a packet was ECIES over the same fields at fixed offsets, without a length:
 //!
 //! ```text
 //! auth: signature 65, hash of the ephemeral key 32, the initiator's key 64, nonce 32, 0
 //! ack:  ephemeral key 64, nonce 32, 0
 //! ```
 //!
-//! An ack has the encoding of its auth. Further items, padding and versions are ignored (EIP-8). The
-//! initiator's ephemeral key is not sent: it is recovered from the signature. Source: the RLPx
+//! An ack has the encoding of its auth. Further items, padding and versions are ignored (EIP-8).
+//! The initiator's ephemeral key is not sent, but recovered from the signature. Source: the RLPx
 //! specification, with EIP-8.
 
 use hark_codec::crypto::keccak256;
@@ -27,19 +27,19 @@ use hark_codec::whisper::keys::{PublicKey, RecoverableSignature, SecretKey};
 use hark_codec::whisper::rlp::{RlpItems, bytes_len, number_len, put_bytes, put_list, put_number};
 use sha3::{Digest as _, Keccak256};
 
-/// Length of an auth packet of the encoding before EIP-8, in bytes. One of EIP-8 is longer.
+/// Length of an auth packet in the encoding before EIP-8, in bytes. An EIP-8 packet is longer.
 pub const AUTH_BYTES: usize = AUTH_PLAIN_BYTES + ecies::OVERHEAD;
-/// Length of an ack packet of the encoding before EIP-8, in bytes. One of EIP-8 is longer.
+/// Length of an ack packet in the encoding before EIP-8, in bytes. An EIP-8 packet is longer.
 pub const ACK_BYTES: usize = ACK_PLAIN_BYTES + ecies::OVERHEAD;
-/// Maximum length of a packet, in bytes. Programs send less than 700.
+/// Maximum length of a packet, in bytes. Known programs send less than 700.
 pub const PACKET_BYTES_MAX: usize = 2_048;
 
 const AUTH_PLAIN_BYTES: usize = 65 + 32 + 64 + 32 + 1;
 const ACK_PLAIN_BYTES: usize = 64 + 32 + 1;
-/// Bytes that give the length of a packet.
+/// Size of the length field of a packet, in bytes.
 const LENGTH_BYTES: usize = 2;
-/// Padding of a packet: a packet must be longer than one of the other encoding. The length is
-/// random, so that connections cannot be recognised by it.
+/// Padding of a packet, in bytes. An EIP-8 packet must be longer than a packet of the old encoding.
+/// The length is random, so that observers cannot recognise connections by the length.
 const PADDING_MIN: usize = 100;
 const PADDING_RANGE: usize = 128;
 /// The version of the handshake.
@@ -53,13 +53,13 @@ pub type RandomSource<'a> = &'a mut dyn FnMut(&mut [u8]);
 /// Why a key exchange fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RlpxHandshakeError {
-    /// The packet gives a length that no packet has.
+    /// The packet states a length that no packet has.
     #[error("a packet of the handshake has {0} bytes")]
     Length(usize),
     /// The packet is not encrypted for this node's key, or was changed.
     #[error("a packet of the handshake cannot be decrypted")]
     Decryption,
-    /// The packet's content is not what it should be.
+    /// The packet's content is invalid.
     #[error("a packet of the handshake has no keys, nonce or signature where they belong")]
     Content,
 }
@@ -67,18 +67,18 @@ pub enum RlpxHandshakeError {
 /// How a packet is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PacketEncoding {
-    /// At fixed offsets.
+    /// Fields at fixed offsets.
     Fixed,
-    /// As EIP-8 has it.
+    /// The encoding of EIP-8.
     Eip8,
 }
 
-/// What is known of a packet of which only the beginning is there.
+/// The state of a packet that may have arrived only in part.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PacketProgress {
-    /// The packet has this length in all; the rest must be read.
+    /// The packet has this length in all; the rest is not there yet.
     Needs(usize),
-    /// The packet is whole.
+    /// The packet is complete.
     Whole(OpenedPacket),
 }
 
@@ -90,13 +90,15 @@ pub struct OpenedPacket {
 }
 
 /// Decrypts a packet. `fixed_bytes` is the length of the old encoding, [`AUTH_BYTES`] or
-/// [`ACK_BYTES`]: call it when as many bytes are there, and again with all if more are needed.
+/// [`ACK_BYTES`]. Call this function with the first `fixed_bytes` bytes, and again with the whole
+/// packet if more bytes are needed.
 pub fn open(
     key: &SecretKey,
     packet: &[u8],
     fixed_bytes: usize,
 ) -> Result<PacketProgress, RlpxHandshakeError> {
-    // All of the old encoding begin with 4. So may one of EIP-8, if it has 1,024 bytes or more.
+    // All packets of the old encoding begin with 4. An EIP-8 packet of 1,024 bytes or more may also
+    // begin with 4.
     if packet.len() == fixed_bytes
         && packet.first() == Some(&4)
         && let Some(plain) = ecies::decrypt(key, packet, &[])
@@ -130,7 +132,7 @@ struct Ack {
     nonce: Nonce,
 }
 
-/// Reads fields, of which the caller knows the order, from either encoding.
+/// Reads fields from either encoding. The caller knows the order of the fields.
 fn fields<T>(
     packet: &OpenedPacket,
     fixed: impl Fn(&[u8]) -> Option<T>,
@@ -138,7 +140,7 @@ fn fields<T>(
 ) -> Result<T, RlpxHandshakeError> {
     let read = match packet.encoding {
         PacketEncoding::Fixed => fixed(&packet.plain),
-        // What follows the list is padding.
+        // The bytes after the list are padding.
         PacketEncoding::Eip8 => RlpItems::of_sequence(&packet.plain).list().ok().and_then(listed),
     };
     read.ok_or(RlpxHandshakeError::Content)
@@ -177,7 +179,7 @@ impl Ack {
     }
 }
 
-/// Encrypts a packet in the encoding of EIP-8, whose list has these strings and the version.
+/// Encrypts a packet in the encoding of EIP-8. Its list has these strings and the version.
 fn seal(to: &PublicKey, strings: &[&[u8]], random: RandomSource<'_>) -> Vec<u8> {
     let mut plain = Vec::new();
     let len = strings.iter().map(|string| bytes_len(string)).sum::<usize>();
@@ -189,28 +191,28 @@ fn seal(to: &PublicKey, strings: &[&[u8]], random: RandomSource<'_>) -> Vec<u8> 
     let mut drawn = [0];
     random(&mut drawn);
     plain.resize(plain.len() + PADDING_MIN + usize::from(drawn[0]) % PADDING_RANGE, 0);
-    // Far below 2^16.
+    // The length is far below 2^16.
     let prefix = ((plain.len() + ecies::OVERHEAD) as u16).to_be_bytes();
     let mut packet = prefix.to_vec();
     ecies::encrypt(to, &plain, &prefix, random, &mut packet);
     packet
 }
 
-/// What both sides know once keys are exchanged.
+/// The secrets that both sides derive from the key exchange.
 pub struct RlpxSecrets {
     /// The key of the frames' ciphers.
     pub(super) aes: [u8; 32],
     /// The key of the cipher in the frames' authentication codes.
     pub(super) mac: [u8; 32],
-    /// The state of the authentication code of what this side sends.
+    /// The state of the authentication code for sent frames.
     pub(super) egress: Keccak256,
-    /// The state of the authentication code of what this side receives.
+    /// The state of the authentication code for received frames.
     pub(super) ingress: Keccak256,
 }
 
-/// What the secrets follow from.
+/// The inputs that the secrets are derived from.
 struct KeyAgreement<'a> {
-    /// The secret of both ephemeral keys.
+    /// The shared secret of both ephemeral keys.
     shared: [u8; 32],
     initiator_nonce: &'a Nonce,
     listener_nonce: &'a Nonce,
@@ -219,7 +221,7 @@ struct KeyAgreement<'a> {
 }
 
 impl KeyAgreement<'_> {
-    /// The secrets of one side.
+    /// Derives the secrets of one side.
     fn secrets(&self, is_initiator: bool) -> RlpxSecrets {
         let hash = |one: &[u8; 32], other: &[u8; 32]| keccak256(&[*one, *other].concat());
         let nonces = hash(self.listener_nonce, self.initiator_nonce);
@@ -241,19 +243,20 @@ fn xor(one: &[u8; 32], other: &[u8; 32]) -> [u8; 32] {
     std::array::from_fn(|at| one[at] ^ other[at])
 }
 
-/// What the listener does after it has read an auth packet.
+/// The listener's results of an auth packet.
 pub struct RlpxAnswer {
-    /// The ack packet, to be sent.
+    /// The ack packet to send.
     pub ack: Vec<u8>,
-    /// The key of the initiator, which is also its id.
+    /// The key of the initiator, which is also the initiator's id.
     pub initiator: PublicKey,
     /// The keys of the connection.
     pub secrets: RlpxSecrets,
 }
 
-/// Answers an auth packet: `packet` as it came in, and as [`open`] has decrypted it.
+/// Answers an auth packet: `packet` is the received packet, and `opened` is the result of [`open`].
 ///
-/// That the initiator has the secret key of the id that it gives is proved by the first frame only.
+/// The auth packet does not prove that the initiator has the secret key of its id. The proof is the
+/// first frame.
 pub fn answer(
     key: &SecretKey,
     packet: &[u8],
@@ -296,7 +299,7 @@ pub struct RlpxInitiator {
 }
 
 impl RlpxInitiator {
-    /// Makes the auth packet for the listener with this key.
+    /// Creates the auth packet for the listener with this key.
     pub fn new(key: &SecretKey, listener: &PublicKey, random: RandomSource<'_>) -> Self {
         let ephemeral = SecretKey::draw(random);
         let mut nonce = [0; 32];
@@ -307,13 +310,13 @@ impl RlpxInitiator {
         Self { ephemeral, nonce, auth }
     }
 
-    /// The auth packet, to be sent.
+    /// Returns the auth packet to send.
     pub fn auth(&self) -> &[u8] {
         &self.auth
     }
 
-    /// The keys of the connection that follow from an ack packet: `packet` as it came in, and as
-    /// [`open`] has decrypted it.
+    /// Derives the keys of the connection from an ack packet: `packet` is the received packet, and
+    /// `opened` is the result of [`open`].
     pub fn finish(
         &self,
         packet: &[u8],

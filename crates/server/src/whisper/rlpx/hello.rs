@@ -1,5 +1,6 @@
-//! The messages that all connections have: hello, disconnect, ping and pong; and which sub-protocols
-//! both sides speak. Source: the devp2p specification (p2p capability, version 5), EIP-8, EIP-706.
+//! The messages of all connections: hello, disconnect, ping and pong. Also determines the
+//! sub-protocols that both sides speak. Source: the devp2p specification (p2p capability, version
+//! 5), EIP-8, EIP-706.
 
 use hark_codec::whisper::RlpError;
 use hark_codec::whisper::keys::PublicKey;
@@ -7,12 +8,12 @@ use hark_codec::whisper::rlp::{
     RlpItems, bytes_len, head_len, number_len, put_bytes, put_list, put_number,
 };
 
-/// Version of the base protocol that this node speaks. From 5 on, all messages but the hello are
+/// Version of this node's base protocol. From version 5 on, all messages but the hello are
 /// compressed with Snappy (EIP-706).
 pub const VERSION: u64 = 5;
 /// Maximum length of a hello, in bytes, as in go-ethereum.
 pub const HELLO_BYTES_MAX: usize = 2_048;
-/// The first message code of sub-protocols: those below belong to the base protocol.
+/// The first message code of sub-protocols. Lower codes belong to the base protocol.
 pub const BASE_CODES: u64 = 16;
 
 /// Codes of the base protocol's messages.
@@ -21,7 +22,7 @@ pub mod code {
     pub const HELLO: u64 = 0;
     /// See [`super::DisconnectReason`].
     pub const DISCONNECT: u64 = 1;
-    /// The peer wants a pong.
+    /// A request for a pong.
     pub const PING: u64 = 2;
     /// The answer to a ping.
     pub const PONG: u64 = 3;
@@ -33,7 +34,7 @@ pub const NOTHING: [u8; 1] = [0xc0];
 /// A sub-protocol that this node speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubProtocol {
-    /// The name that both sides know it by.
+    /// The name of the sub-protocol, common to both sides.
     pub name: &'static str,
     /// The version.
     pub version: u64,
@@ -46,20 +47,20 @@ pub struct SubProtocol {
 pub struct SharedProtocol {
     /// The sub-protocol.
     pub protocol: SubProtocol,
-    /// What is added to its message codes on this connection.
+    /// The offset of the sub-protocol's message codes on this connection.
     pub offset: u64,
 }
 
-/// What a node says of itself first.
+/// The hello, each node's first message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Version of the base protocol.
     pub version: u64,
-    /// The program's name and version, for people.
+    /// The program's name and version, for display.
     pub client: String,
     /// Names and versions of the sub-protocols that the node speaks.
     pub capabilities: Vec<(String, u64)>,
-    /// The port on which the node listens; 0 if it does not say.
+    /// The port that the node listens on; 0 if unknown.
     pub port: u64,
     /// The node's id.
     pub id: PublicKey,
@@ -68,7 +69,7 @@ pub struct Hello {
 /// Why a hello cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
-    /// It is not an RLP list of the right items.
+    /// The hello is not an RLP list of the right items.
     #[error("the hello cannot be read: {0}")]
     Rlp(#[from] RlpError),
     /// The id is not a key.
@@ -77,7 +78,7 @@ pub enum HelloError {
 }
 
 impl Hello {
-    /// The hello of a node of this program.
+    /// Creates the hello of a node of this program.
     pub fn new(client: &str, protocols: &[SubProtocol], port: u16, id: PublicKey) -> Self {
         let capabilities = protocols.iter().map(|own| (own.name.to_owned(), own.version));
         Self {
@@ -89,7 +90,7 @@ impl Hello {
         }
     }
 
-    /// Reads a hello. Further items are ignored, and so are capabilities that cannot be read.
+    /// Parses a hello. Ignores further items, and capabilities that cannot be parsed.
     pub fn read(payload: &[u8]) -> Result<Self, HelloError> {
         let mut items = RlpItems::of_sequence(payload).list()?;
         let version = items.uint64()?;
@@ -132,8 +133,8 @@ impl Hello {
         put_bytes(out, &id);
     }
 
-    /// The sub-protocols that both sides speak, in the order in which they share the message codes:
-    /// by name; of each name the highest version.
+    /// Returns the sub-protocols that both sides speak, in the order of their message codes. The
+    /// order is by name. Of each name, only the highest version is returned.
     pub fn share(&self, own: &[SubProtocol]) -> Vec<SharedProtocol> {
         let mut own: Vec<_> = own.to_vec();
         own.sort_by_key(|own| (own.name, own.version));
@@ -156,39 +157,39 @@ impl Hello {
 /// Why a side ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisconnectReason {
-    /// Somebody wants it.
+    /// A user or a program requested the end.
     Requested,
     /// The connection failed.
     Network,
-    /// The other side does not keep to the protocol.
+    /// The other side breaks the protocol.
     Protocol,
     /// The sides have no sub-protocol in common.
     Useless,
-    /// The node has as many peers as it may have.
+    /// The node has the maximum number of peers.
     TooMany,
-    /// The sides are connected already.
+    /// The sides are already connected.
     Connected,
-    /// The version of the base protocol is not known.
+    /// The version of the base protocol is unknown.
     Version,
     /// The id is not a key.
     Identity,
     /// The node is shutting down.
     Quitting,
-    /// The id is not that of the key exchange.
+    /// The id differs from the id of the key exchange.
     Unexpected,
     /// The node is connected to itself.
     Itself,
     /// The other side does not answer.
     Timeout,
-    /// The other side does not keep to a sub-protocol.
+    /// The other side breaks a sub-protocol.
     SubProtocol,
-    /// A reason that this node does not know, or none.
+    /// An unknown reason, or none.
     Other,
 }
 
 use DisconnectReason as Reason;
 
-/// The reasons with their numbers and words.
+/// The reasons with their numbers and texts.
 const REASONS: [(Reason, u64, &str); 13] = [
     (Reason::Requested, 0, "disconnect requested"),
     (Reason::Network, 1, "network error"),
@@ -206,7 +207,7 @@ const REASONS: [(Reason, u64, &str); 13] = [
 ];
 
 impl DisconnectReason {
-    /// Reads a reason: the first item of a list, or a number without a list, as older programs send.
+    /// Parses a reason: the first item of a list, or a bare number from an older program.
     pub fn read(payload: &[u8]) -> Self {
         let mut items = RlpItems::of_sequence(payload);
         let mut items = if items.next_is_list() { items.list().unwrap_or_default() } else { items };
@@ -239,7 +240,7 @@ mod tests {
     const SHH: SubProtocol = SubProtocol { name: "shh", version: 6, codes: 128 };
     const WAKU: SubProtocol = SubProtocol { name: "waku", version: 1, codes: 128 };
 
-    /// From EIP-8: version 22, and more items than there are.
+    /// From EIP-8, with version 55 (the text of EIP-8 says 22), and with further items.
     #[test]
     fn a_hello_of_the_future_is_read() {
         let digits = "f87137916b6e6574682f76302e39312f706c616e39cdc5836574683dc6846d6f726b1682270f\

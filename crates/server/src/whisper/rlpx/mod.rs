@@ -1,13 +1,14 @@
-//! RLPx, the encrypted connections of Ethereum's nodes, with the base protocol of devp2p on them.
+//! RLPx, the encrypted connections of Ethereum's nodes, and the base protocol of devp2p on top of
+//! RLPx.
 //!
-//! A connection begins with the key exchange of [`handshake`]; from then on all is in the frames of
-//! [`frame`]. Both sides say hello ([`hello`]), and after that messages are compressed with Snappy
-//! (EIP-706), if both sides' version is 5 or more. A frame has one message: its code as an RLP number,
-//! and its content.
+//! A connection begins with the key exchange of [`handshake`]. All later data is in the frames of
+//! [`frame`]. Both sides send a hello ([`hello`]). Later messages are compressed with Snappy
+//! (EIP-706), if both sides have version 5 or higher. A frame has one message: its code as an RLP
+//! number, and its content.
 //!
-//! It is our own because there is no crate of it that is not a part of a chain's node. What it is made
-//! of is RustCrypto and libsecp256k1. What a peer sends takes no more memory than has arrived of it,
-//! and [`READ_BYTES`].
+//! Hark has its own implementation, because every crate for RLPx is a part of a chain's node. The
+//! cryptography comes from RustCrypto and libsecp256k1. A peer's data takes no more memory than the
+//! bytes received so far and [`READ_BYTES`].
 
 use std::io;
 
@@ -27,19 +28,19 @@ pub mod frame;
 pub mod handshake;
 pub mod hello;
 
-/// Bytes that are read of a frame at a time.
+/// Number of bytes of a frame that are read at once.
 pub const READ_BYTES: usize = 64 << 10;
-/// Memory of buffers that is kept between two messages, in bytes.
+/// Capacity that a buffer keeps between two messages, in bytes.
 const KEPT_BYTES: usize = 16 << 10;
-/// Bytes of a message's code at most.
+/// Maximum length of a message's code, in bytes.
 const CODE_BYTES_MAX: usize = 9;
-/// The most that Snappy makes of a byte, rounded up: three bytes become 64.
+/// Maximum expansion of Snappy data, rounded up: three bytes become 64.
 const SNAPPY_RATIO_MAX: usize = 22;
 
-/// Why a connection cannot go on.
+/// Why a connection cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum RlpxError {
-    /// The other side has closed the connection, or it broke.
+    /// The other side has closed the connection, or the connection broke.
     #[error("the connection has ended: {0}")]
     Io(#[from] io::Error),
     /// See [`RlpxHandshakeError`].
@@ -57,16 +58,16 @@ pub enum RlpxError {
     /// A message does not begin with a code.
     #[error("a message has no code: {0}")]
     Code(RlpError),
-    /// A message is not what Snappy makes.
+    /// A message is not valid Snappy data.
     #[error("a message cannot be decompressed: {0}")]
     Snappy(#[from] snap::Error),
     /// See [`HelloError`].
     #[error(transparent)]
     Hello(#[from] HelloError),
-    /// Another message comes where the hello is expected.
+    /// Another message came in place of the hello.
     #[error("message {0} came before the hello")]
     NoHello(u64),
-    /// The id in the hello is not that of the key exchange.
+    /// The id in the hello differs from the id of the key exchange.
     #[error("the peer's hello has another id than its key")]
     OtherId,
     /// The other side ends the connection.
@@ -76,11 +77,11 @@ pub enum RlpxError {
 
 /// Accounts for the memory of messages that are being read.
 pub trait ReadAllowance: Send {
-    /// Changes the bytes that are held. Returns false if there may not be as many.
+    /// Changes the number of held bytes. Returns false if so many bytes are not allowed.
     fn resize(&mut self, bytes: usize) -> bool;
 }
 
-/// Any message may be read.
+/// Allows any message.
 impl ReadAllowance for () {
     fn resize(&mut self, _: usize) -> bool {
         true
@@ -92,7 +93,7 @@ impl ReadAllowance for () {
 pub struct RlpxMessage<'a> {
     /// The code. See [`hello::SharedProtocol::offset`].
     pub code: u64,
-    /// The content: mostly an RLP list.
+    /// The content, usually an RLP list.
     pub payload: &'a [u8],
 }
 
@@ -112,13 +113,13 @@ pub struct RlpxWriter<W> {
     stream: W,
     sealer: FrameSealer,
     is_snappy: bool,
-    /// Set while a message is sent: it stays set if that did not come to its end.
+    /// Set while a message is being sent. If sending is cancelled or fails, the flag stays set.
     is_cut: bool,
     plain: Vec<u8>,
     out: Vec<u8>,
 }
 
-/// A connection on which both sides have said hello.
+/// A connection after both hellos.
 pub struct RlpxConnection<R, W, A> {
     /// Reads messages.
     pub reader: RlpxReader<R, A>,
@@ -128,19 +129,19 @@ pub struct RlpxConnection<R, W, A> {
     pub peer: Hello,
 }
 
-/// Both directions of a stream, and what is read of it.
+/// Both directions of a stream, and the bounds for reading.
 pub struct RlpxStream<R, W, A> {
-    /// What the other side sends.
+    /// The data from the other side.
     pub read: R,
-    /// What is sent to the other side.
+    /// The data to the other side.
     pub write: W,
-    /// Maximum length of a message, in bytes, not compressed.
+    /// Maximum length of an uncompressed message, in bytes.
     pub message_bytes_max: usize,
     /// Accounts for the memory of messages.
     pub allowance: A,
 }
 
-/// Reads a packet of the key exchange, and decrypts it.
+/// Reads and decrypts a packet of the key exchange.
 async fn packet<R: AsyncRead + Unpin>(
     key: &SecretKey,
     stream: &mut R,
@@ -168,7 +169,7 @@ where
     W: AsyncWrite + Unpin,
     A: ReadAllowance,
 {
-    /// Accepts a connection: the key exchange as its listener, and both hellos.
+    /// Accepts a connection: performs the key exchange as the listener, and exchanges hellos.
     pub async fn accept(
         mut self,
         key: &SecretKey,
@@ -182,8 +183,8 @@ where
         self.greet(answer.secrets, hello, &answer.initiator).await
     }
 
-    /// Opens a connection to the node with this key: the key exchange as its initiator, and both
-    /// hellos.
+    /// Opens a connection to the node with this key: performs the key exchange as the initiator,
+    /// and exchanges hellos.
     pub async fn connect(
         mut self,
         key: &SecretKey,
@@ -198,7 +199,7 @@ where
         self.greet(secrets, hello, peer).await
     }
 
-    /// Sends a hello, and reads that of the other side.
+    /// Sends a hello, and reads the other side's hello.
     async fn greet(
         self,
         secrets: RlpxSecrets,
@@ -248,7 +249,7 @@ where
 }
 
 impl<R: AsyncRead + Unpin, A: ReadAllowance> RlpxReader<R, A> {
-    /// Reads the frames of `stream`, whose messages have at most this many bytes, not compressed.
+    /// Reads the frames of `stream`. A message has at most `message_bytes_max` bytes uncompressed.
     pub fn new(
         stream: R,
         opener: FrameOpener,
@@ -260,7 +261,8 @@ impl<R: AsyncRead + Unpin, A: ReadAllowance> RlpxReader<R, A> {
         Self { stream, opener, is_snappy, message_bytes_max, allowance, frame, plain }
     }
 
-    /// Reads the next message. If this is dropped before it is done, the connection cannot go on.
+    /// Reads the next message. If the future is dropped before it completes, the connection cannot
+    /// continue.
     pub async fn read(&mut self) -> Result<RlpxMessage<'_>, RlpxError> {
         for buffer in [&mut self.frame, &mut self.plain] {
             buffer.clear();
@@ -315,7 +317,7 @@ impl<R: AsyncRead + Unpin, A: ReadAllowance> RlpxReader<R, A> {
         Ok(RlpxMessage { code, payload })
     }
 
-    /// Accounts for a frame of which this much is held. What is small is not accounted for.
+    /// Accounts for the received bytes of a frame. Small frames are not accounted for.
     fn allow(&mut self, bytes: usize) -> Result<(), RlpxError> {
         let is_allowed = bytes <= READ_BYTES || self.allowance.resize(bytes);
         if is_allowed { Ok(()) } else { Err(RlpxError::Memory) }
@@ -323,7 +325,8 @@ impl<R: AsyncRead + Unpin, A: ReadAllowance> RlpxReader<R, A> {
 }
 
 impl<W: AsyncWrite + Unpin> RlpxWriter<W> {
-    /// Adds a message, whose content is given in parts, to what [`RlpxWriter::flush`] sends.
+    /// Adds a message for the next [`RlpxWriter::flush`]. `parts` are the parts of the message's
+    /// content.
     pub fn push(&mut self, code: u64, parts: &[&[u8]]) -> Result<(), RlpxError> {
         let is_snappy = self.is_snappy;
         self.plain.clear();
@@ -343,8 +346,8 @@ impl<W: AsyncWrite + Unpin> RlpxWriter<W> {
         Ok(compressed?)
     }
 
-    /// Sends the messages that were added. If this is dropped before it is done, the connection
-    /// cannot go on, and nothing more is sent.
+    /// Sends the added messages. If the future is dropped before it completes, the connection
+    /// cannot continue, and later calls fail.
     pub async fn flush(&mut self) -> Result<(), RlpxError> {
         if self.is_cut {
             return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
@@ -366,7 +369,7 @@ impl<W: AsyncWrite + Unpin> RlpxWriter<W> {
         self.flush().await
     }
 
-    /// Tells the other side that the connection ends.
+    /// Sends the other side the reason for ending the connection.
     pub async fn disconnect(&mut self, reason: DisconnectReason) -> Result<(), RlpxError> {
         let mut payload = Vec::new();
         reason.write(&mut payload);

@@ -1,4 +1,4 @@
-//! Connections over a pipe in memory.
+//! Tests of connections over a pipe in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ type Connected = RlpxConnection<ReadHalf<DuplexStream>, WriteHalf<DuplexStream>,
 const SHH: SubProtocol = SubProtocol { name: "shh", version: 6, codes: 128 };
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// Counts what is held, up to a maximum.
+/// Records the most bytes held, and allows up to a maximum.
 #[derive(Clone, Default)]
 struct Held {
     most: Arc<AtomicUsize>,
@@ -39,7 +39,7 @@ fn stream(
     RlpxStream { read, write, message_bytes_max: MESSAGE_BYTES_MAX, allowance }
 }
 
-/// A listener with this hello, and an initiator with that one.
+/// Connects a listener and an initiator, whose hellos have these versions.
 async fn connected(
     versions: [u64; 2],
     held: Held,
@@ -95,7 +95,8 @@ async fn what_is_too_long_is_refused_before_it_is_read() {
         let (mut listener, mut initiator) = (listener.unwrap(), initiator.unwrap());
         let payload = vec![0; bytes];
         let parts: [&[u8]; 1] = [&payload];
-        // Compressed it is short, and arrives whole; else it is refused while it is sent.
+        // A compressed message is short, and arrives whole. An uncompressed message is refused
+        // while it is being sent.
         let writing = async {
             let _ = initiator.writer.write(16, &parts).await;
             std::future::pending::<()>().await;
@@ -115,7 +116,7 @@ async fn a_length_that_snappy_cannot_reach_takes_no_memory() {
     let (listener, initiator) = connected([5, 5], Held::default()).await;
     let (mut listener, mut initiator) = (listener.unwrap(), initiator.unwrap());
     initiator.writer.is_snappy = false;
-    // A length of 2^20, and a byte.
+    // A length of 2^20, and one byte.
     initiator.writer.write(16, &[&[0x80, 0x80, 0x40, 0, 1]]).await.unwrap();
     assert!(matches!(listener.reader.read().await, Err(RlpxError::TooLong(0x10_0000, 110))));
     assert_eq!(listener.reader.plain.capacity(), 0);
@@ -153,7 +154,7 @@ async fn an_initiator_that_is_somebody_else_is_told_so() {
     connected.reader.is_snappy = false;
     let message = connected.reader.read().await.unwrap();
     assert_eq!(DisconnectReason::read(message.payload), DisconnectReason::Unexpected);
-    // Who has another listener's key cannot even begin.
+    // An initiator with the key of another listener cannot even begin.
     let (one, two) = duplex(1 << 16);
     let accepting = stream(one, Held::default()).accept(&listener, &hello_one, random);
     let peer = other.public();

@@ -52,12 +52,12 @@ pub(super) struct ModelProcess {
     pub(super) part: ProcessRole,
     /// Whether its store writes.
     writes: bool,
-    /// The length of the log as the process knows it.
+    /// The length of the log that the process knows.
     sees: u8,
-    /// Whether it holds LOCK.
+    /// Whether the process holds LOCK.
     holds: bool,
     asked_to_end: bool,
-    /// Whether the process is suspended for good, but has not ended.
+    /// Whether the process is suspended permanently, but has not ended.
     held_up: bool,
 }
 
@@ -67,7 +67,7 @@ impl ModelProcess {
     }
 }
 
-/// The connection on which a process has asked another to hand over.
+/// The connection on which a process has asked another process to hand over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Link {
     giver: usize,
@@ -80,16 +80,17 @@ pub(super) struct Link {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct World {
     pub(super) processes: [ModelProcess; PROCESSES],
-    /// The connections, by the process that asked.
+    /// The connections, indexed by the process that asked.
     links: [Link; PROCESSES],
-    /// The process that has the right to write, and the turn: even once the right is claimed, odd
-    /// once it is offered.
+    /// The process that has the right to write, and the turn. The turn is even once the right is
+    /// claimed, and odd once the right is offered.
     right: Option<usize>,
     turn: u8,
     log: u8,
-    /// The process that `control.sock` belongs to.
+    /// The process that owns `control.sock`.
     published: usize,
-    /// Batches still to be written, and faults (kills, requests to end and the like) still to come.
+    /// Batches not yet written, and faults (kills, requests to end and the like) that have not
+    /// happened yet.
     batches: u8,
     faults: u8,
 }
@@ -104,21 +105,21 @@ pub(super) enum MoveKind {
     Outside,
 }
 
-/// The rule that is left out, to test that it is needed.
+/// The rule that is left out, to test that the rule is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Without {
     Nothing,
     /// The old process continues without claiming the right to write.
     Claiming,
-    /// The new process claims a right that was offered to it long ago.
+    /// The new process claims a right that was offered long ago.
     Turns,
 }
 
 pub(super) type Steps = Vec<(MoveKind, World)>;
 
 impl World {
-    /// The initial world: one process serves, and the others have not started. `faults` and
-    /// `batches` are still to come.
+    /// Creates the initial world: one process serves, and the others have not started. `faults` and
+    /// `batches` are the numbers of faults and batches to come.
     pub(super) fn new(faults: u8, batches: u8) -> Self {
         let away = ModelProcess {
             part: ProcessRole::Away,
@@ -163,14 +164,14 @@ impl World {
         });
     }
 
-    /// Releases the right to write, if process `at` has it.
+    /// Releases the right to write if process `at` has this right.
     fn offer(&mut self, at: usize) {
         if self.right == Some(at) {
             (self.right, self.turn) = (None, self.turn + 1);
         }
     }
 
-    /// Claims the right to write for process `at`, which may claim it up to `turn`.
+    /// Claims the right to write for process `at`, which may claim the right up to `turn`.
     fn claim(&mut self, at: usize, turn: u8) -> ExchangeEvent {
         if self.right.is_some_and(|has| has != at) {
             return ExchangeEvent::Held;
@@ -182,7 +183,7 @@ impl World {
         ExchangeEvent::Claimed
     }
 
-    /// Checks what must be true of every world.
+    /// Checks the invariants of every world.
     pub(super) fn is_safe(&self) -> Result<(), &'static str> {
         let writing = || (0..PROCESSES).filter(|at| self.processes[*at].writes);
         if writing().count() > 1 {
@@ -197,7 +198,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether nothing more has to happen: every process has ended, serves, or waits for a process
+    /// Whether no further step is required: every process has ended, serves, or waits for a process
     /// that is suspended.
     pub(super) fn is_settled(&self) -> bool {
         let held_up = |at: usize| self.processes[at].held_up;
@@ -218,7 +219,7 @@ impl World {
 }
 
 impl Link {
-    /// Delivers the first message, if there is one.
+    /// Delivers the first message to the new process, if a message is in transit.
     fn deliver_to_taker(&mut self) {
         self.to_taker.drain(..self.to_taker.len().min(1));
     }

@@ -1,4 +1,4 @@
-//! Tests of which connections peers may have.
+//! Tests of the admission of connections.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ struct Gatekeeper {
 }
 
 impl Gatekeeper {
-    /// Lets 40 strangers in, of which an address may open 20.
+    /// Admits 40 strangers. One address may open 20 connections.
     fn new(configured: &[Multiaddr]) -> Self {
         let admission = PeerAdmission::new(Clients::default(), configured, (40, 20));
         Self { admission, connections: 0 }
@@ -40,7 +40,7 @@ fn silent_sockets_of_some_addresses_keep_nobody_out() {
     for address in 1..=3 {
         silent += (0..300).filter(|_| gate.knock([192, 0, 2, address]).is_some()).count();
     }
-    // 20 of each address, as no more may be open.
+    // 20 of each address, because no more may be open.
     assert_eq!(silent, 60);
     for address in 1..=20 {
         let id = gate.knock([198, 51, 100, address]).unwrap();
@@ -59,7 +59,7 @@ fn peers_of_the_configuration_get_in_however_many_strangers_there_are() {
         assert_eq!(strangers, 20);
     }
     assert!(!enters([192, 0, 2, 3], PeerId::random()), "there are 40");
-    // Its address is full as well.
+    // The configured peer's address is full as well.
     assert!(enters([192, 0, 2, 1], configured));
     assert!(!enters([192, 0, 2, 1], PeerId::random()));
     assert!(enters([192, 0, 2, 3], configured));
@@ -71,6 +71,6 @@ fn peers_of_the_configuration_get_in_however_many_strangers_there_are() {
         gate.admission.handle_established_outbound_connection(id, peer, &at, role, port).is_ok()
     };
     assert!(dials(configured) && !dials(PeerId::random()));
-    // A peer has four connections.
+    // A peer may have four connections.
     assert!(dials(configured) && !dials(configured));
 }

@@ -10,7 +10,7 @@ use crate::waku::{NodeConfig, NodeSettings};
 const RELAY: &str = "/vac/waku/relay/2.0.0";
 const TOPIC: &str = "/waku/2/rs/1/0";
 
-/// A node that passes messages on, of any time, with room for many peers of one address.
+/// Configures a node that relays messages of any time, and admits many peers at one address.
 fn relaying(config: &mut NodeConfig) {
     config.forward = true;
     let settings = NodeSettings { window_ns: None, ..NodeSettings::default() };
@@ -33,7 +33,7 @@ impl Pair {
         self.waku.metrics.gossip_losses.of(what).get()
     }
 
-    /// Waits until so many messages are stored.
+    /// Waits until `count` messages are stored.
     async fn stores(&self, count: u64) {
         until("all are stored", || self.stored() >= count).await;
         assert_eq!(self.stored(), count);
@@ -51,7 +51,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         .unwrap_or_else(|_| panic!("{what}"));
 }
 
-/// A message of some 1.4 kB that no other one equals.
+/// A message that differs from all others, with a payload of `payload_bytes` bytes.
 fn message(of: usize, number: usize, payload_bytes: usize) -> Vec<u8> {
     let mut payload = vec![7; payload_bytes];
     payload[..16].copy_from_slice(&[of.to_le_bytes(), number.to_le_bytes()].concat());
@@ -72,7 +72,7 @@ struct RelayNode {
     ping: ping::Behaviour,
 }
 
-/// A relay node of another program, connected to the node and subscribed as all relay nodes are.
+/// A relay node of another program, connected to the node and subscribed like all relay nodes.
 struct RelayPeer {
     publish: mpsc::Sender<Vec<u8>>,
     seen: watch::Receiver<(bool, usize)>,
@@ -146,7 +146,7 @@ fn raw<B: NetworkBehaviour>(behaviour: impl FnOnce() -> B) -> Swarm<B> {
         .build()
 }
 
-/// A peer that writes its frames of gossip itself.
+/// A peer that writes its gossip frames itself.
 struct RawPeer {
     control: Control,
     /// Streams that the node has opened.
@@ -186,7 +186,7 @@ impl RawPeer {
     }
 }
 
-/// A field whose bytes `write` writes.
+/// Writes a field whose content `write` produces.
 fn field(out: &mut Vec<u8>, number: u32, write: impl FnOnce(&mut Vec<u8>)) {
     let mut inner = Vec::new();
     write(&mut inner);
@@ -207,7 +207,7 @@ fn published(out: &mut Vec<u8>, data: &[u8]) {
     });
 }
 
-/// Says which messages the peer has.
+/// Announces the messages that the peer has.
 fn ihave(out: &mut Vec<u8>, ids: usize) {
     field(out, 3, |control| {
         field(control, 1, |ihave| {
@@ -221,7 +221,7 @@ fn ihave(out: &mut Vec<u8>, ids: usize) {
     });
 }
 
-/// Asks to be in the mesh.
+/// Requests to join the mesh.
 fn graft(out: &mut Vec<u8>) {
     field(out, 3, |control| {
         field(control, 3, |graft| {
@@ -230,7 +230,7 @@ fn graft(out: &mut Vec<u8>) {
     });
 }
 
-/// Thirty nodes, of which most are outside the mesh: they ask for the messages of each second at once.
+/// Thirty nodes, most of them outside the mesh. They request the messages of each second at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thirty_relay_nodes_publish_and_none_is_thrown_out() {
     const NODES: usize = 30;
@@ -240,7 +240,7 @@ async fn thirty_relay_nodes_publish_and_none_is_thrown_out() {
     for _ in 0..NODES {
         nodes.push(RelayPeer::start(&pair).await);
     }
-    // A stranger's burst makes no difference to them.
+    // A stranger's burst does not affect the nodes.
     let stranger = RelayPeer::start(&pair).await;
     let mut pace = tokio::time::interval(Duration::from_micros(1_000_000 / 231));
     for number in 0..each {
@@ -257,8 +257,8 @@ async fn thirty_relay_nodes_publish_and_none_is_thrown_out() {
     let all = NODES * each + 40;
     pair.stores(all as u64).await;
     assert!(nodes.iter().all(RelayPeer::is_connected) && stranger.is_connected());
-    // They get what others have published: pushed, or asked for. Whom it is offered to is a draw at each
-    // heartbeat, which one of many may never win.
+    // The nodes get the messages of other nodes, pushed or on request. Each heartbeat draws the
+    // nodes that messages are offered to. With many nodes, one node may never be drawn.
     let have_some = || nodes.iter().filter(|node| node.received() > 0).count() > NODES / 2;
     until("most get some", have_some).await;
     let lost = [GossipLoss::Message, GossipLoss::Unforwarded, GossipLoss::Broken];
@@ -279,7 +279,7 @@ async fn long_lists_of_ids_and_frames_of_many_messages_are_taken() {
         ihave(&mut long, 5_000);
         assert!(long.len() > 170_000);
         frame::write(&mut stream, &long).await.unwrap();
-        // More messages than 500 in one frame.
+        // More than 500 messages in one frame.
         let mut many = Vec::new();
         for number in 0..600 {
             published(&mut many, &message(round, number, 100));
@@ -303,12 +303,12 @@ async fn a_connection_whose_gossip_has_ended_is_closed_and_counted() {
     let pair = pair("ended").await;
     let peer = RawPeer::start(&pair).await;
     for _ in 0..5 {
-        // The last one may find the connection closed already.
+        // The last stream may find the connection closed already.
         let protocol = StreamProtocol::new(RELAY);
         let Ok(mut stream) = peer.control.clone().open_stream(pair.peer, protocol).await else {
             break;
         };
-        // No frame of gossip.
+        // These bytes are not a gossip frame.
         let _ = stream.write_all(&[2, 0xff, 0xff]).await;
         let _ = stream.flush().await;
         let _ = frame::read(&mut stream, 1).await;
@@ -338,7 +338,8 @@ async fn one_who_takes_nothing_is_disconnected_and_those_who_read_get_all() {
     });
     let (reader, writer) = (RelayPeer::start(&pair).await, RelayPeer::start(&pair).await);
     let (mut closed, mut sent) = (deaf.closed, 0);
-    // A stream that takes nothing is given up after some time, and the connection after some streams.
+    // The node gives up a stream without a reader after some time, and the connection after some
+    // streams.
     while tokio::time::timeout(Duration::from_secs(1), &mut closed).await.is_err() {
         assert!(sent < MESSAGES_MAX, "it is still connected");
         writer.publish.send(message(0, sent, 140_000)).await.unwrap();
@@ -359,7 +360,8 @@ async fn all_shards_of_a_peer_that_names_hundreds_in_one_frame_are_known() {
     })
     .await;
     let peer = RawPeer::start(&pair).await;
-    // It notes those of a peer that names many others first, all in one frame.
+    // The node knows the peer's served shards although the peer first names many other shards in
+    // the same frame.
     let mut stream = peer.stream(&pair).await;
     let mut hello = Vec::new();
     for at in 0..500 {

@@ -1,16 +1,16 @@
-//! Tests of questions that wait, of peers that have gone, and of the shares of an address.
+//! Tests of waiting requests, of disconnected peers, and of the shares of an address.
 
 use super::*;
 use crate::turns::StoreLocation;
 use crate::waku::NodeConfig;
 
-/// A node with a database over one connection, so that one question runs at a time.
+/// Configures a node with a database over one connection, so that one request runs at a time.
 fn in_turn(config: &mut NodeConfig) {
     config.store_at = StoreLocation::Elsewhere(1);
 }
 
 impl Pair {
-    /// Sends a request, with these bytes behind it.
+    /// Sends a request, followed by the bytes `behind`.
     async fn wait_for_turn(&self, behind: &[u8]) -> Stream {
         let mut stream = self.stream(STORE).await;
         stream.write_all(&framed(&good())).await.unwrap();
@@ -39,10 +39,10 @@ async fn questions_of_the_gone_leave_the_line() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    // A stream with bytes that nobody has asked for.
+    // A stream with unrequested bytes after the request.
     let _more = pair.wait_for_turn(&vec![0; 70_000]).await;
     gone(1).await;
-    // One that has sent all of its request still waits.
+    // A peer that has finished sending still waits.
     let mut half = pair.wait_for_turn(&[]).await;
     half.close().await.unwrap();
     // A connection that ends.
@@ -91,7 +91,7 @@ async fn long_requests_of_one_address_leave_others_theirs() {
             }
         }));
     }
-    // Half of a request of 100,000 bytes.
+    // The beginning of a request of 100,000 bytes.
     let mut refused = 0;
     for control in &mut peers {
         for _ in 0..15 {

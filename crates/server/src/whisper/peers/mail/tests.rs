@@ -1,4 +1,4 @@
-//! Requests in envelopes, as clients send them.
+//! Tests of requests in envelopes in the form that clients send.
 
 use hark_codec::whisper::Bloom;
 use hark_codec::whisper::message::{SealingKey, seal};
@@ -11,7 +11,7 @@ fn key(seed: u8) -> SecretKey {
     SecretKey::new([seed; 32]).unwrap()
 }
 
-/// The packet of a request that is signed, or not.
+/// Makes the packet of a signed or unsigned request.
 fn packet(payload: &[u8], with: SealingKey<'_>, is_signed: bool) -> Vec<u8> {
     let (signer, mut data, mut rlp) = (key(9), Vec::new(), Vec::new());
     let mut random = |out: &mut [u8]| out.fill(3);
@@ -53,7 +53,7 @@ fn either_key_opens_a_request_and_no_other() {
             }
         }
         assert_eq!(opened.is_ok(), is_opened);
-        // Without any key nothing is opened.
+        // Without any key, no request is opened.
         assert!(RequestRules::default().open(&packet, 0.0, NOW_S).is_err());
     }
     let unsigned = packet(&listed(), SealingKey::Public(&mine), false);
@@ -77,7 +77,7 @@ fn only_the_form_before_rlp_has_a_longest_time() {
     let day = NOW_S as u32 - 86_400;
     assert_eq!(open(&bare(day, NOW_S as u32)), Ok(true));
     assert_eq!(open(&bare(day - 1, NOW_S as u32)), Err(RequestRefusal::Range(86_401, 86_400)));
-    // No end is a minute from now.
+    // A request without an upper bound ends a minute from now.
     assert_eq!(open(&bare(day + 60, 0)), Ok(true));
     assert_eq!(open(&bare(day + 59, 0)), Err(RequestRefusal::Range(86_401, 86_400)));
     assert_eq!(open(&listed()), Ok(false));

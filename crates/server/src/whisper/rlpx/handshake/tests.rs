@@ -1,4 +1,4 @@
-//! The vectors of EIP-8, and what happens to packets that were changed.
+//! The vectors of EIP-8, and tests of changed packets.
 
 use super::*;
 use hark_codec::hex;
@@ -95,7 +95,7 @@ fn key(digits: &str) -> SecretKey {
     SecretKey::new(array(digits)).unwrap()
 }
 
-/// Opens a packet as it comes in: first as much as the old encoding has.
+/// Opens a packet in the order of arrival: first only the bytes of the old encoding.
 fn opened(to: &str, packet: &[u8], fixed_bytes: usize) -> Result<OpenedPacket, RlpxHandshakeError> {
     match open(&key(to), &packet[..fixed_bytes], fixed_bytes)? {
         PacketProgress::Whole(opened) => Ok(opened),
@@ -157,7 +157,7 @@ fn the_secrets_are_those_of_eip_8() {
     let foo = "0c7ec6340062cc46f5e9f1e3cf86f8c8c403c5a0964f5df0ebd34a75ddc86db5";
     let covered: [u8; 32] = listener.ingress.chain_update("foo").finalize().into();
     assert_eq!(covered, array(foo));
-    // The initiator, who has its ephemeral key and nonce, comes to the same.
+    // The initiator, with its ephemeral key and nonce, derives the same secrets.
     let initiator = RlpxInitiator { ephemeral: key(EPHEMERAL_A), nonce: array(NONCE_A), auth };
     let opened = opened(KEY_A, &ack, ACK_BYTES).unwrap();
     let initiator = initiator.finish(&ack, &opened).unwrap();
@@ -187,7 +187,7 @@ fn both_sides_come_to_the_same_secrets_in_either_encoding() {
         assert!(auth.len() > AUTH_BYTES && auth.len() < 700, "{}", auth.len());
         let mut read = opened(KEY_B, &auth, AUTH_BYTES).unwrap();
         if seed % 2 == 1 {
-            // The listener answers in the encoding that it was asked in.
+            // The listener answers in the encoding of the auth packet.
             let Auth { signature, nonce, .. } = Auth::read(&read).unwrap();
             let key = initiator_key.public().bytes();
             let plain = [&signature[..], &[0; 32], &key, &nonce, &[0]].concat();
@@ -214,7 +214,7 @@ fn changed_packets_are_refused() {
             changed[at] ^= 1;
             let opened = open(&key(KEY_B), &changed, AUTH_BYTES);
             let expected = match digits {
-                // It looks like the beginning of a long one of EIP-8 then.
+                // After the change, the packet looks like the beginning of a long EIP-8 packet.
                 AUTH_1 => Ok(PacketProgress::Needs(2 + 0x048c)),
                 _ => Err(RlpxHandshakeError::Decryption),
             };

@@ -1,4 +1,4 @@
-//! The steps that can happen next in a world, by the process that takes them.
+//! The possible next steps in a world, by the process that takes the step.
 
 use super::{
     ExchangeEvent, Link, MoveKind, NewProcess, NewProcessStep, OldProcess, OldProcessStep,
@@ -6,7 +6,7 @@ use super::{
 };
 
 impl World {
-    /// All steps that can happen next.
+    /// Returns all possible next steps.
     pub(in super::super) fn steps(&self, without: Without) -> Steps {
         let mut steps = Vec::new();
         for at in 0..PROCESSES {
@@ -18,7 +18,8 @@ impl World {
                 continue;
             }
             match process.part {
-                // Processes start in the order of their numbers, as before that all are alike.
+                // Processes start in the order of their numbers, because processes that have not
+                // started are alike.
                 ProcessRole::Away if self.processes[at - 1].part != ProcessRole::Away => {
                     self.come(at, &mut steps);
                 }
@@ -68,8 +69,8 @@ impl World {
             });
             steps.push((MoveKind::Outside, next));
         };
-        // Being killed. A process that does not serve yet also ends at once if it is asked to end
-        // or cannot open the archive.
+        // The process is killed. A process that does not serve yet also ends at once if it is asked
+        // to end or cannot open the archive.
         fault(&|world| world.end(at));
         let process = &self.processes[at];
         if process.held_up {
@@ -97,7 +98,7 @@ impl World {
         }
     }
 
-    /// A process starts: it asks the server that it finds, or serves if no process holds LOCK.
+    /// A process starts. It asks the server that it finds, or serves if no process holds LOCK.
     fn come(&self, at: usize, steps: &mut Steps) {
         let server = &self.processes[self.published];
         if server.part == ProcessRole::Serving {
@@ -132,7 +133,7 @@ impl World {
         steps.push((MoveKind::Normal, next.with(|world| world.links[at].deliver_to_taker())));
     }
 
-    /// Whether process `at` refuses to hand over, because another process asked before.
+    /// Whether process `at` refuses to hand over, because another process asked first.
     fn refuses(&self, at: usize) -> bool {
         let process = &self.processes[at];
         let asked =
@@ -163,12 +164,12 @@ impl World {
                 continue;
             }
             let (giver, next) = (OldProcess::Handed, OldProcessStep::Listen);
-            // The turn once the other process has claimed the right and has not offered it further.
+            // The turn after the other process has claimed the right, and has not offered it again.
             let turn = self.turn + 2;
             let mut next = self.set(at, ProcessRole::Giving { to, turn, giver, next, gone: false });
             next.processes[at].writes = false;
             next.links[to].to_taker.push(Word::Handed(self.turn + 1));
-            // LOCK is held already while its handle is in transit.
+            // LOCK already counts as held while its handle is in transit.
             next.processes[to].holds = true;
             steps.push((MoveKind::Normal, next));
         }
@@ -204,7 +205,8 @@ impl World {
                 } else if !link.taker_is_open && !gone {
                     normal(after(self, ExchangeEvent::Gone));
                 }
-                // While another process has the right, this event would only lead to the next one.
+                // While another process has the right, this event would only lead to another such
+                // event.
                 let waits = matches!(giver, OldProcess::Parted | OldProcess::Stalled);
                 if waits && self.right.is_none() && self.turn <= turn {
                     normal(after(self, ExchangeEvent::Moment));
