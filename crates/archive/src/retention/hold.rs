@@ -49,12 +49,14 @@ impl RetentionState {
         clock: &Clock,
         record: &Record<'_>,
     ) -> Result<bool, HoldError> {
-        if !self.has_begun.swap(true, Ordering::Relaxed)
-            && store.note(RetentionNote::ClockTrusted)?.is_none()
-            && store.stats().records == 0
-        {
-            // The history of a new archive begins here, however old what is brought may be.
-            store.set_note(RetentionNote::ClockTrusted, Some(clock.now_s()))?;
+        if !self.has_begun.load(Ordering::Relaxed) {
+            let is_new =
+                store.note(RetentionNote::ClockTrusted)?.is_none() && store.stats().records == 0;
+            if is_new {
+                // The history of a new archive begins here, however old what is brought may be.
+                store.set_note(RetentionNote::ClockTrusted, Some(clock.now_s()))?;
+            }
+            self.has_begun.store(true, Ordering::Relaxed);
         }
         if policy.delete_brought {
             return Ok(false);

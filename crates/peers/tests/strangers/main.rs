@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hark_peers::{Direction, PeerError};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use kit::{Here, event, held, play, signed};
@@ -312,4 +313,37 @@ async fn a_relay_that_asks_for_it_gets_a_proof_of_the_key() {
     assert_eq!(here.finish().stored, 3);
     assert_eq!(held(&here), 3);
     tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+/// A relay may ask for AUTH only when private kinds are compared.
+#[tokio::test]
+async fn private_kinds_are_compared_once_the_key_is_proved() {
+    let own = signed(1, 1_700_000_000, 4);
+    let id = own["id"].as_str().unwrap().to_owned();
+    let (proven, filters) = (AtomicUsize::new(0), Arc::<Mutex<Vec<Value>>>::default());
+    let asked = Arc::clone(&filters);
+    let url = play(move |message| match message[0].as_str() {
+        Some("AUTH") => {
+            proven.fetch_add(1, Ordering::Relaxed);
+            vec![json!(["OK", message[1]["id"], true, ""]).to_string()]
+        }
+        Some("NEG-OPEN") if proven.load(Ordering::Relaxed) == 0 => vec![
+            json!(["AUTH", "prove it"]).to_string(),
+            json!(["NEG-ERR", message[1], "auth-required: these are private"]).to_string(),
+        ],
+        Some("NEG-OPEN") => {
+            asked.lock().push(message[2].clone());
+            // One range up to the end, with the id of the event as its only item.
+            vec![json!(["NEG-MSG", message[1], format!("6100000201{id}")]).to_string()]
+        }
+        _ => answer(message, &[], 500),
+    })
+    .await;
+    let mut here = Here::with(&[own]);
+    here.client.key = hark_codec::crypto::KeyPair::from_secret([9; 32]);
+    let report = here.sync(&url, Direction::Down).await.unwrap();
+    assert!(report.paged.is_none(), "{report:?}");
+    // First the one event, and then all without a condition on kinds.
+    let second = json!({ "since": 1_700_000_000, "until": 1_700_000_000 });
+    assert_eq!(*filters.lock(), [second, json!({})]);
 }
