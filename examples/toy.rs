@@ -1,4 +1,5 @@
-//! A binary that serves one more network than `hark` does: the toy of the test kit. Every command knows it:
+//! A binary that serves one more network than `hark`: the toy of the test kit. Every command
+//! supports this network:
 //!
 //! ```text
 //! HARK_TOY=127.0.0.1:7000 cargo run --example toy -- serve
@@ -13,12 +14,12 @@ use hark::{NETWORKS, NetworkService, NetworkSetup, ShelfConfig};
 use hark_archive::retention::{RetentionPolicy, RetentionRule};
 use hark_testkit::toy::{Serving, Toy};
 
-/// Where the toy listens, if it does.
+/// Returns the address on which the toy listens, if any.
 fn listen() -> Option<SocketAddr> {
     std::env::var("HARK_TOY").ok()?.parse().ok()
 }
 
-/// The network, as this program serves it.
+/// The toy network with its settings in this program.
 const SETUP: NetworkSetup = NetworkSetup {
     network: &Toy,
     shelf: |config| ShelfConfig {

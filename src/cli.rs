@@ -40,8 +40,9 @@ Documentation: docs/operating.md";
 
 /// Keeps the messages of open messaging networks and returns any part of the history, fast.
 ///
-/// One binary, one archive. The commands work beside a running server: they read the same files,
-/// and the server does their writes. Only `rebuild`, `restore` and `salvage` need it stopped.
+/// One binary manages one archive. Commands work beside a running server: they read the same files,
+/// and the server does their writes. Only for `rebuild`, `restore` and `salvage`, the server must
+/// be stopped.
 #[derive(Debug, Parser)]
 #[command(name = "hark", version, after_help = AFTER, max_term_width = 100)]
 #[command(arg_required_else_help = true)]
@@ -80,7 +81,7 @@ pub(crate) enum Command {
     Count(QueryArgs),
     /// Delete the events that match a filter; without --yes, only show what would be deleted
     Delete(DeleteArgs),
-    /// Show how a filter would be answered, and what that is expected to cost
+    /// Show the plan for a filter and its expected cost
     Explain(ExplainArgs),
     /// Show the archive's size and state
     Stats(StatsArgs),
@@ -90,20 +91,21 @@ pub(crate) enum Command {
     Check(StatsArgs),
     /// Rebuild all indices from the log; the server must be stopped
     Rebuild(StatsArgs),
-    /// Bring every whole event of a damaged archive into a new one, and list what is lost
+    /// Copy every whole event of a damaged archive to a new archive, and list the losses
     Salvage(SalvageArgs),
     /// Update the tables of an archive in PostgreSQL, or show whether they are up to date
     Migrate(MigrateArgs),
     /// Run the nodes of a Citus cluster: show, add, drain, rebalance, replace
     Cluster(ClusterArgs),
-    /// What concerns the Whisper mail server alone
+    /// Commands for the Whisper mail server
     #[cfg(feature = "devp2p")]
     Whisper(WhisperArgs),
     /// Have the running server read its configuration again, and print what has changed
     Reload(ReloadArgs),
-    /// Ask a running server whether all is well; without --at, the one that the configuration names
+    /// Check the health of a running server; without --at, of the server that the configuration
+    /// names
     Healthz(HealthzArgs),
-    /// Print the default configuration with comments, or check a given one
+    /// Print the default configuration with comments, or check a configuration file
     Config(ConfigArgs),
     /// Measure a relay, this one or any other, by its URL
     Bench(Box<hark_bench::BenchArgs>),
@@ -113,7 +115,7 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
-/// Names of the commands that take no --network, as [`Command::of_no_network`] says why.
+/// Names of the commands that take no --network. [`Command::of_no_network`] gives the reasons.
 const OF_NO_NETWORK: [&str; 15] = [
     "serve",
     "sync",
@@ -132,22 +134,22 @@ const OF_NO_NETWORK: [&str; 15] = [
     "man",
 ];
 
-/// Returns the command line, with paragraphs as wide as the terminal, and without --network where
-/// it means nothing.
+/// Returns the command line, with paragraphs as wide as the terminal. Commands on which --network
+/// has no meaning do not show the flag.
 pub(crate) fn command() -> clap::Command {
     let command = Cli::command().mut_subcommands(|sub| {
         if !OF_NO_NETWORK.contains(&sub.get_name()) {
             return sub;
         }
-        // It is read all the same, to say why it means nothing.
+        // The flag is parsed nevertheless, so that the error can explain why it has no meaning.
         let hidden = Arg::new("network").long("network").value_name("NAME");
         sub.arg(hidden.value_parser(networks()).global(true).hide(true))
     });
     reflowed(command)
 }
 
-/// Returns the command line as a shell completes it. Scripts offer hidden flags too, so --network stands only
-/// with the commands that take it.
+/// Returns the command line for shell completion. Completion scripts also offer hidden flags, so
+/// only the commands that take --network define the flag here.
 pub(crate) fn completed() -> clap::Command {
     let command = Cli::command().mut_arg("network", |network| network.global(false));
     let network = command.get_arguments().find(|arg| arg.get_id() == "network").cloned();
@@ -157,8 +159,8 @@ pub(crate) fn completed() -> clap::Command {
     })
 }
 
-/// Returns the command with the text behind its help, and behind that of its subcommands, in
-/// paragraphs of one line, which clap breaks where the terminal ends.
+/// Joins the paragraphs of the `after_help` texts of the command and its subcommands into single
+/// lines, which clap wraps at the width of the terminal.
 fn reflowed(command: clap::Command) -> clap::Command {
     let after = command.get_after_help().map(ToString::to_string);
     let command = match after {
@@ -168,7 +170,7 @@ fn reflowed(command: clap::Command) -> clap::Command {
     command.mut_subcommands(reflowed)
 }
 
-/// Joins lines that are one paragraph. Indented lines stay as they are.
+/// Joins the lines of each paragraph. Indented lines stay unchanged.
 fn paragraphs(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut joins = false;
@@ -184,7 +186,7 @@ fn paragraphs(text: &str) -> String {
 }
 
 impl Command {
-    /// Returns the reason why this command takes no --network; `None` if it takes one.
+    /// Returns why this command takes no --network; `None` if the command takes the flag.
     pub(crate) fn of_no_network(&self) -> Option<&'static str> {
         match self {
             Self::Serve(_) => {

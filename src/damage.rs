@@ -1,4 +1,4 @@
-//! What a command says of records that it could not read.
+//! Reports records that a command could not read.
 
 use std::process::ExitCode;
 
@@ -7,9 +7,8 @@ use hark_archive::Store;
 use crate::location::ArchiveLocation;
 use crate::print;
 
-/// Returns the exit code of a command that has read `store`, which it has opened itself. If records
-/// could not be read, says how many and what to do; `effect` is what that means for the command's
-/// result.
+/// Returns the exit code of a command that has opened and read `store`. If records could not be
+/// read, prints their number and advice. `effect` describes the effect on the command's result.
 pub(crate) fn report(store: &dyn Store, location: &ArchiveLocation, effect: &str) -> ExitCode {
     tell(store.stats().damaged, location, effect)
 }

@@ -10,7 +10,7 @@ use hark_server::control::{Handover, TakeoverLock, WriteClaim};
 use hark_store_embedded::{DirectoryLock, EmbeddedStore};
 use parking_lot::Mutex;
 
-/// The archive's lock, while this process holds it.
+/// The archive's lock, until another server takes it over.
 pub(crate) struct ArchiveLock {
     /// `None` once another server has the lock.
     lock: Mutex<Option<DirectoryLock>>,
@@ -21,7 +21,7 @@ impl ArchiveLock {
         Self { lock: Mutex::new(Some(lock)) }
     }
 
-    /// Calls `act` with the lock. Fails if this process no longer holds it.
+    /// Calls `act` with the lock. Fails if another process has taken over the lock.
     fn with<T>(&self, act: impl FnOnce(&mut DirectoryLock) -> io::Result<T>) -> io::Result<T> {
         let given = || io::Error::other("another process holds the archive's lock");
         self.lock.lock().as_mut().ok_or_else(given).and_then(act)
@@ -74,7 +74,7 @@ impl TakeoverLock for ArchiveLock {
 pub(crate) struct LockedShelf {
     pub(crate) store: Arc<EmbeddedStore>,
     pub(crate) held: Arc<ArchiveLock>,
-    /// Most records of the server that took over that this process reads.
+    /// Maximum records of the new server that this process reads after a takeover.
     pub(crate) records_max: u64,
 }
 

@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM: the first asks for a clean end, the second ends at once.
+//! Handles Ctrl-C and SIGTERM: the first signal requests a clean end, the second signal ends the
+//! process at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +13,13 @@ use crate::print;
 /// Exit code of a command that was interrupted.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// Listens for signals on a thread of its own. The returned flag is set by the first signal.
+/// Listens for signals on a separate thread. The first signal sets the returned flag.
 pub(crate) fn flag() -> anyhow::Result<Arc<AtomicBool>> {
     flag_leaving("")
 }
 
-/// The same for a command that leaves something behind if it ends at once: `left` says what, in a
-/// sentence that begins with a space.
+/// The same for a command that leaves something behind if it ends at once. `left` describes the
+/// leftover in a sentence that begins with a space.
 pub(crate) fn flag_leaving(left: &str) -> anyhow::Result<Arc<AtomicBool>> {
     let words = format!("hark: asked a second time to stop, so it stopped at once.{left}");
     let flag = Arc::new(AtomicBool::new(false));

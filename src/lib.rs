@@ -1,8 +1,8 @@
-//! The program of the binary: the command line, the configuration, and the only code that names
-//! stores. Another binary can serve further networks: it calls [`run`] with its own list.
+//! The program of the binary: the command line, the configuration, and the only code that refers to
+//! concrete stores. Another binary can serve further networks: it calls [`run`] with its own list.
 //!
-//! Read `cli` first (what can be typed), then `location` (how a command opens the archive, with or
-//! without a running server), then the commands one by one.
+//! Read `cli` first (the command line), then `location` (opening an archive with or without a
+//! running server), then the commands.
 
 mod cli;
 mod commands;
@@ -36,7 +36,7 @@ use crate::location::ArchiveLocation;
 /// Exit code for wrong flags, filters or configuration. Clap's own errors have the same code.
 const WRONG_USE: u8 = 2;
 
-/// The error for flags that cannot be combined.
+/// The error for an invalid use of the command line, such as flags that cannot be combined.
 #[derive(Debug)]
 struct WrongUse(String);
 
@@ -56,10 +56,10 @@ pub fn run(networks: &'static [NetworkSetup]) -> ExitCode {
     allow_files();
     match carry_out(cli) {
         Ok(code) => code,
-        // The reader of the output has closed its end.
+        // The reader of the output has closed its end of the pipe.
         Err(error) if print::is_closed_output(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // Whoever reads the log of a server reads nothing else.
+            // If the server's log contains the error, it is not printed as well.
             if !log::failure(&error) {
                 print::note!("hark: {error:#}");
             }
@@ -77,7 +77,7 @@ pub fn run(networks: &'static [NetworkSetup]) -> ExitCode {
 /// is a file. The usual limit of 1,024 is meant for programs that keep files in a bit set.
 fn allow_files() {
     let allowed = getrlimit(Resource::Nofile);
-    // Raising the limit to its maximum does not fail. If it is too low, the server reports that.
+    // Raising the limit to its maximum does not fail. The server reports a limit that is too low.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: allowed.maximum, ..allowed });
 }
 

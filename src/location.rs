@@ -1,5 +1,6 @@
-//! Where the archive is and how a command opens it. A command reads beside a running server. It
-//! writes while it holds the archive's lock, or sends its writes to the running server.
+//! The location of the archive, and the ways to open the archive. A command can read beside a
+//! running server. To write, a command holds the archive's lock itself, or sends its writes to the
+//! running server.
 
 use std::io::ErrorKind;
 use std::ops::Deref;
@@ -27,11 +28,11 @@ use parking_lot::Mutex;
 use crate::config::{Config, NetworkSetup, ShelfConfig, setup, setups};
 use crate::{WrongUse, owner, print};
 
-/// Advice for errors in which the database could not be reached.
+/// Advice in errors about a database that could not be reached.
 pub(crate) const LOOK_AT_DATABASE: &str =
     "check the address, and that the database runs and accepts this user";
 
-/// What is said when a server ends while a command writes.
+/// The error message if a server ends while a command writes.
 const SERVER_IS_GONE: &str = "the server stopped answering; what was reported as stored is safe. Run the \
                               import again: it skips what is stored";
 
@@ -42,20 +43,21 @@ const LOG_BYTES_MIN: u64 = 256 << 10;
 /// Deleted records may permanently occupy one part in this many of a bound in bytes.
 const DEAD_SHARE: u64 = 20;
 
-/// The socket on which a server takes commands, in the archive's directory.
+/// The name of a server's control socket in the archive's directory.
 const CONTROL_SOCKET: &str = "control.sock";
 
-/// Where services have their archives: see deploy/hark.service.
+/// The directories in which services have their archives; see deploy/hark.service.
 const SERVICES: [&str; 1] = ["/var/lib/hark"];
 
-/// A command that makes a whole archive: beside, in a directory of its own within the archive's. Once
-/// all is durable that directory is renamed, which decides that it has happened; then its content is
-/// moved to its place. While one of the two names is there, nothing else opens the archive.
+/// A command that creates a whole archive. It builds the archive in a separate directory within the
+/// archive's directory. Once all files are durable, the separate directory is renamed, which
+/// commits the result. Then its content is moved to its final place. While one of the two names
+/// exists, no other command opens the archive.
 pub(crate) struct Making {
     pub(crate) command: &'static str,
-    /// Where the archive is made.
+    /// Name of the directory while the archive is incomplete.
     pub(crate) unfinished: &'static str,
-    /// Where it is once it is whole.
+    /// Name of the directory once the archive is complete.
     pub(crate) finished: &'static str,
 }
 
@@ -65,7 +67,7 @@ pub(crate) const SALVAGE: Making =
     Making { command: "salvage", unfinished: "salvaging", finished: "salvaged" };
 
 impl Making {
-    /// Puts the archive that was made in `data` into its place.
+    /// Commits the archive that was built in `data`, and moves it into its final place.
     pub(crate) fn finish(&self, data: &Path) -> anyhow::Result<()> {
         let (unfinished, finished) = (data.join(self.unfinished), data.join(self.finished));
         if !finished.exists() {
@@ -81,7 +83,7 @@ impl Making {
 
 /// Moves the content of `from` into `data`, and removes `from`.
 fn move_all(from: &Path, data: &Path) -> std::io::Result<()> {
-    // A link of a service's user may lead to any directory of this machine.
+    // A symbolic link made by a service's user could lead to any directory of this machine.
     if !from.symlink_metadata()?.is_dir() {
         return Err(std::io::Error::other("it is no directory, but a link or a file"));
     }
@@ -94,14 +96,14 @@ fn move_all(from: &Path, data: &Path) -> std::io::Result<()> {
     RealDisk.sync_dir(data)
 }
 
-/// Which archive, and with which settings.
+/// The flags that select the archive and the settings.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct LocationArgs {
     /// The archive's directory [default: archive.data of the configuration, which is ./data]
     #[arg(long, value_name = "DIR", env = "HARK_DATA", global = true)]
     pub(crate) data: Option<PathBuf>,
-    /// Where events are kept: `embedded` (files in DIR) or postgres://user@host/database
-    /// [default: archive.store of the configuration, which is embedded]
+    /// The store of events: `embedded` (files in DIR) or postgres://user@host/database [default:
+    /// archive.store of the configuration, which is embedded]
     #[arg(long, value_name = "URL", env = "HARK_STORE", global = true, hide_env_values = true)]
     pub(crate) store: Option<String>,
     /// The network that the command works on [default: the first]
@@ -126,9 +128,10 @@ pub(crate) struct ArchiveLocation {
     /// URL of the database; `None` if the archive is in files.
     pub(crate) database: Option<String>,
     pub(crate) config: Config,
-    /// Whether a flag, a variable or the configuration names the archive, or it is where the default says.
+    /// Whether a flag, a variable or the configuration names the archive. False for the default
+    /// location.
     is_named: bool,
-    /// Disk space for the time when the disk is full.
+    /// Reserved disk space for use when the disk is full.
     reserve: Arc<DiskReserve>,
 }
 
@@ -152,13 +155,13 @@ fn database(store: &str) -> anyhow::Result<Option<String>> {
 }
 
 impl ArchiveLocation {
-    /// Loads the configuration. Flags override it.
+    /// Loads the configuration, and applies the flags, which override the configuration.
     pub(crate) fn new(args: LocationArgs) -> anyhow::Result<Self> {
         let config = Config::load(args.config.as_deref())?;
         let is_named = args.data.is_some() || config.data != Config::default().data;
         let data = args.data.unwrap_or_else(|| config.data.clone());
         let database = database(args.store.as_deref().unwrap_or(config.store.secret()))?;
-        // The command line accepts only names of known networks.
+        // The command line accepts only known networks.
         let named = args.network.as_deref().and_then(setup);
         let (network, reserve) = (named.unwrap_or(&setups()[0]).network, reserve(&data));
         Ok(Self { network, data, database, config, is_named, reserve })
@@ -171,8 +174,7 @@ impl ArchiveLocation {
         Self { network, data, database, config: self.config.clone(), is_named, reserve }
     }
 
-    /// Returns the location of an archive in files in another directory, with the settings of this
-    /// one.
+    /// Returns the location of an archive in files in another directory, with the same settings.
     pub(crate) fn in_directory(&self, data: &Path) -> Self {
         let (data, reserve) = (data.to_path_buf(), reserve(data));
         let (network, config) = (self.network, self.config.clone());
@@ -195,7 +197,7 @@ impl ArchiveLocation {
         (setup.shelf)(&self.config)
     }
 
-    /// The texts that are searched for words, if any are.
+    /// The indexed texts of records; `None` without search.
     pub(crate) fn texts(&self) -> Option<Arc<dyn TextSource>> {
         self.shelf_config().texts
     }
@@ -218,7 +220,7 @@ impl ArchiveLocation {
         }
     }
 
-    /// Whether the archive exists. One in a database counts as existing.
+    /// Whether the archive exists. An archive in a database always counts as existing.
     pub(crate) fn exists(&self) -> bool {
         self.database.is_some() || self.shelf().is_dir()
     }
@@ -251,7 +253,8 @@ impl ArchiveLocation {
         })
     }
 
-    /// Fails if the archive is in a database; `command` works on files only.
+    /// Fails if the archive is in a database. `command` is the name of a command that works only on
+    /// files.
     pub(crate) fn must_be_files(&self, command: &str) -> anyhow::Result<()> {
         if self.database.is_none() {
             return Ok(());
@@ -269,7 +272,7 @@ impl ArchiveLocation {
         )
     }
 
-    /// Fails, with advice, if the directory holds a backup, or an archive that was not made to its end.
+    /// Fails, with advice, if the directory contains a backup or an incomplete archive.
     fn must_be_an_archive(&self) -> anyhow::Result<()> {
         let data = self.data.display();
         if BackupCatalog::path(&self.data).exists() {
@@ -313,7 +316,7 @@ impl ArchiveLocation {
         )
     }
 
-    /// Opens the archive for reading, whether or not a server runs on it.
+    /// Opens the archive for reading, also beside a running server.
     pub(crate) fn read(&self) -> anyhow::Result<Arc<dyn Store>> {
         self.must_exist()?;
         if let Some(url) = &self.database {
@@ -352,8 +355,8 @@ impl ArchiveLocation {
         })
     }
 
-    /// Says why the shelf could not be opened: in the `words` for faults of the archive, unless the
-    /// disk is full or the files are another user's.
+    /// Adds to `error` why the shelf could not be opened. A full disk and files of another user
+    /// have messages of their own. `words` returns the message for all other faults.
     pub(crate) fn not_opened(
         &self,
         error: ShelfOpenError,
@@ -370,8 +373,9 @@ impl ArchiveLocation {
         anyhow::Error::new(error).context(words)
     }
 
-    /// Opens the shelf for reading only, where it cannot be opened for writing because of `error`,
-    /// if that is that the disk is full. Writes are refused with the reason.
+    /// Opens the shelf for reading only after opening it for writing has failed with `error`.
+    /// Returns `error` unless the cause is a full disk. The returned store refuses writes with the
+    /// reason.
     pub(crate) fn open_refusing(&self, error: anyhow::Error) -> anyhow::Result<EmbeddedStore> {
         match error.downcast_ref::<ShelfOpenError>() {
             Some(cause) if cause.is_disk_full() => {}
@@ -387,7 +391,7 @@ impl ArchiveLocation {
         store.with_context(|| disk_is_full(&shelf))
     }
 
-    /// Returns the location of another archive, with the settings of this one.
+    /// Returns the location of another archive, with the same settings.
     pub(crate) fn other(&self, address: &str) -> anyhow::Result<Self> {
         let (data, database) = if address.contains("://") || is_database(address) {
             (self.data.clone(), database(address)?)
@@ -395,7 +399,7 @@ impl ArchiveLocation {
             (address.into(), None)
         };
         let mut config = self.config.clone();
-        // The replica belongs to this archive, not to the other.
+        // The read replica belongs to this archive, not to the other.
         config.postgres.read_url = None;
         let (network, reserve) = (self.network, reserve(&data));
         Ok(Self { network, data, database, config, is_named: true, reserve })
@@ -432,7 +436,7 @@ impl ArchiveLocation {
 
     /// Takes over the archive's lock from the running server, to serve these shelves in its stead.
     /// If this process fails to start serving, the old server continues. If no server runs, the
-    /// lock is taken as by [`ArchiveLocation::lock`].
+    /// lock is acquired like in [`ArchiveLocation::lock`].
     pub(crate) fn take_over(
         &self,
         shelves: &[&str],
@@ -472,7 +476,7 @@ impl ArchiveLocation {
         })
     }
 
-    /// Takes the archive's lock, which only one process can hold.
+    /// Acquires the archive's lock, which only one process can hold.
     pub(crate) fn lock(&self) -> anyhow::Result<DirectoryLock> {
         self.must_be_an_archive()?;
         make_dir(&RealDisk, &self.data).with_context(|| {
@@ -501,8 +505,8 @@ impl ArchiveLocation {
         })
     }
 
-    /// Returns a writer: the running server, if one holds the archive, else this process. An
-    /// archive in a database is always written by this process.
+    /// Returns a writer: the running server if a server holds the archive, otherwise this process.
+    /// An archive in a database is always written by this process.
     pub(crate) fn write(&self) -> anyhow::Result<WriterHandle> {
         if let Some(url) = &self.database {
             return Ok(WriterHandle::Database(Arc::new(self.postgres(url, true)?)));
@@ -517,8 +521,9 @@ impl ArchiveLocation {
         self.own().map(WriterHandle::Own)
     }
 
-    /// Fails, with advice, if nobody has named this archive, which is about to be begun, and a service of this machine
-    /// keeps one in one of the directories `services`: that one is meant more often.
+    /// Fails, with advice, if the archive to be created was not named, and a service of this
+    /// machine has an archive in one of the directories `services`. Usually the user means the
+    /// service's archive.
     fn must_be_meant(&self, services: &[&str]) -> anyhow::Result<()> {
         let service = services.iter().find(|service| Path::new(service).symlink_metadata().is_ok());
         let Some(service) = service.filter(|_| !self.is_named) else { return Ok(()) };
@@ -530,7 +535,7 @@ impl ArchiveLocation {
         .into())
     }
 
-    /// Like [`ArchiveLocation::write`], for records that were kept elsewhere.
+    /// Like [`ArchiveLocation::write`], for records from another store.
     pub(crate) fn bring(&self) -> anyhow::Result<HistoryWriter> {
         Ok(HistoryWriter {
             writer: self.write()?,
@@ -541,8 +546,8 @@ impl ArchiveLocation {
         })
     }
 
-    /// Connects to the server that runs on this archive, for this shelf. `None` if no server runs
-    /// or the archive is in a database, which this process writes itself.
+    /// Connects to the running server of this archive, for this shelf. Returns `None` if no server
+    /// runs, or if the archive is in a database, since this process writes to a database itself.
     pub(crate) fn server(&self) -> anyhow::Result<Option<ControlClient>> {
         if self.database.is_some() {
             return Ok(None);
@@ -550,8 +555,8 @@ impl ArchiveLocation {
         self.control()
     }
 
-    /// Connects to the server whose data directory this is, wherever its archive is. `None` if no
-    /// server runs.
+    /// Connects to the server that uses this data directory, even if its archive is in a database.
+    /// Returns `None` if no server runs.
     pub(crate) fn control(&self) -> anyhow::Result<Option<ControlClient>> {
         connect(&self.control_socket(), self.network.name())
     }
@@ -560,11 +565,12 @@ impl ArchiveLocation {
 /// Returns the bounds of the files of a shelf in which `retention` is in force.
 pub(crate) fn space_bounds(config: &Config, retention: &RetentionPolicy) -> SpaceBounds {
     let bytes_max = retention.bytes_max;
-    // Disk space is freed one whole log at a time, so the archive may exceed its bound by one.
+    // Disk space is freed in units of whole logs, so the archive may exceed its bound by the size
+    // of a log.
     let share = bytes_max.map_or(u64::MAX, |bytes| (bytes / LOGS_MIN).max(LOG_BYTES_MIN));
     SpaceBounds {
         log_bytes_max: config.log_bytes_max.min(share),
-        // Space that deleted records occupy is not available to other records.
+        // Space occupied by deleted records is not available to other records.
         dead_bytes_max: bytes_max.map_or(u64::MAX, |bytes| bytes / DEAD_SHARE),
         free_bytes_min: retention.free_bytes_min.unwrap_or(0),
         erase_within: config.erase_within.0.map(Duration::from_secs),
@@ -588,7 +594,8 @@ impl std::fmt::Display for ArchiveHeld {
             "another process ({pid}) holds the archive in {data}; stop it first, let `hark serve \
              --takeover` take its place, or name another directory with --data"
         )?;
-        // A server is asked on its socket before the lock is tried.
+        // The server's socket is tried before the lock, so a server with a socket would have been
+        // found.
         let socket = self.data.join(CONTROL_SOCKET);
         if !socket.exists() {
             write!(
@@ -601,7 +608,7 @@ impl std::fmt::Display for ArchiveHeld {
     }
 }
 
-/// What is said when the disk is so full that nothing can be written.
+/// Returns the error message for a disk so full that nothing can be written.
 fn disk_is_full(path: &Path) -> String {
     format!(
         "the disk is full; nothing was changed, and the archive is whole. Make room on the disk of \
@@ -625,15 +632,15 @@ fn connect(socket: &Path, shelf: &str) -> anyhow::Result<Option<ControlClient>> 
     }
 }
 
-/// A store that is open for writing, with the archive's lock, held as long as the store is open.
+/// A store opened for writing, and the archive's lock, which is held while the store is open.
 pub(crate) struct OwnedStore {
     pub(crate) store: Arc<EmbeddedStore>,
     // Dropped after the store.
     _lock: DirectoryLock,
 }
 
-/// The lock of a mirror. It is kept between attempts to open the mirror, and outlives every store
-/// that is opened under it.
+/// The lock of a mirror. The lock is held between attempts to open the mirror, and outlives every
+/// store opened under this lock.
 pub(crate) type MirrorLock = Arc<Mutex<Option<DirectoryLock>>>;
 
 /// The writer of an archive: this process, the running server, or a database.
@@ -645,8 +652,8 @@ pub(crate) enum WriterHandle {
 }
 
 impl WriterHandle {
-    /// Returns a store that reads the archive of `location`, which this hand writes: the store that is
-    /// written itself, or, beside a running server, one opened on the same files.
+    /// Returns a store for reading the archive of `location`, which this handle writes. This is the
+    /// writer's own store or, beside a running server, a store opened on the same files.
     pub(crate) fn read(&self, location: &ArchiveLocation) -> anyhow::Result<Arc<dyn Store>> {
         match self {
             Self::Own(owned) => Ok(Arc::clone(&owned.store) as _),
@@ -655,7 +662,7 @@ impl WriterHandle {
         }
     }
 
-    /// The store, if this process writes it; `None` if a running server does.
+    /// Returns the store if this process writes to it; `None` if a running server writes.
     pub(crate) fn own_store(&self) -> Option<&dyn Store> {
         match self {
             Self::Own(owned) => Some(&*owned.store),
@@ -664,7 +671,7 @@ impl WriterHandle {
         }
     }
 
-    /// Puts records, and returns one outcome for each, or the server's reason why it failed. The
+    /// Puts records. Returns the outcome of each record, or the server's reason for a failure. The
     /// records are durable on return.
     pub(crate) fn put(
         &mut self,
@@ -680,7 +687,8 @@ impl WriterHandle {
         }
     }
 
-    /// Deletes the records of these ids, and returns how many existed. Durable on return.
+    /// Deletes the records with these ids, and returns how many existed. The deletions are durable
+    /// on return.
     pub(crate) fn erase(&mut self, ids: &[hark_archive::Id]) -> anyhow::Result<u64> {
         match self {
             Self::Own(owned) => erase(&*owned.store, ids),
@@ -698,15 +706,15 @@ impl WriterHandle {
     }
 }
 
-/// The writer of records that were kept elsewhere: an import, an adoption, a copy. Retention asks a person
-/// before it deletes those that are older than it allows.
+/// The writer of records from another store: an import, an adoption, or a copy. Retention does not
+/// delete records older than its rules allow until the operator decides.
 pub(crate) struct HistoryWriter {
     writer: WriterHandle,
     policy: RetentionPolicy,
     state: RetentionState,
     /// The network's word for its records.
     records: &'static str,
-    /// Records that were stored although retention would delete them at once.
+    /// Number of stored records that retention would delete at once.
     held: u64,
 }
 
@@ -751,7 +759,7 @@ impl HistoryWriter {
         self.writer.erase(ids)
     }
 
-    /// Says what retention does to the records that were brought, if it does anything.
+    /// Reports the effect of retention on the written records, if any.
     pub(crate) fn tell_held(&self) {
         let Self { held, records, .. } = self;
         if *held == 0 {

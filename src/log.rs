@@ -1,6 +1,6 @@
 //! The server's log, on stderr, since stdout is for programs. Its level and its format can change
-//! while the server runs. Where stderr is the journal of systemd, each line begins with its priority, as
-//! sd-daemon(3) has it, so that `journalctl -p err` finds the errors.
+//! while the server runs. If stderr is connected to systemd's journal, each line begins with its
+//! priority (see sd-daemon(3)), so that `journalctl -p err` finds the errors.
 
 use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,24 +22,25 @@ pub(crate) struct LogFlags {
     pub(crate) format: Option<LogFormat>,
 }
 
-/// The log while the server runs: a writer for each format, one of which has nothing to write.
+/// The log of a running server. Each of the two formats has a writer, and the filter of the unused
+/// format is empty.
 pub(crate) struct ServerLog {
     flags: LogFlags,
-    /// Puts these filters of text and of JSON in force.
+    /// Applies the filters for text and for JSON.
     put: Box<dyn Fn([Targets; 2]) + Send + Sync>,
 }
 
 impl ServerLog {
-    /// Starts the log. Fails with a reason if a flag has no level.
+    /// Starts the log. Fails with a reason if the level in a flag is invalid.
     pub(crate) fn start(flags: LogFlags, settings: &LogSettings) -> Result<Self, String> {
         let [text, json] = filters(&flags, settings)?;
         let (text, text_in_force) = reload::Layer::new(text);
         let (json, json_in_force) = reload::Layer::new(json);
         let output = LogOutput { is_journal: is_journal() };
-        // https://no-color.org: set, and not empty.
+        // See https://no-color.org: the variable counts if it is set and not empty.
         let is_plain = std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
         let colours = io::stderr().is_terminal() && !is_plain;
-        // An error of the output is told nowhere: telling it would write to the same output.
+        // Errors of the output are not reported, since a report would go to the same output.
         let lines = tracing_subscriber::fmt::layer().with_writer(output).log_internal_errors(false);
         let objects =
             tracing_subscriber::fmt::layer().with_writer(output).log_internal_errors(false).json();
@@ -48,22 +49,22 @@ impl ServerLog {
             .with(objects.flatten_event(true).with_filter(json))
             .init();
         let put = Box::new(move |[text, json]: [Targets; 2]| {
-            // Both fail only once the log itself is gone, with the process.
+            // Both calls fail only after the log is dropped, at the end of the process.
             let _ = (text_in_force.reload(text), json_in_force.reload(json));
         });
         Ok(Self { flags, put })
     }
 
-    /// Applies changed settings, as far as no flag overrides them.
+    /// Applies changed settings that no flag overrides.
     pub(crate) fn change(&self, settings: &LogSettings) {
-        // Does not fail: the flags were read at the start, and the settings are checked.
+        // Cannot fail: the flags were parsed at the start, and the settings are checked.
         if let Ok(filters) = filters(&self.flags, settings) {
             (self.put)(filters);
         }
     }
 }
 
-/// Where the log goes: stderr.
+/// The output of the log, which is stderr.
 #[derive(Clone, Copy)]
 struct LogOutput {
     /// Whether lines begin with their priority.
@@ -84,7 +85,7 @@ impl<'a> MakeWriter<'a> for LogOutput {
 
 /// Writes the lines of one event to stderr.
 struct LogLine {
-    /// Put before each line.
+    /// The prefix of each line.
     priority: &'static str,
 }
 
@@ -107,7 +108,7 @@ impl io::Write for LogLine {
     }
 }
 
-/// The priority of a level as the journal reads it at the beginning of a line.
+/// Returns the prefix by which the journal recognises the priority of a line.
 fn priority(level: Level) -> &'static str {
     match level {
         Level::ERROR => "<3>",
@@ -117,18 +118,19 @@ fn priority(level: Level) -> &'static str {
     }
 }
 
-/// Whether stderr is connected to the journal: systemd names the device and the inode of what it has connected
-/// (systemd.exec(5), JOURNAL_STREAM).
+/// Whether stderr is connected to the journal. systemd passes the device and the inode of the
+/// connected stream in JOURNAL_STREAM (systemd.exec(5)).
 fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     fstat(io::stderr()).is_ok_and(|about| stream == format!("{}:{}", about.st_dev, about.st_ino))
 }
 
-/// Whether this process has a log whose level lets errors of the binary through.
+/// Whether this process has a log whose level includes errors of this crate.
 static TAKES_ERRORS: AtomicBool = AtomicBool::new(false);
 
-/// Logs why a command failed: one event for each fault of a configuration, else a single one. False if
-/// nothing was logged, because no log has started or its level is too high.
+/// Logs why a command failed: one event for each fault of a configuration, or a single event for
+/// other errors. Returns false if nothing was logged, because no log has started or its level
+/// excludes errors.
 pub(crate) fn failure(error: &anyhow::Error) -> bool {
     if !TAKES_ERRORS.load(Ordering::Relaxed) {
         return false;
@@ -143,7 +145,7 @@ pub(crate) fn failure(error: &anyhow::Error) -> bool {
     true
 }
 
-/// Returns what is written as text, and what as JSON.
+/// Returns the filter for the text format and the filter for JSON.
 fn filters(flags: &LogFlags, settings: &LogSettings) -> Result<[Targets; 2], String> {
     let wanted = match &flags.level {
         Some(level) => filter(level).map_err(|fault| format!("--log-level: {fault}"))?,

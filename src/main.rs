@@ -1,9 +1,9 @@
-//! The binary `hark`: the networks that it serves, and its allocator.
+//! The binary `hark`: its networks and its allocator.
 
 use std::process::ExitCode;
 
-/// The allocator. Hark makes many small, short-lived allocations and frees them on other threads,
-/// which takes the system's allocator half again as long.
+/// The allocator. Hark makes many small, short-lived allocations and frees them on other threads.
+/// The system's allocator takes half again as long for this pattern.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,12 +1,12 @@
-//! Notifications to systemd, if it has started this process (`Type=notify`, see
+//! Notifications to systemd, if systemd has started this process (`Type=notify`, see
 //! deploy/hark.service). Otherwise these functions do nothing.
 
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// Reports that the server accepts connections. A process that has taken over is the service's main
-/// process from now on.
+/// Reports that the server accepts connections. After a takeover, this process becomes the
+/// service's main process.
 pub(crate) fn ready(url: &str, has_taken_over: bool) {
     let status = format!("listening on {url}");
     let mut states = vec![NotifyState::Ready, NotifyState::Status(&status)];
@@ -16,12 +16,13 @@ pub(crate) fn ready(url: &str, has_taken_over: bool) {
     notify(&states);
 }
 
-/// Reports that a process that listens on no address does its work, which `status` names.
+/// Reports that a process without listeners is working. `status` describes the work.
 pub(crate) fn working(status: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// Reports that the process waits for what `status` names. It has so much more time to start.
+/// Reports that the process is waiting, as described by `status`, and extends its start timeout by
+/// `more`.
 pub(crate) fn waiting(status: &str, more: Duration) {
     let more_us = u32::try_from(more.as_micros()).unwrap_or(u32::MAX);
     notify(&[NotifyState::Status(status), NotifyState::ExtendTimeoutUsec(more_us)]);

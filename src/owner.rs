@@ -1,5 +1,5 @@
-//! Whose an archive's files are: what is said to a user who may not open them, and to whom those
-//! that root makes belong.
+//! The ownership of an archive's files: error messages for users without access, and the owner of
+//! files that root creates.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,10 +11,10 @@ use rustix::process::geteuid;
 
 use crate::print;
 
-/// The list of this machine's users, in which names of owners are looked up.
+/// The list of this machine's users, for looking up the names of owners.
 const USERS: &str = "/etc/passwd";
 
-/// Says that this user may not open what is at `path`, whose it is, and what helps.
+/// Returns the error message for a `path` that this user may not open: the owner, and advice.
 pub(crate) fn denied(path: &Path) -> String {
     let us = geteuid().as_raw();
     let owner = path.ancestors().find_map(|path| Some((path, fs::metadata(path).ok()?.uid())));
@@ -39,16 +39,16 @@ pub(crate) fn denied(path: &Path) -> String {
     }
 }
 
-/// Makes the directory of an archive that is made of `source`, a file or a folder, if there is none.
-/// If root does so, the directory belongs to the owner of `source`, and so does all that is made in
-/// it.
+/// Creates the directory of an archive that is made from `source`, a file or a folder, if the
+/// directory is missing. If root creates the directory, the directory and its later content belong
+/// to the owner of `source`.
 pub(crate) fn make_dir_like(dir: &Path, source: &Path) -> anyhow::Result<()> {
     permissions::create_dir_like(dir, source).with_context(|| {
         format!("the directory {} could not be made; name another one", dir.display())
     })
 }
 
-/// Says to root whose the archive in `dir` is that it has made of `source`, a file or a folder.
+/// Tells root the owner of the archive in `dir`, which was made from `source`, a file or a folder.
 pub(crate) fn tell(dir: &Path, source: Option<&Path>) {
     if !geteuid().is_root() {
         return;
@@ -70,12 +70,13 @@ pub(crate) fn tell(dir: &Path, source: Option<&Path>) {
     }
 }
 
-/// A user for people: `hark (999)`, or `the user 999` if it has no name here.
+/// Returns a user as text: `hark (999)`, or `the user 999` for a user without a name on this
+/// machine.
 fn user(id: u32) -> String {
     name(id).map_or_else(|| format!("the user {id}"), |name| format!("{name} ({id})"))
 }
 
-/// The name of a user, if this machine's list has it.
+/// Returns the name of a user; `None` if this machine's list lacks the user.
 fn name(id: u32) -> Option<String> {
     let users = fs::read_to_string(USERS).ok()?;
     users.lines().find_map(|line| {

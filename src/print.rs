@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub(crate) use hark_server::words::{bytes, count, moment, number};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
-/// The output of a command could not be written.
+/// The error if the output of a command could not be written.
 #[derive(Debug)]
 pub(crate) struct OutputError(io::Error);
 
@@ -19,7 +19,7 @@ impl std::fmt::Display for OutputError {
 
 impl std::error::Error for OutputError {}
 
-/// Stdout. Its errors are told from those of other files: see [`is_closed_output`].
+/// Stdout. Its errors can be distinguished from errors of other files; see [`is_closed_output`].
 pub(crate) struct Output(io::StdoutLock<'static>);
 
 impl Output {
@@ -39,7 +39,7 @@ impl io::Write for Output {
 }
 
 fn of_output(error: io::Error) -> io::Error {
-    // An interrupted write is tried again by whoever knows it by its kind, which stays.
+    // The kind of the error stays the same, because callers retry an interrupted write by its kind.
     io::Error::new(error.kind(), OutputError(error))
 }
 
@@ -48,14 +48,14 @@ pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     Ok(writeln!(Output::new(), "{text}")?)
 }
 
-/// Prints bytes to stdout as they are.
+/// Prints bytes to stdout unchanged.
 pub(crate) fn text(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = Output::new();
     Ok(out.write_all(bytes).and_then(|()| out.flush())?)
 }
 
-/// Prints a line to stderr, as `eprintln` does. A command whose stderr is gone does its work all the same, and ends with
-/// the code that it would have ended with.
+/// Prints a line to stderr, like `eprintln`, but ignores errors. A command with a closed stderr
+/// does its work nevertheless, and ends with the usual exit code.
 macro_rules! note {
     ($($words:tt)*) => {
         crate::print::to_stderr(format_args!($($words)*))
@@ -64,7 +64,7 @@ macro_rules! note {
 pub(crate) use note;
 
 pub(crate) fn to_stderr(words: std::fmt::Arguments<'_>) {
-    // Nobody is left who could be told.
+    // With stderr closed, the error cannot be reported.
     let _ = writeln!(io::stderr().lock(), "{words}");
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn is_closed_output(error: &anyhow::Error) -> bool {
     })
 }
 
-/// A time in the past for people, in the largest unit that it fills: `3 minutes ago`.
+/// Returns a time in the past as text, in the largest unit that fits: `3 minutes ago`.
 pub(crate) fn ago(seconds: u64) -> String {
     let units = [("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)];
     let unit = units.into_iter().find(|(_, unit_s)| seconds >= *unit_s);
@@ -86,7 +86,8 @@ pub(crate) fn ago(seconds: u64) -> String {
     })
 }
 
-/// Returns a table of two aligned columns, the second flush right, and the rest of each row.
+/// Returns a table of two aligned columns, the second flush right, followed by the details of each
+/// row.
 pub(crate) fn table(rows: &[(&str, String, String)]) -> String {
     let names = rows.iter().map(|row| row.0.chars().count()).max().unwrap_or(0);
     let values = rows.iter().map(|row| row.1.chars().count()).max().unwrap_or(0);
@@ -131,7 +132,8 @@ impl CommandProgress {
                 bar.set_style(style);
             }
             bar.set_prefix(what.to_owned());
-            // Also where the command ends early: its words begin on a line of their own.
+            // The bar is cleared even if the command ends early, so that its messages begin on a
+            // new line.
             bar.with_finish(ProgressFinish::AndClear)
         });
         let now = Instant::now();
@@ -143,7 +145,7 @@ impl CommandProgress {
         self.at(progress.done, progress.total, progress.what);
     }
 
-    /// Shows `done` of `total`, and a few words.
+    /// Shows `done` of `total`, and a short text.
     pub(crate) fn at(&mut self, done: u64, total: u64, words: &str) {
         if let Some(bar) = &self.bar {
             if total > 0 {

@@ -1,5 +1,5 @@
-//! Filters as typed on the command line, run as one query: every record that matches any of the
-//! filters, once, in order.
+//! Runs the filters of a command line as one query. The result has every record that matches any of
+//! the filters, once, in order.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -12,13 +12,13 @@ use crate::location::ArchiveLocation;
 
 /// Rows that a search visits in one time slice.
 const SLICE_ROWS: u64 = 4096;
-/// Rows that are visited for the total of a meter.
+/// Maximum rows visited to find the total of a meter.
 const TOTAL_ROWS: u64 = 1 << 20;
-/// Bytes of records that one search buffers, about.
+/// Approximate maximum bytes of records that one search buffers.
 const READY_BYTES: usize = 256 << 10;
 
-/// The error for an invalid filter. It has its own type so that [`crate::run`] can tell it from
-/// other failures.
+/// The error for an invalid filter. Its type lets [`crate::run`] distinguish it from other
+/// failures.
 #[derive(Debug)]
 pub(crate) struct FilterFault(pub(crate) String);
 
@@ -30,8 +30,9 @@ impl std::fmt::Display for FilterFault {
 
 impl std::error::Error for FilterFault {}
 
-/// Parses filters of the network of an archive, which is read if a filter is matched against what
-/// it has. The queries do not find records that expire at or before `now`.
+/// Parses filters of the archive's network. Some filters are matched against label values of the
+/// archive, which is then opened for reading. The queries do not find records that expire at or
+/// before `now`.
 pub(crate) fn read(
     location: &ArchiveLocation,
     texts: &[String],
@@ -41,7 +42,7 @@ pub(crate) fn read(
     let searched = location.texts();
     let mut queries = Vec::with_capacity(texts.len());
     for text in texts {
-        // A filter may be right, and what it is matched against unreadable.
+        // A failure to read the archive is not a fault of the filter.
         let mut unread = None;
         let mut values = |name| {
             let mut values = Vec::new();
@@ -78,7 +79,7 @@ pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64>
     if let [query] = queries {
         match store.count(query) {
             Ok(Some(count)) => return Ok(count),
-            // What can be read is counted record by record.
+            // The readable records are counted individually.
             Ok(None) | Err(SearchError::LeftOut(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -93,8 +94,8 @@ pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64>
     Ok(count)
 }
 
-/// Returns how many records match any of `queries`, for a meter: 0 if it would take long to find
-/// out.
+/// Returns the number of matching records for a meter; 0 for several queries, and if counting would
+/// take too long.
 pub(crate) fn total(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64> {
     let [query] = queries else { return Ok(0) };
     let query = Query { budget: TOTAL_ROWS, ..query.clone() };
@@ -135,8 +136,7 @@ impl<'a> MergedAnswer<'a> {
         Ok(Self { searches, order, last: None, lines: None })
     }
 
-    /// Returns the same answer, with each record's line in the format of its network besides its
-    /// position.
+    /// Returns the same answer, with the line of each record in the format of its network.
     pub(crate) fn with_lines(self, network: &'a dyn Network) -> Self {
         Self { lines: Some(network.lines()), ..self }
     }
@@ -161,7 +161,7 @@ impl<'a> MergedAnswer<'a> {
             let Some((position, json)) = first.and_then(|running| running.ready.pop_front()) else {
                 return Ok(None);
             };
-            // A record that several searches find comes out several times in a row.
+            // A record found by several searches appears several times in a row.
             if self.last.replace(position.id) != Some(position.id) {
                 return Ok(Some(FoundRecord { position, json }));
             }

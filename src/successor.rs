@@ -1,10 +1,11 @@
-//! SIGUSR2: starts the program that lies where this one was started from, to take over from this
-//! process. A service manager that started this process then has the new one, too: in the same
-//! control group, with the same user and rights.
+//! Handles SIGUSR2: starts the program at the path from which this process was started, to take
+//! over from this process. The new process belongs to the same service as this process: it has the
+//! same control group, user and rights.
 //!
-//! A shell starts the new process and ends, so the new process is not this one's child, but the service manager's
-//! (systemd is the parent of every orphan). A manager notices how a process ends only if it is its child: else a
-//! crash of the new process would leave the service dead while this one still serves its connections.
+//! A shell starts the new process and ends, so the new process becomes a child of the service
+//! manager (systemd is the parent of every orphan). A service manager learns the exit status only
+//! of its own children. Otherwise a crash of the new process would leave the service dead while
+//! this process still serves its connections.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Error};
@@ -25,7 +26,8 @@ pub(crate) fn signal() -> anyhow::Result<Signal> {
         .context("the system does not let Hark listen for signals")
 }
 
-/// Starts a process that takes over, at each signal that comes while none runs. Never ends.
+/// Starts a process that takes over at each signal, unless such a process is already running. Never
+/// returns.
 pub(crate) async fn start_on_signal(mut signal: Signal) {
     let is_running = Arc::new(AtomicBool::new(false));
     while signal.recv().await.is_some() {
@@ -41,13 +43,15 @@ pub(crate) async fn start_on_signal(mut signal: Signal) {
     }
 }
 
-/// The program that starts another in the background, prints its process id, and ends. Its input is this process's
-/// output, which the program gets as its own; a shell gives what it starts in the background another input, so the
-/// output is kept under another number first. The program holds the shell's own output to its end, as file 3.
+/// The shell that starts a program in the background, prints the process id, and ends. The shell's
+/// stdin is the stdout of this process, which becomes the stdout of the program. A shell replaces
+/// the stdin of background processes, so file descriptor 4 keeps the stdout first. The program
+/// holds the shell's own stdout open until it ends, as file descriptor 3.
 const SHELL: &str = "/bin/sh";
 const IN_BACKGROUND: &str = "exec 4>&0; \"$@\" 3>&1 >&4 4>&- </dev/null & echo $!";
 
-/// Starts the program with the flags of this process. Returns what ends with it.
+/// Starts the program with the flags of this process. Returns a pipe that closes when the program
+/// ends.
 fn start() -> std::io::Result<BufReader<ChildStdout>> {
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_else(|| "hark".into());
@@ -57,7 +61,8 @@ fn start() -> std::io::Result<BufReader<ChildStdout>> {
     }
     let mut shell = Command::new(SHELL);
     shell.args(["-c", IN_BACKGROUND, "hark"]).arg(program).args(arguments);
-    // The watchdog's variable names this process, and would keep the new one silent.
+    // The watchdog's variable names this process, and would stop the new process from notifying the
+    // watchdog.
     shell.env_remove("WATCHDOG_PID");
     shell.stdin(std::io::stdout().as_fd().try_clone_to_owned()?).stdout(Stdio::piped());
     let mut shell = shell.spawn()?;
@@ -71,11 +76,11 @@ fn start() -> std::io::Result<BufReader<ChildStdout>> {
     Ok(output)
 }
 
-/// Waits for the end of the process on a thread of its own.
+/// Waits for the end of the process on a separate thread.
 fn wait(mut process: BufReader<ChildStdout>, is_running: Arc<AtomicBool>) -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name("hark-successor".into());
     thread.spawn(move || {
-        // Nothing is written to it.
+        // No process writes to the pipe, so the copy ends when the process ends.
         let _ = std::io::copy(&mut process, &mut std::io::sink());
         tracing::warn!("the process that was to take over has ended");
         is_running.store(false, Ordering::Release);

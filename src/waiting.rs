@@ -1,5 +1,5 @@
-//! A server whose database cannot be reached yet waits for it. Meanwhile its address answers every
-//! request with status 503 and the reason, and the log and systemd are told.
+//! Lets a server wait until its database can be reached. Meanwhile its address answers every
+//! request with status 503 and the reason, and the log and systemd are notified.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,15 +14,16 @@ use parking_lot::Mutex;
 
 use crate::notify;
 
-/// Waits between two attempts: the first, and the longest.
+/// The first and the longest wait between two attempts.
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_LAST: Duration = Duration::from_secs(5);
-/// How often the log is told that the database is still away.
+/// Interval between log lines while the database is unavailable.
 const SAY_EVERY: Duration = Duration::from_mins(1);
-/// How long a client has to send its request, and to take the answer. Clients are answered one by one.
+/// Maximum time for a client to send its request, and to read the answer. Clients of an address are
+/// answered one after the other.
 const CLIENT_MAX: Duration = Duration::from_millis(200);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Most bytes of a request that are read.
+/// Maximum bytes read of a request.
 const REQUEST_MAX: usize = 4 << 10;
 
 /// Calls `open` until the database can be reached. Any other error of `open` is returned.
@@ -61,7 +62,8 @@ fn is_away(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(DatabaseOpenError::Away(_)))
 }
 
-/// Answers requests until it is dropped, which frees its addresses for the server.
+/// A listener that answers requests until it is dropped. Dropping it frees its addresses for the
+/// server.
 struct WaitingServer {
     reason: Arc<Mutex<String>>,
     over: Arc<AtomicBool>,
@@ -69,7 +71,7 @@ struct WaitingServer {
 }
 
 impl WaitingServer {
-    /// Listens on those of the addresses that are free. The server itself reports one that is not.
+    /// Listens on the free addresses. The server itself later reports addresses in use.
     fn start(addresses: &[SocketAddr]) -> Self {
         let (reason, over) = (Arc::<Mutex<String>>::default(), Arc::<AtomicBool>::default());
         let serve = |address: &SocketAddr| {
@@ -79,7 +81,7 @@ impl WaitingServer {
             let run = move || {
                 while !over.load(Ordering::Acquire) {
                     match listener.accept() {
-                        // An error concerns only the client.
+                        // Errors affect only this client.
                         Ok((client, _)) => drop(answer(client, &reason.lock().clone())),
                         Err(_) => std::thread::sleep(LOOK_EVERY),
                     }
@@ -96,7 +98,7 @@ impl Drop for WaitingServer {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
-            // It does not panic: see `vital`.
+            // The thread does not panic: see `vital`.
             let _ = thread.join();
         }
     }
@@ -115,7 +117,7 @@ fn answer(mut client: TcpStream, reason: &str) -> std::io::Result<()> {
         }
         request.extend_from_slice(&part[..read]);
     }
-    // The reason names hosts and users, which are nobody's business but this machine's.
+    // The reason names hosts and users, so only clients on this machine see the reason.
     let is_near = client.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
     let reason = if is_near { reason } else { "its log says why" };
     let body = format!("the server waits for its database: {}\n", reason.replace('\n', " "));

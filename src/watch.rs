@@ -1,5 +1,5 @@
-//! A running server's settings, read again when their files change, on SIGHUP and for
-//! `hark reload`. An invalid configuration changes nothing, and the log says why.
+//! Reads a running server's settings again when their files change, on SIGHUP and for `hark
+//! reload`. An invalid configuration changes nothing, and the log gives the reason.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,9 +23,8 @@ pub(crate) struct ConfigWatch {
 }
 
 impl ConfigWatch {
-    /// Creates a watch. `config` is the configuration with which the server of `server` runs;
-    /// `networks` apply changed settings to its networks. From this call on, SIGHUP does not end
-    /// the process.
+    /// Creates a watch. `config` is the server's current configuration. `networks` apply changed
+    /// settings to the server's networks. After this call, SIGHUP does not end the process.
     pub(crate) fn new(
         config: Config,
         server: ReloadHandle,
@@ -37,7 +36,7 @@ impl ConfigWatch {
         Ok(Self { config, server, networks, log, hangup })
     }
 
-    /// Watches the files, SIGHUP and requests. Never ends.
+    /// Watches the files, SIGHUP and requests. Never returns.
     pub(crate) async fn run(mut self) {
         let mut files = FileWatch::new(self.config.files.clone());
         let mut requests = Vec::new();
@@ -80,8 +79,8 @@ impl ConfigWatch {
         }
     }
 
-    /// Reads the configuration again and applies it, unless it may still be being written. Returns
-    /// what has changed, a line each.
+    /// Reads the configuration again and applies the result. Returns the changes, one per line, or
+    /// `None` if a process may still be writing the files.
     fn read_again(&mut self, files: &FileWatch) -> Option<Result<String, RefusedConfig>> {
         let config = match Config::load(self.config.file.as_deref()) {
             Ok(config) => config,
@@ -97,7 +96,7 @@ impl ConfigWatch {
         Some(self.apply(config))
     }
 
-    /// Puts a configuration in force. Returns what has changed, a line each.
+    /// Puts a configuration in force. Returns the changes, one per line.
     fn apply(&mut self, config: Config) -> Result<String, RefusedConfig> {
         let refused = |reason: String| {
             let faults = [reason.clone()];
@@ -142,11 +141,11 @@ impl ConfigWatch {
 /// A configuration that was refused.
 struct RefusedConfig {
     reason: String,
-    /// The files that it names, as they were when it was read. `None` if they were not read.
+    /// The states of the configuration's files when they were read; `None` if they were not read.
     files: Option<Vec<FileState>>,
 }
 
-/// The answer to who asked while the files still changed.
+/// The answer to requests that timed out while the files kept changing.
 fn still_written() -> Result<String, RefusedConfig> {
     let reason = "its files are still being written; they are read once they are whole".to_owned();
     let faults = [reason.clone()];
@@ -154,7 +153,7 @@ fn still_written() -> Result<String, RefusedConfig> {
 }
 
 impl RefusedConfig {
-    /// Logs each fault as an event of its own.
+    /// Logs each fault as a separate event.
     fn logged(self, faults: &[String]) -> Self {
         for fault in faults {
             tracing::error!(

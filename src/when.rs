@@ -1,4 +1,4 @@
-//! Points in time as people type them.
+//! Points in time as typed on the command line.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ pub(crate) fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Reads seconds since 1970, a UTC date (`2024-01-31`, with or without `T12:30:00` and `Z`), or an
+/// Parses seconds since 1970, a UTC date (`2024-01-31`, with or without `T12:30:00` and `Z`), or an
 /// age (`90s 15m 12h 7d 2w`).
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     if let Ok(seconds) = text.parse() {
@@ -25,7 +25,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Reads a length of time (`90s 15m 12h 7d 2w`), in seconds.
+/// Parses a length of time (`90s 15m 12h 7d 2w`), in seconds.
 pub(crate) fn age(text: &str) -> Option<u64> {
     let unit_s = match text.chars().last()? {
         's' => 1,

@@ -1,12 +1,12 @@
-//! Whisper's envelopes: what is read is written again as the same bytes, and becomes a record that
-//! says the same; and what ends an answer.
+//! Whisper's envelopes, and the completions that end an answer. Both are written again as the bytes
+//! that were read. An envelope also becomes a record with the same content.
 
 use hark_codec::crypto::keccak256;
 use hark_codec::record::Record;
 use hark_codec::whisper::record::encode;
 use hark_codec::whisper::{Bloom, Completion, Envelope, EnvelopeRecord, bloom};
 
-/// Panics if anything does not hold.
+/// Panics if a property does not hold.
 pub fn check(bytes: &[u8]) {
     if let Ok(envelope) = Envelope::parse(bytes) {
         let mut out = Vec::new();

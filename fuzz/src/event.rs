@@ -1,12 +1,12 @@
-//! An event: written and read again it is the same; its id does not depend on its spelling; as a
-//! record it says what it said. serde_json is the second opinion.
+//! An event is the same after it is written and read again. Its id does not depend on its spelling,
+//! and its record has the same content. serde_json serves as a second parser.
 
 use hark_codec::crypto::sha256;
 use hark_codec::nostr::binary::LABEL_LEN_MAX;
 use hark_codec::nostr::{Event, EventArena, EventEncoder, EventRecord, canonical};
 use hark_codec::record::Record;
 
-/// Panics if anything does not hold.
+/// Panics if a property does not hold.
 pub fn check(bytes: &[u8]) {
     let mut arena = EventArena::new();
     let event = match Event::parse(bytes, &mut arena) {
@@ -58,7 +58,7 @@ fn as_serde_reads_it(bytes: &[u8], event: &Event<'_>) {
     assert_eq!(value["tags"], serde_json::to_value(tags(event)).expect("JSON"));
 }
 
-/// Into a record, and what can be read of it in place.
+/// Encodes an event as a record, and checks the values that are read from the record in place.
 pub(crate) fn as_record(event: &Event<'_>, json: &[u8]) {
     let mut out = b"before".to_vec();
     EventEncoder::default().encode(event, &[(1, b"private")], &mut out);

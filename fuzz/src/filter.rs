@@ -1,16 +1,17 @@
-//! A filter: written and read again it is the same, and it matches an event exactly if its record.
+//! A filter is the same after it is written and read again. It matches an event if and only if it
+//! matches the event's record.
 
 use hark_codec::nostr::{Event, EventArena, EventEncoder, Filter};
 use hark_codec::record::Record;
 
-/// Events with what the seeds ask for.
+/// Events with the values in the filters of the seeds.
 const EVENTS: [&str; 3] = [
     r#"{"id":"00000000000000000000000000000000000000000000000000000000000000aa","pubkey":"00000000000000000000000000000000000000000000000000000000000000bb","created_at":1700000000,"kind":1,"tags":[["t","nostr"],["e","00000000000000000000000000000000000000000000000000000000000000aa"],["t","a\"b"]],"content":"","sig":"000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000cc"}"#,
     r#"{"id":"00000000000000000000000000000000000000000000000000000000000000ab","pubkey":"00000000000000000000000000000000000000000000000000000000000000bb","created_at":0,"kind":0,"tags":[["d"],["p",""],["T","x"]],"content":"","sig":"000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000cc"}"#,
     r#"{"id":"ff000000000000000000000000000000000000000000000000000000000000ff","pubkey":"ff000000000000000000000000000000000000000000000000000000000000ff","created_at":9007199254740991,"kind":65535,"tags":[],"content":"","sig":"000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000cc"}"#,
 ];
 
-/// Panics if anything does not hold.
+/// Panics if a property does not hold.
 pub fn check(bytes: &[u8]) {
     let mut filter = Filter::default();
     if let Err(error) = filter.parse(bytes) {
@@ -61,7 +62,7 @@ fn same(a: &Filter, b: &Filter) {
     assert_eq!(and_tags(a), and_tags(b));
 }
 
-/// NIP-01, word by word.
+/// Matches an event by the words of NIP-01.
 fn plainly(filter: &Filter, event: &Event<'_>) -> bool {
     let tagged = |letter: u8, wanted: &str| {
         event.tags().any(|tag| {

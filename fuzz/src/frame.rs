@@ -1,8 +1,10 @@
-//! Frames of a connection of Ethereum's nodes: what a peer seals is read as it was, however it is cut on
-//! its way; what was changed on its way is refused; nothing is longer than it may be.
+//! Frames of a connection of Ethereum's nodes. Sealed messages are read unchanged, however the
+//! stream is cut on its way. A message that was changed on its way is refused, and no message
+//! exceeds the bound.
 //!
-//! The first byte of the input says whether messages are compressed, and how the rest is cut; the second
-//! one where a bit is flipped, if at all. Then come the contents of frames, each after its length.
+//! The first byte of the input selects whether messages are compressed, and how the rest is cut.
+//! The second byte selects the place of a flipped bit, if any. Then come the contents of frames,
+//! each after its length.
 
 use std::io;
 use std::pin::Pin;
@@ -17,10 +19,10 @@ use hark_server::whisper::rlpx::handshake::{
 use hark_server::whisper::rlpx::{RlpxError, RlpxReader};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Bytes a message may have.
+/// The most bytes of a message.
 const MESSAGE_MAX: usize = 4_000;
 
-/// A connection on which pieces of one size come in.
+/// A connection that delivers pieces of one size.
 struct Pieces<'a> {
     coming: &'a [u8],
     piece: usize,
@@ -40,7 +42,7 @@ impl AsyncRead for Pieces<'_> {
     }
 }
 
-/// Two ends of a connection: what the one seals the other opens.
+/// Makes the two ends of a connection. One end seals frames, and the other opens the same frames.
 fn ends() -> (FrameSealer, FrameOpener) {
     let mut count = 0u8;
     let mut random = |out: &mut [u8]| {
@@ -62,7 +64,7 @@ fn ends() -> (FrameSealer, FrameOpener) {
     (directions(secrets).0, directions(listener.secrets).1)
 }
 
-/// Panics if anything does not hold.
+/// Panics if a property does not hold.
 pub fn check(bytes: &[u8]) {
     let [how, flip, rest @ ..] = bytes else { return };
     let (is_snappy, piece) = (how & 1 == 1, usize::from(how / 2) + 1);

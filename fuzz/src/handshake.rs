@@ -1,5 +1,5 @@
-//! The beginning of a connection of Ethereum's nodes: packets of the key exchange, whether anybody can
-//! have encrypted them or not, and hellos.
+//! The beginning of a connection of Ethereum's nodes: packets of the key exchange, with and without
+//! valid encryption, and hellos.
 
 use hark_codec::whisper::ecies;
 use hark_codec::whisper::keys::SecretKey;
@@ -9,7 +9,8 @@ use hark_server::whisper::rlpx::handshake::{
 };
 use hark_server::whisper::rlpx::hello::{DisconnectReason, Hello};
 
-/// Opens a packet as it comes in: first as much as the old encoding has, then all.
+/// Opens a packet in the order of its arrival: first the bytes that the old encoding has, then the
+/// whole packet.
 fn opened(key: &SecretKey, packet: &[u8], fixed_bytes: usize) -> Option<OpenedPacket> {
     match open(key, packet.get(..fixed_bytes)?, fixed_bytes).ok()? {
         PacketProgress::Whole(opened) => Some(opened),
@@ -23,7 +24,7 @@ fn opened(key: &SecretKey, packet: &[u8], fixed_bytes: usize) -> Option<OpenedPa
     }
 }
 
-/// Panics if anything does not hold.
+/// Panics if a property does not hold.
 pub fn check(bytes: &[u8]) {
     let mut count = 0u8;
     let mut random = |out: &mut [u8]| {
@@ -33,9 +34,9 @@ pub fn check(bytes: &[u8]) {
     let key = SecretKey::draw(&mut random);
     let initiator = RlpxInitiator::new(&key, &key.public(), &mut random);
     for fixed_bytes in [AUTH_BYTES, ACK_BYTES] {
-        // As a peer that does not know the key can send it.
+        // A peer that does not know the key can send these bytes.
         let _ = opened(&key, bytes, fixed_bytes);
-        // As one that knows it can.
+        // A peer that knows the key can send these packets.
         let mut old = Vec::new();
         ecies::encrypt(&key.public(), bytes, &[], &mut random, &mut old);
         let mut new = ((bytes.len() + ecies::OVERHEAD) as u16).to_be_bytes().to_vec();

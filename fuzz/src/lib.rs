@@ -1,6 +1,7 @@
-//! What must hold for any bytes: a module a target. `scripts/fuzz` runs them; seeds/ has small
-//! inputs to begin with, and every input that once found something. The test here runs them all; it
-//! is part of the workspace's tests too (tests/main.rs), which need no nightly compiler.
+//! Properties that must hold for any bytes, with a module for each fuzz target. `scripts/fuzz` runs
+//! the targets; seeds/ has small inputs to begin with, and every input that once found a fault. The
+//! test here runs all seeds. It is also part of the workspace's tests (tests/main.rs), which need
+//! no nightly compiler.
 
 pub mod envelope;
 pub mod event;
@@ -17,8 +18,9 @@ pub mod socket;
 pub mod strfry;
 pub mod waku;
 
-/// What another reader makes of bytes that were read as JSON, which it must; `None` if they have a number
-/// that it cannot hold. JSON bounds none, and one in a field that nobody asks for is passed over.
+/// Parses bytes that Hark has accepted as JSON with serde_json, and panics if serde_json refuses
+/// the bytes. `None` if the bytes have a number that serde_json cannot hold: JSON does not bound
+/// numbers, and Hark skips numbers in unused fields.
 fn json(bytes: &[u8]) -> Option<serde_json::Value> {
     match serde_json::from_slice(bytes) {
         Err(error) if error.to_string().starts_with("number out of range") => None,
@@ -26,7 +28,7 @@ fn json(bytes: &[u8]) -> Option<serde_json::Value> {
     }
 }
 
-/// A path of this thread for temporary files: in memory, where the machine has such a place.
+/// Returns a path of this thread for temporary files, in memory if the machine has such a place.
 fn scratch(name: &str) -> std::path::PathBuf {
     let memory = std::path::Path::new("/dev/shm");
     let temporary = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };

@@ -1,5 +1,5 @@
-//! A log: any bytes are read without a panic; what was written is read back; damage hides batches
-//! from the end on, and makes none up.
+//! A log. Any bytes are read without a panic, and written frames are read back. Damage hides the
+//! last batches, and adds no frames.
 
 use std::fs;
 
@@ -8,10 +8,11 @@ use hark_store_embedded::log::{FRAME, HEADER, LogEnd, LogError, LogFrame, header
 
 const SALT: u32 = 0x5a17_5a17;
 
-/// Panics if anything does not hold.
+/// Panics if a property does not hold.
 ///
-/// The first byte says what the others are: 0 a log's bytes behind its header, 1 a whole file, else
-/// frames to write and then harm to do to them.
+/// The first byte selects the meaning of the others. With 0, they are the bytes of a log after its
+/// header. With 1, they are a whole file. Otherwise, they are frames to write, followed by changes
+/// to make to the file.
 pub fn check(bytes: &[u8]) {
     let Some((mode, rest)) = bytes.split_first() else { return };
     match mode {
@@ -24,7 +25,7 @@ pub fn check(bytes: &[u8]) {
 fn raw(file: &[u8]) {
     let Ok((frames, end)) = read(file) else { return };
     assert!(HEADER <= end.good && end.good <= end.len && end.len == file.len() as u64);
-    // Cut where it says that it is good, it reads the same.
+    // A file that is cut at the end of its good part reads the same.
     let (again, whole) = read(&file[..end.good as usize]).expect("good bytes");
     assert_eq!((frames, end.good), (again, whole.good));
     assert_eq!(whole.good, whole.len);
@@ -34,7 +35,7 @@ fn written(bytes: &[u8]) {
     let (commands, harm) = bytes.split_at(bytes.len() / 2);
     let mut file = header(3, 0, SALT).to_vec();
     let mut expected = Vec::new();
-    // How many frames there are up to the end of each batch.
+    // The number of frames up to the end of each batch.
     let mut batches = vec![(file.len(), 0)];
     for batch in commands.chunks(7) {
         let mut inner = Vec::new();
@@ -56,7 +57,8 @@ fn written(bytes: &[u8]) {
     let (frames, end) = read(&file).expect("what was written");
     assert_eq!((&frames, end.good), (&expected, end.len));
 
-    // Two bytes where, one what. A last lone byte cuts.
+    // Each change has two bytes for the place and one byte for the value. A remaining byte cuts the
+    // file.
     let mut first_harmed = file.len();
     for change in harm.chunks_exact(3) {
         let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % file.len();
@@ -69,7 +71,7 @@ fn written(bytes: &[u8]) {
         file.truncate(file.len().saturating_sub(usize::from(cut)).max(HEADER as usize));
         first_harmed = first_harmed.min(file.len());
     }
-    // Two changes of the same byte may undo each other: then more than this is sound.
+    // Two changes of the same byte may undo each other. Then more frames than these are sound.
     let sure = batches.iter().rev().find(|(end, _)| *end <= first_harmed).map_or(0, |(_, n)| *n);
     match read(&file) {
         Ok((frames, end)) => {

@@ -1,8 +1,9 @@
-//! A client's message: what was read before makes no difference, and a refusal says how to answer.
+//! A client's message. Earlier messages in the same buffers make no difference, and a refusal has
+//! the text of an answer.
 
 use hark_codec::nostr::{ClientMessage, MessageBuffers};
 
-/// Panics if anything does not hold.
+/// Panics if a property does not hold.
 pub fn check(bytes: &[u8]) {
     let mut fresh = MessageBuffers::new(4);
     let mut used = MessageBuffers::new(4);

@@ -1,12 +1,12 @@
-//! A comparison message: it is answered within the bound and with ids of the set only, in one step as
-//! in many, and the initiator can read the answer.
+//! A comparison message. The answer is within the bound and has only ids of the set. It is the same
+//! in one step as in many, and the initiator can read the answer.
 
 use hark_codec::nostr::negentropy::{
     FRAME_BYTES_MIN, NegentropyDifference, NegentropyInitiator, NegentropyItem,
     NegentropyResponder, NegentropySet, SortedItems, VERSION,
 };
 
-/// Items of the set that is asked about: several of a time, with ids that share prefixes.
+/// Items of the compared set: several of each time, with ids that share prefixes.
 const ITEMS: u64 = 300;
 
 fn item(n: u64) -> NegentropyItem {
@@ -16,12 +16,12 @@ fn item(n: u64) -> NegentropyItem {
     NegentropyItem { time: n / 20, id }
 }
 
-/// Panics if anything does not hold.
+/// Panics if a property does not hold.
 pub fn check(bytes: &[u8]) {
     let theirs: SortedItems = (0..ITEMS).map(item).collect::<Vec<_>>().into();
     let ours: SortedItems = (ITEMS / 2..ITEMS).map(item).collect::<Vec<_>>().into();
     let Ok(mut responder) = NegentropyResponder::new(bytes.to_vec(), FRAME_BYTES_MIN) else {
-        // What a responder cannot read, an initiator cannot read either.
+        // If a responder cannot read a message, an initiator cannot read the whole message, either.
         let read = NegentropyInitiator::new(&ours, 0).answer(bytes, &mut |_| {});
         return assert!(read.is_err() || read.is_ok_and(|next| next.is_some()));
     };

@@ -1,9 +1,10 @@
-//! A record: any bytes can be looked at, and what is sound says the same when it is written again.
+//! A record. Any bytes can be read without a panic, and a sound record has the same content after
+//! it is written again.
 
 use hark_codec::nostr::{EventRecord, Filter};
 use hark_codec::record::{self, LabelPosition, Record};
 
-/// Panics if anything does not hold.
+/// Panics if a property does not hold.
 pub fn check(bytes: &[u8]) {
     let Ok(record) = Record::new(bytes) else { return };
     let (head, wire) = (record.head(), record.wire());
@@ -21,7 +22,7 @@ pub fn check(bytes: &[u8]) {
         return;
     }
 
-    // The position of a value shows in its address: labels never copy.
+    // The address of a value shows its position, as labels are never copied.
     let place = |value: &[u8]| {
         let at = (value.as_ptr() as usize).wrapping_sub(wire.as_ptr() as usize);
         (at + value.len() <= wire.len())

@@ -1,10 +1,10 @@
-//! Whisper's requests for history: what is read in any form says the same when it is written in
-//! today's.
+//! Whisper's requests for history. A request that is read in any form has the same content after it
+//! is written in the current form.
 
 use hark_codec::whisper::HistoryRequest;
 use hark_codec::whisper::request::{LIMIT_MAX, TOPICS_MAX};
 
-/// Panics if anything does not hold.
+/// Panics if a property does not hold.
 pub fn check(bytes: &[u8]) {
     for request in [
         HistoryRequest::parse(bytes).ok(),

@@ -1,5 +1,5 @@
-//! A segment file: whatever its bytes, opening it, every question on it, checking, merging and
-//! compacting it neither panic nor show a record that was not kept or does not match.
+//! A segment file with any bytes. Opening, querying, checking, merging and compacting the file do
+//! not panic. No query returns a record that was not stored or does not match.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,10 +22,11 @@ use hark_words::{Part, SearchText};
 const TRAILER: usize = SECTIONS.len() * 20 + 8 + 8 + 4 + 4 + 8;
 const RECORDS: u32 = 40;
 
-/// Panics if anything does not hold.
+/// Panics if a property does not hold.
 ///
-/// The first byte's lowest bit says whether the trailer's checksum is put right, so that what is
-/// behind it is reached; its next bit, whether the shelf is opened for writing and compacted.
+/// The lowest bit of the first byte selects whether the trailer's checksum is corrected, so that
+/// the code after the check is reached. The next bit selects whether the shelf is opened for
+/// writing and compacted.
 pub fn check(bytes: &[u8]) {
     let Some((mode, rest)) = bytes.split_first() else { return };
     let world = world();
@@ -44,13 +45,13 @@ pub fn check(bytes: &[u8]) {
         let store =
             EmbeddedStore::open(&shelf, Box::new(KeepAll), World::options(20)).expect("rebuilt");
         world.ask(&store);
-        // More segments, so that there is something to merge it with.
+        // More segments, so that the segment can be merged.
         let more: Vec<Write> = (0..50).map(|n| Write::Put(make(1000 + n))).collect();
         for batch in more.chunks(10) {
             store.commit(batch).expect("commits");
         }
         world.ask(&store);
-        // It may be refused, with advice; then all is as it was.
+        // Compaction may be refused, with advice. The shelf is then unchanged.
         let _ = store.compact(&mut |_| {});
         world.ask(&store);
     }
@@ -62,7 +63,7 @@ pub fn check(bytes: &[u8]) {
     fs::remove_dir_all(&shelf).expect("ours");
 }
 
-/// A shelf with one segment, kept in memory, and what is in it.
+/// A shelf with one segment, kept in memory, with its records and the queries to run.
 struct World {
     files: Vec<(PathBuf, Vec<u8>)>,
     segment: Vec<u8>,
@@ -86,7 +87,7 @@ fn seal(file: &mut [u8]) {
     }
 }
 
-/// Whole wires are searched.
+/// The searched text of a record is its whole wire form.
 struct Wires;
 
 impl TextSource for Wires {
@@ -135,7 +136,7 @@ impl World {
         for folder in ["log", "seg"] {
             fs::create_dir_all(shelf.join(folder)).expect("a temporary folder");
         }
-        // A secret and a salt that are always the same, so that the segment is.
+        // The secret and the salt are constant, so that the segment is always the same.
         let log = header(1, 0, 0x5a17_5a17);
         fs::write(shelf.join("log/00000001-0.log"), log).expect("a temporary file");
         let secret = "07".repeat(16);
@@ -182,7 +183,7 @@ impl World {
         }
     }
 
-    /// Writes the shelf as it was.
+    /// Writes the files of the original shelf.
     fn lay(&self, shelf: &Path) {
         for folder in ["log", "seg"] {
             fs::create_dir_all(shelf.join(folder)).expect("a temporary folder");
@@ -197,7 +198,7 @@ impl World {
             let mut normal = query.clone();
             normal.normalise();
             let mut search = store.search(query).expect("an answer");
-            // Bounded, in case that harm leads in circles.
+            // The loop is bounded, in case that damage leads in circles.
             for _ in 0..1000 {
                 let progress = search.slice(64, &mut |record: &Record<'_>| {
                     let known = self.records.get(record.id()).expect("a record that was put");
@@ -252,7 +253,7 @@ fn queries() -> Vec<Query> {
     queries
 }
 
-/// Asserts that a question was answered, or that its asker was told of damage.
+/// Asserts that a question was answered, or that its error reports damage.
 fn told<T>(answer: Result<T, SearchError>) {
     if let Err(error) = answer {
         let is_told = matches!(error, SearchError::LeftOut(_) | SearchError::Failed(_));
@@ -272,7 +273,7 @@ mod tests {
         }
     }
 
-    /// Run it after a change of the format: `cargo test -- --ignored seed` in fuzz/
+    /// Run this test after a change of the format: `cargo test -- --ignored seed` in fuzz/
     #[test]
     #[ignore = "writes into the source"]
     fn write_segment_seed() {

@@ -1,7 +1,8 @@
-//! A client's frames: however they are cut on their way, the same messages come of them and the same
-//! answers go back, none of which is longer than agreed or what a server may not send.
+//! A client's frames. However the frames are cut on their way, the same messages are received and
+//! the same answers are sent. No message is longer than agreed, and no answer is a frame that a
+//! server may not send.
 //!
-//! The first byte of the input says whether compression was agreed on, and how the rest is cut.
+//! The first byte of the input selects whether compression was agreed on, and how the rest is cut.
 
 use std::io;
 use std::pin::Pin;
@@ -10,10 +11,10 @@ use std::task::{Context, Poll, Waker};
 use hark_server::websocket::{ClientInput, DeflateOptions, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes a message may have.
+/// The most bytes of a message.
 const MESSAGE_MAX: usize = 4_000;
 
-/// A connection on which pieces of one size come in.
+/// A connection that delivers pieces of one size.
 struct Wire<'a> {
     coming: &'a [u8],
     piece: usize,
@@ -53,7 +54,7 @@ impl AsyncWrite for Wire<'_> {
     }
 }
 
-/// Panics if anything does not hold.
+/// Panics if a property does not hold.
 pub fn check(bytes: &[u8]) {
     let [how, frames @ ..] = bytes else { return };
     let compressed = how & 1 == 1;
@@ -64,7 +65,7 @@ pub fn check(bytes: &[u8]) {
     is_a_server(&whole.1);
 }
 
-/// The messages received, and the bytes sent back.
+/// Returns the received messages, and the bytes that were sent back.
 fn receive(frames: &[u8], compressed: bool, piece: usize) -> (Vec<String>, Vec<u8>) {
     let deflate = DeflateOptions::new(usize::from(compressed)).compressors();
     let wire = Wire { coming: frames, piece, sent: Vec::new() };
@@ -72,7 +73,7 @@ fn receive(frames: &[u8], compressed: bool, piece: usize) -> (Vec<String>, Vec<u
     let mut cx = Context::from_waker(Waker::noop());
     let mut inputs = Vec::new();
     loop {
-        // Where others are to have their turn, it is asked again.
+        // The socket may be pending to give other tasks a turn, so it is polled again.
         let Poll::Ready(received) = socket.poll_recv(&mut cx) else { continue };
         let is_end = matches!(received, ClientInput::End | ClientInput::Broken);
         if let ClientInput::Text(text) = &received {
@@ -88,7 +89,7 @@ fn receive(frames: &[u8], compressed: bool, piece: usize) -> (Vec<String>, Vec<u
     }
 }
 
-/// Pongs, then at most one close frame, all whole and none masked.
+/// Asserts that pongs and then at most one close frame were sent, all whole and none masked.
 fn is_a_server(mut sent: &[u8]) {
     while let [first, len, rest @ ..] = sent {
         assert!(matches!(first, 0x88 | 0x8a), "{first:x}");

@@ -1,5 +1,5 @@
-//! A database of strfry: any file is read without a panic, in bounded memory, and a walk over it is one in the
-//! order of keys, wherever it ends.
+//! A database of strfry. Any file is read without a panic and in bounded memory. A walk visits the
+//! keys in order, wherever the walk ends.
 
 use std::ops::ControlFlow;
 
@@ -14,9 +14,10 @@ mod record;
 const VALUE_BYTES_MAX: usize = 1000;
 const TABLE: &str = "events";
 
-/// Panics if anything does not hold.
+/// Panics if a property does not hold.
 ///
-/// The first byte says what the others are: 0 a record of a small table, else a file.
+/// The first byte selects the meaning of the others. With 0, they are a record of a small table.
+/// Otherwise, they are a file.
 pub fn check(bytes: &[u8]) {
     match bytes.split_first() {
         None => {}
@@ -65,7 +66,7 @@ fn entries(bytes: &[u8]) {
 
 type Entries = Vec<(u64, LmdbValue)>;
 
-/// The entries behind a key, up to a number, and the damaged pages. `None` without the table.
+/// Returns up to `limit` entries after a key, and the damaged pages. `None` without the table.
 fn walk(
     snapshot: &LmdbSnapshot<'_>,
     after: u64,
@@ -81,7 +82,7 @@ fn walk_table(
     after: u64,
     limit: usize,
 ) -> Result<(Entries, DamagedPages), LmdbFault> {
-    // Whatever these say of a damaged file.
+    // These calls may return anything for a damaged file, but must not panic.
     let _ = (snapshot.last_key(table).is_ok(), table.entries());
     let _ = snapshot.value(table, after, VALUE_BYTES_MAX).is_ok();
     let mut found = Vec::new();

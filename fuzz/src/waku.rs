@@ -1,5 +1,5 @@
-//! Waku's messages, requests, answers and what stores compare: what is read is written and read again the
-//! same, and a message becomes a record that says the same.
+//! Waku's messages, requests, answers and sync payloads. Values are the same after they are written
+//! and read again, and a message becomes a record with the same content.
 
 use hark_codec::record::Record;
 use hark_codec::waku::sync::{MessagePosition, PayloadWriter, RangeContent, SyncPayload};
@@ -7,7 +7,7 @@ use hark_codec::waku::{Message, MessageEncoder, MessageRecord, StoreRequest, Sto
 
 const PUBSUB: &str = "/waku/2/rs/1/0";
 
-/// Panics if anything does not hold.
+/// Panics if a property does not hold.
 pub fn check(bytes: &[u8]) {
     if let Ok(message) = Message::parse(bytes) {
         let mut out = Vec::new();
@@ -39,12 +39,13 @@ pub fn check(bytes: &[u8]) {
         compared(&payload);
     }
     if let Ok(response) = StoreResponse::parse(bytes) {
-        // All of them were read once.
+        // `StoreResponse::parse` has read all messages once.
         assert!(response.messages().all(|one| one.message_hash.len() <= bytes.len()));
     }
 }
 
-/// What a payload says is written and read again the same; skipped ranges may become one.
+/// Checks that a payload is the same after it is written and read again. Skipped ranges may become
+/// one range.
 fn compared(payload: &SyncPayload<'_>) {
     let topics: Vec<String> = payload.pubsub_topics.iter().map(str::to_owned).collect();
     let mut writer = PayloadWriter::new(&topics, payload.start, usize::MAX);

@@ -1,5 +1,5 @@
-//! `hark backup`: copies the archive to a directory, of which what is new suffices the next time, or
-//! to one file, beside a running server.
+//! `hark backup`: copies the archive to a directory or to one file, beside a running server. Later
+//! backups to the same directory copy only new data.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -38,13 +38,13 @@ it again to continue. Only a directory can be brought up to date (--incremental)
 A name that ends in .hark is a file, and so is - (stdout). One that ends in / or has no ending is a
 directory. What is there already stays what it is.")]
 pub(crate) struct BackupArgs {
-    /// The backup: a directory, a file NAME.hark, or - for stdout; it is made if it does not exist
+    /// The backup: a directory, a file NAME.hark, or - for stdout; created if missing
     #[arg(value_name = "DIR|FILE")]
     pub(crate) to: PathBuf,
-    /// Bring the backup that is there up to date: copy only what is new
+    /// Update an existing backup: copy only new data
     #[arg(long)]
     pub(crate) incremental: bool,
-    /// Also read what the backup has already, and copy again what is damaged there
+    /// Also read the existing backup, and copy damaged parts again
     #[arg(long)]
     pub(crate) verify: bool,
     /// Print the result as JSON
@@ -106,11 +106,11 @@ fn to_directory(
     })
 }
 
-/// Fails unless the directory is missing, empty, or holds a backup that may be continued.
+/// Fails unless the directory is missing, empty, or contains a backup that may be continued.
 fn must_be_free(args: &BackupArgs) -> anyhow::Result<()> {
     let dir = args.to.display();
     match BackupCatalog::read(&RealDisk, &args.to)? {
-        // A first backup that was interrupted.
+        // The directory has an interrupted first backup.
         Some(found) if found.time_s == 0 => Ok(()),
         Some(found) if !args.incremental => bail!(
             "{dir} holds the backup of {}; --incremental brings it up to date, or name another directory",
@@ -146,7 +146,7 @@ fn report(args: &BackupArgs, form: BackupForm, done: &BackupResult) -> anyhow::R
     }
     let text = if args.json { to_json(done) } else { to_text(done) };
     if form == BackupForm::Stream {
-        // The backup itself is on stdout.
+        // Stdout has the backup itself.
         print::note!("{text}");
         return Ok(());
     }

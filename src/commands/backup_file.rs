@@ -1,4 +1,5 @@
-//! Backups that are one file, or come and go by a pipe, and how a name is told to be one.
+//! Backups in a single file or through a pipe, and the rules by which a name means a file, a
+//! directory or a pipe.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, IsTerminal as _, Read, Write as _};
@@ -13,19 +14,19 @@ use hark_store_embedded::permissions;
 use super::export::unfinished;
 use crate::print::{CommandProgress, CountedUnit};
 
-/// The ending of the names of backups that are one file.
+/// The file name extension of single-file backups.
 const ENDING: &str = "hark";
-/// How a backup that is one file begins.
+/// The first bytes of a single-file backup.
 const BEGINNING: &[u8] = b"hark-backup-file ";
 /// The name of stdin and stdout, on the command line and in messages.
 const STREAM: &str = "-";
 const STDIN: &str = "stdin";
 const STDOUT: &str = "stdout";
 
-/// What a backup is.
+/// The form of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BackupForm {
-    /// A directory, which can be brought up to date.
+    /// A directory, which can be updated incrementally.
     Directory,
     /// One file.
     File,
@@ -34,7 +35,8 @@ pub(super) enum BackupForm {
 }
 
 impl BackupForm {
-    /// Returns what is written under a name: what is there already, or what the name says.
+    /// Returns the form of a backup to write at `path`: the form of the existing file or directory,
+    /// or else the form that the name implies.
     pub(super) fn to_write(path: &Path) -> anyhow::Result<Self> {
         if path.as_os_str() == STREAM {
             return Ok(Self::Stream);
@@ -58,7 +60,7 @@ impl BackupForm {
         }
     }
 
-    /// Returns what is read under a name.
+    /// Returns the form of the backup to read at `path`.
     pub(super) fn to_read(path: &Path) -> anyhow::Result<Self> {
         if path.as_os_str() == STREAM {
             return Ok(Self::Stream);
@@ -66,7 +68,7 @@ impl BackupForm {
         match fs::metadata(path) {
             Ok(about) if !about.is_dir() => Ok(Self::File),
             Ok(_) => Ok(Self::Directory),
-            // Its catalog is missing, which says more.
+            // Reading the directory will report the missing catalog, which is the clearer error.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::Directory),
             Err(error) => {
                 Err(error).with_context(|| format!("{} could not be read", path.display()))
@@ -94,13 +96,14 @@ pub(super) fn write(
         anyhow::Ok(done)
     })();
     if whole.is_err() {
-        // Only the first failure is reported. The name of a leftover file shows what the file is.
+        // Only the first failure is reported. The name of a leftover file shows its purpose.
         let _ = fs::remove_file(&aside);
     }
     whole.with_context(context)
 }
 
-/// Makes the empty file `aside`, of which this process alone makes the backup `path`.
+/// Creates and locks the empty file `aside`, so that no other process writes the backup `path` at
+/// the same time.
 fn create(aside: &Path, path: &Path) -> anyhow::Result<File> {
     let other = || format!("another process writes {}, or has just done so", path.display());
     let file = permissions::open_file(aside)?;
@@ -109,7 +112,7 @@ fn create(aside: &Path, path: &Path) -> anyhow::Result<File> {
         Err(TryLockError::WouldBlock) => bail!(other()),
         Err(TryLockError::Error(error)) => return Err(error.into()),
     }
-    // The process that had it locked may have renamed it.
+    // The process that held the lock may have renamed the file.
     if fs::metadata(aside).map(|about| about.ino()).ok() != Some(file.metadata()?.ino()) {
         bail!(other());
     }
@@ -117,7 +120,7 @@ fn create(aside: &Path, path: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// Fails if there is something at `path` that is no backup.
+/// Fails if `path` exists and is no backup.
 fn must_be_ours(path: &Path) -> anyhow::Result<()> {
     let mut beginning = Vec::new();
     match File::open(path) {

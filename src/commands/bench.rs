@@ -1,4 +1,4 @@
-//! The stores that `hark bench` queries within its own process.
+//! The stores that `hark bench` queries in its own process.
 
 mod envelopes;
 
@@ -21,10 +21,11 @@ use crate::location::LocationArgs;
 use crate::location::{ArchiveLocation, OwnedStore};
 use crate::question::MergedAnswer;
 
-/// Connections for queries: more than any bench runs at once.
+/// Connections for queries: more than any benchmark uses at once.
 const CONNECTIONS: usize = 32;
 
-/// Filters of a question, and rows that a search visits in one time slice: more than any bench asks for.
+/// Maximum filters of a question, and rows that a search visits in one time slice: more than any
+/// benchmark needs.
 const FILTERS_MAX: usize = 64;
 const SLICE_ROWS: u64 = 1 << 20;
 

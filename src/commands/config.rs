@@ -19,7 +19,7 @@ Examples:
 Every setting can be given in the environment as HARK_SECTION_KEY, which wins over the file.
 Flags win over both.")]
 pub(crate) struct ConfigArgs {
-    /// Read this file and say whether Hark would start with it
+    /// Check this file: report whether Hark would start with it as its configuration
     #[arg(long, value_name = "FILE")]
     pub(crate) check: Option<PathBuf>,
     /// Print the settings in force: file, environment and defaults together

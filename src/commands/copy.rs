@@ -31,10 +31,10 @@ pub(crate) struct CopyArgs {
     /// The archive to read: a directory or a postgres:// URL
     #[arg(long, value_name = "STORE")]
     pub(crate) from: String,
-    /// The archive to write; it is made if it does not exist
+    /// The archive to write; created if missing
     #[arg(long, value_name = "STORE")]
     pub(crate) to: String,
-    /// Delete what only the target has, so that both archives become equal
+    /// Delete records that only the target has, so that both archives become equal
     #[arg(long)]
     pub(crate) delete: bool,
     /// Print the result as JSON
@@ -42,13 +42,14 @@ pub(crate) struct CopyArgs {
     pub(crate) json: bool,
 }
 
-/// Records made durable together, and bytes of them.
+/// Maximum records made durable together, and their maximum bytes.
 const BATCH_RECORDS: usize = 1024;
 const BATCH_BYTES: usize = 4 << 20;
-/// Ids deleted together.
+/// Maximum ids deleted together.
 const BATCH_IDS: usize = 500;
-/// Walks after the first. Each copies what was written during the walk before it, and takes as long
-/// as reading both archives. If the source is written all the time, the last walk leaves little.
+/// Number of walks after the first. Each walk copies the records written during the previous walk,
+/// and takes as long as reading both archives. If the source is written all the time, few records
+/// remain after the last walk.
 const WALKS_MORE: usize = 2;
 
 /// The counts of a copy.
@@ -61,7 +62,8 @@ struct CopyTotals {
     deleted: u64,
     /// Records of the source that could not be read.
     damaged: u64,
-    /// Records that only the target has and that --delete left: they may be the damaged ones.
+    /// Records that only the target has and that --delete left, because they may be the damaged
+    /// records of the source.
     spared: u64,
 }
 
@@ -72,7 +74,7 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
     }
     from.must_exist()?;
     let stop = interrupt::flag()?;
-    // A database has no owner whom a new directory could belong to.
+    // A database has no owner to whom a new directory could belong.
     let makes = from.database.is_none() && !to.exists();
     if makes {
         owner::make_dir_like(&to.data, &from.shelf())?;
@@ -137,8 +139,8 @@ fn walk(
                 }
                 Difference::Extra(id) => {
                     sum.extra += 1;
-                    // From a damaged record on, what only the target has may be that record, and
-                    // the last copy of it.
+                    // After a damaged record in the source, an extra record of the target may be
+                    // the last copy of the damaged record.
                     let spared = delete && walk.damaged() > 0;
                     sum.spared += u64::from(spared);
                     extra.extend((delete && !spared).then_some(id));

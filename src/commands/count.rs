@@ -1,4 +1,4 @@
-//! `hark count`: how many events match.
+//! `hark count`: prints the number of matching events.
 
 use std::process::ExitCode;
 

@@ -33,18 +33,19 @@ pub(crate) struct DeleteArgs {
     pub(crate) json: bool,
 }
 
-/// Deletions made durable together.
+/// Maximum deletions made durable together.
 const BATCH_IDS: usize = 500;
-/// Events shown before anything is deleted.
+/// Number of events shown before a deletion.
 const SHOWN: u64 = 5;
-/// Characters of an event that are shown.
+/// Maximum characters shown of an event.
 const SHOWN_CHARS: usize = 160;
-/// What damaged records mean for what is shown, and for what is deleted.
+/// The effect of damaged records on the shown count and on the deletion.
 const NOT_MATCHED: &str = "They are not counted, whether or not they match";
 const NOT_DELETED: &str = "They were not deleted, whether or not they match";
 
 pub(crate) fn run(args: &DeleteArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    // At time 0 nothing has expired, so that stored records can be deleted even after they expire.
+    // At time 0 no record has expired, so the filters also match stored records after their
+    // expiration.
     let mut queries = question::read(location, &args.filters, 0)?;
     let rules = location.network.rules();
     let tombstones: Vec<u32> =

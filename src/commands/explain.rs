@@ -1,4 +1,5 @@
-//! `hark explain`: the plan for a filter and, with `--run`, how the estimate compares.
+//! `hark explain`: shows the plan for a filter and, with `--run`, compares the estimate with the
+//! real figures.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -18,7 +19,7 @@ Examples:
   hark explain '{\"kinds\":[1],\"#t\":[\"bread\"],\"limit\":100}'
   hark explain --run '{\"authors\":[\"<hex key>\"],\"kinds\":[0]}'")]
 pub(crate) struct ExplainArgs {
-    /// Filters of the network, as JSON; each is explained by itself
+    /// Filters of the network, as JSON; each is explained separately
     #[arg(value_name = "FILTER", required = true)]
     pub(crate) filters: Vec<String>,
     /// Run the filter too, and compare the rows visited with the estimate
@@ -29,7 +30,7 @@ pub(crate) struct ExplainArgs {
     pub(crate) json: bool,
 }
 
-/// The figures of a query that was run.
+/// The figures of an executed query.
 struct RunResult {
     events: u64,
     visited: u64,

@@ -39,7 +39,7 @@ pub(crate) struct ExportArgs {
     /// The latest time, given like --since
     #[arg(long, value_name = "TIME", value_parser = crate::when::parse)]
     pub(crate) until: Option<u64>,
-    /// Write the newest first, as a relay sends them
+    /// Write the newest records first, like a relay
     #[arg(long)]
     pub(crate) newest_first: bool,
     /// Write to this file instead of stdout
@@ -50,15 +50,15 @@ pub(crate) struct ExportArgs {
 /// The progress of an export.
 struct ExportProgress<'a> {
     meter: &'a mut CommandProgress,
-    /// What one of the network's records is called.
+    /// The network's word for a record.
     record: &'a str,
-    /// Number of records, 0 if it is not known.
+    /// Number of records; 0 if unknown.
     total: u64,
-    /// Set once the export is to end early.
+    /// Set when the export must end early.
     stop: &'a AtomicBool,
 }
 
-/// What damaged records mean for an export.
+/// The effect of damaged records on an export.
 const MISSING: &str = "The export has all others";
 /// Records between two updates of the meter.
 const METER_EVERY: u64 = 4096;
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
     for query in &mut queries {
         query.from = query.from.max(time(args.since.unwrap_or(0)));
         query.to = query.to.min(args.until.map_or(u64::MAX, time));
-        // An import needs the order of time.
+        // Exports are in the order of time, which an import needs.
         query.ranked = false;
         query.order = if args.newest_first { Order::NewestFirst } else { Order::OldestFirst };
     }
@@ -178,13 +178,13 @@ fn to_file(
         anyhow::Ok(records)
     })();
     if whole.is_err() {
-        // Only the first failure is reported. The name of a leftover file shows what the file is.
+        // Only the first failure is reported. The name of a leftover file shows its purpose.
         let _ = std::fs::remove_file(&unfinished);
     }
     whole
 }
 
-/// The name under which a file is written before it is whole.
+/// Returns the name of a file while it is still being written.
 pub(super) fn unfinished(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".unfinished");

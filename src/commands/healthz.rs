@@ -1,5 +1,4 @@
-//! `hark healthz`: asks a running server for its health, as `curl` does, for containers that have
-//! no `curl`.
+//! `hark healthz`: queries the health of a running server over HTTP, for containers without `curl`.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -24,7 +23,7 @@ pub(crate) struct HealthzArgs {
     /// The server's address [default: server.metrics_listen, or else server.listen]
     #[arg(long, value_name = "ADDR:PORT")]
     at: Option<SocketAddr>,
-    /// Seconds after which a server that does not answer is not well
+    /// Seconds after which a server that does not answer counts as unhealthy
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
 }
@@ -45,7 +44,8 @@ pub(crate) fn run(args: &HealthzArgs, location: &ArchiveLocation) -> anyhow::Res
     Ok(if status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the address at which a server that listens on `listen` is reached from its own machine.
+/// Returns the address at which processes on the same machine reach a server that listens on
+/// `listen`.
 fn reached(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

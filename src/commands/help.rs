@@ -1,4 +1,4 @@
-//! `hark completions` and `hark man`: what shells and `man` know of the commands, made from the same
+//! `hark completions` and `hark man`: shell completions and manual pages, generated from the same
 //! definitions as `--help`.
 
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ Examples:
   hark man /usr/local/share/man/man1
   man hark-import")]
 pub(crate) struct ManArgs {
-    /// The directory for the pages, one for each command; it is made if it does not exist
+    /// The directory for the pages, one page for each command; created if missing
     #[arg(value_name = "DIR")]
     pub(crate) dir: PathBuf,
 }

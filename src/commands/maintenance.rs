@@ -11,7 +11,7 @@ use crate::location::{ArchiveLocation, WriterHandle};
 use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
 
-/// Most faults that are printed; further faults are only counted.
+/// Maximum faults to print; further faults are only counted.
 const FAULTS_SHOWN: usize = 100;
 
 pub(crate) fn compact(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {

@@ -1,5 +1,6 @@
-//! `hark migrate`: updates the tables of an archive in a database, shows which updates are missing, indexes
-//! words or deletes their index, or divides the tables over the workers of a cluster.
+//! `hark migrate`: manages the tables of an archive in a database. It applies or lists missing
+//! migrations, indexes words or deletes the word index, and distributes the tables over the workers
+//! of a cluster.
 
 use std::ops::ControlFlow;
 use std::process::ExitCode;
@@ -30,7 +31,7 @@ an archive that was made before its server became the coordinator of a Citus clu
 first. It can be interrupted at any time, and goes on when it is run again; until its end the archive has
 its old tables.")]
 pub(crate) struct MigrateArgs {
-    /// What to do
+    /// The action
     #[arg(value_enum)]
     pub(crate) action: MigrateAction,
     /// Print JSON
@@ -42,9 +43,9 @@ pub(crate) struct MigrateArgs {
 pub(crate) enum MigrateAction {
     /// Apply the missing migrations
     Up,
-    /// Only show which migrations are applied
+    /// Only show the applied and the missing migrations
     Status,
-    /// Index the words of all events that are not indexed yet, as [search] of the configuration says
+    /// Index the words of all events that are not indexed yet, with the settings in [search]
     IndexWords,
     /// Delete the index of words
     DropWords,
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &MigrateArgs, location: &ArchiveLocation) -> anyhow::Res
     Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Indexes the words of what is stored, with a progress bar.
+/// Indexes the words of stored records, with a progress bar.
 fn index_words(
     url: &str,
     args: &MigrateArgs,
@@ -140,7 +141,7 @@ fn index_words(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Deletes the index of words, unless the configuration wants one.
+/// Deletes the word index. Fails if the configuration enables search.
 fn drop_words(
     url: &str,
     args: &MigrateArgs,

@@ -1,4 +1,4 @@
-//! `hark query`: the events that match, newest first.
+//! `hark query`: prints the matching events, newest first.
 
 use std::io::{BufWriter, Write as _};
 use std::process::ExitCode;
@@ -33,7 +33,7 @@ pub(crate) struct QueryArgs {
 }
 
 impl QueryArgs {
-    /// The filters, with the words to search for in each.
+    /// Returns the filters, each with the words of `--search` added.
     pub(crate) fn all_filters(&self) -> anyhow::Result<Vec<String>> {
         let Some(words) = &self.search else { return Ok(self.filters.clone()) };
         let every = ["{}".to_owned()];

@@ -1,10 +1,10 @@
-//! The reasons why an event of an import or an adoption is not stored.
+//! The reasons why an import or an adoption does not store an event.
 
 use hark_archive::Outcome;
 use hark_archive::effects::Refusal;
 use hark_networks::LineFault;
 
-/// Why an event is not stored.
+/// The reason why an event is not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RefusalReason {
     Malformed,
@@ -17,9 +17,9 @@ pub(super) enum RefusalReason {
     Superseded,
     Deleted,
     Vanished,
-    /// The source no longer has the event; only adoptions use this reason.
+    /// The source no longer has the event. Only adoptions use this reason.
     Gone,
-    /// The source has something else there; only adoptions use this reason.
+    /// The source has other data at this position. Only adoptions use this reason.
     Foreign,
 }
 
@@ -27,7 +27,7 @@ impl RefusalReason {
     /// The number of reasons.
     pub(super) const COUNT: usize = Self::Foreign as usize + 1;
 
-    /// Returns why a line gives no record, and details, which may be empty.
+    /// Returns the reason why a line gives no record, and details, which may be empty.
     pub(super) fn of_line(fault: LineFault) -> (Self, String) {
         match fault {
             LineFault::Malformed(words) => (Self::Malformed, words),
@@ -40,7 +40,7 @@ impl RefusalReason {
         }
     }
 
-    /// Returns why the store did not store a record. `None` if the store did.
+    /// Returns the reason why the store did not store a record; `None` if the record was stored.
     pub(super) fn of(outcome: Outcome) -> Option<Self> {
         match outcome {
             Outcome::Stored { .. } | Outcome::Erased(_) => None,

@@ -1,4 +1,4 @@
-//! `hark reload`: has the running server read its configuration again, and says what became of it.
+//! `hark reload`: makes the running server read its configuration again, and prints the result.
 
 use std::process::ExitCode;
 

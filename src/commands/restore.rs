@@ -1,7 +1,7 @@
-//! `hark restore`: makes an archive of a backup.
+//! `hark restore`: restores an archive from a backup.
 //!
-//! Everything is made beside (see `Making` in `location`). A restore that was interrupted is continued by
-//! the next one, and until then nothing else opens the archive.
+//! The archive is built in a separate directory (see `Making` in `location`). The next restore
+//! continues an interrupted restore, and until then no other command opens the archive.
 
 use std::ffi::OsString;
 use std::fs;
@@ -38,10 +38,10 @@ before-restore within it, once the backup has been read. Remove that folder when
 the node. Every byte is compared with its checksum, and the backup is only read. If it is interrupted, run it
 again. What root restores into a new directory belongs to the owner of the backup.")]
 pub(crate) struct RestoreArgs {
-    /// The backup: the directory or the file that `hark backup` has written, or - for stdin
+    /// The backup: a directory or file written by `hark backup`, or - for stdin
     #[arg(value_name = "DIR|FILE")]
     pub(crate) from: PathBuf,
-    /// Move the archive that is there into DIR/before-restore
+    /// Move the existing archive into DIR/before-restore
     #[arg(long)]
     pub(crate) move_aside: bool,
     /// Print the result as JSON
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
     let form = BackupForm::to_read(&args.from)?;
     let catalog = match form {
         BackupForm::Directory => Some(read_catalog(&args.from)?),
-        // It is at the end of the file.
+        // The catalog is at the end of the file.
         BackupForm::File | BackupForm::Stream => None,
     };
     let source = match form {
@@ -69,7 +69,8 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
     let _lock = DirectoryLock::acquire(data)
         .with_context(|| format!("{} cannot be restored into", data.display()))?;
     let (restoring, restored) = (data.join(RESTORE.unfinished), data.join(RESTORE.finished));
-    // A restore that was interrupted is ended, whichever backup is named now.
+    // If an interrupted restore only has to be moved into place, it is completed, regardless of the
+    // backup named now.
     let mut time = None;
     if !restored.exists() {
         if args.move_aside {
@@ -128,10 +129,12 @@ fn must_be_without_archive(data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The folder within an archive's directory that an archive is moved to before a backup takes its place.
+/// The folder within the archive's directory to which the existing archive is moved before a
+/// restore.
 const BEFORE: &str = "before-restore";
 
-/// Fails if an earlier restore has moved an archive aside. The folder of one that was interrupted is gone on with.
+/// Fails if an earlier, completed restore has moved an archive aside. An interrupted restore
+/// continues to use its folder.
 fn must_be_without_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
     let before = data.join(BEFORE);
     if before.exists() && !restoring.exists() {
@@ -144,7 +147,7 @@ fn must_be_without_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Moves all shelves in `data` aside, and the small files that are in `restoring` too.
+/// Moves all shelves in `data` aside, and those small files that `restoring` will replace.
 fn move_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
     let before = data.join(BEFORE);
     let mut names: Vec<OsString> =
@@ -174,8 +177,8 @@ fn move_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// Makes all shelves and small files in `restoring`, durably, and returns when the backup was
-/// taken. Without a `catalog`, the backup is one file.
+/// Creates all shelves and small files durably in `restoring`, and returns the time of the backup.
+/// Without a `catalog`, the backup is a single file.
 fn make(
     args: &RestoreArgs,
     location: &ArchiveLocation,

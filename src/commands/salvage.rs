@@ -1,7 +1,8 @@
-//! `hark salvage`: brings every whole record of a damaged archive into a new one.
+//! `hark salvage`: copies every whole record of a damaged archive to a new archive.
 //!
-//! The new archive is made beside (see `Making` in `location`), so that one that was cut off is not
-//! taken for whole. The next salvage begins it again.
+//! The new archive is built in a separate directory (see `Making` in `location`), so that an
+//! unfinished archive is never mistaken for a complete archive. After an interruption, the next
+//! salvage starts from the beginning.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,10 +31,10 @@ the damaged archive is changed, and it may lie on a disk that cannot be written.
 replaced stays so, as far as its files still tell. What is lost is listed, with the ids that are known:
 other servers may have these records. If it is interrupted, run it again.")]
 pub(crate) struct SalvageArgs {
-    /// The directory of the damaged archive; no server may run on it
+    /// The directory of the damaged archive; stop its server first
     #[arg(long, value_name = "DIR")]
     pub(crate) from: PathBuf,
-    /// The directory of the new archive, which must not exist or be empty
+    /// The directory of the new archive, which must be missing or empty
     #[arg(long, value_name = "NEW")]
     pub(crate) to: PathBuf,
     /// Print the result as JSON
@@ -41,9 +42,9 @@ pub(crate) struct SalvageArgs {
     pub(crate) json: bool,
 }
 
-/// Lost parts that are printed; further ones are only counted. JSON has more.
+/// Maximum lost parts to print; further parts are only counted. JSON has more.
 const PARTS_SHOWN: usize = 100;
-/// Ids that are printed of one part.
+/// Maximum ids to print for one part.
 const IDS_SHOWN: usize = 20;
 
 /// Runs the command for the shelf of `location`, or for all shelves of the archive.
@@ -113,7 +114,7 @@ pub(crate) fn run(
             say(*network, report)?;
         }
     }
-    // Last, so that an archive that is in its place was reported.
+    // This step comes last, so that an archive in its final place has been reported.
     SALVAGE.finish(&args.to)?;
     owner::tell(&args.to, Some(&args.from));
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -131,7 +132,8 @@ fn must_be_new(to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Locks the damaged archive, if its disk can be written; otherwise no server can run on it.
+/// Locks the damaged archive. Returns `None` if its disk cannot be written, since no server can run
+/// on the archive then.
 fn lock(from: &ArchiveLocation) -> anyhow::Result<Option<DirectoryLock>> {
     match DirectoryLock::acquire(&from.data) {
         Ok(lock) => Ok(Some(lock)),
@@ -143,7 +145,7 @@ fn lock(from: &ArchiveLocation) -> anyhow::Result<Option<DirectoryLock>> {
     }
 }
 
-/// Whether nothing is lost that was acknowledged, as far as the files tell.
+/// Whether no acknowledged record is lost, as far as the files show.
 fn is_whole(report: &SalvageReport) -> bool {
     report.lost.iter().all(|part| part.may_be_torn) && report.manifest.is_none()
 }

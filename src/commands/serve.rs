@@ -56,10 +56,11 @@ pub(crate) struct ServeArgs {
     /// Address and port to listen on [default: 127.0.0.1:7777]
     #[arg(long, value_name = "ADDR:PORT", value_parser = listen_address)]
     pub(crate) listen: Option<SocketAddr>,
-    /// Take over from the server that runs on this archive, without dropping a connection
+    /// Take over from the running server of this archive, without dropping a connection
     #[arg(long)]
     pub(crate) takeover: bool,
-    /// What is logged: error, warn, info, debug, trace, or a filter [default: log.level, info]
+    /// The level of the log (error, warn, info, debug or trace), or a filter [default: log.level,
+    /// info]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
     /// The format of the log [default: log.format, text]
@@ -75,11 +76,11 @@ impl ServeArgs {
         LogFlags { level: self.log_level.clone(), format: self.log_format }
     }
 
-    /// Starts the log for the faults of a configuration that cannot be used, if a flag says that the
-    /// log is JSON: what reads it takes no other lines.
+    /// Starts the log for the faults of an unusable configuration, if a flag selects JSON. A
+    /// program that reads the JSON log accepts no other lines.
     pub(crate) fn log_faults(&self) {
         if self.log_format == Some(LogFormat::Json) {
-            // If the level is wrong as well, the faults are printed instead.
+            // If the level is invalid as well, the faults are printed instead.
             let _ = ServerLog::start(self.log_flags(), &LogSettings::default());
         }
     }
@@ -138,7 +139,8 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
     Ok(code)
 }
 
-/// Returns the lock of an archive in files, and the takeover from a running server, if one begins.
+/// Returns the lock of an archive in files, and the takeover from a running server if a takeover
+/// was requested.
 fn hold(
     args: &ServeArgs,
     location: &ArchiveLocation,
@@ -162,14 +164,14 @@ fn hold(
     Ok((Some(Arc::new(ArchiveLock::new(lock))), taking))
 }
 
-/// A shelf that is open for writing.
+/// A shelf opened for writing.
 struct Opened {
     shelf: shelf::ShelfOptions,
     /// Whether the shelf's database is on this machine. `None` if the shelf is in files.
     database_is_near: Option<bool>,
 }
 
-/// Opens the shelf of `location`: in files, whose lock this process holds, or in a database.
+/// Opens the shelf of `location` in files, with the lock held by this process, or in a database.
 fn open(
     location: &ArchiveLocation,
     held: Option<&Arc<ArchiveLock>>,
@@ -189,7 +191,7 @@ fn open(
         tracing::info!(shelf, database, "the archive is in a database");
         let is_bounded = location.shelf_config().retention.bytes_max.is_some();
         let has_texts = location.texts().is_some();
-        // Where other texts are indexed, those of this server will be.
+        // If the index has other texts, this server will index its own texts.
         if has_texts && is_bounded && store.word_progress()?.is_none_or(|at| at.indexed < at.newest)
         {
             tracing::warn!(
@@ -230,14 +232,14 @@ fn open(
     Ok(Opened { shelf, database_is_near })
 }
 
-/// A shelf that is open for reading only.
+/// Returns the options of a shelf opened for reading only.
 fn refusing(location: &ArchiveLocation, store: Arc<EmbeddedStore>) -> shelf::ShelfOptions {
     shelf::ShelfOptions {
         network: location.network,
         store,
         writer: location.config.batch,
         clock: Clock::System,
-        // Nothing can be deleted.
+        // A read-only shelf cannot delete records.
         retention: RetentionPolicy::default(),
         compact: None,
         handover: None,
@@ -320,9 +322,9 @@ async fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the path of this server's control socket. `None` for a server on a database if another
-/// one has it: the lock of an archive in files sees to it that there is one server, a database's
-/// servers may share a data directory.
+/// Returns the path of this server's control socket. Returns `None` for a server on a database if
+/// another server already has the socket, since servers of a database may share a data directory.
+/// An archive in files has only one server, because of its lock.
 fn control_socket(location: &ArchiveLocation) -> Option<PathBuf> {
     let path = location.control_socket();
     if location.database.is_none() {
@@ -348,7 +350,7 @@ fn control_socket(location: &ArchiveLocation) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Mirrors `store` to a second store, if the configuration names one.
+/// Mirrors `store` to the second store of the configuration; `None` without a second store.
 fn mirrored(
     location: &ArchiveLocation,
     store: Arc<dyn Store>,

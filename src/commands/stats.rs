@@ -20,11 +20,12 @@ pub(crate) struct StatsArgs {
 
 pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let mut stats = location.read()?.stats();
-    // If the server does not answer, its statistics are left out.
+    // If the server does not answer, its statistics are omitted.
     let server = location.control().ok().flatten();
     let served = server.is_some();
     let live = server.and_then(|mut server| server.stats().ok());
-    // Opening an archive reads hardly a record; the server has read many.
+    // Opening an archive reads few records, so a running server may have found more damaged
+    // records.
     let found = live.as_ref().and_then(|live| live["damaged"].as_u64()).unwrap_or_default();
     stats.damaged = stats.damaged.max(found);
     if args.json {
@@ -72,7 +73,7 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the server's statistics that the files do not have.
+/// Returns the server's statistics that are not in the statistics of the files.
 fn of_server(live: &Value, of_files: &Value) -> Value {
     let own = |name: &&String| of_files.get(name.as_str()).is_none() && *name != "rows";
     let fields = live.as_object().into_iter().flatten();
@@ -80,7 +81,7 @@ fn of_server(live: &Value, of_files: &Value) -> Value {
     Value::Object(fields.map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
-/// The row on the slow check.
+/// Returns the row about the slow check of the archive.
 fn scrub(scrub: &Value) -> Option<(&'static str, String, String)> {
     let number = |name: &str| scrub[name].as_u64();
     let (read, total) = (number("pass_bytes")?, number("total_bytes")?.max(1));

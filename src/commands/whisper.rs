@@ -1,4 +1,5 @@
-//! `hark whisper enode`: the address by which peers of the Whisper mail server know it.
+//! `hark whisper enode`: prints the enode address that clients of the Whisper mail server are
+//! configured with.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -21,8 +22,8 @@ pub(crate) struct WhisperArgs {
 enum WhisperCommand {
     /// Print the mail server's enode address, which clients are configured with
     ///
-    /// It has the public key of the file whisper.key in the archive's directory. A missing file is made,
-    /// so the address is known before the server runs for the first time.
+    /// The address contains the public key of the file whisper.key in the archive's directory. A
+    /// missing file is created, so the address is known before the server runs for the first time.
     Enode(EnodeArgs),
 }
 

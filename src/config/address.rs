@@ -1,11 +1,11 @@
-//! The address of a store, which may have a password in it.
+//! The address of a store, which may contain a password.
 
 use std::fmt;
 
 use hark_store_postgres::shown;
 
-/// A directory, `embedded` for files in the data directory, or the URL of a database. It is printed
-/// without its secret parts.
+/// A directory, `embedded` for files in the data directory, or the URL of a database. Secret parts
+/// are not printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct StoreAddress(String);
 

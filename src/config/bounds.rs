@@ -11,13 +11,13 @@ use super::settings::SECTIONS;
 const ANY: u64 = 1_000_000_000_000;
 /// The maximum of byte counts: a tebibyte.
 const BYTES: u64 = 1 << 40;
-/// Bytes of an event or a message. A record may be twice as long, for labels that do not occur in
-/// the message literally, and still fits the store.
+/// Maximum bytes of an event or a message. A record may be twice as long, because of labels that do
+/// not occur literally in the message, and still fits the store.
 const MESSAGE: u64 = 16 << 20;
 /// A hundred years.
 const SECONDS: u64 = 100 * 365 * 86_400;
 const MILLISECONDS: u64 = SECONDS * 1_000;
-/// A hundred years, whose length in nanoseconds still fits the database's integers.
+/// A hundred years. This length in nanoseconds still fits the database's integers.
 const DAYS: u64 = 36_500;
 const THREADS: u64 = 256;
 
@@ -76,7 +76,7 @@ static RANGES: &[(&str, &[SettingRange])] = &[
             ("negentropy_events_max", 1, ANY),
             ("negentropy_connection_bytes_max", 0, BYTES),
             ("negentropy_bytes_max", 0, BYTES),
-            // A message of 4 KiB, and what is around its hex digits.
+            // A message of 4 KiB as hex digits, plus the JSON around the digits.
             ("negentropy_message_bytes_max", 9_216, 4 * MESSAGE),
             ("negentropy_idle_s", 1, SECONDS),
             ("event_bytes_max", 1, MESSAGE),
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(found, ranges, "a range without a setting");
     }
 
-    /// Whether a setting has two numbers: so many a minute, and so many at once.
+    /// Whether a setting is a rate with two numbers: per minute, and at once.
     fn is_rate(section: &str, key: &str) -> bool {
         let elsewhere = [
             ("waku", "queries"),

@@ -1,5 +1,5 @@
-//! What is checked of a configuration beside its single settings: numbers out of bounds,
-//! contradictions, and addresses that lead nowhere.
+//! Checks of a configuration beyond the syntax of single settings: numbers out of bounds,
+//! contradictions, and unusable addresses.
 
 use hark_server::Proxies;
 use hark_store_postgres::{DatabaseAddress, is_database, shown};
@@ -34,7 +34,7 @@ fn stores(config: &Config) -> impl Iterator<Item = String> {
     let store = config.store.secret();
     let store = (store != "embedded").then_some(("[archive] `store`", store, "`embedded`"));
     let mirror = config.mirror.store.as_ref().map(StoreAddress::secret);
-    // A directory has any name.
+    // A directory may have any name.
     let mirror = mirror.filter(|store| store.contains("://") || is_database(store));
     let mirror = mirror.map(|store| ("[mirror] `store`", store, "a directory"));
     let replica = config.postgres.read_url.as_ref().map(StoreAddress::secret);
@@ -51,7 +51,7 @@ fn stores(config: &Config) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns one line for each fault in what the relay says about itself.
+/// Returns one line for each fault in the section `[info]`.
 fn info(config: &Config) -> Vec<String> {
     let info = &config.info;
     let mut faults = Vec::new();
@@ -105,7 +105,7 @@ fn is_url(url: &str, schemes: &[&str]) -> bool {
     })
 }
 
-/// Returns one line for each fault in what the Waku node serves.
+/// Returns one line for each fault in the addresses and shards of the Waku node.
 fn waku(config: &Config) -> Vec<String> {
     let mut faults = Vec::new();
     #[cfg(feature = "libp2p")]

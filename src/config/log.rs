@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 
-/// What is logged, and how.
+/// The level and the format of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogSettings {
     pub(crate) level: String,
@@ -20,7 +20,7 @@ impl Default for LogSettings {
 }
 
 impl LogSettings {
-    /// Queries slower than this are logged. `None` disables the log.
+    /// Queries slower than this duration are logged. `None` disables this logging.
     pub(crate) fn slow_question(&self) -> Option<Duration> {
         self.slow_question_ms.map(Duration::from_millis)
     }
@@ -34,15 +34,16 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// The words for levels.
+/// The names of levels.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// What warns of each invalid message of a peer, and so lets peers fill the log.
+/// A target that logs a warning for each invalid message of a peer, so that peers could fill the
+/// log.
 const LOUD: &str = "libp2p_gossipsub";
 
-/// Reads a level, or a filter: a level and `target=level`, separated by commas. A word that is no
-/// level is an error: as the name of a target it would turn off everything else. With `info` or
-/// `warn` alone, warnings that peers can cause at will are left out.
+/// Parses a level, or a filter: a level and `target=level`, separated by commas. An unknown word is
+/// an error, since as the name of a target it would turn off everything else. With `info` or `warn`
+/// alone, warnings that peers can cause at will are omitted.
 pub(crate) fn filter(text: &str) -> Result<Targets, String> {
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let level = part.rsplit_once('=').map_or(part, |(_, level)| level.trim());

@@ -1,4 +1,4 @@
-//! Keys and passwords in the settings of a mail server. Secret ones are printed as `***`.
+//! Keys and passwords in the settings of a mail server. Secret values are printed as `***`.
 
 use std::fmt;
 
@@ -12,10 +12,10 @@ use super::typed::TypedValue;
 
 /// The password of Status' mail servers, which everybody knows.
 const PUBLIC_PASSWORD: &str = "status-offline-inbox";
-/// What is printed instead of a secret.
+/// The text printed in place of a secret.
 const HIDDEN: &str = "***";
 
-/// The password with which clients encrypt their requests. Empty: none.
+/// The password with which clients encrypt their requests. Empty for no password.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct RequestPassword(String);
 
@@ -26,7 +26,7 @@ impl Default for RequestPassword {
 }
 
 impl RequestPassword {
-    /// The key that the password stands for, if there is one. It takes some 20 ms.
+    /// Derives the key from the password, in about 20 ms. Returns `None` without a password.
     #[cfg(feature = "devp2p")]
     pub(super) fn key(&self) -> Option<SymmetricKey> {
         (!self.0.is_empty()).then(|| password_key(self.0.as_bytes()))
@@ -50,7 +50,7 @@ impl SettingType for RequestPassword {
     }
 }
 
-/// The key for which clients may encrypt their requests.
+/// The secret key of the public key for which clients may encrypt their requests.
 #[derive(Clone)]
 pub(crate) struct RequestKey(pub(super) SecretKey);
 
@@ -75,7 +75,7 @@ impl SettingType for Option<RequestKey> {
             return Ok(None);
         }
         let key = hex::decode_32(digits.as_bytes()).and_then(SecretKey::new);
-        // What was typed is not repeated: it may be a key with a slip.
+        // The error does not repeat the text, which may be a mistyped key.
         let fault = || "is no key; it must be 64 hex digits".to_owned();
         key.map(|key| Some(RequestKey(key))).ok_or_else(fault)
     }

@@ -1,6 +1,7 @@
-//! The configuration: read as typed (`typed`), then checked setting by setting (`settings`) into
-//! [`Config`], which the rest of the binary uses. The file overrides the defaults, the environment
-//! overrides the file, and flags (in `commands`) override the environment.
+//! The configuration. Values are read as typed (`typed`), then checked setting by setting
+//! (`settings`) and stored in [`Config`], which the rest of the binary uses. The file overrides the
+//! defaults, the environment overrides the file, and flags (in `commands`) override the
+//! environment.
 
 mod address;
 mod bounds;
@@ -58,14 +59,14 @@ pub struct Config {
     pub(crate) postgres: PostgresSettings,
     pub(crate) limits: Limits,
     lists: policy::PolicyLists,
-    /// The addresses in `lists`, parsed, as `policy` is the rest of `lists`.
+    /// The parsed addresses in `lists`. `policy` is the parsed rest.
     pub(crate) addresses: AddressLists,
-    /// The clients without rate limits, of `lists` as well.
+    /// The clients without rate limits, also from `lists`.
     pub(crate) spared: SparedClients,
     pub(crate) policy: hark_server::nostr::policy::EventPolicy,
-    /// The configuration file, if one was given.
+    /// The configuration file; `None` if no file was named.
     pub(crate) file: Option<PathBuf>,
-    /// All files that were read, with their state just before.
+    /// All files that were read, with their states just before the read.
     pub(crate) files: Vec<FileState>,
     /// The texts of these files.
     texts: reread::FileTexts,
@@ -81,7 +82,7 @@ pub struct Config {
     pub(crate) log: LogSettings,
 }
 
-/// How an archive in a database is used.
+/// The settings of an archive in a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PostgresSettings {
     pub(crate) read_url: Option<StoreAddress>,
@@ -116,7 +117,7 @@ pub(crate) struct MirrorSettings {
 }
 
 impl MirrorSettings {
-    /// Time without progress after which the mirror is stuck. `None`: it never is.
+    /// Returns the time without progress after which the mirror counts as stuck; `None` for never.
     pub(crate) fn stuck_after(&self) -> Option<Duration> {
         (self.stuck_after_s > 0).then(|| Duration::from_secs(self.stuck_after_s))
     }
@@ -174,11 +175,12 @@ impl Default for Config {
     }
 }
 
-/// The faults of a configuration: one line for each, which names its file and line or its variable.
+/// The faults of a configuration. Each fault is one line that names the file and line, or the
+/// variable.
 #[derive(Debug)]
 pub(crate) struct Faults {
     lines: Vec<String>,
-    /// The files that were read or named, with their state just before.
+    /// The files that were read or named, with their states just before the read.
     pub(crate) files: Vec<FileState>,
 }
 
@@ -208,11 +210,11 @@ impl std::fmt::Display for Faults {
 impl std::error::Error for Faults {}
 
 impl Config {
-    /// Loads the configuration from the defaults, the file if one is given, and the environment.
+    /// Loads the configuration from the defaults, an optional file, and the environment.
     pub(crate) fn load(file: Option<&Path>) -> Result<Self, Faults> {
         let mut faults = Vec::new();
         let (mut typed, mut texts) = (Vec::new(), reread::FileTexts::new());
-        // The state is taken before the file is read, so that a change meanwhile is noticed.
+        // The state is taken before the file is read, so that a change during the read is noticed.
         let mut files: Vec<FileState> =
             file.map(|file| FileState::new(file.into())).into_iter().collect();
         if let Some(path) = file {
@@ -254,7 +256,7 @@ impl Config {
         let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
         files.extend(config.lists.files(folder).into_iter().map(FileState::new));
         config.files.clone_from(&files);
-        // A value that could not be read is the default here, so its setting has no second fault.
+        // An invalid value was replaced by the default, so its setting causes no second fault.
         faults.extend(checks::faults(&config).into_iter().map(|fault| placed(fault, &typed)));
         config.file = file.map(Path::to_path_buf);
         match config.lists.read(folder, &mut texts) {
@@ -265,15 +267,16 @@ impl Config {
         if faults.is_empty() { Ok(config) } else { Err(Faults { lines: faults, files }) }
     }
 
-    /// Returns one line for each list of what is allowed that has no entry, so that it allows nothing.
+    /// Returns one line for each allow list without entries. Such a list allows nothing.
     pub(crate) fn empty_lists(&self) -> Vec<String> {
         let addresses = self.addresses.serve_nobody().map(str::to_owned);
         let lists = self.policy.empty_lists().map(hark_server::nostr::policy::nothing_allowed);
         addresses.into_iter().chain(lists).collect()
     }
 
-    /// Returns `policy` with the values that are common to all shelves: its interval, its batch
-    /// size, its clock tolerance, what was brought and the free bytes of the disk.
+    /// Returns `policy` with the values that are common to all shelves. These are the interval, the
+    /// batch size, the clock tolerance, the deletion of imported records, and the free bytes of the
+    /// disk.
     pub fn retention(&self, policy: &RetentionPolicy) -> RetentionPolicy {
         RetentionPolicy {
             every: Duration::from_secs(self.retention_every.0),
@@ -285,8 +288,8 @@ impl Config {
         }
     }
 
-    /// Returns the settings that differ from `before`: `section.key = value`, and whether a running
-    /// server applies the change.
+    /// Returns the settings that differ from `before`, each as `section.key = value`, and whether a
+    /// running server applies the change.
     pub(crate) fn changes(&self, before: &Self) -> Vec<(String, bool)> {
         let mut changes = Vec::new();
         for section in settings::SECTIONS {
@@ -328,7 +331,8 @@ impl Config {
     }
 }
 
-/// Puts before a fault that begins with "[section] `key`" where that setting was typed, if it was.
+/// Prefixes a fault that begins with "[section] `key`" with the place where the setting was typed.
+/// Other faults are returned unchanged.
 fn placed(fault: String, typed: &[typed::TypedSetting]) -> String {
     let names = fault.strip_prefix('[').and_then(|rest| {
         let (section, rest) = rest.split_once("] `")?;
@@ -379,7 +383,7 @@ mod tests {
             for printed in [format!("{changes:?}"), toml, elsewhere, format!("{config:?}")] {
                 assert!(printed.contains("***") && !printed.contains("s3cret"), "{printed}");
             }
-            // A change of the password alone is still detected.
+            // A change of only the password is still detected.
             let mut other = config.clone();
             other.store = StoreAddress::new(address.replace("s3cret", "other"));
             assert_eq!(other.changes(&config).len(), 1);

@@ -20,9 +20,9 @@ pub static NETWORKS: &[NetworkSetup] = &[nostr::SETUP, waku::SETUP, whisper::SET
 /// The networks that this process knows; [`NETWORKS`] if unset.
 static KNOWN: OnceLock<&'static [NetworkSetup]> = OnceLock::new();
 
-/// Sets the networks that this process knows. Called once, at its start.
+/// Sets the networks that this process knows. Called once, when the process starts.
 pub(crate) fn serve_these(setups: &'static [NetworkSetup]) {
-    // It cannot fail, since this function is called once.
+    // Cannot fail, since this function is called once.
     let _ = KNOWN.set(setups);
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn setup(network: &str) -> Option<&'static NetworkSetup> {
     setups().iter().find(|setup| setup.network.name() == network)
 }
 
-/// A network, as this program serves it.
+/// The configuration and setup of a network.
 #[derive(Clone, Copy)]
 pub struct NetworkSetup {
     /// The network itself.
@@ -51,17 +51,17 @@ pub struct NetworkSetup {
 
 /// Settings of a network's shelf.
 pub struct ShelfConfig {
-    /// Which records are deleted, and when.
+    /// The rules for deleting records.
     pub retention: RetentionPolicy,
     /// Days that one partition of the database tables covers.
     pub part_days: u64,
     /// The maximum bytes of a record.
     pub record_bytes_max: usize,
-    /// The texts that are searched for words, if any are.
+    /// The indexed texts of records; `None` without search.
     pub texts: Option<Arc<dyn TextSource>>,
 }
 
-/// What a network's doors must know besides the settings.
+/// Facts that a network's doors need besides the settings.
 #[cfg_attr(not(feature = "libp2p"), allow(dead_code))] // only peers use some of the fields
 pub struct StoreFacts<'a> {
     /// The archive's directory.
@@ -75,7 +75,7 @@ pub struct StoreFacts<'a> {
 }
 
 impl StoreFacts<'_> {
-    /// Where the store does its work.
+    /// Returns the place where the store does its work.
     pub(super) fn store_location(&self, config: &Config) -> StoreLocation {
         match self.database_is_near {
             None => StoreLocation::Process,

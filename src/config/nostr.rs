@@ -1,4 +1,4 @@
-//! The Nostr relay that is built from the settings.
+//! Builds the Nostr relay from the settings.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use hark_server::shelf;
 use super::Config;
 use super::networks::{NetworkService, NetworkSetup, ShelfConfig, StoreFacts};
 
-/// The network, as this program serves it.
+/// The configuration and setup of the network.
 pub(super) const SETUP: NetworkSetup = NetworkSetup {
     network: &hark_networks::nostr::Nostr,
     shelf: |config| ShelfConfig {

@@ -1,5 +1,6 @@
-//! The policy as typed: lists whose entries stand in the setting itself or in files with one entry
-//! a line, named after an `@`. In a list of what is allowed, [`ALL`] alone stands for all.
+//! The policy as typed: lists of entries. The entries are in the setting itself, or in files that
+//! are named after an `@` and have one entry per line. In an allow list, the single entry [`ALL`]
+//! allows everything.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -16,15 +17,15 @@ use ipnet::IpNet;
 use super::keys::public_key;
 use super::reread::FileTexts;
 
-/// The entry that stands for all, in a setting itself. A file has none: who fills it could not be
-/// told from who has emptied it.
+/// The entry that allows everything, for a setting itself. A file cannot contain this entry, so
+/// that filling a file and emptying it remain distinguishable.
 const ALL: &str = "*";
 
-/// A list as typed: entries, and `@` names of files of entries.
+/// A list as typed: entries, and names of entry files after an `@`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PolicyList(pub(crate) Vec<String>);
 
-/// All lists of the policy, and the proof of work that events must show.
+/// All lists of the policy, and the required proof of work of events.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyLists {
     pub(crate) allow_addresses: PolicyList,
@@ -66,7 +67,7 @@ impl Default for PolicyLists {
     }
 }
 
-/// Lists with the entries of their files.
+/// The lists including the entries of their files.
 type ReadLists = (AddressLists, EventPolicy, SparedClients);
 
 impl PolicyLists {
@@ -127,7 +128,7 @@ impl PolicyLists {
 }
 
 impl PolicyList {
-    /// Whether the list stands for all.
+    /// Whether the list allows everything.
     fn is_all(&self) -> bool {
         matches!(&self.0[..], [entry] if entry == ALL)
     }
@@ -152,7 +153,7 @@ impl PolicyReader<'_> {
         self.entries(name, list, entry_of, read)
     }
 
-    /// Reads the entries of a list. `without_comment` returns the entry in a line of a file.
+    /// Reads the entries of a list. `without_comment` extracts the entry from a line of a file.
     fn entries<T>(
         &mut self,
         name: &str,
@@ -227,13 +228,13 @@ fn range(text: &str) -> Result<IpNet, String> {
     ranges::read(text).map_err(|fault| format!("{text:?} {fault}"))
 }
 
-/// Returns a line of a file without its comment, which a `#` starts.
+/// Returns a line of a file without its comment, which starts with `#`.
 fn entry_of(line: &str) -> &str {
     line.split_once('#').map_or(line, |(entry, _)| entry).trim()
 }
 
-/// Returns a line of a file of words without its comment. A word may have a `#`, as hashtags do, so
-/// a comment starts with a `#` at the start of the line, or with one between spaces.
+/// Returns a line of a word file without its comment. Words such as hashtags may contain a `#`. So
+/// a comment starts with a `#` at the start of the line or between spaces.
 fn words_of(line: &str) -> &str {
     let line = line.trim();
     if line.starts_with('#') {

@@ -1,7 +1,7 @@
-//! When files that a running process reads again are ready to be read. A script that rewrites a file
-//! in place empties it first, and for a while it has some of its lines and half of another. What is
-//! read then would let strangers in or shut members out, so the earlier settings stay until the file
-//! is whole.
+//! Decides when changed files are ready to be read by a running process. A script that rewrites a
+//! file in place empties the file first, and for a while the file is incomplete. An incomplete list
+//! would let strangers in or shut members out, so the earlier settings stay in force until the file
+//! is complete.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,21 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::Config;
 
-/// Time between two looks at the files.
+/// Interval between two checks of the files.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How long files must not have changed before they are read.
+/// How long files must be unchanged before they are read.
 const QUIET: Duration = Duration::from_secs(1);
-/// The same where somebody asks for that, who has ended what he wrote.
+/// The same after an explicit request, which is made when the files are complete.
 const QUIET_IF_ASKED: Duration = Duration::from_millis(100);
-/// The same where a file looks as if its end were missing ([`Config::may_be_cut_off`]).
+/// The same for a file whose end may be missing ([`Config::may_be_cut_off`]).
 const QUIET_IF_SHORT: Duration = Duration::from_secs(10);
-/// The longest that a request to read them waits for that.
+/// Maximum time that a request waits for unchanged files.
 const ASKED_MAX: Duration = Duration::from_secs(30);
 
 /// The texts of the files that were read.
 pub(crate) type FileTexts = BTreeMap<PathBuf, String>;
 
-/// The state of a file at one moment. Comparing two states tells whether the file has changed.
+/// The state of a file at one moment. Two different states mean that the file has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileState {
     file: PathBuf,
@@ -46,13 +46,13 @@ impl FileState {
     }
 }
 
-/// Watches files that are read again when they have changed, or when that is asked for.
+/// Watches files that are read again after a change or on request.
 pub(crate) struct FileWatch {
-    /// The files as they were read.
+    /// The states in which the files were read.
     read: Vec<FileState>,
-    /// The files at the last look.
+    /// The states of the files at the last check.
     seen: Vec<FileState>,
-    /// When a look last found them changed.
+    /// The time at which a check last found a change.
     changed: Option<Instant>,
     asked: Option<Instant>,
 }
@@ -63,13 +63,13 @@ impl FileWatch {
         Self { seen: read.clone(), read, changed: None, asked: None }
     }
 
-    /// Has the files read even if they have not changed.
+    /// Requests that the files are read even if they have not changed.
     pub(crate) fn ask(&mut self, now: Instant) {
         self.asked.get_or_insert(now);
     }
 
-    /// Looks at the files. Returns whether they are to be read now: they have changed, or that was
-    /// asked for, and they have not changed for a while.
+    /// Checks the files. Returns whether they must be read now: the files have changed or a request
+    /// is pending, and they have been unchanged for a while.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let seen: Vec<FileState> = self.read.iter().map(FileState::again).collect();
         if seen != self.seen {
@@ -80,14 +80,15 @@ impl FileWatch {
         (self.asked.is_some() || self.seen != self.read) && self.quiet_for(now) >= quiet
     }
 
-    /// Returns whether what was read is to be read once more later: a file changed meanwhile, or may
-    /// lack its end and has changed not long ago.
+    /// Returns whether the files must be read once more later. This is so if a file changed during
+    /// the read, or if its end may be missing and its last change is recent.
     pub(crate) fn must_wait(&self, config: &Config, before: &Config, now: Instant) -> bool {
         let is_short = config.may_be_cut_off(before) && self.quiet_for(now) < QUIET_IF_SHORT;
         is_short || config.files.iter().any(|file| file.again() != *file)
     }
 
-    /// Whether a request has waited so long that it is to be answered that the files still change.
+    /// Whether a request has waited too long, so that the answer must be that the files still
+    /// change. Ends such a request.
     pub(crate) fn gives_up(&mut self, now: Instant) -> bool {
         let is_late =
             self.asked.is_some_and(|asked| now.saturating_duration_since(asked) > ASKED_MAX);
@@ -97,7 +98,7 @@ impl FileWatch {
         is_late
     }
 
-    /// Notes the states in which files were read, which are the files to watch from now on.
+    /// Records the states in which files were read. These files are watched from now on.
     pub(crate) fn was_read(&mut self, files: Vec<FileState>) {
         self.seen.clone_from(&files);
         (self.read, self.asked) = (files, None);
@@ -109,17 +110,18 @@ impl FileWatch {
 }
 
 impl Config {
-    /// Whether the end of a file may be missing, compared with what was read before: its last line
-    /// does not end, or it is the beginning of what it was, or less than half of it.
+    /// Whether the end of a file may be missing, compared with its previous text. This is so if the
+    /// last line has no line break, if the text is the beginning of the previous text, or if it has
+    /// less than half of the previous lines.
     fn may_be_cut_off(&self, before: &Self) -> bool {
         self.texts.iter().any(|(path, text)| {
             before.texts.get(path).is_some_and(|old| old != text && is_short(old, text))
         })
     }
 
-    /// Returns why the files are not used, compared with what was read before: a file that had
-    /// entries has none, or its end is certainly missing. A disk that was full when a file was
-    /// rewritten leaves it so.
+    /// Returns the reason why the files must not be used, compared with their previous texts.
+    /// Either a file has lost all its entries, or its end is certainly missing. Rewriting a file on
+    /// a full disk has these effects.
     pub(crate) fn lost(&self, before: &Self) -> Option<String> {
         self.texts.iter().find_map(|(named, text)| {
             let (old, path) = (before.texts.get(named)?, named.display());
@@ -147,8 +149,8 @@ fn is_short(old: &str, text: &str) -> bool {
     !text.ends_with('\n') || old.starts_with(text) || text.lines().count() * 2 < old.lines().count()
 }
 
-/// Whether a text ends in the middle of a line: it is the beginning of what it was, or the last line of that had a
-/// line break and its own has none.
+/// Whether a text ends in the middle of a line. It has no line break at its end, but the old text
+/// had one, or the text is the beginning of the old text and ends within a line.
 fn is_cut_off(old: &str, text: &str) -> bool {
     if text.is_empty() || text.ends_with('\n') || old.trim_end() == text {
         return false;
@@ -170,7 +172,7 @@ mod tests {
     fn a_file_that_is_being_rewritten_is_told_from_one_that_is_whole() {
         let whole = "# members\naa # alice\nbb\ncc\n";
         let before = with(whole);
-        // (the file now, whether it may lack its end, whether it is refused)
+        // (new text, whether its end may be missing, whether it is refused)
         for (now, is_short, is_lost) in [
             (whole, false, false),
             ("# members\naa # alice\nbb\ncc\ndd\n", false, false),
@@ -190,7 +192,7 @@ mod tests {
             assert_eq!(config.may_be_cut_off(&before), is_short, "{now:?}");
             assert_eq!(config.lost(&before).is_some(), is_lost, "{now:?}");
         }
-        // A list that was named for the first time, and one that had no entry, may be as they are.
+        // A list that is named for the first time, and a list that had no entries, may be empty.
         assert_eq!(with("").lost(&Config::default()), None);
         assert_eq!(with("# none\n").lost(&with("")), None);
     }
@@ -203,21 +205,22 @@ mod tests {
         let mut watch = FileWatch::new(vec![FileState::new(path.clone())]);
         let (start, ms) = (Instant::now(), Duration::from_millis);
         assert!(!watch.is_due(start));
-        // Nothing has changed: who asks does not wait.
+        // If no file has changed, a request is due at once.
         watch.ask(start);
         assert!(watch.is_due(start));
         watch.was_read(vec![FileState::new(path.clone())]);
-        // It changes at each of ten looks, and is due a second after the last change.
+        // The file changes at each of ten checks, and is due a second after the last change.
         for n in 1..=10 {
             write(&"aa\n".repeat(n + 1));
             assert!(!watch.is_due(start + LOOK_EVERY * n as u32));
         }
         let last = start + LOOK_EVERY * 10;
         assert!(!watch.is_due(last + ms(999)) && watch.is_due(last + ms(1_000)));
-        // Who asks has ended what he wrote, and waits less.
+        // A request waits for a shorter time without changes.
         watch.ask(start);
         assert!(!watch.is_due(last + ms(99)) && watch.is_due(last + ms(100)));
-        // What may lack its end waits longer, and what changed while it was read is read again.
+        // A file whose end may be missing waits longer, and a file that changes during the read is
+        // read again.
         let config = |text: &str| {
             let texts = [(path.clone(), text.into())].into();
             Config { texts, files: vec![FileState::new(path.clone())], ..Config::default() }

@@ -19,7 +19,7 @@ pub(super) const SECTION: SettingsSection = SettingsSection {
     },
 };
 
-/// Which texts are indexed.
+/// The selection of texts to index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SearchSettings {
     pub(crate) enabled: bool,
@@ -35,7 +35,7 @@ impl Default for SearchSettings {
 }
 
 impl SearchSettings {
-    /// Returns the texts that are indexed, if any are.
+    /// Returns the indexed texts; `None` without search.
     pub(crate) fn texts(&self, private_kinds: &[u32]) -> Option<Arc<dyn TextSource>> {
         let choice = TextChoice { kinds: self.kinds.clone(), parts: self.parts.0.clone() };
         self.enabled.then(|| choice.source(private_kinds))

@@ -1,5 +1,6 @@
-//! The table of all settings: the name of each, its documentation, and the field of [`Config`] that
-//! it fills. The default file, the check of a file and the names in the environment all use it.
+//! The table of all settings: the name of each setting, its documentation, and the field of
+//! [`Config`] that it sets. The default file, the check of a file and the names of environment
+//! variables are derived from this table.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -250,7 +251,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
 
 /// Sections that are read again while the server runs.
 const LIVE: [&str; 7] = ["limits", "rates", "policy", "privacy", "info", "retention", "log"];
-/// Settings of the [`LIVE`] sections that need a restart nevertheless.
+/// Settings of the [`LIVE`] sections whose changes nevertheless need a restart.
 const NOT_LIVE: [&str; 1] = ["intake_bytes_max"];
 
 /// Settings of other sections that are read again while the server runs.
@@ -286,7 +287,7 @@ pub(super) trait SettingType: Sized {
 
 pub(super) fn wanted<T>(what: &str, got: &TypedValue) -> Result<T, String> {
     let got = match got {
-        // A value typed for the wrong setting may be an address with a password.
+        // The value may be an address with a password, typed for the wrong setting.
         TypedValue::Text(text) | TypedValue::Bare(text) => format!("{:?}", shown(text)),
         TypedValue::Whole(number) => number.to_string(),
         TypedValue::Fraction(number) => number.to_string(),
@@ -442,8 +443,8 @@ impl SettingType for PathBuf {
 
 const LISTEN_ADDRESS: &str = "an address and port like 127.0.0.1:7777 or [::]:7777";
 
-/// Reads an address to listen on. Of names, only `localhost` is read: others may mean several addresses, or another
-/// one tomorrow.
+/// Parses an address to listen on. `localhost` is the only accepted name, since other names may
+/// resolve to several or changing addresses.
 pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
     let port = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
     let local = port.map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));

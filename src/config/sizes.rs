@@ -1,4 +1,4 @@
-//! Sizes as typed in settings: a number of bytes, or one with a unit, such as `"50GB"`.
+//! Sizes as typed in settings: a number of bytes, or a number with a unit, such as `"50GB"`.
 
 use super::typed::TypedValue;
 
@@ -15,8 +15,8 @@ const UNITS: [(&str, u64); 9] = [
     ("b", 1),
 ];
 
-/// Returns the value of the setting `key` with a size in words replaced by its bytes. Values of
-/// settings that are no sizes, and texts that are none, stay as they are.
+/// Returns the value of the setting `key`, with a textual size converted to a number of bytes.
+/// Other texts, and values of settings that are no sizes, are returned unchanged.
 pub(super) fn in_bytes(key: &str, value: &TypedValue) -> TypedValue {
     let (TypedValue::Text(text) | TypedValue::Bare(text)) = value else { return value.clone() };
     let bytes = bytes(text).filter(|_| is_size(key)).and_then(|bytes| i64::try_from(bytes).ok());
@@ -28,8 +28,8 @@ pub(super) fn is_size(key: &str) -> bool {
     ["_bytes", "bytes_max", "bytes_min"].iter().any(|ending| key.ends_with(ending))
 }
 
-/// Reads a size with a unit, such as `50GB`, `1.5 GiB` or `64mib`. `None` for other texts, and for
-/// sizes above 2^64.
+/// Parses a size with a unit, such as `50GB`, `1.5 GiB` or `64mib`. Returns `None` for other texts,
+/// and for sizes above 2^64.
 fn bytes(text: &str) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
     let unit = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));

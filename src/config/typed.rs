@@ -1,5 +1,5 @@
-//! Settings as typed, in a file or in the environment: where each value was found, and whether its
-//! setting exists. `settings` interprets the values later.
+//! Settings as typed in a file or in the environment. This module finds the origin of each value,
+//! and checks that its setting exists. `settings` interprets the values later.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -35,7 +35,7 @@ pub(crate) enum TypedValue {
     Fraction(f64),
     Switch(bool),
     List(Vec<TypedValue>),
-    /// One of an array of tables, with the line of each key.
+    /// A table in an array of tables, with the line of each key.
     Table(Vec<(String, usize, TypedValue)>),
     Other(&'static str),
 }
@@ -81,15 +81,16 @@ pub(crate) struct TypedSetting {
     pub(crate) origin: ValueOrigin,
 }
 
-/// The settings that were typed, and a line for each fault. With one fault, the others are still looked for.
+/// The typed settings, and a line for each fault. Parsing continues after a fault, so that all
+/// faults are found.
 pub(crate) type TypedSettings = (Vec<TypedSetting>, Vec<String>);
 
-/// Variables whose empty list lifts a protection. One that was set to nothing, probably by mistake,
-/// must not do so.
+/// Variables for which an empty list disables a protection. A variable set to nothing, probably by
+/// mistake, must not disable the protection.
 const OPEN_IF_EMPTY: [&str; 2] = ["HARK_PRIVACY_KINDS", "HARK_WAKU_PROTECTED_SHARDS"];
 
 impl TypedSetting {
-    /// Whether this is a variable that lifts a protection and was set to nothing.
+    /// Whether this is a variable in [`OPEN_IF_EMPTY`] that was set to nothing.
     pub(crate) fn is_left_blank(&self) -> bool {
         let is_named = matches!(
             &self.origin,
@@ -99,7 +100,7 @@ impl TypedSetting {
     }
 }
 
-/// Reads a file's text.
+/// Reads the text of a configuration file.
 pub(crate) fn from_toml(path: &Path, text: &str) -> TypedSettings {
     let line_of = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
     let at = |at: usize| ValueOrigin::File { path: path.to_path_buf(), line: line_of(at) };
@@ -170,7 +171,7 @@ pub(crate) fn from_environment(variables: impl Iterator<Item = (String, String)>
     (typed, faults)
 }
 
-/// Says what is wrong with a name before all sections, or with the name of a section.
+/// Describes the fault of an unknown name before all sections, or of an unknown section.
 fn unknown_section(name: &str, is_section: bool) -> String {
     match sections_with(name) {
         Some((named, have)) if is_section => {
@@ -184,8 +185,8 @@ fn unknown_section(name: &str, is_section: bool) -> String {
     }
 }
 
-/// Returns the sections that have this setting, and "has" or "have" for them. `None` if there are
-/// none.
+/// Returns the sections that have this setting, as text, and the verb "has" or "have". Returns
+/// `None` if no section has the setting.
 fn sections_with(key: &str) -> Option<(String, &'static str)> {
     let has = |section: &&SettingsSection| section.settings.iter().any(|known| known.key == key);
     let sections = SECTIONS.iter().filter(has).map(|section| format!("[{}]", section.name));
@@ -197,7 +198,7 @@ fn sections_with(key: &str) -> Option<(String, &'static str)> {
     Some((format!("{} and {last}", sections.join(", ")), "have"))
 }
 
-/// The section and the setting of these names.
+/// Returns the section and the setting with these names.
 fn find(section: &str, key: &str) -> Result<(&'static str, &'static Setting), String> {
     let sections = SECTIONS.iter().filter(|known| known.name == section);
     let settings =
@@ -235,7 +236,7 @@ fn convert(value: &DeValue<'_>, line_of: &dyn Fn(usize) -> usize) -> TypedValue 
     }
 }
 
-/// Returns `; did you mean ...?`, or a list of all known names if none is similar.
+/// Returns `; did you mean ...?`, or a list of all known names if no name is similar.
 pub(crate) fn did_you_mean<'a>(
     typed: &str,
     known: impl Iterator<Item = &'a str> + Clone,

@@ -1,4 +1,4 @@
-//! The settings of the Waku node, and the node that is built from them.
+//! The settings of the Waku node, and its construction.
 
 use std::net::{Ipv4Addr, SocketAddr};
 #[cfg(feature = "libp2p")]
@@ -18,7 +18,7 @@ use super::Config;
 use super::networks::{NetworkService, NetworkSetup, ShelfConfig, StoreFacts};
 use super::settings::{Setting, SettingType, SettingsSection, settings};
 
-/// The network, as this program serves it.
+/// The configuration and setup of the network.
 pub(super) const SETUP: NetworkSetup = NetworkSetup {
     network: &hark_networks::waku::Waku,
     shelf: |config| ShelfConfig {
@@ -182,14 +182,14 @@ impl WakuSettings {
     }
 }
 
-/// The fault of an address that the node cannot listen on.
+/// The fault of an address on which the node cannot listen.
 #[cfg(feature = "libp2p")]
 const OTHER: &str = "the node listens on /ip4/…/tcp/PORT and, for browsers, /ip4/…/tcp/PORT/ws";
 
 /// Whether the Waku node forwards messages to its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForwardMode {
-    /// Forward in clusters where the node knows which messages other nodes refuse.
+    /// Forward in clusters in which the node knows which messages other nodes refuse.
     Auto,
     Always,
     Never,

@@ -1,4 +1,4 @@
-//! The settings of the Whisper mail server, and the mail server that is built from them.
+//! The settings of the Whisper mail server, and its construction.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::networks::{NetworkService, NetworkSetup, ShelfConfig, StoreFacts};
 use super::settings::{Setting, SettingType, SettingsSection, settings, wanted};
 use super::typed::TypedValue;
 
-/// The network, as this program serves it.
+/// The configuration and setup of the network.
 pub(super) const SETUP: NetworkSetup = NetworkSetup {
     network: &hark_networks::whisper::Whisper,
     shelf: |config| ShelfConfig {

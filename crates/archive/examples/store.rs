@@ -1,8 +1,8 @@
-//! A store, as the server uses one: records go in through the writer, which makes them durable and
-//! notifies its listener; a query finds them again.
+//! Shows how the server uses a store. The writer makes records durable and notifies its listener; a
+//! query finds the records again.
 //!
-//! The store here is the model in memory. Another one is an implementation of `Store` that passes
-//! `hark_testkit::contract`.
+//! The store here is the model in memory. Any other store implements `Store` and passes the tests
+//! of `hark_testkit::contract`.
 //!
 //! ```text
 //! cargo run -p hark-archive --example store
@@ -17,7 +17,7 @@ use hark_archive::writer::{CommitListener, Writer, WriterOptions};
 use hark_archive::{LabelSet, Query, Record, Store, Write};
 use hark_codec::record::{LabelPosition, RecordHeader, write};
 
-/// Is notified of what has become durable.
+/// Prints each record once the record is durable.
 struct Notified;
 
 impl CommitListener for Notified {
@@ -29,7 +29,7 @@ impl CommitListener for Notified {
         for (number, record) in records {
             println!("durable: number {number}, time {}", record.time());
         }
-        // Senders get their answer after all who listen.
+        // Senders receive their answer after all listeners have received the records.
         answer();
     }
 }
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{:?}", writer.write(Write::Put(record(number, topic)))?);
     }
 
-    // Newest first, two at most; the search can be left after any slice of rows and gone on with later.
+    // Newest first, at most two. A search may stop after any slice of rows and continue later.
     let query = Query { labels: vec![LabelSet::one(b't', b"even")], limit: 2, ..Query::default() };
     let mut found = Vec::new();
     store.search(&query)?.slice(u64::MAX, &mut |record| {

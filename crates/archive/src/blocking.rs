@@ -1,8 +1,8 @@
 //! Threads of an async runtime that may block.
 //!
 //! A runtime polls many tasks on few threads, so none of these may wait for a disk or a database. A
-//! runtime also has threads on which waiting does no harm, but a store cannot tell one from the other.
-//! So the code that starts work on such a thread says so here.
+//! runtime also has threads that may block, but a store cannot tell the two sorts of threads apart.
+//! Code that starts work on a thread that may block therefore calls [`may_block`].
 
 use std::cell::Cell;
 
@@ -10,7 +10,8 @@ thread_local! {
     static ALLOWED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Takes the permission back, also after a panic: the thread goes on with other work.
+/// Restores the previous permission when dropped, even after a panic, as the thread continues with
+/// other work.
 struct Permission(bool);
 
 impl Drop for Permission {
@@ -25,7 +26,7 @@ pub fn may_block<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Whether this thread runs inside [`may_block`].
+/// Returns whether this thread runs inside [`may_block`].
 pub fn is_allowed() -> bool {
     ALLOWED.get()
 }

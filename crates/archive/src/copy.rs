@@ -1,7 +1,8 @@
-//! Compares two shelves: one walk through both, in order, finds what only one of them has.
+//! Compares two shelves: one ordered walk through both finds the records that only one shelf has.
 //!
-//! No state is kept between two walks: a record that was copied is found on both sides. So a copy
-//! that was stopped continues where it was, and a complete one costs a read of both shelves.
+//! No state is kept between two walks, as a walk finds a copied record on both sides. A copy that
+//! was stopped thus continues from the same place, and repeating a complete copy costs one read of
+//! both shelves.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -56,8 +57,8 @@ impl<'a> ComparisonWalk<'a> {
         self.compared
     }
 
-    /// Returns how many records of the source, up to where the walk is, could not be read. The
-    /// target may have them: whatever only the target has may be such a record.
+    /// Returns how many records of the source, up to the position of the walk, could not be read.
+    /// If the target has such a record, the walk returns its id as a [`Difference::Extra`].
     pub fn damaged(&self) -> u64 {
         self.source.search.damaged()
     }
@@ -104,8 +105,8 @@ impl<'a, T> ComparedSide<'a, T> {
         Ok(Self { search: ResumedSearch::new(store, query)?, ready: VecDeque::new(), done: false })
     }
 
-    /// Reads until a record is ready or none is left. `size` says how much of `ready_max` a record
-    /// takes, `keep` what is kept of the record.
+    /// Reads until a record is ready or none is left. `size` returns how much of `ready_max` a
+    /// record uses; `keep` returns the part of the record to buffer.
     fn fill(
         &mut self,
         ready_max: usize,

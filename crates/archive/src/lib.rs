@@ -2,7 +2,7 @@
 //! interface. Synchronous: threads and channels, no sockets, no protocol text, no async runtime.
 //!
 //! Read in this order: [`query`] (what a query can express), [`store`] (the interface of a store),
-//! [`effects`] (what a record does to the records before it), [`writer`] (group commit).
+//! [`effects`] (the effects of a record on earlier records), [`writer`] (group commit).
 
 pub mod blocking;
 pub mod clock;

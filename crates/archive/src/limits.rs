@@ -1,21 +1,22 @@
-//! Every bound of a running Hark in one place, with what happens when it is reached.
+//! Every bound of a running Hark in one place, with the effect of reaching the bound.
 //!
-//! Plain numbers: the doors read them, the binary fills them from its configuration, and NIP-11 is
-//! derived from them. A queue or buffer whose bound is not here is a mistake.
+//! The bounds are plain numbers. The binary fills in the numbers from its configuration, the doors
+//! read the numbers, and the NIP-11 document is derived from these numbers. A queue or buffer whose
+//! bound is not here is a mistake.
 
 /// The most records that one commit deletes. A write that deletes more (a request to vanish, an
-/// erase without a limit) is carried out in steps of this size, with other writes committed between
-/// them. A step takes some tens of milliseconds in a database.
+/// erase without a limit) is carried out in steps of this size, and other writes are committed
+/// between the steps. A step takes some tens of milliseconds in a database.
 pub const ERASE_STEP: usize = 1_000;
 
-/// The most rows that one write searches in one step of a commit, for the records that it replaces or
-/// deletes and those that forbid it. What takes more goes on in the write's next step, with other
-/// writes committed between them. A step takes a tenth of a millisecond, but some hundred where each row
-/// is read from a disk.
+/// The most rows that one write searches in one step of a commit. The searches find the records to
+/// replace or delete, and the records that forbid the write. A longer search continues in the
+/// write's next step, and other writes are committed between the steps. A step takes a tenth of a
+/// millisecond, or some hundred milliseconds if each row is read from a disk.
 pub const SEARCH_STEP: u64 = 4_096;
 
-/// Rows that the writes of a step have searched together when it ends. The writes behind them are in
-/// the next step.
+/// Rows that all writes of a step may search together. The step then ends, and the remaining writes
+/// are in the next step.
 pub const SEARCH_BATCH: u64 = 4 * SEARCH_STEP;
 
 /// A rate limit: a token bucket.
@@ -27,22 +28,23 @@ pub struct Rate {
     pub at_once: u64,
 }
 
-/// The rate limits; `None` is no limit. What exceeds one is answered with OK false or CLOSED
-/// `rate-limited:`, and the connection is not read from until the rate allows it again, for a
-/// second at most.
+/// The rate limits; `None` is no limit. A message above a limit is answered with OK false or CLOSED
+/// `rate-limited:`. The connection is then not read from until the rate allows a message again, for
+/// at most a second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimits {
-    /// EVENT and AUTH messages from one address, whatever their outcome. A long one counts once more for
-    /// every 64 KiB.
+    /// EVENT and AUTH messages from one address, whatever their outcome. A long message counts once
+    /// more for every 64 KiB.
     pub events_per_address: Option<Rate>,
     /// Events of one key with a valid signature.
     pub events_per_key: Option<Rate>,
-    /// All other messages from one address, except CLOSE. Long REQs and COUNTs count like long events.
+    /// All other messages from one address, except CLOSE. Long REQs and COUNTs count like long
+    /// events.
     pub questions_per_address: Option<Rate>,
-    /// REQs and COUNTs of one key that was proved (NIP-42).
+    /// REQs and COUNTs of one authenticated key (NIP-42).
     pub questions_per_key: Option<Rate>,
-    /// Rows that the searches of one connection visit. Each record sent counts as ten more. The REQ
-    /// or COUNT that exceeds the rate is answered, the next one is not.
+    /// Rows that the searches of one connection visit. Each record sent counts as ten more rows.
+    /// The REQ or COUNT that exceeds the rate is answered; the next REQ or COUNT is not.
     pub rows_per_connection: Option<Rate>,
     /// Rows that the searches of one address visit, counted in the same way.
     pub rows_per_address: Option<Rate>,
@@ -79,32 +81,34 @@ impl Default for RateLimits {
 /// The bounds of a server. Names end with their unit; `_max` means "up to and including".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time. One more is answered with HTTP status 503 and closed.
+    /// Connections at a time. One more connection is answered with HTTP status 503 and closed.
     pub connections_max: usize,
-    /// Connections of one address (of IPv6, of its first 64 bits) at a time. One more is answered
-    /// with HTTP status 429 and closed.
+    /// Connections of one address (of IPv6, of its first 64 bits) at a time. One more connection is
+    /// answered with HTTP status 429 and closed.
     pub connections_per_address_max: usize,
-    /// How long a connection may take to send its HTTP request head. After that it is closed.
+    /// How long a connection may take to send its HTTP request head. After that, the connection is
+    /// closed.
     pub handshake_timeout_ms: u64,
-    /// Bytes of one message from a client. A longer one ends the connection with close code 1009. A question
-    /// may have a bound of its own.
+    /// Bytes of one message from a client. A longer message closes the connection with code 1009.
+    /// A question may have a bound of its own.
     pub message_bytes_max: usize,
     /// Silence after which the server pings.
     pub ping_after_s: u64,
-    /// Silence after which a connection is closed; an incomplete frame counts as silence. Also how
-    /// long a client may read nothing of what waits for it, whatever it sends meanwhile.
+    /// Silence after which a connection is closed; an incomplete frame counts as silence. The same
+    /// time limits how long a client may leave all waiting bytes unread, whatever the client sends
+    /// meanwhile.
     pub idle_timeout_s: u64,
 
     /// Subscriptions of one connection. One more REQ is answered with CLOSED `blocked:`.
     pub subscriptions_max: usize,
-    /// Bytes of the REQs of one connection's subscriptions together: the memory that a subscription
-    /// takes grows with them. More are answered with CLOSED `blocked:`.
+    /// Total bytes of the REQs of one connection's subscriptions. The memory of a subscription
+    /// grows with the length of its REQ. A REQ above the bound is answered with CLOSED `blocked:`.
     pub subscription_bytes_max: usize,
     /// Bytes of memory that the REQs and COUNTs of all connections take, from their arrival to
     /// their end, estimated from their length and their filters. One address may use a quarter of
-    /// it. Above it REQ and COUNT are answered with CLOSED `rate-limited:`.
+    /// the bound. Above the bound, REQ and COUNT are answered with CLOSED `rate-limited:`.
     pub questions_bytes_max: usize,
-    /// Characters of a subscription's name. A longer one is answered with CLOSED or NOTICE
+    /// Characters of a subscription's name. A longer name is answered with CLOSED or NOTICE
     /// `invalid:`.
     pub subscription_id_chars_max: usize,
     /// Filters in a REQ or COUNT. More are answered with CLOSED `blocked:`.
@@ -114,74 +118,74 @@ pub struct Limits {
     pub filter_values_max: usize,
     /// Stored records sent for a filter that names no limit.
     pub limit_default: usize,
-    /// The most stored records sent for a filter; a higher limit is lowered to it.
+    /// The most stored records sent for a filter; the bound replaces a higher limit.
     pub limit_max: usize,
 
-    /// Comparisons (NIP-77) of one connection. One more is answered with NEG-ERR `blocked:`. 0: none is
-    /// offered.
+    /// Comparisons (NIP-77) of one connection. One more comparison is answered with NEG-ERR
+    /// `blocked:`. With 0, comparisons are not offered.
     pub negentropy_per_connection_max: usize,
-    /// Events that a comparison may be over. Above it NEG-OPEN is answered with NEG-ERR `blocked:`,
-    /// which names the bound.
+    /// The most events of a comparison. Above the bound, NEG-OPEN is answered with NEG-ERR
+    /// `blocked:`, which names the bound.
     pub negentropy_events_max: usize,
-    /// Bytes of memory of the comparisons of one connection, about 40 for each event. Above it NEG-OPEN
-    /// is answered with NEG-ERR `blocked:`.
+    /// Bytes of memory of the comparisons of one connection, about 40 for each event. Above the
+    /// bound, NEG-OPEN is answered with NEG-ERR `blocked:`.
     pub negentropy_connection_bytes_max: usize,
-    /// Bytes of memory of the comparisons of all connections. One address may use a quarter of it.
-    /// Above it NEG-OPEN is answered with NEG-ERR `rate-limited:`.
+    /// Bytes of memory of the comparisons of all connections. One address may use a quarter of the
+    /// bound. Above the bound, NEG-OPEN is answered with NEG-ERR `rate-limited:`.
     pub negentropy_bytes_max: usize,
-    /// Bytes of a NEG-MSG that is sent, less while there is not so much memory for questions. What does
-    /// not fit is left for the next one.
+    /// Bytes of a NEG-MSG that the server sends, or fewer while less memory is free for questions.
+    /// The rest is sent in the next message.
     pub negentropy_message_bytes_max: usize,
-    /// How long a client may take to go on with a comparison. After that it is ended with NEG-ERR
-    /// `closed:`.
+    /// How long a client may take to continue a comparison. After that, the comparison is ended
+    /// with NEG-ERR `closed:`.
     pub negentropy_idle_s: u64,
 
-    /// Bytes of one event as it is stored. A larger one is answered with OK false `invalid:`.
+    /// Bytes of one event as it is stored. A larger event is answered with OK false `invalid:`.
     pub event_bytes_max: usize,
     /// Characters of an event's content. More are answered with OK false `invalid:`.
     pub content_chars_max: usize,
     /// Tags of an event. More are answered with OK false `invalid:`.
     pub event_tags_max: usize,
-    /// Tags of a list: an event of kind 3, or of a kind from 10000 to 39999. More are answered with OK false
-    /// `invalid:`. Lists may have `event_tags_max` in any case.
+    /// Tags of a list: an event of kind 3, or of a kind from 10000 to 39999. More are answered with
+    /// OK false `invalid:`. If `event_tags_max` is higher, lists may have that many.
     pub list_tags_max: usize,
     /// How far an event's time may lie in the future. An event further ahead is answered with OK
     /// false `invalid:`.
     pub created_at_ahead_s_max: u64,
-    /// How old an event may be when it comes in, if that is bounded at all. An older one is
-    /// answered with OK false `invalid:`.
+    /// How old an event may be on arrival. `None` is no bound. An older event is answered with OK
+    /// false `invalid:`.
     pub created_at_behind_s_max: Option<u64>,
 
-    /// Keys that one connection may prove to own (NIP-42). One more is answered with OK false
+    /// Keys that one connection may prove to own (NIP-42). One more key is answered with OK false
     /// `restricted:`.
     pub auth_keys_max: usize,
-    /// How far the time of an AUTH may be from now, before and after. An AUTH further away is
-    /// answered with OK false `invalid:`.
+    /// How far the time of an AUTH may differ from the current time, in either direction. Any other
+    /// AUTH is answered with OK false `invalid:`.
     pub auth_age_s_max: u64,
 
     /// The rate limits of events, REQs and COUNTs, and rows.
     pub rates: RateLimits,
-    /// Rows that the searches of one REQ or COUNT may visit in all. What they look up in a part of the
-    /// archive counts as well, beyond the first 64 values and lists. Above it the answer ends with
-    /// CLOSED `error:`.
+    /// Rows that the searches of one REQ or COUNT may visit in all. Lookups in a part of the
+    /// archive count as rows, too, beyond the first 64 values and lists. Above the bound, the
+    /// answer ends with CLOSED `error:`.
     pub query_rows_max: u64,
-    /// Rows that a search visits in one time slice, before the next search continues. In files a slice ends
-    /// after 2 ms, too.
+    /// Rows that a search visits in one time slice, before the next search continues. A slice of a
+    /// search in files ends after 2 ms, too.
     pub slice_rows: u64,
-    /// REQs and COUNTs of one connection that are being answered or wait for that. Above it nothing
-    /// more is read from the connection until one is done.
+    /// REQs and COUNTs of one connection that are being answered or wait for an answer. Above the
+    /// bound, nothing more is read from the connection until one of them is done.
     pub searches_per_connection_max: usize,
 
-    /// Events of one connection that have no OK yet. Above it nothing more is read from the
+    /// Events of one connection that have no OK yet. Above the bound, nothing more is read from the
     /// connection until one has an OK.
     pub events_per_connection_max: usize,
-    /// Bytes of events, of all connections, that have no OK yet. Above it connections that publish
-    /// are not read from until there is space, first come, first served.
+    /// Bytes of events, of all connections, that have no OK yet. Above the bound, connections that
+    /// publish are not read from until there is space, first come, first served.
     pub intake_bytes_max: usize,
 
     /// Bytes of messages of more than 1 KiB, of all connections, that are incomplete or wait for
-    /// space in the intake. One address may use a quarter of it. A connection that would exceed it
-    /// is closed with code 1013.
+    /// space in the intake. One address may use a quarter of the bound. A connection that would
+    /// exceed the bound is closed with code 1013.
     pub inbound_bytes_max: usize,
 
     /// Bytes waiting for a client to read them, above which its searches pause.
@@ -189,24 +193,24 @@ pub struct Limits {
     /// Bytes waiting for a client to read them, above which the client is too slow and its
     /// connection is closed.
     pub outbox_bytes_max: usize,
-    /// Bytes waiting for all clients of one address together. Above it, searches of clients that
-    /// have bytes to read wait, and an HTTP request gets status 503; a live event closes a
+    /// Bytes waiting for all clients of one address together. Above the bound, searches of clients
+    /// that have bytes to read wait, and an HTTP request gets status 503; a live event closes a
     /// connection that has more than its share.
     pub outboxes_per_address_bytes_max: usize,
-    /// Bytes waiting for all clients together. Above half of it, searches of clients that have
-    /// bytes to read wait. Above all of it, every search waits, an HTTP request gets status 503,
-    /// and a live event closes a connection that has more than its share.
+    /// Bytes waiting for all clients together. Above half of the bound, searches of clients that
+    /// have bytes to read wait. Above the bound, every search waits, an HTTP request gets status
+    /// 503, and a live event closes a connection that has more than its share.
     pub outboxes_bytes_max: usize,
     /// Bytes of live messages that one subscription holds back until its stored messages are sent.
-    /// Above it the connection is too slow and is closed.
+    /// Above the bound, the connection is too slow and is closed.
     pub held_bytes_max: usize,
 
-    /// Connections to `control.sock`. One more is closed at once.
+    /// Connections to `control.sock`. One more connection is closed at once.
     pub control_connections_max: usize,
-    /// Bytes of one frame on `control.sock`. A longer one ends the connection.
+    /// Bytes of one frame on `control.sock`. A longer frame ends the connection.
     pub control_frame_bytes_max: usize,
-    /// Records of one control connection without an answer. Above it nothing more is read from the
-    /// connection.
+    /// Records of one control connection without an answer. Above the bound, nothing more is read
+    /// from the connection.
     pub control_window: usize,
 
     /// How long a shutdown waits for work under way before it drops that work.
@@ -215,11 +219,11 @@ pub struct Limits {
     /// that the server continues as before. If the other process may write by then, writes are
     /// refused until that process reports that it has started, or has ended.
     pub takeover_wait_ms: u64,
-    /// How long a server that was taken over serves the connections that it has. After that they
-    /// are closed, and their clients reconnect to the new server.
+    /// How long a server continues to serve its connections after another process has taken over.
+    /// After that, the connections are closed, and their clients reconnect to the new server.
     pub takeover_drain_s: u64,
-    /// Records that a server that was taken over takes in meanwhile and keeps in memory. Above it
-    /// the connections are closed, too.
+    /// Records that such a server accepts meanwhile and keeps in memory. Above the bound, its
+    /// connections are closed, too.
     pub takeover_records_max: u64,
 }
 
@@ -229,7 +233,7 @@ impl Default for Limits {
             connections_max: 20_000,
             connections_per_address_max: 100,
             handshake_timeout_ms: 10_000,
-            // The events of 1 MiB that other relays take, and a little more.
+            // A little more than the events of 1 MiB that other relays accept.
             message_bytes_max: 1_088 << 10,
             ping_after_s: 45,
             idle_timeout_s: 120,
@@ -247,8 +251,8 @@ impl Default for Limits {
             negentropy_bytes_max: 64 << 20,
             negentropy_message_bytes_max: 1 << 20,
             negentropy_idle_s: 60,
-            // Whatever fits into a message. A list of 10,000 keys with relays has about 1 MB, a private message
-            // of 64 KiB (NIP-44), wrapped twice (NIP-59), 154 KB.
+            // As many as fit into a message. A list of 10,000 keys with relays has about 1 MB. A
+            // private message of 64 KiB (NIP-44), wrapped twice (NIP-59), has 154 KB.
             event_bytes_max: 1_088 << 10,
             content_chars_max: 160_000,
             event_tags_max: 2_500,

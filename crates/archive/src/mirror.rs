@@ -1,16 +1,16 @@
-//! A second store that receives everything the first one accepts, so that a move from one to the
-//! other can be made, and undone, while the server runs.
+//! A second store that receives everything that the first store accepts. An operator can thus move
+//! from one store to the other, and back, while the server runs.
 //!
-//! The first store never waits for the second. Writes that the first has made durable go into a
-//! bounded queue, from which a thread takes them. When the queue is full, or the second store
-//! fails, the queue is discarded and the thread walks through both stores (see [`crate::copy`])
-//! until the second has what the first has. The thread also begins with such a walk, so no state of
-//! the second store needs to be kept.
+//! The first store never waits for the second. Writes that the first store has made durable go into
+//! a bounded queue. A thread commits the queued writes to the second store. When the queue is full,
+//! or the second store fails, the queue is discarded and the thread walks through both stores (see
+//! [`crate::copy`]) until the second store has all records of the first. The thread also starts
+//! with such a walk, so no state about the second store is kept.
 //!
-//! Records that only the second store has are counted and kept: it may be more than a mirror. So an
-//! erase is passed on as the ids that the first store has erased, and not as the query, which could
-//! match other records in the second. What a record itself does to others (replace, delete) it does
-//! in the second store by the same rules.
+//! Records that only the second store has are counted and kept, as the second store may be more
+//! than a mirror. An erase is therefore passed on as the ids of the records that the first store
+//! has erased. The query of the erase could match other records in the second store. The effects of
+//! a record on others (replace, delete) follow from the same rules in both stores.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,7 +38,8 @@ pub struct MirrorOptions {
     pub queue_bytes_max: usize,
     /// The most writes in one batch to the second store.
     pub batch_writes_max: usize,
-    /// Time until a failed second store is tried again, at first; it doubles up to 32 times that.
+    /// Time until a failed second store is first tried again. The time doubles with each failure,
+    /// up to 32 times this value.
     pub retry: Duration,
     /// How long a shutdown waits for queued writes.
     pub drain: Duration,
@@ -60,7 +61,7 @@ pub type StoreOpener = Box<dyn Fn() -> Result<Arc<dyn Store>, String> + Send>;
 /// Logs that the mirror falls behind, fails, or is in step again.
 pub type MirrorReporter = Box<dyn Fn(&str) + Send>;
 
-/// The first store, which passes what it accepts on to the second.
+/// The first store, which passes accepted writes on to the second store.
 pub struct MirroredStore {
     shared: Arc<MirrorState>,
     thread: Option<JoinHandle<()>>,
@@ -82,7 +83,8 @@ struct MirrorState {
     refused: AtomicU64,
 }
 
-/// When the second store last took something, or a comparison last went on. Cheap to note.
+/// The time at which the second store last committed writes, or a comparison last advanced. Cheap
+/// to note.
 struct LastProgress {
     started: Instant,
     at_ms: AtomicU64,
@@ -106,8 +108,8 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The second store while it is open, and the bounds that were set since the start: the second store
-/// is opened with those of the start, as often as need be.
+/// The second store while it is open, and the bounds that were set since the start. The opener
+/// always opens the store with the bounds of the start.
 #[derive(Default)]
 struct SecondStore {
     store: Option<Weak<dyn Store>>,
@@ -134,14 +136,14 @@ impl SecondStore {
 struct MirrorQueue {
     writes: VecDeque<QueuedWrite>,
     bytes: usize,
-    /// Whether a batch was taken that the second store has not answered.
+    /// Whether the second store has not yet answered the batch that was taken last.
     is_writing: bool,
-    /// Whether writes are missing in the queue, which only a walk finds.
+    /// Whether writes are missing in the queue. Only a walk finds such writes.
     gap: bool,
     /// Since when there has been a gap that no walk has closed yet.
     behind_since: Option<Instant>,
     trouble: Option<String>,
-    /// When to give up the writes that are left.
+    /// When to give up the remaining writes.
     ends_at: Option<Instant>,
 }
 
@@ -170,8 +172,8 @@ impl MirrorQueue {
 
     /// Queues the records that other processes have put into the first store.
     fn push_news(&mut self, news: &[NumberedRecord]) {
-        // What these records deleted in the first store is not known. It is taken to be all that
-        // they delete in the second.
+        // The number of records that these records deleted in the first store is unknown. It is
+        // assumed to be as many as they delete in the second store.
         for (_, record) in news {
             self.push(Write::Put(record.clone()), usize::MAX);
         }
@@ -406,7 +408,7 @@ impl MirrorState {
                 report(&format!("the mirror takes nothing and is tried again: {reason}"));
             }
             queue.trouble = Some(reason);
-            // Woken by the end, or by writes; these do not shorten the wait.
+            // The thread is woken by the end or by new writes; new writes do not shorten the wait.
             let until = Instant::now() + wait;
             while !self.is_closing() && Instant::now() < until {
                 let left = until.saturating_duration_since(Instant::now());
@@ -442,8 +444,8 @@ impl MirrorState {
         }
     }
 
-    /// Waits for the next writes and takes them. Empty if the queue was discarded, `None` at the
-    /// end.
+    /// Waits for the next writes and removes them from the queue. The result is empty if the queue
+    /// was discarded, and `None` at the end.
     fn next(&self) -> Option<Vec<QueuedWrite>> {
         let mut queue = self.queue.lock();
         while queue.writes.is_empty() && !queue.gap {
@@ -462,12 +464,13 @@ impl MirrorState {
         Some(batch)
     }
 
-    /// Walks through both stores and copies what is missing in the second. Writes that come
-    /// meanwhile gather in the queue; if the queue fills up, there is another walk.
+    /// Walks through both stores and copies the records that are missing in the second. Writes that
+    /// come meanwhile gather in the queue; if the queue overflows, another walk follows.
     fn catch_up(&self, second: &dyn Store, report: &MirrorReporter) -> Result<(), String> {
         let failed = |error: SearchError| error.to_string();
         let started = Instant::now();
-        // The walk sees what was queued before it begins; erasing twice could erase more.
+        // The walk includes the effects of all writes queued so far, so these are dropped: a second
+        // erase could erase more.
         let order = self.order.lock();
         {
             let mut queue = self.queue.lock();
@@ -507,7 +510,7 @@ impl MirrorState {
                 self.queue.lock().give_up();
                 return Ok(());
             }
-            // Half of a core at most: queries come first.
+            // The walk uses at most half of a core, as queries have priority.
             let worked = rested.elapsed();
             if worked > Duration::from_millis(10) {
                 std::thread::sleep(worked.min(Duration::from_millis(100)));
@@ -519,7 +522,7 @@ impl MirrorState {
         self.refused.store(refused, Ordering::Relaxed);
         let mut queue = self.queue.lock();
         if queue.gap {
-            // More writes came meanwhile than the queue holds: there is another walk.
+            // More writes came meanwhile than the queue holds, so another walk follows.
             return Ok(());
         }
         queue.behind_since = None;
@@ -534,8 +537,9 @@ impl MirrorState {
     }
 }
 
-/// Counts the records that only the second store had before this batch: those that the first store
-/// has now put, and those that the rules deleted in the second beyond what the first has deleted.
+/// Counts the records that only the second store had before this batch and that are no longer
+/// extra. Either the first store has now put the record too, or the rules deleted the record in the
+/// second store but not in the first.
 fn no_more_its_own(batch: &[QueuedWrite], done: &CommitResult) -> u64 {
     let mut deleted = vec![0_usize; batch.len()];
     for (at, _) in &done.erased {
@@ -683,7 +687,7 @@ mod tests {
         assert_eq!(mirrored.lag().extra, 10);
         let oldest = Query { order: Order::OldestFirst, limit: 5, ..Query::default() };
         mirrored.commit(&[Write::Erase(Box::new(oldest))]).unwrap();
-        // A record that only the mirror had, and that the first store has now, too.
+        // A record that so far only the mirror had.
         mirrored.commit(&[put(3)]).unwrap();
         let lag = wait_until(&mirrored, |lag| lag.queued == 0);
         drop(mirrored);
@@ -697,7 +701,7 @@ mod tests {
         let first: Arc<dyn Store> = Arc::new(MemoryStore::new(KeepAll));
         first.commit(&(0..500).map(put).collect::<Vec<_>>()).unwrap();
         let second = Flaky::new(true);
-        // A record that only the mirror has: counted and kept.
+        // A record that only the mirror has is counted and kept.
         second.store.commit(&[put(1_000_000)]).unwrap();
         let open: StoreOpener = {
             let second = Arc::clone(&second);

@@ -1,9 +1,9 @@
-//! A search that goes on behind a part of the archive that could not be read.
+//! A search that continues after a part of the archive that could not be read.
 //!
-//! A store learns that a part of a file cannot be read while it reads it. The slice of a search that
-//! met it is an error, as its result cannot be trusted; from then on the records in that part are
-//! left out, and count as damaged. So whoever wants all that can be read begins the search again,
-//! behind the last record that it has. A process that did not would end there each time it is run.
+//! A store detects an unreadable part of a file only when a search reads that part. The slice of
+//! that search fails, as its result cannot be trusted. From then on, the records in the part are
+//! left out and count as damaged. To get all readable records, the caller begins the search again
+//! after its last record. A process that did not would fail at the same place in each run.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -13,21 +13,21 @@ use hark_codec::record::Record;
 use crate::query::{Position, Query, SearchRank};
 use crate::store::{Search, SearchError, SearchProgress, Store};
 
-/// Most times that a search is begun again. Each time another part could not be read.
+/// The most times that a search is begun again, each time because another part could not be read.
 const RESUMES_MAX: u32 = 10_000;
 
 /// A search that is begun again whenever a part was left out.
 pub struct ResumedSearch<'a> {
     store: &'a dyn Store,
-    /// What is still to be found.
+    /// The query for the records that are still to be found.
     query: Query,
     /// The rank of the last record, if the query is ranked.
     last: Option<SearchRank>,
-    /// The rank behind which the current search goes on.
+    /// The rank after which the current search continues.
     behind: Option<SearchRank>,
     search: Box<dyn Search>,
     resumes: u32,
-    /// Rows visited by the searches before this one.
+    /// Rows visited by earlier searches.
     visited: u64,
     /// Damaged records met before the current search, and up to its last good slice.
     damaged: (u64, u64),
@@ -41,9 +41,10 @@ impl<'a> ResumedSearch<'a> {
         Ok(Self { store, query, last, behind, search, resumes: 0, visited: 0, damaged: (0, 0) })
     }
 
-    /// Appends what `keep` makes of the next matching records to `ready`, with their positions, and
-    /// visits about `work` rows at most. A record at which `keep` breaks is the last. Where a part
-    /// could not be read, nothing is appended, and the progress is [`SearchProgress::Paused`].
+    /// Appends the results of `keep` for the next matching records to `ready`, with the positions
+    /// of the records. Visits at most about `work` rows, and ends with the first record at which
+    /// `keep` breaks. If a part could not be read, nothing is appended, and the progress is
+    /// [`SearchProgress::Paused`].
     pub fn gather<T>(
         &mut self,
         work: u64,
@@ -89,12 +90,12 @@ impl<'a> ResumedSearch<'a> {
         }
     }
 
-    /// Rows visited so far.
+    /// Returns the rows visited so far.
     pub fn visited(&self) -> u64 {
         self.visited + self.search.visited()
     }
 
-    /// Records so far that could not be read. A record may count more than once.
+    /// Returns how many records so far could not be read. A record may count more than once.
     pub fn damaged(&self) -> u64 {
         self.damaged.0 + self.damaged.1
     }
@@ -114,7 +115,7 @@ mod tests {
     use crate::store::memory::MemoryStore;
     use crate::store::{CommitError, CommitResult, StoreStats, Write};
 
-    /// A store of which every third slice fails, so often.
+    /// A store in which the third slice of each search fails, `left` times in all.
     struct Gaps {
         store: MemoryStore,
         left: Arc<AtomicU32>,
@@ -197,7 +198,8 @@ mod tests {
         }
     }
 
-    /// What a search finds in slices of at most two records, and the failures that are left.
+    /// Returns the records that a search finds in slices of at most two records, and the number of
+    /// failures left.
     fn found(failures: u32, limit: usize) -> (Result<Vec<u8>, String>, u32) {
         let record = |n: u8| {
             let id = [n; 32];

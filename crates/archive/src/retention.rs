@@ -1,12 +1,14 @@
-//! Retention: deletes records that have expired, that a rule gives up, or that exceed a bound.
+//! Retention: deletes records that have expired, that exceed the age of a rule, or that exceed a
+//! bound.
 //!
 //! All deletes go through the writer in small batches, like any other write. So no other write
 //! waits long, and a stop takes effect after the current batch.
 //!
-//! Deletes by age depend on the machine's clock, and a machine that comes up in 2099 would delete
-//! all that a rule names. So the clock is compared with the archive's own history: see `trust`.
-//! History that was brought from elsewhere, and is older than a rule allows, is not deleted before a
-//! person says so: see `hold`. Deletes for a bound need no clock, and spare no history.
+//! Deletes by age depend on the machine's clock. A machine that starts with a clock in 2099 would
+//! delete all records that a rule names. So the clock is compared with the archive's own history;
+//! see `trust`. History that was brought from elsewhere and is older than a rule allows is not
+//! deleted until a person allows the deletion; see `hold`. Deletes for a bound need no clock, and
+//! spare no history.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -35,7 +37,7 @@ mod trust;
 /// The rules and bounds by which records are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// The rules by age. Each is carried out on its own.
+    /// The rules by age. Each rule is applied independently of the others.
     pub rules: Vec<RetentionRule>,
     /// Bytes on disk above which the oldest records are deleted. Bytes of deleted records that are
     /// about to be freed do not count, so that a slow compaction does not cost records.
@@ -47,8 +49,8 @@ pub struct RetentionPolicy {
     pub records_max: Option<u64>,
     /// Kinds that neither rules nor bounds delete.
     pub spared_kinds: Vec<u32>,
-    /// Kinds whose records keep others from coming back ([`Rules::forbids`]): nothing here deletes
-    /// them, whatever the rules say and whenever they expire.
+    /// Kinds whose records keep other records from coming back ([`Rules::forbids`]). Retention
+    /// never deletes records of these kinds, neither by a rule or bound nor after their expiry.
     ///
     /// [`Rules::forbids`]: crate::effects::Rules::forbids
     pub tombstone_kinds: Vec<u32>,
@@ -58,15 +60,17 @@ pub struct RetentionPolicy {
     pub every: Duration,
     /// The network's units of time per second.
     pub units_per_s: u64,
-    /// Seconds that the clock may be ahead of the last time at which it was trusted, beside the time
-    /// that a server has run since. If it is further ahead, deletes by age wait. `None` trusts the clock.
+    /// Seconds by which the clock may be ahead of the expected time, which is the last trusted time
+    /// plus the time that a server has run since. If the clock is further ahead, deletes by age
+    /// wait. `None` trusts the clock.
     pub clock_ahead_max_s: Option<u64>,
-    /// Whether rules also delete records that were brought when they were older than the rules allow.
+    /// Whether rules also delete records that were already older than the rules allow when they
+    /// were brought from elsewhere.
     pub delete_brought: bool,
 }
 
-/// Seconds by which records of a shelf that has kept no notes may be older than a rule allows, as the
-/// rule was not carried out for a while. Older ones were brought.
+/// Seconds by which records of a shelf without notes may be older than a rule allows, as the rule
+/// may not have been applied for a while. Older records must have been brought from elsewhere.
 const UNSWEPT_S: u64 = 30 * 86_400;
 /// Time between two reports that the clock is not trusted, or that a bound cannot be met.
 const DOUBTS_EVERY: Duration = Duration::from_hours(1);
@@ -121,7 +125,7 @@ pub enum RetentionError {
     /// A rule would delete history that was brought.
     #[error("{HISTORY_IS_HELD}")]
     History,
-    /// Deleting cannot make the disk as free as it should be.
+    /// Deleting records cannot free as much of the disk as required.
     #[error(
         "retention.free_bytes_min lacks more than half of what the archive takes, so nothing is \
          deleted for it: free the disk of other files, or lower it"
@@ -130,32 +134,32 @@ pub enum RetentionError {
     /// A delete failed.
     #[error(transparent)]
     Commit(#[from] Arc<CommitError>),
-    /// The time until which history is held could not be read or kept.
+    /// The time until which history is held could not be read or stored.
     #[error(transparent)]
     Hold(#[from] HoldError),
 }
 
 impl RetentionError {
-    /// Whether nothing has failed, and a person has to decide something.
+    /// Returns whether nothing has failed, but a person has to make a decision.
     pub fn is_question(&self) -> bool {
         matches!(self, Self::Clock | Self::History)
     }
 }
 
-/// The words for a clock that is not trusted.
+/// The message for a clock that is not trusted.
 pub const CLOCK_IS_AHEAD: &str = "the clock is far ahead of the time at which this archive was last in use, so nothing is deleted \
      by age. Correct the clock; if it is right, set retention.clock_ahead_max_s to 0, reload, and set \
      it back";
-/// The words for history that rules would delete.
+/// The message for history that rules would delete.
 pub const HISTORY_IS_HELD: &str = "records that were brought are older than retention allows, and are kept until you decide: set \
      retention.delete_brought to true to delete them, or let retention allow their age to keep them";
 
-/// What a step deleted.
+/// The result of a step: the numbers of deleted records, and the reasons for which others stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SweepResult {
     /// Records that had expired.
     pub expired: u64,
-    /// Records that a rule gave up.
+    /// Records that a rule by age deleted.
     pub aged: u64,
     /// Records that exceeded a bound.
     pub crowded: u64,
@@ -192,7 +196,7 @@ impl RetentionPolicy {
         self.step_by(store, writer, clock, (&mut trust, &state))
     }
 
-    /// Like [`RetentionPolicy::step`], with what is known of earlier steps.
+    /// Like [`RetentionPolicy::step`], with the state of earlier steps.
     fn step_by(
         &self,
         store: &dyn Store,
@@ -225,8 +229,8 @@ impl RetentionPolicy {
         [&self.spared_kinds[..], &self.tombstone_kinds].concat()
     }
 
-    /// Deletes up to a batch of expired records. Tombstones among them stay, which earlier versions
-    /// let expire.
+    /// Deletes up to a batch of expired records. Expired tombstones stay; earlier versions stored
+    /// tombstones with an expiry.
     fn let_expire(
         &self,
         store: &dyn Store,
@@ -247,7 +251,7 @@ impl RetentionPolicy {
             if erased > 0 || is_all {
                 return Ok(erased);
             }
-            // All of these are tombstones. The store may have others behind them.
+            // All these records are tombstones. The store may have more expired records.
             wanted = wanted.saturating_mul(2);
         }
     }
@@ -304,7 +308,8 @@ impl RetentionPolicy {
         units(now_s).checked_sub(units(rule.older_than_s))
     }
 
-    /// Returns the time up to which rules delete nothing, as history was brought.
+    /// Returns the time up to which rules delete nothing, because history was brought from
+    /// elsewhere.
     fn held_until(
         &self,
         store: &dyn Store,
@@ -321,8 +326,9 @@ impl RetentionPolicy {
         Ok(held_until)
     }
 
-    /// Holds what rules would delete of a shelf that has kept no notes so far, if it goes back so far
-    /// that the rules cannot have been in force: it was imported by an earlier version, or restored.
+    /// Holds the records that rules would delete, in a shelf that has kept no notes so far. Records
+    /// are held only if some are so old that the rules cannot have been in force. Such a shelf was
+    /// imported by an earlier version, or restored.
     fn hold_unswept(
         &self,
         store: &dyn Store,
@@ -341,7 +347,7 @@ impl RetentionPolicy {
         Ok(())
     }
 
-    /// Whether something would be deleted by age.
+    /// Returns whether any record would be deleted by age.
     fn is_anything_due(&self, store: &dyn Store, now_s: u64) -> Result<bool, RetentionError> {
         if !store.expired(now_s.saturating_mul(self.units_per_s), 1)?.is_empty() {
             return Ok(true);
@@ -354,8 +360,8 @@ impl RetentionPolicy {
         Ok(false)
     }
 
-    /// Returns the time of the newest records that rules delete now which match `record`, if they
-    /// delete `record`.
+    /// Returns the latest time up to which rules that match `record` delete records now. `None` if
+    /// these rules do not delete `record`.
     pub fn would_delete(&self, record: &Record<'_>, now_s: u64) -> Option<u64> {
         let matching = self.rules.iter().filter(|rule| {
             rule.kinds.as_ref().is_none_or(|kinds| kinds.contains(&record.kind()))
@@ -370,14 +376,14 @@ impl RetentionPolicy {
         (record.time() <= last).then_some(last)
     }
 
-    /// Whether a step was as large as it may be, so that more follows at once. A busy archive at its
-    /// bound has always something to delete, but little.
+    /// Returns whether a step deleted a full batch, so that another step follows at once. A busy
+    /// archive at its bound always has a few records to delete.
     fn has_more(&self, swept: SweepResult) -> bool {
         swept.expired.max(swept.aged).max(swept.crowded) >= self.batch_max as u64
     }
 
-    /// Estimates how many records have to be deleted to meet the bounds, and returns whether that of
-    /// free bytes is out of reach.
+    /// Estimates the number of records that must be deleted to meet the bounds. Also returns
+    /// whether the bound of free bytes is out of reach.
     fn too_many(&self, store: &dyn Store) -> (u64, bool) {
         if (self.bytes_max, self.free_bytes_min, self.records_max) == (None, None, None) {
             return (0, false);
@@ -396,9 +402,10 @@ impl RetentionPolicy {
         (above.max((excess * records).div_ceil(u128::from(kept_bytes.max(1))) as u64), unmet)
     }
 
-    /// Returns the bytes that a store which keeps `kept_bytes` has to free for the disk: its part of
-    /// what is lacking. If more than half of what all stores on the disk keep is lacking, none of
-    /// them frees anything, and this is true: others fill the disk, or the bound is a mistake.
+    /// Returns the bytes that a store with `kept_bytes` has to free for the disk: its share of the
+    /// lacking bytes. If more bytes are lacking than half of the bytes of all stores on the disk,
+    /// no store frees anything, and the second value is true. In that case other files fill the
+    /// disk, or the bound is a mistake.
     fn lacking(&self, stats: &StoreStats, kept_bytes: u64) -> (u64, bool) {
         let Some((least, free)) = self.free_bytes_min.zip(stats.free_bytes) else {
             return (0, false);
@@ -440,7 +447,7 @@ fn erase(writer: &Writer, query: Query) -> Result<u64, RetentionError> {
     }
 }
 
-/// When a person was last told of each question.
+/// The times of the last report of each open question.
 #[derive(Default)]
 struct RetentionReminders([Option<Instant>; 3]);
 
@@ -464,19 +471,19 @@ impl RetentionReminders {
     }
 }
 
-/// The thread that carries a policy out, until it is stopped or dropped.
+/// The thread that carries out a policy, until the thread is stopped or dropped.
 pub struct RetentionThread {
     /// Wakes the thread for `changed`; dropping it ends the thread.
     wake: Option<SyncSender<()>>,
-    /// A policy that the thread has not taken yet.
+    /// A new policy that the thread does not use yet.
     changed: Arc<Mutex<Option<RetentionPolicy>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl RetentionThread {
     /// Starts the thread. `report` is called at the end of every round that deleted something, and
-    /// for every failure, after which the thread continues with the next round. A clock that is not
-    /// trusted, and history that is held, is reported once an hour; `state` has it at any time.
+    /// for every failure, after which the thread continues with the next round. An untrusted clock
+    /// and held history are reported once an hour; `state` shows both at any time.
     pub fn start(
         mut policy: RetentionPolicy,
         store: Arc<dyn Store>,
@@ -533,7 +540,7 @@ impl RetentionThread {
     pub fn change(&self, policy: RetentionPolicy) {
         *self.changed.lock() = Some(policy);
         if let Some(wake) = &self.wake {
-            // Fails if the thread has been woken already, and has not looked yet.
+            // Fails if an earlier wake-up is still pending.
             let _ = wake.try_send(());
         }
     }
@@ -627,7 +634,7 @@ mod tests {
 
     #[test]
     fn tombstones_stay_whatever_the_rules_say_and_hold_nothing_else_up() {
-        // More tombstones than fit a batch have an expiry, as earlier versions stored them.
+        // More tombstones than fit into a batch have an expiry, as in archives of earlier versions.
         let mut records: Vec<_> =
             (0..20).map(|n| record(n, 10, if n % 2 == 0 { 5 } else { 62 }, 1, Some(20))).collect();
         records.push(record(99, 10, 1, 1, Some(20)));
@@ -713,7 +720,7 @@ mod tests {
                 |(n, day): (usize, &u64)| record(*day as u8 + n as u8, day * DAY, 1, 1, None);
             days.iter().enumerate().map(record).collect()
         };
-        // One record with a time far ahead, as archives have them.
+        // One record has a time far ahead, as is common in archives.
         let mut all = records(&[100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110]);
         all.push(record(1, 99_000 * DAY, 1, 1, None));
         all.push(record(2, 100 * DAY, 1, 1, Some(111 * DAY)));
@@ -727,7 +734,7 @@ mod tests {
         assert_eq!(step(&policy, &ahead), doubted);
         let full = RetentionPolicy { records_max: Some(12), ..policy.clone() };
         assert_eq!(step(&full, &ahead), SweepResult { crowded: 1, ..doubted });
-        // A clock that was right stays trusted without new records, but not when it leaps.
+        // A clock that was right stays trusted without new records, but not after a leap.
         let clock = Clock::fake(110 * DAY);
         assert!(!step(&policy, &clock).clock_doubted);
         clock.set(110 * DAY + 30);
@@ -736,7 +743,7 @@ mod tests {
         assert!(step(&policy, &clock).clock_doubted);
         let left = store.stats().records;
         assert_eq!(left, 6, "those of the last five days, and the one of far ahead");
-        // The operator's word makes the clock trusted, also after it is taken back.
+        // The operator's setting makes the clock trusted, also after the setting is reverted.
         let sure = RetentionPolicy { clock_ahead_max_s: None, ..policy.clone() };
         assert!(!step(&sure, &clock).clock_doubted);
         clock.set(201 * DAY);
@@ -762,7 +769,7 @@ mod tests {
             assert_eq!(step(&wrong), doubted);
         }
         assert_eq!(store.stats().records, 70);
-        // Corrected, it is trusted at once.
+        // The corrected clock is trusted at once.
         assert_eq!(step(&Clock::fake(102 * DAY)), SweepResult::default());
     }
 
@@ -795,10 +802,10 @@ mod tests {
         let held = SweepResult { history_held: true, ..SweepResult::default() };
         let step = |policy: &RetentionPolicy| policy.step(&*store, &writer, &clock).unwrap();
         assert_eq!(step(&policy), held);
-        // What was young enough ages like all others, and records of clients go as ever.
+        // A brought record that was young enough ages like any other, and rules delete it as usual.
         clock.set(1_002 * DAY);
         assert_eq!(step(&policy), SweepResult { aged: 1, ..held });
-        // A longer time than before spares as much, a time without end asks nothing.
+        // A longer age in the rule holds the same records; without a rule, nothing is held.
         policy.rules = vec![rule(60)];
         assert_eq!(step(&policy), held);
         policy.rules.clear();

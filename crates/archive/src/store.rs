@@ -1,23 +1,23 @@
-//! The interface of a store, which keeps one shelf (the records of one network) and searches it.
+//! The interface of a store, which keeps and searches one shelf (the records of one network).
 //!
-//! The trait speaks of records, queries and outcomes, never of rows, pages or SQL. Four choices
-//! shape it.
+//! The trait is expressed in records, queries and outcomes, never in rows, pages or SQL. Its design
+//! rests on four choices.
 //!
 //! *Results are pushed in slices.* A search is bound to a snapshot. Each call hands records to a
 //! sink until the work of the slice is spent; the next call continues there. So no lock or
 //! transaction outlives a call, a slow reader holds up only its own search, and a record is read in
 //! place, without a copy.
 //!
-//! *A commit is a batch with one outcome per write.* What a record does to earlier ones (replace
-//! them, delete them, be refused because of them) comes from the shelf's
-//! [`Rules`](crate::effects::Rules), as queries, so that a store can apply it under its own lock
-//! or in its own transaction.
+//! *A commit is a batch with one outcome per write.* The shelf's [`Rules`](crate::effects::Rules)
+//! express the effects of a record as queries. The queries find the earlier records that it
+//! replaces or deletes, and the records that forbid a put. A store applies these effects under its
+//! own lock or in its own transaction.
 //!
-//! *An id determines its record's time.* The id is a hash of all that the record says, so a store
-//! needs to look for it only where records of that time are.
+//! *An id determines its record's time.* The id is a hash of the record's content, so a store needs
+//! to look for an id only among the records of one time.
 //!
-//! *Visibility is numbered.* Every put has a sequence number, and every search knows the last one
-//! that it sees. These numbers join stored and live messages without a gap or a duplicate.
+//! *Visibility is numbered.* Every put has a sequence number, and every search knows the last
+//! number that it sees. These numbers join stored and live messages without a gap or a duplicate.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -37,7 +37,8 @@ pub mod ranges;
 /// One change to a store.
 #[derive(Clone, Debug)]
 pub enum Write {
-    /// Stores a record, given as its bytes (see [`hark_codec::record`]), unless a rule refuses it.
+    /// Stores a record, encoded as bytes (see [`hark_codec::record`]), unless a rule refuses the
+    /// record.
     Put(Box<[u8]>),
     /// Deletes the records that match, in the query's order, at most its `limit`.
     Erase(Box<Query>),
@@ -79,27 +80,28 @@ pub type NumberedRecord = (u64, Box<[u8]>);
 /// The result of a batch that is durable.
 #[derive(Clone, Debug, Default)]
 pub struct CommitResult {
-    /// One outcome per write, in the order of the writes. [`Store::commit_some`] may carry out the
-    /// first writes only: the others, of which nothing is stored, have none.
+    /// One outcome per write, in the order of the writes. [`Store::commit_some`] may carry out only
+    /// the first writes. The other writes have no outcome, and nothing of them is stored.
     pub outcomes: Vec<Outcome>,
     /// Whether the last outcome is that of one step of its write, and later writes were not begun.
-    /// That outcome says how many records the step deleted, which may be none; if the write is a put,
-    /// its record is not stored yet. See [`Store::commit_some`].
+    /// That outcome is the number of records that the step deleted, which may be 0. If the write is
+    /// a put, its record is not stored yet. See [`Store::commit_some`].
     pub unfinished: bool,
-    /// The ids of deleted records, each with the index of the write that did so. Indices ascend.
+    /// The ids of deleted records, each with the index of the deleting write. Indices ascend.
     pub erased: Vec<(usize, Id)>,
     /// Bytes written to the disk or the database for the batch.
     pub bytes: u64,
-    /// Rows that were visited for what the writes replace and delete and what forbids them. Zero from
-    /// a store that does not count them.
+    /// Rows that were visited to find the records that the writes replace or delete, and the
+    /// records that forbid the writes. Zero if the store does not count these rows.
     pub searched: u64,
     /// Records that other processes have put and this store has not reported before, with their
     /// sequence numbers, which are all lower than those of this batch.
     pub before: Vec<NumberedRecord>,
 }
 
-/// Why a batch was not stored. Of [`Store::commit_some`], none of its writes took effect: where the first
-/// writes were stored before a failure, their outcomes are returned, and the next call fails.
+/// Why a batch was not stored. After an error of [`Store::commit_some`], no write of its batch has
+/// taken effect. If a failure follows after the first writes were stored, the call returns their
+/// outcomes, and the next call fails.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
     /// The store was opened for reading only.
@@ -110,7 +112,7 @@ pub enum CommitError {
     Record {
         /// Index of the write in the batch.
         index: usize,
-        /// What is wrong with the bytes.
+        /// The fault in the bytes.
         source: hark_codec::record::RecordError,
     },
     /// The record is too large for any file of the store.
@@ -121,8 +123,8 @@ pub enum CommitError {
         /// The largest size of a record.
         bytes_max: usize,
     },
-    /// The disk or database failed, now or before. The writer has stopped and must be restarted:
-    /// what a failed sync left on the disk is not known, so nothing is retried.
+    /// The disk or database failed, now or before. The writer has stopped and must be restarted.
+    /// Nothing is retried, as the state of the disk after a failed sync is unknown.
     #[error("the archive takes no more writes: {0}")]
     Stopped(String),
     /// Another process has the right to write. The next batch may succeed.
@@ -147,7 +149,7 @@ pub enum SearchError {
     /// [`ResumedSearch`](crate::resumed::ResumedSearch).
     #[error("the archive could not be read: {0}")]
     LeftOut(String),
-    /// The search was given up, as it would take more memory than there is for searches now.
+    /// The search was given up, as it would use more memory than is now free for searches.
     #[error("the search takes more memory than there is now; ask for less, or try again later")]
     NoMemory,
 }
@@ -185,7 +187,8 @@ pub trait Search: Send {
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<SearchProgress, SearchError>;
 
-    /// Returns the snapshot's sequence number: puts up to this number are seen, later ones are not.
+    /// Returns the snapshot's sequence number: the search sees puts up to this number, and no later
+    /// puts.
     fn seq(&self) -> u64;
 
     /// Returns the number of rows visited so far.
@@ -201,7 +204,7 @@ pub trait Search: Send {
     /// in the opened parts can match.
     fn driver(&self) -> Option<Set>;
 
-    /// Returns the bytes of memory that the search takes until it goes on, about.
+    /// Returns the approximate bytes of memory that the search uses until its next slice.
     fn bytes(&self) -> usize {
         0
     }
@@ -212,7 +215,7 @@ pub trait Search: Send {
     }
 }
 
-/// What several stores take of a disk.
+/// The space that several stores use on a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUse {
     /// Bytes on disk that no rewrite would free.
@@ -230,14 +233,14 @@ pub struct StoreStats {
     pub dead: u64,
     /// Bytes on disk.
     pub bytes: u64,
-    /// Of `bytes`, those that belong to records (the log).
+    /// The part of `bytes` that belongs to records (the log).
     pub log_bytes: u64,
-    /// Of `bytes`, those that belong to indices (the segments).
+    /// The part of `bytes` that belongs to indices (the segments).
     pub index_bytes: u64,
     /// Bytes of deleted records that will be freed or reused. An estimate where a store knows only
     /// the number of these records.
     pub dead_bytes: u64,
-    /// Of `dead_bytes`, those that the store frees or reuses without another delete. The rest is
+    /// The part of `dead_bytes` that the store frees or reuses without another delete. The rest is
     /// spread too thinly to be worth freeing yet.
     pub reclaimable_bytes: u64,
     /// Records not sealed into a segment yet.
@@ -254,7 +257,7 @@ pub struct StoreStats {
     pub damaged_files: Vec<String>,
     /// Bytes that are free in the file system that the archive is in.
     pub free_bytes: Option<u64>,
-    /// What this store and the others on the same disk take of it; `None` if that is not known.
+    /// Space that this store and the other stores on the same disk use together; `None` if unknown.
     pub disk: Option<DiskUse>,
     /// Bytes written to disk since the start.
     pub written_bytes: u64,
@@ -264,15 +267,15 @@ pub struct StoreStats {
     pub merge_due_records: u64,
     /// Durations of syncs since the start.
     pub syncs: HistogramSnapshot,
-    /// Why background maintenance fails, while it does.
+    /// The reason for which background maintenance currently fails.
     pub maintenance_failed: Option<String>,
     /// Background maintenance done since the start.
     pub maintenance: MaintenanceStats,
-    /// The slow check of the whole store, if it has one.
+    /// State of the slow check of the whole store, if the store has such a check.
     pub scrub: Option<ScrubStats>,
-    /// Use of the database, if the store has one.
+    /// Use of the database, if the store is in a database.
     pub database: Option<DatabaseStats>,
-    /// Lag of the mirror, a second store that receives all that this one accepts, if there is one.
+    /// Lag of the mirror, if there is a second store that receives all records of this store.
     pub mirror: Option<MirrorLag>,
 }
 
@@ -287,22 +290,25 @@ pub struct MaintenanceStats {
     pub rewriting: JobTotals,
 }
 
-/// The slow check of a store, which reads all of it over and over, beside its readers and its writer.
+/// The slow check of a store, which reads the whole store again and again, beside its readers and
+/// its writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStats {
     /// Bytes read since the start.
     pub read_bytes: u64,
     /// Bytes read in the current pass.
     pub pass_bytes: u64,
-    /// Bytes of a whole pass, as the store is now.
+    /// Bytes of a whole pass through the current store.
     pub total_bytes: u64,
     /// Whole passes that have ended since the start.
     pub passes: u64,
-    /// Time since the last of them ended.
+    /// Time since the last whole pass ended.
     pub last_pass_age: Option<Duration>,
-    /// Faults that it found, repaired or not: damaged segments, and damaged parts of logs.
+    /// Faults that the last whole pass found, repaired or not: damaged segments, and damaged parts
+    /// of logs.
     pub last_faults: u64,
-    /// Damaged segments that were made again since the start, whoever found them.
+    /// Damaged segments that were rebuilt since the start, including those that the check did not
+    /// find.
     pub repaired: u64,
 }
 
@@ -322,11 +328,11 @@ pub struct JobTotals {
 pub struct DatabaseStats {
     /// Connections that are open for queries.
     pub connections: u64,
-    /// Of `connections`, those that are in use.
+    /// The part of `connections` that is in use.
     pub connections_used: u64,
     /// How often a query had to wait for a connection, since the start.
     pub waits: u64,
-    /// Queries sent to the replica, and queries that could not be, if there is a replica.
+    /// Queries sent to the replica, and queries that could not be sent, if there is a replica.
     pub replica: Option<(u64, u64)>,
     /// Number of puts, by any process, that subscribers have not been notified of yet.
     pub news_behind: u64,
@@ -342,19 +348,19 @@ pub struct MirrorLag {
     /// Bytes of these writes.
     pub queued_bytes: u64,
     /// Age of the oldest of these writes. While the second store catches up or cannot be reached,
-    /// how long that has been so.
+    /// the duration of this state.
     pub behind_ms: u64,
     /// Whether the second store has everything except the queued writes.
     pub in_step: bool,
     /// Records that were copied since the start.
     pub copied: u64,
-    /// Records that only the second store has: the count of the last walk, less those that the
-    /// first has put since and those that the rules have deleted in the second. What other
-    /// processes write to the second is not known.
+    /// Records that only the second store has. The count comes from the last walk. Records that the
+    /// first store has put since, and records that the rules have deleted in the second, are
+    /// subtracted. Writes of other processes to the second store are not counted.
     pub extra: u64,
     /// Records that the second store refused, as of the last walk.
     pub refused: u64,
-    /// Why the second store takes no writes, while that is so.
+    /// The reason for which the second store currently takes no writes.
     pub trouble: Option<String>,
     /// How long nothing has moved although something waits for the second store, in milliseconds.
     pub idle_ms: u64,
@@ -367,18 +373,18 @@ impl MirrorLag {
     }
 }
 
-/// Bounds of the files of a store, and of what was deleted in them. They can change while the store is
-/// open.
+/// Bounds of the files of a store, and of the deleted records in these files. The bounds can change
+/// while the store is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceBounds {
     /// Bytes of a log at which its records are sealed.
     pub log_bytes_max: u64,
     /// Bytes of deleted records that may stay for ever, because they are spread thinly.
     pub dead_bytes_max: u64,
-    /// Free bytes of the disk below which all space of deleted records is given back at once.
+    /// Free bytes of the disk below which all space of deleted records is freed at once.
     pub free_bytes_min: u64,
-    /// Time within which deleted records are gone from all files. `None`: not before their space is
-    /// needed.
+    /// Time within which deleted records are gone from all files. With `None`, they stay until
+    /// their space is needed.
     pub erase_within: Option<Duration>,
 }
 
@@ -392,7 +398,7 @@ pub enum RetentionNote {
 }
 
 impl RetentionNote {
-    /// The name under which a store keeps it.
+    /// Returns the name under which a store keeps the number.
     pub fn name(self) -> &'static str {
         match self {
             Self::ClockTrusted => "clock_trusted",
@@ -416,7 +422,7 @@ pub fn commit_whole(
     some: impl Fn(&[Write]) -> Result<CommitResult, CommitError>,
 ) -> Result<CommitResult, CommitError> {
     let mut all = CommitResult::default();
-    // What is left of the current write, and how many records its steps have deleted.
+    // The rest of the current write, and the number of records that its steps have deleted.
     let (mut left, mut erased): (Option<Write>, u64) = (None, 0);
     loop {
         let at = all.outcomes.len();
@@ -445,7 +451,7 @@ pub fn commit_whole(
 }
 
 impl CommitError {
-    /// The error for a store that neither carries out a batch nor says why.
+    /// The error for a store that neither carries out a batch nor returns an error.
     pub(crate) fn nothing_done() -> Self {
         Self::Stopped("a store did nothing of a batch".into())
     }
@@ -469,23 +475,26 @@ impl CommitResult {
     }
 }
 
-/// A store of one shelf. All threads share it; one commit runs at a time.
+/// A store of one shelf. All threads share the store; one commit runs at a time.
 pub trait Store: Send + Sync {
-    /// Carries out a batch. On return everything in it is durable and seen by new searches.
+    /// Carries out a batch. On return, all writes of the batch are durable and visible to new
+    /// searches.
     fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError>;
 
     /// Carries out a batch, or only its first part, so that other writes need not wait long. The
     /// part is the first writes and then one step of a write that deletes more than
     /// [`ERASE_STEP`](crate::limits::ERASE_STEP) records, or searches more than
-    /// [`SEARCH_STEP`](crate::limits::SEARCH_STEP) rows. It also ends behind the write with which
-    /// [`SEARCH_BATCH`](crate::limits::SEARCH_BATCH) rows were searched. The caller then commits the rest of that
-    /// write ([`Write::rest`]) and the writes after it. Only a write that comes last in its batch
-    /// keeps its place in a search from one step to the next; any other begins it again. So the rest
-    /// of a write is committed alone, or behind others.
+    /// [`SEARCH_STEP`](crate::limits::SEARCH_STEP) rows. The part also ends after the write with
+    /// which [`SEARCH_BATCH`](crate::limits::SEARCH_BATCH) rows were searched. The caller then
+    /// commits the rest of that write ([`Write::rest`]) and the later writes. Only a write that
+    /// comes last in its batch keeps its place in a search from one step to the next; any other
+    /// write begins its search again. So the rest of a write is committed alone, or as the last
+    /// write of a batch.
     ///
     /// A record that deletes others is stored last, with the final step of its deletes. So wherever
-    /// the work stops (a crash, another process that continues), no record exists that a stored one
-    /// deletes, no state has to be kept, and putting the record again continues the deletes.
+    /// the work stops (a crash, another process that continues), no stored record coexists with a
+    /// record that it deletes. No state has to be kept, and putting the record again continues the
+    /// deletes.
     fn commit_some(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         self.commit(writes)
     }
@@ -498,25 +507,25 @@ pub trait Store: Send + Sync {
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError>;
 
     /// Counts the records that match, ignoring limit and cursor. `None` if the budget did not
-    /// suffice, or if a record that may match could not be read; a search then says more. Adds to
-    /// `visited` the rows that the count has visited, and what it has looked up that counts as rows.
+    /// suffice, or if a record that may match could not be read; a search then gives the details.
+    /// Adds to `visited` the rows that the count has visited, and the lookups that count as rows.
     fn count_visiting(&self, query: &Query, visited: &mut u64) -> Result<Option<u64>, SearchError>;
 
-    /// Counts the same where nobody pays for the rows.
+    /// Counts the same for a caller that does not charge for rows.
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
         self.count_visiting(query, &mut 0)
     }
 
     /// Returns the ids of the records that match, by ranges. `None` if the store keeps no sums that
-    /// answer the query, or does not have them now; see [`Query::window_without`].
+    /// answer the query, or if the sums are not available now; see [`Query::window_without`].
     fn ranges(&self, _: &Query) -> Result<Option<Box<dyn IdRanges>>, SearchError> {
         Ok(None)
     }
 
-    /// Passes each value of a label to `each`, with the number of stored records that have it. Every
-    /// value is passed once, in no particular order. A store counts only the labels that its
-    /// options list; for any other label it may return an error. After an error, what was passed
-    /// is incomplete.
+    /// Passes each value of a label to `each`, with the number of stored records that have the
+    /// value. Every value is passed once, in no particular order. A store counts only the labels
+    /// that its options list; for any other label it may return an error. After an error, the
+    /// values passed so far are incomplete.
     fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError>;
 
     /// Returns the ids of up to `limit` stored records that have expired by `now`.
@@ -533,8 +542,8 @@ pub trait Store: Send + Sync {
     /// Returns the size and state of the store.
     fn stats(&self) -> StoreStats;
 
-    /// Returns the number of records, and of files, that were found damaged since the start and are not
-    /// repaired. Cheap.
+    /// Returns the number of records, and of files, that were found damaged since the start and are
+    /// not repaired. Cheap.
     fn damage(&self) -> (u64, u64) {
         (0, 0)
     }
@@ -551,33 +560,33 @@ pub trait Store: Send + Sync {
         Ok(None)
     }
 
-    /// Keeps a number beside the records, for this process and later ones. Durable on return. A store
-    /// that does not outlive its process need not keep it.
+    /// Keeps a number beside the records, for this process and later ones. Durable on return. A
+    /// store that does not outlive its process may ignore the number.
     fn set_note(&self, _: RetentionNote, _: Option<u64>) -> Result<(), CommitError> {
         Ok(())
     }
 
-    /// Notes whether more deletes follow at once. While they do, a store need not give back the
-    /// space of those it has.
+    /// Announces whether more deletes follow at once. Meanwhile, a store need not free the space of
+    /// earlier deletes.
     fn deletes_follow(&self, _follow: bool) {}
 
-    /// Puts other bounds of its files in force, if the store has files.
+    /// Applies new bounds of the store's files, if the store has files.
     fn set_space(&self, _bounds: &SpaceBounds) {}
 
-    /// Returns why the store takes no puts, or why subscribers are not notified of all puts, while
-    /// that is so.
+    /// Returns the reason if the store currently takes no puts, or if subscribers are not notified
+    /// of all puts.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// Returns how far this store's mirror is behind, if it has one. Cheap.
+    /// Returns the lag of this store's mirror, if any. Cheap.
     fn mirror(&self) -> Option<MirrorLag> {
         None
     }
 
-    /// Returns some of the records that other processes have put and that no [`CommitResult::before`]
-    /// has reported, in order. Empty once all are reported. Called between commits, by the thread
-    /// that commits.
+    /// Returns some of the records that other processes have put and that no
+    /// [`CommitResult::before`] has reported, in order. Empty once all are reported. Called between
+    /// commits, by the thread that commits.
     fn news(&self) -> Vec<NumberedRecord> {
         Vec::new()
     }

@@ -1,11 +1,12 @@
 //! Threads and tasks that the process cannot do without: a panic in one of them ends the process.
 //!
-//! A panic is a bug. If it hits one connection or one query, only that one is given up: the code
-//! that does such work catches it. Without its writer, though, or without the thread that seals its
-//! heads, a process would continue half alive: it would accept connections and never answer an
-//! event. Nor is it known in what state the thread has left its data. What was acknowledged is
-//! durable, and a start takes moments. So the process ends at once, without cleaning up, which
-//! could wait for the very thread that is gone; systemd, or another supervisor, starts it again.
+//! A panic is a bug. A panic in the work for one connection or one query ends only that connection
+//! or query, as the code that does such work catches the panic. Without its writer, or without the
+//! thread that seals its heads, a process would continue half alive: it would accept connections
+//! and never answer an event. The thread may also have left its data in any state. Acknowledged
+//! writes are durable, and a restart takes moments. So the process ends at once. It does not clean
+//! up, as this could wait for the thread that is gone. systemd, or another supervisor, starts the
+//! process again.
 
 use std::io::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,7 +25,7 @@ pub fn run<T>(name: &str, work: impl FnOnce() -> T) -> T {
 
 /// Ends the process because the thread or task `name`, which it cannot do without, has panicked.
 pub fn end(name: &str) -> ! {
-    // If this cannot be written, there is nowhere else to report it.
+    // If this write fails, there is nowhere else to report the panic.
     let _ = writeln!(
         io::stderr(),
         "hark: {name} failed (a bug; what it said is above), and nothing works without it: the process \

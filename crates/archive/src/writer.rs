@@ -1,13 +1,13 @@
-//! Group commit: one thread takes what has queued up and makes it durable with one sync.
+//! Group commit: one thread takes all queued writes and makes the batch durable with one sync.
 //!
-//! While one batch is being synced the next one gathers, so batches grow with the load by
-//! themselves. A batch also waits a little while many further writes are about to come
-//! ([`Writer::expect`]), since a sync costs about the same for few writes as for many;
-//! [`WriterOptions::batch_wait`] makes it wait for others, too, at the price of latency. Only after the
-//! sync is the listener notified, and then the senders are answered.
+//! While one batch is being synced, the next batch gathers, so the size of batches grows with the
+//! load. A batch also waits a little if many further writes are about to come ([`Writer::expect`]),
+//! since a sync costs about the same for few writes as for many. With
+//! [`WriterOptions::batch_wait`], a batch waits for other writes, too, at the price of latency.
+//! After the sync the listener is notified, and then the senders are answered.
 //!
-//! A write that deletes or searches more than a step ([`Store::commit_some`]) gets its next step after
-//! the writes that have come meanwhile, and its answer after its last step.
+//! A write that deletes or searches more than a step ([`Store::commit_some`]) gets its next step
+//! after the writes that have come meanwhile, and its answer after its last step.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,12 +23,12 @@ use crate::meter::{Counter, Histogram};
 use crate::store::{CommitError, CommitResult, Outcome, Store, Write};
 use crate::vital;
 
-/// A batch waits while at least so many further writes are expected: fewer are not worth the time.
+/// The least number of expected writes for which a batch waits. Fewer are not worth the time.
 const EXPECTED_MIN: usize = 8;
 /// The longest that a batch waits for expected writes.
 const EXPECTED_WAIT: Duration = Duration::from_millis(2);
-/// The time between two looks at what has come. A thread that slept until each write came would be
-/// woken by each.
+/// The interval at which a waiting thread polls its queue. A thread that blocked on the queue would
+/// be woken by each write.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
 
 /// The bounds of batches and of the queue.
@@ -38,9 +38,10 @@ pub struct WriterOptions {
     pub batch_writes_max: usize,
     /// The most bytes of records in a batch, about.
     pub batch_bytes_max: usize,
-    /// How long a batch waits for further writes after its first one.
+    /// How long a batch waits for further writes after its first write.
     pub batch_wait: Duration,
-    /// Writes that may wait for the writer; above it [`Writer::try_submit`] returns [`WriterBusy`].
+    /// Writes that may wait for the writer. Above the bound, [`Writer::try_submit`] returns
+    /// [`WriterBusy`].
     pub queue_max: usize,
 }
 
@@ -61,7 +62,7 @@ pub type WriteCallback = Box<dyn FnOnce(Result<Outcome, Arc<CommitError>>) + Sen
 /// Receives, on the writer's thread, the records that have just become durable.
 pub trait CommitListener: Send {
     /// Receives the records of a durable batch and their sequence numbers, in order. `answer`
-    /// answers the senders, and is to be called when all subscribers have been notified.
+    /// answers the senders, and must be called once all subscribers have been notified.
     fn batch(
         &mut self,
         records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
@@ -80,7 +81,7 @@ impl CommitListener for () {
 /// archive.
 pub type CommitFn = Box<dyn Fn(&[Write]) -> Result<CommitResult, CommitError> + Send>;
 
-/// Where writes go, and the listener that receives them.
+/// The function that makes writes durable, and the listener that receives the durable records.
 pub struct WriteTarget {
     /// Makes the writes durable.
     pub commit: CommitFn,
@@ -95,7 +96,8 @@ pub type BetweenBatchesJob = Box<dyn FnOnce(&mut WriteTarget) + Send>;
 #[derive(Debug)]
 pub struct WriterBusy(pub Write);
 
-/// Writes that are about to be submitted; none any more once dropped. See [`Writer::expect`].
+/// A number of writes that are about to be submitted. Dropping the value withdraws the number. See
+/// [`Writer::expect`].
 #[derive(Debug)]
 pub struct ExpectedWrites {
     all: Arc<AtomicUsize>,
@@ -103,8 +105,8 @@ pub struct ExpectedWrites {
 }
 
 impl ExpectedWrites {
-    /// Says that so many of them are still to come. To be said before a write is submitted, as the
-    /// batch with the last one need not wait.
+    /// Sets the number of writes that are still to come. Must be called before a write is
+    /// submitted, so that the batch with the last write need not wait.
     pub fn left(&mut self, count: usize) {
         if count > self.count {
             self.all.fetch_add(count - self.count, Ordering::Relaxed);
@@ -126,29 +128,30 @@ enum WriterJob {
     Between(BetweenBatchesJob),
 }
 
-/// What the writer has done since it started.
+/// Counters of the writer since its start, and its current state.
 #[derive(Debug, Default)]
 pub struct WriterCounters {
     /// Durations of the batches that were made durable.
     pub batches: Histogram,
     /// Writes in these batches.
     pub writes: Counter,
-    /// Why the store takes no more writes, once that is so.
+    /// The reason for which the writer has stopped, once the store takes no more writes.
     pub stopped: OnceLock<String>,
-    /// Why the last batch failed, if it did and the next one may succeed.
+    /// The reason for the failure of the last batch, if the next batch may succeed.
     unavailable: Mutex<Option<String>>,
-    /// When the batch that is under way began, if there is one.
+    /// The start of the commit in progress, if any.
     committing: Mutex<Option<Instant>>,
 }
 
 impl WriterCounters {
-    /// Returns how long the batch that is under way has taken so far, if there is one.
+    /// Returns the time since the start of the commit in progress. `None` if no commit is in
+    /// progress.
     pub fn committing_for(&self) -> Option<Duration> {
         let since = *self.committing.lock();
         since.map(|since| since.elapsed())
     }
 
-    /// Returns why the last batch failed, if it did and the next one may succeed.
+    /// Returns the reason for the failure of the last batch, if the next batch may succeed.
     pub fn unavailable(&self) -> Option<String> {
         self.unavailable.lock().clone()
     }
@@ -194,8 +197,8 @@ impl Writer {
         Self { store, jobs, thread: Mutex::new(Some(thread)), closing, expected, counters }
     }
 
-    /// Says that so many writes are about to be submitted, within a millisecond or two: a batch that
-    /// has begun waits for them.
+    /// Announces that `writes` writes are about to be submitted, within a millisecond or two. A
+    /// batch that has begun waits for these writes.
     pub fn expect(&self, writes: usize) -> ExpectedWrites {
         let mut expected = ExpectedWrites { all: Arc::clone(&self.expected), count: 0 };
         expected.left(writes);
@@ -215,10 +218,10 @@ impl Writer {
         self.jobs.send(WriterJob::Write(write, done)).map_err(|refused| busy(refused.0))
     }
 
-    /// Runs `job` on the writer's thread, once all that was queued before it is durable, delivered
-    /// and answered. Writes queued after the job wait until it returns, and go to the target as the
-    /// job left it; so do further steps of unfinished writes. Gives the job back if the queue is
-    /// full or the writer has stopped.
+    /// Runs `job` on the writer's thread, once all earlier writes are durable, delivered and
+    /// answered. Writes queued after the job wait until the job returns, and then go to the target
+    /// that the job has left. The same holds for further steps of unfinished writes. Gives the job
+    /// back if the queue is full or the writer has stopped.
     pub fn between(&self, job: BetweenBatchesJob) -> Result<(), BetweenBatchesJob> {
         self.jobs.try_send(WriterJob::Between(job)).map_err(|refused| match refused {
             TrySendError::Full(WriterJob::Between(job))
@@ -230,9 +233,9 @@ impl Writer {
         })
     }
 
-    /// Passes to the listener, between two batches, what other processes have put
-    /// ([`Store::news`]). If the queue is full, the next batch does so. If the store has no trouble
-    /// then, the failure of an earlier batch is over.
+    /// Passes records that other processes have put ([`Store::news`]) to the listener, between two
+    /// batches. If the queue is full, the next batch delivers these records. If the store then
+    /// reports no trouble, the stored reason for an earlier failure is cleared.
     pub fn deliver_news(&self) {
         let (store, counters) = (Arc::clone(&self.store), Arc::clone(&self.counters));
         let waiter = self.between(Box::new(move |target| {
@@ -298,7 +301,7 @@ fn busy(job: WriterJob) -> WriterBusy {
     }
 }
 
-/// Writes that are to be made durable, and the callbacks that wait for them.
+/// Writes to make durable, with their callbacks.
 #[derive(Default)]
 struct WriteBatch {
     writes: Vec<Write>,
@@ -309,7 +312,8 @@ struct PendingWrite {
     done: WriteCallback,
     /// Number of records that steps of the write have deleted.
     erased: u64,
-    /// Whether it has had its turn among the unfinished writes, and keeps it until it is done.
+    /// Whether the write has begun its turn among the unfinished writes. The turn lasts until the
+    /// write is done.
     has_turn: bool,
 }
 
@@ -323,7 +327,7 @@ impl WriteBatch {
 /// Writes of which a step is done, in the order of their next steps.
 type UnfinishedWrites = VecDeque<(Write, PendingWrite)>;
 
-/// What the thread reads.
+/// The input of the writer's thread.
 struct WriteQueue {
     jobs: Receiver<WriterJob>,
     /// Writes that are about to come.
@@ -342,7 +346,8 @@ fn run(
         let first = match unfinished.len() {
             _ if closing.load(Ordering::Acquire) => queue.jobs.try_recv().map(Some).map_err(|_| ()),
             0 => queue.jobs.recv().map(Some).map_err(|_| ()),
-            // No more unfinished writes than the queue may hold: none is begun until one is done.
+            // At most as many writes are unfinished as the queue may hold. No other write is begun
+            // until an unfinished write is done.
             many if many >= queue.options.queue_max => Ok(None),
             _ => match queue.jobs.try_recv() {
                 Ok(job) => Ok(Some(job)),
@@ -352,8 +357,9 @@ fn run(
         };
         let Ok(first) = first else { break };
         let between = first.and_then(|first| queue.gather(first, &mut batch));
-        // One unfinished write at a time, so that new writes wait for only one step; and the same one
-        // until it is done, as a store keeps its place in the search of one write.
+        // Each round runs one step of one unfinished write, so that new writes wait for only one
+        // step. The same write continues until it is done, as a store keeps its place in the search
+        // of only one write.
         if let Some((write, mut waiting)) = unfinished.pop_front() {
             waiting.has_turn = true;
             batch.push(write, waiting);
@@ -372,7 +378,8 @@ fn run(
 }
 
 /// Makes a batch or its first writes durable, notifies the listener and then answers the senders.
-/// Writes that were not begun stay in the batch; one of which a step was done goes to `unfinished`.
+/// Writes that were not begun stay in the batch. A write of which only a step was done moves to
+/// `unfinished`.
 fn commit(
     target: &mut WriteTarget,
     batch: &mut WriteBatch,
@@ -443,7 +450,8 @@ fn commit(
 }
 
 impl WriteQueue {
-    /// Takes queued writes, up to the bounds or to a job, which is returned to be run after the batch.
+    /// Takes queued writes, up to the bounds or to a job, which is returned to be run after the
+    /// batch.
     fn gather(&self, first: WriterJob, batch: &mut WriteBatch) -> Option<BetweenBatchesJob> {
         let began = Instant::now();
         let mut bytes = 0;
@@ -465,7 +473,7 @@ impl WriteQueue {
         None
     }
 
-    /// Returns the next job of a batch that began then; `None` if it waits no longer.
+    /// Returns the next job of a batch that began at `began`. `None` if the batch waits no longer.
     fn next(&self, began: Instant) -> Option<WriterJob> {
         loop {
             if let Ok(job) = self.jobs.try_recv() {
@@ -502,7 +510,7 @@ mod tests {
         Write::Put(out.into())
     }
 
-    /// Tells the number of each batch.
+    /// Sends the number of records of each batch.
     struct CountingListener(std::sync::mpsc::Sender<usize>);
 
     impl CommitListener for CountingListener {
@@ -531,7 +539,7 @@ mod tests {
         while came < 20 {
             came += batches.recv().unwrap();
         }
-        // What was expected and never comes holds nothing up.
+        // Expected writes that never come do not hold up other writes.
         expected.left(1_000);
         writer.write(put(20)).unwrap();
         assert_eq!(batches.recv().unwrap(), 1);
@@ -564,7 +572,7 @@ mod tests {
         let all: Vec<_> = (0..4).map(|_| receiver.recv().unwrap()).collect();
         let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
         assert_eq!(names[..2], ["one", "another"]);
-        // Together the two erases deleted each record once, and each reports how many.
+        // Together the two erases deleted each record once, and each reports its own number.
         let erased = all[2..].iter().map(|(_, outcome)| match outcome {
             Outcome::Erased(count) => *count,
             other => panic!("{other:?}"),

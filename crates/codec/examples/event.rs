@@ -1,5 +1,5 @@
-//! A Nostr event from its JSON to a record and back, as a relay does it: parsed in place, its id and
-//! signature checked, and kept as bytes that need no parsing.
+//! Converts a Nostr event from JSON to a record and back, as a relay does. The event is parsed in
+//! place, its id and signature are checked, and it is stored as bytes that need no parsing.
 //!
 //! ```text
 //! cargo run -p hark-codec --example event
@@ -10,7 +10,7 @@ use hark_codec::nostr::{Event, EventArena, EventDraft, EventEncoder, EventRecord
 use hark_codec::record::Record;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // What a client sends.
+    // A signed event, as JSON from a client.
     let keys = KeyPair::from_secret([7; 32]).ok_or("a secret key")?;
     let mut json = Vec::new();
     let draft = EventDraft {
@@ -26,10 +26,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let event = Event::parse(&json, &mut arena)?;
     println!("kind {}, {:?}, tagged {:?}", event.kind(), event.content(), event.first_value("t"));
 
-    // The type says that the check was made.
+    // A `VerifiedEvent` exists only after the check.
     let verified = VerifiedEvent::check(event, &mut SignatureVerifier::new(16))?;
 
-    // The record has the JSON as it came, and what is asked for beside it.
+    // The record holds the event's JSON and, beside it, the fields and labels that filters query.
     let mut bytes = Vec::new();
     EventEncoder::default().encode(&verified.event(), &[], &mut bytes);
     let record = Record::new(&bytes)?;

@@ -14,7 +14,7 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Keccak-256 of `bytes`: what Ethereum's networks hash with. SHA3-256 pads differently.
+/// Keccak-256 of `bytes`, the hash function of Ethereum's networks. SHA3-256 pads differently.
 pub fn keccak256(bytes: &[u8]) -> [u8; 32] {
     Keccak256::digest(bytes).into()
 }
@@ -44,8 +44,8 @@ pub struct UnverifiedSignature<'a> {
 /// Verifies signatures and caches the parsed keys of recent authors, which saves about an eighth of
 /// the work. Each thread needs its own verifier. Only [`SignatureVerifier::new`] allocates.
 pub struct SignatureVerifier {
-    /// A direct-mapped cache: each key has one slot, and a slot holds its newest key. Keys that an
-    /// attacker makes collide only lose the saving.
+    /// A direct-mapped cache: each key has one slot, and a slot holds its newest key. Colliding
+    /// keys, which an attacker can choose, lose only this saving.
     slots: Box<[Option<(Key, XOnlyPublicKey)>]>,
 }
 
@@ -62,9 +62,9 @@ impl SignatureVerifier {
         schnorr::verify(&signature, id, &key).map_err(|_| VerifyError::Signature)
     }
 
-    /// Checks many signatures and puts one result for each into `results`, in order. They are
-    /// checked one by one, since libsecp256k1 has no batch verification; this function is where to
-    /// use it once it exists.
+    /// Verifies many signatures and writes one result for each to `results`, in order. libsecp256k1
+    /// has no batch verification, so each signature is verified separately. A future batch
+    /// verification belongs in this function.
     pub fn verify_many(
         &mut self,
         items: &[UnverifiedSignature<'_>],

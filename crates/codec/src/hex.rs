@@ -3,7 +3,7 @@
 //! The unsafe code is sound because every load and store goes to an array whose size is part of its
 //! type.
 #![allow(unsafe_code)]
-// The loads and stores used here are the unaligned ones.
+// This file uses only unaligned loads and stores.
 #![allow(clippy::cast_ptr_alignment)]
 
 /// Hex of 32 bytes.

@@ -2,8 +2,8 @@
 
 use crate::record::Id;
 
-/// The sum of ids as numbers of 32 bytes, the least significant first, modulo 2^256. The sum of a
-/// range is the difference of two sums, so whoever keeps sums has that of any range at hand.
+/// The sum of ids modulo 2^256. Each id counts as a little-endian number of 32 bytes. The sum of a
+/// range is the difference of two prefix sums, so stored prefix sums give the sum of any range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdSum([u64; 4]);
 
@@ -23,7 +23,7 @@ impl IdSum {
         *self = self.plus(Self::from(id));
     }
 
-    /// The sum as 32 bytes, the least significant first.
+    /// The sum as 32 bytes, little endian.
     pub fn bytes(self) -> [u8; 32] {
         let mut bytes = [0; 32];
         for (bytes, limb) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.0) {
@@ -44,7 +44,8 @@ impl IdSum {
         Self(sum)
     }
 
-    /// The sum of the ids of this sum that are not in `other`, whose ids must all be in this one.
+    /// Subtracts `other` and returns the sum of the remaining ids. All ids of `other` must be part
+    /// of this sum.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         let (mut rest, mut borrow) = ([0; 4], false);
@@ -73,7 +74,7 @@ impl IdTally {
         self.sum.add(id);
     }
 
-    /// Takes away an id that was added.
+    /// Removes an id that was added.
     pub fn take(&mut self, id: &Id) {
         self.count = self.count.saturating_sub(1);
         self.sum = self.sum.minus(id.into());
@@ -85,7 +86,7 @@ impl IdTally {
         Self { count: self.count + other.count, sum: self.sum.plus(other.sum) }
     }
 
-    /// The tally of the ids that are not in `other`, whose ids must all be in this set.
+    /// The tally of the ids that are not in `other`. All ids of `other` must be in this set.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self { count: self.count.saturating_sub(other.count), sum: self.sum.minus(other.sum) }
@@ -100,7 +101,7 @@ mod tests {
         ids.iter().fold(IdSum::default(), |sum, id| sum.plus(id.into()))
     }
 
-    /// The carry goes from limb to limb, and out of the last one.
+    /// A carry moves from limb to limb and is dropped after the last limb.
     #[test]
     fn sums_are_of_numbers_of_32_bytes() {
         let mut one = [0; 32];

@@ -18,14 +18,16 @@
 //! ```
 //!
 //! A label's value is a slice of `wire ++ extra`; `gap` counts from the end of the previous label's
-//! value. A value therefore costs two or three bytes, however long it is.
+//! value. Gap and length therefore take two or three bytes for most values, however long the values
+//! are.
 
 /// A message's identity: event id, message hash or envelope hash.
 pub type Id = [u8; 32];
 /// An author's public key.
 pub type Key = [u8; 32];
 
-/// Label names below this are private: they come from admission rules and no client can query them.
+/// The lowest label name that is public. Labels with lower names are private: they come from
+/// admission rules, and clients cannot query such labels.
 pub const PRIVATE_LABELS: u8 = 0x20;
 
 /// Bytes before the optional fields.
@@ -36,7 +38,7 @@ const FLAG_EXPIRES: u16 = 2;
 /// Why bytes are not a valid record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// The record is shorter than the lengths in its header say.
+    /// The record is shorter than the lengths in its header require.
     #[error("record is cut short")]
     Short,
     /// The record has flag bits that this version does not know.
@@ -72,7 +74,7 @@ pub enum LabelPosition<'a> {
         /// Length in bytes.
         len: u32,
     },
-    /// Not in the wire bytes: the value is stored after them.
+    /// Not in the wire bytes. The value is stored after the wire.
     Bytes(&'a [u8]),
 }
 
@@ -121,7 +123,7 @@ impl<'o> RecordWriter<'o> {
             | if head.expires.is_some() { FLAG_EXPIRES } else { 0 };
         let start = out.len();
         out.extend_from_slice(&[0; HEADER]);
-        // All offsets into the array are constants, so no bounds check is left.
+        // All offsets into the array are constants, so the compiler removes the bounds checks.
         if let Some(header) = out[start..].first_chunk_mut::<HEADER>() {
             header[..32].copy_from_slice(&head.id);
             header[32..40].copy_from_slice(&head.time.to_le_bytes());
@@ -194,8 +196,8 @@ impl<'a> Record<'a> {
         Ok(Self { bytes, labels: labels as u32, wire: wire as u32, extra: extra as u32 })
     }
 
-    /// Checks what [`Record::new`] does not: that every label lies within the bytes and that no
-    /// bytes are left over.
+    /// Checks that every label lies within the bytes and that no bytes are left over, which
+    /// [`Record::new`] does not check.
     pub fn check(&self) -> Result<(), RecordError> {
         let mut labels = self.labels();
         let mut end = 0;

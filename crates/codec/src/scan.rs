@@ -3,7 +3,7 @@
 //!
 //! The unsafe code is sound because every load lies within the slice: its offset is checked first.
 #![allow(unsafe_code)]
-// The loads used here are the unaligned ones.
+// This file uses only unaligned loads.
 #![allow(clippy::cast_ptr_alignment)]
 
 /// Whether a byte cannot appear unescaped within a JSON string.
@@ -46,7 +46,7 @@ mod sse2 {
     #[inline]
     pub(super) fn find(bytes: &[u8], mut at: usize) -> usize {
         let len = bytes.len();
-        // Two blocks at once, for hex and text: half the branches.
+        // Two blocks at once halve the number of branches for hex and text.
         while len.saturating_sub(at) >= 32 {
             let found = specials(bytes, at) | specials(bytes, at + 16) << 16;
             if found != 0 {

@@ -1,5 +1,5 @@
-//! On reused buffers nothing is allocated: parse, id, check of the signature, JSON, record, filter;
-//! an envelope, its proof of work, record and request.
+//! Code that reuses buffers allocates nothing. Covered are, for an event: parsing, id, signature
+//! check, JSON, record and filter; for an envelope: its proof of work, record and request.
 
 use std::alloc::System;
 use std::fmt::Write;
@@ -21,7 +21,7 @@ use hark_testkit::allocations::{Counting, of_this_thread};
 #[global_allocator]
 static ALLOCATOR: Counting<System> = Counting(System);
 
-/// Allocations of the second of two equal runs: the first makes the buffers grow.
+/// Allocations of the second of two equal runs. The first run makes the buffers grow.
 fn allocations(mut run: impl FnMut()) -> usize {
     run();
     let before = of_this_thread();
@@ -119,7 +119,7 @@ fn nothing_on_the_way_of_a_question() {
     assert_eq!(allocations(|| filter.parse(b"{\"kinds\":[1]}").unwrap()), 0);
 }
 
-/// What another store says may have two million ranges and four million topics.
+/// A payload of another store may have two million ranges and four million topics.
 #[test]
 fn nothing_of_a_payload_of_another_store() {
     use hark_codec::waku::sync::{SyncError, SyncPayload};

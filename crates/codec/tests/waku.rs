@@ -1,5 +1,5 @@
-//! Waku's messages beside another implementation of Protocol Buffers: what we read it reads alike, and
-//! what it writes we read, from any bytes.
+//! Compares Waku's messages with another implementation of Protocol Buffers. For any bytes, both
+//! implementations read the same, and each reads the bytes that the other writes.
 
 use hark_codec::waku::protobuf::ProtobufError;
 use hark_codec::waku::{Message, StoreRequest, StoreResponse, store};
@@ -120,8 +120,8 @@ fn owned_response(response: &StoreResponse<'_>) -> oracle::Response {
     }
 }
 
-/// Both read the bytes alike, or both refuse them; groups, and numbers that are longer than their field,
-/// are refused by us alone.
+/// Both implementations read the same from the bytes, or both refuse the bytes. Only ours refuses
+/// groups, and numbers that are longer than their field.
 fn alike<T: PartialEq + std::fmt::Debug>(
     ours: Result<T, ProtobufError>,
     theirs: Result<T, prost::DecodeError>,
@@ -175,7 +175,7 @@ prop_compose! {
     }
 }
 
-/// Bytes with some changed, taken out or put in.
+/// Bytes of which some are changed, removed or inserted.
 fn spoiled(mut bytes: Vec<u8>, faults: &[(prop::sample::Index, u8, u8)]) -> Vec<u8> {
     for (place, what, byte) in faults {
         if bytes.is_empty() {

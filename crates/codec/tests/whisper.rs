@@ -1,5 +1,5 @@
-//! Whisper's RLP beside another implementation: what we read it reads alike, and what it writes we
-//! read, from any bytes.
+//! Compares Whisper's RLP with another implementation. For any bytes, both implementations read the
+//! same, and each reads the bytes that the other writes.
 
 use alloy_rlp::{Decodable as _, Encodable as _, Header};
 use hark_codec::crypto::keccak256;
@@ -47,7 +47,7 @@ fn list(items: &[u8]) -> Vec<u8> {
     [out, items.to_vec()].concat()
 }
 
-/// What a request says: times, filter, topics, limit, cursor, batch.
+/// The fields of a request: times, filter, topics, limit, cursor, batch.
 type Said = (u32, u32, Vec<u8>, Vec<Topic>, u32, Vec<u8>, bool);
 
 fn their_request(bytes: &[u8]) -> alloy_rlp::Result<Said> {
@@ -80,7 +80,8 @@ fn said(request: &HistoryRequest<'_>) -> Said {
     (request.lower, request.upper, bloom, topics, request.limit, cursor, request.batch)
 }
 
-/// Both read the bytes alike, or both refuse them. What is refused by us alone is not for its RLP.
+/// Both implementations read the same from the bytes, or both refuse the bytes. Only ours refuses
+/// more, but never because of the RLP.
 fn all_alike(bytes: &[u8]) {
     match (Envelope::parse(bytes), their_envelope(bytes)) {
         (Ok(ours), Ok(theirs)) => {
@@ -99,7 +100,8 @@ fn all_alike(bytes: &[u8]) {
         match (HistoryRequest::parse(bytes), their_request(bytes)) {
             (Ok(ours), Ok(theirs)) => assert_eq!(said(&ours), theirs),
             (Err(RequestError::Rlp(fault)), Ok(theirs)) => panic!("{fault} and {theirs:?}"),
-            // Another form, which they do not know, or a request that asks for too much.
+            // A form that the other implementation does not know, or a request that only ours
+            // refuses.
             _ => {}
         }
     }

@@ -1,6 +1,6 @@
-//! What each network adds to the archive: the rules of its records, the conditions of admission,
-//! its records as lines and its filters as queries. Each network has a folder. Nothing here does
-//! I/O, reads a clock or needs an async runtime.
+//! The networks. Each network has rules for its records, conditions of admission, a line format for
+//! its records, and a mapping of its filters to queries. Each network has a folder. Nothing here
+//! does I/O, reads a clock or needs an async runtime.
 //!
 //! A new network is a folder with an implementation of [`Network`]. Each program chooses the
 //! networks that it knows.
@@ -15,19 +15,19 @@ pub mod object;
 pub mod waku;
 pub mod whisper;
 
-/// A network, as an archive sees it.
+/// The interface of a network to an archive.
 pub trait Network: Send + Sync {
     /// The name of the network's shelf: in its folder, its tables, `--network` and metrics' labels.
     fn name(&self) -> &'static str;
-    /// What the network's records are called in messages to people, such as `events`.
+    /// The plural noun for the network's records in messages to people, such as `events`.
     fn records(&self) -> &'static str;
-    /// What one of them is called, such as `event`: their name without its s.
+    /// The singular noun for a record, such as `event`: the plural without its final s.
     fn record(&self) -> &'static str {
         self.records().strip_suffix('s').unwrap_or(self.records())
     }
     /// The properties of the network's records that a store may rely on.
     fn nature(&self) -> RecordProperties;
-    /// The rules for what a record does to the records before it.
+    /// The rules for the effects of a record on earlier records.
     fn rules(&self) -> Box<dyn Rules>;
     /// The network's records as lines of text, for import and export.
     fn lines(&self) -> &dyn LineFormat;
@@ -52,7 +52,7 @@ pub struct RecordProperties {
 pub trait LineFormat: Send + Sync {
     /// Appends the line of a record.
     fn write(&self, record: &Record<'_>, line: &mut Vec<u8>);
-    /// Whether lines have signatures, whose check can be skipped.
+    /// Returns whether lines have signatures. The check of signatures can be skipped.
     fn are_signed(&self) -> bool {
         false
     }
@@ -92,7 +92,7 @@ pub enum LineFault {
     Malformed(String),
     /// The record is longer than allowed.
     TooLarge(String),
-    /// The record's id is not the hash of the rest.
+    /// The record's id is not the hash of the rest of the record.
     Id,
     /// The record is not signed by its author.
     Signature,
@@ -110,14 +110,15 @@ pub type LabelValues<'a> = &'a mut dyn FnMut(u8) -> Result<Vec<Box<[u8]>>, Strin
 /// The texts of records that are searched for words, if any are.
 pub type SearchedTexts<'a> = Option<&'a Arc<dyn TextSource>>;
 
-/// Filters as people type them.
+/// The text format of a network's filters.
 pub trait Filters: Send + Sync {
     /// Returns the query of a filter, with `now` at 1970 and no `budget` of rows. Returns `None` if
     /// nothing can match the filter. The error is a text for people: the filter cannot be read, or
-    /// needs something that the archive does not have. `values` looks up what an archive has, for
-    /// filters that are matched against it; most filters need no look.
+    /// needs something that the archive does not have. `values` looks up the values of a label in
+    /// an archive, for filters that are matched against these values. Most filters need no lookup.
     fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, String>;
-    /// Does the same where the words of `texts` can be searched for, if any can.
+    /// Does the same as [`Filters::query`] for an archive that indexes the words of `texts`, if
+    /// any.
     fn searching_query(
         &self,
         text: &str,

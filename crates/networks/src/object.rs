@@ -1,5 +1,5 @@
-//! Structs from JSON objects alone. What `Deserialize` derives also takes an array of the fields' values, in
-//! which a field more or less makes another meaning.
+//! Reads structs from JSON objects only. A derived `Deserialize` also accepts an array of the
+//! fields' values, in which an added or missing field shifts the meaning of the others.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Reads a struct from JSON: an object, and nothing behind it.
+/// Reads a struct from JSON, which must be an object without trailing data.
 pub fn read<'d, T: Deserialize<'d>>(json: &'d [u8]) -> Result<T, serde_json::Error> {
     let mut json = serde_json::Deserializer::from_slice(json);
     let read = object(&mut json)?;
@@ -16,7 +16,7 @@ pub fn read<'d, T: Deserialize<'d>>(json: &'d [u8]) -> Result<T, serde_json::Err
     Ok(read)
 }
 
-/// Reads a struct from an object, as `deserialize_with` wants it.
+/// Reads a struct from an object, for use in `deserialize_with`.
 pub(crate) fn object<'d, D: Deserializer<'d>, T: Deserialize<'d>>(from: D) -> Result<T, D::Error> {
     struct ObjectVisitor<T>(PhantomData<T>);
 

@@ -1,5 +1,5 @@
-//! A connection to a relay, with its requests. One task reads and one writes; requests wait for
-//! their answers, each as long as the relay is given, and no longer.
+//! A connection to a relay, with its requests. The connection has a reading task and a writing
+//! task. Each request waits for its answer up to a time limit.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -24,28 +24,29 @@ use crate::message::{self, RelaySays};
 use crate::request::{Comparing, RelaySubscription};
 use crate::route::{AnswerRoutes, BytesPermit, PublishAnswer};
 
-/// What a message takes in memory besides its bytes, about.
+/// Approximate memory of a message besides its bytes, in bytes.
 const MESSAGE_OVERHEAD: usize = 256;
-/// Messages that wait to be sent.
+/// Maximum number of messages that wait to be sent.
 const OUTGOING_MAX: usize = 64;
-/// How often it is noted that nothing is read.
+/// Interval at which the reading task notes that it is blocked.
 const HELD_UP_EVERY: Duration = Duration::from_secs(1);
 /// Kind of the answer to a challenge (NIP-42).
 const AUTH_KIND: u16 = 22_242;
-/// How long a relay that asks everybody for AUTH is given to do so after the connection is made.
+/// How long to wait for a challenge after the connection is made, for relays that challenge every
+/// client.
 const CHALLENGE_WAIT: Duration = Duration::from_millis(500);
 
-/// How a relay is treated.
+/// Options of a connection to a relay.
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// How long the relay may leave a request without an answer, and a connection without life.
+    /// How long the relay may leave a request unanswered, and the connection idle.
     pub patience: Duration,
-    /// The longest message that is read. A longer event is passed over, and any other longer message
-    /// ends the connection.
+    /// Maximum length of a message, in bytes. A longer event is skipped, and any other longer
+    /// message ends the connection.
     pub message_bytes_max: usize,
-    /// Bytes of answers that are received and not dealt with yet.
+    /// Maximum number of bytes in answers that are received but not processed yet.
     pub waiting_bytes_max: usize,
-    /// The key that answers challenges (NIP-42), if one does.
+    /// The key for answers to challenges (NIP-42); `None` to ignore challenges.
     pub key: Option<KeyPair>,
 }
 
@@ -60,7 +61,7 @@ impl Default for ClientOptions {
     }
 }
 
-/// A connection to a relay. It ends when this is dropped.
+/// A connection to a relay. Dropping this value ends the connection.
 pub struct PeerClient {
     shared: Arc<ClientShared>,
     outgoing: mpsc::Sender<Message>,
@@ -73,10 +74,10 @@ pub(crate) struct ClientShared {
     pub(crate) routes: Mutex<AnswerRoutes>,
     challenged: Notify,
     numbers: AtomicU64,
-    /// How often the key was proved, and the proof that is under way.
+    /// How many times the key was proved. `proving` is locked during a proof.
     proofs: AtomicU64,
     proving: tokio::sync::Mutex<()>,
-    /// Milliseconds from `started` at which the reading task last had to wait for permits.
+    /// When the reading task last had to wait for permits, in ms since `started`.
     held_up_ms: AtomicU64,
     started: Instant,
     pub(crate) sent_bytes: AtomicU64,
@@ -86,7 +87,7 @@ pub(crate) struct ClientShared {
 }
 
 impl PeerClient {
-    /// Connects to a relay, and authenticates if it asks for that and there is a key.
+    /// Connects to a relay, and authenticates if there is a key and the relay sends a challenge.
     pub async fn connect(
         address: &RelayAddress,
         options: ClientOptions,
@@ -128,7 +129,7 @@ impl PeerClient {
         let client = Self { shared, outgoing, tasks: [reading, writing] };
         if has_key {
             let challenged = client.shared.challenged.notified();
-            // Most relays challenge only those who ask for what needs it.
+            // Most relays send a challenge only after a request that requires authentication.
             let _ = timeout(CHALLENGE_WAIT, challenged).await;
             if client.shared.routes.lock().challenge.is_some() {
                 client.authenticate(0).await?;
@@ -179,7 +180,7 @@ impl PeerClient {
         Ok(comparing)
     }
 
-    /// Sends an event, given as its JSON. The receiver gets the relay's answer.
+    /// Sends an event as JSON. The receiver gets the relay's answer.
     pub(crate) async fn publish(
         &self,
         id: Id,
@@ -201,7 +202,7 @@ impl PeerClient {
             waiting.push(to);
             waiting.len() == 1
         };
-        // One answer is for all who sent the event meanwhile.
+        // One answer is passed to all callers that sent the same event meanwhile.
         if is_first {
             self.send(format!("[\"{verb}\",{json}]")).await?;
         }
@@ -228,19 +229,19 @@ impl PeerClient {
         answered
     }
 
-    /// How long the relay may leave a request without an answer.
+    /// How long the relay may leave a request unanswered.
     pub(crate) fn patience(&self) -> Duration {
         self.shared.patience()
     }
 
-    /// How often the key was proved to the relay.
+    /// How many times the key was proved to the relay.
     pub(crate) fn proofs(&self) -> u64 {
         self.shared.proofs.load(Ordering::Acquire)
     }
 
-    /// Proves the key to the relay, once per connection. `proofs` is what [`Self::proofs`] was when
-    /// the request was sent that needs it: nothing is left to do if another one has had it proved
-    /// since then. Fails if there is no key, no challenge, or the relay does not accept the proof.
+    /// Proves the key to the relay, once per connection. `proofs` is the value of [`Self::proofs`]
+    /// when the refused request was sent. Does nothing if another request has proved the key since
+    /// then. Fails if there is no key or no challenge, or if the relay does not accept the proof.
     pub(crate) async fn authenticate(&self, proofs: u64) -> Result<(), PeerError> {
         let refused = |reason: &str| PeerError::Refused { what: "AUTH", reason: reason.into() };
         let _turn = self.shared.proving.lock().await;
@@ -272,8 +273,8 @@ impl PeerClient {
         }
     }
 
-    /// Proves the key because of a refusal, as [`Self::authenticate`] does. `restricted:` is not for
-    /// strangers alone: whoever has no other key to prove gets the relay's own words.
+    /// Proves the key after a refusal, like [`Self::authenticate`]. `restricted:` is also sent to
+    /// authenticated clients. If no proof is possible, the error then has the relay's own reason.
     pub(crate) async fn authenticate_for(
         &self,
         proofs: u64,
@@ -290,7 +291,7 @@ impl PeerClient {
     /// Waits until the connection has ended, and returns why.
     pub(crate) async fn closed(&self) -> PeerError {
         let mut ended = self.shared.ended.subscribe();
-        // Fails if the sender is gone, and this client has it.
+        // Waiting fails only if the sender is dropped, but this client owns the sender.
         let _ = ended.wait_for(Option::is_some).await;
         self.shared.ended_error()
     }
@@ -320,7 +321,7 @@ pub(crate) async fn send(
 }
 
 impl ClientShared {
-    /// Awaits an answer. The relay's time does not run while nothing is read from it.
+    /// Awaits an answer. The time limit is suspended while the reading task is blocked.
     pub(crate) async fn within<T>(
         &self,
         what: &'static str,
@@ -345,7 +346,8 @@ impl ClientShared {
         self.options.patience
     }
 
-    /// Whether nothing was read for a while since then, as too much waits here.
+    /// Whether the reading task was blocked since `began`, because too many answers wait to be
+    /// processed.
     pub(crate) fn was_held_up_since(&self, began: Instant) -> bool {
         let at = Duration::from_millis(self.held_up_ms.load(Ordering::Relaxed));
         at > Duration::ZERO && self.started + at >= began
@@ -372,13 +374,13 @@ impl ClientShared {
             ended.get_or_insert(why);
         });
         let mut routes = self.routes.lock();
-        // Whoever waits for an answer learns that there is none.
+        // Dropping the senders tells all waiting requests that no answer will come.
         routes.subscriptions.clear();
         routes.comparisons.clear();
         routes.published.clear();
     }
 
-    /// Reads until the connection ends, and returns why it did.
+    /// Reads until the connection ends, and returns the reason.
     async fn read(
         &self,
         mut stream: SplitStream<RelaySocket>,
@@ -432,7 +434,7 @@ impl ClientShared {
         Ok(())
     }
 
-    /// Waits for a permit for so many bytes, and notes that nothing is read meanwhile.
+    /// Waits for a permit for `bytes` bytes, and notes that the reading task is blocked meanwhile.
     async fn permit(&self, bytes: u32, budget: &Arc<Semaphore>) -> Result<BytesPermit, String> {
         if let Ok(permit) = Arc::clone(budget).try_acquire_many_owned(bytes) {
             return Ok(permit);
@@ -447,7 +449,7 @@ impl ClientShared {
         }
     }
 
-    /// Writes what is queued, and what was answered to pings with it.
+    /// Writes the queued messages and, along with them, the answers to pings.
     async fn write(
         &self,
         mut sink: SplitSink<RelaySocket, Message>,

@@ -1,7 +1,7 @@
 //! Finds out which events each side lacks by comparing sets (NIP-77), without sending the events.
 //!
-//! A relay compares only so many events at once. If it says that there are too many, the time is
-//! divided until there are few enough.
+//! A relay limits the number of events in a comparison. If it refuses a comparison as too large,
+//! the time range is divided until the parts are small enough.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -19,29 +19,30 @@ use crate::meter::SyncMeter;
 use crate::request::{Comparing, PATIENCE_FOR_ALL};
 use crate::route::ComparisonAnswer;
 
-/// Bytes of a message that is sent. In hex it is twice as long, and most relays read messages of
-/// 128 KiB.
+/// Maximum length of a message that is sent, in bytes. In hex it is twice as long, and most relays
+/// read messages of 128 KiB.
 const FRAME_BYTES_MAX: usize = 60_000;
-/// Messages of all comparisons of a query. A million different events take about a thousand.
+/// Maximum number of messages in all comparisons of a query. A million different events take about
+/// a thousand messages.
 const ROUNDS_MAX: u32 = 100_000;
-/// Parts into which the time of a query is divided.
+/// Maximum number of parts into which the time range of a query is divided.
 const WINDOWS_MAX: u32 = 50_000;
-/// Differences that are remembered, in some 9 MB for each relay. After so many, some may be passed on
-/// twice, which costs little.
+/// Maximum number of differences that are remembered, in some 9 MB for each relay. Beyond this
+/// number, some differences may be passed on twice, which costs little.
 const DIFFERENCES_MAX: usize = 1 << 17;
-/// Differences that are passed on together.
+/// Maximum number of differences that are passed on together.
 const DIFFERENCES_TOGETHER: usize = 1024;
-/// How long a relay may have one comparison wait in all, as requests come too fast.
+/// Maximum total wait of one comparison because of rate limits.
 const RATE_WAITS_MAX: Duration = Duration::from_hours(1);
-/// How much longer a relay may take for its answers because of a difference that was in one.
+/// Additional time that a relay may take for answers, for each difference in an answer.
 const DIFFERENCE_WORTH: Duration = Duration::from_millis(100);
-/// Notices for which a relay may leave a message without its answer.
+/// Maximum number of notices that a relay may send instead of the answer to a message.
 const NOTICES_MAX: u32 = 20;
-/// Times that a comparison is begun again which the relay ended before its time.
+/// Maximum number of restarts of a comparison that the relay ended early.
 const RESTARTS_MAX: u32 = 5;
-/// The time before which hardly any events are: Nostr began in 2020.
+/// A time before which hardly any events exist: Nostr began in 2020.
 const FIRST_EVENTS_S: u64 = 1_577_836_800;
-/// Words in notices of relays that do not know these messages.
+/// Words in the notices of relays that do not know these messages.
 const UNKNOWN: [&str; 9] = [
     "neg",
     "unknown",
@@ -54,34 +55,34 @@ const UNKNOWN: [&str; 9] = [
     "command",
 ];
 
-/// What came of a comparison.
+/// Result of a comparison.
 pub(crate) enum Compared {
     /// All differences were found.
     Whole,
-    /// The relay does not compare: its words, or what else happened, and the part of the time that
-    /// was not compared, both ends inclusive.
+    /// The relay does not compare. `why` is the relay's reason or another description. `left` lists
+    /// the time ranges that were not compared, both ends inclusive.
     NotSupported { why: String, left: Vec<(u64, u64)> },
 }
 
 /// How one comparison ended.
 enum WindowEnd {
     Whole,
-    /// The relay says that there are too many events.
+    /// The relay refused because of too many events.
     TooMany(String),
-    /// The relay ended it before its time.
+    /// The relay ended the comparison early.
     Interrupted(String),
-    /// The relay says that requests come too fast.
+    /// The relay refused because of its rate limit.
     TooFast(String),
     NotSupported(String),
 }
 
 /// The receiver of differences: ids that only the relay has, and ids that only this side has.
 pub(crate) trait DifferenceSink {
-    /// Takes some differences. May wait until those before are dealt with.
+    /// Receives some differences. May wait until earlier differences are processed.
     async fn take(&mut self, need: Vec<Id>, have: Vec<Id>) -> Result<(), PeerError>;
 }
 
-/// Compares what `query` finds here, which is `items`, with what it finds there.
+/// Compares `items`, the local results of `query`, with the relay's results.
 pub(crate) async fn compare(
     client: &PeerClient,
     network: &dyn Network,
@@ -92,7 +93,7 @@ pub(crate) async fn compare(
 ) -> Result<Compared, PeerError> {
     meter.add(|meter| &meter.compared, items.len() as u64);
     let all: SummedItems = items.into();
-    // The last is compared first.
+    // A stack: the last window is compared first.
     let mut windows = vec![(query.from, query.to)];
     let (mut restarts, mut compared_before, mut parts) = (0, false, 0);
     let (mut waits, mut waited) = (RateWaits::default(), Duration::ZERO);
@@ -112,9 +113,9 @@ pub(crate) async fn compare(
             WindowEnd::Whole => {
                 compared_before = true;
                 waits.over();
-                // What is found again is found in the same window.
+                // A difference can be found again only in the same window.
                 seen.ids.clear();
-                // A slow relay gets on, too, if there is little that differs.
+                // A slow relay makes progress, too, even if there are few differences.
                 seen.waited = Duration::ZERO;
             }
             WindowEnd::TooMany(why) => {
@@ -137,7 +138,7 @@ pub(crate) async fn compare(
                 meter.add(|meter| &meter.slowed, 1);
                 tokio::time::sleep(wait).await;
                 windows.push((from, to));
-                // Half of it may be within what the relay allows at once.
+                // Half of the window may be within the relay's rate limit.
                 if seen.count > found
                     && parts < WINDOWS_MAX
                     && let Some(middle) = middle(all.between(from, to), from, to)
@@ -169,9 +170,9 @@ pub(crate) async fn compare(
     Ok(Compared::Whole)
 }
 
-/// Whether the relay compares an event that is here, which `query` finds. A relay that keeps some
-/// kinds from those who may not read them leaves them out, or refuses; some do neither. The text says why
-/// the relay does not compare, if it does not.
+/// Whether the relay's comparison includes a local event, given by `item`, that `query` finds.
+/// Relays that hide some kinds leave these out of a comparison, or refuse it; some relays do
+/// neither. The inner error is the reason why the relay does not compare.
 pub(crate) async fn includes(
     client: &PeerClient,
     network: &dyn Network,
@@ -205,33 +206,33 @@ pub(crate) async fn includes(
     };
     let (mut bytes, mut found) = (Vec::new(), false);
     let is_hex = hex::decode_into(answer.to_ascii_lowercase().as_bytes(), &mut bytes);
-    // What is wrong with it is said when all is compared.
+    // Errors in the answer are reported by the full comparison.
     let read = initiator.answer(&bytes, &mut |difference| {
         found |= difference == NegentropyDifference::Need(item.id);
     });
     Ok(Ok(is_hex && read.is_ok() && found))
 }
 
-/// Whether a notice says that the relay does not know the message.
+/// Whether a notice means that the relay does not know the message.
 fn is_unknown(notice: &str) -> bool {
     let notice = notice.to_ascii_lowercase();
     UNKNOWN.iter().any(|word| notice.contains(word))
 }
 
-/// Differences that were found, as each may be found twice.
+/// Differences that were found, because each difference may be found twice.
 #[derive(Default)]
 struct SeenDifferences {
     ids: HashSet<Id>,
     count: u64,
-    /// Messages that were answered.
+    /// Number of messages that were answered.
     rounds: u32,
-    /// How long answers were waited for since a window ended whole, less what the differences in them
-    /// are worth.
+    /// Time spent waiting for answers since the last complete window, minus [`DIFFERENCE_WORTH`]
+    /// for each difference in the answers.
     waited: Duration,
 }
 
 impl SeenDifferences {
-    /// Counts the time of an answer. Fails if answers took long and came to hardly anything.
+    /// Counts the time of an answer. Fails if answers took long and had hardly any differences.
     fn wait(&mut self, client: &PeerClient, took: Duration) -> Result<(), PeerError> {
         self.waited += took;
         if self.waited <= client.patience() * PATIENCE_FOR_ALL {
@@ -244,12 +245,13 @@ impl SeenDifferences {
     }
 }
 
-/// Where to divide a time: `None` if it is one second.
+/// Where to divide a time range; `None` if the range is one second.
 fn middle(items: &[NegentropyItem], from: u64, to: u64) -> Option<u64> {
     if from >= to {
         return None;
     }
-    // Half of the events here are before it; what is there is likely to be like them.
+    // Half of the local events are before the median; the relay's events are likely to be
+    // distributed alike.
     let median = items.get(items.len() / 2).map(|item| item.time);
     let (low, high) = (from.max(FIRST_EVENTS_S), to.min(now_s() + 86_400));
     let by_time = if low < high { low + (high - low) / 2 } else { from + (to - from) / 2 };
@@ -285,7 +287,7 @@ async fn window(
                 continue;
             }
             Ok(ComparisonAnswer::Refused(reason)) if PeerError::wants_auth(&reason) => {
-                // It may show its events to anybody all the same.
+                // The relay may still return its events page by page without authentication.
                 if std::mem::replace(&mut asked_auth, true) {
                     return Ok(WindowEnd::NotSupported(reason));
                 }
@@ -359,7 +361,7 @@ async fn say(open: &mut Comparing, message: &[u8]) -> Result<(), PeerError> {
     open.say(&in_hex(message)).await
 }
 
-/// Says what a refusal of a comparison means.
+/// Returns the meaning of a refusal of a comparison.
 fn ended(is_first: bool, reason: String) -> WindowEnd {
     let lower = reason.to_ascii_lowercase();
     let too_many = ["too many", "too big", "too large", "bytes"];

@@ -1,4 +1,4 @@
-//! A WebSocket to a relay. tokio-tungstenite speaks it, and rustls below it.
+//! A WebSocket to a relay, implemented by tokio-tungstenite over rustls.
 
 use std::time::Duration;
 
@@ -26,16 +26,16 @@ pub(crate) trait RelayTransport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl RelayTransport for TcpStream {}
 impl RelayTransport for TlsStream<TcpStream> {}
 
-/// Bytes read at once: events come in quantity.
+/// Number of bytes read at once, because events come in large numbers.
 const READ_BYTES: usize = 256 << 10;
-/// Bytes of a reason that are shown.
+/// Maximum number of bytes of a reason that are shown.
 const REASON_BYTES_MAX: usize = 300;
 
 pub(crate) type RelaySocket = WebSocketStream<BoundedFrames<Box<dyn RelayTransport>>>;
 
-/// Connects to a relay within `patience`. Events above `message_bytes_max` are passed over, and other
-/// messages above it end the connection. A redirect is not followed: a relay must not choose which address
-/// is connected to from here.
+/// Connects to a relay within `patience`. Events longer than `message_bytes_max` are skipped, and
+/// other messages that are too long end the connection. Redirects are not followed, so that a relay
+/// cannot choose an address to which this machine connects.
 pub(crate) async fn connect(
     address: &RelayAddress,
     message_bytes_max: usize,
@@ -71,12 +71,12 @@ async fn open(address: &RelayAddress, message_bytes_max: usize) -> Result<RelayS
     }
 }
 
-/// Connects to the address's host, with TLS if it says so. The error is a text for people.
+/// Connects to the address's host, with TLS for `wss://`. The error is a text for people.
 async fn transport(address: &RelayAddress, uri: &Uri) -> Result<Box<dyn RelayTransport>, String> {
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let port = uri.port_u16().unwrap_or(if address.is_encrypted() { 443 } else { 80 });
     let socket = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
-    // Without it a request is merely sent a little later.
+    // Without this option, a request is only sent a little later.
     let _ = socket.set_nodelay(true);
     if !address.is_encrypted() {
         return Ok(Box::new(socket));
@@ -99,7 +99,7 @@ async fn transport(address: &RelayAddress, uri: &Uri) -> Result<Box<dyn RelayTra
     Ok(Box::new(stream))
 }
 
-/// Returns what is wrong, for people.
+/// Describes an error, for people.
 pub(crate) fn words(error: &WsError) -> String {
     match error {
         WsError::Http(answer) => {
@@ -122,7 +122,7 @@ pub(crate) fn words(error: &WsError) -> String {
     }
 }
 
-/// Returns the beginning of a stranger's text, on one line.
+/// Returns the beginning of an untrusted text, on one line.
 pub(crate) fn shortened(text: &str) -> String {
     let mut end = text.len().min(REASON_BYTES_MAX);
     while !text.is_char_boundary(end) {

@@ -1,24 +1,24 @@
-//! Why work with a relay could not be done, and how long to wait where it may be done later.
+//! Errors of the work with a relay, and the waits before a retry.
 
 use std::time::Duration;
 
-/// Why work with a relay could not be done. The texts are for people.
+/// Why the work with a relay failed. The texts are for people.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PeerError {
-    /// The relay was not reached.
+    /// The relay could not be reached.
     #[error("{0}")]
     Unreachable(String),
     /// The connection ended.
     #[error("the connection ended: {0}")]
     Ended(String),
-    /// The relay left a request without an answer.
+    /// The relay did not answer a request.
     #[error("the relay did not answer {what} within {within_s} s{said}")]
     Silent {
         /// The request.
         what: &'static str,
-        /// How long was waited, in seconds.
+        /// The length of the wait, in seconds.
         within_s: u64,
-        /// What the relay said meanwhile, with punctuation before it.
+        /// The relay's last notice, with leading punctuation, or nothing.
         said: String,
     },
     /// The relay refused a request.
@@ -26,19 +26,19 @@ pub enum PeerError {
     Refused {
         /// The request.
         what: &'static str,
-        /// The relay's words.
+        /// The reason in the relay's answer.
         reason: String,
     },
-    /// The relay sent what no relay may send.
+    /// The relay broke the protocol or a limit.
     #[error("the relay broke the protocol: {0}")]
     Misbehaved(String),
-    /// The archive here could not be read or written.
+    /// The local archive could not be read or written.
     #[error("{0}")]
     Archive(String),
 }
 
 impl PeerError {
-    /// Whether the relay answered that whoever asks must authenticate first.
+    /// Whether the relay answered that the client must authenticate first.
     pub(crate) fn wants_auth(reason: &str) -> bool {
         reason.starts_with("auth-required") || reason.starts_with("restricted")
     }
@@ -49,20 +49,21 @@ impl PeerError {
     }
 }
 
-/// Waits in a row, after which a relay that takes nothing meanwhile is given up: some minutes.
+/// Consecutive waits without an accepted request after which the client gives up: some minutes.
 const WAITS_MAX: u32 = 9;
 /// The longest wait.
 const WAIT_MAX_S: u64 = 60;
 
-/// The waits after a relay has said that requests come too fast. Each is as long as the relay says and,
-/// while nothing is taken, twice as long as the one before.
+/// The waits after a relay has refused requests because of their rate. A wait is as long as the
+/// relay's answer requests. While no request is accepted, the minimum wait doubles each time.
 #[derive(Debug, Default)]
 pub(crate) struct RateWaits {
     in_a_row: u32,
 }
 
 impl RateWaits {
-    /// Returns how long to wait after a refusal of `what`. Fails if the relay has taken nothing for long.
+    /// Returns the wait after a refusal of `what`. Fails if the relay has accepted nothing during
+    /// [`WAITS_MAX`] waits.
     pub(crate) fn next(&mut self, what: &'static str, reason: &str) -> Result<Duration, PeerError> {
         if self.in_a_row >= WAITS_MAX {
             return Err(PeerError::Refused { what, reason: reason.into() });
@@ -73,13 +74,13 @@ impl RateWaits {
         Ok(Duration::from_secs(told_s.max(least_s).min(WAIT_MAX_S)))
     }
 
-    /// Notes that the relay takes requests again.
+    /// Notes that the relay accepts requests again.
     pub(crate) fn over(&mut self) {
         self.in_a_row = 0;
     }
 }
 
-/// Returns the seconds to wait that a refusal names, as Hark's do: `wait 3 s`.
+/// Returns the wait in seconds that a refusal names, in the form of Hark's refusals: `wait 3 s`.
 fn told_wait_s(reason: &str) -> Option<u64> {
     let (_, rest) = reason.rsplit_once("wait ")?;
     rest.split_once(" s")?.0.parse().ok()

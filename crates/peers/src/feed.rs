@@ -1,7 +1,7 @@
-//! New events of this archive, on their way to the relays that are to have them.
+//! Passes new events of this archive to the streams that send them to relays.
 //!
-//! An event does not go back to a relay that it came from. Nothing here waits: what a relay does not
-//! take in time is dropped, and its stream is told since when it has to compare again.
+//! An event is not sent back to the relay from which it came. Nothing here blocks. If the queue of
+//! a relay is full, the event is dropped, and its time is noted for the stream's next comparison.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,9 +17,9 @@ use crate::local::LocalEvent;
 use crate::meter::SyncMeter;
 use crate::upload::Withheld;
 
-/// Ids that are remembered of a relay, in each of two generations.
+/// Maximum number of remembered ids of a relay, in each of two generations.
 const SEEN_MAX: usize = 1 << 15;
-/// Events that wait for a relay, and bytes of them.
+/// Maximum number of events that wait for a relay, and of their bytes.
 const WAITING_MAX: usize = 2048;
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
@@ -42,7 +42,7 @@ impl SeenIds {
     }
 }
 
-/// What a stream has missed, until it is compared again.
+/// The events that a stream has missed since the last comparison, as times.
 #[derive(Debug, Default)]
 pub(crate) struct MissedEvents {
     times: Mutex<MissedTimes>,
@@ -52,38 +52,39 @@ pub(crate) struct MissedEvents {
 /// The earliest times of events that were missed.
 #[derive(Debug, Default)]
 struct MissedTimes {
-    /// Of those that are to be compared at once.
+    /// Of the events that need a comparison at once.
     now: Option<u64>,
-    /// Of those that failed at the relay for the moment, and are to be tried again later.
+    /// Of the events that failed temporarily at the relay, and are to be retried later.
     later: Option<u64>,
 }
 
 impl MissedEvents {
-    /// Something from this time on was missed.
+    /// Notes that events from this time on may be missed.
     pub(crate) fn add(&self, time: u64) {
         let now = &mut self.times.lock().now;
         *now = Some(now.map_or(time, |earlier| earlier.min(time)));
         self.any.notify_one();
     }
 
-    /// An event of this time could not be exchanged for the moment.
+    /// Notes that an event of this time failed temporarily.
     pub(crate) fn add_failed(&self, time: u64) {
         let later = &mut self.times.lock().later;
         *later = Some(later.map_or(time, |earlier| earlier.min(time)));
     }
 
-    /// Whether events wait to be tried again.
+    /// Whether events wait for a retry.
     pub(crate) fn has_failed(&self) -> bool {
         self.times.lock().later.is_some()
     }
 
-    /// The earliest time of what was missed or failed, which counts as compared from now on.
+    /// Returns the earliest time of the events that were missed or have failed, and clears both
+    /// times.
     pub(crate) fn take(&self) -> Option<u64> {
         let mut times = self.times.lock();
         times.now.take().into_iter().chain(times.later.take()).min()
     }
 
-    /// Waits until something is to be compared at once.
+    /// Waits until a comparison is needed at once.
     pub(crate) async fn any(&self) {
         while self.times.lock().now.is_none() {
             self.any.notified().await;
@@ -91,11 +92,12 @@ impl MissedEvents {
     }
 }
 
-/// An event that a relay is to have. If it is dropped before the relay has dealt with it, it counts as
-/// failed for the moment, so that nothing that is under way when a connection ends is forgotten.
+/// An event to be sent to a relay. If this value is dropped before the relay has answered, the
+/// event counts as temporarily failed. So no event that is in flight when a connection ends is
+/// forgotten.
 pub(crate) struct OwedEvent {
     pub(crate) event: LocalEvent,
-    /// Where that is noted, if it is tried again.
+    /// Where the failure is noted, if the event is to be retried.
     missed: Option<Arc<MissedEvents>>,
 }
 
@@ -104,7 +106,7 @@ impl OwedEvent {
         Self { event, missed }
     }
 
-    /// The event needs no other try.
+    /// Marks that the event needs no retry.
     pub(crate) fn settle(mut self) {
         self.missed = None;
     }
@@ -118,8 +120,8 @@ impl Drop for OwedEvent {
     }
 }
 
-/// The time from which both sides are to be compared. If it is dropped before that is done, everything from
-/// this time on counts as missed.
+/// The time from which both sides are to be compared. If this value is dropped before the
+/// comparison is complete, everything from this time on counts as missed.
 pub(crate) struct OwedComparison<'a> {
     missed: &'a MissedEvents,
     pub(crate) from: Option<u64>,
@@ -139,17 +141,17 @@ impl Drop for OwedComparison<'_> {
     }
 }
 
-/// The streams that new events of this archive go to.
+/// The streams that receive new events of this archive.
 #[derive(Default)]
 pub struct LocalFeed {
     outlets: Mutex<Vec<Arc<FeedOutlet>>>,
-    /// Ids of this archive that are newer than what was opened of it.
+    /// Recently stored ids, which snapshots of the archive may lack.
     stored: SeenIds,
-    /// What the relays are known to have, whichever stream they are on.
+    /// The ids that the relays are known to have, shared by all streams to the same relay.
     seen: Mutex<BTreeMap<RelayAddress, Weak<SeenIds>>>,
 }
 
-/// What a stream takes of the feed.
+/// A stream's filter and queue in the feed.
 pub(crate) struct FeedOutlet {
     pub(crate) query: Query,
     pub(crate) withheld: Withheld,
@@ -157,11 +159,11 @@ pub(crate) struct FeedOutlet {
     pub(crate) meter: Arc<SyncMeter>,
     missed: Arc<MissedEvents>,
     to: mpsc::Sender<OwedEvent>,
-    /// Bytes that wait.
+    /// Bytes of the events that wait.
     bytes: AtomicUsize,
 }
 
-/// The receiving end of an outlet, which ends with it.
+/// The receiving end of an outlet. Dropping this value removes the outlet.
 pub(crate) struct FeedReceiver {
     feed: Arc<LocalFeed>,
     outlet: Arc<FeedOutlet>,
@@ -169,7 +171,7 @@ pub(crate) struct FeedReceiver {
 }
 
 impl LocalFeed {
-    /// Passes a new record on. Called in the order in which records are stored.
+    /// Passes on a new record. Must be called in the order in which records are stored.
     pub fn publish(&self, record: &Record<'_>) {
         self.stored.insert(*record.id());
         let mut json = None;
@@ -178,14 +180,14 @@ impl LocalFeed {
         }
     }
 
-    /// Says that some records were not published.
+    /// Notes that some records were not published, so that all streams compare again.
     pub fn lagged(&self) {
         for outlet in &*self.outlets.lock() {
             outlet.missed.add(0);
         }
     }
 
-    /// The ids that a relay is known to have, for all streams to it.
+    /// The ids that a relay is known to have, shared by all its streams.
     pub(crate) fn seen_of(&self, relay: &RelayAddress) -> Arc<SeenIds> {
         let mut all = self.seen.lock();
         if let Some(seen) = all.get(relay).and_then(Weak::upgrade) {
@@ -197,12 +199,12 @@ impl LocalFeed {
         seen
     }
 
-    /// Whether a record with this id was stored lately.
+    /// Whether a record with this id was stored recently.
     pub(crate) fn has_stored(&self, id: &Id) -> bool {
         self.stored.has(id)
     }
 
-    /// Adds a stream, which gets the records of `query` from now on.
+    /// Adds a stream, which receives the records of `query` from now on.
     pub(crate) fn subscribe(
         self: &Arc<Self>,
         mut query: Query,
@@ -221,12 +223,13 @@ impl LocalFeed {
 }
 
 impl FeedOutlet {
-    /// Events that wait to be sent.
+    /// The number of events that wait to be sent.
     pub(crate) fn waiting(&self) -> usize {
         WAITING_MAX - self.to.capacity()
     }
 
-    /// `json` is the record's, once an outlet has made it.
+    /// Queues the events that this stream is to send. `json` caches the record's JSON for all
+    /// outlets.
     fn offer(&self, record: &Record<'_>, json: &mut Option<Arc<str>>) {
         if !self.query.matches(record) || self.seen.has(record.id()) {
             return;
@@ -250,7 +253,7 @@ impl FeedOutlet {
     }
 }
 
-/// What a queue has not taken.
+/// The event that a queue has refused.
 fn left(refused: TrySendError<OwedEvent>) -> OwedEvent {
     match refused {
         TrySendError::Full(owed) | TrySendError::Closed(owed) => owed,
@@ -265,7 +268,7 @@ impl FeedReceiver {
         Some(owed)
     }
 
-    /// Says how many events wait to be sent.
+    /// The outlet, which reports how many events wait to be sent.
     pub(crate) fn outlet(&self) -> Arc<FeedOutlet> {
         Arc::clone(&self.outlet)
     }
@@ -321,9 +324,10 @@ mod tests {
         }
         assert_eq!(events.outlet.waiting(), WAITING_MAX);
         missed.any().await;
-        // The time of what was dropped.
+        // The time of the dropped event.
         assert_eq!((missed.take(), missed.take()), (Some(1), None));
-        // What waits when the stream ends is not forgotten, and what was dealt with needs no other try.
+        // Events that wait when the stream ends are not forgotten, and settled events need no
+        // retry.
         for _ in 0..WAITING_MAX - 1 {
             events.next().await.unwrap().settle();
         }

@@ -1,4 +1,4 @@
-//! Fetches events by their ids: in batches, several of them under way at a time.
+//! Fetches events by their ids, in several concurrent batches.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use crate::intake::{AskedIds, IntakeQueue, Origin, Wanted};
 use crate::meter::SyncMeter;
 use crate::route::SubscriptionAnswer;
 
-/// Ids of a batch, and the fewest to which it shrinks where a relay refuses it.
+/// Number of ids in a batch, and the minimum to which a batch shrinks after refusals.
 const BATCH_IDS: usize = 500;
 const BATCH_IDS_MIN: usize = 20;
-/// Batches under way at a time.
+/// Maximum number of concurrent batches.
 const BATCHES: usize = 4;
-/// Ids that wait for a batch.
+/// Maximum number of ids that wait for a batch.
 const WAITING_IDS: usize = 16 * BATCH_IDS;
-/// Events that a relay may name in a comparison and not send. It is asked for no more of them then, as
-/// it may make ids up.
+/// Maximum number of events that a relay may list in a comparison but not send. Beyond this number,
+/// no more of its events are requested, because the relay may invent ids.
 const NOT_SENT_MAX: u64 = 100_000;
 
-/// Fetches events, given by their ids, and has them checked and stored.
+/// Fetches events by their ids, and passes them on to be checked and stored.
 pub(crate) struct Fetcher<'a> {
     pub(crate) client: &'a PeerClient,
     pub(crate) network: &'a dyn Network,
@@ -34,7 +34,7 @@ pub(crate) struct Fetcher<'a> {
     pub(crate) meter: &'a Arc<SyncMeter>,
     pub(crate) seen: Option<Arc<SeenIds>>,
     pub(crate) missed: Option<Arc<MissedEvents>>,
-    /// As for [`Origin`].
+    /// See [`Origin::missed_from`].
     pub(crate) missed_from: u64,
     pub(crate) protected: bool,
 }
@@ -42,14 +42,14 @@ pub(crate) struct Fetcher<'a> {
 /// How a batch ended.
 struct BatchEnd {
     asked: usize,
-    /// Ids whose events have not come.
+    /// Ids of the events that have not arrived.
     left: Vec<Id>,
-    /// Why the relay ended the batch early, if it did.
+    /// Why the relay ended the batch early; `None` if the batch is complete.
     refusal: Option<String>,
 }
 
 impl Fetcher<'_> {
-    /// Fetches what `ids` names, until it ends.
+    /// Fetches the events with the received ids, until `ids` is closed.
     pub(crate) async fn run(&self, mut ids: mpsc::Receiver<Vec<Id>>) -> Result<(), PeerError> {
         let mut running = FuturesUnordered::new();
         let (mut waiting, mut batch_ids): (Vec<Id>, _) = (Vec::new(), BATCH_IDS);
@@ -60,7 +60,7 @@ impl Fetcher<'_> {
                 self.meter.add(|meter| &meter.not_asked, waiting.len() as u64);
                 waiting.clear();
             }
-            // A short batch is worth its request only if nothing else is under way.
+            // A short batch is requested only if no other batch is in flight.
             while running.len() < BATCHES
                 && (waiting.len() >= batch_ids
                     || !waiting.is_empty() && (!is_open || running.is_empty()))
@@ -81,7 +81,7 @@ impl Fetcher<'_> {
                     came += (asked - left.len()) as u64;
                     match refusal {
                         None if left.len() < asked => {
-                            // It may have been cut; each time it is shorter.
+                            // The answer may have been truncated. The rest is shorter each time.
                             waits.over();
                             waiting.extend(left);
                         }
@@ -96,7 +96,7 @@ impl Fetcher<'_> {
                             tokio::time::sleep(wait).await;
                             waiting.extend(left);
                         }
-                        // The key was proved since.
+                        // The key has been proved in the meantime.
                         Some(reason) if PeerError::wants_auth(&reason) => waiting.extend(left),
                         Some(reason) => {
                             if left.len() == asked && batch_ids <= BATCH_IDS_MIN {
@@ -145,7 +145,7 @@ impl Fetcher<'_> {
                     refusal = Some(reason);
                     break;
                 }
-                // Some relays do not say where an answer ends.
+                // Some relays do not mark the end of an answer.
                 Err(PeerError::Silent { .. }) if received > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -153,14 +153,14 @@ impl Fetcher<'_> {
         drop(answers);
         let left = asked.left().await;
         if let Some(reason) = refusal.as_deref().filter(|reason| PeerError::wants_auth(reason)) {
-            // Here, as what other batches receive is dealt with meanwhile.
+            // Authenticates at this point, because other batches continue meanwhile.
             self.client.authenticate_for(proofs, reason).await?;
         }
         Ok(BatchEnd { asked: count, left, refusal })
     }
 }
 
-/// Fails if more events came than an answer for so many ids has, whoever counts generously.
+/// Fails if more than twice as many events were received as were requested.
 fn bounded(received: usize, asked: usize) -> Result<(), PeerError> {
     if received <= 2 * asked {
         return Ok(());

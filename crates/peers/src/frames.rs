@@ -1,9 +1,9 @@
-//! Passes over messages that are too long, so that one long event does not end a connection.
+//! Skips messages that are too long, so that one long event does not end a connection.
 //!
-//! It lies below the WebSocket, which has no way to go on after such a message. A message whose first frame
-//! is too long is replaced by a short one, which says how long it was and how it began
-//! ([`crate::message`] reads it). A message that becomes too long by its fragments is left to the WebSocket,
-//! which ends the connection.
+//! This layer is below the WebSocket, which cannot continue after such a message. A message with a
+//! first frame that is too long is replaced by a short message with the original length and the
+//! first bytes ([`crate::message`] reads this form). A message that becomes too long by its
+//! fragments is left to the WebSocket, which ends the connection.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -14,12 +14,12 @@ use std::task::{Context, Poll, ready};
 use serde_json::json;
 use tokio::io::{AsyncBufRead as _, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 
-/// The label of a message that takes the place of one that is too long. It is another one in each
-/// process, and random, so that no relay can send such a message itself.
+/// The label of the message that replaces a message that is too long. The label is random in each
+/// process, so that no relay can send such a message itself.
 pub(crate) static TOO_LONG: LazyLock<String> =
     LazyLock::new(|| format!("TOO LONG {:016x}", RandomState::new().hash_one(0)));
 
-/// Bytes of a long message that are kept: its label and its subscription are among them.
+/// Number of bytes kept from the start of a long message, including the label and the subscription.
 const BEGINNING: usize = 128;
 /// The end of the answer to the handshake; frames follow.
 const HEAD_END: &[u8; 4] = b"\r\n\r\n";
@@ -35,36 +35,37 @@ const LEN: u8 = 0x7f;
 pub(crate) struct BoundedFrames<S> {
     inner: BufReader<S>,
     filter: FrameFilter,
-    /// How much of what the filter has ready was passed on.
+    /// Number of bytes in `filter.ready` that were passed on.
     passed: usize,
 }
 
-/// Divides the bytes that come into frames, and leaves out those of long messages.
+/// Divides the received bytes into frames, and removes the frames of long messages.
 struct FrameFilter {
     message_bytes_max: u64,
     at: FramePart,
-    /// What is to be passed on.
+    /// Bytes to pass on.
     ready: Vec<u8>,
-    /// The message that is passed over: its length by its first frame, and its first bytes.
+    /// The message that is being skipped: the length of its first frame, and its first bytes.
     long: Option<(u64, Vec<u8>)>,
 }
 
 /// The part of the stream that comes next.
 enum FramePart {
-    /// The answer to the handshake; so many bytes of its end have come.
+    /// The answer to the handshake, and how many bytes of its end have been matched.
     Head(usize),
-    /// A frame's header, as far as it has come.
+    /// A frame's header, as far as it was received.
     Header(Vec<u8>),
-    /// So many bytes of a frame, which are passed on.
+    /// A frame that is passed on, with the number of remaining bytes.
     Passed(u64),
-    /// So many bytes of a frame that is passed over, and whether it is the message's last.
+    /// A frame that is skipped, with the number of remaining bytes, and whether it is the last
+    /// frame of the message.
     Skipped(u64, bool),
-    /// Something that is not understood here: the WebSocket will say what is wrong with it.
+    /// Bytes that this filter does not understand. The WebSocket will report the error.
     Unknown,
 }
 
 impl<S: AsyncRead> BoundedFrames<S> {
-    /// Reads `read_bytes` of `stream` at once.
+    /// Reads up to `read_bytes` bytes of `stream` at once.
     pub(crate) fn new(stream: S, message_bytes_max: usize, read_bytes: usize) -> Self {
         let filter = FrameFilter::new(message_bytes_max as u64);
         Self { inner: BufReader::with_capacity(read_bytes, stream), filter, passed: 0 }
@@ -76,8 +77,8 @@ impl FrameFilter {
         Self { message_bytes_max, at: FramePart::Head(0), ready: Vec::new(), long: None }
     }
 
-    /// Deals with some of the bytes that came, of which at most `room` are put into `ready`. Returns
-    /// how many were dealt with.
+    /// Processes some of the received bytes, and appends at most `room` bytes of them to `ready`.
+    /// Returns the number of processed bytes.
     fn take(&mut self, came: &[u8], room: usize) -> usize {
         match &mut self.at {
             FramePart::Head(matched) => {
@@ -134,7 +135,7 @@ impl FrameFilter {
         }
     }
 
-    /// Decides about a frame of this header and so many bytes.
+    /// Decides whether a frame with this header and length is passed on or skipped.
     fn begin(&mut self, header: &[u8], len: FrameLength) {
         let first = header[0];
         let FrameLength::Bytes(len) = len else {
@@ -159,7 +160,7 @@ impl FrameFilter {
         self.at = if len == 0 { FramePart::Header(Vec::new()) } else { FramePart::Passed(len) };
     }
 
-    /// Puts a short message in the place of one that was passed over, if that was its last frame.
+    /// Replaces a skipped message with a short message after its last frame.
     fn end_skipped(&mut self, is_last: bool) {
         self.at = FramePart::Header(Vec::new());
         if !is_last {
@@ -168,7 +169,7 @@ impl FrameFilter {
         if let Some((len, beginning)) = self.long.take() {
             let text = json!([*TOO_LONG, len.to_string(), String::from_utf8_lossy(&beginning)]);
             let text = text.to_string();
-            // At most six times as long as the beginning, and so below 64 KiB.
+            // The text is at most six times as long as the beginning, so it is below 64 KiB.
             let [high, low] = (text.len() as u16).to_be_bytes();
             self.ready.extend_from_slice(&[FIN | TEXT, 126, high, low]);
             self.ready.extend_from_slice(text.as_bytes());
@@ -180,15 +181,15 @@ fn limited(left: u64, room: usize) -> usize {
     usize::try_from(left).unwrap_or(usize::MAX).min(room)
 }
 
-/// What the header of a frame says.
+/// The length in a frame's header.
 #[derive(Clone, Copy)]
 enum FrameLength {
     Bytes(u64),
-    /// No server sends such a frame.
+    /// The header of a frame that no server sends.
     Unknown,
 }
 
-/// Reads the length of a frame once its header is whole.
+/// Reads the length of a frame once its header is complete.
 fn frame(header: &[u8]) -> Option<FrameLength> {
     let (&[first, second], rest) = header.split_first_chunk()?;
     if first & RESERVED != 0 || second & MASKED != 0 {
@@ -265,7 +266,7 @@ mod tests {
         [frame, payload.to_vec()].concat()
     }
 
-    /// What is passed on of frames that come in pieces of `step` bytes.
+    /// Returns the bytes that are passed on if frames arrive in pieces of `step` bytes.
     fn passed(frames: &[u8], step: usize) -> Vec<u8> {
         let mut filter = FrameFilter::new(1000);
         let all = [&b"HTTP/1.1 101\r\nX: \r\r\n\r\n"[..], frames].concat();
@@ -289,12 +290,12 @@ mod tests {
             short.clone(),
             frame(FIN | TEXT, long.as_bytes()),
             short.clone(),
-            // A long one in parts, with a control frame between them.
+            // A long message in parts, with a control frame between the parts.
             frame(TEXT, long.as_bytes()),
             frame(0x89, b"x"),
             frame(CONTINUATION, &[b'y'; 300]),
             frame(FIN, b""),
-            // A short one in parts.
+            // A short message in parts.
             frame(TEXT, &[b'a'; 700]),
             frame(FIN, &[b'b'; 900]),
         ];

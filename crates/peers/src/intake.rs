@@ -1,5 +1,5 @@
-//! Checks events on all cores and has them written: threads that check, and one that writes. The
-//! permit of an event's bytes is held until the event is durable or refused.
+//! Checks events on all cores and stores them: one thread for each core checks, and one thread
+//! writes. The permit for an event's bytes is held until the event is durable or refused.
 
 use std::collections::HashSet;
 use std::io;
@@ -23,77 +23,78 @@ use crate::meter::SyncMeter;
 use crate::plugin::EventPlugin;
 use crate::route::{BytesPermit, RelayEvent};
 
-/// Events that a thread takes at a time.
+/// Maximum number of events that a thread takes at a time.
 const CHECK_TOGETHER: usize = 64;
-/// Events that wait for a thread. Their bytes are bounded elsewhere.
+/// Maximum number of events that wait for a thread. Permits bound the bytes of these events.
 const WAITING_MAX: usize = 4096;
-/// How long the writer waits for more events, from the first one on, before it writes what it has.
+/// How long the writer waits for more events after the first event, before it writes a batch.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// What became of a record that was to be written, or why it alone could not be.
+/// The outcome of writing a record, or the reason why this record alone could not be written.
 pub type WriteOutcome = Result<Outcome, String>;
 
 /// Writes records to an archive.
 pub trait EventWriter: Send {
-    /// Writes records, and returns the outcome of each. They are durable on return. The error is a
-    /// text for people: nothing more can be written.
+    /// Writes records, and returns the outcome of each record. The records are durable on return.
+    /// After an error, which is a text for people, nothing more can be written.
     fn put(&mut self, records: Vec<Box<[u8]>>) -> Result<Vec<WriteOutcome>, String>;
 }
 
-/// Returns why an event is refused here, whatever its signature: a reason under which it is counted,
-/// and words. It gets the event, its bytes, and whether protected events (NIP-70) may come from
-/// others than their authors.
+/// Returns why the rules of this archive refuse an event, whatever its signature is: a reason for
+/// the counters, and a text. The arguments are the event, its length in bytes, and whether
+/// protected events (NIP-70) may come from other peers than their authors.
 pub type EventRules =
     Arc<dyn Fn(&Event<'_>, usize, bool) -> Option<(&'static str, String)> + Send + Sync>;
 
-/// Is called with each record that was stored.
+/// A function that is called with each stored record.
 pub type StoredListener = Arc<dyn Fn(&Record<'_>) + Send + Sync>;
 
-/// How events are checked and written.
+/// Options for checking and writing events.
 pub struct IntakeOptions {
     /// The network of the events.
     pub network: &'static dyn Network,
     /// How events are read.
     pub read: ReadOptions,
-    /// Where known ids are looked up before a signature is verified.
+    /// The store in which known ids are looked up before a signature is verified.
     pub known: Option<Arc<dyn Store>>,
-    /// What is refused besides what no archive stores.
+    /// Rules that refuse events, in addition to the rules of every archive.
     pub rules: EventRules,
-    /// Records that are made durable together.
+    /// Maximum number of records that are made durable together.
     pub batch_records: usize,
-    /// Knows ids that are newer than what `known` was opened on.
+    /// Knows the ids of records that were stored after `known` was opened.
     pub feed: Option<Arc<LocalFeed>>,
-    /// Is told of what was stored.
+    /// Called with each stored record.
     pub stored: Option<StoredListener>,
 }
 
-/// Which events were asked for, and who counts them.
+/// The source of an event: the request to which it belongs, and its counters.
 #[derive(Clone)]
 pub(crate) struct Origin {
     pub(crate) meter: Arc<SyncMeter>,
     pub(crate) wanted: Wanted,
-    /// Remembers that the relay has the event.
+    /// Remembers the ids of the relay's events.
     pub(crate) seen: Option<Arc<SeenIds>>,
-    /// Where it is noted that a plugin failed to decide about the event.
+    /// Where the failure of a plugin to decide about the event is noted.
     pub(crate) missed: Option<Arc<MissedEvents>>,
-    /// The earliest time that such an event counts as: whoever made it chose its own.
+    /// The earliest time that is noted for such an event, because the event's author chooses the
+    /// event's time.
     pub(crate) missed_from: u64,
     /// Whether the relay may send protected events.
     pub(crate) protected: bool,
 }
 
-/// Which events were asked for.
+/// The events that were requested.
 #[derive(Clone)]
 pub(crate) enum Wanted {
     Ids(Arc<AskedIds>),
     Matching(Arc<Query>),
 }
 
-/// Ids that were asked for and have not come yet.
+/// Ids of requested events that have not arrived yet.
 #[derive(Default)]
 pub(crate) struct AskedIds {
     left: Mutex<HashSet<Id>>,
-    /// Events that came and are not looked at yet.
+    /// Number of events that have arrived but are not checked yet.
     unseen: AtomicUsize,
     seen: Notify,
 }
@@ -103,7 +104,8 @@ impl AskedIds {
         Self { left: Mutex::new(ids.into_iter().collect()), ..Self::default() }
     }
 
-    /// Waits until all events that came were looked at, and returns the ids that have not come.
+    /// Waits until all received events are checked, and returns the ids of the events that have not
+    /// arrived.
     pub(crate) async fn left(&self) -> Vec<Id> {
         loop {
             let seen = self.seen.notified();
@@ -121,7 +123,7 @@ impl AskedIds {
     }
 }
 
-/// Threads that check and write events. [`EventIntake::finish`] ends them.
+/// Threads that check and write events. [`EventIntake::finish`] ends the threads.
 pub struct EventIntake {
     queue: IntakeQueue,
     checkers: Vec<JoinHandle<()>>,
@@ -129,7 +131,7 @@ pub struct EventIntake {
     failed: Arc<Mutex<Option<String>>>,
 }
 
-/// The entrance of an [`EventIntake`].
+/// The input queue of an [`EventIntake`].
 #[derive(Clone)]
 pub struct IntakeQueue {
     events: mpsc::Sender<(RelayEvent, Origin)>,
@@ -163,17 +165,17 @@ impl EventIntake {
         Ok(Self { queue, checkers, writer, failed })
     }
 
-    /// The entrance.
+    /// The input queue.
     pub fn queue(&self) -> IntakeQueue {
         self.queue.clone()
     }
 
-    /// Waits until everything that came in is written. All other entrances must be dropped. The
-    /// error says why the archive took no more.
+    /// Waits until all queued events are written. All other clones of the queue must be dropped.
+    /// The error is the reason why the archive stopped accepting records.
     pub fn finish(self) -> Result<(), PeerError> {
         drop(self.queue);
         for thread in self.checkers.into_iter().chain([self.writer]) {
-            // Its panic has ended the process.
+            // A panic of the thread has already ended the process.
             let _ = thread.join();
         }
         let failed = self.failed.lock().take();
@@ -182,22 +184,22 @@ impl EventIntake {
 }
 
 impl IntakeQueue {
-    /// Why the archive takes no more, if so.
+    /// The failure of the archive, after which it accepts no more records.
     pub(crate) fn failure(&self) -> Option<PeerError> {
         self.failed.lock().clone().map(PeerError::Archive)
     }
 
-    /// An entrance in front of which a plugin decides what may pass.
+    /// A queue to which a plugin admits events.
     pub(crate) fn with_plugin(&self, plugin: Option<Arc<EventPlugin>>) -> Self {
         Self { plugin, ..self.clone() }
     }
 
-    /// An entrance through which only so many events pass in a second, of all its clones.
+    /// A queue that accepts at most `per_s_max` events a second, counted over all its clones.
     pub(crate) fn with_pace(&self, per_s_max: Option<u32>) -> Self {
         Self { pace: per_s_max.map(|rate| Arc::new(EventPace::new(rate))), ..self.clone() }
     }
 
-    /// An entrance that only a plugin stands at, and nothing behind it.
+    /// A queue with a plugin but without an intake.
     #[cfg(test)]
     pub(crate) fn failing(plugin: EventPlugin) -> Self {
         let (events, _) = mpsc::channel(1);
@@ -214,7 +216,7 @@ impl IntakeQueue {
             && let Err(refusal) = plugin.accept(event.json()).await
         {
             origin.meter.refuse_here("plugin", &refusal.words);
-            // It has come, and is not asked for again.
+            // The event has arrived, and is not requested again.
             if let (Wanted::Ids(ids), Some((id, _))) = (&origin.wanted, refusal.event) {
                 ids.left.lock().remove(&id);
             }
@@ -236,13 +238,14 @@ impl IntakeQueue {
     }
 }
 
-/// Whether an event is a request about its author's own data, about which no plugin decides.
+/// Whether an event is a request about its author's own data. Plugins do not decide about such
+/// requests.
 fn is_request(json: &str) -> bool {
     let event = Event::parse(json.as_bytes(), &mut EventArena::new()).map(|event| event.kind());
     event.is_ok_and(|kind| REQUESTS.contains(&kind))
 }
 
-/// Lets so many events pass in a second.
+/// Limits the number of events per second.
 struct EventPace {
     step: Duration,
     next: Mutex<tokio::time::Instant>,
@@ -254,7 +257,7 @@ impl EventPace {
         Self { step, next: Mutex::new(tokio::time::Instant::now()) }
     }
 
-    /// Waits for the turn of one event. What was not used of the last second may pass at once.
+    /// Waits for the turn of one event. The unused turns of the last second are available at once.
     async fn turn(&self) {
         let at = {
             let mut next = self.next.lock();
@@ -314,8 +317,8 @@ struct EventChecker<'a> {
 }
 
 impl EventChecker<'_> {
-    /// Makes a record of an event. The error is the reason why it is refused with details, or
-    /// `None` if it was not asked for.
+    /// Makes a record of an event. The error is the reason for a refusal with details, or `None` if
+    /// the event was not requested.
     fn check(&mut self, json: &str, origin: &Origin) -> Result<(), Option<(&'static str, String)>> {
         let Self { options, reader, unverified, arena, record } = self;
         let event = match Event::parse(json.as_bytes(), arena) {
@@ -330,7 +333,7 @@ impl EventChecker<'_> {
         if let Some(seen) = &origin.seen {
             seen.insert(*event.id());
         }
-        // A stream runs for long, and an event may expire meanwhile.
+        // A stream runs for a long time, so an event may expire meanwhile.
         if event.expiration().is_some_and(|at| at <= now_s()) {
             return Err(Some(("expired", String::new())));
         }
@@ -344,7 +347,7 @@ impl EventChecker<'_> {
         };
         let read = |fault| Some(reason_of(fault));
         if let Wanted::Matching(query) = &origin.wanted {
-            // A signature costs far more to verify than all else.
+            // The signature is verified last, because this costs far more than all other checks.
             unverified.read(json.as_bytes(), &known, record).map_err(read)?;
             if !Record::new(record).is_ok_and(|record| query.matches(&record)) {
                 return Err(None);
@@ -358,7 +361,7 @@ impl EventChecker<'_> {
     }
 }
 
-/// Returns the words without the prefix that they have in an answer to a client.
+/// Returns a text without the prefix that it has in an answer to a client.
 fn plain(words: &str) -> String {
     words.strip_prefix("invalid: ").unwrap_or(words).into()
 }
@@ -375,8 +378,8 @@ fn reason_of(fault: LineFault) -> (&'static str, String) {
     }
 }
 
-/// Writes what was checked, in large batches, until there is no more. After a failure it refuses
-/// the rest, so that nobody waits.
+/// Writes checked records in large batches, until the channel is closed. After a failure, the
+/// remaining records are discarded, so that no sender blocks.
 fn write(
     options: &IntakeOptions,
     checked: &Receiver<CheckedRecord>,
@@ -394,7 +397,7 @@ fn write(
             next = if records.len() >= batch_max {
                 None
             } else {
-                // What was checked is written, too, when there is no more.
+                // After the channel is closed, the gathered records are still written.
                 checked.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
             };
         }

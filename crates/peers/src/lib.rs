@@ -1,13 +1,13 @@
-//! The client of other relays: what `hark sync`, `hark stream` and `hark router` are made of.
+//! The client of other relays, used by `hark sync`, `hark stream` and `hark router`.
 //!
-//! Read in this order: `address`, `connection` and `frames` (a WebSocket to a relay), `message` (what a relay
-//! says), `client`, `request` and `route` (requests, and which answer belongs to which), then what is done with them:
-//! `compare` (NIP-77), `page` (what is done where a relay does not compare), `fetch`, `upload`.
-//! `intake` checks events on all cores and has them written. `sync` puts these together once,
-//! `stream` keeps doing it.
+//! Read the modules in this order: `address`, `connection` and `frames` (a WebSocket to a relay),
+//! `message` (a relay's messages), `client`, `request` and `route` (requests, and the routing of
+//! answers to requests). Next come the users of requests: `compare` (NIP-77), `page` (for relays
+//! that do not compare), `fetch`, `upload`. `intake` checks events on all cores and passes them to
+//! a writer. `sync` runs all these once, `stream` runs them continuously.
 //!
-//! A relay is a stranger: whatever it sends is bounded, checked and counted, and none of it can make
-//! a command wait for ever.
+//! Relays are not trusted: everything that a relay sends is bounded, checked and counted, and no
+//! relay can make a command wait for ever.
 
 mod address;
 mod client;

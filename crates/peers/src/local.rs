@@ -1,4 +1,4 @@
-//! What this side has: the items that are compared, and the events that are sent.
+//! Reads the local archive: the items to compare, and the events to send.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -13,30 +13,31 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::client::now_s;
 use crate::error::PeerError;
 
-/// Rows that a search visits before it looks up.
+/// Number of rows that a search visits before it pauses.
 const SLICE_ROWS: u64 = 1 << 14;
-/// Items that are compared at once: they take 48 bytes each.
+/// Maximum number of items in one comparison, at 48 bytes each.
 const ITEMS_MAX: usize = 4 << 20;
-/// Items of all comparisons of this process, in [`ITEMS_TOGETHER`]s, and the turn to read some.
+/// Permits for the items of all comparisons in this process, each for [`ITEMS_TOGETHER`] items.
+/// `READING` is held while items are read.
 static ITEMS: Semaphore = Semaphore::const_new(2 * ITEMS_MAX / ITEMS_TOGETHER);
 static READING: Semaphore = Semaphore::const_new(1);
 const ITEMS_TOGETHER: usize = 1024;
 
-/// Items that a sample is taken of, and how many are.
+/// Number of items from which a sample is taken, and size of the sample.
 const SAMPLED: usize = 48;
 const SAMPLES: usize = 3;
 
-/// Items of a part of a query's time.
+/// Items in a part of a query's time range.
 #[derive(Default)]
 pub(crate) struct LocalWindow {
-    /// The earliest time of the part; it goes to the end of the query.
+    /// The earliest time of the part. The part ends with the query's time range.
     pub(crate) from: u64,
     pub(crate) items: Vec<NegentropyItem>,
-    /// The items' part of what may be compared at a time.
+    /// The permit for these items, out of the limit for all comparisons.
     pub(crate) permit: Option<SemaphorePermit<'static>>,
 }
 
-/// Returns the newest items of a query, as many as are compared at once, whole seconds only.
+/// Returns the newest items of a query, up to the limit of one comparison, in whole seconds only.
 pub(crate) async fn newest(store: Arc<dyn Store>, query: Query) -> Result<LocalWindow, PeerError> {
     let turn = READING.acquire().await.ok();
     let window = blocking(move || {
@@ -109,7 +110,7 @@ pub(crate) async fn events(
     .await
 }
 
-/// Passes what `keep` makes of each record of a query to `found`.
+/// Calls `keep` for each record of a query, and passes the results to `found`.
 fn each<T>(
     store: &dyn Store,
     query: Query,
@@ -131,7 +132,7 @@ fn each<T>(
     }
 }
 
-/// Runs work that reads the archive on a thread that may block.
+/// Runs `work`, which reads the archive, on a thread that may block.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PeerError> + Send + 'static,
 ) -> Result<T, PeerError> {

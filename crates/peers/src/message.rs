@@ -1,4 +1,4 @@
-//! What a relay says: one message, as it came.
+//! Parses one message of a relay.
 
 use std::ops::Range;
 
@@ -14,7 +14,8 @@ use crate::frames::TOO_LONG;
 pub(crate) enum RelaySays {
     /// An event of a subscription; the range is the event's JSON.
     Event { subscription: String, event: Range<usize> },
-    /// All stored events of a subscription are sent. `finish`: there are no more (NIP-67).
+    /// All stored events of a subscription are sent. `finish` means that the relay has no more
+    /// matching events (NIP-67).
     Eose { subscription: String, finish: bool },
     /// A subscription has ended.
     Closed { subscription: String, reason: String },
@@ -28,8 +29,8 @@ pub(crate) enum RelaySays {
     NegMsg { comparison: String, message: String },
     /// A comparison has ended.
     NegErr { comparison: String, reason: String },
-    /// A message of so many bytes was too long, and passed over. It was an event of this subscription,
-    /// if it was one.
+    /// A message of `bytes` bytes was too long and was skipped. `subscription` is set if the
+    /// message was an event.
     TooLong { subscription: Option<String>, bytes: u64 },
     /// Something else, which is ignored.
     Other,
@@ -90,8 +91,8 @@ pub(crate) fn read(text: &str) -> Result<RelaySays, String> {
     read.map_err(|()| wrong())
 }
 
-/// Reads an EVENT message as far as its event, which is left as it is. `None` if the message is
-/// another one.
+/// Reads an EVENT message up to the event, which is not parsed. Returns `None` for any other
+/// message.
 fn event(text: &str) -> Option<RelaySays> {
     let (subscription, rest) = subscription(text)?;
     let rest = rest.trim_start().strip_prefix(',')?;
@@ -100,11 +101,11 @@ fn event(text: &str) -> Option<RelaySays> {
     Some(RelaySays::Event { subscription: subscription.into(), event: from..from + event.len() })
 }
 
-/// Returns the subscription of an EVENT message, and what follows it.
+/// Returns the subscription of an EVENT message, and the text after the subscription.
 fn subscription(text: &str) -> Option<(&str, &str)> {
     let rest = text.trim_start().strip_prefix('[')?.trim_start().strip_prefix("\"EVENT\"")?;
     let rest = rest.trim_start().strip_prefix(',')?.trim_start().strip_prefix('"')?;
-    // Ours have nothing to escape.
+    // Our subscription ids contain no characters that need an escape.
     rest.split_once('"').filter(|(subscription, _)| !subscription.contains('\\'))
 }
 

@@ -1,4 +1,4 @@
-//! What was done, counted: for progress while it is under way and for the report at its end.
+//! Counters for the progress of a synchronisation and for its final report.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,15 +7,15 @@ use parking_lot::Mutex;
 
 use crate::error::PeerError;
 
-/// Reasons that are counted by themselves; whatever comes after these is counted as `other`. A
-/// relay chooses its words, so it must not choose how much memory they take.
+/// Maximum number of reasons with a counter of their own. Further reasons are counted as `other`. A
+/// relay chooses the text of its reasons, so their number must be bounded.
 const REASONS_MAX: usize = 64;
 
-/// Reasons for which events are refused that no honest relay sends, and how many are an accident.
+/// Reasons for refusing events that no honest relay sends, and how many such events are tolerated.
 const FORGED: [&str; 3] = ["malformed", "bad id", "bad signature"];
 const FORGED_MAX: u64 = 10_000;
 
-/// Events that were refused, by reason, with the words of the first refusal.
+/// Events that were refused, by reason, with the text of the first refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReasonCounts(BTreeMap<String, (u64, String)>);
 
@@ -31,7 +31,7 @@ impl ReasonCounts {
         }
     }
 
-    /// Each reason with its count and the words of the first refusal.
+    /// Each reason with its count and the text of the first refusal.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64, &str)> {
         self.0.iter().map(|(reason, (count, words))| (reason.as_str(), *count, words.as_str()))
     }
@@ -49,23 +49,23 @@ impl ReasonCounts {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of work that is under way, shared by all who do it.
+        /// Counters of a running synchronisation, shared by all its tasks.
         #[derive(Debug, Default)]
         pub struct SyncMeter {
             $(pub(crate) $name: AtomicU64,)*
-            /// Forged and stored events before the connection.
+            /// Numbers of forged and of stored events before the connection.
             before: Mutex<(u64, u64)>,
             pub(crate) refused_here: Mutex<ReasonCounts>,
             pub(crate) refused_there: Mutex<ReasonCounts>,
         }
 
-        /// What [`SyncMeter`] has counted.
+        /// The counts of a [`SyncMeter`].
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct SyncTotals {
             $($(#[$doc])* pub $name: u64,)*
-            /// Events that were received and not stored, by reason.
+            /// Events that were received but not stored, by reason.
             pub refused_here: ReasonCounts,
-            /// Events that the relay did not take, by reason.
+            /// Events that the relay refused, by reason.
             pub refused_there: ReasonCounts,
         }
 
@@ -83,39 +83,41 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Events here that were compared.
+    /// Local events that were compared.
     compared,
     /// Messages of comparisons that were answered.
     rounds,
-    /// Pages that were read where the relay does not compare.
+    /// Pages that were read because the relay does not compare.
     pages,
-    /// Waits after the relay has said that requests come too fast.
+    /// Waits because of the relay's rate limit.
     slowed,
     /// Events that only the relay has.
     missing_here,
     /// Events that only this side has.
     missing_there,
-    /// Events that came from the relay.
+    /// Events that were received from the relay.
     received,
-    /// Of these, those whose signature was verified.
+    /// Received events with a verified signature.
     verified,
-    /// Of these, those that are stored now and were not before.
+    /// Received events that were newly stored.
     stored,
-    /// Events that the relay named and did not send.
+    /// Events that the relay listed but did not send.
     not_sent,
-    /// Events that the relay named and that were not asked for, as it had not sent too many others.
+    /// Events that the relay listed but that were not requested, because it had failed to send too
+    /// many others.
     not_asked,
-    /// Events that were not asked for.
+    /// Events that were received but not requested.
     unasked,
     /// Events that were sent to the relay.
     sent,
-    /// Of these, those that the relay took.
+    /// Sent events that the relay accepted.
     taken,
-    /// Of these, those that the relay had already, or had a newer version of, or had deleted.
+    /// Sent events that the relay already had, had a newer version of, or had deleted.
     settled,
-    /// Events that were not sent, as they are protected or of a private kind.
+    /// Events that were not sent because they are protected, of a private kind, or refused by a
+    /// plugin.
     withheld,
-    /// Seconds with more events than the relay returns, of which some may be missing.
+    /// Seconds with more events than the relay returns, so that some events may be missing.
     unreached,
 }
 
@@ -124,13 +126,13 @@ impl SyncMeter {
         counter(self).fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Notes that a connection begins, by which forged events are counted.
+    /// Notes the beginning of a connection. Forged events are counted per connection.
     pub(crate) fn connected(&self) {
         *self.before.lock() = (self.forged(), self.stored.load(Ordering::Relaxed));
     }
 
-    /// Fails if more events of the connection are forged than can be an accident. So a relay cannot
-    /// send them without end.
+    /// Fails if too many events of the connection are forged. So a relay cannot send forged events
+    /// without end.
     pub(crate) fn check_forged(&self) -> Result<(), PeerError> {
         let before = *self.before.lock();
         let forged = self.forged().saturating_sub(before.0);

@@ -1,10 +1,10 @@
-//! Reads everything that a filter matches where a relay does not compare: page after page, each
-//! from the time at which the one before ended.
+//! Reads all events that match a filter from a relay that does not compare: page by page, each from
+//! the time at which the previous page ended.
 //!
-//! A page may hold less than was asked for, as relays bound it in their own way. So only a page
-//! without anything new ends the walk. Pages overlap by a second, as a page may end within one. If
-//! one second has more events than a page, the relay has no way to return the rest; such seconds
-//! are counted.
+//! A page may have fewer events than requested, because relays have limits of their own. So only a
+//! page without new events ends the walk. Pages overlap by one second, because a page may end
+//! within a second. If one second has more events than a page, the relay cannot return the other
+//! events; such seconds are counted.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,41 +21,46 @@ use crate::meter::SyncMeter;
 use crate::request::RelaySubscription;
 use crate::route::SubscriptionAnswer;
 
-/// Events of a page.
+/// Number of events that are requested in a page.
 const PAGE_EVENTS: usize = 500;
-/// Events that a relay may send for a page, whatever it was asked for.
+/// Maximum number of events that a relay may send for a page, whatever was requested.
 const PAGE_EVENTS_MAX: usize = 20_000;
-/// Fewest events of one second that count as a page that was cut: no relay is known to cut shorter.
+/// Minimum number of events of one second that count as a truncated page: no known relay has
+/// shorter pages.
 const CUT_EVENTS_MIN: usize = 100;
-/// Events of one second, of one relay, that are known at a time.
+/// Maximum number of remembered events of one second, for one relay.
 const EDGE_MAX: usize = 200_000;
 
-/// Ids of a relay that are held at a time, beside those of one second and one page. A relay may make ids up.
+/// Maximum number of a relay's ids in memory, besides the ids of one second and one page. A relay
+/// may invent ids.
 const IDS_MAX: usize = 50_000;
 
-/// Pages, and pages for each walk, that may bring nothing; and how many new events, or how many bytes, are
-/// worth one more. The pages of a relay bring a hundred events, and one of them nothing where a second ends.
+/// Number of pages, and of pages for each walk, that may have no new events. One more page is
+/// allowed for each `EVENTS_OF_A_PAGE` new events or `BYTES_OF_A_PAGE` bytes. Usual pages have a
+/// hundred events, and one page without new events at the end of a second.
 const PAGES_FREE: u64 = 1_000;
 const PAGES_OF_A_WALK: u64 = 4;
 const EVENTS_OF_A_PAGE: u64 = 8;
 const BYTES_OF_A_PAGE: u64 = 64 << 10;
-/// Pages of a synchronisation, each counted once more for every [`PAGE_EVENTS`]: a billion events.
+/// Maximum number of pages of a synchronisation, at most a billion events. A page counts once, and
+/// once more for every [`PAGE_EVENTS`] events.
 const PAGES_MAX: u64 = 2_000_000;
 
-/// What the pages of a synchronisation have brought so far. So pages end that never come to an end by
-/// themselves.
+/// Counts the pages of a synchronisation and their events, to stop a walk that would never end by
+/// itself.
 #[derive(Debug, Default)]
 pub(crate) struct WalkBudget {
     walks: u64,
     pages: u64,
-    /// Pages' worth of events.
+    /// Number of pages, weighted by their events.
     worth: u64,
     new: u64,
     bytes: u64,
 }
 
 impl WalkBudget {
-    /// Counts a page. Fails if the pages bring too little, or are too many. `until` is where the next begins.
+    /// Counts a page. Fails if the pages have too few new events, or are too many. `until` is the
+    /// start of the next page.
     fn count(&mut self, page: &PageEnd, until: u64) -> Result<(), PeerError> {
         self.pages += 1;
         self.worth += 1 + (page.events / PAGE_EVENTS) as u64;
@@ -78,15 +83,15 @@ impl WalkBudget {
     }
 }
 
-/// Where the events of a walk go.
+/// A walk through the pages of a relay, and the destination of their events.
 pub(crate) struct RelayPages<'a> {
     pub(crate) client: &'a PeerClient,
     pub(crate) network: &'a dyn Network,
-    /// What is read. Its limit does not count.
+    /// The query to read. Its limit is ignored.
     pub(crate) query: &'a Query,
-    /// Checks and stores the events, if they are to be stored.
+    /// Checks and stores the events; `None` if they are not to be stored.
     pub(crate) intake: Option<&'a IntakeQueue>,
-    /// Gathers the ids of the events and their times, if they are to be known.
+    /// Collects the ids and times of the events; `None` if they are not needed.
     pub(crate) ids: Option<&'a mut HashMap<Id, u64>>,
     pub(crate) meter: &'a Arc<SyncMeter>,
     pub(crate) seen: Option<Arc<SeenIds>>,
@@ -95,24 +100,25 @@ pub(crate) struct RelayPages<'a> {
     pub(crate) budget: &'a mut WalkBudget,
 }
 
-/// What a page had.
+/// Counts of one page.
 #[derive(Default)]
 struct PageEnd {
     events: usize,
-    /// Of these, those of the time that was asked for.
+    /// Number of events within the requested time range.
     inside: usize,
-    /// Those that were too long to be read.
+    /// Number of events that were too long to be read.
     too_long: usize,
     new: usize,
-    /// Bytes of the events that came.
+    /// Bytes of the received events.
     bytes: u64,
     oldest: u64,
     finish: bool,
 }
 
 impl RelayPages<'_> {
-    /// Reads the pages of the times `from` to `to`, newest first. Returns a time once there are enough ids:
-    /// all of later times were read, and the rest may be.
+    /// Reads the pages of the times `from` to `to`, newest first. Returns a time once [`IDS_MAX`]
+    /// ids are collected: all events of later times were read, and the caller may continue from
+    /// this time.
     pub(crate) async fn walk(&mut self, (from, to): (u64, u64)) -> Result<Option<u64>, PeerError> {
         let query = Query { from, to, limit: usize::MAX, ..self.query.clone() };
         let origin = Origin {
@@ -123,11 +129,11 @@ impl RelayPages<'_> {
             missed_from: from,
             protected: self.protected,
         };
-        // The ids of the events that came with the time `until`.
+        // The ids of the received events with the time `until`.
         let (mut until, mut edge) = (to, HashSet::new());
         let mut longest = 0;
         self.budget.walks += 1;
-        // Whether the last page had only events that came before, and there may be more of its second.
+        // Whether the last page had only known events, and its second may have more events.
         let mut may_be_cut = false;
         loop {
             let window = Query { to: until, limit: PAGE_EVENTS, ..query.clone() };
@@ -140,7 +146,7 @@ impl RelayPages<'_> {
             }
             self.budget.count(&page, page.oldest)?;
             if std::mem::take(&mut may_be_cut) && page.inside > 0 {
-                // There was more, and that page had nothing of it.
+                // The second had more events, but that page had none of these.
                 self.meter.add(|meter| &meter.unreached, 1);
             }
             if page.new > 0 {
@@ -151,11 +157,12 @@ impl RelayPages<'_> {
                 continue;
             }
             if page.too_long == page.events {
-                // Where they end is not known. Pages are far longer than that, so they are the last.
+                // The times of these events are not known. Usual pages have far more events, so
+                // this page is the last.
                 return Ok(None);
             }
             if page.inside == 0 && until == 0 {
-                // Some relays take `until: 0` for none.
+                // Some relays treat `until: 0` as no limit.
                 return Ok(None);
             }
             if page.inside == 0 {
@@ -164,7 +171,7 @@ impl RelayPages<'_> {
                     page.events
                 )));
             }
-            // Everything in it came before, so all of it is of this second.
+            // All events of the page are known, so all are of this second.
             if page.events >= CUT_EVENTS_MIN && page.events == longest {
                 self.meter.add(|meter| &meter.unreached, 1);
             } else {
@@ -207,7 +214,7 @@ impl RelayPages<'_> {
         }
     }
 
-    /// Reads one page, and why the relay ended it early, if it did.
+    /// Reads one page. The text is the reason why the relay ended the page early.
     async fn read(
         &mut self,
         asked: &mut RelaySubscription,
@@ -234,7 +241,7 @@ impl RelayPages<'_> {
                     return Ok((page, None));
                 }
                 Ok(SubscriptionAnswer::Closed(reason)) => return Ok((page, Some(reason))),
-                // Some relays do not say where a page ends.
+                // Some relays do not mark the end of a page.
                 Err(PeerError::Silent { .. }) if page.events > 0 => return Ok((page, None)),
                 Err(error) => return Err(error),
             };
@@ -244,7 +251,7 @@ impl RelayPages<'_> {
                 return Err(too_many());
             }
             let (id, time) = match Event::parse(event.json().as_bytes(), &mut arena) {
-                // Nobody else looks at an event whose id alone is wanted.
+                // If only ids are wanted, nothing else checks the event's id.
                 Ok(event) if self.intake.is_none() && !event.has_valid_id() => {
                     self.meter.refuse_here("bad id", "");
                     continue;
@@ -310,7 +317,7 @@ mod tests {
             let mut budget = WalkBudget::default();
             let ended = (0..=PAGES_MAX).find_map(|n| Some((n, budget.count(&page, 7).err()?)));
             let (pages, error) = ended.unwrap();
-            // Even pages that bring nothing new have some bytes.
+            // Even pages without new events have some bytes.
             assert!(pages.abs_diff(read) <= 1 + read / 200, "{new} events: {pages}");
             let goes_on = error.to_string().contains("\"until\":7 goes on");
             assert_eq!(goes_on, read > PAGES_FREE * 2, "{error}");

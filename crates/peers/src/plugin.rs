@@ -1,10 +1,11 @@
-//! A program of the operator that decides which events pass: strfry's write policy plugins, so that
-//! those can be used as they are.
+//! Runs a program of the operator that decides which events pass. The interface is that of strfry's
+//! write policy plugins, so these work unchanged.
 //!
-//! It reads one event a line on stdin, `{"type":"new","event":{…},"receivedAt":…,"sourceType":…,
-//! "sourceInfo":…}`, and answers with one line on stdout, `{"id":…,"action":"accept","msg":…}`. Any
-//! other action is a refusal. If it fails, does not answer or answers about another event, the event
-//! is refused, and it is started again for the next one.
+//! The plugin reads one event a line on stdin,
+//! `{"type":"new","event":{…},"receivedAt":…,"sourceType":…, "sourceInfo":…}`, and answers with one
+//! line on stdout, `{"id":…,"action":"accept","msg":…}`. Any other action is a refusal. If the
+//! plugin fails, does not answer or answers with another id, the event is refused, and the plugin
+//! is restarted for the next event.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -22,18 +23,18 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::client::now_s;
 use crate::connection::shortened;
 
-/// How long a plugin may take for an event.
+/// Maximum time for a plugin's answer to an event.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// How long a plugin that cannot be asked any more may take to end.
+/// Maximum time for a plugin that no longer accepts events to exit.
 const END_WITHIN: Duration = Duration::from_millis(100);
-/// The wait before a plugin that failed is started again. Each is twice the one before, until it
-/// answers.
+/// The wait before a failed plugin is restarted. Each wait is twice the previous one, until the
+/// plugin answers.
 const RESTART: Duration = Duration::from_millis(100);
 const RESTART_MAX: Duration = Duration::from_secs(10);
-/// The longest line of an answer.
+/// Maximum length of an answer's line, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// A plugin, started when it is first needed.
+/// A plugin, which is started for its first event.
 pub struct EventPlugin {
     command: String,
     source: String,
@@ -43,13 +44,13 @@ pub struct EventPlugin {
 #[derive(Default)]
 struct PluginState {
     running: Option<RunningPlugin>,
-    /// Failures since the last answer, and when it may be started again.
+    /// Failures since the last answer. `not_before` is the earliest time of the next restart.
     failures: u32,
     not_before: Option<Instant>,
 }
 
 struct RunningPlugin {
-    // Ended when it is dropped.
+    // Dropping the value kills the process.
     process: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
@@ -64,24 +65,24 @@ struct PluginAnswer {
     msg: String,
 }
 
-/// Why a plugin lets an event not pass.
+/// Why a plugin does not let an event pass.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PluginRefusal {
     pub(crate) words: String,
-    /// The event and its time; `None` if it cannot be read.
+    /// The event's id and time; `None` if the event cannot be parsed.
     pub(crate) event: Option<(Id, u64)>,
-    /// Whether the plugin did not decide this, but failed.
+    /// Whether the plugin failed instead of deciding.
     pub(crate) is_failure: bool,
 }
 
 impl EventPlugin {
-    /// A plugin by its command line, which a shell reads. `source` names where the events come from
-    /// or go to.
+    /// Makes a plugin from a command line, which a shell runs. `source` names the peer that the
+    /// events come from or go to.
     pub fn new(command: &str, source: &str) -> Self {
         Self { command: command.into(), source: source.into(), state: Mutex::default() }
     }
 
-    /// Asks whether an event passes. The error says why not.
+    /// Asks the plugin whether an event passes. The error is the reason for a refusal.
     pub(crate) async fn accept(&self, json: &str) -> Result<(), PluginRefusal> {
         let event = Event::parse(json.as_bytes(), &mut EventArena::new())
             .map(|event| (*event.id(), event.created_at()));
@@ -100,8 +101,9 @@ impl EventPlugin {
         }
     }
 
-    /// Returns why the plugin refuses an event, if it does. The error says why it has failed. After a
-    /// failure this waits a while, so that a plugin that cannot work does not refuse everything.
+    /// Returns the plugin's reason for refusing an event, or `None` if the event passes. The error
+    /// describes a failure of the plugin. After a failure, the next call waits, so that a broken
+    /// plugin does not refuse all events at once.
     async fn decide(&self, event: &str, id: &Id) -> Result<Option<String>, String> {
         let mut state = self.state.lock().await;
         if let Some(not_before) = state.not_before.take() {
@@ -119,7 +121,7 @@ impl EventPlugin {
                 let wait = (RESTART * 2_u32.saturating_pow(state.failures)).min(RESTART_MAX);
                 state.not_before = Some(Instant::now() + wait);
                 state.failures = (state.failures + 1).min(30);
-                // Its first failure, and that it goes on failing.
+                // Logs the first failure, and once that the plugin keeps failing.
                 if state.failures <= 2 {
                     let until = if state.failures == 1 { "" } else { ", until it works" };
                     tracing::warn!(
@@ -179,7 +181,7 @@ impl EventPlugin {
 }
 
 impl RunningPlugin {
-    /// Says why it could not be asked.
+    /// Describes why the plugin did not accept or answer an event.
     async fn end(&mut self, error: &std::io::Error) -> String {
         match timeout(END_WITHIN, self.process.wait()).await {
             Ok(Ok(status)) => format!("it ended ({status})"),
@@ -188,7 +190,7 @@ impl RunningPlugin {
     }
 
     async fn ask(&mut self, event: &str, source: &str) -> std::io::Result<String> {
-        // Outside of its strings, an event may have line ends; within them it cannot.
+        // JSON allows line ends between an event's tokens, but not within strings.
         let event = event.replace(['\n', '\r'], " ");
         let head = json!({
             "type": "new",

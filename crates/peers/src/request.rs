@@ -1,4 +1,4 @@
-//! Requests to a relay that have several answers. Each ends when it is dropped.
+//! Requests to a relay that have several answers. Dropping a request ends it on the relay.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use crate::client::{ClientShared, send};
 use crate::error::PeerError;
 use crate::route::{BytesPermit, ComparisonAnswer, SubscriptionAnswer};
 
-/// All answers to a request are given so many times as long as one.
+/// Time limit for all answers to a request, as a multiple of the limit for one answer.
 pub(crate) const PATIENCE_FOR_ALL: u32 = 10;
 
 /// The stored and live events of a filter. Dropping this closes the subscription.
@@ -21,12 +21,12 @@ pub(crate) struct RelaySubscription {
     pub(crate) shared: Arc<ClientShared>,
     pub(crate) outgoing: mpsc::Sender<Message>,
     pub(crate) is_open: bool,
-    /// How long answers were waited for in all.
+    /// Total time spent waiting for answers.
     pub(crate) waited: Duration,
 }
 
 impl RelaySubscription {
-    /// Waits for the next answer, as long as the relay is given for one.
+    /// Waits for the next answer, up to the time limit for one answer.
     pub(crate) async fn next(
         &mut self,
         what: &'static str,
@@ -49,7 +49,7 @@ impl RelaySubscription {
         Ok(answer)
     }
 
-    /// Waits for the next answer for as long as the connection lives.
+    /// Waits for the next answer, without a limit while the connection is open.
     pub(crate) async fn next_live(&mut self) -> Result<SubscriptionAnswer, PeerError> {
         match self.answers.recv().await {
             Some((answer, _permit)) => {
@@ -70,30 +70,30 @@ impl Drop for RelaySubscription {
     }
 }
 
-/// Sends a message that ends a request, from where nothing can wait.
+/// Sends a message that ends a request, without blocking the caller.
 fn close(shared: &ClientShared, outgoing: &mpsc::Sender<Message>, text: String) {
     shared.sent_bytes.fetch_add(text.len() as u64, Ordering::Relaxed);
     if let Err(mpsc::error::TrySendError::Full(message)) = outgoing.try_send(Message::text(text))
         && let Ok(runtime) = tokio::runtime::Handle::try_current()
     {
         let outgoing = outgoing.clone();
-        // Fails if the connection has ended, which ends the request, too.
+        // Sending fails only if the connection has ended, which ends the request, too.
         runtime.spawn(async move { outgoing.send(message).await.is_ok() });
     }
 }
 
-/// An open comparison. Dropping this closes it.
+/// An open comparison. Dropping this value closes the comparison.
 pub(crate) struct Comparing {
     pub(crate) id: String,
     pub(crate) answers: mpsc::UnboundedReceiver<(ComparisonAnswer, BytesPermit)>,
     pub(crate) shared: Arc<ClientShared>,
     pub(crate) outgoing: mpsc::Sender<Message>,
-    /// When the answer that is awaited was asked for.
+    /// When the message that awaits an answer was sent.
     pub(crate) asked: Instant,
 }
 
 impl Comparing {
-    /// Waits for the next answer. Notices give the relay no more time for it.
+    /// Waits for the next answer. Notices do not extend the time limit for the answer.
     pub(crate) async fn next(&mut self) -> Result<ComparisonAnswer, PeerError> {
         let Self { answers, shared, asked, .. } = self;
         let what = "a comparison";

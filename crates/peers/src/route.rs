@@ -1,8 +1,8 @@
-//! Which request an answer of a relay belongs to.
+//! Routes the answers of a relay to their requests.
 //!
-//! Every answer holds a permit for its bytes until it is dealt with, and nothing more is read from
-//! the relay while there is none left. So what a relay sends faster than it is checked and written
-//! waits in the relay.
+//! Every answer holds a permit for its bytes until it is processed, and nothing more is read from
+//! the relay while no permits are left. So if a relay sends faster than events are checked and
+//! written, the relay has to wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -13,13 +13,13 @@ use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use crate::message::RelaySays;
 
-/// Notices that are remembered, to be shown with an error.
+/// Maximum number of remembered notices, which are shown with an error.
 const NOTICES_MAX: usize = 4;
 
 /// The permit for the bytes of an answer.
 pub(crate) type BytesPermit = OwnedSemaphorePermit;
 
-/// An event as it was received, not yet checked in any way.
+/// A received event, not checked in any way yet.
 #[derive(Debug)]
 pub struct RelayEvent {
     text: Utf8Bytes,
@@ -38,12 +38,13 @@ impl RelayEvent {
 #[derive(Debug)]
 pub(crate) enum SubscriptionAnswer {
     Event(RelayEvent),
-    /// All stored events are sent; `finish` says that the relay has no more (NIP-67).
+    /// All stored events are sent. `finish` means that the relay has no more matching events
+    /// (NIP-67).
     Eose {
         finish: bool,
     },
     Closed(String),
-    /// An event that is too long was passed over, with the message's bytes.
+    /// An event that is too long was skipped, with the length of its message in bytes.
     TooLong(u64),
 }
 
@@ -53,11 +54,11 @@ pub(crate) enum ComparisonAnswer {
     /// A message, in hex.
     Message(String),
     Refused(String),
-    /// A text to whoever reads it, which came while an answer was awaited.
+    /// A text for people, received while an answer was awaited.
     Notice(String),
 }
 
-/// An answer to an EVENT: whether it was accepted, and the relay's words.
+/// An answer to an EVENT: whether it was accepted, and the relay's reason.
 pub(crate) type PublishAnswer = (bool, String);
 
 /// The receivers of answers.
@@ -66,10 +67,11 @@ pub(crate) struct AnswerRoutes {
     pub(crate) subscriptions:
         HashMap<String, mpsc::UnboundedSender<(SubscriptionAnswer, Option<BytesPermit>)>>,
     pub(crate) comparisons: HashMap<String, mpsc::UnboundedSender<(ComparisonAnswer, BytesPermit)>>,
-    /// Whoever waits for the answer to an event, as the same may be sent twice at a time.
+    /// The receivers of the answer to an event: the same event may be sent by several callers at a
+    /// time.
     pub(crate) published: HashMap<Id, Vec<oneshot::Sender<PublishAnswer>>>,
     pub(crate) notices: VecDeque<String>,
-    /// The last challenge, and whether a key answered it.
+    /// The relay's last challenge.
     pub(crate) challenge: Option<String>,
 }
 
@@ -78,7 +80,7 @@ impl AnswerRoutes {
     pub(crate) fn pass(&mut self, says: RelaySays, text: &Utf8Bytes, permit: BytesPermit) {
         let subscription = |id: &str, answer, permit| {
             if let Some(to) = self.subscriptions.get(id) {
-                // The request ends at the same moment: nothing waits for the answer.
+                // If this fails, the request has just ended, and nothing waits for the answer.
                 let _ = to.send((answer, permit));
             }
         };
@@ -109,7 +111,8 @@ impl AnswerRoutes {
                 self.compared(&comparison, ComparisonAnswer::Refused(reason), permit);
             }
             RelaySays::Notice(notice) => {
-                // A notice names no request. A relay that does not compare says so in one.
+                // A notice names no request. If one comparison is open, the notice may be its
+                // answer: relays that do not compare answer by a notice.
                 if self.comparisons.len() == 1
                     && let Some(to) = self.comparisons.values().next()
                 {

@@ -10,14 +10,14 @@ use crate::meter::SyncMeter;
 /// The state of a stream, for people and metrics.
 #[derive(Debug)]
 pub struct StreamStatus {
-    /// What was done.
+    /// Counters of the stream.
     pub meter: Arc<SyncMeter>,
     pub(crate) connected: AtomicBool,
     in_step: AtomicBool,
     pub(crate) connections: AtomicU64,
     pub(crate) waiting: AtomicU64,
     pub(crate) last_error: Mutex<Option<String>>,
-    /// When the two were in step for the last time, or the start.
+    /// When the two sides were last in step, or the start of the stream.
     left_step: Mutex<std::time::Instant>,
 }
 
@@ -41,17 +41,17 @@ impl StreamStatus {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing was missed since the two were last compared.
+    /// Whether nothing was missed since the last comparison of the two sides.
     pub fn is_in_step(&self) -> bool {
         self.in_step.load(Ordering::Relaxed)
     }
 
-    /// Connections that were made.
+    /// Number of connections that were made.
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Seconds since the two were last in step; 0 while they are.
+    /// Seconds since the two sides were last in step; 0 while they are in step.
     pub fn behind_s(&self) -> u64 {
         if self.is_in_step() { 0 } else { self.left_step.lock().elapsed().as_secs() }
     }
@@ -62,12 +62,12 @@ impl StreamStatus {
         }
     }
 
-    /// Events that wait to be sent.
+    /// Number of events that wait to be sent.
     pub fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Why the last connection ended or was not made.
+    /// Why the last connection ended or failed.
     pub fn last_error(&self) -> Option<String> {
         self.last_error.lock().clone()
     }

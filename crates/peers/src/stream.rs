@@ -1,8 +1,8 @@
-//! Keeps this archive and a relay in step: new events go where they belong as they come, and after
-//! each connection is made, whenever something was missed, and now and then, both are compared.
+//! Keeps this archive and a relay in step. New events are passed on at once. Both sides are
+//! compared after each connection, whenever something was missed, and at long intervals.
 //!
-//! The live subscription and the feed are open before the comparison begins, so nothing falls
-//! between them. What comes twice is stored once.
+//! The live subscription and the feed are open before the comparison begins, so no event is lost in
+//! between. An event that is received twice is stored once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,40 +26,41 @@ use crate::status::StreamStatus;
 use crate::sync::{Direction, LocalEnd, SyncOptions, sync};
 use crate::upload::{UploadList, Uploader, Withheld};
 
-/// The first wait before a connection is made again, and the longest. Each is twice the one before,
-/// and a random part of it is left out, so that many streams do not come back at once.
+/// The first and the longest wait before a reconnection. Each wait is twice the previous one, minus
+/// a random part, so that many streams do not reconnect at the same time.
 const BACK_OFF: Duration = Duration::from_secs(1);
 const BACK_OFF_MAX: Duration = Duration::from_mins(5);
-/// A connection that lived so long was a good one: the next wait is the first again.
+/// A connection that lived this long resets the wait to [`BACK_OFF`].
 const GOOD_AFTER: Duration = Duration::from_mins(1);
-/// Times that a subscription is opened again which the relay closed.
+/// Maximum number of times that a closed subscription is reopened. An EOSE resets the count.
 const REOPENS_MAX: u32 = 6;
-/// How long after it an event is tried again that failed at the relay for the moment. Each wait is
-/// twice the one before, while there are such events.
+/// The first and the longest wait before events that failed temporarily at the relay are retried.
+/// Each wait is twice the previous one, while there are such events.
 const RETRY: Duration = Duration::from_mins(1);
 const RETRY_MAX: Duration = Duration::from_hours(1);
-/// How often both are compared while nothing is known to be missed.
+/// Interval of comparisons while nothing is known to be missed.
 const COMPARE_EVERY: Duration = Duration::from_hours(6);
-/// A relay that does not compare is read again from so long before both were last in step. Nor does a
-/// single event that comes have it read from any earlier.
+/// A relay that does not compare is read again from this many seconds before both sides were last
+/// in step. A single live event does not cause reading from an earlier time.
 const PAGED_BACK_S: u64 = 86_400;
-/// While a subscription is opened again, events of so long ago may come.
+/// Maximum age of events that may be published while a subscription is reopened, in seconds.
 const REOPENED_BACK_S: u64 = 3_600;
 
-/// What a stream carries, and how.
+/// Options of a stream.
 #[derive(Clone)]
 pub struct StreamOptions {
     /// Where events go.
     pub direction: Direction,
-    /// The events. Limits do not count.
+    /// The events to exchange. Limits are ignored.
     pub query: Query,
     /// Kinds that do not leave this archive.
     pub private_kinds: Vec<u32>,
     /// Whether protected events (NIP-70) leave this archive.
     pub send_protected: bool,
-    /// How far back both are compared once a connection is made, in seconds. `None`: all of it.
+    /// How far back both sides are compared after a connection is made, in seconds. `None` compares
+    /// all events.
     pub catch_up_s: Option<u64>,
-    /// The most events that are taken from the relay in a second, if that is bounded.
+    /// Maximum number of events per second from the relay; `None` for no limit.
     pub events_per_s_max: Option<u32>,
     /// Decides which events come from the relay.
     pub plugin_down: Option<Arc<EventPlugin>>,
@@ -69,25 +70,26 @@ pub struct StreamOptions {
     pub client: ClientOptions,
 }
 
-/// Opens the archive as it is now, for reading. It may block. The error is a text for people.
+/// Opens a current snapshot of the archive for reading. It may block. The error is a text for
+/// people.
 pub type SnapshotOpener = Arc<dyn Fn() -> Result<Arc<dyn Store>, String> + Send + Sync>;
 
-/// This archive, as streams use it.
+/// The parts of this archive that streams use.
 #[derive(Clone)]
 pub struct StreamEnds {
     /// The network of the events.
     pub network: &'static dyn Network,
     /// Opens the archive for a comparison.
     pub open: SnapshotOpener,
-    /// Events that are new here.
+    /// Feed of new events of this archive.
     pub feed: Arc<LocalFeed>,
-    /// Where events go that come from relays.
+    /// The queue for events from relays.
     pub intake: IntakeQueue,
-    /// Whether events that came cannot be written for the moment.
+    /// Whether received events cannot be written at present.
     pub waits: Arc<AtomicBool>,
 }
 
-/// What a stream remembers from one connection to the next.
+/// State that a stream keeps between connections.
 struct StreamMemory {
     seen: Arc<SeenIds>,
     missed: Arc<MissedEvents>,
@@ -98,7 +100,7 @@ struct StreamMemory {
 #[derive(Clone, Copy)]
 struct LastStep {
     at_s: u64,
-    /// Whether the relay was read page by page for it.
+    /// Whether the relay was read page by page.
     paged: bool,
 }
 
@@ -106,11 +108,11 @@ struct LastStep {
 pub struct RelayStream {
     /// The relay.
     pub address: RelayAddress,
-    /// What it carries.
+    /// The stream's options.
     pub options: StreamOptions,
     /// This archive.
     pub ends: StreamEnds,
-    /// Its state.
+    /// The stream's state.
     pub status: Arc<StreamStatus>,
 }
 
@@ -180,10 +182,10 @@ impl RelayStream {
     }
 }
 
-/// Returns a random time between half of `wait` and all of it.
+/// Returns a random time between `wait / 2` and `wait`.
 fn shortened(wait: Duration) -> Duration {
     let mut random = [0; 4];
-    // Without random numbers, all streams come back at the same time.
+    // Without random numbers, all streams reconnect at the same time.
     let _ = getrandom::fill(&mut random);
     wait / 2 + wait.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX) / 2.0)
 }
@@ -195,12 +197,12 @@ struct LiveStream<'a> {
     query: &'a Query,
     memory: &'a StreamMemory,
     intake: IntakeQueue,
-    /// Rings when the relay's new events come.
+    /// Notified when the live subscription is open.
     opened: &'a Notify,
 }
 
 impl LiveStream<'_> {
-    /// Takes new events of the relay. Returns only if that fails.
+    /// Receives new events of the relay. Returns only after a failure.
     async fn down(&self) -> PeerError {
         let RelayStream { options, ends, status, .. } = self.stream;
         if !options.direction.is_down() {
@@ -237,7 +239,7 @@ impl LiveStream<'_> {
                         reopens = 0;
                         self.opened.notify_one();
                         if let Some(closed_s) = closed_s.take() {
-                            // What came meanwhile is in no subscription.
+                            // Events that were published meanwhile are in no subscription.
                             let since = u64::saturating_sub(closed_s, REOPENED_BACK_S);
                             self.memory.missed.add(self.since().map_or(since, |at| at.min(since)));
                         }
@@ -263,7 +265,7 @@ impl LiveStream<'_> {
         }
     }
 
-    /// Sends new events of this archive. Returns only if that fails.
+    /// Sends new events of this archive. Returns only after a failure.
     async fn up(&self, withheld: &Withheld, events: Option<FeedReceiver>) -> PeerError {
         let RelayStream { options, status, .. } = self.stream;
         let Some(mut events) = events else {
@@ -294,13 +296,14 @@ impl LiveStream<'_> {
         }
     }
 
-    /// Compares the two at once, again whenever something was missed, and now and then. Returns only
-    /// if that fails.
+    /// Compares both sides at once, then whenever something was missed, and at long intervals.
+    /// Returns only after a failure.
     async fn in_step(&self, up: Option<&FeedOutlet>) -> PeerError {
         let RelayStream { address, options, status, .. } = self.stream;
         let StreamMemory { missed, last, .. } = self.memory;
         if options.direction.is_down() {
-            // So nothing falls between the comparison and the subscription. Some do not answer it.
+            // So no event is lost between the comparison and the subscription. Some relays do not
+            // answer the subscription.
             let _ = timeout(options.client.patience, self.opened.notified()).await;
         }
         let owed = |from| OwedComparison::new(missed, from);
@@ -341,13 +344,13 @@ impl LiveStream<'_> {
                 }
             }
             status.set_in_step(false);
-            // What made it fall behind may go on for a while.
+            // The cause of the missed events may last for a while.
             sleep(BACK_OFF).await;
         }
     }
 
-    /// The time from which both are to be compared where it is not known what was missed; `None` if
-    /// they are not.
+    /// The time from which both sides are compared if it is not known which events were missed;
+    /// `None` for no comparison.
     fn since(&self) -> Option<u64> {
         let last = *self.memory.last.lock();
         let now_s = now_s();
@@ -361,11 +364,11 @@ impl LiveStream<'_> {
         }
     }
 
-    /// The time from which both are to be compared because of what was missed.
+    /// The time from which both sides are compared because of missed events.
     fn missed(&self) -> Option<u64> {
         let from = self.memory.missed.take();
         match (from, *self.memory.last.lock()) {
-            // It is not known what was missed, and reading all pages again takes long.
+            // It is not known which events were missed, and reading all pages again takes long.
             (Some(0), Some(LastStep { at_s, paged: true })) => {
                 Some(at_s.saturating_sub(PAGED_BACK_S))
             }
@@ -373,14 +376,14 @@ impl LiveStream<'_> {
         }
     }
 
-    /// Compares both from a time on. Returns whether the relay was read page by page.
+    /// Compares both sides from a time on. Returns whether the relay was read page by page.
     async fn compare(&self, since: u64) -> Result<bool, PeerError> {
         let RelayStream { address, options, ends, status } = self.stream;
         let (began, before) = (Instant::now(), status.meter.totals());
         let opening = Arc::clone(&ends.open);
         let opened = tokio::task::spawn_blocking(move || may_block(|| opening())).await;
         let opened = opened.unwrap_or_else(|error| Err(error.to_string()));
-        // The server beside this process may be about to start.
+        // The failure may be temporary, while the server beside this process starts.
         let store = opened.map_err(PeerError::Unreachable)?;
         let from = self.query.from.max(since);
         let sync_options = SyncOptions {
@@ -408,13 +411,13 @@ impl LiveStream<'_> {
     }
 }
 
-/// Returns the time from which events that came live are compared again if a plugin failed to decide
-/// about them. Those that say that they are older wait until everything is compared.
+/// Returns the earliest time from which live events are compared again after a plugin failed to
+/// decide about an event. Live events with an older time wait until everything is compared.
 fn live_from(catch_up_s: Option<u64>, now_s: u64) -> u64 {
     now_s.saturating_sub(catch_up_s.unwrap_or_default().max(PAGED_BACK_S))
 }
 
-/// Returns the earlier of two times, if there is one.
+/// Returns the earlier of two optional times.
 fn earliest(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }

@@ -1,5 +1,5 @@
-//! Brings this archive and a relay into step, once: what one has and the other lacks is fetched or
-//! sent, while the two are still being compared.
+//! Brings this archive and a relay into step, once. Missing events are fetched and sent while the
+//! comparison is still running.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,9 +20,10 @@ use crate::page::{RelayPages, WalkBudget};
 use crate::plugin::EventPlugin;
 use crate::upload::{UploadList, Uploader, Withheld};
 
-/// Lists of ids between the comparison and those who fetch or send. A list has a thousand at most.
+/// Maximum number of lists of ids that wait between the comparison and the fetcher or the uploader.
+/// A list has about a thousand ids at most.
 const LISTS_MAX: usize = 64;
-/// Ids of a list.
+/// Maximum number of ids in a list.
 const LIST_IDS: usize = 1024;
 
 /// Where events go.
@@ -35,7 +36,7 @@ pub enum Direction {
     Up,
     /// Both.
     Both,
-    /// Nowhere: what is missing is only counted.
+    /// Nowhere: missing events are only counted.
     Neither,
 }
 
@@ -51,16 +52,17 @@ impl Direction {
     }
 }
 
-/// What is to be brought into step.
+/// Options of a synchronisation.
 #[derive(Clone)]
 pub struct SyncOptions {
     /// Where events go.
     pub direction: Direction,
-    /// The events. Limits do not count.
+    /// The events to exchange. Limits are ignored.
     pub query: Query,
-    /// Kinds that do not leave this archive. They are compared if the relay compares them.
+    /// Kinds that do not leave this archive. Events of these kinds are compared only if the relay
+    /// includes them in comparisons.
     pub private_kinds: Vec<u32>,
-    /// Whether protected events (NIP-70) leave this archive, and are taken from the relay.
+    /// Whether protected events (NIP-70) are sent to the relay and accepted from the relay.
     pub send_protected: bool,
     /// Whether the relay is read page by page even if it can compare.
     pub no_comparison: bool,
@@ -68,12 +70,13 @@ pub struct SyncOptions {
     pub(crate) plugin_up: Option<Arc<EventPlugin>>,
     /// Remembers which events the relay has.
     pub(crate) seen: Option<Arc<SeenIds>>,
-    /// Where it is noted what could not be exchanged for the moment.
+    /// Where temporary failures are noted.
     pub(crate) missed: Option<Arc<MissedEvents>>,
 }
 
 impl SyncOptions {
-    /// Everything that `query` finds, with nothing private.
+    /// Options for all events that `query` finds. Private kinds and protected events do not leave
+    /// this archive.
     pub fn new(direction: Direction, query: Query, private_kinds: Vec<u32>) -> Self {
         let (send_protected, no_comparison) = (false, false);
         Self {
@@ -104,22 +107,22 @@ impl SyncOptions {
 pub struct LocalEnd {
     /// The network of the events.
     pub network: &'static dyn Network,
-    /// Where events are read.
+    /// The store from which events are read.
     pub store: Arc<dyn Store>,
 }
 
-/// How a synchronisation was done.
+/// The course of a synchronisation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SyncReport {
-    /// Why the relay was read page by page. `None` if it was compared with.
+    /// Why the relay was read page by page; `None` if sets were compared.
     pub paged: Option<String>,
-    /// Private kinds that were asked for like all others, and of which the relay may show only a part.
+    /// Private kinds that were requested like all other kinds. The relay may show only some of
+    /// their events.
     pub private_kinds: Vec<u32>,
 }
 
 /// Brings the archive and a relay into step. Events are written by the `intake`, and may not all be
-/// written on return. What is done is counted in `meter` as it goes, and is not undone if the future
-/// is dropped.
+/// written on return. Progress is counted in `meter`, and is not undone if the future is dropped.
 pub async fn sync(
     client: &PeerClient,
     options: &SyncOptions,
@@ -161,8 +164,9 @@ pub async fn sync(
     Ok(report)
 }
 
-/// Returns the private kinds that most relays leave out of a comparison: those that the query finds
-/// beside others. A query for nothing else is meant for a relay that shows them.
+/// Returns the private kinds that most relays leave out of a comparison: the private kinds that the
+/// query finds besides other kinds. A query for private kinds alone is meant for a relay that shows
+/// these kinds.
 fn hidden_kinds(options: &SyncOptions) -> Vec<u32> {
     let mut hidden = options.private_kinds.clone();
     if let Some(asked) = &options.query.kinds {
@@ -179,7 +183,7 @@ struct SyncJob<'a> {
     client: &'a PeerClient,
     options: &'a SyncOptions,
     local: &'a LocalEnd,
-    /// What is read here.
+    /// The query for the local archive.
     query: Query,
     intake: IntakeQueue,
     meter: &'a Arc<SyncMeter>,
@@ -203,7 +207,8 @@ impl SyncJob<'_> {
         loop {
             let newest = local::newest(Arc::clone(&self.local.store), self.query.clone()).await?;
             let from = newest.from;
-            // What the relay has of the private kinds is left out by the relay, or known here.
+            // The relay leaves out private kinds, or `Differences` drops the ids of events that
+            // are here.
             let mut asked = Query {
                 from,
                 not_kinds: Vec::new(),
@@ -236,8 +241,8 @@ impl SyncJob<'_> {
         }
     }
 
-    /// Leaves private kinds out of what is compared, unless the relay compares them. Returns why the
-    /// relay is to be read page by page, if it is.
+    /// Excludes private kinds from the comparison, unless the relay compares events of these kinds.
+    /// Returns a reason if the relay must be read page by page.
     async fn agree_on_kinds(&mut self) -> Result<Option<String>, PeerError> {
         let hidden = hidden_kinds(self.options);
         let private = Query { kinds: Some(hidden), not_kinds: Vec::new(), ..self.query.clone() };
@@ -259,8 +264,8 @@ impl SyncJob<'_> {
         Ok(None)
     }
 
-    /// Reads what the relay has of a time, newest first, and passes on what only this side has of it, part
-    /// by part, so that few of the relay's ids are held at a time.
+    /// Reads the relay's events of a time range, newest first, and passes on the events that only
+    /// this side has. The range is processed in parts, to keep few of the relay's ids in memory.
     async fn page(
         &self,
         asked: &Query,
@@ -296,7 +301,8 @@ impl SyncJob<'_> {
         }
     }
 
-    /// Passes on what only one side has of a time of which all `theirs` are known.
+    /// Passes on the events of a time range that only one side has. `theirs` has all of the relay's
+    /// ids in this range.
     async fn compare_pages(
         &self,
         (from, mut to): (u64, u64),
@@ -312,7 +318,7 @@ impl SyncJob<'_> {
                     have.push(item.id);
                 }
             }
-            // Oldest first, as they are where they are compared.
+            // Oldest first, in the same order as in a comparison.
             have.reverse();
             for ids in have.chunks(LIST_IDS) {
                 differences.take(Vec::new(), ids.to_vec()).await?;
@@ -332,7 +338,7 @@ impl SyncJob<'_> {
     }
 }
 
-/// Passes differences on to those who fetch and send.
+/// Passes differences on to the fetcher and the uploader.
 struct Differences<'a> {
     need: Option<mpsc::Sender<Vec<Id>>>,
     have: Option<mpsc::Sender<UploadList>>,
@@ -342,7 +348,7 @@ struct Differences<'a> {
 
 impl DifferenceSink for Differences<'_> {
     async fn take(&mut self, mut need: Vec<Id>, have: Vec<Id>) -> Result<(), PeerError> {
-        // Those of private kinds are not compared, and may be here.
+        // Events of private kinds are not compared, so they may already be in the archive.
         let store = Arc::clone(&self.store);
         let need = local::blocking(move || {
             need.retain(|id| !store.knows(id).unwrap_or(false));

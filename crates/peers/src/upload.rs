@@ -1,4 +1,4 @@
-//! Sends events to a relay, many of them without an answer at a time, and counts what it says.
+//! Sends events to a relay, with many unanswered at a time, and counts the answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,32 +18,32 @@ use crate::meter::SyncMeter;
 use crate::plugin::EventPlugin;
 use crate::route::PublishAnswer;
 
-/// Events without an answer, and bytes of them.
+/// Maximum number of unanswered events, and of their bytes.
 const UNANSWERED_MAX: usize = 256;
 const UNANSWERED_BYTES_MAX: usize = 4 << 20;
-/// Events that are read from the archive at a time.
+/// Maximum number of events that are read from the archive at a time.
 const READ_TOGETHER: usize = 256;
-/// Events in a row that a relay may leave without an answer.
+/// Maximum number of consecutive events that a relay may leave unanswered.
 const SILENT_MAX: u32 = 3;
 
-/// Which events do not leave this archive.
+/// The events that do not leave this archive.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Withheld {
     /// Sorted.
     pub(crate) kinds: Vec<u32>,
-    /// Whether events are withheld that only their authors may publish (NIP-70).
+    /// Whether protected events (NIP-70), which only their authors may publish, are withheld.
     pub(crate) protected: bool,
 }
 
 impl Withheld {
-    /// Withholds these kinds and, unless they are sent, protected events.
+    /// Withholds these kinds and, unless `send_protected` is set, protected events.
     pub(crate) fn new(kinds: &[u32], send_protected: bool) -> Self {
         let mut kinds = kinds.to_vec();
         kinds.sort_unstable();
         Self { kinds, protected: !send_protected }
     }
 
-    /// Whether an event stays here.
+    /// Whether an event is withheld.
     pub(crate) fn has(&self, kind: u32, json: &str) -> bool {
         if self.kinds.binary_search(&kind).is_ok() {
             return true;
@@ -58,35 +58,35 @@ impl Withheld {
 
 /// Some events that are to be sent.
 pub(crate) enum UploadList {
-    /// These, which are in the archive.
+    /// Ids of events in the archive.
     Ids(Vec<Id>),
-    /// This one, which may be sent.
+    /// An event that may be sent.
     Event(OwedEvent),
 }
 
 /// Sends events.
 pub(crate) struct Uploader<'a> {
     pub(crate) client: &'a PeerClient,
-    /// Where events are read that are given by their ids.
+    /// The store from which events are read by their ids.
     pub(crate) store: Option<Arc<dyn Store>>,
     pub(crate) withheld: &'a Withheld,
     /// Decides which events go.
     pub(crate) plugin: Option<&'a EventPlugin>,
     pub(crate) meter: &'a SyncMeter,
-    /// Where it is noted what failed for the moment, if that is tried again.
+    /// Where temporary failures are noted; `None` if failed events are not retried.
     pub(crate) missed: Option<Arc<MissedEvents>>,
 }
 
-/// An event that is on its way.
+/// An event that is to be sent, or waits for its answer.
 struct Upload {
     owed: OwedEvent,
-    /// Its place among all that are sent.
+    /// The event's position in the order of sending.
     number: u64,
-    /// Whether the plugin was asked, and it was sent once.
+    /// Whether the event was sent before, after the plugin's decision.
     was_sent: bool,
-    /// Whether it was refused until the key is proved.
+    /// Whether the relay has already refused the event with `auth-required`.
     wanted_auth: bool,
-    /// How often the key was proved when it was sent.
+    /// How many times the key had been proved when the event was sent.
     proofs: u64,
 }
 
@@ -100,23 +100,25 @@ impl Upload {
     }
 }
 
-/// What an answer to an event means for it.
+/// The result of an answer to an event.
 enum Answered {
-    /// The relay has dealt with it.
+    /// The relay has accepted or refused the event.
     Done,
-    /// It is to be sent again at once.
+    /// The event is to be sent again at once.
     Again(Upload),
-    /// It is to be sent again later, as the relay says in these words that it came too fast.
+    /// The event is to be sent again later, because of the relay's rate limit. The text is the
+    /// relay's reason.
     Later(Upload, String),
 }
 
 impl Uploader<'_> {
-    /// Sends what `lists` names, until it ends.
+    /// Sends the events in `lists`, until the channel is closed.
     pub(crate) async fn run(&self, mut lists: mpsc::Receiver<UploadList>) -> Result<(), PeerError> {
         let mut running = FuturesUnordered::new();
         let (mut waiting_ids, mut waiting) = (VecDeque::new(), VecDeque::new());
         let (mut bytes, mut is_open, mut silent) = (0, true, 0);
-        // Where a relay bounds the rate, fewer are sent at a time, until it takes them all.
+        // If the relay limits the rate, fewer events are sent at a time, until the relay accepts
+        // them again.
         let (mut not_before, mut window, mut number) = (Instant::now(), UNANSWERED_MAX, 0);
         let mut waits = RateWaits::default();
         loop {
@@ -169,13 +171,14 @@ impl Uploader<'_> {
                                 Answered::Again(upload) => waiting.push_front(upload),
                                 Answered::Later(upload, reason) => {
                                     let now = Instant::now();
-                                    // One wait is for all that were on their way.
+                                    // One wait counts for all events in flight.
                                     if now >= not_before {
                                         not_before = now + waits.next("events", &reason)?;
                                         self.meter.add(|meter| &meter.slowed, 1);
                                         window = (window / 2).max(1);
                                     }
-                                    // In their order, so that each has its turn.
+                                    // Events are sent again in their original order, so that each
+                                    // has its turn.
                                     let later = |other: &Upload| other.was_sent && other.number < upload.number;
                                     waiting.insert(waiting.partition_point(later), upload);
                                 }
@@ -204,7 +207,7 @@ impl Uploader<'_> {
         Ok(())
     }
 
-    /// Sends an event. The future that is returned waits for its answer.
+    /// Sends an event. The returned future waits for the answer.
     async fn send(
         &self,
         upload: Upload,
@@ -232,7 +235,7 @@ impl Uploader<'_> {
                 Err(error) => return Err(error),
             }
         }
-        // The relay may take it another time.
+        // After `error:`, the relay may accept the event at another time.
         if accepted || !reason.starts_with("error") {
             upload.owed.settle();
         }

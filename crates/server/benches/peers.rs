@@ -1,12 +1,13 @@
-//! A mail server's peers over loopback: how fast envelopes come in, how fast history goes out, and how
-//! much of that is encryption.
+//! Measures, over loopback, how fast a mail server receives envelopes from a peer, and how fast it
+//! sends history. Both include the encryption of the connection.
 //!
 //!     hark serve --unlimited --data DIR &         with [whisper] serve = true and pow_min = 0
 //!     cargo bench -p hark-server --bench peers -- ENODE [FROM TO BLOOM]
 //!
-//! ENODE is the address that the server prints. It publishes 50,000 envelopes, and asks for those of
-//! the time FROM to TO that BLOOM (128 hex digits) covers: all at once as go-ethereum's clients, and
-//! page by page as status-go's.
+//! ENODE is the address that the server prints. The benchmark publishes 50,000 envelopes. With
+//! FROM, TO and BLOOM, it first requests the envelopes of that time range that BLOOM (128 hex
+//! digits) covers. It requests them all at once, like go-ethereum's clients, and page by page, like
+//! status-go's clients.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,7 +18,7 @@ use hark_server::whisper::rlpx::hello::SubProtocol;
 use hark_testkit::mail::{MailClient, SHH, WAKU, envelope, new_key, packet, random};
 
 const PASSWORD: &[u8] = b"status-offline-inbox";
-/// Envelopes that are published, and those in one packet.
+/// Number of published envelopes, and of envelopes in one packet.
 const PUBLISHED: usize = 50_000;
 const IN_A_PACKET: usize = 250;
 
@@ -26,7 +27,7 @@ fn now_s() -> u32 {
     u32::try_from(since.as_secs()).expect("before 2106")
 }
 
-/// What came of an answer.
+/// Totals of the received answers, and the time to the first packet.
 #[derive(Default)]
 struct Received {
     envelopes: u64,
@@ -34,7 +35,7 @@ struct Received {
     first: Option<Duration>,
 }
 
-/// Asks with this payload, and returns the end of the answer.
+/// Sends a request with this payload, and returns the content of the packet that ends the answer.
 async fn ask(
     client: &mut MailClient,
     payload: &[u8],

@@ -8,8 +8,8 @@ use ipnet::IpNet;
 
 use crate::ranges;
 
-/// What counts as one client: an IPv4 address, or the first 64 bits of an IPv6 address, as that is
-/// what one household or machine is given.
+/// An address that counts as one client: an IPv4 address, or the first 64 bits of an IPv6 address.
+/// One household or machine is assigned a whole /64 network of IPv6 addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientAddress(IpAddr);
 
@@ -36,15 +36,16 @@ impl fmt::Display for ClientAddress {
 pub struct Proxies {
     /// Addresses of the proxies.
     pub trusted: Vec<IpNet>,
-    /// The header in which they name the client: `x-forwarded-for`, `x-real-ip` or `forwarded`.
-    /// Only one, as a proxy that writes one of them forwards the others as the client sent them.
+    /// The header in which the proxies name the client: `x-forwarded-for`, `x-real-ip` or
+    /// `forwarded`. Only one header is trusted, because a proxy that writes one of these headers
+    /// forwards the other two unchanged from the client.
     pub header: String,
 }
 
 impl Default for Proxies {
-    /// No proxies. Not every program that forwards connections names the client, and through one
-    /// that does not, such as Tor or a TCP load balancer, a client could name any address. The
-    /// header is the most common one.
+    /// No trusted proxies, and the most common header. Some programs that forward connections do
+    /// not name the client, such as Tor or a TCP load balancer. If such a program were trusted, a
+    /// client could claim any address.
     fn default() -> Self {
         Self { trusted: Vec::new(), header: Self::HEADERS[0].into() }
     }
@@ -54,13 +55,13 @@ impl Proxies {
     /// The supported headers.
     pub const HEADERS: [&str; 3] = ["x-forwarded-for", "x-real-ip", "forwarded"];
 
-    /// Whether `ip` is that of a trusted proxy.
+    /// Whether `ip` is the address of a trusted proxy.
     pub fn trust(&self, ip: IpAddr) -> bool {
         ranges::contain(&self.trusted, ip)
     }
 
-    /// The client behind a trusted proxy: of the hops that the header names, the last one that is
-    /// no trusted proxy itself. Earlier hops may be forged. `None` if the header names no address.
+    /// Returns the client behind a trusted proxy: the last hop in the header that is not a trusted
+    /// proxy itself. Earlier hops may be forged. `None` if the header names no address.
     pub(crate) fn client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let lists: Vec<&str> =
             headers.get_all(&self.header).iter().filter_map(|list| list.to_str().ok()).collect();

@@ -1,4 +1,4 @@
-//! Bounds the memory that clients make the server hold, of all clients and of each address.
+//! Bounds the memory that the server holds for clients, in all and per address.
 //!
 //! The memory of one connection has its own bounds. A budget bounds the sum over many connections.
 
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::address::ClientAddress;
 
-/// One address may hold one part in this many of a budget.
+/// Divisor of a budget: the part that one address may hold.
 const OF_ADDRESS: usize = 4;
 
 /// Bytes that are held, in all and by address.
@@ -23,7 +23,7 @@ struct BudgetUse {
     of: HashMap<ClientAddress, usize>,
 }
 
-/// Bytes of a budget, given back when this is dropped.
+/// Bytes of a budget, released on drop.
 #[derive(Debug)]
 pub(crate) struct BudgetShare {
     budget: Arc<Budget>,
@@ -33,7 +33,7 @@ pub(crate) struct BudgetShare {
 
 impl Budget {
     /// Creates an empty share for a connection of the address `of`. Without an address, its bytes
-    /// count only among those of all.
+    /// count only towards the total.
     pub(crate) fn share(self: &Arc<Self>, of: Option<ClientAddress>) -> BudgetShare {
         BudgetShare { budget: Arc::clone(self), of, bytes: 0 }
     }
@@ -50,8 +50,8 @@ impl BudgetShare {
         self.bytes
     }
 
-    /// Changes the share to `bytes`. Returns false, and changes nothing, if the share would grow
-    /// and all shares would exceed `max`, or those of its address a quarter of `max`.
+    /// Changes the share to `bytes`. The share may not grow if all shares would exceed `max`, or
+    /// the shares of its address a quarter of `max`. Then the result is false, and nothing changes.
     pub(crate) fn resize(&mut self, bytes: usize, max: usize) -> bool {
         let mut held = self.budget.0.lock();
         let all = held.all - self.bytes + bytes;

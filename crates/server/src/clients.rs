@@ -1,4 +1,4 @@
-//! Decides which clients may connect. Every door checks here when a client connects.
+//! Decides which clients may connect. Every door checks a new connection with this module.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::address::Proxies;
 use crate::ranges;
 use crate::settings::{Settings, SharedSettings};
 
-/// Lists of addresses. An address on both lists is denied.
+/// Lists of allowed and denied client addresses. An address on both lists is denied.
 #[derive(Clone, Debug, Default)]
 pub struct AddressLists {
-    /// Only clients at these addresses are served, and none if there are none. `None`: all are.
+    /// The addresses whose clients are served. An empty list serves nobody, and `None` serves all.
     pub allow: Option<Vec<IpNet>>,
     /// Clients at these addresses are not served.
     pub deny: Vec<IpNet>,
 }
 
 impl AddressLists {
-    /// What an operator has to know of a list of allowed addresses that has no entry.
+    /// Returns a warning for the operator if the list of allowed addresses is empty.
     pub fn serve_nobody(&self) -> Option<&'static str> {
         self.allow.as_ref().is_some_and(Vec::is_empty).then_some(
             "[policy] allow_addresses has no entry, so no client is served; [\"*\"] would serve all",
@@ -35,21 +35,21 @@ impl AddressLists {
     }
 }
 
-/// The lists of addresses in force. A change of the lists applies from the next connection on.
+/// The address lists in force. A change of the lists applies from the next connection on.
 #[derive(Clone, Debug)]
 pub struct Clients {
     settings: SharedSettings,
     proxies: Arc<Proxies>,
 }
 
-/// What the address at the other end of a new connection is to this server.
+/// The class of a new connection's peer address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressClass {
     /// A client, which is served.
     Client,
-    /// A trusted proxy. Its address says nothing about who its clients are.
+    /// A trusted proxy. Its address does not identify its clients.
     Proxy,
-    /// A client that the lists of addresses do not let in.
+    /// A client that the address lists reject.
     Denied,
 }
 
@@ -63,12 +63,12 @@ impl Clients {
         self.proxies.trust(peer)
     }
 
-    /// The client that a trusted proxy names.
+    /// The client address that a trusted proxy names.
     pub(crate) fn named(&self, headers: &HeaderMap) -> Option<IpAddr> {
         self.proxies.client(headers)
     }
 
-    /// Whether a client at `ip` is let in.
+    /// Whether the address lists admit a client at `ip`.
     pub(crate) fn serve(&self, ip: IpAddr) -> bool {
         self.settings.load().addresses.serve(ip)
     }
@@ -84,8 +84,8 @@ impl Clients {
         }
     }
 
-    /// The client of an HTTP request: the address at the other end, or the client that a trusted
-    /// proxy there names. `None` if the lists of addresses do not let it in.
+    /// Returns the client of an HTTP request: the peer address, or the client that a trusted proxy
+    /// names. `None` if the address lists reject the client.
     pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
         match self.class(peer) {
             AddressClass::Client => Some(peer),
@@ -98,7 +98,7 @@ impl Clients {
     }
 }
 
-/// All clients are served, and there is no proxy.
+/// Serves all clients, and trusts no proxy.
 impl Default for Clients {
     fn default() -> Self {
         let proxies = Proxies { trusted: Vec::new(), ..Proxies::default() };

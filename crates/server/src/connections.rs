@@ -1,5 +1,5 @@
-//! Bounds the connections of a door, in all and of each address, and refuses those above the bounds
-//! before their clients have sent anything.
+//! Bounds the connections of a door, in all and per address. Connections above the bounds are
+//! refused before their clients have sent anything.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +14,9 @@ use crate::clients::Clients;
 use crate::metrics::ConnectionRefusal;
 use crate::permits::{Permit, Permits};
 
-/// Connections of programs on this machine beyond the bound of their address, which they share with whatever else runs here.
-/// No WebSocket gets one of these: they are for `/healthz` and `/metrics`.
+/// Extra connections for programs on this machine, beyond the bound of the loopback address that
+/// all local programs share. They are for `/healthz` and `/metrics`; no WebSocket gets an extra
+/// connection.
 const NEAR_BEYOND: usize = 8;
 
 /// Maximum number of ended connections that are still read from, at a time.
@@ -25,7 +26,7 @@ const LINGERING_MAX: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Connections {
     clients: Clients,
-    /// The connections of one address are not bounded.
+    /// Whether the number of connections per address is unbounded.
     unlimited: bool,
     all: Permits<()>,
     of: Permits<ClientAddress>,
@@ -33,18 +34,18 @@ pub(crate) struct Connections {
     numbers: AtomicU64,
 }
 
-/// What a connection holds until it ends.
+/// The permits that a connection holds until it ends.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     _among_all: Permit<()>,
     /// `None` if a proxy is at the other end, or if connections of one address are not bounded.
     of_address: Option<Permit<ClientAddress>>,
-    /// Whether it is one of [`NEAR_BEYOND`].
+    /// Whether the connection is one of the extra connections ([`NEAR_BEYOND`]).
     pub(crate) is_beyond: bool,
 }
 
 impl ConnectionPermit {
-    /// The address whose share the connection takes, if it takes one of an address.
+    /// The address that the connection counts towards. `None` if it counts towards no address.
     pub(crate) fn address(&self) -> Option<ClientAddress> {
         self.of_address.as_ref().map(Permit::of)
     }
@@ -62,8 +63,8 @@ impl Connections {
         }
     }
 
-    /// Admits a connection, or returns why not. At most `max` connections are open in all, and at
-    /// most `of_address_max` of one address.
+    /// Admits a connection, or returns the reason for refusal. At most `max` connections are open
+    /// in all, and at most `of_address_max` of one address.
     pub(crate) fn enter(
         &self,
         peer: IpAddr,
@@ -92,7 +93,8 @@ impl Connections {
         Ok(ConnectionPermit { _among_all: among_all, of_address, is_beyond })
     }
 
-    /// Takes a permit for a connection of a client's address. `None` if these are not bounded.
+    /// Takes a permit for a connection of a client's address. `None` if connections per address are
+    /// not bounded.
     pub(crate) fn enter_as(
         &self,
         client: IpAddr,

@@ -19,33 +19,33 @@ use crate::settings::SharedSettings;
 use crate::stop::StopSignal;
 use crate::{Clients, ServeError, Shelf};
 
-/// The opened endpoints of one network, with the shelf behind them.
+/// The open endpoints of one network.
 pub trait Door: Send + Sync {
     /// The addresses at which clients reach this door.
     fn addresses(&self) -> Vec<DoorAddress>;
 
-    /// The listening sockets of this door, which a process that takes over continues to use. A door
-    /// that needs more than its sockets to move closes its connections at a takeover, and says so.
+    /// The listening sockets of this door. A process that takes over continues to use the sockets.
+    /// If a door cannot move with its sockets alone, it closes its connections at a takeover.
     fn listeners(&self) -> io::Result<Vec<OwnedFd>>;
 
-    /// The other state, in parts, that a process that takes over needs so that no client misses
-    /// anything.
+    /// The other state, in parts, that a process needs to take over without a loss for any client.
     fn state(&self) -> Vec<Vec<u8>> {
         Vec::new()
     }
 
-    /// Restores one part of the [`Door::state`] of the same door in the process before this one.
+    /// Restores one part of the [`Door::state`] that the same door had in the previous process.
     fn restore(&self, part: &[u8]) {
         let _ = part;
     }
 
-    /// Sends a record, which a client has published at the previous process after a takeover, to
-    /// the peers that only this process reaches.
+    /// Sends a record to the peers that only this process reaches. After a takeover, a client has
+    /// published the record at the previous process.
     fn forward(&self, record: &Record<'_>) {
         let _ = record;
     }
 
-    /// Writes the door's own metrics for Prometheus. Those of the shelves are written elsewhere.
+    /// Writes the door's own metrics for Prometheus. The metrics of the shelves are written
+    /// elsewhere.
     fn metrics(&self, page: &mut MetricsPage) {
         let _ = page;
     }
@@ -60,7 +60,7 @@ pub trait Door: Send + Sync {
         Vec::new()
     }
 
-    /// What the operator should know or change although the door serves, a line each.
+    /// Advice for the operator while the door serves, one line per item.
     fn advice(&self) -> Vec<String> {
         Vec::new()
     }
@@ -68,10 +68,10 @@ pub trait Door: Send + Sync {
     /// Called every ten seconds. Logs a burst of events as one line instead of one line per event.
     fn look(&self) {}
 
-    /// Serves until `stop` says otherwise and every connection has ended.
+    /// Serves until `stop` is signalled and every connection has ended.
     fn serve(self: Arc<Self>, operators: Operators, stop: StopSignal) -> DoorFuture;
 
-    /// Finishes the work that was accepted, once no connection is served any more.
+    /// Finishes the accepted work. Called when no connection is served any more.
     fn close(&self) {}
 }
 
@@ -80,7 +80,7 @@ pub trait Door: Send + Sync {
 pub struct DoorAddress {
     /// The words before the address: `listening on` for the first door.
     pub what: &'static str,
-    /// A URL, or whatever address clients of that kind use.
+    /// A URL, or another address in the form that the network's clients use.
     pub at: String,
 }
 
@@ -115,7 +115,7 @@ pub struct OpenNetwork {
     pub door: Arc<dyn Door>,
 }
 
-/// What a server provides to its doors.
+/// The settings and services that a server provides to its doors.
 pub struct Host<'a> {
     /// Bounds and lists that can change while the server runs.
     pub(crate) settings: SharedSettings,
@@ -123,7 +123,7 @@ pub struct Host<'a> {
     pub clients: Clients,
     /// Rate limits are off, for tests and benches.
     pub unlimited: bool,
-    /// The takeover under way. `None` if this server starts without one.
+    /// The takeover under way. `None` if this server does not take over.
     pub(crate) taking: Option<&'a mut Takeover>,
 }
 
@@ -133,8 +133,8 @@ impl Host<'_> {
         self.taking.is_some()
     }
 
-    /// Returns the socket that was handed over for this address, or a new one. `setting` names the
-    /// setting with which an operator can choose another address; errors mention it.
+    /// Listens on this address, with the socket that the previous process handed over or with a new
+    /// socket. Errors name `setting`, the setting by which an operator can choose another address.
     pub fn listen(
         &mut self,
         addr: SocketAddr,

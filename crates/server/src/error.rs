@@ -37,7 +37,7 @@ pub enum ServeError {
     /// The limits contradict each other.
     #[error("limits: {0}")]
     Limits(String),
-    /// The running server did not let this one take over.
+    /// The running server refused the takeover.
     #[error("cannot take over: {0}")]
     TakeOver(ControlError),
     /// The server that took over is gone.

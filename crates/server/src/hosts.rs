@@ -1,23 +1,23 @@
-//! Which names in a `Host` header lead here without anybody else's doing.
+//! Checks whether the names in a `Host` header belong to this server.
 //!
-//! A web page of a stranger can have its own name lead to an address of this machine or network (DNS
-//! rebinding), and then reads what answers there as if it were its own. Its `Host` still has the
-//! stranger's name.
+//! A stranger's web page can make its own name resolve to an address of this machine or network
+//! (DNS rebinding). The browser then lets the page read the answers from that address. The `Host`
+//! header still has the stranger's name.
 
 use axum::http::HeaderMap;
 use axum::http::header::HOST;
 
 use crate::rest::{WebAccess, without_port};
 
-/// Endings of names that nobody can register: those of networks of one's own (RFC 6762, RFC 8375, ICANN).
+/// Endings of names for private networks, which nobody can register (RFC 6762, RFC 8375, ICANN).
 const PRIVATE_ENDINGS: [&str; 3] = [".local", ".internal", ".home.arpa"];
 
-/// Whether each `Host` of a request is an address, `localhost`, this machine's name, one of `names`, or a name
-/// that nobody can register.
+/// Whether each `Host` of a request is an address, `localhost`, this machine's name, one of
+/// `names`, or a name that nobody can register.
 pub fn are_own(headers: &HeaderMap, mut names: Vec<String>) -> bool {
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     names.push(machine);
-    // It would stand for all.
+    // `*` would match every name.
     names.retain(|name| name != "*");
     let access = WebAccess { allow_origin: Vec::new(), hosts: names };
     let is_own = |host: &str| access.is_own(host) || is_private(host);

@@ -1,4 +1,4 @@
-//! Serves plain HTTP connections on an address of their own, whatever the answers are.
+//! Serves plain HTTP connections on a separate address. The caller provides the answers.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -26,12 +26,12 @@ use crate::stop::StopSignal;
 
 /// How long a client may read nothing of an answer.
 const TAKE_MAX: Duration = Duration::from_secs(10);
-/// Maximum bytes of answers on one port that clients have not read yet, and of those to one client's
-/// address. Above it, status 503.
+/// Maximum bytes of unread answers on one port, and to one client's address. Further answers are
+/// replaced by status 503.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 const ANSWER_BYTES_PER_ADDRESS_MAX: usize = 16 << 20;
 
-/// Answers up to this size are always sent: they say that all is well, or what is wrong.
+/// Answers up to this size are always sent, because such answers report health or an error.
 const SMALL_BYTES: usize = 1 << 10;
 
 /// Time limits of a connection.
@@ -39,7 +39,7 @@ const SMALL_BYTES: usize = 1 << 10;
 pub(crate) struct ConnectionTimeouts {
     /// How long a connection may take to send a request's head, and so how long it may be idle.
     pub(crate) head_timeout: Duration,
-    /// How long a connection may last, if that is bounded.
+    /// How long a connection may last. `None`: without a bound.
     pub(crate) connection_max: Option<Duration>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) async fn serve<F, A>(
                     let client = named.map(|named| named.0.into()).or(of_connection);
                     held(answer, |bytes| match client {
                         Some(_) => room.take(client, bytes),
-                        // Of many clients.
+                        // An unnamed client may stand for many clients.
                         None => room.take_any(client, bytes),
                     })
                 }
@@ -81,7 +81,7 @@ pub(crate) async fn serve<F, A>(
     accept(listener, stop, enter, serve).await;
 }
 
-/// The client of an answer, if a proxy has named it.
+/// The client of an answer, as named by a proxy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnsweredClient(pub(crate) IpAddr);
 
@@ -94,7 +94,7 @@ async fn connection<F, A>(
     F: Fn(Request<Incoming>) -> A,
     A: Future<Output = Response>,
 {
-    // Answers are written whole, so Nagle's algorithm would only delay them.
+    // Answers are written whole, so Nagle's algorithm would only cause delay.
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request| {
         let answer = answer(request);
@@ -122,8 +122,8 @@ async fn connection<F, A>(
     let _ = connection.await;
 }
 
-/// Returns the answer, whose bytes hold what `room` grants until they are written, or status 503 if
-/// `room` grants nothing.
+/// Returns the answer, or status 503 if `room` grants no permit for its bytes. The permit is held
+/// until the bytes are written.
 pub(crate) fn held<R>(answer: Response, room: impl FnOnce(usize) -> Option<R>) -> Response
 where
     R: Send + Sync + 'static,

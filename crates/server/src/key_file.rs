@@ -1,4 +1,5 @@
-//! The file with a node's key, from which its id is made. So the id outlives a restart.
+//! The file with a node's key. The id of the node is derived from the key, so the id survives a
+//! restart.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -18,8 +19,8 @@ pub enum KeyError {
     Key(String),
 }
 
-/// Reads the key from a file, or creates the file with the key that `make` returns. `read` makes a
-/// key of 32 bytes, if these are one.
+/// Reads the key from a file, or creates the file with the key that `make` returns. `read` converts
+/// 32 bytes to a key, and returns `None` for bytes that are not a key.
 pub(crate) fn load<K>(
     path: &Path,
     make: impl FnOnce() -> [u8; 32],
@@ -37,8 +38,8 @@ pub(crate) fn load<K>(
     bytes.and_then(read).ok_or(KeyError::Key(name))
 }
 
-/// Makes a file that only its owner can read, or empties it. A link is refused: one that the user of a service has made
-/// may lead to any file of this machine.
+/// Creates a file that only its owner can read, or empties an existing file. A symbolic link is
+/// refused: a link made by the user of a service may lead to any file of this machine.
 pub(crate) fn create(path: &Path) -> io::Result<std::fs::File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut options = std::fs::OpenOptions::new();
@@ -46,7 +47,7 @@ pub(crate) fn create(path: &Path) -> io::Result<std::fs::File> {
     options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed()).open(path)
 }
 
-/// Writes a new key, whole or not at all, to a file that only its owner can read.
+/// Writes a new key atomically to a file that only its owner can read.
 fn write(path: &Path, key: &[u8; 32]) -> io::Result<String> {
     let text = String::from_utf8_lossy(&hex::encode_32(key)).into_owned();
     if let Some(folder) = path.parent() {

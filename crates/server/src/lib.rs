@@ -1,9 +1,9 @@
 //! The doors: they accept connections, turn messages into questions, and send records. All async
 //! code is here; the archive behind it is not async.
 //!
-//! Read in this order: `server` (a server's life), `shelf` and `door` (what every network gets, and
-//! what it must provide), then a network's folder. `admin` is how operators and programs on the
-//! same machine reach a running server.
+//! Suggested reading order: `server` (a server's life cycle), `shelf` (the code that all networks
+//! share), `door` (the traits that each network implements), then a network's folder. Operators and
+//! programs on the same machine reach a running server through `admin`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ pub mod control {
     pub use crate::admin::take::Takeover;
 }
 
-/// How a server runs, whatever it serves.
+/// The configuration of a server, independent of its networks.
 #[derive(Clone, Default)]
 pub struct ServerConfig {
     /// Proxies that are trusted to name their clients.
@@ -78,17 +78,17 @@ pub struct ServerConfig {
     pub lock: Option<Arc<dyn TakeoverLock>>,
     /// The addresses that may read `/metrics`, and where it is served.
     pub metrics: MetricsDoor,
-    /// Every bound. Can change while the server runs.
+    /// All limits. Can change while the server runs.
     pub limits: Limits,
     /// The addresses whose connections are accepted. Can change while the server runs.
     pub addresses: AddressLists,
-    /// The clients that no rate limit holds for. Can change while the server runs.
+    /// The clients exempt from the rate limits. Can change while the server runs.
     pub spared: SparedClients,
     /// Questions slower than this are logged. Can change while the server runs.
     pub slow_question: Option<Duration>,
     /// Time without progress after which `/healthz` reports a mirror. Can change while the server
     /// runs.
     pub mirror_stuck_after: Option<Duration>,
-    /// No rate limits, and no bound on the connections of an address: for tests and benches.
+    /// Disables the rate limits and the bound on connections per address, for tests and benchmarks.
     pub unlimited: bool,
 }

@@ -1,5 +1,5 @@
-//! Listens on a port and accepts connections, in the same way for every door. A client whose
-//! connection is refused is sent the reason, within bounds.
+//! Listens on a port and accepts connections, in the same way for every door. Refused clients are
+//! sent the reason, up to a bound on the number of such answers.
 
 use std::convert::Infallible;
 use std::io;
@@ -18,20 +18,21 @@ use crate::metrics::ConnectionRefusal;
 use crate::settings::SharedSettings;
 use crate::stop::StopSignal;
 
-/// Refused connections that are sent the reason at a time. Others are closed without an answer.
+/// Maximum number of refused connections that are sent the reason at a time. Others are closed
+/// without an answer.
 const TURNED_AWAY_MAX: usize = 64;
 
-/// Interval between two lines of the log that say the same about connections.
+/// Minimum interval between two log lines with the same message about connections.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
-/// Files that connections leave to the archive and to other sockets: this part of all that the process may
-/// open, within the two bounds below.
+/// File descriptors that connections leave to the archive and to other sockets. The share is a
+/// divisor of the process's limit; the two bounds below apply to the result.
 const FILES_KEPT_SHARE: u64 = 8;
 const FILES_KEPT_MIN: u64 = 64;
 const FILES_KEPT_MAX: u64 = 1024;
 
-/// The first number of a file that no connection may have. As the system gives each file the lowest number that is
-/// free, a connection with this number shows that all lower ones are in use.
+/// The lowest file descriptor number that no connection may have. The system gives each file the
+/// lowest free number, so a connection with this number shows that all lower numbers are in use.
 fn files_for_connections() -> u64 {
     getrlimit(Resource::Nofile).current.map_or(u64::MAX, |allowed| {
         allowed
@@ -39,7 +40,8 @@ fn files_for_connections() -> u64 {
     })
 }
 
-/// A line of the log that is written at most once in [`SAID_EVERY`], with the number of times it was due.
+/// A log line that is written at most once per [`SAID_EVERY`], with the number of occurrences since
+/// the last line.
 #[derive(Default)]
 struct RareLine {
     said: Option<Instant>,
@@ -56,9 +58,9 @@ impl RareLine {
     }
 }
 
-/// An address that a door listens on, until it is served.
+/// A listening address of a door, with its connections.
 pub struct Listener {
-    /// `None` once it is served.
+    /// `None` once the socket is served.
     socket: Mutex<Option<std::net::TcpListener>>,
     addr: SocketAddr,
     connections: Arc<Connections>,
@@ -66,7 +68,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `handed`, or on a new socket.
+    /// Listens on the socket `handed`, or on a new socket.
     pub(crate) fn open(
         addr: SocketAddr,
         handed: Option<std::net::TcpListener>,
@@ -80,27 +82,28 @@ impl Listener {
         Ok(Self { socket: Mutex::new(Some(socket)), addr, connections, settings })
     }
 
-    /// The address that it listens on.
+    /// The address of the socket.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Its socket, for a process that takes over.
+    /// A duplicate of the socket, for a process that takes over.
     pub fn sockets(&self) -> io::Result<Vec<OwnedFd>> {
         self.socket.lock().iter().map(|socket| socket.as_fd().try_clone_to_owned()).collect()
     }
 
-    /// The connections that were accepted here.
+    /// The connections accepted on this address.
     pub(crate) fn connections(&self) -> &Arc<Connections> {
         &self.connections
     }
 
-    /// Connections that a door may have, in all.
+    /// Maximum number of connections of a door.
     pub(crate) fn connections_max(&self) -> usize {
         self.settings.load().limits.connections_max
     }
 
-    /// Admits a connection, or returns why not, by the bounds that all doors have.
+    /// Admits a connection within the bounds common to all doors, or returns the reason for
+    /// refusal.
     pub(crate) fn enter(
         &self,
         peer: IpAddr,
@@ -111,7 +114,8 @@ impl Listener {
     }
 
     /// Takes the socket, to be served on the current runtime. `None` if the socket is served
-    /// already, or if the runtime does not accept it, which is logged.
+    /// already. If the runtime does not accept the socket, the error is logged and the result is
+    /// `None`.
     pub(crate) fn take(&self) -> Option<TcpListener> {
         TcpListener::from_std(self.socket.lock().take()?)
             .inspect_err(|error| tracing::error!(%error, "an address cannot be served"))
@@ -154,12 +158,12 @@ fn bind(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
     socket.listen(1024)?.into_std()
 }
 
-/// Held by everything that serves a connection, until it ends.
+/// A token that the task of a connection holds until the connection ends.
 pub(crate) type SessionGuard = mpsc::Sender<Infallible>;
 
-/// Accepts connections until the server takes no more, and returns when all have ended. `enter`
-/// decides which are accepted; `serve` serves one, in a task of its own. What `enter` returned is
-/// held with a [`SessionGuard`] until the connection ends.
+/// Accepts connections until the server stops accepting, and returns when all connections have
+/// ended. `enter` decides which connections are accepted. `serve` serves one connection in its own
+/// task. Until the connection ends, it holds the result of `enter` and a [`SessionGuard`].
 pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
     listener: TcpListener,
     mut stop: StopSignal,
@@ -176,7 +180,8 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            // A refused client that is told why holds a file until it has read that.
+            // No reason is sent: a client would hold a file descriptor until it has read the
+            // reason.
             Ok((stream, _)) if stream.as_raw_fd() as u64 >= files_max => few_files.due(|refused| {
                 tracing::warn!(
                     refused,
@@ -197,7 +202,7 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
                     }
                 }
             },
-            // Most likely out of file descriptors, which ending connections free.
+            // The most likely cause is a lack of file descriptors. Connections that end free some.
             Err(error) => {
                 not_accepted.due(|times| {
                     tracing::warn!(%error, times, "the system does not let the server accept; it tries again");

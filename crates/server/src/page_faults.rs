@@ -1,4 +1,4 @@
-//! Whether a thread that reads mapped files waits for the disk.
+//! Detects whether a thread that reads mapped files has waited for the disk.
 
 use std::cell::Cell;
 use std::fs;
@@ -7,8 +7,8 @@ thread_local! {
     static SEEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether this thread has waited for a page of a file since it last asked. Takes some microseconds. Where the
-/// system does not say, it may have.
+/// Whether this thread has waited for a page of a file since its last call. Takes some
+/// microseconds. Always true on a system that does not report page faults.
 pub(crate) fn has_waited_for_disk() -> bool {
     let Some(faults) = major_faults() else { return true };
     SEEN.replace(faults) != faults
@@ -16,7 +16,8 @@ pub(crate) fn has_waited_for_disk() -> bool {
 
 fn major_faults() -> Option<u64> {
     let stat = fs::read_to_string("/proc/thread-self/stat").ok()?;
-    // The second field is a name in brackets, which may contain spaces; the twelfth is the number wanted (proc(5)).
+    // The second field is a name in brackets, which may contain spaces; the twelfth is the number
+    // wanted (proc(5)).
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(9)?.parse().ok()
 }

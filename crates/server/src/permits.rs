@@ -1,4 +1,4 @@
-//! Permits, of which every key may hold at most a given number at a time.
+//! Permits per key: every key may hold at most a given number at a time.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 #[derive(Debug)]
 pub(crate) struct Permits<K>(Arc<Mutex<HashMap<K, usize>>>);
 
-/// A permit: given back when it is dropped.
+/// A permit, released on drop.
 #[derive(Debug)]
 pub(crate) struct Permit<K: Copy + Eq + Hash> {
     permits: Permits<K>,
@@ -36,7 +36,7 @@ impl<K: Copy + Eq + Hash> Permits<K> {
 }
 
 impl<K: Copy + Eq + Hash> Permit<K> {
-    /// The key that holds it.
+    /// The key that holds the permit.
     pub(crate) fn of(&self) -> K {
         self.of
     }
@@ -52,11 +52,12 @@ impl<K: Copy + Eq + Hash> Drop for Permit<K> {
     }
 }
 
-/// The part of what is still free that a key may hold, as a divisor.
+/// Divisor of the free units: the part that one key may hold.
 const SHARE: usize = 4;
 
-/// Units of something bounded, of which every key may hold a share: up to a number, and up to a part of
-/// what is still free. So one key cannot hold all of them, and the more are held, the smaller the shares.
+/// A bounded number of units, shared between keys. Each key may hold up to a fixed number of units,
+/// and up to a part of the units that are still free. So one key cannot hold all units, and the
+/// shares shrink as more units are held.
 #[derive(Debug)]
 pub(crate) struct Shares<K>(Arc<Mutex<SharesHeld<K>>>);
 
@@ -68,7 +69,7 @@ struct SharesHeld<K> {
     by_key: HashMap<K, usize>,
 }
 
-/// Units that a key holds: given back when dropped.
+/// Units that a key holds, released on drop.
 #[derive(Debug)]
 pub(crate) struct Share<K: Copy + Eq + Hash> {
     shares: Shares<K>,
@@ -89,15 +90,15 @@ impl<K: Copy + Eq + Hash> Shares<K> {
         Self(Arc::new(Mutex::new(SharesHeld { max, of_key_max, held: 0, by_key })))
     }
 
-    /// Takes units, if they are within the share of the key. A key that holds none may take as many as
-    /// are free, so that nothing is too large for ever.
+    /// Takes units if they are within the share of the key. A key that holds no units may take all
+    /// free units, so that no request is too large forever.
     pub(crate) fn take(&self, of: K, units: usize) -> Option<Share<K>> {
         self.take_if(of, units, |held, own, free| {
             own == 0 || own + units <= held.of_key_max.min(free / SHARE)
         })
     }
 
-    /// Takes units for a key that stands for many, if they are free.
+    /// Takes free units, without a share, for a key that stands for many clients.
     pub(crate) fn take_any(&self, of: K, units: usize) -> Option<Share<K>> {
         self.take_if(of, units, |_, _, _| true)
     }
@@ -139,10 +140,10 @@ mod tests {
         let shares = Shares::new(100, 50);
         let mut held: Vec<Share<u32>> = Vec::new();
         held.extend(std::iter::from_fn(|| shares.take(0, 1)));
-        // 20 of 80 that are free then.
+        // With 20 units held and 80 free, one more unit would exceed a quarter of the free units.
         assert_eq!(held.len(), 20);
-        // Each of many others has a smaller share than the one before it, and none has nothing until
-        // all is held.
+        // Each further key gets a smaller share than the key before, but at least one unit until
+        // all units are held.
         for key in 1..200 {
             let own: Vec<_> = std::iter::from_fn(|| shares.take(key, 1)).collect();
             assert!(!own.is_empty() || held.len() == 100, "{key}");
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!(held.len(), 100);
         drop(held);
         assert!(shares.0.lock().by_key.is_empty());
-        // Whoever holds nothing may take what is free, however much it is.
+        // A key that holds no units may take all free units, but not more.
         assert!(shares.take(7, 101).is_none());
         let all = shares.take(7, 100);
         assert!(all.is_some() && shares.take(8, 1).is_none() && shares.take_any(8, 1).is_none());

@@ -4,18 +4,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// The machine itself.
+/// The loopback ranges: the machine itself.
 pub const LOOPBACK: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128)),
 ];
 
-/// Text that names no range of addresses.
+/// The error for text that is not an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is no address and no network like 10.0.0.0/8 or fd00::/8")]
 pub struct NotARange;
 
-/// Reads a range. An address stands for itself alone; bits behind the length must be 0.
+/// Parses a range. A single address is a range of one address. All bits after the prefix must be 0.
 pub fn read(text: &str) -> Result<IpNet, NotARange> {
     let (first, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
     let first: IpAddr = first.trim().parse().map_err(|_| NotARange)?;
@@ -25,8 +25,8 @@ pub fn read(text: &str) -> Result<IpNet, NotARange> {
     if range == range.trunc() { Ok(range) } else { Err(NotARange) }
 }
 
-/// Whether an address is in one of these ranges. An IPv4 address that came in over IPv6 counts as
-/// what it is.
+/// Whether an address is in one of these ranges. An IPv4-mapped IPv6 address is compared as the
+/// IPv4 address.
 pub(crate) fn contain(ranges: &[IpNet], addr: IpAddr) -> bool {
     let addr = addr.to_canonical();
     ranges.iter().any(|range| range.contains(&addr))

@@ -1,12 +1,12 @@
-//! Rate limits: at most N a minute, and at most M at once after a pause (a token bucket).
+//! Rate limits: at most N per minute, and at most M at once after a pause (a token bucket).
 //!
 //! A bucket is one number: the time at which it will be full again. Taking a token moves that time
 //! forward. So the capacity of buckets can change while they are in use, and a full bucket equals a
 //! bucket that was never used.
 //!
 //! The number of buckets is fixed. Every subject has two buckets, found by a keyed hash, and the
-//! fuller one decides. So a subject that shares one bucket loses nothing, and a subject rarely
-//! shares both with busy ones until there are tens of thousands of busy subjects.
+//! fuller bucket decides. So a subject that shares only one bucket loses nothing. Below tens of
+//! thousands of busy subjects, a subject rarely shares both buckets with busy subjects.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -43,7 +43,7 @@ labels! {
     }
 }
 
-/// Clients that no rate limit holds for.
+/// Clients exempt from the rate limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SparedClients {
     /// Clients at these addresses.
@@ -70,7 +70,7 @@ impl SparedClients {
 /// Number of buckets; together they take 1 MiB.
 const BUCKETS: usize = 1 << 17;
 
-/// What is measured. Each subject has a rate of its own.
+/// A subject of a rate limit. Each subject has its own buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RateSubject {
     /// EVENT and AUTH messages of a source.
@@ -146,8 +146,8 @@ impl RateBuckets {
         }
     }
 
-    /// Begins a pause of the subject, or returns how long one that has begun still takes. A subject
-    /// has a pause or a rate, not both.
+    /// Begins a pause of the subject, or returns the remaining time of a pause that has begun. A
+    /// subject has a pause or a rate, not both.
     #[cfg(feature = "devp2p")]
     pub(crate) fn pause(&self, subject: RateSubject, pause: Duration) -> Result<(), Duration> {
         let now_ns = self.now_ns();
@@ -163,12 +163,12 @@ impl RateBuckets {
         }
     }
 
-    /// Takes one token, or returns the time until there is one.
+    /// Takes one token, or returns the time until a token is available.
     pub(crate) fn take(&self, meter: RateSubject, rate: Rate) -> Result<(), Duration> {
         self.take_many(meter, rate, 1)
     }
 
-    /// Takes `count` tokens if there is one, or returns the time until there is one.
+    /// Takes `count` tokens if at least one token is available, or returns the time until then.
     fn take_many(&self, meter: RateSubject, rate: Rate, count: u64) -> Result<(), Duration> {
         let wait = self.wait(meter, rate);
         if wait > Duration::ZERO {
@@ -179,10 +179,10 @@ impl RateBuckets {
     }
 }
 
-/// Bytes for which a message counts as one.
+/// Bytes of a message per additional token.
 const BYTES_PER_TOKEN: usize = 64 << 10;
 
-/// Returns the messages that a message of so many bytes counts as.
+/// Returns the number of tokens that a message of `bytes` bytes costs.
 fn tokens(bytes: usize) -> u64 {
     1 + (bytes / BYTES_PER_TOKEN) as u64
 }
@@ -230,7 +230,7 @@ impl RateName {
         }
     }
 
-    /// The measured things, and the subject, in words for the client.
+    /// The names of the measured items and of the subject, for the text sent to the client.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::EventsPerAddress => ("events", "your address"),
@@ -243,7 +243,7 @@ impl RateName {
     }
 }
 
-/// Buckets, and how fast they fill.
+/// The buckets, with the settings that hold their rates.
 #[derive(Clone)]
 pub(crate) struct RateLimiter {
     buckets: Arc<RateBuckets>,
@@ -256,7 +256,7 @@ impl RateLimiter {
         Self { buckets: Arc::default(), settings, refusals: Arc::default() }
     }
 
-    /// Refused messages, by the rate that refused them.
+    /// The numbers of refused messages, by rate.
     pub(crate) fn refusals(&self) -> &ByLabel<RateName> {
         &self.refusals
     }
@@ -265,14 +265,14 @@ impl RateLimiter {
         meter.name().of(&self.settings.load().limits.rates)
     }
 
-    /// Takes `count` tokens, if there is one.
+    /// Takes `count` tokens if at least one token is available.
     fn take(&self, meter: RateSubject, count: u64) -> Result<(), RateExceeded> {
         let Some(rate) = self.rate(meter) else { return Ok(()) };
         let taken = self.buckets.take_many(meter, rate, count);
         taken.map_err(|wait| self.too_fast(meter, rate, wait))
     }
 
-    /// Counts rows that a question of `source` has visited.
+    /// Charges rows that a question of `source` has visited.
     pub(crate) fn visited(&self, source: RateSource, rows: u64) {
         let meter = RateSubject::Rows(source);
         if let Some(rate) = self.rate(meter) {
@@ -280,7 +280,7 @@ impl RateLimiter {
         }
     }
 
-    /// Checks that there is a token, and takes none.
+    /// Checks that a token is available, and takes none.
     pub(crate) fn look(&self, meter: RateSubject) -> Result<(), RateExceeded> {
         let Some(rate) = self.rate(meter) else { return Ok(()) };
         match self.buckets.wait(meter, rate) {
@@ -289,7 +289,7 @@ impl RateLimiter {
         }
     }
 
-    /// Counts a refusal, and puts it into words.
+    /// Counts a refusal, and formats the reason.
     fn too_fast(&self, meter: RateSubject, rate: Rate, wait: Duration) -> RateExceeded {
         let name = meter.name();
         self.refusals.of(name).add(1);
@@ -315,7 +315,7 @@ struct RatedClient {
     spared: Mutex<SparedState>,
 }
 
-/// Whether a client is spared, by the lists that were last looked at.
+/// The last decision whether a client is spared, with the lists that it was based on.
 #[derive(Default)]
 struct SparedState {
     /// The keys that the connection has proved.
@@ -349,7 +349,7 @@ impl RatedConnection {
         }
     }
 
-    /// Whether the operator spares this client all rates. A change of the lists counts at once.
+    /// Whether the operator spares this client all rates. A change of the lists applies at once.
     fn is_spared(&self) -> bool {
         let RatedClient { rates, ip, spared, .. } = &*self.0;
         let settings = rates.settings.load();
@@ -371,17 +371,17 @@ impl RatedConnection {
         if self.is_spared() { Ok(()) } else { self.0.rates.take(meter, count) }
     }
 
-    /// Counts an EVENT or AUTH message of so many bytes, or refuses it.
+    /// Charges an EVENT or AUTH message of `bytes` bytes. Fails if the rate is exceeded.
     pub(crate) fn publishes(&self, bytes: usize) -> Result<(), RateExceeded> {
         self.take(RateSubject::Events(self.0.source), tokens(bytes))
     }
 
-    /// Counts an event of this author, which has a valid signature, or refuses it.
+    /// Charges an event with a valid signature to its author. Fails if the rate is exceeded.
     pub(crate) fn publishes_of(&self, author: &Key) -> Result<(), RateExceeded> {
         self.take(RateSubject::EventsOf(*author), 1)
     }
 
-    /// Checks that an event of this author would not be refused, and counts none.
+    /// Checks that an event of this author would be within its rate, and charges nothing.
     pub(crate) fn may_publish_of(&self, author: &Key) -> Result<(), RateExceeded> {
         if self.is_spared() {
             return Ok(());
@@ -389,12 +389,13 @@ impl RatedConnection {
         self.0.rates.look(RateSubject::EventsOf(*author))
     }
 
-    /// Counts another message of so many bytes, or refuses it.
+    /// Charges a message of another type, of `bytes` bytes. Fails if the rate is exceeded.
     pub(crate) fn speaks(&self, bytes: usize) -> Result<(), RateExceeded> {
         self.take(RateSubject::Questions(self.0.source), tokens(bytes))
     }
 
-    /// Counts a question of a client that has proved these keys, or refuses it.
+    /// Charges a question to the keys that its client has proved. Fails if the rate of a key or of
+    /// visited rows is exceeded.
     pub(crate) fn asks(&self, keys: &[Key]) -> Result<(), RateExceeded> {
         if self.is_spared() {
             return Ok(());
@@ -407,7 +408,8 @@ impl RatedConnection {
         keys.iter().try_for_each(|key| rates.take(RateSubject::QuestionsOf(*key), 1))
     }
 
-    /// Counts a message that was refused or put off before, or returns how long it has to wait.
+    /// Charges a message that was refused or deferred before, or returns the time that it has to
+    /// wait.
     pub(crate) fn goes_on(&self) -> Result<(), Duration> {
         if self.is_spared() {
             return Ok(());
@@ -426,7 +428,7 @@ impl RatedConnection {
         Ok(())
     }
 
-    /// Counts rows that questions of the connection have visited.
+    /// Charges rows that questions of the connection have visited.
     pub(crate) fn visited(&self, rows: u64) {
         if rows == 0 || self.is_spared() {
             return;
@@ -459,7 +461,7 @@ mod tests {
         assert!(buckets.take(meter(2), SLOW).is_ok(), "another has its own");
         let questions = RateSubject::Questions(RateSource::Connection(1));
         assert!(buckets.take(questions, SLOW).is_ok(), "and so has another meter");
-        // A rate that has been raised applies at once.
+        // A raised rate applies at once.
         assert!(buckets.take(meter(1), Rate { at_once: 6, ..SLOW }).is_ok());
     }
 

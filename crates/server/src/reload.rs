@@ -1,4 +1,4 @@
-//! How the binary changes the settings of a running server.
+//! Lets the binary change the settings of a running server.
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ impl ReloadHandle {
         self.settings.set(settings)
     }
 
-    /// Puts the retention of a network's shelf in force, from its next batch on, and the bounds of
-    /// its files.
+    /// Puts the retention policy of a network's shelf in force, from the next batch on, and the
+    /// bounds of its files.
     pub fn set_retention(&self, network: &str, policy: &RetentionPolicy, space: &SpaceBounds) {
         let keepers = self.keepers.lock();
         for (at, OpenNetwork { shelf, .. }) in self.networks.iter().enumerate() {
@@ -49,12 +49,14 @@ impl ReloadHandle {
         }
     }
 
-    /// Reports to operators that a configuration was read, and why it was refused, if it was.
+    /// Reports to operators that a configuration was read. `refusal` is the reason if the
+    /// configuration was refused.
     pub fn report(&self, refusal: Option<String>) {
         self.desk.note(refusal);
     }
 
-    /// Waits for the next request to read the configuration again. Waits for ever if none can come.
+    /// Waits for the next request to read the configuration again. Waits forever if no request can
+    /// come.
     pub async fn request(&mut self) -> ReloadRequest {
         if let Some(requests) = &mut self.requests
             && let Some(request) = requests.recv().await

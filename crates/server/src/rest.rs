@@ -1,4 +1,4 @@
-//! What the REST interfaces of all networks share: who may use them, their connections, and plain
+//! Shared parts of the REST interfaces of all networks: access control, connections, and plain
 //! answers.
 
 use std::net::IpAddr;
@@ -23,8 +23,8 @@ mod guard;
 pub use guard::WebAccess;
 pub(crate) use guard::{RestClientAddress, RestGuard, guard, without_port};
 
-/// Maximum number of connections of one interface at a time. Further ones are refused with status
-/// 503. The bound of an address is that of the relay.
+/// Maximum number of connections of one interface at a time. Further connections are refused with
+/// status 503. The bound per address is the same as for the relay.
 const CONNECTIONS_MAX: usize = 2_048;
 /// How long a connection may be idle between two requests, and how long a request's head may take.
 const REST_MAX: Duration = Duration::from_mins(1);

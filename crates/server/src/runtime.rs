@@ -1,12 +1,13 @@
-//! Threads of a door's own.
+//! A runtime with threads for one door.
 
 use crate::ServeError;
 
-/// A door's own threads: a question may wait for the disk on them without delaying other doors.
+/// The threads of one door. A question may wait for the disk on these threads without delaying
+/// other doors.
 pub(crate) struct DoorRuntime(Option<tokio::runtime::Runtime>);
 
 impl DoorRuntime {
-    /// Starts one thread a core, with this name.
+    /// Starts one thread per core, with this name.
     pub(crate) fn start(name: &str) -> Result<Self, ServeError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .thread_name(name)
@@ -27,7 +28,7 @@ impl DoorRuntime {
 
 impl Drop for DoorRuntime {
     fn drop(&mut self) {
-        // Without waiting: this may be a thread of another runtime.
+        // Does not wait, because the current thread may belong to another runtime.
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }

@@ -1,8 +1,10 @@
-//! A server's life: it opens the networks that it serves, runs their doors, and shuts down.
+//! The life cycle of a server: it opens the networks that it serves, runs their doors, and shuts
+//! down.
 //!
-//! Shutdown: the server accepts no new connections; the doors finish the requests under way and
-//! close; then the threads behind them end, in the order of the data, so that every accepted record
-//! is durable and answered. Work not done within the time limit is dropped without an answer.
+//! At shutdown, the server first stops accepting connections. The doors then finish the requests
+//! under way and close. Last, the threads behind the doors end, in the order of the data flow. So
+//! every accepted record is durable and acknowledged. Work not done within the time limit is
+//! dropped without an answer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,7 +37,7 @@ use crate::{ServerConfig, admin};
 /// Interval between two calls of [`Door::look`](crate::door::Door::look).
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// Told to operators of a server without a control socket.
+/// Message to the operator of a server without a control socket.
 const NO_CONTROL: &str = "No command reaches this server: `hark import`, `delete`, `compact`, \
     `reload`, `stats` and a takeover need that socket. File systems such as exFAT have no sockets; a \
     data directory on another one has";
@@ -113,7 +115,7 @@ impl Server {
                 networks.iter().map(|network| network.shelf.movable()).collect();
             let movable = config.lock.zip(shelves);
             let giving = movable.clone().map(|(lock, shelves)| -> std::io::Result<_> {
-                // In the order in which another process asks for them.
+                // Another process requests the sockets in this order.
                 let mut listeners = Vec::new();
                 if let Some(listener) = operators.listener() {
                     listeners.extend(listener.sockets()?);
@@ -137,7 +139,7 @@ impl Server {
                         control.publish()?;
                         Ok(control)
                     });
-                    // Clients are served all the same.
+                    // Clients are served even without a control socket.
                     control = published
                         .map_err(|cause| tracing::error!("{}. {NO_CONTROL}", failed(cause)))
                         .ok();
@@ -146,7 +148,7 @@ impl Server {
         } else if taking.is_some() {
             return Err(nothing_to_take());
         }
-        // Not earlier: retention writes, and only now may this process write.
+        // Not earlier: retention writes, and this process may write only from here on.
         let keepers = networks.iter().map(|network| network.shelf.keep());
         let keepers: Vec<_> = keepers.collect::<Result<_, _>>().map_err(ServeError::Thread)?;
         let phase = watch::Sender::new(Phase::Open);
@@ -165,7 +167,7 @@ impl Server {
         })
     }
 
-    /// The separate address of the metrics, if they have one.
+    /// The separate address of the metrics. `None` if the metrics have no separate address.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.operators.listener().map(Listener::addr)
     }
@@ -180,8 +182,9 @@ impl Server {
         SettingsHandle { shared: Arc::clone(&self.settings), unlimited: self.unlimited }
     }
 
-    /// A handle that changes all that can change while the server runs, reports to operators, and
-    /// receives their requests. Only the first handle receives requests.
+    /// A handle that changes everything that can change while the server runs. The handle also
+    /// reports to operators and receives their reload requests. Only the first handle receives
+    /// requests.
     pub fn reload_handle(&mut self) -> ReloadHandle {
         ReloadHandle {
             settings: self.reload(),
@@ -214,7 +217,8 @@ impl Server {
         let mut lost = None;
         if given {
             phase.send_replace(Phase::Given);
-            // The other process does retention now. Dropping the keepers may wait for a write.
+            // The other process does retention now. Dropping the retention threads may wait for a
+            // write.
             blocking::run({
                 let keepers = std::mem::take(&mut *keepers.lock());
                 move || drop(keepers)
@@ -253,7 +257,8 @@ impl Server {
                 network.shelf.writer().close();
             }
         };
-        // A separate thread: the runtime would wait without end for a thread of its own.
+        // A separate thread, because the runtime would wait without limit for one of its own
+        // threads.
         let (stopped, all_stopped) = oneshot::channel();
         let stop = move || {
             stop();
@@ -279,7 +284,8 @@ fn nothing_to_take() -> ServeError {
     ServeError::TakeOver(ControlError::Refused(reason))
 }
 
-/// Checks doors and shelves at intervals, and logs bursts and changes between trouble and none.
+/// Checks doors and shelves at intervals. Logs bursts of events, and each time a shelf's trouble
+/// begins or ends.
 async fn look(networks: Arc<[OpenNetwork]>, mut stop: StopSignal) {
     let mut troubled = vec![false; networks.len()];
     loop {
@@ -315,7 +321,8 @@ async fn take(
     patience: Duration,
 ) -> Result<(), ServeError> {
     let states = taking.states();
-    // Blocking: it waits for the other process and the disk, and must not delay the signal handler.
+    // On a blocking thread: the work waits for the other process and the disk, and must not delay
+    // the signal handler.
     let finishing = blocking::run({
         let (lock, shelves) = (Arc::clone(&lock), shelves.clone());
         move || taking.finish(&*lock, &shelves, patience)

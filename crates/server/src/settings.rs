@@ -1,5 +1,5 @@
-//! The settings that can change while the server runs: its limits, the addresses whose connections
-//! it accepts, and what it reports. All are swapped at once; every later read sees the new ones.
+//! The settings that can change while the server runs: limits, client addresses, and thresholds of
+//! reports. All settings are replaced at once, and every later read sees the new values.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::rate::SparedClients;
 /// The settings in force.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Every bound.
+    /// All limits.
     pub limits: Limits,
     /// The addresses whose connections are accepted.
     pub addresses: AddressLists,
-    /// The clients that no rate limit holds for.
+    /// The clients exempt from the rate limits.
     pub spared: Arc<SparedClients>,
     /// Questions slower than this are logged. `None` disables the log.
     pub slow_question: Option<Duration>,
-    /// Time without progress after which `/healthz` reports a mirror. `None`: it never does.
+    /// Time without progress after which `/healthz` reports a mirror. `None` disables the report.
     pub mirror_stuck_after: Option<Duration>,
 }
 
@@ -47,9 +47,10 @@ pub struct SettingsHandle {
 }
 
 impl SettingsHandle {
-    /// Puts `settings` in force. An open connection keeps the bounds that it opened with: the
-    /// length of a message, and the bytes that may wait for the client. `intake_bytes_max` stays
-    /// until the server ends. Fails, and changes nothing, if the limits contradict each other.
+    /// Puts `settings` in force. An open connection keeps two bounds from the time it opened: the
+    /// length of a message, and the bytes that may wait for the client. `intake_bytes_max` does not
+    /// change until the server ends. Fails, and changes nothing, if the limits contradict each
+    /// other.
     pub fn set(&self, mut settings: Settings) -> Result<(), String> {
         settings.limits.intake_bytes_max = self.shared.load().limits.intake_bytes_max;
         self.shared.store(Arc::new(settings.in_force(self.unlimited)?));

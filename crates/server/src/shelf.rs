@@ -1,5 +1,5 @@
-//! A shelf while it is served: one network's part of the archive, the thread that writes to it, the
-//! subscribers that are notified of new records, and retention. The same for every network.
+//! A shelf while it is served: one network's part of the archive, its writer thread, the
+//! subscribers to new records, and retention. The code is the same for every network.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,7 +24,7 @@ const COMMIT_MAX: Duration = Duration::from_secs(10);
 /// the reason of a failure.
 pub type CompactFn = Arc<dyn Fn(&mut dyn FnMut(&str)) -> Result<String, String> + Send + Sync>;
 
-/// What a shelf is opened with.
+/// The parts and settings from which a shelf is opened.
 #[derive(Clone)]
 pub struct ShelfOptions {
     /// The network whose records the shelf holds.
@@ -35,7 +35,7 @@ pub struct ShelfOptions {
     pub writer: writer::WriterOptions,
     /// The clock of the shelf, also used by retention.
     pub clock: Clock,
-    /// Which records are not kept for ever.
+    /// The policy that decides which records expire.
     pub retention: RetentionPolicy,
     /// Compacts the store. `None` if the store has nothing to compact.
     pub compact: Option<CompactFn>,
@@ -45,8 +45,8 @@ pub struct ShelfOptions {
 
 /// The receivers of new records.
 pub trait Subscribers: Send + Sync {
-    /// Notifies of a record that is durable under the number `seq`, or, without a number, of one
-    /// that is never stored.
+    /// Notifies subscribers of a record that is durable under the number `seq`. A record without a
+    /// number is never stored.
     fn publish(&self, seq: Option<u64>, record: &Record<'_>);
 
     /// Runs `publish`, which publishes records and answers their senders, and never waits.
@@ -75,12 +75,12 @@ pub struct Shelf {
     started: SystemTime,
     clock: Clock,
     retention: ArcSwap<RetentionPolicy>,
-    /// What retention waits for, and what it must not delete.
+    /// The reasons for which retention waits, and the history that it must not delete.
     retention_state: Arc<RetentionState>,
     compact: Option<CompactFn>,
     handover: Option<Arc<dyn Handover>>,
     subscribers: Arc<dyn Subscribers>,
-    /// The process that this one took over from, and the process that took over from this one.
+    /// The process before this process in a takeover, and the process after.
     siblings: Arc<Siblings>,
     /// Other processes that are notified of new records.
     feeds: Arc<RecordFeeds>,
@@ -151,12 +151,13 @@ impl Shelf {
         &self.clock
     }
 
-    /// Which records are not kept for ever.
+    /// The policy that decides which records expire.
     pub fn retention(&self) -> Arc<RetentionPolicy> {
         self.retention.load_full()
     }
 
-    /// Sets what [`Shelf::retention`] says. The thread that carries it out is told elsewhere.
+    /// Replaces the policy that [`Shelf::retention`] returns. The caller notifies the retention
+    /// thread.
     pub(crate) fn set_retention(&self, policy: RetentionPolicy) {
         self.retention.store(Arc::new(policy));
     }
@@ -191,7 +192,7 @@ impl Shelf {
     /// Sends a record that is never stored to subscribers, here and in sibling processes.
     pub fn pass_on(&self, record: &Record<'_>) {
         self.subscribers.together(&mut || self.subscribers.publish(None, record));
-        // Not within the other: it may wait for another process.
+        // Outside `together`, because this call may wait for another process.
         self.siblings.pass_on(record, None);
     }
 
@@ -209,31 +210,32 @@ impl Shelf {
         )
     }
 
-    /// Prepares for a record that a command brings from elsewhere: retention spares it if it is older
-    /// than rules allow.
+    /// Prepares retention for a record that a command imports: retention keeps the record even if
+    /// it is older than the rules allow.
     pub(crate) fn bring(&self, record: &Record<'_>) -> Result<(), String> {
         let policy = self.retention.load();
         let prepared = self.retention_state.bring(&policy, &*self.store, &self.clock, record);
         prepared.map(drop).map_err(|error| error.to_string())
     }
 
-    /// What a person has to decide although the shelf is well.
+    /// Decisions that the operator has to make although the shelf is healthy.
     pub(crate) fn questions(&self) -> impl Iterator<Item = &'static str> {
         self.retention_state.is_history_held().then_some(HISTORY_IS_HELD).into_iter()
     }
 
-    /// The reason why the shelf takes no writes or does not report every record, if so.
+    /// The reason why the shelf accepts no writes or does not report every record. `None` if
+    /// neither is the case.
     pub fn trouble(&self) -> Option<String> {
         self.siblings.trouble().or_else(|| self.not_writing()).or_else(|| self.store.trouble())
     }
 
-    /// All reasons why the shelf is not well: those of [`Shelf::trouble`], a mirror that has made no
-    /// progress for `mirror_stuck_after`, damage, and a clock that is not trusted.
+    /// All reasons why the shelf is not healthy. They are those of [`Shelf::trouble`], a mirror
+    /// without progress for `mirror_stuck_after`, damage, and a clock that is not trusted.
     pub(crate) fn troubles(&self, mirror_stuck_after: Option<Duration>) -> Vec<String> {
         let mut all = Vec::new();
         let own = [self.siblings.trouble(), self.not_writing(), self.store.trouble()];
         for reason in own.into_iter().flatten() {
-            // A write may have failed for what the store itself reports.
+            // A failed write and the store may both report the same cause.
             if !all.iter().any(|other: &String| other.contains(&reason)) {
                 all.push(reason);
             }
@@ -252,7 +254,7 @@ impl Shelf {
         all
     }
 
-    /// What was found damaged in the archive, if anything was.
+    /// A summary of the damage found in the archive. `None` if no damage was found.
     pub fn damage(&self) -> Option<String> {
         let (damaged, files) = self.store.damage();
         let records = self.records();

@@ -1,6 +1,6 @@
-//! The log of slow questions: their filters, plan, visited rows and time; then, from a separate
-//! thread, how the archive explains them. The log is bounded, as a client with slow questions has
-//! many.
+//! The log of slow questions: filters, plan, visited rows and time. A separate thread then logs the
+//! archive's explanation of each question. The log is bounded, because a client with slow questions
+//! usually has many.
 
 use std::fmt::Write as _;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -27,14 +27,14 @@ const EXPLAINED_MAX: usize = 4;
 /// The log, and the number of lines logged recently.
 pub(crate) struct SlowLog {
     network: &'static dyn Network,
-    /// Has the time from which a question is slow.
+    /// The settings, with the time from which a question is slow.
     settings: SharedSettings,
     window: Mutex<LogWindow>,
     /// `None` if there is no thread, and once the log is closed.
     aside: Mutex<Option<Explainer>>,
 }
 
-/// The queue of questions to explain, and the thread that explains them.
+/// The queue of questions to explain, and the thread that logs the explanations.
 type Explainer = (SyncSender<SlowQuestion>, JoinHandle<()>);
 
 /// A question that is to be explained.
@@ -62,7 +62,8 @@ pub(crate) struct SearchCost {
 }
 
 impl SlowLog {
-    /// A log of questions that are slow by the settings in force, and of how `store` explains them.
+    /// Creates a log of questions that are slow by the settings in force. `store` explains the
+    /// questions.
     pub(crate) fn new(
         settings: SharedSettings,
         store: &Arc<dyn Store>,
@@ -117,7 +118,8 @@ impl SlowLog {
         }
     }
 
-    /// Explains nothing more, and waits until the thread has ended, so that the store can end.
+    /// Stops explaining questions, and waits until the thread has ended, so that the store can be
+    /// closed.
     pub(crate) fn close(&self) {
         let aside = self.aside.lock().take();
         if let Some((aside, thread)) = aside {
@@ -146,8 +148,8 @@ impl Drop for SlowLog {
     }
 }
 
-/// Logs how the archive explains slow questions, where the explanation has details. An explanation
-/// may take as long as the question took.
+/// Logs the archive's explanations of slow questions. An explanation without details is not logged.
+/// An explanation may take as long as the question took.
 fn explain_all(store: &Weak<dyn Store>, network: &dyn Network, due: &Receiver<SlowQuestion>) {
     for SlowQuestion { queries, counted } in due {
         for query in queries {

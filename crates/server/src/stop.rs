@@ -1,30 +1,30 @@
-//! The phases of a server's shutdown, and how doors learn of them.
+//! The phases of a server's shutdown, and the signal that reports the phases to doors.
 
 use tokio::sync::watch;
 
-/// The phases from a running server to a stopped one.
+/// A phase of a server, from running to stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     /// The server accepts connections.
     #[default]
     Open,
-    /// Another process accepts connections; this one serves those that it has.
+    /// Another process accepts connections; this process serves its open connections.
     Given,
     /// Requests under way are finished, and connections are closed.
     Down,
 }
 
-/// Notifies a door when to stop.
+/// Signals a door to stop.
 #[derive(Clone, Debug)]
 pub struct StopSignal(pub(crate) watch::Receiver<Phase>);
 
 impl StopSignal {
-    /// Returns once no more connections are to be accepted.
+    /// Waits until the server stops accepting connections.
     pub async fn accepting(&mut self) {
         self.reached(Phase::Given).await;
     }
 
-    /// Returns once connections are to be closed, after the requests under way on them.
+    /// Waits until the open connections are to be closed, each after its requests under way.
     pub async fn serving(&mut self) {
         self.reached(Phase::Down).await;
     }

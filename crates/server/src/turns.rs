@@ -1,5 +1,5 @@
-//! Limits how many queries run in the store at a time. Those who wait for a turn get theirs one after
-//! the other, however many questions each of them has.
+//! Limits how many queries run in the store at a time. Waiting sources get turns in rotation,
+//! independent of the number of questions that each source has.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZero;
@@ -13,13 +13,13 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::blocking;
 use crate::rate::RateSource;
 
-/// How long a query counts as one of those that share the cores.
+/// Run time up to which a query counts against the limit of quick queries.
 const QUICK: Duration = Duration::from_millis(10);
-/// Questions of one source that wait for a turn, at most. Further ones are refused.
+/// Maximum number of questions of one source that wait for a turn. Further questions are refused.
 const WAITING_PER_SOURCE_MAX: usize = 128;
-/// Questions of all sources that wait, at most.
+/// Maximum number of waiting questions of all sources.
 const WAITING_MAX: usize = 8_192;
-/// The source of questions whose sources are not told apart.
+/// The common source of all questions that are run without a source.
 const ANYBODY: RateSource = RateSource::Connection(0);
 
 /// Where the store does its work.
@@ -33,7 +33,7 @@ pub enum StoreLocation {
     Elsewhere(usize),
 }
 
-/// Whoever waits for an answer, as the search sees it.
+/// The state shared between a search and the task that waits for its answer.
 #[derive(Debug, Default)]
 pub(crate) struct AnswerWaiter {
     gone: AtomicBool,
@@ -57,7 +57,7 @@ impl AnswerWaiter {
     }
 }
 
-/// Tells the search, when it is dropped, that nobody waits for the answer.
+/// On drop, signals the search that nobody waits for the answer.
 struct WaiterGuard(Arc<AnswerWaiter>);
 
 impl Drop for WaiterGuard {
@@ -75,13 +75,13 @@ pub(crate) struct TurnAnswer<T> {
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotAsked {
-    /// As many questions wait as may wait.
+    /// The maximum number of questions waits already.
     Line,
     /// The query panicked.
     Panicked,
 }
 
-/// Those who wait for a turn, by source.
+/// The questions that wait for a turn, by source.
 #[derive(Debug)]
 struct FairLine(Mutex<LineState>);
 
@@ -94,7 +94,7 @@ struct LineState {
     by_source: HashMap<RateSource, VecDeque<oneshot::Sender<FairTurn>>>,
 }
 
-/// A turn: given to the next who waits when it is dropped.
+/// A turn. On drop, the next waiting question gets the turn.
 #[derive(Debug)]
 struct FairTurn(Option<Arc<FairLine>>);
 
@@ -120,14 +120,14 @@ impl FairLine {
         turn
     }
 
-    /// Gives a turn to the next who still waits.
+    /// Passes a turn to the next question that still waits.
     fn pass_on(self: &Arc<Self>) {
         let mut turn = FairTurn(Some(Arc::clone(self)));
         let line = &mut *self.0.lock();
         while let Some(next) = line.next() {
             match next.send(turn) {
                 Ok(()) => return,
-                // It has gone.
+                // The task that waited is gone.
                 Err(back) => turn = back,
             }
         }
@@ -136,7 +136,7 @@ impl FairLine {
     }
 }
 
-/// The place of one who waits. The place is given up when it is dropped before its turn.
+/// The place of a waiting question. A place that is dropped before its turn is given up.
 struct PlaceInLine<'a> {
     line: &'a FairLine,
     source: RateSource,
@@ -153,7 +153,7 @@ impl Drop for PlaceInLine<'_> {
 }
 
 impl LineState {
-    /// Gives up the places of those of a source who have gone.
+    /// Removes the waiting questions of a source whose tasks are gone.
     fn leave(&mut self, source: RateSource) {
         let Some(own) = self.by_source.get_mut(&source) else { return };
         let before = own.len();
@@ -216,9 +216,10 @@ pub(crate) struct QuestionSlots {
 
 impl QuestionSlots {
     /// With a database on this machine, a query runs either in the database or in this process. One
-    /// concurrent query more than there are cores keeps all cores busy. Further ones only cause
-    /// context switches: throughput falls, and the slowest queries take twice as long. A query
-    /// above [`QUICK`] waits for the disk or reads much; it no longer counts against this limit.
+    /// concurrent query more than there are cores keeps all cores busy. Further queries only cause
+    /// context switches: throughput falls, and the slowest queries take twice as long. A query that
+    /// runs longer than [`QUICK`] waits for the disk or reads much, and no longer counts against
+    /// this limit.
     pub(crate) fn new(at: StoreLocation) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let (all, quick) = match at {
@@ -233,7 +234,8 @@ impl QuestionSlots {
         Self { all: FairLine::new(all), quick: Semaphore::new(quick) }
     }
 
-    /// Runs a query on a blocking thread once a permit is free. `None` if the query panicked.
+    /// Runs a query on a blocking thread once a permit is free. `None` if too many questions wait,
+    /// or if the query panicked.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         question: impl FnOnce() -> T + Send + 'static,
@@ -241,8 +243,9 @@ impl QuestionSlots {
         self.run_in_line(ANYBODY, WAITING_MAX, question).await.ok()
     }
 
-    /// Like [`QuestionSlots::run`], for a question of `source`. The search learns if its caller does not
-    /// wait any more. `ended` gets the rows that it has visited, whether or not its caller has waited.
+    /// Like [`QuestionSlots::run`], for a question of `source`. The search can check whether its
+    /// caller still waits. `ended` receives the number of visited rows, even if the caller no
+    /// longer waits.
     pub(crate) async fn run_for<T: Send + 'static>(
         &self,
         source: RateSource,
@@ -274,7 +277,7 @@ impl QuestionSlots {
     ) -> Result<T, NotAsked> {
         let turn = self.all.enter(source, waiting_max).await.ok_or(NotAsked::Line)?;
         let quick = self.quick.acquire().await.map_err(|_| NotAsked::Line)?;
-        // A query that does not look whether its caller waits runs to its end.
+        // A query that does not check whether its caller still waits runs to its end.
         let mut asking = blocking::run(move || {
             let answer = question();
             drop(turn);
@@ -316,7 +319,7 @@ mod tests {
         let mut waiting = Vec::new();
         for of in [1, 1, 1, 1, 1, 1, 2, 3, 2] {
             let mut entering = Box::pin(line.enter(source(of), 5));
-            // Those who come join the line in this order.
+            // The first poll puts the questions into the line in this order.
             if let std::task::Poll::Ready(entered) = futures_util::poll!(&mut entering) {
                 assert!(entered.is_none() && of == 1 && waiting.len() == 5, "the sixth of one");
                 continue;
@@ -328,7 +331,7 @@ mod tests {
                 drop(turn);
             });
         }
-        // One who has gone delays nobody, and takes no place from others.
+        // A dropped question delays no other question, and its place is free again.
         drop(waiting.remove(1));
         assert_eq!(line.0.lock().waiting, 7);
         drop(running);

@@ -32,8 +32,8 @@ pub fn bytes(value: u64) -> String {
     format!("{size:.1} {unit}")
 }
 
-/// A size that an operator has set, in the units that it was meant in: 50000000 as `50 MB`, and
-/// what is round in neither as [`bytes()`] has it.
+/// A size that an operator has set, in decimal units if the size is a multiple of one: 50000000 as
+/// `50 MB`. Other sizes are formatted by [`bytes()`].
 pub fn size_set(value: u64) -> String {
     let units = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
     let fits = units.iter().find(|(_, unit)| value >= *unit && value.is_multiple_of(*unit));
@@ -50,7 +50,7 @@ pub fn age(seconds: u64) -> String {
     self::count(count, unit)
 }
 
-/// 1 and `log` as `1 log`, 1234 and `log` as `1,234 logs`. `noun` takes an s where there are many.
+/// 1 and `log` as `1 log`, 1234 and `log` as `1,234 logs`. `noun` gets an s unless the value is 1.
 pub fn count(value: u64, noun: &str) -> String {
     format!("{} {noun}{}", number(value), if value == 1 { "" } else { "s" })
 }

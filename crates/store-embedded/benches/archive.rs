@@ -1,12 +1,13 @@
-//! The archive in process, on a million events: ingest, size, restart, questions, explanations,
-//! readers beside a writer. Prints figures and their ratio to the layout this archive was designed
-//! after (measured on a machine of the same kind).
+//! The archive in process, on a million events: ingest, size, restart, questions, explanations, and
+//! readers beside a writer. Prints figures and their ratio to the reference: the layout that this
+//! archive was designed after, measured on a machine of the same kind.
 //!
 //!     cargo bench -p hark-store-embedded --bench archive -- [EVENTS] [DIR] [QUESTION]
 //!
-//! With a DIR that a run before has left, nothing is put, and with a QUESTION only those whose name
-//! has these words are asked, for three seconds: for a profiler. `ingest` for a QUESTION puts
-//! EVENTS without waiting for the disk, and nothing else. `scrub` runs a pass of the slow check.
+//! With an existing DIR of an earlier run, the bench puts no events. With a QUESTION, it asks only
+//! the questions with these words in their name, for three seconds each: for a profiler. The
+//! QUESTION `ingest` only puts EVENTS without waiting for the disk. `scrub` only runs a pass of the
+//! slow check.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,11 +25,11 @@ use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::events::{Events, RARE_KIND};
 use hark_testkit::random::Random;
 
-/// As in the binary.
+/// The same allocator as in the binary.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Parameters a shape.
+/// Number of parameter sets per shape.
 const PARAMETERS: usize = 300;
 
 fn open(dir: &Path) -> EmbeddedStore {
@@ -53,14 +54,14 @@ fn cpu() -> Duration {
     Duration::from_nanos(spent.sum())
 }
 
-/// Bytes handed to write calls so far.
+/// Bytes passed to write calls so far.
 fn written() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").expect("Linux");
     let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
     line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
-/// What a sync of so many bytes costs here, with nothing but a file: CPU and wall.
+/// Prints the CPU time and the wall time of writing and syncing `bytes` bytes to a plain file.
 fn sync_floor(dir: &Path, bytes: usize) {
     let mut file = std::fs::File::create(dir.join("sync-floor")).expect("creates");
     let block = vec![7; bytes];
@@ -78,7 +79,8 @@ fn sync_floor(dir: &Path, bytes: usize) {
     std::fs::remove_file(dir.join("sync-floor")).expect("removes");
 }
 
-/// The machine's disk, but nothing waits for it: what is left is the archive's own share.
+/// The machine's disk without waiting for syncs, so that only the archive's own share of the time
+/// remains.
 struct NoSync;
 
 struct NoSyncFile(Box<dyn DiskFile>);
@@ -135,7 +137,7 @@ fn without_sync(dir: &Path, count: usize) {
         ingest(&store, &mut events, "(bulk)", count, 20_000);
         ingest(&store, &mut events, name, count / 4, 32);
         drop(store);
-        // A directory of this run alone.
+        // No other run uses this directory.
         let _ = std::fs::remove_dir_all(&dir);
     }
 }
@@ -180,7 +182,8 @@ fn ingest(store: &EmbeddedStore, events: &mut Events, name: &str, count: usize, 
     );
 }
 
-/// Takes an answer as a socket would: copies the wires. Gives rows, and rows visited.
+/// Takes an answer as a socket would, by copying the wires. Returns the number of rows and of
+/// visited rows.
 fn ask(store: &EmbeddedStore, query: &Query, out: &mut Vec<u8>) -> (usize, u64) {
     out.clear();
     let mut rows = 0;
@@ -194,19 +197,20 @@ fn ask(store: &EmbeddedStore, query: &Query, out: &mut Vec<u8>) -> (usize, u64) 
     (rows, search.visited())
 }
 
-/// What questions are made of.
+/// Data from which the questions are made.
 struct Sample {
     random: Random,
     ids: Vec<Id>,
-    /// Notes that are answered, each once.
+    /// Notes that have answers, each note once.
     notes: Vec<Id>,
-    /// Those with the most answers.
+    /// The notes with the most answers.
     hot: Vec<Id>,
-    /// Those that the newest records answer, as often as they do.
+    /// The notes that the newest records answer, once per answer.
     recent: Vec<Id>,
     authors: Vec<[u8; 32]>,
     newest: u64,
-    /// All wires, one behind the other, and where each is: what copying an answer costs by itself.
+    /// All wires, concatenated, and the position of each wire: to measure the cost of copying an
+    /// answer.
     wires: Vec<u8>,
     places: HashMap<Id, Range<usize>>,
 }
@@ -216,7 +220,8 @@ impl Sample {
         self.authors[Events::zipf(&mut self.random, bound)]
     }
 
-    /// As in the reference, where the median thread is short and the mean has 90 answers.
+    /// A thread with a length as in the reference, where the median thread is short and the mean is
+    /// 90 answers.
     fn thread(&mut self) -> Id {
         let notes = if self.random.below(10) < 3 { &self.hot } else { &self.notes };
         notes[self.random.below(notes.len())]
@@ -242,7 +247,8 @@ fn label(name: u8, values: Vec<Box<[u8]>>) -> Vec<LabelSet> {
 
 type Make = fn(&mut Sample) -> Query;
 
-/// Name, the reference's median in us, whether it is a count, and how to make one.
+/// For each shape: the name, the reference's median in us, whether the question is a count, and a
+/// function that makes a question.
 const SHAPES: [(&str, f64, bool, Make); 17] = [
     ("1 id", 0.8, false, |s| Query { ids: Some(vec![*s.random.pick(&s.ids)]), ..Query::default() }),
     ("20 ids", 17.0, false, |s| {
@@ -326,7 +332,7 @@ const SHAPES: [(&str, f64, bool, Make); 17] = [
     }),
 ];
 
-/// Median time that copying the answers takes when it is known where they are.
+/// Median time of copying the answers from known positions.
 fn copies(store: &EmbeddedStore, queries: &[Query], sample: &Sample, out: &mut Vec<u8>) -> f64 {
     let mut answers = Vec::new();
     for query in queries {
@@ -366,7 +372,7 @@ fn questions(store: &EmbeddedStore, sample: &mut Sample, only: Option<&str>) {
             continue;
         }
         let mut queries: Vec<Query> = (0..PARAMETERS).map(|_| make(sample)).collect();
-        // Filters come sorted out of the codec.
+        // Filters from the codec are sorted.
         queries.iter_mut().for_each(Query::normalise);
         let mut times = Vec::new();
         let (mut rows, mut round) = (0, 0);
@@ -567,13 +573,14 @@ fn main() {
     readers_beside_a_writer(&store, &mut events, &mut sample);
     scrub(&store);
     drop(store);
-    // Only what this run made is removed; a directory that was named stays.
+    // Remove only the directory of this run; a directory named by the caller stays.
     if std::env::args().nth(2).is_none_or(|second| second == "--bench") {
         let _ = std::fs::remove_dir_all(&dir);
     }
 }
 
-/// The slow check at full speed, and what follows for a terabyte a week, the default rate.
+/// Runs the slow check at full speed, and prints the resulting cost of a terabyte a week, the
+/// default rate.
 fn scrub(store: &EmbeddedStore) {
     let (cpu_before, begun) = (cpu_here(), Instant::now());
     let read = |store: &EmbeddedStore| store.stats().scrub.map_or(0, |scrub| scrub.read_bytes);

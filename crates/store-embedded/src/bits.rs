@@ -1,11 +1,11 @@
-//! One bit per row, set by one thread and read by all without a lock.
+//! One bit per row. One thread sets bits, and all threads read bits without a lock.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Bits that go from 0 to 1, and back only where [`AtomicBits::clear`] or [`AtomicBits::clear_all`] is called.
+/// Atomic bits. Only [`AtomicBits::clear`] and [`AtomicBits::clear_all`] change a bit from 1 to 0.
 #[derive(Debug)]
 pub struct AtomicBits {
     words: Box<[AtomicU64]>,
@@ -17,7 +17,8 @@ impl AtomicBits {
         Self { words: (0..len.div_ceil(64)).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Makes `len` bits from those of [`AtomicBits::words`]; missing words are 0, extra ones are dropped.
+    /// Makes `len` bits from the words of [`AtomicBits::words`]; missing words are 0, and extra
+    /// words are dropped.
     pub fn from_words(len: usize, words: impl Iterator<Item = u64>) -> Self {
         let bits = Self::new(len);
         for (bit, word) in bits.words.iter().zip(words) {
@@ -26,7 +27,7 @@ impl AtomicBits {
         bits
     }
 
-    /// Sets a bit; false if it was set before.
+    /// Sets a bit; returns false if the bit was already set.
     pub fn set(&self, index: u32) -> bool {
         let mask = 1 << (index % 64);
         let word = self.words.get(index as usize / 64);
@@ -70,21 +71,20 @@ pub fn ones(words: impl Iterator<Item = u64>) -> impl Iterator<Item = u32> {
 }
 
 /// The dead rows of a part: their number, and the rows by kind, for counts that are computed from
-/// the lengths of posting lists. The caller keeps the bits. A deletion never waits for rows to be
+/// the lengths of posting lists. The caller owns the bits. A deletion never waits while rows are
 /// sorted by kind.
 #[derive(Debug, Default)]
 pub struct DeadRows {
     count: AtomicU32,
-    /// The dead rows by kind, but for those that are `fresh`. Rows whose kind is not known are
-    /// under kind `None`.
+    /// The dead rows by kind, except the `fresh` rows. Rows of unknown kind are under kind `None`.
     by_kind: Mutex<BTreeMap<Option<u32>, Vec<u32>>>,
-    /// Rows that died since rows were last taken to be sorted by kind; `None` until first asked
-    /// for. Every deletion locks it, so it is locked for moments only.
+    /// Rows that died since the last sorting by kind; `None` before the first sorting. Every
+    /// deletion takes this lock, so each holder keeps it only briefly.
     fresh: Mutex<Option<Vec<u32>>>,
 }
 
 impl DeadRows {
-    /// Begins with `count` rows that are dead already.
+    /// Creates the list for a part that already has `count` dead rows.
     pub fn new(count: u32) -> Self {
         Self { count: AtomicU32::new(count), ..Self::default() }
     }
@@ -94,9 +94,10 @@ impl DeadRows {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Notes a dead row, whose bit `set` sets; false if the bit was set before.
+    /// Records a dead row; `set` sets the row's bit. Returns false if the bit was set before.
     pub fn kill(&self, row: u32, set: impl FnOnce() -> bool) -> bool {
-        // Under the lock, so that a row killed while the bits are read is taken once.
+        // The bit is set under the lock, so that a row killed while the bits are read is listed
+        // once.
         let mut fresh = self.fresh.lock();
         if !set() {
             return false;
@@ -108,8 +109,8 @@ impl DeadRows {
         true
     }
 
-    /// Appends the dead rows of a kind, and those whose kind is not known. `words` are the words of
-    /// the bits, and `kinds_of` tells the kinds of rows that ascend.
+    /// Appends the dead rows of a kind, and the dead rows of unknown kind. `words` returns the
+    /// words of the bits, and `kinds_of` returns the kinds of ascending rows.
     pub fn of_kind(
         &self,
         kind: u32,
@@ -132,7 +133,7 @@ impl DeadRows {
         }
     }
 
-    /// Takes the rows that were not taken yet, ascending: the first time, all that are dead.
+    /// Drains the fresh rows, in ascending order; the first call returns all dead rows.
     fn take_fresh(&self, words: impl FnOnce() -> Vec<u64>) -> Vec<u32> {
         let mut fresh = self.fresh.lock();
         let Some(mut rows) = fresh.replace(Vec::new()) else {
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     const ROWS: u32 = 4096;
-    /// The kind of earlier rows is their number modulo 3, that of later ones is not known.
+    /// The kind of rows below this number is the row modulo 3; the kind of later rows is unknown.
     const KNOWN: u32 = 4000;
 
     struct Part {

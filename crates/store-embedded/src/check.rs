@@ -32,9 +32,10 @@ use crate::term::{TermBuffers, TermHasher, WORDS, lists_words};
 pub struct FileFault {
     /// The file with the fault.
     pub file: PathBuf,
-    /// What is wrong.
+    /// A description of the fault.
     pub what: String,
-    /// Whether `hark rebuild` repairs it: the log is sound, only files derived from it are not.
+    /// Whether `hark rebuild` repairs the fault: the log is sound, and only files derived from the
+    /// log are damaged.
     pub mendable: bool,
 }
 
@@ -49,7 +50,7 @@ impl fmt::Display for FileFault {
     }
 }
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Live records.
@@ -62,11 +63,11 @@ pub struct CheckReport {
     pub logs: u64,
     /// Bytes of an unfinished batch at the end of the last log, which the next start cuts off.
     pub torn_bytes: u64,
-    /// The faults found; empty if all is well.
+    /// The faults found; empty if the shelf is sound.
     pub faults: Vec<FileFault>,
 }
 
-/// Most faults of one file that are listed one by one; further ones are summed up.
+/// Maximum number of faults of one file that are listed one by one; further faults are summed up.
 const FAULTS_EACH: usize = 5;
 
 struct ShelfCheck<'a> {
@@ -80,7 +81,7 @@ struct ShelfCheck<'a> {
     live: HashMap<u32, u64>,
 }
 
-/// Most attempts at a check beside a server whose maintenance removes files meanwhile.
+/// Maximum number of attempts at a check while the maintenance of a running server removes files.
 const TRIES: usize = 200;
 
 /// Checks a shelf. A server may be running on it: if the server replaces files meanwhile, the check
@@ -119,7 +120,7 @@ fn check_files(
     let deletes = DeletionMap::none();
     let (report, live) = (CheckReport::default(), HashMap::new());
     let mut check = ShelfCheck { disk, dir, manifest, terms, deletes, report, live };
-    // All segments are opened at once: files that a server's maintenance removes after that can
+    // All segments are opened at the start: files that a server's maintenance removes later can
     // still be read.
     let entries = check.manifest.segments.clone();
     let opened: Vec<Result<Segment, ShelfOpenError>> = entries
@@ -157,8 +158,8 @@ fn check_files(
     check.report
 }
 
-/// Whether a log that was read to this end may have more behind it, which only `hark salvage` brings
-/// back.
+/// Whether a log may have more records after this end of a replay, which only `hark salvage`
+/// recovers.
 fn has_more(end: &Result<LogEnd, LogError>, is_last: bool) -> bool {
     match end {
         Ok(end) => end.good < end.len && !is_last,
@@ -183,7 +184,7 @@ impl ShelfCheck<'_> {
         };
         let end = log::replay(self.disk, &path, (number, generation), &mut add);
         if has_more(&end, is_last) {
-            // `log` below reports what is wrong with a log.
+            // `log` below reports the faults of a log.
             let _ = scan_file(self.disk, &path, (number, generation), &mut add);
         }
     }
@@ -196,7 +197,8 @@ impl ShelfCheck<'_> {
         let deletes = &self.deletes;
         let id = (entry.number, entry.generation);
         let mut lost_parts = Vec::new();
-        // Records that no segment covers are found by a head, which every start makes from the log.
+        // Records that no segment covers are found through a head, which every start builds from
+        // the log.
         let is_sealed = self.manifest.is_sealed(entry.number);
         let mut head =
             (!is_sealed).then(|| OpenLog::new(self.disk, self.dir, id, self.terms.clone()));
@@ -251,7 +253,7 @@ impl ShelfCheck<'_> {
             }
             Ok(_) => {}
         }
-        // The first is named above.
+        // The first part is reported above.
         for part in lost_parts.iter().skip(1).take(FAULTS_EACH) {
             self.fault(path.clone(), format!("damaged at byte {}", part.start), false);
         }
@@ -341,7 +343,7 @@ impl ShelfCheck<'_> {
                 );
             }
         }
-        // Deletions in logs that are not sealed yet are carried out at every start, from the log.
+        // Every start applies the deletions in logs that are not sealed yet.
         let first_open = self.manifest.logs.iter().find(|l| !self.manifest.is_sealed(l.number));
         let pending: u64 = first_open.map_or(0, |open| self.deletes.since(open.number));
         for log in segment.logs.iter().flatten() {
@@ -356,8 +358,8 @@ impl ShelfCheck<'_> {
         }
     }
 
-    /// Checks the posting lists against the records, by sums that do not depend on order: so no
-    /// list is kept in memory.
+    /// Checks the posting lists against the records, by sums that do not depend on the order. So
+    /// the check keeps no list in memory.
     fn lists(&mut self, segment: &Arc<Segment>, faults: &mut FaultCount) {
         let file = &segment.file;
         let gone = |row: u32| segment.address(row) == RecordAddress::GONE;
@@ -414,7 +416,7 @@ impl ShelfCheck<'_> {
                 }
             });
         }
-        // Which words another configuration has indexed cannot be told.
+        // The check cannot know which words a segment of another configuration has indexed.
         let has_other_words = lists_words(file.listed()) && !segment.has_words();
         if sums[0] != sums[1] && !has_other_words {
             let what = format!(
@@ -491,7 +493,8 @@ impl ShelfCheck<'_> {
         }
     }
 
-    /// Checks the values of listed labels: live rows have no others, and every value has a row.
+    /// Checks the values of listed labels: the list has all values of live rows, and every value
+    /// has a row.
     fn values(&mut self, segment: &Segment, faults: &mut FaultCount) {
         let (file, listed) = (&segment.file, segment.file.listed());
         let is_live = |row: &u32| !segment.dead.dead.get(*row);
@@ -532,11 +535,11 @@ impl ShelfCheck<'_> {
     }
 }
 
-/// A log that no segment covers, as a start reads it.
+/// A log that no segment covers, with the head that a start builds from the log.
 struct OpenLog {
     head: Arc<Head>,
     terms: TermHasher,
-    /// Ids of its live records.
+    /// Ids of the log's live records.
     live: Vec<Id>,
     scratch: TermBuffers,
 }
@@ -570,8 +573,8 @@ impl OpenLog {
     }
 }
 
-/// Passes every whole frame of a damaged log to `each`, with its offset, and returns the parts that
-/// are no frames.
+/// Passes every whole frame of a damaged log to `each`, with its offset, and returns the parts
+/// without frames.
 fn scan_file(
     disk: &dyn Disk,
     path: &Path,

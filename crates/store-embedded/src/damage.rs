@@ -1,4 +1,5 @@
-//! Records that could not be read: each is counted once, and the log tells of the first at once.
+//! Records that could not be read: each record is counted once, and the first record is logged at
+//! once.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,27 +7,28 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Most records that are counted. A file that is lost as a whole has more; then the count is "at
-/// least this many".
+/// Maximum number of counted records. A file that is lost as a whole may have more records; then
+/// the count means "at least this many".
 const COUNTED_MAX: usize = 1 << 20;
-/// Shortest time between two lines in the log, so that a lost file does not fill the disk with them.
+/// Shortest time between two lines in the log, so that a lost file does not fill the disk with log
+/// lines.
 const LOG_EVERY: Duration = Duration::from_mins(1);
 
-/// The records of a shelf that could not be read. All logs of a shelf share one.
+/// The records of a shelf that could not be read. All logs of a shelf share this list.
 #[derive(Debug, Default)]
 pub struct DamagedRecords(Mutex<DamageState>);
 
 #[derive(Debug, Default)]
 struct DamageState {
-    /// The number of the log and the offset of the frame of each.
+    /// The damaged records: the number of the log, and the offset of the frame.
     known: BTreeSet<(u32, u32)>,
-    /// When the log was last told, and how many records were known then.
+    /// Time of the last line in the log, and the number of records that were known then.
     told: Option<(Instant, usize)>,
 }
 
 impl DamagedRecords {
-    /// Notes that the record at `offset` of the log numbered `log`, which is at `path`, could not be
-    /// read.
+    /// Records that the record at `offset` of the log numbered `log` could not be read. `path` is
+    /// the log's file.
     pub fn note(&self, path: &Path, log: u32, offset: u32) {
         let mut state = self.0.lock();
         if state.known.len() >= COUNTED_MAX || !state.known.insert((log, offset)) {
@@ -50,7 +52,7 @@ impl DamagedRecords {
         );
     }
 
-    /// Number of damaged records that are known.
+    /// Number of known damaged records.
     pub fn count(&self) -> u64 {
         self.0.lock().known.len() as u64
     }

@@ -1,5 +1,5 @@
-//! All operations of a shelf on its files, behind one small trait, so that tests can lose, tear and
-//! reorder what was not synced, and let calls fail.
+//! All file operations of a shelf, behind one small trait, so that tests can lose, tear and reorder
+//! unsynced writes, and make calls fail.
 
 use std::fs;
 use std::io::{self, Read, Seek as _, SeekFrom, Write};
@@ -17,13 +17,14 @@ use crate::room::lacks_descriptors;
 pub trait DiskFile: Send {
     /// Appends all of `bytes`.
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Returns once everything written is on the disk.
+    /// Syncs the file: returns once all written bytes are durable.
     fn sync(&mut self) -> io::Result<()>;
-    /// Reserves disk space behind the file's `len` bytes, up to `end`, so that a sync need not
-    /// allocate it; gives back the space reserved behind `end`. Changes nothing that can be read.
+    /// Reserves disk space after the file's `len` bytes, up to `end`, so that a sync need not
+    /// allocate space. Releases the space reserved beyond `end`. The readable bytes of the file do
+    /// not change.
     fn reserve(&mut self, len: u64, end: u64) -> io::Result<()>;
-    /// Cuts off what a write that failed has left behind the file's `len` bytes; the next write goes
-    /// there. By default a file cannot be cut.
+    /// Truncates the file to `len` bytes after a failed write; the next write continues there. By
+    /// default a file cannot be truncated.
     fn cut(&mut self, _len: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -31,28 +32,29 @@ pub trait DiskFile: Send {
 
 /// A disk.
 pub trait Disk: Send + Sync {
-    /// Creates an empty file, in place of an old one if there is one.
+    /// Creates an empty file, or empties an existing file.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
-    /// Opens a file for appending behind its first `len` bytes, which are on the disk on return;
-    /// the rest is cut off. From `sure` on these bytes are read and written again: after a failed
-    /// sync a cache may take them for written; only this makes the next sync reliable.
+    /// Opens a file for appending after its first `len` bytes, and truncates the rest. On return
+    /// these bytes are durable. The bytes from `sure` on are read and written again. After a failed
+    /// sync the system's cache may mark these bytes as written, and only a new write makes the next
+    /// sync reliable.
     fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>>;
-    /// Renames a file, in place of an old one of that name.
+    /// Renames a file, and replaces an existing file of the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Renames a file within its directory, in place of an old one; on return the name is on the disk.
-    /// If too many files are open for that, nothing has happened.
+    /// Renames a file within its directory, and replaces an existing file. On return the name is
+    /// durable. If too many files are open for the operation, nothing has changed.
     fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.rename(from, to)?;
         self.sync_dir(folder_of(to))
     }
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Creates a directory, parents included.
+    /// Creates a directory and its missing parents.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
-    /// Returns once the names in a directory are on the disk.
+    /// Returns once the names in a directory are durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Bytes that may still be written to the disk that `path` lies on.
+    /// Free bytes on the disk that contains `path`.
     fn free(&self, path: &Path) -> io::Result<u64> {
         let known = rustix::fs::statvfs(path)?;
         Ok(known.f_bavail.saturating_mul(known.f_frsize))
@@ -68,7 +70,7 @@ pub trait Disk: Send + Sync {
         Ok(Box::new(SafePath::of(path)?.open(OFlags::RDONLY, 0)?))
     }
 
-    /// Maps a file to be read once; see `Map::open_sequential`.
+    /// Maps a file for one read from front to back; see `Map::open_sequential`.
     fn map_sequential(&self, path: &Path) -> io::Result<Map> {
         Map::open_sequential(path)
     }
@@ -79,14 +81,15 @@ pub trait Disk: Send + Sync {
     }
 }
 
-/// Creates a directory and the missing directories above it. On return the names of all that were
-/// created are on the disk.
+/// Creates a directory and its missing parents. On return the names of all created directories are
+/// durable.
 pub fn make_dir(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.is_dir();
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
     let Some(first) = missing.last() else { return Ok(()) };
-    // The lowest existing directory may have been created by a process that ended before its name
-    // was on the disk. In a directory that this process may not read, it has created nothing.
+    // The lowest existing directory may have been created by a process that ended before the
+    // directory's name was durable. A directory that this process may not read contains nothing
+    // that an earlier process of the same user has created.
     match parent(first).map_or(Ok(()), |there| disk.sync_dir(folder_of(there))) {
         Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
         _ => {}
@@ -180,9 +183,9 @@ impl Disk for RealDisk {
     }
 }
 
-/// A disk that refuses to write after the first sync or rename that fails: what the failure left
-/// behind is not known, and a later sync that succeeds would prove nothing. Reading continues. Where
-/// too many files are open, nothing was begun, so that is no failure of the disk.
+/// A disk that refuses to write after the first failed sync or rename: the state of the files is
+/// unknown then, and a later successful sync would prove nothing. Reading continues. An error for
+/// too many open files is no failure of the disk, since no operation was begun.
 pub(crate) struct FailStopDisk {
     disk: Arc<dyn Disk>,
     failed: DiskFailure,

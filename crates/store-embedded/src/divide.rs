@@ -1,6 +1,6 @@
-//! Dividing logs that are too large for one head, or whose last records no index reaches: their
-//! live records are moved to new logs, in the same order. Such logs come from settings that were
-//! once higher, or not bounded; logs written now can always be read again.
+//! Dividing logs that are too large for one head, or that have records beyond the largest offset of
+//! an index. Their live records are moved to new logs, in the same order. Such logs come from
+//! settings that were once higher or not bounded. Logs written now can always be read again.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,10 +18,11 @@ use crate::rebuild::{DeletionMap, rebuild_segment};
 use crate::shelf::random_u32;
 use crate::term::TermHasher;
 
-/// Bytes of frames in a batch.
+/// Target size of a batch, in bytes of frames.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Returns the first log that is longer than indices reach, if there is one.
+/// Returns the number of the first log that is longer than the largest offset of indices, if any
+/// log is.
 pub(crate) fn too_long(
     disk: &dyn Disk,
     dir: &Path,
@@ -37,9 +38,10 @@ pub(crate) fn too_long(
 }
 
 /// Moves the live records of the log numbered `first`, and of all later logs, to new logs, each of
-/// which fills at most one head. If earlier logs have no segment, it begins with these: only the
-/// last logs may be without one. All new logs but the last get segments. On return the manifest
-/// names the new logs and segments in place of the old ones. Nothing else may write meanwhile.
+/// which fills at most one head. If an earlier log has no segment, the division begins with that
+/// log, since only the last logs may lack a segment. All new logs but the last get segments. On
+/// return the manifest names the new logs and segments in place of the old ones. No other thread or
+/// process may write to the shelf meanwhile.
 pub(crate) fn divide(
     dir: &Path,
     options: &EmbeddedOptions,
@@ -49,7 +51,7 @@ pub(crate) fn divide(
     let disk = &*options.disk;
     let is_first = |log: &&LogEntry| log.number >= first || !manifest.is_sealed(log.number);
     let first = manifest.logs.iter().find(is_first).map_or(first, |log| log.number);
-    // The last deletion of each record of these logs, and all deletions of records in other logs.
+    // The last deletion of each record in these logs, and all deletions of records in earlier logs.
     let mut deleted: HashMap<(Id, u32), (u32, u64)> = HashMap::new();
     let mut kept = Vec::new();
     read(disk, dir, manifest, first, &mut |at, frame| {
@@ -100,7 +102,7 @@ pub(crate) fn divide(
 /// A callback that receives frames, each with the number of its log and its offset in the log.
 type OnFrame<'a> = &'a mut dyn FnMut((u32, u64), LogFrame<'_>) -> io::Result<()>;
 
-/// Passes the frames of the logs from the one numbered `first` on to `each`.
+/// Passes the frames of log `first` and of all later logs to `each`.
 fn read(
     disk: &dyn Disk,
     dir: &Path,
@@ -148,7 +150,7 @@ struct NewLog {
     end: u64,
     /// Frames of the next batch.
     frames: Vec<u8>,
-    /// Number of records in the log, and the memory that they take in a head.
+    /// Number of records in the log, and the memory that these records take in a head.
     rows: u32,
     head_bytes: u64,
 }
@@ -172,7 +174,7 @@ impl NewLogs<'_> {
         if fresh.frames.len() >= BATCH_BYTES { fresh.flush() } else { Ok(()) }
     }
 
-    /// Returns the log being written, and begins one if there is none.
+    /// Returns the log being written, and begins a new log if none is being written.
     fn fresh(&mut self) -> io::Result<&mut NewLog> {
         let fresh = match self.fresh.take() {
             Some(fresh) => fresh,
@@ -205,7 +207,7 @@ impl NewLogs<'_> {
     }
 
     /// Ends the last log with the deletions of records in older logs, and returns the new logs. No
-    /// segment covers the last log, so the next start carries these deletions out.
+    /// segment covers the last log, so the next start applies these deletions.
     fn finish(mut self, deletes: &[(Id, u32)]) -> io::Result<Vec<u32>> {
         let fresh = self.fresh()?;
         for &(id, log) in deletes {

@@ -1,5 +1,5 @@
-//! Records that are stored twice: while the ids of a segment were damaged, its records were not
-//! known, and were stored again when they came again.
+//! Records that are stored twice: while the ids of a segment were damaged, its records were unknown
+//! and were stored again when clients sent them again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use crate::view::{LiveRow, ShelfView};
 type IdEntry = (u64, usize, u32);
 
 impl EmbeddedStore {
-    /// Deletes all but the first of the live records that have the same id. Returns how many.
+    /// Deletes all but the first of the live records with the same id, and returns the number of
+    /// deleted records.
     pub(crate) fn drop_doubles(&self) -> Result<u64, CommitError> {
         let view = self.shelf.view.load_full();
         let heads: Vec<Arc<Head>> = view.heads().cloned().collect();
@@ -49,9 +50,9 @@ impl EmbeddedStore {
         Ok(dropped)
     }
 
-    /// Gathers the deletions of all but the first of the rows that have the same id; all have the
-    /// same hash of it. A deletion names a log, so a row stays that is in the log of the first. None
-    /// is, as a record is stored again only once its log is sealed.
+    /// Adds to the batch the deletions of all rows but the first of each id. The ids of all these
+    /// rows have the same hash. A deletion names a log, so a row in the same log as the first row
+    /// stays. No such row exists, since a record is stored again only once its log is sealed.
     fn drop_of_hash(
         &self,
         view: &ShelfView,

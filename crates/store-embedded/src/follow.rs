@@ -1,8 +1,8 @@
-//! Handing a shelf over to another process, and following what that process writes.
+//! Handing a shelf over to another process, and following the writes of that process.
 //!
-//! The log is all that is needed: the following process reads the batches that the writing process
-//! has synced, from the map it has open already, and applies them as a start does. So both
-//! processes see the same records, each with sequence numbers of its own.
+//! Following needs the log alone. The following process reads the synced batches of the writing
+//! process from its open map of the log, and applies these batches as a start does. So both
+//! processes see the same records, each process with its own sequence numbers.
 
 use std::io;
 use std::path::Path;
@@ -24,24 +24,24 @@ use crate::view::{LiveRow, ShelfView};
 /// Why a shelf was not handed over, or is no longer followed.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
-    /// Writing to the shelf has stopped before.
+    /// Writing to the shelf has already stopped.
     #[error("the archive takes no more writes: {0}")]
     Stopped(String),
-    /// The shelf was opened for reading, or handed over before.
+    /// The shelf was opened for reading, or has already been handed over.
     #[error("this process does not write the archive")]
     NotWriting,
-    /// One process has changed the shelf that it had left to the other.
+    /// Another process has changed the shelf meanwhile.
     #[error("another process has changed the archive meanwhile")]
     Changed,
-    /// The log is not what the other process says.
+    /// The log differs from the other process's report.
     #[error("log {log} is not whole up to byte {bytes}")]
     NotWhole {
-        /// Which log.
+        /// The log's number.
         log: u32,
-        /// The length that the other process says the log has.
+        /// The log's length in the other process's report.
         bytes: u64,
     },
-    /// More records were followed than may be kept in memory.
+    /// The process has followed more records than it may keep in memory.
     #[error("{records} records have come since: more than are followed ({records_max})")]
     TooMany {
         /// Records since the shelf was handed over.
@@ -57,15 +57,16 @@ pub enum FollowError {
     Manifest(#[from] ManifestError),
 }
 
-/// What a process keeps of a shelf that it has released, to resume writing.
+/// The state of a released shelf, kept to resume writing.
 pub(crate) struct ReleasedShelf {
     tail: LogTail,
-    /// The manifest on the disk. The one in memory also has the numbers that failed jobs have used.
+    /// The manifest on the disk. The manifest in memory also has the numbers that failed jobs have
+    /// used.
     manifest: Option<Manifest>,
 }
 
 impl EmbeddedStore {
-    /// Pauses or resumes maintenance. To pause, it waits until the current job has ended.
+    /// Pauses or resumes maintenance. A pause waits until the current job has ended.
     pub fn rest(&self, rest: bool) {
         let mut signal = self.shelf.signal.lock();
         signal.resting = rest;
@@ -92,8 +93,8 @@ impl EmbeddedStore {
         Ok(self.end())
     }
 
-    /// Resumes writing after [`EmbeddedStore::release`], if the other process has written nothing, which
-    /// is checked here. The caller makes sure that the other process never will.
+    /// Resumes writing after [`EmbeddedStore::release`], if the other process has written nothing,
+    /// which this call checks. The caller ensures that the other process never writes.
     pub fn resume(&self) -> Result<(), FollowError> {
         let mut writing = self.shelf.writing.lock();
         let released = writing.released.take().ok_or(FollowError::NotWriting)?;
@@ -111,40 +112,44 @@ impl EmbeddedStore {
     }
 
     /// Begins to write the shelf that [`EmbeddedStore::open_released`] has opened; the process that
-    /// released it no longer writes. Maintenance is paused until [`EmbeddedStore::rest`] resumes it.
+    /// released the shelf no longer writes. Maintenance stays paused until a call of
+    /// [`EmbeddedStore::rest`].
     pub fn take(&self) -> Result<(), FollowError> {
         let shelf = &self.shelf;
         let mut writing = shelf.writing.lock();
         let manifest = shelf.manifest.lock();
         let log = Arc::clone(&shelf.view.load().active.log);
         let len = log.written();
-        // If that process has resumed writing after all, this one is too late.
+        // If the other process has resumed writing after all, this process must not write.
         if !shelf.is_unchanged(Some(&*manifest), len)? {
             return Err(FollowError::Changed);
         }
-        // Every sync of that process has succeeded, so nothing of the log need be written again.
+        // All syncs of the other process have succeeded, so no part of the log need be written
+        // again.
         let path = log::path(&shelf.dir, log.number, log.generation);
         let file = shelf.options.disk.append(&path, len, len)?;
         writing.tail = Some(LogTail::new(file, log.salt(), len));
         Ok(())
     }
 
-    /// Notes where another process follows this one from; `None` if none does. The logs that the
-    /// follower has to read are not rewritten.
+    /// Records the position from which another process follows; `None` if no process follows.
+    /// Maintenance does not rewrite the logs that the follower has to read.
     pub fn followed(&self, from: Option<LogPosition>) {
         self.shelf.signal.lock().followed_from = from.map(|mark| mark.log);
     }
 
-    /// The end of the log: up to here it is durable, and visible to readers of this process.
+    /// The end of the log: all bytes before this position are durable, and visible to readers of
+    /// this process.
     pub fn end(&self) -> LogPosition {
         let view = self.shelf.view.load();
         let log = &view.active.log;
         LogPosition { log: log.number, bytes: log.written() }
     }
 
-    /// Reads what another process has written up to `to`, since [`EmbeddedStore::release`] or the last
-    /// call. Readers see the new records, and `each` receives every record with its sequence
-    /// number. More than `records_max` records in all are an error, since they are kept in memory.
+    /// Reads the batches that another process has written up to `to` since
+    /// [`EmbeddedStore::release`] or the last call. Readers see the new records, and `each`
+    /// receives every record with its sequence number. A total of more than `records_max` records
+    /// is an error, since the records are kept in memory.
     pub fn follow(
         &self,
         to: LogPosition,
@@ -152,7 +157,7 @@ impl EmbeddedStore {
         each: &mut dyn FnMut(u64, &Record<'_>),
     ) -> Result<(), FollowError> {
         let shelf = &self.shelf;
-        // Held so that no second thread follows; no thread writes.
+        // The lock keeps a second thread from following at the same time; no thread writes now.
         let mut writing = shelf.writing.lock();
         if writing.tail.is_some() {
             return Err(FollowError::NotWriting);
@@ -163,7 +168,7 @@ impl EmbeddedStore {
             if number > to.log {
                 return Ok(());
             }
-            // A log that is no longer written is complete.
+            // A log before `to.log` is complete.
             let bytes = if number == to.log { to.bytes } else { shelf.log_bytes(number)? };
             writing.followed += shelf.take_in(&view, bytes, each)?;
             if writing.followed > records_max {
@@ -205,7 +210,7 @@ impl EmbeddedShelf {
         if to > log.room() {
             return Err(damaged());
         }
-        // Rows that readers see lie before these bytes, so this shows readers nothing yet.
+        // All rows that readers see lie before these bytes, so readers see no new record yet.
         log.grow(to.max(from));
         let heads = || view.frozen.iter().chain([head]);
         let (mut at, mut first) = (from as usize, head.inserted());
@@ -218,7 +223,8 @@ impl EmbeddedShelf {
                 LogFrame::Batch(_) => {}
                 LogFrame::Put(bytes) => {
                     if let Ok(record) = Record::new(bytes) {
-                        // The offset is below the map's length, which is at most that of a log.
+                        // The offset is below the map's length, which is at most the maximum length
+                        // of a log.
                         head.insert(&record, offset as u32, &mut terms);
                     }
                 }
@@ -246,7 +252,7 @@ impl EmbeddedShelf {
         Ok(u64::from(first - before))
     }
 
-    /// Bytes of a log that is complete.
+    /// Length of a complete log.
     fn log_bytes(&self, number: u32) -> io::Result<u64> {
         self.file_bytes(&log::path(&self.dir, number, 0))
     }

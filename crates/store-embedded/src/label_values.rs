@@ -1,4 +1,4 @@
-//! The values of a label and the number of live records that have them: from the sections of
+//! The values of a label, each with its number of live records. They come from the sections of
 //! segments, and from the records of heads, which are in memory or were written recently.
 
 use hark_archive::query::prepared::TermMap as _;
@@ -42,7 +42,7 @@ fn of_head(head: &HeadView, name: u8) -> Counted<'_> {
 fn of_segment<'a>(segment: &'a Segment, terms: &'a TermHasher, name: u8) -> Counted<'a> {
     let (file, dead) = (&segment.file, &segment.dead);
     if !file.listed().contains(&name) {
-        // The segment waits to be made again.
+        // The segment does not list the label yet: maintenance will make the segment again.
         let live = (0..file.rows).filter(|&row| !dead.dead.get(row));
         return Box::new(count(live.filter_map(|row| segment.record(row)), name).into_iter());
     }

@@ -1,5 +1,5 @@
-//! Looks at the lengths of the files that are mapped. A file that another program has shortened reads as zeros up to
-//! the end of its last page, without an error ([`crate::map`] has the rest).
+//! Checks the lengths of mapped files. A file that another program has shortened reads as zeros up
+//! to the end of its last page, without an error. [`crate::map`] handles reads of later pages.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,13 +9,13 @@ use crate::segment;
 use crate::segment::sidecar::SidecarKind;
 use crate::shelf::EmbeddedShelf;
 
-/// The time between two looks.
+/// The time between two checks.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// The time after which the checksum of a record is compared again when it is read. What the system
-/// has in its cache may have been read from the disk again since.
+/// The time after which a read verifies the checksum of a record again. The system may have read
+/// the bytes in its cache from the disk again since the last verification.
 const VERIFY_EVERY: Duration = Duration::from_hours(1);
 
-/// When the files were looked at last.
+/// The times of the last checks.
 pub(crate) struct FileLooks {
     looked: Instant,
     forgotten: Instant,
@@ -26,7 +26,7 @@ impl FileLooks {
         Self { looked: Instant::now(), forgotten: Instant::now() }
     }
 
-    /// Looks at the files of the shelf if it is time to.
+    /// Checks the files of the shelf if a check is due.
     pub(crate) fn look(&mut self, shelf: &EmbeddedShelf) {
         if self.looked.elapsed() >= LOOK_EVERY {
             self.looked = Instant::now();
@@ -40,23 +40,23 @@ impl FileLooks {
 }
 
 impl EmbeddedShelf {
-    /// Notes the files that are shorter than what was mapped of them. They count as unreadable: questions
-    /// that need them fail until maintenance has made them again.
+    /// Records the files that are shorter than their maps. These files count as unreadable:
+    /// questions that need such a file fail until maintenance has made the file again.
     pub(crate) fn check_lengths(&self) {
         let view = self.view.load_full();
         let sealed = view.segments.iter().flat_map(|segment| segment.logs.iter().flatten());
-        // Noted before the files are looked at: they only grow.
+        // Read the written lengths before the lengths of the files, since logs only grow.
         let logs = sealed.chain(view.heads().map(|head| &head.log));
         let logs: Vec<_> = logs.map(|log| (log, log.written())).collect();
         let list = |folder: &str| {
-            // A directory that cannot be listed says nothing.
+            // A directory that cannot be listed is no evidence of a short file.
             let files = self.options.disk.list(&self.dir.join(folder)).unwrap_or_default();
             files.into_iter().collect::<HashMap<String, u64>>()
         };
         let (in_log, in_seg) = (list("log"), list("seg"));
         let is_short = |files: &HashMap<String, u64>, path: &Path, len: u64| {
             let name = path.file_name().and_then(|name| name.to_str());
-            // One that is gone is still mapped whole.
+            // A removed file is still mapped as a whole.
             name.and_then(|name| files.get(name)).is_some_and(|found| *found < len)
         };
         let mut found = false;
@@ -84,7 +84,7 @@ impl EmbeddedShelf {
         }
     }
 
-    /// Has the checksum of each record compared again when it is read next.
+    /// Makes the next read of each record verify the checksum again.
     pub(crate) fn forget_verified(&self) {
         let view = self.view.load_full();
         view.heads().for_each(|head| head.forget_verified());

@@ -1,10 +1,10 @@
 //! The embedded archive: an append-only log that is the source of truth, an in-memory head over its
-//! newest part, and sealed segments that index the rest. docs/format.md draws the files.
+//! newest part, and sealed segments that index the rest. docs/format.md describes the files.
 //!
 //! Read in this order: [`disk`] and [`log`] (durable bytes), [`head`] and [`segment`] (indices over
-//! them), `view` (what readers see of both), `shelf` (the one writer), `store` (the trait of the
-//! archive), `open` (start and recovery), `maintenance` (sealing, merging, rewriting), `follow`
-//! (handing over to another process), [`mod@check`], `rebuild` and `divide`, [`backup`].
+//! the log), `view` (the snapshot that readers see), `shelf` (the one writer), `store` (the trait
+//! of the archive), `open` (start and recovery), `maintenance` (sealing, merging, rewriting),
+//! `follow` (handing over to another process), [`mod@check`], `rebuild` and `divide`, [`backup`].
 
 pub mod backup;
 mod bits;

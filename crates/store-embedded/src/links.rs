@@ -1,11 +1,10 @@
-//! Paths as root may follow them: a link counts only if it is root's own.
+//! Safe paths for root: a symbolic link is followed only if root owns the link.
 //!
-//! The archive's directory mostly belongs to the user that a service runs as. A command that root runs
-//! there could be led by a link anywhere else, to a file that it would then empty, fill or give away. So
-//! root opens directory by directory, each relative to the one before, and follows no link that another
-//! user has made, wherever it stands in the path. Links that root has made are followed, as
-//! /var/lib/hark may be one. For any other user nothing is gained by a link, and paths are used as they
-//! are.
+//! The archive's directory usually belongs to the user of a service. A link there could lead a
+//! command that root runs to any other file, and the command would empty, fill or give away that
+//! file. So root opens a path directory by directory, each relative to its parent, and follows no
+//! link of another user anywhere in the path. Links of root are followed, since /var/lib/hark may
+//! be such a link. For any other user a link opens no new access, so paths are used unchanged.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -20,16 +19,16 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Links that are followed in one path.
+/// Maximum number of links that are followed in one path.
 const LINKS_MAX: usize = 40;
 
-/// A name in a directory, neither of which a link can change any more.
+/// A name in an open directory. No link can redirect the directory or the name any more.
 pub(crate) struct SafePath {
     dir: Option<OwnedFd>,
     name: OsString,
 }
 
-/// A place as arguments of a system call.
+/// The directory and the name of a path, as arguments of a system call.
 macro_rules! at {
     ($place:expr) => {
         match &$place.dir {
@@ -40,7 +39,7 @@ macro_rules! at {
 }
 
 impl SafePath {
-    /// The place of a path.
+    /// Resolves a path.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         if cfg!(not(target_os = "linux")) || !rustix::process::geteuid().is_root() {
             return Ok(Self { dir: None, name: path.into() });
@@ -84,20 +83,21 @@ impl SafePath {
         Ok(Self { dir: Some(dir), name: ".".into() })
     }
 
-    /// Opens the file or directory. A link that has come in its place meanwhile is not followed.
+    /// Opens the file or directory. A link that has replaced the file meanwhile is not followed.
     pub(crate) fn open(&self, flags: OFlags, mode: u32) -> io::Result<File> {
         let flags = if self.dir.is_some() { flags | OFlags::NOFOLLOW } else { flags };
         let (dir, name) = at!(self);
         Ok(openat(dir, name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(mode as _))?.into())
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub(crate) fn make_dir(&self, mode: u32) -> io::Result<()> {
         let (dir, name) = at!(self);
         Ok(mkdirat(dir, name, Mode::from_raw_mode(mode as _))?)
     }
 
-    /// What is known of what is there, be it a link; `None` if nothing is.
+    /// Returns the metadata of the file, the directory or the link itself; `None` if the name does
+    /// not exist.
     pub(crate) fn about(&self) -> io::Result<Option<Stat>> {
         let (dir, name) = at!(self);
         match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -107,19 +107,19 @@ impl SafePath {
         }
     }
 
-    /// What is known of the directory that the name is in. For root alone.
+    /// Returns the metadata of the parent directory; `None` unless the process runs as root.
     pub(crate) fn about_folder(&self) -> io::Result<Option<Stat>> {
         Ok(self.dir.as_ref().map(fstat).transpose()?)
     }
 
-    /// Gives what is there to another owner.
+    /// Changes the owner of the file, the directory or the link itself.
     pub(crate) fn give(&self, user: u32, group: u32) -> io::Result<()> {
         let (dir, name) = at!(self);
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
         Ok(chownat(dir, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Renames what is there, in place of what `to` has.
+    /// Renames the file, and replaces an existing file at `to`.
     pub(crate) fn rename(&self, to: &Self) -> io::Result<()> {
         let ((dir, name), (to, new)) = (at!(self), at!(to));
         Ok(renameat(dir, name, to, new)?)
@@ -131,7 +131,8 @@ impl SafePath {
         Ok(unlinkat(dir, name, AtFlags::empty())?)
     }
 
-    /// Names and lengths of what is in the directory, except what is removed meanwhile.
+    /// Returns the names and lengths of the directory's entries, except entries that are removed
+    /// meanwhile.
     pub(crate) fn list(&self) -> io::Result<Vec<(String, u64)>> {
         let folder = self.open(OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
         let mut files = Vec::new();
@@ -154,7 +155,7 @@ impl SafePath {
     }
 }
 
-/// The flags with which a directory is opened only to go on from it.
+/// The flags for opening a directory only to resolve further names.
 fn looking() -> OFlags {
     #[cfg(target_os = "linux")]
     return OFlags::PATH | OFlags::CLOEXEC;
@@ -162,13 +163,13 @@ fn looking() -> OFlags {
     return OFlags::RDONLY | OFlags::CLOEXEC;
 }
 
-/// The directory that a path begins with.
+/// Opens the directory at which a path begins.
 fn open_first(path: &Path) -> io::Result<OwnedFd> {
     let first = if path.has_root() { "/" } else { "." };
     Ok(openat(CWD, first, looking() | OFlags::DIRECTORY, Mode::empty())?)
 }
 
-/// Adds the names of a path to those that are left to be looked up, the first one last.
+/// Pushes the names of a path onto the stack of names to resolve, the first name last.
 fn push(path: &Path, left: &mut Vec<OsString>) {
     let names = path.components().rev().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),

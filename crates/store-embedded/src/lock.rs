@@ -1,12 +1,13 @@
 //! LOCK and WRITER: one writing process per data directory. The system releases the locks on both
-//! files when the process ends, however it ends.
+//! files when the process ends for any reason.
 //!
-//! LOCK keeps all other processes away. In a takeover two servers hold it together, so that no
-//! third process can take it in between, and WRITER says which of the two writes: each has opened
-//! WRITER separately, and only the process that has it locked may write. WRITER has no content, but
-//! its length is the turn: even once a process has claimed the right to write, odd once that
-//! process has offered it, and never less than before. By the turn, a process that claims the right
-//! too late finds out that another process has claimed it before, even if WRITER is free again.
+//! LOCK excludes all other processes. In a takeover two servers share LOCK, so that no third
+//! process can acquire LOCK in between. WRITER decides which of the two servers writes: each has
+//! opened WRITER separately, and only the process that holds the lock on WRITER may write. WRITER
+//! has no content, but its length is the turn. The turn is even once a process has claimed the
+//! right to write, odd once that process has offered the right, and never decreases. The turn shows
+//! a process that claims the right too late that another process has claimed the right before, even
+//! if WRITER is free again.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -18,18 +19,18 @@ use crate::disk::{RealDisk, make_dir};
 use crate::permissions;
 use crate::room::is_full;
 
-/// Attempts to lock WRITER while LOCK is held, and the time between two. Another process holds
-/// WRITER at that point only if it is just ending.
+/// Number of attempts to lock WRITER while holding LOCK, and the time between two attempts. Another
+/// process holds WRITER at that point only while that process ends.
 const TRIES: u32 = 500;
 const RETRY: Duration = Duration::from_millis(10);
 
-/// The lock of a data directory, held until it is dropped.
+/// The lock of a data directory, held until this value is dropped.
 #[derive(Debug)]
 pub struct DirectoryLock {
-    // Closed before LOCK: a process that gets LOCK finds WRITER free.
+    // This file is closed before LOCK, so that a process that gets LOCK finds WRITER free.
     writer: File,
     file: File,
-    /// Whether WRITER is locked by this process.
+    /// Whether this process has locked WRITER.
     claimed: bool,
     /// The last turn at which this process may claim the right to write; `None` allows any turn.
     last: Option<u64>,
@@ -42,7 +43,8 @@ pub enum LockClaim {
     Mine,
     /// Another process has the right.
     Held,
-    /// The right is free, but a third process has had it meanwhile, or was offered it.
+    /// The right is free, but a third process has had the right meanwhile, or has received an offer
+    /// of the right.
     Late,
 }
 
@@ -54,15 +56,15 @@ pub enum LockError {
     Held {
         /// The data directory.
         data: PathBuf,
-        /// The id of the process that holds the lock, as that process wrote it.
+        /// The id of the process that holds the lock, as written by that process.
         pid: String,
     },
     /// A lock file could not be created or locked.
     #[error("{path} could not be locked: {cause}")]
     Io {
-        /// Which file.
+        /// The lock file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operation.
         cause: io::Error,
     },
 }
@@ -73,14 +75,14 @@ impl LockError {
         matches!(self, Self::Io { cause, .. } if is_full(cause))
     }
 
-    /// Whether the lock could not be taken because this process's user may not do so.
+    /// Whether the lock could not be taken because the user of this process lacks the permission.
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied)
     }
 }
 
 impl DirectoryLock {
-    /// Locks a data directory, which is created if missing, and claims the right to write.
+    /// Locks a data directory, creates the directory if necessary, and claims the right to write.
     pub fn acquire(data: &Path) -> Result<Self, LockError> {
         let path = data.join("LOCK");
         let io = |cause| LockError::Io { path: path.clone(), cause };
@@ -102,30 +104,30 @@ impl DirectoryLock {
             std::thread::sleep(RETRY);
         }
         match lock.sign() {
-            // The number is for messages only.
+            // The process id is for messages only.
             Err(error) if !is_full(&error) => Err(io(error)),
             _ => Ok(lock),
         }
     }
 
-    /// Takes over the lock that another process has handed to this one. Both hold it until the last
-    /// of them releases it. This process can claim the right to write, up to `turn`, once the other
-    /// has offered it.
+    /// Takes over the lock that another process has handed to this process. LOCK stays locked until
+    /// both processes have released their handles. This process can claim the right to write, up to
+    /// `turn`, once the other process has offered the right.
     pub fn inherit(handed: OwnedFd, data: &Path, turn: u64) -> Result<Self, LockError> {
         let (writer, file) = (open_writer(data)?, handed.into());
         Ok(Self { writer, file, claimed: false, last: Some(turn) })
     }
 
     /// Returns a handle of LOCK for the process that takes over, and the last turn at which the new
-    /// process can claim the right to write. This process can claim it back until the new one has
-    /// offered it.
+    /// process can claim the right to write. This process can claim the right back until the new
+    /// process has offered the right.
     pub fn share(&mut self) -> io::Result<(OwnedFd, u64)> {
         let (file, turn) = (self.file.try_clone()?, self.writer.metadata()?.len());
         self.last = Some(turn + 2);
         Ok((file.into(), turn + 1))
     }
 
-    /// Gives up the right to write, if this process has it.
+    /// Gives up the right to write, if this process has the right.
     pub fn offer(&mut self) -> io::Result<()> {
         if !std::mem::take(&mut self.claimed) {
             return Ok(());
@@ -134,8 +136,9 @@ impl DirectoryLock {
         self.writer.unlock().and(turn)
     }
 
-    /// Claims the right to write, if no other process has it. A process that already has the right
-    /// claims it again at a new turn: the handles that it has shared before can no longer claim it.
+    /// Claims the right to write, if no other process has the right. A process that already has the
+    /// right claims the right again at a new turn. Processes with earlier shared handles can then
+    /// no longer claim the right.
     pub fn claim(&mut self) -> io::Result<LockClaim> {
         match self.writer.try_lock() {
             Ok(()) => {}
@@ -214,7 +217,7 @@ mod tests {
         let mut late = inherit(&mut old, &data);
         assert_eq!(late.claim().unwrap(), LockClaim::Held);
         old.offer().unwrap();
-        // `old` claims the right back before `late` claims it: `late` can no longer have it.
+        // `old` claims the right back before `late` claims the right, so `late` comes too late.
         assert_eq!(old.claim().unwrap(), LockClaim::Mine);
         let mut new = inherit(&mut old, &data);
         old.offer().unwrap();
@@ -225,7 +228,8 @@ mod tests {
             (LockClaim::Held, LockClaim::Held)
         );
         assert!(new.is_claimed() && !old.is_claimed() && !late.is_claimed());
-        // `new` offers the right: `old` can no longer claim it back, even while it is free.
+        // `new` offers the right: `old` can no longer claim the right back, even while the right is
+        // free.
         let mut next = inherit(&mut new, &data);
         new.offer().unwrap();
         assert_eq!(
@@ -234,19 +238,21 @@ mod tests {
         );
         assert_eq!(new.claim().unwrap(), LockClaim::Mine);
         assert_eq!(next.claim().unwrap(), LockClaim::Held);
-        // One handle of LOCK keeps others away; the right to write does not outlive its process.
+        // One handle of LOCK excludes other processes; the right to write does not outlive its
+        // process.
         drop((old, late, next));
         assert!(matches!(DirectoryLock::acquire(&data), Err(LockError::Held { .. })));
         drop(new);
         drop(DirectoryLock::acquire(&data).unwrap());
-        // What is left behind in the temporary directory harms nobody.
+        // If the removal fails, only temporary files remain.
         let _ = std::fs::remove_dir_all(&data);
     }
 
     #[test]
     fn whoever_ends_leaves_the_right_to_write_to_the_other() {
         let data = hark_testkit::disk::scratch("leaves");
-        // The old process ends before it has offered the right, the new one after claiming it.
+        // The old process ends before offering the right; the new process ends after claiming the
+        // right.
         let mut old = DirectoryLock::acquire(&data).unwrap();
         let mut new = inherit(&mut old, &data);
         drop(old);
@@ -260,10 +266,10 @@ mod tests {
         drop(new);
         let mut late = inherit(&mut old, &data);
         assert_eq!(old.claim().unwrap(), LockClaim::Mine);
-        // After `old` has claimed the right again, `late` is not offered it.
+        // `old` has claimed the right again without an offer to `late`.
         drop(old);
         assert_eq!(late.claim().unwrap(), LockClaim::Late);
-        // What is left behind in the temporary directory harms nobody.
+        // If the removal fails, only temporary files remain.
         let _ = std::fs::remove_dir_all(&data);
     }
 }

@@ -1,5 +1,5 @@
-//! The log: the source of truth of a shelf. Its frames are appended and read back. docs/format.md
-//! draws it.
+//! The log: the source of truth of a shelf. Frames are appended to a log and read back.
+//! docs/format.md describes the format.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,28 +15,30 @@ use crate::map::{Map, unreadable};
 
 /// First bytes of a log file: the file's type and the format's version.
 pub const MAGIC: &[u8; 8] = b"HARKlog1";
-/// Bytes before the first frame: magic, number, generation, salt, CRC32C of those.
+/// Number of bytes before the first frame: magic, number, generation, salt, and the CRC32C of these
+/// fields.
 pub const HEADER: u64 = 24;
-/// Bytes of a frame before its body: length of the body, CRC32C of the rest, type.
+/// Number of bytes of a frame before its body: length of the body, CRC32C of all other bytes of the
+/// frame, type.
 pub const FRAME: usize = 9;
-/// Most bytes of a frame's body; a frame that claims more is damaged.
+/// Maximum length of a frame's body; a frame that claims more is damaged.
 pub const BODY_MAX: usize = 64 << 20;
 
-/// Most bytes of a log: addresses have 32 bits for a frame's offset. Fewer in the tests of this
-/// crate, which would otherwise have to write as many.
+/// Maximum length of a log: addresses have 32 bits for a frame's offset. The tests of this crate
+/// use a smaller maximum, to write less.
 pub const BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { u32::MAX as u64 };
-/// Bytes of a log at which the next one is begun at the latest. The batch that reaches this size
-/// may need as much again: a request to vanish can delete millions of records at once.
+/// Length at which the next log is begun at the latest. The batch that reaches this length may need
+/// as much again: a request to vanish can delete millions of records at once.
 pub const LOG_BYTES_MAX: u64 = BYTES_MAX.div_ceil(2);
 
-/// Bytes that most records do not exceed.
+/// A length that most records do not exceed.
 const RECORD_BYTES: usize = 2048;
 
 /// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFrame<'a> {
-    /// The start of a batch: this many bytes of frames follow, which were synced together. An
-    /// unfinished batch at the end of the last log was never acknowledged.
+    /// The start of a batch: this many bytes of frames follow, all synced together. An unfinished
+    /// batch at the end of the last log was never acknowledged.
     Batch(u32),
     /// A record was put.
     Put(&'a [u8]),
@@ -44,7 +46,7 @@ pub enum LogFrame<'a> {
     Delete {
         /// The record's id.
         id: Id,
-        /// The number of the log that the record was put in.
+        /// The number of the log with the record's put.
         log: u32,
     },
 }
@@ -99,19 +101,20 @@ impl<'a> LogFrame<'a> {
     }
 }
 
-/// CRC32C of a frame's length, type and body, seeded with the log's salt so that nobody can hide a
+/// CRC32C of a frame's length, type and body. The log's salt is the seed, so that nobody can hide a
 /// frame in a message.
 pub(crate) fn checksum(frame: &[u8], salt: u32) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(salt, &frame[..4]), &frame[8..])
 }
 
-/// Returns the body length of the frame at the start of `bytes`, if that frame is whole.
+/// Returns the body length of the frame at the start of `bytes`, if `bytes` has the whole frame.
 fn body_bytes(bytes: &[u8]) -> Option<usize> {
     let len = u32::from_le_bytes(*bytes.first_chunk()?) as usize;
     (len <= BODY_MAX && bytes.len() >= FRAME + len).then_some(len)
 }
 
-/// Returns the frame at the start of `bytes` and its size; `None` if it is damaged or cut short.
+/// Returns the frame at the start of `bytes` and its size; `None` if the frame is damaged or cut
+/// short.
 pub fn frame(bytes: &[u8], salt: u32) -> Option<(LogFrame<'_>, usize)> {
     let size = FRAME + body_bytes(bytes)?;
     let bytes = &bytes[..size];
@@ -122,7 +125,8 @@ pub fn frame(bytes: &[u8], salt: u32) -> Option<(LogFrame<'_>, usize)> {
     Some((LogFrame::parse(bytes[8], &bytes[FRAME..])?, size))
 }
 
-/// Returns the record of the put at the start of `bytes`. Bounds are checked, the checksum is not.
+/// Returns the record of the put at the start of `bytes`. The function checks bounds, but not the
+/// checksum.
 #[inline]
 pub(crate) fn put_of(bytes: &[u8]) -> Option<Record<'_>> {
     let len = body_bytes(bytes)?;
@@ -176,29 +180,29 @@ pub struct Log {
     damage: Arc<DamagedRecords>,
     /// Whether a part of the file is known to be damaged.
     is_damaged: AtomicBool,
-    /// Bytes written that belong to dead records and to deletions.
+    /// Number of written bytes that belong to dead records and to deletions.
     pub dead_bytes: AtomicU64,
     /// Number of dead records in the file.
     pub dead_records: AtomicU64,
-    /// What is known of the log's last rewrite: nothing after a start.
+    /// The last rewrite of the log; unknown after a start.
     rewritten: OnceLock<LogRewrite>,
 }
 
 /// A rewrite of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogRewrite {
-    /// Number of deletions that were kept, because the records that they name may still be in their
-    /// logs.
+    /// Number of deletions that were kept, because the deleted records may still be in their logs.
     pub kept: u64,
     /// Numbers of the logs that these deletions name.
     pub kept_of: BTreeSet<u32>,
-    /// Up to where deletions were carried out: a log, which was being written then, and an offset.
+    /// The position up to which deletions were applied: the log that was being written then, and an
+    /// offset.
     pub purged_to: (u32, u64),
 }
 
 impl Log {
-    /// Opens a log of which `len` bytes are written. A log that `grows` can be read up to
-    /// [`BYTES_MAX`], whatever the settings of the process that writes it.
+    /// Opens a log with `len` written bytes. A log that `grows` can be read up to [`BYTES_MAX`],
+    /// for all settings of the writing process.
     pub fn open(
         disk: &dyn Disk,
         shelf: &Path,
@@ -234,13 +238,13 @@ impl Log {
         })
     }
 
-    /// The same log, which notes its damaged records in `damage`.
+    /// Returns the log, which from now on records its damaged records in `damage`.
     #[must_use]
     pub fn noting_in(self, damage: &Arc<DamagedRecords>) -> Self {
         Self { damage: Arc::clone(damage), ..self }
     }
 
-    /// Makes a log without a file, from which nothing is ever read.
+    /// Makes an empty log without a file.
     pub fn empty() -> Self {
         Self {
             number: 0,
@@ -278,35 +282,36 @@ impl Log {
         self.dead_records.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that the log has got `count` deletions. They count as dead: a rewrite drops a deletion
-    /// once the record that it names is gone.
+    /// Notes that `count` deletions were appended. Deletions count as dead bytes: a rewrite drops a
+    /// deletion once the deleted record is gone from its log.
     pub fn note_deletions(&self, count: u64) {
         self.dead_bytes.fetch_add(count * LogFrame::DELETE_BYTES, Ordering::Relaxed);
     }
 
-    /// Takes over how much of another log is dead.
+    /// Copies the figures of dead bytes and dead records, and the last rewrite, from another map of
+    /// the log.
     pub fn copy_dead(&self, other: &Self) {
         self.dead_bytes.store(other.dead_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         self.dead_records.store(other.dead_records.load(Ordering::Relaxed), Ordering::Relaxed);
         self.copy_kept(other);
     }
 
-    /// Takes over what another map of this log knows of its last rewrite.
+    /// Copies the data of the last rewrite from another map of the log.
     pub fn copy_kept(&self, other: &Self) {
         if let Some(rewritten) = other.rewritten.get() {
-            // A log that was rewritten since knows better.
+            // If the log was rewritten since, the newer data stay.
             let _ = self.rewritten.set(rewritten.clone());
         }
     }
 
-    /// Notes the rewrite that has made this file.
+    /// Records the rewrite that has made this file.
     pub fn note_rewrite(&self, rewrite: LogRewrite) {
         self.note_deletions(rewrite.kept);
-        // It is noted once, by who has made the file.
+        // Only the rewrite that has made the file calls this, once.
         let _ = self.rewritten.set(rewrite);
     }
 
-    /// What is known of the log's last rewrite.
+    /// The last rewrite of the log, if it is known.
     pub fn rewritten(&self) -> Option<&LogRewrite> {
         self.rewritten.get()
     }
@@ -316,7 +321,8 @@ impl Log {
         self.rewritten().is_some_and(|rewrite| !rewrite.kept_of.is_disjoint(logs))
     }
 
-    /// Dead bytes that a rewrite gives back: not those of deletions that the last one had to keep.
+    /// Number of dead bytes that a rewrite would free, without the deletions that the last rewrite
+    /// had to keep.
     pub fn droppable_bytes(&self) -> u64 {
         let kept = self.rewritten().map_or(0, |rewrite| rewrite.kept * LogFrame::DELETE_BYTES);
         self.dead_bytes.load(Ordering::Relaxed).saturating_sub(kept)
@@ -327,12 +333,12 @@ impl Log {
         self.dead_bytes.load(Ordering::Relaxed) > 0
     }
 
-    /// Share of the written bytes that a rewrite gives back.
+    /// Share of the written bytes that a rewrite would free.
     pub fn dead_share(&self) -> f64 {
         self.droppable_bytes() as f64 / self.written().max(1) as f64
     }
 
-    /// Bytes to which the log may grow and still be read.
+    /// Length up to which the log may grow and stay readable through this map.
     pub(crate) fn room(&self) -> u64 {
         self.map.len() as u64
     }
@@ -343,20 +349,20 @@ impl Log {
         self.map.get(..end).unwrap_or_default()
     }
 
-    /// Whether a read of a part of the log has failed; zeros were read in its place.
+    /// Whether a read of the log has failed; such a read returned zeros.
     #[inline]
     pub fn is_unreadable(&self) -> bool {
         self.faults() > 0
     }
 
-    /// Number of reads of the log that found no bytes.
+    /// Number of failed reads of the log.
     #[inline]
     pub fn faults(&self) -> u32 {
         self.map.faults()
     }
 
-    /// Whether a part of the log is known to be damaged or could not be read. Then the checksum of a
-    /// record says whether it is whole, each time that it is read.
+    /// Whether a part of the log is known to be damaged or could not be read. If so, each read of a
+    /// record verifies the checksum.
     #[inline]
     pub fn is_doubtful(&self) -> bool {
         self.is_damaged.load(Ordering::Relaxed) || self.is_unreadable()
@@ -378,7 +384,7 @@ impl Log {
         put_of(bytes)
     }
 
-    /// Notes that a part of the file is gone.
+    /// Records that a part of the file is lost.
     pub(crate) fn note_lost(&self) {
         self.map.note_lost();
     }
@@ -395,7 +401,7 @@ impl Log {
         self.map.prefetch(offset as usize);
     }
 
-    /// Has the system read the record at `offset` from the disk, up to the size of most records.
+    /// Makes the system read the record at `offset` from the disk, up to the size of most records.
     pub fn read_ahead(&self, offset: u32) {
         let at = offset as usize;
         self.map.read_ahead(at..self.bytes().len().min(at + RECORD_BYTES));
@@ -406,14 +412,14 @@ impl Log {
         &self.path
     }
 
-    /// Size of the frame at `offset`, 0 if there is none.
+    /// Size of the frame at `offset`; 0 without a whole frame.
     pub fn frame_bytes(&self, offset: u32) -> u64 {
         let bytes = self.bytes().get(offset as usize..).unwrap_or_default();
         body_bytes(bytes).map_or(0, |len| (FRAME + len) as u64)
     }
 }
 
-/// What is wrong with a log of more than [`BYTES_MAX`].
+/// The fault of a log of more than [`BYTES_MAX`].
 const TOO_LONG: &str = "it is longer than indices reach, so that its last records could not be \
                         found: stop what writes the archive and run `hark rebuild`, which divides it";
 
@@ -423,29 +429,29 @@ pub enum LogError {
     /// The file could not be read.
     #[error("{path} could not be read: {cause}")]
     Io {
-        /// Which file.
+        /// The log's file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operation.
         cause: io::Error,
     },
-    /// The first bytes are not those of this log.
+    /// The first bytes are not the header of this log.
     #[error("the header of {path} is damaged, or that of another log")]
     Header {
-        /// Which file.
+        /// The log's file.
         path: PathBuf,
     },
     /// The log has records at offsets that no index can hold.
     #[error("{path}: {TOO_LONG}")]
     TooLong {
-        /// Which file.
+        /// The log's file.
         path: PathBuf,
     },
-    /// A frame is damaged that had been synced, or that others follow.
+    /// A damaged frame had been synced, or is followed by other frames.
     #[error("{path} is damaged at byte {offset}, in what had been synced")]
     Damaged {
-        /// Which file.
+        /// The log's file.
         path: PathBuf,
-        /// Where the damage starts.
+        /// The offset at which the damage starts.
         offset: u64,
     },
 }
@@ -453,11 +459,11 @@ pub enum LogError {
 /// Where a log ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEnd {
-    /// Where the last whole batch starts.
+    /// The offset of the last whole batch.
     pub last: u64,
-    /// Bytes up to the end of the last whole batch.
+    /// The end of the last whole batch.
     pub good: u64,
-    /// Bytes in the file.
+    /// The length of the file.
     pub len: u64,
 }
 
@@ -489,9 +495,9 @@ pub(crate) fn replay_any(
     each: &mut dyn FnMut(u64, LogFrame<'_>),
 ) -> Result<LogEnd, LogError> {
     let io = |cause| LogError::Io { path: path.into(), cause };
-    // A separate map: the one that queries read from expects random access and reads nothing ahead.
+    // A separate map: the map for queries expects random access and reads nothing ahead.
     let bytes = disk.map_sequential(path).map_err(io)?;
-    // An unreadable end is an error: a torn one would be cut off.
+    // An unreadable end is an error, since a torn end would be cut off.
     let readable = || if bytes.is_unreadable() { Err(io(unreadable())) } else { Ok(()) };
     let Some(salt) = salt(&bytes, number, generation) else {
         readable()?;
@@ -513,7 +519,8 @@ pub(crate) fn replay_any(
     Ok(end)
 }
 
-/// Does the same as [`replay`], for a log that is no longer written: a torn end is damage too.
+/// Does the same as [`replay`], for a log that is no longer written: here a torn end is damage,
+/// too.
 pub fn replay_whole(
     disk: &dyn Disk,
     path: &Path,
@@ -527,8 +534,8 @@ pub fn replay_whole(
     Ok(end)
 }
 
-/// Passes the frames of the batch at `at` to `each` and returns where the batch ends. Returns
-/// `None`, and passes no frame, if the batch is not whole.
+/// Passes the frames of the batch at `at` to `each` and returns the end of the batch. If the batch
+/// is not whole, returns `None` and passes no frame.
 pub(crate) fn replay_batch(
     bytes: &[u8],
     at: usize,
@@ -549,8 +556,8 @@ pub(crate) fn replay_batch(
     Some(at + whole)
 }
 
-/// Returns the size of the batch at the start of `bytes`, if it is whole; `frames` gets the sizes
-/// of its frames.
+/// Returns the size of the batch at the start of `bytes`, if the batch is whole. `frames` receives
+/// the sizes of the batch's frames.
 fn batch(bytes: &[u8], salt: u32, frames: &mut Vec<usize>) -> Option<usize> {
     frames.clear();
     let (LogFrame::Batch(inner), start) = frame(bytes, salt)? else { return None };
@@ -564,8 +571,9 @@ fn batch(bytes: &[u8], salt: u32, frames: &mut Vec<usize>) -> Option<usize> {
     Some(whole)
 }
 
-/// Whether another batch follows the damaged one at the start of `bytes`. If so, the damaged batch
-/// had been synced: only one batch is ever being written, so a crash alone cannot leave this.
+/// Whether another batch follows the damaged batch at the start of `bytes`. If so, the damaged
+/// batch had been synced: only one batch is written at a time, so a crash alone cannot leave a
+/// batch after a torn batch.
 fn later_batch(bytes: &[u8], salt: u32) -> bool {
     let start = 4u32.to_le_bytes();
     let mut starts = bytes.windows(4).enumerate().skip(1).filter(|(_, four)| *four == start);

@@ -1,6 +1,6 @@
-//! Maintenance: sealing full heads, merging segments, rewriting logs that are mostly dead.
-//! One job runs at a time, beside readers and the writer; its result is installed in one step. The
-//! files of a failed job are removed, and the numbers it gave to them are used again.
+//! Maintenance: sealing full heads, merging segments, rewriting logs that are mostly dead. One job
+//! runs at a time, while readers and the writer continue; the job's result is installed in one
+//! step. The files of a failed job are removed, and later jobs use the same file numbers.
 
 use std::io;
 use std::path::PathBuf;
@@ -43,11 +43,11 @@ use self::rewrite::RewriteOrder;
 use self::round::MaintenanceRound;
 pub(crate) use self::round::MaintenanceState;
 
-/// How long maintenance pauses after a failure, and between two looks for disk space while there is
-/// none.
+/// Pause of maintenance after a failure, and between two checks for disk space while too little is
+/// free.
 const REST: Duration = Duration::from_secs(5);
-/// While many records are being deleted, a log with a larger dead share is rewritten all the same:
-/// nearly nothing has to be copied.
+/// Dead share above which a log is rewritten even while many records are being deleted, since
+/// hardly any bytes have to be copied.
 const DEAD_SHARE_ENOUGH: f64 = 0.9;
 
 /// Requests to the maintenance thread, and its last failures.
@@ -55,11 +55,12 @@ const DEAD_SHARE_ENOUGH: f64 = 0.9;
 pub(crate) struct MaintenanceSignal {
     pub stop: bool,
     pub work: bool,
-    /// Whether maintenance pauses: another process has the shelf, or may be about to take it.
+    /// Whether maintenance pauses, because another process has the shelf or may take over the shelf
+    /// soon.
     pub resting: bool,
-    /// Logs from this number on are not rewritten, as another process reads them.
+    /// Logs from this number on are not rewritten, since another process reads these logs.
     pub followed_from: Option<u32>,
-    /// Bytes of the archive when many deletes began, while more of them follow at once.
+    /// Size of the archive in bytes at the start of a series of deletes; `None` outside a series.
     pub deletes_from_bytes: Option<u64>,
     /// Why the last round failed.
     pub failed: Option<JobFailure>,
@@ -71,7 +72,7 @@ pub(crate) struct MaintenanceSignal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JobFailure {
     pub why: String,
-    /// Whether the disk had too little space, which may become free again.
+    /// Whether the disk had too little space. Space may become free again.
     wants_room: bool,
 }
 
@@ -80,14 +81,14 @@ impl JobFailure {
         Self { why: error.to_string(), wants_room: error.wants_room() }
     }
 
-    /// Whether this is the same failure as `before`. If both lack disk space they are the same,
-    /// although their texts name different amounts of free space.
+    /// Whether this is the same failure as `before`. Two failures for lack of disk space count as
+    /// the same, although their texts name different amounts of free space.
     fn is_like(&self, before: Option<&Self>) -> bool {
         before.is_some_and(|before| before == self || (before.wants_room && self.wants_room))
     }
 }
 
-/// Why maintenance failed. The archive is as it was before.
+/// Why maintenance failed. The archive is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum MaintenanceError {
     /// A file could not be written, renamed or removed.
@@ -102,7 +103,7 @@ pub enum MaintenanceError {
     /// A log is damaged.
     #[error("{0}; run `hark check`")]
     Log(#[from] LogError),
-    /// A segment is damaged, and so are the files that it could be rebuilt from.
+    /// A segment is damaged, and so are the files from which it could be rebuilt.
     #[error(
         "{0} is damaged and is neither merged nor rewritten; with the server stopped `hark rebuild` mends it"
     )]
@@ -157,7 +158,7 @@ pub(crate) fn start(shelf: &Arc<EmbeddedShelf>) -> io::Result<JoinHandle<()>> {
             report(&mut signal, result.err().as_ref());
             shelf.signalled.notify_all();
             if signal.failed.is_some() && !signal.stop {
-                // Calls do not end the rest: on a full disk there is one for each refused batch.
+                // Calls do not end the pause: on a full disk every refused batch makes such a call.
                 let until = Instant::now() + REST;
                 while !signal.stop && !shelf.signalled.wait_until(&mut signal, until).timed_out() {}
                 signal.work = true;
@@ -166,7 +167,7 @@ pub(crate) fn start(shelf: &Arc<EmbeddedShelf>) -> io::Result<JoinHandle<()>> {
     })
 }
 
-/// Notes how a round ended, and logs it unless the same failure was logged before.
+/// Records the result of a round, and logs the result unless the same failure was already logged.
 fn report(signal: &mut MaintenanceSignal, error: Option<&MaintenanceError>) {
     let rest_s = REST.as_secs();
     let failed = error.map(JobFailure::new);
@@ -198,8 +199,8 @@ fn wait(
 }
 
 impl EmbeddedShelf {
-    /// Calls maintenance after a new head was begun, and waits if too many heads wait to be sealed.
-    /// If the disk has no space for sealing them, the new head is filled all the same.
+    /// Wakes maintenance after the start of a new head, and waits while too many heads wait to be
+    /// sealed. If the disk has no space for sealing, the writer fills the new head nevertheless.
     pub(crate) fn after_rotation(&self) -> Result<(), CommitError> {
         self.wait_for_sealing().or_else(|error| match error {
             CommitError::Unavailable(_) => Ok(()),
@@ -207,8 +208,8 @@ impl EmbeddedShelf {
         })
     }
 
-    /// Waits while too many heads wait to be sealed. Returns an error if they cannot be sealed: a
-    /// temporary one if they only need disk space.
+    /// Waits while too many heads wait to be sealed. Returns an error if the heads cannot be
+    /// sealed; the error is temporary if sealing only needs disk space.
     pub(crate) fn wait_for_sealing(&self) -> Result<(), CommitError> {
         if !self.options.background {
             // After a failure the head stays in memory and its log on disk; the next rotation tries
@@ -236,7 +237,7 @@ impl EmbeddedShelf {
         Ok(())
     }
 
-    /// Whether the heads that wait to be sealed are so many or so large that the writer must wait.
+    /// Whether the writer must wait because too many heads, or too large heads, wait to be sealed.
     pub(crate) fn must_seal_first(&self) -> bool {
         let view = self.view.load();
         let bytes = view.frozen.iter().map(|head| head.bytes()).sum();
@@ -262,7 +263,8 @@ impl EmbeddedShelf {
         round.seal();
         let active = self.view.load().active.log.clone();
         let is_erased = erasing.as_ref().is_some_and(|round| round.logs.contains(&active.number));
-        // Many small logs would take more space than they give back.
+        // Small logs are not sealed early: many small logs would take more space than rewrites
+        // free.
         let gives_back = active.written() >= (self.options.log_bytes_max / 16).max(1 << 20)
             && active.dead_share() > self.options.rewrite_dead_share;
         if is_erased || (lacks_space && gives_back && !self.puts_off_rewrites()) {
@@ -293,8 +295,7 @@ impl EmbeddedShelf {
         ended
     }
 
-    /// Time after which maintenance looks for work though nobody has called it; `None` if it need
-    /// not.
+    /// Time after which maintenance checks for work without a call; `None` if no check is needed.
     fn next_look(&self, done: &WorkReport) -> Option<Duration> {
         let space = self.space.lacking().map(|_| REST);
         let erase = self.erase_wait();
@@ -303,13 +304,13 @@ impl EmbeddedShelf {
 }
 
 impl EmbeddedStore {
-    /// Waits until all maintenance that is due is done; for tests and benches.
+    /// Runs all due maintenance jobs and returns after the last one; for tests and benches.
     pub fn settle(&self) -> Result<(), MaintenanceError> {
         self.shelf.maintain_all()
     }
 
-    /// Looks at the lengths of all files, and has checksums compared again from now on, as maintenance
-    /// does from time to time; for tests.
+    /// Checks the lengths of all files, and makes later reads verify checksums again, as
+    /// maintenance does regularly; for tests.
     pub fn look_at_files(&self) {
         self.shelf.check_lengths();
         self.shelf.forget_verified();

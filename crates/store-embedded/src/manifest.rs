@@ -15,8 +15,8 @@ use crate::term::SECRET;
 
 /// The format that this version writes.
 pub const VERSION: u32 = 4;
-/// The formats that it reads. The others are the same but for segments: those of the first listed no
-/// labels, those of the first two had no ids.
+/// The formats that this version reads. Earlier formats differ only in segments: segments of format
+/// 1 listed no labels, and segments of formats 1 and 2 had no ids.
 const KNOWN: [u32; 4] = [1, 2, 3, VERSION];
 const NAME: &str = "MANIFEST";
 const ASIDE: &str = "MANIFEST.new";
@@ -28,23 +28,23 @@ pub struct LogEntry {
     pub number: u32,
     /// How many times the log was rewritten.
     pub generation: u32,
-    /// Deletes in logs below this number have been carried out in this file: the records that they
-    /// name are not in it.
+    /// Deletions in logs below this number have been applied to this file: the file lacks the
+    /// deleted records.
     pub purged: u32,
-    /// Bytes of dead records and of deletions in the log when the manifest was written, to know
-    /// when a rewrite pays.
+    /// Bytes of dead records and of deletions in the log when the manifest was written. The number
+    /// decides when a rewrite is due.
     pub dead_bytes: u64,
     /// Number of dead records in the log when the manifest was written.
     pub dead_records: u64,
 }
 
 impl LogEntry {
-    /// A log of which nothing is dead.
+    /// A new log without dead records.
     pub fn new(number: u32) -> Self {
         Self { number, generation: 0, purged: 0, dead_bytes: 0, dead_records: 0 }
     }
 
-    /// Notes how much of the log is dead.
+    /// Records the dead bytes and dead records of the log.
     pub fn note_dead(&mut self, log: &Log) {
         self.dead_bytes = log.dead_bytes.load(Ordering::Relaxed);
         self.dead_records = log.dead_records.load(Ordering::Relaxed);
@@ -54,15 +54,15 @@ impl LogEntry {
 /// A segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentEntry {
-    /// Its number.
+    /// The segment's number.
     pub number: u32,
-    /// First log it covers.
+    /// First log that the segment covers.
     pub first_log: u32,
-    /// Last log it covers.
+    /// Last log that the segment covers.
     pub last_log: u32,
-    /// Generation of its address file.
+    /// Generation of the segment's address file.
     pub addresses: u32,
-    /// Generation of its file of dead rows.
+    /// Generation of the segment's file of dead rows.
     pub dead: u32,
 }
 
@@ -71,24 +71,24 @@ pub struct SegmentEntry {
 pub struct Manifest {
     /// The shelf's secret, for hashes.
     pub secret: [u8; SECRET],
-    /// Ascending by number.
+    /// The logs, ascending by number.
     pub logs: Vec<LogEntry>,
-    /// Ascending by the logs they cover.
+    /// The segments, ascending by the logs that they cover.
     pub segments: Vec<SegmentEntry>,
-    /// First segment number not used yet.
+    /// First unused segment number.
     pub next_segment: u32,
 }
 
 /// Why a manifest cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// It could not be read.
+    /// The manifest could not be read.
     #[error("MANIFEST could not be read: {0}")]
     Io(#[from] io::Error),
-    /// It is of a later format.
+    /// The manifest has a later format.
     #[error("MANIFEST has format {0}, this Hark knows {VERSION}: use a newer Hark")]
     Version(u32),
-    /// It is damaged.
+    /// The manifest is damaged.
     #[error(
         "MANIFEST is damaged ({0}): restore it from a backup, or move it away and run `hark rebuild`"
     )]
@@ -96,7 +96,7 @@ pub enum ManifestError {
 }
 
 impl Manifest {
-    /// Reads the manifest of a shelf; `None` if there is none.
+    /// Reads the manifest of a shelf; `None` if the shelf has no manifest.
     pub fn read(disk: &dyn Disk, shelf: &Path) -> Result<Option<Self>, ManifestError> {
         let mut text = Vec::new();
         match disk.read(&shelf.join(NAME)) {
@@ -107,7 +107,7 @@ impl Manifest {
         Self::parse(&text).map(Some)
     }
 
-    /// Replaces the manifest of a shelf by this one; on return it is durable.
+    /// Replaces the manifest of a shelf by this manifest. On return the new manifest is durable.
     pub fn write(&self, disk: &dyn Disk, shelf: &Path) -> io::Result<()> {
         let aside = shelf.join(ASIDE);
         let write = || {
@@ -116,7 +116,7 @@ impl Manifest {
             file.sync()
         };
         write().inspect_err(|_| {
-            // If this fails as well, the next write of a manifest replaces the file.
+            // If the removal fails as well, the next write of a manifest replaces the file.
             let _ = disk.remove(&aside);
         })?;
         disk.replace(&aside, &shelf.join(NAME))
@@ -175,12 +175,12 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// A manifest without any facts, to be filled line by line.
+    /// An empty manifest, to be filled line by line.
     pub(crate) fn empty() -> Self {
         Self { secret: [0; SECRET], logs: Vec::new(), segments: Vec::new(), next_segment: 0 }
     }
 
-    /// Takes in the fact of one line; `None` if the line is none.
+    /// Adds the fact of one line; `None` if the line is invalid.
     pub(crate) fn line(&mut self, line: &str) -> Option<()> {
         let (name, rest) = line.split_once(' ')?;
         if name == "secret" {
@@ -197,7 +197,7 @@ impl Manifest {
             "log" => {
                 let (number, generation, purged) = (next()?, next()?, next()?);
                 let dead_bytes = wide()?;
-                // Earlier versions did not write it.
+                // Earlier versions did not write this number.
                 let dead_records = if rest.split(' ').count() > 4 { wide()? } else { 0 };
                 self.logs.push(LogEntry { number, generation, purged, dead_bytes, dead_records });
             }
@@ -224,7 +224,7 @@ impl Manifest {
         logs.chain(segments)
     }
 
-    /// Notes how much of each of these logs is dead.
+    /// Records the dead bytes and dead records of each of these logs.
     pub fn note_dead<'a>(&mut self, logs: impl Iterator<Item = &'a Arc<Log>>) {
         for known in logs {
             if let Some(entry) = self.logs.iter_mut().find(|entry| entry.number == known.number) {

@@ -1,30 +1,30 @@
 //! Files mapped into memory for reading. This is the only module of the crate with `unsafe`.
 //!
-//! Mapped bytes do not change: segments are written once, and of a log only bytes that are already
-//! written are read. Only Hark may shorten a file of a shelf while it is open.
+//! Mapped bytes do not change: segments are written once, and readers read only the written bytes
+//! of a log. Only Hark may shorten a file of a shelf while the file is open.
 //!
 //! # Pages that cannot be read
 //!
-//! If another program shortens a file all the same, or the disk cannot read a sector, the page has
-//! no bytes: the system sends SIGBUS, which ends the process. Reading by system calls instead of
-//! maps would return an error, but a call for each record, and for each step of a search in an
-//! index, is many times slower, and whether a page can be read is known only when it is read. So
-//! the signal is caught (`bus::handle`): the handler replaces the missing page with zeros and
-//! counts the fault ([`faults`], [`Map::is_unreadable`]), and the read continues. The zeros are
-//! never trusted:
+//! If another program shortens a file nevertheless, or the disk cannot read a sector, the page has
+//! no bytes: the system sends SIGBUS, which by default ends the process. Reading by system calls
+//! instead of maps would return an error. But a call for each record, and for each step of a search
+//! in an index, is many times slower, and only a read shows whether a page is readable. So the
+//! signal is caught (`bus::handle`): the handler replaces the missing page with zeros and counts
+//! the fault ([`faults`], [`Map::is_unreadable`]), and the read continues. The zeros are never
+//! trusted:
 //!
 //! - a query compares [`faults`] before and after; if a file of the shelf has new faults, the
 //!   result is an error (`suspect.rs`);
-//! - a segment with a missing page is not read any more: queries that need it are errors until it
-//!   is rebuilt from the log;
-//! - a record in a log with a missing page is checked by its checksum each time it is read;
+//! - a segment with a missing page is not read any more: queries that need the segment fail until
+//!   the segment is rebuilt from the log;
+//! - each read of a record in a log with a missing page verifies the record's checksum;
 //! - replaying, merging and rewriting end with an error.
 //!
-//! Maps are few and live long; the open ones are in a list that the handler can walk
-//! ([`crate::mapped`]). A fault anywhere else is left to the previous SIGBUS action, as if this
-//! handler did not exist. A map that loses many pages is replaced as a whole, since the system
-//! limits the number of mappings of a process. Whoever needs all that can be read, and keeps few
-//! maps, has many more pages replaced one by one ([`Map::spare_readable_pages`]).
+//! Maps are few and live long; the open maps are in a list that the handler can walk
+//! ([`crate::mapped`]). For a fault at any other address, the previous SIGBUS action applies, as if
+//! this handler did not exist. A map that loses many pages is replaced as a whole, since the system
+//! limits the number of mappings of a process. A caller that needs all readable pages, and has few
+//! maps, can allow many more pages to be replaced individually ([`Map::spare_readable_pages`]).
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -40,7 +40,8 @@ use rustix::fs::OFlags;
 use crate::links::SafePath;
 use crate::mapped::MapRegistration;
 
-/// A mapped file. Random access is expected, unless [`Map::open_sequential`] has opened it.
+/// A mapped file. The map expects random access, unless the file was opened by
+/// [`Map::open_sequential`].
 #[derive(Default)]
 pub struct Map(Option<RegisteredMap>);
 
@@ -62,7 +63,7 @@ impl RegisteredMap {
 }
 
 impl Map {
-    /// Maps a file to be read once, from front to back.
+    /// Maps a file for one read from front to back.
     pub fn open_sequential(path: &Path) -> io::Result<Self> {
         let file = open(path)?;
         if file.metadata()?.len() == 0 {
@@ -73,8 +74,8 @@ impl Map {
         Ok(Self(Some(RegisteredMap::new(map, Advice::Sequential)?)))
     }
 
-    /// Maps a file, or the first `reserve` bytes of it even if it is shorter now: the bytes behind
-    /// its end may be read once the file has grown.
+    /// Maps a file, or its first `reserve` bytes even if the file is shorter now: the bytes after
+    /// the current end may be read once the file has grown.
     pub fn open(path: &Path, reserve: Option<usize>) -> io::Result<Self> {
         let file = open(path)?;
         let written = file.metadata()?.len() as usize;
@@ -84,18 +85,18 @@ impl Map {
         }
         let len = reserve.unwrap_or(written);
         // SAFETY: the file is only ever appended to (a log) or never written again (a segment), and
-        // callers stay below the length that they know to be written.
+        // callers read only below the length that is known to be written.
         let map = unsafe { MmapOptions::new().len(len).map(&file)? };
         Ok(Self(Some(RegisteredMap::new(map, Advice::Random)?)))
     }
 
-    /// Whether a read of a part of the file has failed; zeros were read in its place.
+    /// Whether a read of the file has failed; such a read returned zeros.
     #[inline]
     pub fn is_unreadable(&self) -> bool {
         self.faults() > 0
     }
 
-    /// Number of reads of the map that found no bytes.
+    /// Number of failed reads of the map.
     #[inline]
     pub fn faults(&self) -> u32 {
         if faults() == 0 {
@@ -104,8 +105,8 @@ impl Map {
         self.0.as_ref().map_or(0, |map| map.registered.slot().faults())
     }
 
-    /// Notes that a part of the file is gone although no read of it failed: the rest of the last page of
-    /// a file that was shortened, and a hole, read as zeros.
+    /// Records that a part of the file is lost although no read has failed: a hole, and the rest of
+    /// the last page of a shortened file, read as zeros.
     pub(crate) fn note_lost(&self) {
         if let Some(map) = &self.0 {
             map.registered.slot().note_fault();
@@ -113,36 +114,36 @@ impl Map {
         }
     }
 
-    /// Has only the pages replaced that cannot be read, however many they are, up to
-    /// [`PAGES_SPARING`]. For a process with few such maps: each gap in a map counts as a mapping of
-    /// the process, of which the system allows 65,530 if nothing else is set.
+    /// Makes the handler replace only the unreadable pages of this map, up to [`PAGES_SPARING`]
+    /// pages. For a process with few such maps: each gap in a map counts as a mapping of the
+    /// process, and by default the system allows 65,530 mappings.
     pub fn spare_readable_pages(&self) {
         if let Some(map) = &self.0 {
             map.registered.slot().replace_one_by_one(PAGES_SPARING);
         }
     }
 
-    /// Has the system read a part of the file from the disk, in large pieces and without waiting
-    /// for them. For a part that is about to be read whole.
+    /// Makes the system read a part of the file from the disk in large pieces, without waiting. For
+    /// a part that is about to be read as a whole.
     pub fn read_ahead(&self, part: Range<usize>) {
         if let Some(RegisteredMap { bytes, .. }) =
             self.0.as_ref().filter(|map| part.end <= map.bytes.len())
         {
-            // Only a hint: without it the same bytes come page by page.
+            // Only a hint: without the hint the same bytes are read page by page.
             let _ = bytes.advise_range(Advice::WillNeed, part.start, part.len());
         }
     }
 
-    /// Prefetches the bytes at `at` into the processor's cache without waiting for them: about as
-    /// many as a typical record has.
+    /// Prefetches the bytes at `at` into the processor's cache without waiting: about as many bytes
+    /// as a typical record has.
     #[inline]
     pub fn prefetch(&self, at: usize) {
         #[cfg(target_arch = "x86_64")]
         if let Some(bytes) = self.get(at..).filter(|bytes| bytes.len() >= LINES * 64) {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             for line in 0..LINES {
-                // SAFETY: the address lies within `bytes`; and a prefetch of any address changes
-                // nothing and faults nowhere.
+                // SAFETY: the address lies within `bytes`, and a prefetch of any address changes
+                // nothing and never faults.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().add(line * 64).cast()) };
             }
         }
@@ -153,8 +154,8 @@ fn open(path: &Path) -> io::Result<File> {
     SafePath::of(path)?.open(OFlags::RDONLY, 0)
 }
 
-/// Most unreadable pages of a map that spares the readable ones. With a gap on each side of every
-/// page they take half of the mappings that a process may have.
+/// Maximum number of pages replaced individually in a map that spares its readable pages. With a
+/// gap on each side of every page, they take half of the mappings of a process.
 const PAGES_SPARING: u32 = 16_384;
 
 /// Cache lines of a record that are prefetched.
@@ -169,11 +170,11 @@ impl Deref for Map {
     }
 }
 
-/// Number of reads of all maps that found no bytes.
+/// Number of failed reads of all maps.
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns how many reads of maps have found no bytes, and got zeros, since the process began.
-/// Reads made before the call are counted.
+/// Returns the number of failed reads of maps, which returned zeros, since the process began. All
+/// reads made before the call are counted.
 #[inline]
 pub(crate) fn faults() -> u64 {
     // Earlier reads must not be reordered behind this load.
@@ -181,7 +182,7 @@ pub(crate) fn faults() -> u64 {
     FAULTS.load(Ordering::Acquire)
 }
 
-/// The error for a file of which a part could not be read.
+/// The error for a file with an unreadable part.
 pub(crate) fn unreadable() -> io::Error {
     io::Error::other("a part of it could not be read: it was shortened, or the disk fails")
 }
@@ -196,11 +197,11 @@ mod bus {
     use super::FAULTS;
     use crate::mapped::{self, PAGES_EACH};
 
-    /// Most pages of all maps together that are replaced one by one, without the maps that have a
-    /// limit of their own.
+    /// Maximum number of pages replaced individually in all maps together, except maps with their
+    /// own limit.
     const PAGES: u64 = 4096;
 
-    /// Number of reads of the maps without a limit of their own that found no bytes.
+    /// Number of failed reads of the maps without their own limit.
     static FAULTS_COMMON: AtomicU64 = AtomicU64::new(0);
     static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
     /// The previous action of the signal.
@@ -214,7 +215,7 @@ mod bus {
     }
 
     fn install() -> io::Result<()> {
-        // SAFETY: only reads a number.
+        // SAFETY: the call only reads a number.
         if let Ok(bytes @ 1..) = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) {
             PAGE_BYTES.store(bytes, Ordering::Relaxed);
         }
@@ -223,14 +224,14 @@ mod bus {
             unsafe { (mem::zeroed(), mem::zeroed()) };
         let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = handle;
         ours.sa_sigaction = handler as usize;
-        // The handler runs on the thread's signal stack, if it has one.
+        // The handler runs on the thread's signal stack, if the thread has a signal stack.
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         // SAFETY: both point to structs of this function; `handle` does only what a handler may do.
         unsafe {
             if libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // Set before our handler is installed, since it reads this.
+            // Set before our handler is installed, since the handler reads `BEFORE`.
             let _ = BEFORE.set(before);
             if libc::sigaction(libc::SIGBUS, &raw const ours, ptr::null_mut()) != 0 {
                 return Err(io::Error::last_os_error());
@@ -239,7 +240,8 @@ mod bus {
         Ok(())
     }
 
-    /// Handles SIGBUS. It takes no lock, allocates nothing, and uses only atomics and system calls.
+    /// Handles SIGBUS. The handler takes no lock, allocates nothing, and uses only atomics and
+    /// system calls.
     extern "C" fn handle(
         signal: libc::c_int,
         info: *mut libc::siginfo_t,
@@ -261,10 +263,11 @@ mod bus {
         }
     }
 
-    /// Replaces the unreadable page at `address` with zeros; false if it belongs to no map.
+    /// Replaces the unreadable page at `address` with zeros; returns false if the address belongs
+    /// to no map.
     fn replace(address: usize) -> bool {
         let Some((slot, whole)) = mapped::find(address) else { return false };
-        // Counted before any thread can read a zero.
+        // Count the fault before any thread can read a zero.
         let here = slot.note_fault();
         FAULTS.fetch_add(1, Ordering::SeqCst);
         let pages_max = slot.pages_max();
@@ -275,9 +278,9 @@ mod bus {
         let page = address & !(page_bytes - 1);
         let part = if few { page..page + page_bytes } else { whole };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the part lies within a map that the interrupted reader keeps open, and begins
-        // with a page of it. Other threads that read there see bytes change as they do when the
-        // file changes, and rely on no more than that.
+        // SAFETY: the part lies within a map that the interrupted reader keeps open, and begins at
+        // a page boundary. Other threads that read the part see bytes change as after a change of
+        // the file. These threads rely on no other guarantee.
         let made = unsafe {
             let at = ptr::with_exposed_provenance_mut(part.start);
             libc::mmap(at, part.len(), libc::PROT_READ, flags, -1, 0)
@@ -303,7 +306,7 @@ mod tests {
         assert_eq!((map[9_999], map[1 << 19]), (7, 0));
         assert!(map.is_unreadable() && !other.is_unreadable());
         assert!(faults() > before);
-        // More pages than are replaced one by one.
+        // The loop reads more pages than the handler replaces individually.
         let left = map.iter().map(|byte| usize::from(*byte)).sum::<usize>() / 7;
         assert!(left <= 10_000, "{left} bytes of a map that was replaced");
         assert_eq!(other[5_000], 7, "what is there is still read");

@@ -1,27 +1,28 @@
-//! The list of mapped files, in which a signal handler looks up addresses. A lookup neither takes a
+//! The list of mapped files, for a signal handler that looks up addresses. A lookup neither takes a
 //! lock nor allocates.
 
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
-/// Maps in one chunk of the list.
+/// Number of maps in one chunk of the list.
 const CHUNK: usize = 128;
 
 /// An entry of the list: the memory and the faults of one map.
 pub(crate) struct MapSlot {
-    /// Odd while the other fields are being changed.
+    /// A sequence number, which is odd while the other fields are being changed.
     version: AtomicUsize,
-    /// 0 if the slot is free.
+    /// First address of the map; 0 if the slot is free.
     start: AtomicUsize,
     end: AtomicUsize,
-    /// Number of reads of the map that found no bytes.
+    /// Number of failed reads of the map.
     faults: AtomicU32,
-    /// Most pages of the map that are replaced one by one.
+    /// Maximum number of pages of the map that are replaced individually.
     pages_max: AtomicU32,
 }
 
-/// Most pages of one map that are replaced one by one, unless [`MapSlot::replace_one_by_one`] raises it.
+/// Maximum number of pages replaced individually in one map, unless [`MapSlot::replace_one_by_one`]
+/// raises this limit.
 pub(crate) const PAGES_EACH: u32 = 16;
 
 /// A part of the list. The list only grows, so a signal handler finds each part whole at any time.
@@ -43,7 +44,7 @@ impl MapSlot {
         }
     }
 
-    /// Takes the slot for a map; false if it is not free.
+    /// Takes the slot for a map; returns false if the slot is not free.
     fn take(&self, part: &Range<usize>) -> bool {
         let version = self.version.load(Ordering::SeqCst);
         let is_free = version.is_multiple_of(2) && self.start.load(Ordering::SeqCst) == 0;
@@ -59,7 +60,7 @@ impl MapSlot {
         true
     }
 
-    /// Returns the map's part of memory, unless the slot is free or being changed.
+    /// Returns the map's range of memory, unless the slot is free or being changed.
     fn part(&self) -> Option<Range<usize>> {
         let version = self.version.load(Ordering::SeqCst);
         let part = self.start.load(Ordering::SeqCst)..self.end.load(Ordering::SeqCst);
@@ -68,22 +69,23 @@ impl MapSlot {
         (is_stable && part.start != 0).then_some(part)
     }
 
-    /// Counts a read that found no bytes and returns how many were counted before.
+    /// Counts a failed read and returns the number of earlier failed reads.
     pub(crate) fn note_fault(&self) -> u32 {
         self.faults.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Has up to `pages` pages of the map replaced one by one.
+    /// Makes the handler replace up to `pages` pages of the map individually, and only then the
+    /// whole map.
     pub(crate) fn replace_one_by_one(&self, pages: u32) {
         self.pages_max.store(pages, Ordering::SeqCst);
     }
 
-    /// Most pages of the map that are replaced one by one.
+    /// Maximum number of pages of the map that are replaced individually.
     pub(crate) fn pages_max(&self) -> u32 {
         self.pages_max.load(Ordering::SeqCst)
     }
 
-    /// Number of reads of the map that found no bytes.
+    /// Number of failed reads of the map.
     pub(crate) fn faults(&self) -> u32 {
         self.faults.load(Ordering::Acquire)
     }
@@ -95,11 +97,11 @@ impl MapSlotChunk {
     }
 }
 
-/// The registration of a map, which can be looked up until this is dropped.
+/// The registration of a map. A lookup finds the map until the registration is dropped.
 pub(crate) struct MapRegistration(&'static MapSlot);
 
 impl MapRegistration {
-    /// Registers the map of a part of memory.
+    /// Registers the map of a range of memory.
     pub(crate) fn new(part: &Range<usize>) -> Self {
         let mut chunk = &FIRST;
         loop {
@@ -125,8 +127,8 @@ impl Drop for MapRegistration {
     }
 }
 
-/// Returns the map that an address lies in, and its part of memory. The reader that faulted keeps
-/// its map open, so a map that is registered or removed at this moment is not the one looked for.
+/// Returns the map that contains an address, and the map's range of memory. The reader that faulted
+/// keeps its map open, so a map that is being registered or removed cannot be the wanted map.
 pub(crate) fn find(address: usize) -> Option<(&'static MapSlot, Range<usize>)> {
     let mut chunk = Some(&FIRST);
     while let Some(here) = chunk {
@@ -148,7 +150,7 @@ mod tests {
 
     #[test]
     fn maps_are_found_while_they_are_there_and_no_longer() {
-        // Far from what other tests map.
+        // These addresses are far from the maps of other tests.
         let part = |at: usize| (at + 1) << 8..((at + 1) << 8) + 100;
         let maps: [_; CHUNK * 3] = array::from_fn(|at| MapRegistration::new(&part(at)));
         for at in 0..maps.len() {

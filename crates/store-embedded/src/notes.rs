@@ -1,4 +1,4 @@
-//! Numbers that retention keeps beside a shelf's records, each as text in a file of its own.
+//! Numbers that retention stores beside a shelf's records, each number as text in its own file.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn path(shelf: &Path, note: RetentionNote) -> PathBuf {
     shelf.join(note.name().to_ascii_uppercase())
 }
 
-/// Reads a number. What is no number counts as none.
+/// Reads a number; `None` if the file is missing or has no number.
 pub(crate) fn read(disk: &dyn Disk, shelf: &Path, note: RetentionNote) -> io::Result<Option<u64>> {
     let mut text = String::new();
     match disk.read(&path(shelf, note)) {
@@ -22,7 +22,7 @@ pub(crate) fn read(disk: &dyn Disk, shelf: &Path, note: RetentionNote) -> io::Re
     Ok(text.trim_end().parse().ok())
 }
 
-/// Keeps a number, or removes it. Durable on return.
+/// Writes a number, or removes the file for `None`. The change is durable on return.
 pub(crate) fn write(
     disk: &dyn Disk,
     shelf: &Path,

@@ -1,4 +1,4 @@
-//! Opening a shelf: reads its files, removes what a crash left behind, rebuilds what is damaged.
+//! Opening a shelf: reads its files, removes leftovers of a crash, and rebuilds damaged segments.
 
 use std::collections::HashSet;
 use std::io;
@@ -41,7 +41,7 @@ use crate::view::{LiveRow, ShelfView};
 /// Why a shelf could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ShelfOpenError {
-    /// There is no archive in the directory, and none was to be created.
+    /// The directory has no archive, and the caller did not ask to create an archive.
     #[error(
         "there is no archive in {0}: start `hark serve` or `hark import` with this --data first"
     )]
@@ -51,36 +51,36 @@ pub enum ShelfOpenError {
     Manifest {
         /// The shelf.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: ManifestError,
     },
-    /// There are logs, but no manifest.
+    /// The shelf has logs, but no manifest.
     #[error(
         "{0} has logs but no MANIFEST: Hark does not guess which of them count. Restore MANIFEST \
          from a backup, or run `hark rebuild`, which makes a new one from the logs"
     )]
     NoManifest(PathBuf),
-    /// A log is damaged where no crash can have damaged it.
+    /// A log is damaged at a place that no crash can have damaged.
     #[error("{}", refusal(.0))]
     Log(LogError),
     /// A file could not be read or written.
     #[error("{path}: {cause}")]
     Io {
-        /// Which file or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
 }
 
-// Not `#[from]`: the error would count as the cause of its own words, and be printed twice.
+// Not `#[from]`: the error would count as the cause of its own message, and would be printed twice.
 impl From<LogError> for ShelfOpenError {
     fn from(error: LogError) -> Self {
         Self::Log(error)
     }
 }
 
-/// What is wrong with a log, and what helps.
+/// Describes the fault of a log and the remedy.
 fn refusal(error: &LogError) -> String {
     match error {
         LogError::Damaged { .. } | LogError::Header { .. } => format!(
@@ -92,7 +92,7 @@ fn refusal(error: &LogError) -> String {
 }
 
 impl ShelfOpenError {
-    /// Whether `hark check` and `hark rebuild` may help, and the error does not say what does.
+    /// Whether the error names no remedy, so that `hark check` and `hark rebuild` may help.
     pub fn is_unexplained(&self) -> bool {
         matches!(self, Self::Io { .. })
     }
@@ -106,7 +106,8 @@ impl ShelfOpenError {
         self.io_cause().is_some_and(room::is_full)
     }
 
-    /// Whether the shelf could not be opened because this process's user may not open its files.
+    /// Whether the shelf could not be opened because the user of this process may not open the
+    /// files.
     pub fn is_denied(&self) -> bool {
         self.io_cause().is_some_and(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
     }
@@ -120,8 +121,8 @@ impl ShelfOpenError {
         }
     }
 
-    /// Whether a file that the manifest names is missing. If another process writes, it has
-    /// replaced the manifest meanwhile.
+    /// Whether a file that the manifest names is missing. If another process writes, that process
+    /// has replaced the manifest meanwhile.
     fn is_stale(&self) -> bool {
         match self {
             Self::Io { cause, .. } | Self::Log(LogError::Io { cause, .. }) => {
@@ -133,8 +134,8 @@ impl ShelfOpenError {
 }
 
 impl EmbeddedStore {
-    /// Opens a shelf for reading and writing, and creates it if it does not exist. Only one process
-    /// may have it open so: see [`crate::DirectoryLock`].
+    /// Opens a shelf for reading and writing, and creates the shelf if necessary. Only one process
+    /// at a time may open a shelf for writing; see [`crate::DirectoryLock`].
     pub fn open(
         dir: &Path,
         rules: Box<dyn Rules>,
@@ -144,8 +145,8 @@ impl EmbeddedStore {
         let disk = Arc::clone(&options.disk);
         let reserve = options.reserve.clone();
         if let Some(reserve) = &reserve {
-            // An archive that is only now begun has no directory to ask about. Whatever else
-            // fails, opening the shelf says what is wrong.
+            // A new archive has no directory yet. Any other failure occurs again when the shelf is
+            // opened, and is reported then.
             let _ = reserve.give_up_below(START_BYTES);
         }
         for dir in [dir, &dir.join("log"), &dir.join("seg")] {
@@ -153,8 +154,9 @@ impl EmbeddedStore {
         }
         let manifest = match read_manifest(&*disk, dir)? {
             Some(manifest) => {
-                // The process that put this manifest in place may have ended before it was durable:
-                // it is written again before files of the previous manifest are removed.
+                // The process that wrote this manifest may have ended before the manifest was
+                // durable. So the manifest is written again before files of the previous manifest
+                // are removed.
                 manifest.write(&*disk, dir).map_err(ShelfOpenError::io(dir))?;
                 manifest
             }
@@ -165,7 +167,8 @@ impl EmbeddedStore {
         let mut notes = Vec::new();
         let loaded = Self::load(dir, rules, options, manifest, Some(&mut notes));
         if loaded.is_err() || !notes.is_empty() {
-            // Segments may have been rebuilt, or begun. The next start removes orphans that stay.
+            // Segments may have been rebuilt completely or in part. The next start removes orphans
+            // that remain.
             let tidied = read_manifest(&*disk, dir)
                 .and_then(|now| now.map_or(Ok(()), |now| remove_orphans(&*disk, dir, &now)));
             if loaded.is_ok() {
@@ -187,13 +190,15 @@ impl EmbeddedStore {
             shelf.signal.lock().work = true;
         }
         let store = Self { shelf, notes, refusal: None, thread, scrubs: None };
-        // The shelves of a directory know of each other from the start.
+        // This call registers the shelf, so that the shelves of a directory know each other from
+        // the start.
         store.stats();
         store.scrubbed(dir, background)
     }
 
-    /// Opens a shelf that another process has [released](EmbeddedStore::release). Nothing is written to
-    /// it before [`EmbeddedStore::take`], since that process may still resume writing.
+    /// Opens a shelf that another process has [released](EmbeddedStore::release). This process
+    /// writes nothing to the shelf before [`EmbeddedStore::take`], since the other process may
+    /// still resume writing.
     pub fn open_released(
         dir: &Path,
         rules: Box<dyn Rules>,
@@ -212,8 +217,8 @@ impl EmbeddedStore {
         Self { shelf, notes, refusal: None, thread, scrubs: None }.scrubbed(dir, background)
     }
 
-    /// Starts the slow check, if it runs in the background. If it cannot be started, the store is
-    /// dropped, which ends its other thread.
+    /// Starts the slow check, if it runs in the background. If the check cannot be started, the
+    /// store is dropped, which ends the maintenance thread.
     fn scrubbed(mut self, dir: &Path, background: bool) -> Result<Self, ShelfOpenError> {
         if background {
             self.scrubs = scrub::start(&self.shelf).map_err(ShelfOpenError::io(dir))?;
@@ -221,7 +226,7 @@ impl EmbeddedStore {
         Ok(self)
     }
 
-    /// Opens a shelf as it is now, for reading only; a server may be writing to it.
+    /// Opens a snapshot of a shelf for reading only; a server may be writing to the shelf.
     #[allow(clippy::needless_pass_by_value)] // like `open`
     pub fn open_read_only(dir: &Path, options: EmbeddedOptions) -> Result<Self, ShelfOpenError> {
         let read = || {
@@ -246,8 +251,8 @@ impl EmbeddedStore {
         }
     }
 
-    /// Opens a shelf for reading only, because it cannot be opened for writing now. Writes are
-    /// refused with `why`, which [`Store::trouble`](hark_archive::Store::trouble) returns too.
+    /// Opens a shelf for reading only, when the shelf cannot be opened for writing now. Writes fail
+    /// with `why`, which [`Store::trouble`](hark_archive::Store::trouble) also returns.
     pub fn open_refusing(
         dir: &Path,
         options: EmbeddedOptions,
@@ -258,7 +263,8 @@ impl EmbeddedStore {
         Ok(store)
     }
 
-    /// Loads the shelf: for writing if `notes` is given, which receives notes on what was repaired.
+    /// Loads the shelf, for writing if `notes` is given. `notes` receives a sentence for each
+    /// repair.
     fn load(
         dir: &Path,
         rules: Box<dyn Rules>,
@@ -344,7 +350,7 @@ impl EmbeddedStore {
 }
 
 impl EmbeddedShelf {
-    /// Reads the logs that no segment covers into heads; the last head becomes the active one.
+    /// Reads the logs that no segment covers into heads; the last head becomes the active head.
     /// Returns false, with nothing changed, if the shelf is opened for writing, `bounded` is set
     /// and the heads would take more memory than allowed.
     fn replay(
@@ -421,7 +427,7 @@ impl EmbeddedShelf {
     }
 }
 
-/// Marks as dead the rows of `id` that were put in the log numbered `log`.
+/// Marks the rows of `id` in the log numbered `log` as dead.
 fn kill<'a>(
     segments: &[Arc<Segment>],
     heads: impl Iterator<Item = &'a Arc<Head>>,
@@ -433,7 +439,7 @@ fn kill<'a>(
     found.iter().for_each(LiveRow::kill);
 }
 
-/// Adds to `found` the rows of `id` that were put in the log numbered `log`.
+/// Adds the rows of `id` in the log numbered `log` to `found`.
 pub(crate) fn named<'a>(
     segments: &[Arc<Segment>],
     heads: impl Iterator<Item = &'a Arc<Head>>,
@@ -463,11 +469,11 @@ pub(crate) fn read_manifest(
     Manifest::read(disk, dir).map_err(|cause| ShelfOpenError::Manifest { path, cause })
 }
 
-/// Creates a shelf: one empty log, and the manifest that names it.
+/// Creates a shelf: one empty log, and a manifest that names the log.
 fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpenError> {
     let log_dir = dir.join("log");
     let io = ShelfOpenError::io(&log_dir);
-    // A crash before the first manifest leaves an empty log, and no write was acknowledged.
+    // A crash before the first manifest leaves at most an empty log, and no write was acknowledged.
     let kept = disk.list(&log_dir).map_err(&io)?;
     if kept.iter().any(|(_, len)| *len > log::HEADER) {
         return Err(ShelfOpenError::NoManifest(dir.into()));
@@ -475,7 +481,7 @@ fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpenErro
     let mut secret = [0; SECRET];
     getrandom::fill(&mut secret).map_err(|error| io(io::Error::other(error.to_string())))?;
     let begin = || {
-        // A new file, not an old one truncated: the old file's name may not be durable.
+        // Create a new file instead of truncating an old file, whose name may not be durable.
         for (name, _) in &kept {
             disk.remove(&log_dir.join(name))?;
         }
@@ -483,7 +489,7 @@ fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpenErro
         file.write_all(&log::header(1, 0, crate::shelf::random_u32()?))?;
         file.sync()?;
         disk.sync_dir(&log_dir)?;
-        // The shelf's folder and that of all shelves may be new as well.
+        // The folder of the shelf and the folder of all shelves may be new as well.
         for dir in dir.ancestors().take(3) {
             disk.sync_dir(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })?;
         }
@@ -499,7 +505,8 @@ fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpenErro
     begin().map_err(&io)
 }
 
-/// Removes files that the manifest does not name: those of jobs cut short by a crash or a failure.
+/// Removes files that the manifest does not name: files of jobs that a crash or a failure has cut
+/// short.
 pub(crate) fn remove_orphans(
     disk: &dyn Disk,
     dir: &Path,
@@ -534,8 +541,8 @@ pub(crate) fn orphans(
     Ok(orphans)
 }
 
-/// Opens a segment, its addresses, dead rows and logs. `dead` is given if already loaded. Records
-/// that cannot be read are noted in `damage`.
+/// Opens a segment, its addresses, dead rows and logs. `dead` is given if the dead rows are already
+/// loaded. Unreadable records are recorded in `damage`.
 pub(crate) fn open_segment(
     (disk, dir): (&dyn Disk, &Path),
     entry: &SegmentEntry,
@@ -583,7 +590,8 @@ fn open_sealed(disk: &dyn Disk, dir: &Path, entry: &LogEntry) -> Result<Log, She
     Ok(log)
 }
 
-/// Rebuilds a missing or damaged segment from its logs, as one for each. The manifest has these then.
+/// Rebuilds a missing or damaged segment as one segment for each of its logs. The new segments
+/// replace the old segment in the manifest.
 fn remake(
     (disk, dir): (&dyn Disk, &Path),
     old: &SegmentEntry,

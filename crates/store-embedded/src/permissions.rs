@@ -1,8 +1,8 @@
-//! Files and folders that only their owner can open, since an archive may hold private messages.
-//! Those made by root belong to the owner of the folder they are in, so that a command run as root
-//! does not lock a service out of its archive; [`create_dir_like`] makes folders for another owner.
+//! Files and folders that only their owner can open, since an archive may hold private messages. A
+//! file or folder made by root belongs to the owner of its parent folder. So a command run as root
+//! does not lock a service out of its archive. [`create_dir_like`] makes folders for another owner.
 
-//! Root follows no link of another user on the way to them (`links`).
+//! Root follows no link of another user in the path of a file or folder (`links`).
 
 use std::fs::{self, File};
 use std::io;
@@ -18,7 +18,7 @@ pub fn create_file(path: &Path) -> io::Result<File> {
     open(path, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)
 }
 
-/// Opens a file for reading and writing, and creates it, empty and private, if it is missing.
+/// Opens a file for reading and writing. A missing file is created, empty and private.
 pub fn open_file(path: &Path) -> io::Result<File> {
     open(path, OFlags::RDWR | OFlags::CREATE)
 }
@@ -33,20 +33,20 @@ fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     Ok(file)
 }
 
-/// Creates a folder and the missing folders above it.
+/// Creates a folder and its missing parents.
 pub fn create_dir(path: &Path) -> io::Result<()> {
     create_dirs(path, &give)
 }
 
-/// Creates a folder and the missing folders above it. If root does so, they belong to the owner of
-/// `model`, unless that is root as well.
+/// Creates a folder and its missing parents. Folders created by root belong to the owner of
+/// `model`, unless root owns `model` as well.
 pub fn create_dir_like(path: &Path, model: &Path) -> io::Result<()> {
     let model = fs::metadata(model)?;
     let owner = (model.uid(), model.gid());
     create_dirs(path, &|place| if model.uid() == 0 { give(place) } else { give_to(place, owner) })
 }
 
-/// Creates folders, and passes each to `give` once it is there.
+/// Creates folders, and passes each new folder to `give`.
 fn create_dirs(path: &Path, give: &dyn Fn(&SafePath) -> io::Result<()>) -> io::Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
@@ -62,7 +62,7 @@ fn create_dirs(path: &Path, give: &dyn Fn(&SafePath) -> io::Result<()>) -> io::R
     }
 }
 
-/// Returns how to keep other users out of a folder that they can look into; `None` if they cannot.
+/// Returns a warning with a remedy if other users can look into a folder; `None` if they cannot.
 pub fn warning(folder: &Path) -> io::Result<Option<String>> {
     let mode = fs::metadata(folder)?.mode() & 0o7777;
     Ok((mode & 0o005 != 0).then(|| {
@@ -74,7 +74,7 @@ pub fn warning(folder: &Path) -> io::Result<Option<String>> {
     }))
 }
 
-/// Gives a file or folder that root has made to the owner of the folder it is in.
+/// Changes the owner of a file or folder that root has made to the owner of its parent folder.
 fn give(place: &SafePath) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -85,7 +85,8 @@ fn give(place: &SafePath) -> io::Result<()> {
     }
 }
 
-/// Gives a file or folder that root has made to the owner of another one.
+/// Changes the owner of a file or folder that root has made to `user` and `group`, unless `user` is
+/// root.
 fn give_to(place: &SafePath, (user, group): (u32, u32)) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() || user == 0 {
         return Ok(());

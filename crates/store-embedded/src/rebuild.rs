@@ -19,7 +19,8 @@ use crate::segment::seal::write;
 use crate::store::EmbeddedStore;
 use crate::term::{SECRET, TermHasher};
 
-/// The last deletion of each record: (id, log it was put in) to the address of the deletion.
+/// The last deletion of each record: a map from the id and the log of the record's put to the
+/// address of the deletion.
 pub(crate) struct DeletionMap(HashMap<(Id, u32), RecordAddress>);
 
 impl DeletionMap {
@@ -28,17 +29,17 @@ impl DeletionMap {
         Self(HashMap::new())
     }
 
-    /// Adds a deletion, whose address is `at`.
+    /// Adds a deletion with the address `at`.
     pub fn add(&mut self, id: Id, log: u32, at: RecordAddress) {
         self.0.insert((id, log), at);
     }
 
-    /// Number of deletions in logs from the one numbered `first` on.
+    /// Number of deletions in the log numbered `first` and in later logs.
     pub fn since(&self, first: u32) -> u64 {
         self.0.values().filter(|at| at.log >= first).count() as u64
     }
 
-    /// Reads the deletions in all logs from the one numbered `first` on.
+    /// Reads the deletions in the log numbered `first` and in all later logs.
     pub fn read(
         disk: &dyn Disk,
         dir: &Path,
@@ -68,10 +69,11 @@ impl DeletionMap {
     }
 }
 
-/// Writes a new segment for each log that segments cover from the `first` log to the `last`, so that the
-/// memory that this takes does not grow with the archive, and notes in the manifest how much of each log is dead. On
-/// return the manifest has the new segments in place of the old ones, which maintenance merges again.
-/// Returns the number of records. `done` is told the number of logs that are done.
+/// Writes a new segment for each log between `first` and `last` that a segment covers, so that the
+/// memory of a rebuild does not grow with the archive. Records the dead bytes and dead records of
+/// each log in the manifest. On return the manifest has the new segments in place of the old
+/// segments; maintenance merges the new segments later. Returns the number of records. `done`
+/// receives the number of finished logs.
 pub(crate) fn rebuild_logs(
     (disk, dir): (&dyn Disk, &Path),
     (first, last): (u32, u32),
@@ -97,14 +99,14 @@ pub(crate) fn rebuild_logs(
     Ok(records)
 }
 
-/// The logs from the first to the last that segments cover.
+/// The logs between `first` and `last` that segments cover.
 fn sealed_logs(manifest: &Manifest, (first, last): (u32, u32)) -> impl Iterator<Item = u32> {
     let numbers = manifest.logs.iter().map(|log| log.number);
     numbers.filter(move |log| (first..=last).contains(log) && manifest.is_sealed(*log))
 }
 
-/// Writes the segment that `entry` describes, which leaves deleted records out, and notes in the
-/// manifest how much of each of its logs is dead. Returns its number of records.
+/// Writes the segment that `entry` describes, without deleted records. Records the dead bytes and
+/// dead records of each of its logs in the manifest. Returns the number of records in the segment.
 pub(crate) fn rebuild_segment(
     disk: &dyn Disk,
     dir: &Path,
@@ -154,22 +156,23 @@ pub(crate) fn rebuild_segment(
     Ok(count)
 }
 
-/// What a rebuild has done.
+/// The result of a rebuild.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RebuildResult {
-    /// Segments made.
+    /// Number of new segments.
     pub segments: u64,
-    /// Records in them.
+    /// Number of records in the new segments.
     pub records: u64,
-    /// Records that were stored twice; one of each is left.
+    /// Number of deleted copies of records that were stored more than once; one copy of each record
+    /// stays.
     pub doubles: u64,
-    /// Whether there was no usable manifest, so that a new one was made from the logs found.
+    /// Whether the manifest was missing, so that a new manifest was made from the logs.
     pub manifest: bool,
 }
 
 /// Rebuilds all segments of a shelf, and the manifest if it is missing. Logs that are longer than
-/// indices reach are divided first. The caller holds the data directory's lock, and no process has
-/// the shelf open.
+/// the largest offset of indices are divided first. The caller must hold the data directory's lock,
+/// and no process may have the shelf open.
 pub fn rebuild(
     dir: &Path,
     options: &EmbeddedOptions,
@@ -188,7 +191,7 @@ pub fn rebuild(
         && let Ok(Some(now)) = Manifest::read(disk, dir)
         && now == before
     {
-        // The new files are of no use. If they cannot be removed, the next start removes them.
+        // The new files are useless now. The next start removes files that cannot be removed now.
         let _ = remove_orphans(disk, dir, &before);
     }
     result?;
@@ -262,8 +265,7 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpen
             let path = log::path(dir, number, generation);
             log::replay_whole(disk, &path, (number, generation), &mut |_, _| {}).is_ok()
         };
-        // A log that cannot be read is accepted all the same: reading it later reports what is
-        // wrong.
+        // A log that cannot be read is accepted nevertheless: a later read reports the fault.
         let best = same.iter().rev().find(whole).or(same.last());
         logs.extend(
             best.map(|&(number, generation, _)| LogEntry { generation, ..LogEntry::new(number) }),

@@ -1,5 +1,5 @@
-//! The reserve: a file that takes disk space in good times and is removed when the disk is full, so
-//! that a start, a deletion and a compaction have the space to give more of it back.
+//! The reserve: a file that takes disk space in good times and is removed when the disk is full. A
+//! start, a deletion and a compaction then have the space to free more.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,17 +11,17 @@ use parking_lot::Mutex;
 
 use crate::disk::Disk;
 
-/// Bytes of a small archive's reserve. A start writes MANIFEST and a part of the last log; a deletion
-/// writes 45 bytes for each record; sealing a head of 65,536 records of which most are deleted takes
-/// one or two MiB. Twice that.
+/// Length of a small archive's reserve. A start writes MANIFEST and a part of the last log, and a
+/// deletion writes 45 bytes for each record. Sealing a head of 65,536 mostly deleted records takes
+/// one or two MiB. The reserve is twice as large.
 pub const RESERVE_BYTES: u64 = 4 << 20;
-/// Most bytes of the reserve, for segments of 8 million records.
+/// Maximum length of the reserve, for segments of 8 million records.
 const BYTES_MAX: u64 = 160 << 20;
-/// Bytes beside the sidecar files that a rewrite writes: its MANIFEST and the end of a copy.
+/// Bytes that a rewrite writes in addition to sidecar files: MANIFEST and the end of a copy.
 const REWRITE_BYTES: u64 = 1 << 20;
-/// Bytes that are written at once.
+/// Bytes per write.
 const CHUNK: usize = 256 << 10;
-/// Bytes that must be free for a start; below that the reserve is given up.
+/// Bytes that must be free for a start. If fewer bytes are free, the reserve is removed.
 pub(crate) const START_BYTES: u64 = 1 << 20;
 
 const NAME: &str = "RESERVE";
@@ -31,27 +31,27 @@ const ASIDE: &str = "RESERVE.new";
 pub struct DiskReserve {
     data: PathBuf,
     disk: Arc<dyn Disk>,
-    /// Held while the file is made or removed.
+    /// Locked while the file is created or removed.
     changing: Mutex<()>,
-    /// What each shelf takes of the disk, by its directory.
+    /// The disk space of each shelf, by the shelf's directory.
     shelves: Mutex<BTreeMap<PathBuf, ShelfSpace>>,
 }
 
-/// What a shelf takes of the disk, and what it needs of the reserve.
+/// The disk space of a shelf, and the space that the shelf needs in the reserve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ShelfSpace {
     pub usage: DiskUse,
-    /// Bytes of the sidecar files that a rewrite of a log writes at most.
+    /// Upper bound for the bytes of the sidecar files that a rewrite of a log writes.
     pub sidecars: u64,
 }
 
 impl DiskReserve {
-    /// The reserve of the directory `data`. Makes no file yet.
+    /// The reserve of the directory `data`. Creates no file yet.
     pub fn new(data: &Path, disk: Arc<dyn Disk>) -> Self {
         Self { data: data.into(), disk, changing: Mutex::new(()), shelves: Mutex::default() }
     }
 
-    /// Notes what a shelf takes, and returns what all shelves take together.
+    /// Records the disk space of a shelf, and returns the total of all shelves.
     pub(crate) fn note(&self, shelf: &Path, space: ShelfSpace) -> DiskUse {
         let mut shelves = self.shelves.lock();
         shelves.insert(shelf.into(), space);
@@ -63,35 +63,36 @@ impl DiskReserve {
         all
     }
 
-    /// Bytes of the reserve: twice what a rewrite needs, as deletions use up to a half of it.
+    /// Length of the reserve: twice the space that a rewrite needs, since deletions use up to half
+    /// of the reserve.
     pub(crate) fn bytes(&self) -> u64 {
         let sidecars = self.shelves.lock().values().map(|space| space.sidecars).max();
         let wanted = 2 * (sidecars.unwrap_or_default() + REWRITE_BYTES);
         wanted.clamp(RESERVE_BYTES, BYTES_MAX)
     }
 
-    /// Makes the file, unless it is there and large enough, or the disk has too little space for it.
+    /// Creates the file, unless a large enough file exists or the disk has too little space.
     pub fn make(&self) -> io::Result<()> {
         let _changing = self.changing.lock();
         let bytes = self.bytes();
-        // The archive grows all the time; a file that is a little too small does.
+        // A file that is slightly too small suffices, since the archive grows all the time.
         if self.len()?.is_some_and(|len| len >= bytes / 4 * 3) {
             return Ok(());
         }
-        // As many are left as it takes.
+        // The reserve must leave at least as many bytes free as it takes.
         if self.disk.free(&self.data)? < 2 * bytes {
             return Ok(());
         }
         let aside = self.data.join(ASIDE);
         self.write(&aside, bytes).inspect_err(|_| {
-            // If this fails as well, the next attempt replaces the file.
+            // If the removal fails as well, the next attempt replaces the file.
             let _ = self.disk.remove(&aside);
         })
     }
 
     fn write(&self, aside: &Path, bytes: u64) -> io::Result<()> {
         let mut file = self.disk.create(aside)?;
-        // Random, since a file system that compresses would keep nothing free for zeros.
+        // Random bytes, since a compressing file system would allocate no space for zeros.
         let mut chunk = vec![0; CHUNK];
         for _ in 0..bytes.div_ceil(CHUNK as u64) {
             getrandom::fill(&mut chunk).map_err(|error| io::Error::other(error.to_string()))?;
@@ -101,7 +102,7 @@ impl DiskReserve {
         self.disk.replace(aside, &self.data.join(NAME))
     }
 
-    /// Removes the file, and returns whether there was one.
+    /// Removes the file, and returns whether the file existed.
     pub fn give_up(&self) -> io::Result<bool> {
         let _changing = self.changing.lock();
         match self.disk.remove(&self.data.join(NAME)) {
@@ -116,7 +117,7 @@ impl DiskReserve {
         Ok(true)
     }
 
-    /// Gives the reserve up if less than `bytes` are free.
+    /// Removes the reserve if fewer than `bytes` bytes are free.
     pub(crate) fn give_up_below(&self, bytes: u64) -> io::Result<()> {
         if self.disk.free(&self.data)? < bytes {
             self.give_up()?;
@@ -124,15 +125,15 @@ impl DiskReserve {
         Ok(())
     }
 
-    /// Bytes that writes leave free: none while the reserve is there, and else its size. Only
-    /// deletions and maintenance may use what the reserve gave back.
+    /// Bytes that writes must leave free: 0 while the reserve exists, and otherwise the length of
+    /// the reserve. Only deletions and maintenance may use the space of a removed reserve.
     pub(crate) fn missing(&self) -> u64 {
-        // A directory that cannot be listed says nothing.
+        // If the directory cannot be listed, the reserve counts as present.
         let is_there = self.len().map_or(true, |len| len.is_some());
         if is_there { 0 } else { self.bytes() }
     }
 
-    /// Bytes of the file, if it is there.
+    /// Length of the file, if the file exists.
     fn len(&self) -> io::Result<Option<u64>> {
         let files = self.disk.list(&self.data)?;
         Ok(files.into_iter().find(|(name, _)| name == NAME).map(|(_, len)| len))

@@ -1,5 +1,5 @@
-//! Disk space for maintenance. A job begins only if it fits, and stops before it takes the space
-//! that the writer needs: a disk that is full to its last byte stops the writer until a restart.
+//! Disk space for maintenance. A job begins only if its files fit, and stops before it takes the
+//! space that the writer needs: a completely full disk stops the writer until a restart.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -13,13 +13,13 @@ use parking_lot::Mutex;
 use crate::disk::{Disk, DiskFile};
 use crate::map::Map;
 
-/// Bytes that stay free beside a merge, which can wait: as many as the largest sync has.
+/// Bytes that a merge leaves free, since a merge can wait: as many as the largest sync has.
 pub(crate) const BESIDE_MERGES: u64 = 32 << 20;
-/// Bytes that stay free beside sealing and rewriting, which give back memory and disk space and so
-/// may use more of the disk: twice what the writer reserves ahead.
+/// Bytes that sealing and rewriting leave free: twice as many as the writer reserves ahead. These
+/// jobs free memory and disk space, and so may use more of the disk.
 pub(crate) const BESIDE_OTHERS: u64 = 8 << 20;
 
-/// A job does not fit on the disk.
+/// The files of a job do not fit on the disk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is not enough room in {dir} for {job}: it needs {}, {} must stay free beside it, and {} \
@@ -30,7 +30,7 @@ pub struct NoSpace {
     pub job: &'static str,
     /// The shelf.
     pub dir: PathBuf,
-    /// Bytes that the job writes at most.
+    /// Maximum number of bytes that the job writes.
     pub needs: u64,
     /// Bytes that must stay free.
     pub beside: u64,
@@ -38,32 +38,32 @@ pub struct NoSpace {
     pub free: u64,
 }
 
-/// Bytes that stay free beside the jobs of a compaction that somebody asked for, who wants space
-/// more than anything else: enough for a manifest.
+/// Bytes that the jobs of a requested compaction leave free: enough for a manifest. The operator
+/// who requests a compaction wants space first of all.
 pub(crate) const BESIDE_COMPACTION: u64 = 128 << 10;
-/// What is known of the disk's space.
+/// The state of the disk's space.
 #[derive(Debug, Default)]
 pub(crate) struct DiskSpace {
-    /// Why a batch was refused for lack of space; `None` once there is space again.
+    /// The reason why a batch was refused for lack of space; `None` once the disk has space again.
     lacking: Mutex<Option<String>>,
-    /// Whether a compaction is under way that somebody asked for.
+    /// Whether a requested compaction is running.
     pub compacting: AtomicBool,
 }
 
 impl DiskSpace {
-    /// Why batches are refused for lack of space, while that is so.
+    /// The reason why batches are refused for lack of space; `None` while batches are accepted.
     pub(crate) fn lacking(&self) -> Option<String> {
         self.lacking.lock().clone()
     }
 
-    /// Notes that a batch is refused for lack of space, and returns the error.
+    /// Records that a batch is refused for lack of space, and returns the error.
     pub(crate) fn lacks(&self, why: &str) -> CommitError {
         let words = format!("the disk is full: {why}");
         *self.lacking.lock() = Some(words.clone());
         CommitError::Unavailable(words)
     }
 
-    /// Notes that there is space again.
+    /// Records that the disk has space again.
     pub(crate) fn suffices(&self) {
         *self.lacking.lock() = None;
     }
@@ -89,7 +89,7 @@ pub(crate) struct ReservingDisk {
 }
 
 impl ReservingDisk {
-    /// Returns an error unless `needs` bytes fit.
+    /// Returns an error unless `needs` bytes fit on the disk.
     pub(crate) fn check(&self, needs: u64) -> io::Result<()> {
         let (free, beside) = (self.disk.free(&self.dir)?, self.beside);
         if free >= needs.saturating_add(beside) {
@@ -100,26 +100,26 @@ impl ReservingDisk {
     }
 }
 
-/// Whether an error says that the disk is full.
+/// Whether an error means that the disk is full.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Whether an error says that the process or the machine has too many files open.
+/// Whether an error means that the process or the machine has too many open files.
 pub(crate) fn lacks_descriptors(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let code = error.raw_os_error();
     [Errno::MFILE, Errno::NFILE].into_iter().any(|errno| code == Some(errno.raw_os_error()))
 }
 
-/// Whether an error passes by itself and has left nothing half done: the disk is full, or too many
+/// Whether an error is temporary and has left no operation half done: the disk is full, or too many
 /// files are open.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     is_full(error) || lacks_descriptors(error)
 }
 
-/// The disk as a job sees it: full before the space kept for others is used, whatever was estimated
-/// and whatever else is written meanwhile.
+/// The disk in the view of a job. The disk is full before the job uses the space kept for others,
+/// whatever was estimated and whatever others write meanwhile.
 impl Disk for ReservingDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let file = self.disk.create(path)?;

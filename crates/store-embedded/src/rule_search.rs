@@ -1,9 +1,10 @@
-//! The searches of the writer: for the records that a write replaces or deletes, and those that forbid it.
+//! The searches of the writer: for the records that a write replaces or deletes, and for the
+//! records that forbid the write.
 //!
-//! A write that searches more than [`SEARCH_STEP`] rows does so in several steps, between which other
-//! writes are committed. The write that comes last in its batch keeps its searches from one step to the
-//! next, each on the snapshot on which it began; what is put meanwhile is compared with them. So a write
-//! takes effect as if it had searched all at once in its last step.
+//! A write that searches more than [`SEARCH_STEP`] rows does so in several steps, between which
+//! other writes are committed. The last write of a batch keeps its searches for the next step, each
+//! search on its first snapshot. Records that are put meanwhile are compared with the searches. So
+//! a write takes effect as if the whole search had run in the last step.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -21,21 +22,21 @@ use crate::shelf::{EmbeddedShelf, LogWriterState};
 use crate::term::TermHasher;
 use crate::view::ShelfView;
 
-/// The most slots whose holders are remembered.
+/// Maximum number of slots with a remembered holder.
 const SLOTS_MAX: usize = 4_096;
-/// The longest label value of a slot that is remembered.
+/// Maximum length of a label value in a remembered slot.
 const SLOT_BYTES_MAX: usize = 256;
 
-/// What a write is known by in its next step.
+/// The key that identifies a write in its next step.
 #[derive(Debug, PartialEq)]
 pub(crate) enum WriteKey {
     Put(Id),
-    /// Without its limit, which each step lowers.
+    /// The query without its limit, which each step lowers.
     Erase(Box<Query>),
 }
 
 impl WriteKey {
-    /// Returns the key of a write whose record is sound.
+    /// Returns the key of a write; `None` if its record is not sound.
     pub(crate) fn of(write: &Write) -> Option<Self> {
         match write {
             Write::Put(bytes) => Record::new(bytes).ok().map(|record| Self::Put(*record.id())),
@@ -49,16 +50,17 @@ pub(crate) fn unlimited(query: &Query) -> Query {
     Query { limit: usize::MAX, ..query.clone() }
 }
 
-/// One search of a write, and what it has found.
+/// One search of a write, with the records that the search has found.
 struct RuleSearch {
     query: Query,
-    /// `None` once it has found all.
+    /// The rest of the search; `None` once the search is complete.
     rest: Option<SnapshotSearch>,
     found: Vec<Position>,
 }
 
 impl RuleSearch {
-    /// Goes on until so many are found or `left` rows are visited. Returns false if it has to go on.
+    /// Continues until `wanted` records are found or `left` rows are visited. Returns false if the
+    /// search must continue in the next step.
     fn go_on(&mut self, wanted: usize, left: &mut u64) -> Result<bool, SearchError> {
         let found = &mut self.found;
         while found.len() < wanted
@@ -89,19 +91,19 @@ impl RuleSearch {
 /// The searches of the writes of a commit.
 #[derive(Default)]
 pub(crate) struct RuleSearches {
-    /// Those of the current write.
+    /// The searches of the current write.
     current: Vec<RuleSearch>,
     /// Rows that the current write may still visit in this step.
     left: u64,
-    /// The write whose searches go on in its next step, and these.
+    /// The write that continues in its next step, with its searches.
     paused: Option<(WriteKey, Vec<RuleSearch>)>,
-    /// For some slots, the only record that may hold them. What it is changes only by a put.
+    /// For some slots, the only record that may hold the slot. Only a put changes this record.
     slots: HashMap<Box<[u8]>, Position>,
 }
 
 impl RuleSearches {
-    /// Begins the step of a write. Only the last write of a batch has a `key`: it goes on with its
-    /// searches, or those that are paused are given up.
+    /// Begins the step of a write. Only the last write of a batch has a `key`. If the paused
+    /// searches belong to this write, they continue; otherwise they are dropped.
     pub(crate) fn begin(&mut self, key: Option<&WriteKey>) {
         self.left = SEARCH_STEP;
         self.current.clear();
@@ -113,8 +115,8 @@ impl RuleSearches {
         }
     }
 
-    /// Ends the step of a write, whose searches go on in its next step if it has a `key`. Returns the rows
-    /// that were visited.
+    /// Ends the step of a write. With a `key`, the searches continue in the next step. Returns the
+    /// number of visited rows.
     pub(crate) fn end(&mut self, key: Option<WriteKey>) -> u64 {
         let current = std::mem::take(&mut self.current);
         if let Some(key) = key {
@@ -123,13 +125,14 @@ impl RuleSearches {
         SEARCH_STEP - self.left
     }
 
-    /// Forgets everything that the records of a batch have changed, as the batch could not be written,
-    /// or as another process has written.
+    /// Forgets all state that depends on the records of a batch, because the batch could not be
+    /// written or another process has written.
     pub(crate) fn forget(&mut self) {
         *self = Self { left: self.left, ..Self::default() };
     }
 
-    /// Notes a record that is put: it may be one that paused searches look for.
+    /// Compares a new record with the paused searches, and adds the record to each search that
+    /// matches.
     pub(crate) fn note_put(&mut self, record: &Record<'_>) {
         for search in self.paused.iter_mut().flat_map(|(_, searches)| searches) {
             if search.query.matches(record) {
@@ -138,7 +141,7 @@ impl RuleSearches {
         }
     }
 
-    /// Notes that only this record may hold a slot.
+    /// Remembers that only this record may hold a slot.
     pub(crate) fn note_holder(&mut self, slot: &Query, holder: Position) {
         let Some(name) = name_of(slot) else { return };
         if self.slots.len() >= SLOTS_MAX && !self.slots.contains_key(&name) {
@@ -147,7 +150,7 @@ impl RuleSearches {
         self.slots.insert(name, holder);
     }
 
-    /// Returns the only record that may hold a slot, if it is remembered.
+    /// Returns the only record that may hold a slot, if the slot is remembered.
     fn holder(&self, slot: &Query) -> Option<&Position> {
         self.slots.get(&name_of(slot)?)
     }
@@ -180,8 +183,8 @@ fn name_of(slot: &Query) -> Option<Box<[u8]>> {
 }
 
 impl EmbeddedShelf {
-    /// Finds the records that match, as the writer sees them: those of the current batch are among
-    /// them. Stops once so many are found. `None` if the write has to go on in its next step.
+    /// Finds the matching records in the writer's view, which includes the current batch. Stops
+    /// once `wanted` records are found. Returns `None` if the write must continue in its next step.
     pub(crate) fn find(
         &self,
         writing: &mut LogWriterState,
@@ -193,12 +196,13 @@ impl EmbeddedShelf {
         let is_alive = |at: &Position| view.locate(&at.id, self.terms.id(&at.id), true).is_some();
         let known = searches.current.iter().position(|search| search.query == *query);
         if let Some(at) = known {
-            // Since its last step other writes may have deleted what it had found.
+            // Other writes may have deleted found records since the last step.
             let found = &mut searches.current[at].found;
             searches.left = searches.left.saturating_sub(found.len() as u64);
             found.retain(is_alive);
         } else {
-            // Most rules match nothing, which is found out here without preparing a search.
+            // Most rules match no record. This test recognises such rules without preparing a
+            // search.
             let kinds = query.kinds.as_deref().filter(|kinds| kinds.is_sorted());
             let term = cheapest_term(query, &self.terms);
             if query.ids.is_none() && !may_match(view, kinds, term) {
@@ -232,12 +236,13 @@ impl EmbeddedShelf {
     }
 }
 
-/// Whether a record of these kinds may have the term, as the writer sees it. False is certain.
+/// Whether a record of these kinds may have the term, in the writer's view. Only the result false
+/// is certain.
 pub(crate) fn may_match(view: &ShelfView, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
     HeadView::writing(&view.active).may_match(kinds, term) || view.writing.may_match(kinds, term)
 }
 
-/// Returns a term that every matching record has, if there is one.
+/// Returns a term that every matching record has, if the query determines such a term.
 fn cheapest_term(query: &Query, terms: &TermHasher) -> Option<u64> {
     let label = query.labels.iter().find_map(|label| match label.values.as_slice() {
         [one] => Some(terms.label(label.name, one)),
@@ -275,7 +280,7 @@ mod tests {
         *Record::new(bytes).unwrap().id()
     }
 
-    /// Records of segments that were read since the store was opened.
+    /// Number of records of segments that were read since the store was opened.
     fn read(store: &EmbeddedStore) -> u64 {
         let view = store.shelf.view.load();
         let marks = view.segments.iter().map(|segment| &segment.dead.verified);
@@ -293,7 +298,7 @@ mod tests {
         };
         let open = || EmbeddedStore::open(&dir, Box::new(NostrRules), options.clone()).unwrap();
         let store = open();
-        // In every segment there are some of author 2.
+        // Every segment has some records of author 2.
         let of = |n: u16| if n.is_multiple_of(50) { 2 } else { 1 };
         let all: Vec<Write> = (0..3_000).map(|n| event(n, of(n), 1, &[])).collect();
         all.chunks(100).for_each(|part| assert!(store.commit(part).is_ok()));
@@ -307,7 +312,7 @@ mod tests {
         let done = store.commit(&[event(5_000, 2, 5, &foreign[..2_500])]).unwrap();
         assert!(matches!(done.outcomes[..], [Outcome::Stored { .. }]));
         assert_eq!((done.erased.len(), read(&store) - before), (0, 0), "read");
-        // Of the author's own, only those that are named.
+        // Of the author's own records, only the named ones are read.
         let mut named = foreign[..2_000].to_vec();
         named.extend([id_of(&all[50]), id_of(&all[2_500])]);
         let done = store.commit(&[event(5_001, 2, 5, &named)]).unwrap();

@@ -1,4 +1,4 @@
-//! A shelf and its one writer. Readers see it by `crate::view`.
+//! A shelf and its one writer. Readers see the shelf through `crate::view`.
 
 use std::io;
 use std::path::PathBuf;
@@ -29,23 +29,23 @@ use crate::tail::{AppendError, LogTail};
 use crate::term::{TermBuffers, TermHasher};
 use crate::view::{LiveRow, ShelfView};
 
-/// Bytes that one sync may carry; larger batches are synced in pieces.
+/// Maximum number of bytes per sync; larger batches are synced in pieces.
 pub(crate) const SYNC_BYTES_MAX: usize = 32 << 20;
 /// Number of heads waiting to be sealed at which the writer waits for sealing.
 pub(crate) const FROZEN_MAX: usize = 4;
 
-/// State that only the committing thread touches.
+/// The state of the committing thread.
 pub(crate) struct LogWriterState {
     /// `None` in a process that only reads.
     pub tail: Option<LogTail>,
     /// The tail, kept while another process may continue the log.
     pub released: Option<ReleasedShelf>,
-    /// Number of records taken in from another process.
+    /// Number of records read from another process's batches.
     pub followed: u64,
-    /// Why writing has stopped, once a write or sync has failed.
+    /// The reason why writing has stopped after a failed write or sync.
     pub stopped: Option<String>,
-    /// The batch being gathered. Its first frame, the batch frame, is filled in last. Searches of the
-    /// writer share it, as rules apply to the records of the batch too.
+    /// The batch being gathered. The first frame, the batch frame, is filled in last. The writer's
+    /// searches share these frames, since rules also apply to the records of the batch.
     pub frames: Arc<Vec<u8>>,
     /// Buffer in which the batch frame is encoded.
     pub start: Vec<u8>,
@@ -60,9 +60,9 @@ pub(crate) struct LogWriterState {
 #[derive(Default)]
 pub(crate) struct EraseStep {
     left: usize,
-    /// Whether the current write has more to delete or to search than a step does.
+    /// Whether the current write has more deletions or searches than fit into a step.
     unfinished: bool,
-    /// Ids deleted by the current write.
+    /// The ids that the current write has deleted.
     erased: Vec<Id>,
 }
 
@@ -83,13 +83,13 @@ impl LogWriterState {
         }
     }
 
-    /// Leaves the rest of the current write to its next step. Nothing of it is done in this one.
+    /// Postpones the current write to its next step. This step applies no part of the write.
     fn pause(&mut self) -> Outcome {
         self.step.unfinished = true;
         Outcome::Erased(0)
     }
 
-    /// Empties the batch. Those who search it keep what they have.
+    /// Empties the batch. Running searches keep the old frames.
     fn empty_frames(&mut self) {
         match Arc::get_mut(&mut self.frames) {
             Some(frames) => frames.clear(),
@@ -109,33 +109,34 @@ impl LogWriterState {
     }
 }
 
-/// State that the threads of a shelf share.
+/// The shared state of a shelf's threads.
 pub(crate) struct EmbeddedShelf {
     pub dir: PathBuf,
     pub options: EmbeddedOptions,
-    /// The bounds in force, at first those of `options`.
+    /// The current bounds, initially the bounds of `options`.
     pub bounds: ArcSwap<SpaceBounds>,
     pub rules: Box<dyn Rules>,
     pub terms: TermHasher,
     pub view: ArcSwap<ShelfView>,
-    /// Locked before `manifest` where both are needed.
+    /// Locked before `manifest` if both locks are needed.
     pub writing: Mutex<LogWriterState>,
     pub manifest: Mutex<Manifest>,
     /// Held during maintenance: one sealing, merging or rewriting at a time.
     pub maintenance: Mutex<()>,
-    /// What maintenance remembers from one round to the next.
+    /// The state that maintenance keeps between rounds.
     pub known: Mutex<MaintenanceState>,
-    /// What is to be erased from the files.
+    /// The logs with records to erase from the files.
     pub erase: Mutex<EraseSchedule>,
-    /// What is known of the disk's space.
+    /// The state of the disk's space.
     pub space: DiskSpace,
-    /// Wakes whoever delivers news, once the shelf can be written again.
+    /// Callback to call once the shelf can be written again; the callback wakes the delivery of new
+    /// records.
     pub wake: Mutex<Option<Box<dyn Fn() + Send>>>,
     /// The state of the slow check.
     pub scrub: ScrubState,
     /// Records that could not be read.
     pub damage: Arc<DamagedRecords>,
-    /// How many times an unreadable part of a file was noticed.
+    /// How often an unreadable part of a file was noticed.
     pub losses: AtomicU64,
     pub signal: Mutex<MaintenanceSignal>,
     pub signalled: Condvar,
@@ -169,7 +170,7 @@ impl EmbeddedShelf {
         Arc::new(Head::new(log, self.terms.clone(), base, self.options.rows_expected()))
     }
 
-    /// Begins a new log and head. The old head is left for sealing.
+    /// Begins a new log and head. Maintenance seals the old head.
     fn rotate(&self, writing: &mut LogWriterState) -> io::Result<()> {
         let view = self.view.load_full();
         let number = view.active.log.number + 1;
@@ -178,7 +179,8 @@ impl EmbeddedShelf {
         }
         let tail = self.new_log(number)?;
         let log = self.open_growing(number, 0, tail.len)?;
-        // From here on the new log is the last one: nothing that follows may fail.
+        // Once the manifest names the new log, this log is the last log, and no later step may
+        // fail.
         {
             let mut manifest = self.manifest.lock();
             let mut next = manifest.clone();
@@ -194,7 +196,7 @@ impl EmbeddedShelf {
         Ok(())
     }
 
-    /// Makes `head` the active head; the previous one is left for sealing.
+    /// Makes `head` the active head; maintenance seals the previous head.
     pub fn begin_head(&self, head: &Arc<Head>) {
         self.update_view(|view| {
             let mut frozen = view.frozen.clone();
@@ -203,12 +205,12 @@ impl EmbeddedShelf {
         });
     }
 
-    /// Replaces the view. Both threads that replace it hold `writing`.
+    /// Replaces the view. Each thread that replaces the view holds `writing`.
     pub fn update_view(&self, change: impl Fn(&ShelfView) -> ShelfView) {
         self.view.rcu(|view| Arc::new(change(view)));
     }
 
-    /// Begins a new head if the active one is full, and leaves the full one to maintenance.
+    /// Begins a new head if the active head is full; maintenance seals the full head.
     fn make_room<'a>(
         &'a self,
         mut writing: MutexGuard<'a, LogWriterState>,
@@ -246,8 +248,8 @@ impl EmbeddedShelf {
         self.after_rotation().inspect_err(note)
     }
 
-    /// Begins a new head if the present one has dead records or deletions. The old one is left for
-    /// sealing. Does nothing while too many heads wait for that, or in a process that does not
+    /// Begins a new head if the active head has dead records or deletions; maintenance seals the
+    /// old head. Does nothing while too many heads wait to be sealed, or in a process that does not
     /// write.
     pub fn freeze_head(&self) -> io::Result<()> {
         let mut writing = self.writing.lock();
@@ -263,8 +265,8 @@ impl EmbeddedShelf {
         })
     }
 
-    /// Commits writes up to the end of a step, or all if it does not end before; all of them with one
-    /// sync. Their records are sound. `is_end` says that no write of the batch is behind them.
+    /// Commits writes up to the end of a step, at most all, with one sync. The caller has checked
+    /// the records. `is_end` means that the batch has no further writes after these.
     pub(crate) fn commit_piece(
         &self,
         writes: &[Write],
@@ -309,7 +311,7 @@ impl EmbeddedShelf {
             }
         }
         if let Some(trouble) = view.trouble() {
-            // Rules may have been misled. Nothing of the batch is written.
+            // Unreadable data may have misled the rules, so no part of the batch is written.
             Self::take_back(&mut writing, &view);
             self.note_unreadable(&view);
             return Err(CommitError::Unavailable(trouble));
@@ -319,13 +321,14 @@ impl EmbeddedShelf {
         done.bytes += self.written_bytes.load(Ordering::Relaxed) - before;
         drop(writing);
         if self.options.background && writes.iter().any(|write| matches!(write, Write::Erase(_))) {
-            // A log may now be due for a rewrite, and the next commit may be far off.
+            // A rewrite of a log may be due now, and the next commit may come much later.
             self.call_maintenance();
         }
         Ok(())
     }
 
-    /// Carries out a write or a step of it, and returns its outcome and the rows that it has searched.
+    /// Applies a write or a step of a write, and returns the outcome and the number of searched
+    /// rows.
     fn carry_out(
         &self,
         writing: &mut LogWriterState,
@@ -370,7 +373,7 @@ impl EmbeddedShelf {
         Ok(())
     }
 
-    /// Forgets the gathered batch, of which nothing is in the log.
+    /// Forgets the gathered batch, which is not in the log.
     fn take_back(writing: &mut LogWriterState, view: &ShelfView) {
         view.active.take_back();
         writing.targets.drain(..).for_each(|target| target.spare());
@@ -389,8 +392,8 @@ impl EmbeddedShelf {
         let frames = Arc::make_mut(frames);
         let end = tail.len + frames.len() as u64;
         if end > log.room() {
-            // Only a record that deletes tens of millions of others gets here. Its batch could not
-            // be read back as it was written.
+            // Only a record that deletes tens of millions of other records gets here. Such a batch
+            // could not be read back correctly.
             return failed(format!("a batch would make it {end} bytes long"));
         }
         start.clear();
@@ -444,8 +447,8 @@ impl EmbeddedShelf {
                 }
             }
         }
-        // All records are found before the first is deleted: only then is it known whether this step
-        // can delete all, and the put is in the same batch as the last of the deletes that it causes.
+        // Find all records before deleting the first. Only then is it known whether this step can
+        // delete all records. The put must be in the same batch as the last of its deletes.
         let mut erased = Vec::new();
         if let Some(slot) = &effects.slot {
             let here = Position::of(record);
@@ -465,7 +468,8 @@ impl EmbeddedShelf {
             if query.ids.is_none() && query.kinds.is_none() && query.labels.is_empty() {
                 self.erase.lock().all = true;
             }
-            // One record more than may be deleted shows that this step cannot delete all.
+            // Finding one record more than the step may delete shows that the step cannot delete
+            // all.
             let more = (writing.step.left + 1).saturating_sub(erased.len() - holders);
             match self.find(writing, view, query, query.limit.min(more))? {
                 Some(found) => erased.extend(found),
@@ -474,7 +478,7 @@ impl EmbeddedShelf {
         }
         let others = erased.len() - holders;
         if others > writing.step.left {
-            // The records that hold the slot are deleted with the put, which comes last.
+            // The holders of the slot are deleted together with the put, in the last step.
             let step = &erased[holders..holders + writing.step.left];
             self.delete(writing, view, step, true);
             writing.step.unfinished = true;
@@ -515,8 +519,9 @@ impl EmbeddedShelf {
         Ok(found.len() as u64)
     }
 
-    /// Gathers the deletions of the records found. If `is_erased`, the records are to be gone from
-    /// all files in time; records that were only replaced need not.
+    /// Adds the deletions of the found records to the batch. With `is_erased`, the records must be
+    /// gone from all files within the bound; this does not apply to records that were only
+    /// replaced.
     fn delete(
         &self,
         writing: &mut LogWriterState,

@@ -1,5 +1,5 @@
-//! Disk space for the writer: a batch is refused, with nothing written, before it could fill the
-//! disk. So a full disk stops nothing for good, and writing continues once there is space.
+//! Disk space for the writer: a batch that could fill the disk is refused before any write. So a
+//! full disk stops the writer only temporarily, and writing continues once the disk has space.
 
 use std::io;
 
@@ -12,14 +12,14 @@ use crate::reserve::ShelfSpace;
 use crate::room::ByteSize;
 use crate::shelf::{EmbeddedShelf, LogWriterState};
 
-/// Bytes that stay free beside a batch: enough for a manifest and the header of a log.
+/// Bytes that a batch leaves free: enough for a manifest and the header of a log.
 const BESIDE_WRITES: u64 = 128 << 10;
-/// Bytes that the writer needs beside the records of a batch: for the most deletions that a step
-/// has, with those of replaced records.
+/// Bytes that the writer needs in addition to the records of a batch: for the maximum number of
+/// deletions in a step, including deletions of replaced records.
 const DELETIONS: u64 = 2 * ERASE_STEP as u64 * LogFrame::DELETE_BYTES;
 
-/// The most bytes that a batch takes: its records, a deletion for each that replaces one, and those
-/// of a step.
+/// Upper bound for the bytes of a batch: its records, one deletion for each record that replaces
+/// another, and the deletions of a step.
 pub(crate) fn needs(writes: &[Write]) -> u64 {
     let bytes = |write: &Write| match write {
         Write::Put(record) => (FRAME + record.len()) as u64 + LogFrame::DELETE_BYTES,
@@ -29,8 +29,8 @@ pub(crate) fn needs(writes: &[Write]) -> u64 {
 }
 
 impl EmbeddedShelf {
-    /// Reserves the space of a batch, as others may take what was free a moment ago. Where the disk
-    /// is full nothing of the batch has been written.
+    /// Reserves the space of a batch, since others may take the free space at any moment. If the
+    /// disk is full, no part of the batch has been written.
     pub(crate) fn reserve_space(
         &self,
         writing: &mut LogWriterState,
@@ -41,8 +41,8 @@ impl EmbeddedShelf {
             .map_err(|error| self.refuse(&format!("a batch does not fit: {error}")))
     }
 
-    /// Returns an error unless there is space for a batch. A batch with a deletion may use what the
-    /// reserve gives back. Nothing of the batch has been written.
+    /// Returns an error unless the disk has space for a batch. A batch with a deletion may use the
+    /// space of the reserve. No part of the batch has been written yet.
     pub(crate) fn check_space(
         &self,
         writing: &LogWriterState,
@@ -53,7 +53,8 @@ impl EmbeddedShelf {
             return Ok(());
         }
         let deletes = writes.iter().any(|write| matches!(write, Write::Erase(_)));
-        // Where the disk does not say what is free, the write itself finds out.
+        // If the disk does not report its free space, the write itself shows whether the batch
+        // fits.
         let Ok(lack) = self.lack(needs, deletes) else { return Ok(()) };
         if lack == 0 {
             return Ok(());
@@ -76,8 +77,8 @@ impl EmbeddedShelf {
         )
     }
 
-    /// Why a batch would be refused now for lack of space, if the reserve is in use: nobody may have
-    /// put anything since.
+    /// The reason why a batch would be refused now for lack of space, if the reserve is in use.
+    /// Perhaps no client has sent a record since, so no batch was refused yet.
     pub(crate) fn would_lack(&self) -> Option<String> {
         self.options.reserve.as_ref().filter(|reserve| reserve.missing() > 0)?;
         let lack = self.lack(DELETIONS, false).ok().filter(|lack| *lack > 0)?;
@@ -87,9 +88,10 @@ impl EmbeddedShelf {
         ))
     }
 
-    /// Notes that a batch is refused for lack of space, and has maintenance look for some.
+    /// Records that a batch is refused for lack of space, and wakes maintenance to free space.
     pub(crate) fn refuse(&self, why: &str) -> CommitError {
-        // Noted first: a round that ends without knowing of it would look no more.
+        // Recorded first: a round of maintenance that ends without this record would not check for
+        // space again.
         let error = self.space.lacks(why);
         self.call_maintenance();
         error
@@ -99,12 +101,12 @@ impl EmbeddedShelf {
     fn lack(&self, needs: u64, deletes: bool) -> io::Result<u64> {
         let free = self.options.disk.free(&self.dir)?;
         let missing = self.options.reserve.as_ref().map_or(0, |reserve| reserve.missing());
-        // What deletions leave is for the compaction after them.
+        // Deletions leave half of the space for the compaction that follows.
         let kept = if deletes { missing / 2 } else { missing };
         Ok((needs + BESIDE_WRITES + kept).saturating_sub(free))
     }
 
-    /// Notes what the shelf takes, and returns what all shelves of the directory take.
+    /// Records the disk space of the shelf, and returns the total of all shelves in the directory.
     pub(crate) fn note_space(&self, stats: &StoreStats) -> Option<DiskUse> {
         let reclaimable = stats.reclaimable_bytes;
         let usage = DiskUse { kept: stats.bytes.saturating_sub(reclaimable), reclaimable };
@@ -115,7 +117,7 @@ impl EmbeddedShelf {
         Some(self.options.reserve.as_ref()?.note(&self.dir, space))
     }
 
-    /// Looks whether there is space again after a batch was refused, and makes the reserve again.
+    /// Checks whether the disk has space again after a refused batch, and makes the reserve again.
     pub(crate) fn look_for_space(&self) {
         if let Some(reserve) = &self.options.reserve
             && let Err(error) = reserve.make()

@@ -27,13 +27,13 @@ use crate::segment::view::SegmentView;
 use crate::shelf::{EmbeddedShelf, SYNC_BYTES_MAX};
 use crate::suspect::WatchedSearch;
 
-/// The embedded archive of one network. Dropping it ends its maintenance thread. No other closing
-/// is needed, since acknowledged writes are durable.
+/// The embedded archive of one network. Dropping the store ends its threads. No other closing is
+/// needed, since acknowledged writes are durable.
 pub struct EmbeddedStore {
     pub(crate) shelf: Arc<EmbeddedShelf>,
-    /// What was found and repaired when the shelf was opened.
+    /// Notes on faults that were found and repaired when the shelf was opened.
     pub(crate) notes: Vec<String>,
-    /// Why all writes are refused, if the shelf could only be opened for reading.
+    /// The reason why all writes are refused, if the shelf could only be opened for reading.
     pub(crate) refusal: Option<String>,
     pub(crate) thread: Option<JoinHandle<()>>,
     /// The thread of the slow check.
@@ -41,12 +41,13 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Why the store was opened for reading only, and refuses each write. `None` if it was not.
+    /// The reason why the store was opened for reading only and refuses each write; `None` for any
+    /// other store.
     pub fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
 
-    /// What was found and repaired when the shelf was opened, in sentences for its operator.
+    /// Sentences for the operator on faults that were found and repaired when the shelf was opened.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -56,7 +57,7 @@ impl Drop for EmbeddedStore {
     fn drop(&mut self) {
         self.shelf.signal.lock().stop = true;
         self.shelf.signalled.notify_all();
-        // A thread of the store may be what drops it, while it wakes somebody.
+        // A thread of the store may drop the store in a callback, and must not wait for itself.
         let own = std::thread::current().id();
         let threads = [self.thread.take(), self.scrubs.take()].into_iter().flatten();
         for thread in threads.filter(|thread| thread.thread().id() != own) {
@@ -102,7 +103,8 @@ impl Store for EmbeddedStore {
             let durable = done.outcomes.len();
             let is_end = piece.len() == rest.len();
             if let Err(error) = self.shelf.commit_piece(piece, is_end, &mut done) {
-                // What is stored is not reported as failed: the next call fails, if it has to.
+                // Stored writes are not reported as failed. If the error persists, the next call
+                // fails.
                 done.cut(durable);
                 return if durable > 0 { Ok(done) } else { Err(error) };
             }
@@ -174,7 +176,7 @@ impl Store for EmbeddedStore {
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
         if self.refusal.is_some() {
-            // Nothing can be deleted.
+            // A store that refuses writes can delete nothing.
             return Ok(Vec::new());
         }
         let (view, before) = (self.shelf.view.load_full(), self.shelf.before());
@@ -234,14 +236,15 @@ impl Store for EmbeddedStore {
     fn stats(&self) -> StoreStats {
         let view = self.shelf.view.load_full();
         let dead = DeadBytes::of(&view, &self.shelf.options);
-        // No two of these locks are held at once: maintenance and the slow check take them, too.
+        // Never hold two of these locks at once: maintenance and the slow check take the locks,
+        // too.
         let failed = self.shelf.signal.lock().failed.as_ref().map(|now| now.why.clone());
         let maintenance = *self.shelf.done.lock();
         let mut stats = StoreStats {
             segments: view.segments.len() as u64,
             dead_bytes: dead.all,
             reclaimable_bytes: self.shelf.reclaimable(&dead),
-            // Where the disk does not say, there is no figure.
+            // `None` if the disk does not report its free space.
             free_bytes: self.shelf.options.disk.free(&self.shelf.dir).ok(),
             written_bytes: self.shelf.written_bytes.load(Ordering::Relaxed),
             heads_waiting: view.frozen.len() as u64,

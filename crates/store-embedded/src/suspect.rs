@@ -1,4 +1,4 @@
-//! Queries fail if a page of a map could not be read while they ran: [`crate::map`] says how such a
+//! Queries fail if a page of a map could not be read meanwhile; [`crate::map`] describes how such a
 //! page is replaced with zeros.
 
 use std::ops::ControlFlow;
@@ -14,14 +14,14 @@ use crate::map;
 use crate::shelf::EmbeddedShelf;
 use crate::view::ShelfView;
 
-/// A search that fails if a part of a file that it needed could not be read.
+/// A search that fails if a needed part of a file could not be read.
 pub(crate) struct WatchedSearch {
     pub search: SnapshotSearch,
     pub view: Arc<ShelfView>,
     pub shelf: Arc<EmbeddedShelf>,
 }
 
-/// The failed reads that were known before a query or a job.
+/// The known failed reads before a query or a job.
 pub(crate) struct ReadFaults {
     faults: u64,
     losses: u64,
@@ -61,23 +61,23 @@ impl Search for WatchedSearch {
 }
 
 impl EmbeddedShelf {
-    /// Returns the failed reads that are known now.
+    /// Returns the known failed reads.
     pub(crate) fn before(&self) -> ReadFaults {
         ReadFaults { faults: map::faults(), losses: self.losses.load(Ordering::Acquire) }
     }
 
-    /// Whether a part of a file of the view could not be read since `before`.
+    /// Whether a read of a file in the view has failed since `before`.
     pub(crate) fn has_lost(&self, view: &ShelfView, before: &ReadFaults) -> bool {
         if map::faults() == before.faults {
             return false;
         }
-        // If another thread has noticed the failed read first, `losses` has grown all the same.
+        // `losses` has grown even if another thread has noticed the failed read first.
         self.note_unreadable(view);
         self.losses.load(Ordering::Acquire) != before.losses
     }
 
-    /// Returns an error if a part of a file could not be read since `before`, or if `trouble` gives
-    /// a reason not to trust the result.
+    /// Returns an error if a read of a file has failed since `before`, or if `trouble` returns a
+    /// reason not to trust the result.
     pub(crate) fn believe(
         &self,
         view: &ShelfView,
@@ -94,8 +94,7 @@ impl EmbeddedShelf {
         trouble().map_or(Ok(()), |trouble| Err(SearchError::Failed(trouble)))
     }
 
-    /// Notes the files of a view of which a part could not be read, logs each file once, and calls
-    /// maintenance.
+    /// Records the files of a view with failed reads, logs each file once, and wakes maintenance.
     pub(crate) fn note_unreadable(&self, view: &ShelfView) {
         let mut known = self.known.lock();
         let mut is_new = false;
@@ -118,7 +117,7 @@ impl EmbeddedShelf {
         }
     }
 
-    /// Returns the files that are damaged, or of which a part could not be read, sorted by name.
+    /// Returns the damaged or partly unreadable files, sorted by name.
     pub(crate) fn damaged_files(&self, view: &ShelfView) -> Vec<String> {
         let damaged: Vec<PathBuf> = self.known.lock().damaged.keys().cloned().collect();
         let unreadable = if map::faults() > 0 { view.unreadable(&self.dir) } else { Vec::new() };

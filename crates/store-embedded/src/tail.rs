@@ -8,15 +8,16 @@ use hark_archive::meter::Histogram;
 use crate::disk::DiskFile;
 use crate::room::is_full;
 
-/// Bytes of disk space reserved behind the log: a quarter of its length, within these bounds.
+/// Bounds of the disk space reserved after the end of the log. Between the bounds, this space is a
+/// quarter of the log's length.
 const AHEAD_MIN: u64 = 64 << 10;
 const AHEAD_MAX: u64 = 4 << 20;
 
 /// Why a batch was not appended.
 pub(crate) enum AppendError {
-    /// The disk is full. The file is as it was, so the next batch may succeed.
+    /// The disk is full. The file is unchanged, so the next batch may succeed.
     Full(io::Error),
-    /// Whether the batch is in the file is not known.
+    /// An error that leaves unknown whether the batch is in the file.
     Failed(io::Error),
 }
 
@@ -27,7 +28,8 @@ pub(crate) struct LogTail {
     pub(crate) len: u64,
     /// Offset up to which disk space is reserved.
     reserved: u64,
-    /// Whether a part of a batch was cut off since the last sync: a power cut may bring it back.
+    /// Whether a part of a batch was cut off since the last sync. After a power cut, this part may
+    /// reappear.
     is_cut: bool,
 }
 
@@ -37,7 +39,7 @@ impl LogTail {
         Self { file, salt, len, reserved: len, is_cut: false }
     }
 
-    /// Bytes of the log, all of them durable.
+    /// Length of the log; all bytes are durable.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -47,8 +49,8 @@ impl LogTail {
         self.len + bytes <= self.reserved
     }
 
-    /// Reserves disk space for this many more bytes, and some ahead. An error says that the disk is
-    /// full. A disk that cannot reserve space may still have some.
+    /// Reserves disk space for this many more bytes, and some ahead. An error means that the disk
+    /// is full. A disk that cannot reserve space may still have enough.
     pub(crate) fn reserve_for(&mut self, bytes: u64) -> io::Result<()> {
         let end = self.len + bytes;
         if end <= self.reserved {
@@ -68,12 +70,12 @@ impl LogTail {
         Err(io::ErrorKind::StorageFull.into())
     }
 
-    /// Appends a batch; on return it is durable.
+    /// Appends a batch. On return the batch is durable.
     pub(crate) fn append(&mut self, batch: &[u8], syncs: &Histogram) -> Result<(), AppendError> {
         let end = self.len + batch.len() as u64;
         self.reserve_for(batch.len() as u64).map_err(AppendError::Full)?;
         if let Err(error) = self.file.write_all(batch) {
-            // A disk may say so only now: a quota, a copy on write.
+            // Some disks report a lack of space only now, because of a quota or copy-on-write.
             let is_undone = is_full(&error) && self.file.cut(self.len).is_ok();
             (self.reserved, self.is_cut) = (self.len, true);
             return Err(if is_undone {
@@ -90,8 +92,8 @@ impl LogTail {
         Ok(())
     }
 
-    /// Makes sure that nothing is behind the last whole batch, before another log is begun: only of
-    /// the last log may the end be torn.
+    /// Ensures that the file ends with the last whole batch before another log is begun: only the
+    /// last log may have a torn end.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         if self.is_cut {
             self.file.sync()?;
@@ -100,9 +102,9 @@ impl LogTail {
         Ok(())
     }
 
-    /// Gives back the reserved disk space that is left.
+    /// Releases the remaining reserved disk space.
     pub(crate) fn finish(mut self) {
-        // If this fails, the space is given back when the log is opened again.
+        // If this fails, the space is released when the log is opened again.
         let _ = self.file.reserve(self.len, self.len);
     }
 }

@@ -1,8 +1,8 @@
-//! Terms: what a row can be found by, as keyed 64-bit hashes.
+//! Terms: keyed 64-bit hashes of the properties by which queries find rows.
 //!
-//! The key is the shelf's own secret, so nobody can make two terms collide on purpose. Words are
-//! compared as text wherever they have the same hash. Since every
-//! hit is checked against its record, a collision by chance never shows a wrong record.
+//! The key is the secret of the shelf, so nobody can make two terms collide on purpose. Words with
+//! the same hash are compared as text. Every hit is checked against its record, so an accidental
+//! collision never returns a wrong record.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -18,18 +18,19 @@ use crate::options::EmbeddedOptions;
 /// Bytes of a shelf's secret.
 pub const SECRET: usize = 16;
 
-/// The name by which segments say that they have words. Those of format 3 listed their words under it.
+/// The label name that marks a segment with words. Segments of format 3 listed their words under
+/// this name.
 pub const WORDS: u8 = 0x1f;
-/// Names of labels that stand for four bits of the fingerprint of the texts whose words are listed.
+/// First of the label names that encode the fingerprint of the indexed texts, four bits per name.
 const FINGERPRINT: u8 = 0x10;
 
-/// The hash functions of one shelf, the labels whose values are listed, and the texts whose words are
-/// indexed.
+/// The hash functions of one shelf, the labels with listed values, and the texts with indexed
+/// words.
 #[derive(Clone)]
 pub struct TermHasher {
     hasher: SipHasher13,
-    /// Hashes words: quickly, as there are so many, and differently in each process, as these hashes
-    /// are in no file.
+    /// The hash function of words: fast, since there are many words, and different in each process,
+    /// since no file contains these hashes.
     words: RandomState,
     every: u64,
     labels: &'static [u8],
@@ -37,10 +38,10 @@ pub struct TermHasher {
     texts: Option<Arc<dyn TextSource>>,
 }
 
-/// Buffers for the terms of one record at a time, reused.
+/// Reused buffers for the terms of one record at a time.
 #[derive(Default)]
 pub struct TermBuffers {
-    /// The terms, ascending, except those of words.
+    /// The terms except the terms of words, ascending.
     pub terms: Vec<u64>,
     words: RecordWords,
     weighed: WeighedWords,
@@ -58,7 +59,7 @@ impl TermBuffers {
     }
 }
 
-/// The term of a word of a class: its hash, with the class in the lowest bits.
+/// The term of a word and a class: the hash of the word, with the class in the lowest bits.
 fn of_class(hash: u64, class: u8) -> u64 {
     hash & !u64::from(CLASS_MAX) | u64::from(class)
 }
@@ -79,12 +80,13 @@ impl TermHasher {
         Self { hasher, words, every: hash(hasher, 0, 0, &[]), labels, listed, texts }
     }
 
-    /// The names of the labels whose values are listed.
+    /// The names of the labels with listed values.
     pub fn labels(&self) -> &'static [u8] {
         self.labels
     }
 
-    /// What segments say that they list: the names of labels, and which words.
+    /// The list that a segment stores about its content: the names of the listed labels, and the
+    /// fingerprint of the indexed words.
     pub fn listed(&self) -> &[u8] {
         &self.listed
     }
@@ -99,12 +101,13 @@ impl TermHasher {
         self.texts.as_ref().is_some_and(|texts| texts.has_texts(kind))
     }
 
-    /// Whether a segment that lists `listed` indexes the words that this shelf does.
+    /// Whether a segment that lists `listed` indexes the same words as this shelf.
     pub fn are_words_in(&self, listed: &[u8]) -> bool {
         self.has_words() && self.listed.get(self.labels.len()..) == words_of(listed)
     }
 
-    /// The term that every row has. Its posting list of a kind has all rows of that kind.
+    /// The term that every row has. The posting list of this term and a kind has all rows of the
+    /// kind.
     pub fn every(&self) -> u64 {
         self.every
     }
@@ -120,7 +123,7 @@ impl TermHasher {
         }
     }
 
-    /// Does the same without words.
+    /// Sets the buffers to all terms of a record, deduplicated, without words.
     pub fn of_labels(&self, record: &Record<'_>, buffers: &mut TermBuffers) {
         buffers.weighed.clear();
         let terms = &mut buffers.terms;
@@ -147,7 +150,7 @@ impl TermHasher {
     }
 }
 
-/// Returns what a segment says about the words that it indexes.
+/// Returns the part of a segment's list that describes the indexed words.
 fn words_of(listed: &[u8]) -> Option<&[u8]> {
     listed.get(listed.iter().position(|name| *name == WORDS)?..)
 }

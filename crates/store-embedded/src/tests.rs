@@ -21,12 +21,12 @@ use crate::{EmbeddedStore, rebuild};
 #[global_allocator]
 static ALLOCATOR: Counting<System> = Counting(System);
 
-/// A shelf's directory, which is removed when this is dropped.
+/// A shelf's directory, which is removed when this value is dropped.
 struct Shelf(PathBuf);
 
 impl Drop for Shelf {
     fn drop(&mut self) {
-        // What is left behind in the temporary directory harms nobody.
+        // If the removal fails, only temporary files remain.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -47,7 +47,7 @@ fn id(number: u32) -> Id {
     id
 }
 
-/// Makes a record with `labels` labels that no other record has, and `bytes` bytes of content.
+/// Makes a record with `labels` unique labels and `bytes` bytes of content.
 fn record_of(number: u32, kind: u32, labels: u32, bytes: usize) -> Box<[u8]> {
     let time = u64::from(number);
     let head =
@@ -65,7 +65,7 @@ fn put(numbers: std::ops::Range<u32>, labels: u32, bytes: usize) -> Vec<Write> {
     numbers.map(|number| Write::Put(record_of(number, 1, labels, bytes))).collect()
 }
 
-/// Asserts that exactly the records of these numbers are found: by their ids, and by one query.
+/// Asserts that exactly the records with these numbers are found, by their ids and by one query.
 fn assert_found(store: &EmbeddedStore, numbers: std::ops::Range<u32>) {
     let missing: Vec<u32> =
         numbers.clone().filter(|&number| !store.knows(&id(number)).expect("answers")).collect();
@@ -95,7 +95,7 @@ fn logs_end_where_indices_reach_whatever_is_set() {
     let shelf = Shelf::new("long");
     let options = EmbeddedOptions { log_bytes_max: u64::MAX, ..quiet() };
     let store = shelf.open(&options);
-    // Three times the bytes that one log may have.
+    // Write three times the maximum length of a log.
     for at in 0..30 {
         store.commit(&put(at * 10..at * 10 + 10, 1, 10_000)).expect("commits");
     }
@@ -131,7 +131,7 @@ fn a_log_is_read_whole_though_less_is_set_than_when_it_was_written() {
 #[test]
 fn one_deletion_of_very_many_is_written_in_pieces_that_can_be_read_again() {
     let shelf = Shelf::new("erase");
-    // More deletions than fit into one log.
+    // The batch has more deletions than fit into one log.
     let rows = (log::BYTES_MAX / 45) as u32 + 1_000;
     let store = shelf.open(&quiet());
     for from in (0..rows).step_by(4_000) {
@@ -146,8 +146,9 @@ fn one_deletion_of_very_many_is_written_in_pieces_that_can_be_read_again() {
     assert_eq!(faults(&shelf.0, &quiet()), "");
 }
 
-/// Leaves a shelf as an earlier version could: log 1 with records 0..10; log 2, too long, with
-/// 10..`end`; and log 3 with record `end` and the deletions of 5, 50 and 51, where 50 is put again.
+/// Makes a shelf in a state that an earlier version could leave. Log 1 has the records 0..10; log 2
+/// is too long and has 10..`end`. Log 3 has record `end` and the deletions of 5, 50 and 51, and
+/// record 50 again.
 fn leave_long_log(shelf: &Shelf, end: u32, sealed: bool) {
     let store = shelf.open(&EmbeddedOptions { seal_records: 10, ..quiet() });
     store.commit(&put(0..10, 1, 10_000)).expect("commits");
@@ -248,7 +249,7 @@ fn the_memory_of_a_head_is_about_what_it_says() {
     }
 }
 
-/// Bytes of memory of all heads of a store.
+/// Memory of all heads of a store, in bytes.
 fn heads_bytes(store: &EmbeddedStore) -> u64 {
     let view = store.shelf.view.load();
     view.frozen.iter().chain([&view.active]).map(|head| head.bytes()).sum()
@@ -321,7 +322,7 @@ fn merged_segments_are_bounded_by_their_lists_as_well() {
     assert_found(&store, 0..40);
     let entries: Vec<usize> =
         store.shelf.view.load().segments.iter().map(|segment| segment.file.entries()).collect();
-    // Two entries count as one of the 4,000 records.
+    // Two entries weigh as much as one of the 4,000 records.
     assert!(entries.iter().all(|&entries| entries <= 8_000), "{entries:?}");
     assert!(entries.len() < 8, "{entries:?}");
 }
@@ -333,7 +334,7 @@ fn what_a_segment_keeps_of_rare_kinds_is_bounded() {
     let store = shelf.open(&options);
     let mut writes = put(0..640, 1, 0);
     for number in (0..640).step_by(64) {
-        // One record of a kind with many labels, and one of a kind with few.
+        // One record of a kind with many labels, and one record of a kind with few labels.
         writes[number as usize] = Write::Put(record_of(number, 7, 1_000, 0));
         writes[number as usize + 1] = Write::Put(record_of(number + 1, 5, 2, 0));
     }
@@ -351,7 +352,8 @@ fn what_a_segment_keeps_of_rare_kinds_is_bounded() {
 fn counts_of_a_kind_are_right_while_records_of_all_kinds_are_deleted() {
     let shelf = Shelf::new("kinds");
     let store = shelf.open(&EmbeddedOptions { seal_records: 640, ..quiet() });
-    // A kind with half of the records, whose list is searched, and kinds whose lists are read.
+    // Half of the records have one kind, whose list is searched. The lists of the other kinds are
+    // read.
     let kind = |number: u32| if number.is_multiple_of(2) { 0 } else { number % 41 };
     let record = |number| Write::Put(record_of(number, kind(number), 1, 0));
     let puts: Vec<Write> = (0..641).map(record).collect();

@@ -1,4 +1,4 @@
-//! What readers and the writer see of a shelf at one moment.
+//! Snapshots of a shelf for readers and for the writer.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::log::{self, Log};
 use crate::segment;
 use crate::segment::view::{Segment, SegmentView};
 
-/// What readers see: sealed segments, heads being sealed, the head being written. Replaced as a
-/// whole.
+/// The parts of a shelf: sealed segments, heads being sealed, and the head being written. A view is
+/// replaced as a whole.
 pub(crate) struct ShelfView {
-    /// Ascending by the logs they cover.
+    /// The segments, ascending by the logs that they cover.
     pub segments: Vec<Arc<Segment>>,
-    /// Oldest first.
+    /// The heads being sealed, oldest first.
     pub frozen: Vec<Arc<Head>>,
     pub active: Arc<Head>,
-    /// All parts except the active head, as readers see them.
+    /// All parts except the active head, in the view of readers.
     pub parts: SnapshotSources,
-    /// All parts except the active head, as the writer sees them.
+    /// All parts except the active head, in the view of the writer.
     pub writing: SnapshotSources,
 }
 
@@ -48,7 +48,7 @@ impl ShelfView {
         Self { segments, frozen, active, parts, writing }
     }
 
-    /// Returns the files that could not be read in part, each with its number of failed reads.
+    /// Returns the partly unreadable files, each with its number of failed reads.
     pub fn unreadable(&self, dir: &Path) -> Vec<(PathBuf, u32)> {
         let index = |s: &Arc<Segment>| (segment::path(dir, s.entry.number), s.faults());
         let sealed = self.segments.iter().flat_map(|segment| &segment.logs).flatten();
@@ -58,15 +58,16 @@ impl ShelfView {
         all.filter(|(_, faults)| *faults > 0).collect()
     }
 
-    /// Returns the active head as readers see it now, and the last sequence number that they see.
+    /// Returns the active head in the current view of readers, and the last visible sequence
+    /// number.
     pub(crate) fn now(&self) -> (Arc<dyn AnySource>, u64) {
         let head = HeadView::published(&self.active);
         let seq = self.active.base + head.rows();
         (Arc::new(head), seq)
     }
 
-    /// Returns why the segments or the head's log cannot be trusted; `None` if they can. A commit
-    /// decides by them what to store, refuse or replace.
+    /// Returns the reason why the segments or the head's log cannot be trusted; `None` if they can
+    /// be trusted. A commit reads them to decide which records to store, refuse or replace.
     pub(crate) fn trouble(&self) -> Option<String> {
         let log = &self.active.log;
         let lost =
@@ -78,7 +79,7 @@ impl ShelfView {
         std::iter::once(&self.active).chain(self.frozen.iter().rev())
     }
 
-    /// Finds a live record by its id, as the writer (`writing`) or as readers see it.
+    /// Finds a live record by its id, in the view of the writer (`writing`) or of readers.
     pub(crate) fn locate(&self, id: &Id, hash: u64, writing: bool) -> Option<LiveRow> {
         for head in self.heads() {
             let view = if writing { HeadView::writing(head) } else { HeadView::published(head) };
@@ -101,7 +102,7 @@ pub(crate) enum LiveRow {
 }
 
 impl LiveRow {
-    /// The number of the log that the row's record was put in.
+    /// The number of the log with the row's record.
     pub(crate) fn log(&self) -> u32 {
         match self {
             Self::Head(head, _) => head.log.number,
@@ -109,8 +110,8 @@ impl LiveRow {
         }
     }
 
-    /// Whether the row's record can be read and matches. Of the batch that is being written, it is in
-    /// `frames`.
+    /// Whether the row's record can be read and matches. `frames` has the records of the batch that
+    /// is being written.
     pub(crate) fn matches(&self, query: &Query, frames: &Arc<Vec<u8>>) -> bool {
         let matches =
             |record: Option<Record<'_>>| record.is_some_and(|found| query.matches(&found));
@@ -131,7 +132,7 @@ impl LiveRow {
         }
     }
 
-    /// Marks the row as not deleted after all.
+    /// Marks the row as not deleted, since the batch with the deletion was not written.
     pub(crate) fn spare(&self) {
         match self {
             Self::Head(head, row) => head.spare(*row),

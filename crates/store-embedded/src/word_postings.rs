@@ -1,43 +1,43 @@
-//! Words as records bring them, each with its postings, until they are sorted.
+//! Words in the order of arrival, each with its postings, before sorting.
 
 use crate::segment::words::{ListKey, index_key};
 
-/// Words and where they are, in the order of arrival.
+/// Words and their postings, in the order of arrival.
 #[derive(Default)]
 pub struct WordPostings {
-    /// The words, one behind the other.
+    /// The concatenated words.
     text: String,
     words: Vec<GatheredWord>,
-    /// The rows that have words, each once.
+    /// The rows that have words, each row once.
     rows: Vec<u32>,
     postings: Vec<WordPosting>,
-    /// Numbers of words plus one, at or behind the place that their hash gives. 0 is free.
+    /// Hash table of words with linear probing: the number of a word plus one; 0 means a free slot.
     slots: Vec<u32>,
 }
 
 struct GatheredWord {
     hash: u64,
-    /// Where the word ends in the text.
+    /// The end of the word in the text.
     end: u32,
-    /// Its last posting, plus one.
+    /// The index of the word's last posting, plus one.
     last: u32,
 }
 
 struct WordPosting {
-    /// The posting before of the same word, plus one. 0: there is none.
+    /// The index of the previous posting of the same word, plus one; 0 if there is none.
     before: u32,
-    /// The index of its row in `rows`.
+    /// The index of the posting's row in `rows`.
     row: u32,
     key: ListKey,
 }
 
-/// Bytes of memory of a word, without its letters: itself, and up to four slots.
+/// Bytes of memory of a word, without its letters: the entry, and up to four slots.
 pub const WORD_BYTES: usize = size_of::<GatheredWord>() + 16;
 /// Bytes of memory of a posting.
 pub const POSTING_BYTES: usize = size_of::<WordPosting>();
 /// Bytes of memory of a row.
 const ROW_BYTES: usize = size_of::<u32>();
-/// Letters, words and postings that keep their memory when all are removed.
+/// Number of letters, words and postings that keep their memory after [`WordPostings::clear`].
 const KEPT: usize = 1 << 16;
 
 impl WordPostings {
@@ -59,7 +59,7 @@ impl WordPostings {
             + self.postings.len() * POSTING_BYTES
     }
 
-    /// Removes all words, and keeps a usual amount of memory.
+    /// Removes all words, and keeps a limited amount of memory for reuse.
     pub fn clear(&mut self) {
         self.text.clear();
         self.text.shrink_to(KEPT);
@@ -74,7 +74,7 @@ impl WordPostings {
         self.slots.fill(0);
     }
 
-    /// The rows that have words, each once, in the order of arrival.
+    /// The rows that have words, each row once, in the order of arrival.
     pub fn rows(&self) -> &[u32] {
         &self.rows
     }
@@ -89,7 +89,7 @@ impl WordPostings {
         (0..self.words.len()).map(|number| self.word(number))
     }
 
-    /// The number of a word, or else the free slot in which it belongs.
+    /// The number of a word, or else the free slot for the word.
     fn find(&self, (hash, word): (u64, &str)) -> Result<usize, usize> {
         let mask = self.slots.len() - 1;
         let mut slot = hash as usize & mask;
@@ -103,8 +103,8 @@ impl WordPostings {
         }
     }
 
-    /// Adds a posting of a word, which comes with its hash: the kind and class of the word in the row.
-    /// A row's postings come one after another.
+    /// Adds a posting of a word and its hash: the row, and its kind and the word's class as `key`.
+    /// The caller adds all postings of a row one after another.
     pub fn add(&mut self, (hash, word): (u64, &str), key: ListKey, row: u32) {
         if self.slots.len() < 2 * (self.words.len() + 1) {
             self.make_room();
@@ -136,7 +136,7 @@ impl WordPostings {
         }
     }
 
-    /// The postings of a word, the last one first.
+    /// The postings of a word, the latest posting first.
     pub fn of(&self, word: (u64, &str)) -> impl Iterator<Item = (ListKey, u32)> {
         let found = (!self.slots.is_empty()).then(|| self.find(word).ok()).flatten();
         let postings = self.chain(found.map_or(0, |number| self.words[number].last));
@@ -151,8 +151,8 @@ impl WordPostings {
         })
     }
 
-    /// Passes each word to `each`, ascending, with its postings, ascending. `numbers` are the numbers
-    /// that stand for [`WordPostings::rows`] in them.
+    /// Passes each word to `each`, in ascending order, with its postings, ascending. The postings
+    /// contain `numbers` in place of the [`WordPostings::rows`] at the same index.
     pub fn sorted<'a>(&'a self, numbers: &[u32], mut each: impl FnMut(&'a str, &[(ListKey, u32)])) {
         let mut words: Vec<(u64, u32)> =
             (0..).zip(self.words()).map(|(at, word)| (index_key(word.as_bytes()), at)).collect();

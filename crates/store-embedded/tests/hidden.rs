@@ -1,4 +1,4 @@
-//! What is behind a gate shows neither in answers nor in their cost.
+//! Records hidden by a gate influence neither answers nor their cost.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left behind in the temporary directory harms nobody.
+        // If the removal fails, only temporary files remain.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -40,7 +40,8 @@ fn seed() -> u64 {
     std::env::var("HARK_SEED").map_or(20_261_122, |seed| seed.parse().expect("is a number"))
 }
 
-/// Heads of both are sealed with the same of what both have, so that they differ in nothing else.
+/// The heads of both stores are sealed with the same common records, so that the stores differ only
+/// in hidden records.
 #[test]
 fn embedded_answers_and_charges_as_if_nothing_hidden_were_there() {
     let folders = [Folder::new("hidden-without"), Folder::new("hidden-with")];
@@ -70,9 +71,9 @@ fn the_model_answers_and_charges_as_if_nothing_hidden_were_there() {
     }
 }
 
-/// Of two keys, one gets 3,000 wraps and the other none. No other reader can distinguish them,
-/// whoever they prove to be, and however much they wrote to themselves to weigh the other's lists
-/// against it.
+/// One of two keys receives 3,000 wraps, and the other receives none. No other reader can
+/// distinguish the two keys, whatever identity the reader proves. This also holds for a reader that
+/// has sent itself many wraps to compare the lengths of lists.
 #[test]
 fn a_key_with_many_wraps_costs_others_as_much_as_one_with_none() {
     let (busy, idle, spy) = ([1; 32], [2; 32], [3; 32]);

@@ -1,5 +1,5 @@
-//! Hostile shapes of records and queries: the work and the memory of an answer are bounded by the bytes
-//! of its question, whatever was stored before.
+//! Hostile shapes of records and queries: the length of a question bounds the work and the memory
+//! of its answer, whatever was stored before.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -21,13 +21,13 @@ use mimalloc::MiMalloc;
 #[global_allocator]
 static ALLOCATOR: Counting<MiMalloc> = Counting(MiMalloc);
 
-/// Labels of a record, and values of a question.
+/// Number of labels of a record, and of values of a question.
 const VALUES: usize = 2_500;
-/// Records, each of a kind of its own.
+/// Number of records, each with its own kind.
 const KINDS: u32 = 400;
 const TIME: u64 = 1_000_000;
 
-/// A shelf whose directory goes when it is dropped.
+/// A shelf whose directory is removed when this value is dropped.
 struct Shelf {
     store: EmbeddedStore,
     dir: PathBuf,
@@ -35,12 +35,12 @@ struct Shelf {
 
 impl Drop for Shelf {
     fn drop(&mut self) {
-        // What is left behind in the temporary directory harms nobody.
+        // If the removal fails, only temporary files remain.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
-/// Opens a shelf that seals its head at so many records.
+/// Opens a shelf that seals its head at `seal_records` records.
 fn shelf(name: &str, seal_records: u32) -> Shelf {
     let dir = scratch(name);
     let options = EmbeddedOptions {
@@ -58,7 +58,7 @@ fn value(n: usize) -> Vec<u8> {
     format!("{n:03}").into_bytes()
 }
 
-/// A record of this number and kind with [`VALUES`] short labels.
+/// A record with this number and kind, and with [`VALUES`] short labels.
 fn wide(number: u32, kind: u32) -> Write {
     let mut id = [7; 32];
     id[..4].copy_from_slice(&number.to_be_bytes());
@@ -68,7 +68,7 @@ fn wide(number: u32, kind: u32) -> Write {
     Write::Put(encode(&head, &labels))
 }
 
-/// A record of this number without labels.
+/// A record with this number, without labels.
 fn plain(number: u32) -> Write {
     let mut id = [7; 32];
     id[..4].copy_from_slice(&number.to_be_bytes());
@@ -83,7 +83,7 @@ fn any_value() -> LabelSet {
     LabelSet { name: b't', values: (0..VALUES).map(|n| value(n).into()).collect() }
 }
 
-/// Answers a question in slices, and returns its ids, the rows visited, and the slices.
+/// Answers a question in slices, and returns the number of results, of visited rows, and of slices.
 fn answer(store: &dyn Store, query: &Query, work: u64) -> (usize, u64, usize) {
     let mut search = store.search(query).expect("searches");
     let (mut found, mut slices) = (0, 0);
@@ -107,7 +107,7 @@ fn values_that_records_of_many_kinds_have_take_memory_by_the_bytes_of_the_questi
         for number in 0..KINDS {
             shelf.store.commit(&[wide(number, 10_000 + number)]).expect("commits");
         }
-        // Other records, as looking up values is worth while only among many.
+        // Other records: a lookup of values is worthwhile only among many records.
         let others: Vec<Write> = (0..2 * VALUES as u32).map(|n| plain(KINDS + n)).collect();
         shelf.store.commit(&others).expect("commits");
         let query =
@@ -119,7 +119,8 @@ fn values_that_records_of_many_kinds_have_take_memory_by_the_bytes_of_the_questi
     }
 }
 
-/// Bytes of a question in its network's form, about: what is asked may be as much work as this is long.
+/// Approximate length of a question in its network's form. The work of the answer may grow with
+/// this length.
 fn bytes_of(query: &Query) -> u64 {
     let labels = query.labels.iter().flat_map(|set| &set.values).map(|value| value.len() + 3);
     let keys = query.ids.iter().chain(&query.authors).map(|keys| keys.len() * 67);
@@ -133,8 +134,8 @@ fn short(n: usize) -> [u8; 32] {
     key
 }
 
-/// Each question, and the most rows that it may count as for a byte of it, beside those of the window
-/// that it names. (Work is counted; nothing here looks at a clock.)
+/// Each question may be charged only a bounded number of rows per byte, in addition to the rows of
+/// its time window. (The test counts work and reads no clock.)
 #[test]
 fn hostile_questions_are_charged_and_sliced_by_what_they_make_the_store_look_up() {
     let shelf = shelf("hostile", 1_000);
@@ -176,7 +177,7 @@ fn hostile_questions_are_charged_and_sliced_by_what_they_make_the_store_look_up(
         let (_, visited, slices) = answer(&shelf.store, &query, 256);
         let bytes = bytes_of(&query);
         println!("{name}: {visited} rows and {slices} slices for {bytes} bytes in {parts} parts");
-        // A value has 3 bytes or more, and of a set no more than 32,768 lists are looked up.
+        // A value has at least 3 bytes, and at most 32,768 lists of a set are looked up.
         assert!(visited <= 8 * bytes * parts, "{name}: {visited} rows for {bytes} bytes");
         assert!(slices as u64 >= visited / 5_000, "{name}: {visited} rows in {slices} slices");
         let is_free = visited == 0 && slices == 1;
@@ -184,8 +185,8 @@ fn hostile_questions_are_charged_and_sliced_by_what_they_make_the_store_look_up(
     }
 }
 
-/// A count is charged by what it looks up and visits, whatever it finds: nothing where the lengths of lists
-/// tell it, and each lookup in each part where nobody has a value.
+/// A count is charged for its lookups and visited rows, whatever the result is. A count from the
+/// lengths of lists is free; for values that no record has, each lookup in each part is charged.
 #[test]
 fn a_count_is_charged_by_its_work_and_not_by_its_result() {
     let shelf = shelf("counts", 1_000);
@@ -206,13 +207,13 @@ fn a_count_is_charged_by_its_work_and_not_by_its_result() {
     let (none, looked_up) =
         counted(Query { labels: vec![LabelSet { name: b'x', values }], ..Query::default() });
     assert!(none == Some(0) && looked_up >= 300 * parts, "{none:?}: {looked_up} in {parts} parts");
-    // Two conditions are compared record by record, until the budget is spent.
+    // Two conditions are checked record by record, until the budget is spent.
     let both = Query { authors: Some(vec![[2; 32]]), ..of_kind(1) };
     let (some, visited) = counted(Query { not_authors: vec![[3; 32]], ..both });
     assert!(some.is_none() && (2_000..3_000).contains(&visited), "{some:?}: {visited}");
 }
 
-/// A search that is opened takes as many slices as its lookups need, whether anything is there or not.
+/// Opening a search takes as many slices as its lookups need, whether the records exist or not.
 #[test]
 fn thousands_of_ids_are_looked_up_in_slices() {
     let shelf = shelf("ids", 1_000_000);
@@ -235,8 +236,8 @@ fn thousands_of_ids_are_looked_up_in_slices() {
     assert!(found > Some(30), "{found:?} slices for {VALUES} ids");
 }
 
-/// Whether values have too many lists to be walked must not depend on records that the reader may not
-/// see, nor may what their lookups count as.
+/// Hidden records must influence neither the decision that values have too many lists to walk, nor
+/// the charge of the lookups.
 #[test]
 fn kinds_that_are_hidden_do_not_count_among_the_lists_of_a_value() {
     let hidden: Vec<u32> = (20_000..20_400).collect();
@@ -263,7 +264,7 @@ fn kinds_that_are_hidden_do_not_count_among_the_lists_of_a_value() {
     }
 }
 
-/// A page that goes on within many records of one time begins at its cursor.
+/// A page that continues within many records of one time begins at its cursor.
 #[test]
 fn a_page_within_many_records_of_one_time_reads_none_before_its_cursor() {
     for (name, seal_records) in [("tie-head", 100_000), ("tie-segment", 20_000)] {
@@ -311,7 +312,8 @@ impl SubscriptionSink for DeafSink {
     fn overflow(&self) {}
 }
 
-/// The relay counts 2,560 bytes for a filter that searches, and four for each byte of it.
+/// The relay charges 2,560 bytes for a filter with a search, and four bytes for each byte of the
+/// filter.
 #[test]
 fn a_subscription_that_searches_takes_no_more_memory_than_it_is_charged() {
     let live = Arc::new(LiveIndex::default());

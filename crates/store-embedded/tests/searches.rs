@@ -1,5 +1,5 @@
-//! What one step of the writer searches is bounded, whatever a write names and however many records have
-//! the same labels; and a search in steps misses nothing that is put between them.
+//! The search work of one writer step is bounded for any write and for any number of records with
+//! the same labels. A search in steps misses no record that is put between two steps.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::random::encode;
 
 const NOW: u64 = 1_700_000_000;
-/// The author with many events, and how many others there are with the same label.
+/// The author with many events, and the number of other authors' events with the same label.
 const AUTHOR: u32 = 1_000_000;
 const MANY: u32 = 6_000;
 /// The kind of these events.
 const KIND: u32 = 30_000;
 
-/// A store in a directory that goes when it is dropped.
+/// A store in a directory that is removed when this value is dropped.
 struct Shelf {
     dir: PathBuf,
     store: Option<Arc<EmbeddedStore>>,
@@ -43,7 +43,7 @@ impl Shelf {
 impl Drop for Shelf {
     fn drop(&mut self) {
         drop(self.store.take());
-        // What is left behind in the temporary directory harms nobody.
+        // If the removal fails, only temporary files remain.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
@@ -81,7 +81,8 @@ fn of(author: u32, d: &str) -> Query {
     }
 }
 
-/// Has `AUTHOR` put `own` events with labels of their own, and [`MANY`] others one with the label "same".
+/// Puts `own` events of `AUTHOR` with unique labels, and one event with the label "same" for each
+/// of [`MANY`] other authors.
 fn fill(store: &dyn Store, own: u32) {
     let own = (0..own).map(|n| addressed(n, AUTHOR, &format!("own {n}")));
     let others = (0..MANY).map(|n| addressed(MANY + n, n, "same"));
@@ -101,7 +102,8 @@ fn a_deletion_that_searches_much_goes_on_in_steps_and_misses_nothing_that_comes_
     assert_eq!((&first.outcomes[..], first.unfinished), (&[Outcome::Erased(0)][..], true));
     assert!(first.searched <= SEARCH_STEP, "{}", first.searched);
     assert_eq!(store.count(&of(AUTHOR, "own 7")).unwrap(), Some(1), "nothing is done yet");
-    // The first is named by the deletion and older than it, the second is newer.
+    // The deletion names the first event, which is older than the deletion. The second event has no
+    // label.
     let between = [
         addressed(80_000, AUTHOR, "new"),
         event(80_001, AUTHOR, 1, &[]),
@@ -110,7 +112,7 @@ fn a_deletion_that_searches_much_goes_on_in_steps_and_misses_nothing_that_comes_
     let last = store.commit_some(&between).expect("commits");
     assert!(!last.unfinished && last.outcomes.len() == 3, "{:?}", last.outcomes);
     assert!(last.outcomes.iter().all(|outcome| matches!(outcome, Outcome::Stored { .. })));
-    // It went on where it was: together the steps visited each row once.
+    // The search continued from its last position: the two steps together visited each row once.
     let searched = first.searched + last.searched;
     assert!(searched < u64::from(MANY) + 100, "{searched} rows");
     let mut deleted: Vec<_> = last.erased.iter().filter(|(by, _)| *by == 2).collect();
@@ -130,7 +132,7 @@ fn a_search_that_is_not_last_in_its_batch_begins_again_and_others_do_not_wait_fo
     let done = store.commit_some(&[heavy(90_000), event(80_000, 2, 1, &[])]).expect("commits");
     assert_eq!((&done.outcomes[..], done.unfinished), (&[Outcome::Erased(0)][..], true));
     let writer = Writer::start(Arc::clone(store) as _, WriterOptions::default(), Box::new(()));
-    // Holds the writer until all writes below are queued.
+    // Block the writer until all writes below are queued.
     let (go, wait) = channel::<()>();
     assert!(writer.between(Box::new(move |_| wait.recv().unwrap())).is_ok());
     let (sender, receiver) = channel();
@@ -169,7 +171,7 @@ fn a_batch_of_many_searches_is_cut_into_steps_and_all_of_it_is_stored() {
         rest = &rest[done.outcomes.len()..];
         (steps, searched) = (steps + 1, searched + done.searched);
     }
-    // Each of them visits the author's events.
+    // Each search visits the author's events.
     assert!(searched >= 18 * u64::from(own), "{searched} rows");
     assert_eq!(steps, 2);
     assert_eq!(store.count(&of(AUTHOR, "own 17")).unwrap(), Some(0));
@@ -182,7 +184,7 @@ fn versions_of_one_event_search_no_more_than_their_number() {
     let versions: Vec<Write> = (0..5_000).map(|n| event(n, AUTHOR, 0, &[])).collect();
     let done = store.commit(&versions).expect("commits");
     assert!(done.searched < 100, "{} rows", done.searched);
-    // Also for those that are older, and for one whose predecessor was deleted.
+    // The same holds for older events, and for an event whose predecessor was deleted.
     let older: Vec<Write> = (0..1_000).map(|n| event(6_000 + n, AUTHOR, 0, &[])).rev().collect();
     let done = store.commit(&older).expect("commits");
     assert!(done.searched < 100, "{} rows", done.searched);
@@ -224,6 +226,7 @@ fn outcomes_of_what_is_committed_in_steps_are_those_of_its_order() {
     let mut by_deletion: Vec<_> = done.erased.iter().filter(|(by, _)| *by == 1).collect();
     by_deletion.sort();
     assert_eq!(by_deletion, [&(1, key(5)), &(1, key(6)), &(1, key(50_000))]);
-    // With the last version and the deletion, without the two and those that were erased.
+    // The last version and the deletion are added; two deleted older events and 1,500 erased events
+    // are gone.
     assert_eq!(store.count(&all).unwrap(), Some(u64::from(MANY) + 2 - 2 - 1_500));
 }

@@ -1,4 +1,4 @@
-//! What deletes much does so in steps, and a vanishing that ended half way is gone on with.
+//! Large deletions happen in steps, and an interrupted vanishing continues.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,17 +12,18 @@ use hark_testkit::random::encode;
 
 const NOW: u64 = 1_700_000_000;
 
-/// A directory that goes when it is dropped.
+/// A directory that is removed when this value is dropped.
 struct Dir(PathBuf);
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        // What is left behind in the temporary directory harms nobody.
+        // If the removal fails, only temporary files remain.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// With small segments, so that what is deleted lies in several and in the head.
+/// Opens a store with small segments, so that the deleted records are in several segments and in
+/// the head.
 fn open(dir: &Path) -> EmbeddedStore {
     let options = EmbeddedOptions { seal_records: 700, ..EmbeddedOptions::default() };
     EmbeddedStore::open(dir, Box::new(NostrRules), options).expect("opens")
@@ -91,7 +92,8 @@ fn an_erase_says_how_many_went_in_all_its_steps_and_no_more_than_its_limit() {
     assert_eq!(done.erased.iter().filter(|(by, _)| *by == 2).count() as u64, rest);
 }
 
-/// How long a step takes where there is much; others wait for one at most.
+/// Prints the duration of the longest step in a large store; other writes wait for at most one
+/// step.
 #[test]
 #[ignore = "takes minutes: scripts/test --long runs it"]
 fn a_million_vanish_in_steps_of_which_the_longest_is_printed() {

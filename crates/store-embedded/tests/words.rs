@@ -1,5 +1,5 @@
-//! Full-text search: the embedded store finds words like the model, whatever is sealed, merged,
-//! rebuilt or indexed anew meanwhile, and the words of what was deleted leave the files.
+//! Full-text search: the embedded store finds words like the model, while segments are sealed,
+//! merged, rebuilt and indexed again. The words of deleted records leave the files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use hark_testkit::random::{Flavour, Random, World};
 use hark_testkit::sentences::{SENTENCES, Sentences};
 use hark_words::SearchText;
 
-/// A shelf in a directory of its own, which is removed in the end.
+/// A shelf in its own directory, which is removed at the end.
 struct WordShelf {
     dir: PathBuf,
     options: EmbeddedOptions,
@@ -23,7 +23,7 @@ struct WordShelf {
 impl Drop for WordShelf {
     fn drop(&mut self) {
         self.store = None;
-        // What is left behind in the temporary directory harms nobody.
+        // If the removal fails, only temporary files remain.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
@@ -70,7 +70,7 @@ impl Subject for WordShelf {
         match random.below(6) {
             0 => self.open(self.options.clone()),
             1 => {
-                // Segments that index other words, or none, are made again, some of them at once.
+                // Segments that index other words or no words are made again, some of them at once.
                 let others = Sentences { number: 2, kinds: &[1] };
                 let texts = random.once_in(2).then(|| Arc::new(others) as Arc<dyn TextSource>);
                 self.open(EmbeddedOptions { texts, ..self.options.clone() });
@@ -196,7 +196,7 @@ fn what_is_indexed_anew_or_rebuilt_log_by_log_is_merged_again() {
     shelf.assert_sound();
     assert!(segments(&shelf) <= before, "{} segments, {before} before", segments(&shelf));
     shelf.store = None;
-    // One for each log, which takes the memory of one.
+    // A rebuild makes one segment for each log, with the memory of a single segment.
     let rebuilt = rebuild(&shelf.dir, &shelf.options, &mut |_| {}).expect("rebuilds");
     assert!(rebuilt.segments > 2 * before, "{rebuilt:?}, {before} segments before");
     shelf.assert_sound();

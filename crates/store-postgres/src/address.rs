@@ -1,6 +1,6 @@
 //! The address of a database and its TLS settings: libpq's URL, with `sslmode`, `sslrootcert`,
-//! `sslcert` and `sslkey` as in PostgreSQL's manual (libpq, "SSL Support"). A password that it does
-//! not have comes from where libpq looks for it (`password`).
+//! `sslcert` and `sslkey` as in PostgreSQL's manual (libpq, "SSL Support"). If the URL has no
+//! password, it is looked up where libpq looks (`password`).
 
 use std::error::Error as _;
 use std::net::IpAddr;
@@ -33,13 +33,14 @@ pub struct AddressError(String);
 /// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The server's certificate is not one that this address trusts.
+    /// The address does not trust the server's certificate.
     #[error(
         "the database's certificate is not accepted: {0}; sslrootcert=FILE in its URL names the \
          authority to trust"
     )]
     Certificate(String),
-    /// The database asks for a password, which may stand in a file that others can open.
+    /// The database requires a password. The password file was skipped because its mode lets other
+    /// users open the file.
     #[error("the database asks for a password, and {0}")]
     Password(String),
     /// The driver's error.
@@ -53,14 +54,14 @@ type TlsStream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 /// The address of a database.
 #[derive(Clone)]
 pub struct DatabaseAddress {
-    /// All settings but those of TLS.
+    /// All settings except TLS.
     pub config: Config,
     pub(crate) tls: MakeRustlsConnect,
-    /// A file that may have the password, and was not read.
+    /// The password file that was skipped; see `password`.
     pub(crate) passed_over: Option<PassedOver>,
 }
 
-/// Which properties of a server's certificate are checked.
+/// The properties of a server's certificate that are checked.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum CertificateCheck {
     #[default]
@@ -79,7 +80,7 @@ struct TlsParameters {
     roots: Option<String>,
     certificate: Option<String>,
     key: Option<String>,
-    /// Not about TLS, but not for the driver either.
+    /// The password file: not a TLS parameter, but the driver does not know it either.
     passfile: Option<String>,
 }
 
@@ -119,7 +120,7 @@ impl DatabaseAddress {
         })
     }
 
-    /// Whether the address itself says that the database is on this machine.
+    /// Whether the address alone shows that the database is on this machine.
     pub(crate) fn is_near(&self) -> bool {
         let loopback = |address: &IpAddr| address.is_loopback();
         let addresses = self.config.get_hostaddrs();
@@ -138,7 +139,7 @@ impl DatabaseAddress {
             if let Some(reason) = certificate(&error) {
                 return ConnectError::Certificate(reason);
             }
-            // The driver has no other sign of a password that it was asked for and does not have.
+            // The driver reports a missing password only in this message.
             match &self.passed_over {
                 Some(file) if with_cause(&error).contains("password missing") => {
                     ConnectError::Password(file.to_string())
@@ -150,7 +151,7 @@ impl DatabaseAddress {
 }
 
 /// Returns why the driver cannot read an address. If the address may have a password, the driver's
-/// message is left out, as it may quote a part of the password.
+/// message is left out: it may quote a part of the password.
 fn unreadable(address: &str, error: &tokio_postgres::Error) -> AddressError {
     let said = with_cause(error);
     if !has_secret(address) || said.contains("invalid value for option") {
@@ -169,7 +170,7 @@ pub(crate) fn with_cause(error: &tokio_postgres::Error) -> String {
     format!("{error}{cause}")
 }
 
-/// Returns what is wrong with the server's certificate, if that caused the error.
+/// Returns the fault of the server's certificate, if the certificate caused the error.
 fn certificate(error: &tokio_postgres::Error) -> Option<String> {
     let io = error.source()?.downcast_ref::<std::io::Error>()?;
     match io.get_ref()?.downcast_ref::<rustls::Error>()? {
@@ -201,7 +202,7 @@ impl TlsParameters {
             && wishes.check == CertificateCheck::Nothing
             && wishes.roots.is_some()
         {
-            // Naming an authority asks for it to be checked.
+            // If an authority is named, it is checked.
             wishes.check = CertificateCheck::Authority;
         }
         let mark = if others.is_empty() { "" } else { "?" };
@@ -296,8 +297,8 @@ fn certificates(name: &str, file: &str) -> Result<Vec<CertificateDer<'static>>, 
 
 /// Checks a server's certificate as far as `sslmode` requires.
 ///
-/// If nothing is to be checked, its signatures are not read either: the certificate that Citus makes
-/// for a server is of X.509's version 1, which rustls does not read.
+/// If nothing is to be checked, the certificate's signatures are not read either. Citus makes
+/// certificates of X.509 version 1, which rustls cannot read.
 #[derive(Debug)]
 struct CertificateVerifier {
     roots: Option<Arc<Roots>>,

@@ -3,7 +3,7 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-/// PostgreSQL's OIDs of the types bigint and bytea, which arrays of these contain.
+/// PostgreSQL's OIDs of the element types bigint and bytea, which are part of an array's encoding.
 const INT8_OID: u32 = 20;
 const BYTEA_OID: u32 = 17;
 
@@ -56,7 +56,7 @@ impl CopyRows {
         }
     }
 
-    /// Writes an array of bytea, which is not empty.
+    /// Writes a non-empty array of bytea.
     pub(crate) fn byte_strings<'a>(&mut self, values: impl Iterator<Item = &'a [u8]> + Clone) {
         let (count, bytes) =
             values.clone().fold((0, 0), |(n, all), value| (n + 1, all + 4 + value.len() as u32));
@@ -80,7 +80,7 @@ impl CopyRows {
         self.0.len()
     }
 
-    /// Takes the bytes written since the last call, and reserves `next` bytes for the next ones.
+    /// Takes the bytes written since the last call, and reserves `next` bytes for later writes.
     pub(crate) fn take(&mut self, next: usize) -> Bytes {
         let written = self.0.split().freeze();
         self.0.reserve(next);

@@ -1,7 +1,7 @@
-//! Counts matches in the database, with one statement made of the query's conditions.
+//! Counts matches in the database with one statement, which is built from the query's conditions.
 //!
-//! Labels and authors are compared by their terms and keys alone, so a chance collision of a keyed
-//! 64-bit hash would add one to the count.
+//! Labels are compared by their terms alone, so a chance collision of a keyed 64-bit hash would add
+//! one to the count.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::terms::DatabaseTermHasher;
 use crate::time::to_db;
 use crate::words::state::WordState;
 
-/// Most rows counted of each word, to choose the rarest.
+/// Maximum number of rows that are counted of each word to choose the rarest.
 const COUNTED_MAX: i64 = 4_000;
 
 /// The conditions and the values of a statement that is being built.
@@ -56,8 +56,8 @@ fn lists(keys: &[[u8; 32]]) -> Vec<Vec<u8>> {
     keys.iter().map(|key| key.to_vec()).collect()
 }
 
-/// Returns what is asked for all matches of a query, whatever its limit and cursor. Empty if nothing can match;
-/// several if a gate divides the query.
+/// Returns the queries for all matches of a query, ignoring its limit and cursor. Empty if nothing
+/// can match; several if a gate divides the query.
 fn all_matches(inner: &PostgresState, query: &Query, position: TimelinePosition) -> Vec<SqlQuery> {
     let query = &Query { after: None, limit: usize::MAX, ..query.clone() };
     let mut asked = inner.asked(query, position);
@@ -65,7 +65,7 @@ fn all_matches(inner: &PostgresState, query: &Query, position: TimelinePosition)
     asked
 }
 
-/// The statements that count a query's matches. The query's limit and cursor are ignored.
+/// The statements that count a query's matches. The statements ignore the query's limit and cursor.
 pub(crate) struct CountQuery {
     /// Empty if nothing can match; several if a gate divides the query.
     statements: Vec<(String, StatementText)>,
@@ -80,7 +80,7 @@ impl CountQuery {
         Self { statements, budget }
     }
 
-    /// Counts the matching records. `None` if they exceed the query's budget of rows.
+    /// Counts the matching records. Returns `None` if they exceed the query's budget of rows.
     pub(crate) fn count(
         &self,
         session: &mut DatabaseSession,
@@ -107,8 +107,8 @@ impl CountQuery {
     }
 }
 
-/// Counts the matches in distributed tables, by the workers themselves unless a label's values have to
-/// be gone through. `None` if that would exceed the query's budget of rows.
+/// Counts the matches in distributed tables. The workers count them unless the query has conditions
+/// of labels. Returns `None` if the query's budget of rows is exceeded.
 pub(crate) fn placed(
     inner: &Arc<PostgresState>,
     query: &Query,
@@ -128,7 +128,7 @@ pub(crate) fn placed(
     read(inner, asked, &mut reading)
 }
 
-/// Counts matches by reading them. `None` if that would exceed the query's budget of rows.
+/// Counts matches by reading the records. Returns `None` if the query's budget of rows is exceeded.
 fn read(
     inner: &PostgresState,
     asked: Vec<SqlQuery>,
@@ -143,8 +143,9 @@ fn read(
     Ok((progress != SearchProgress::Exhausted).then_some(count))
 }
 
-/// Counts the matches of a query for words: in the database if it has nothing but words, kinds and times,
-/// and these words are indexed, and else by reading them. `None` if that would exceed the query's budget.
+/// Counts the matches of a query for words. The database counts them if the query has only words,
+/// kinds and times, and the words are indexed. Otherwise the records are read. Returns `None` if
+/// the query's budget is exceeded.
 pub(crate) fn worded(
     inner: &Arc<PostgresState>,
     query: &Query,
@@ -157,7 +158,8 @@ pub(crate) fn worded(
     }
     let budget = i64::try_from(query.budget).unwrap_or(i64::MAX);
     let counted = reading.with(|session| {
-        // Words that are counted between these two are complete: they were indexed before, and not deleted.
+        // The count is complete if the index of these words is complete before and after it: the
+        // index was not cleared meanwhile.
         let is_indexed = |session: &mut DatabaseSession| {
             let state = WordState::read(session)?;
             Ok::<_, StatementError>(asked.iter().all(|asked| state.has(&asked.query, asked.seq)))
@@ -174,8 +176,8 @@ pub(crate) fn worded(
     }
 }
 
-/// Whether a query has no other conditions than words, kinds and times, and every record that has these
-/// words matches.
+/// Whether a query has conditions of words, kinds and times only, and every record with these words
+/// matches.
 fn has_words_alone(asked: &SqlQuery) -> bool {
     let query = &asked.query;
     let is_alone = query.ids.is_none() && query.authors.is_none() && query.labels.is_empty();
@@ -187,8 +189,8 @@ fn has_words_alone(asked: &SqlQuery) -> bool {
     is_enough && is_alone && query.kinds.is_some() && asked.driver.is_none()
 }
 
-/// Counts the matches of queries whose words are indexed. `None` if more than `budget` rows of words would
-/// have to be gone through.
+/// Counts the matches of queries whose words are indexed. Returns `None` if more than `budget` rows
+/// of words would have to be visited.
 fn count_words(
     asked: &[SqlQuery],
     inner: &PostgresState,
@@ -215,7 +217,8 @@ fn count_words(
     Ok(Some(count.cast_unsigned()))
 }
 
-/// Returns the position of the word that the fewest records have, as far as their rows are counted.
+/// Returns the position of the word with the fewest rows. At most [`COUNTED_MAX`] rows of each word
+/// are counted.
 fn rarest(
     words: &[Vec<u8>],
     kinds: &[i32],
@@ -231,13 +234,15 @@ fn rarest(
     let calls: Vec<_> = given.iter().map(|given| (StatementForm::WordSize, &given[..])).collect();
     let sizes = session.pipeline(&calls)?;
     let size = |rows: &Vec<Row>| rows.first().map_or(0, |row| row.get::<_, i64>(0));
-    // Of equally many the longest, which comes first, is likely to be the rarest.
+    // If counts are equal, the first word is used: it is the longest, and so likely to be the
+    // rarest.
     let best = sizes.iter().enumerate().min_by_key(|(_, rows)| size(rows));
     Ok(best.map_or(0, |(at, _)| at))
 }
 
-/// Returns a statement that goes through at most one row more than `rows_max` of the first word, and counts
-/// the records that have the other words and match. It also returns how many rows it has gone through.
+/// Returns a statement that visits the rows of the first word, at most `rows_max` and one more. It
+/// counts the matching records that have the other words, and also returns the number of visited
+/// rows.
 fn word_statement(
     asked: &SqlQuery,
     inner: &PostgresState,
@@ -252,7 +257,7 @@ fn word_statement(
     conditions(asked, &inner.terms, &mut text);
     let rows_max = text.value(rows_max.saturating_add(1));
     let conditions = text.conditions.join(" AND ");
-    // Records are found by the first 62 bits of their ids, if they have the other words.
+    // A record that has the other words is found by the first 62 bits of its id.
     let top = "(-9223372036854775808)";
     let sql = format!(
         "SELECT count(r.matches), count(*) FROM (SELECT w.time, w.mark, w.kind \
@@ -271,7 +276,7 @@ fn word_statement(
     (sql, text)
 }
 
-/// Returns a statement that each shard can answer by itself.
+/// Returns a statement that each shard can execute by itself.
 fn whole_statement(asked: &SqlQuery, terms: &DatabaseTermHasher) -> (String, StatementText) {
     let query = &asked.query;
     let mut text = StatementText::default();
@@ -350,7 +355,7 @@ fn conditions(asked: &SqlQuery, terms: &DatabaseTermHasher, text: &mut Statement
     }
 }
 
-/// Returns the FROM clause by which the records are found.
+/// Returns the FROM clause that finds the records.
 fn driver(asked: &SqlQuery, text: &mut StatementText, within: &dyn Fn(&str) -> String) -> String {
     let query = &asked.query;
     if let Some(ids) = &query.ids {

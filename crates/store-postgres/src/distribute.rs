@@ -1,10 +1,10 @@
-//! Divides the tables of a shelf on one server over the workers of a Citus cluster.
+//! Distributes the tables of a shelf on one server over the workers of a Citus cluster.
 //!
-//! The new tables are filled in a schema of their own, some thousand records a transaction, in the order of
-//! their numbers. The last transaction puts that schema in the place of the old one, which is dropped
-//! after it. So at each moment the shelf is the old one or the new one, whole, and an interrupted run
-//! goes on at the number that it had reached. Nothing may be written meanwhile: a run that finds other
-//! records than it began with begins anew.
+//! The new tables are filled in a separate schema, some thousand records per transaction, in the
+//! order of the records' numbers. The last transaction replaces the old schema by the new one, and
+//! the old one is then dropped. So the shelf is always either the complete old one or the complete
+//! new one, and an interrupted run continues at the number that it had reached. Nothing may be
+//! written meanwhile: a run starts over if the old tables have changed since it began.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -14,32 +14,32 @@ use crate::migrate::{self, MigrateError};
 use crate::session::{DatabaseSession, StatementError};
 use crate::{DatabaseOpenError, PostgresOptions, check_version, door, schema};
 
-/// Records of one transaction.
+/// Number of records of one transaction.
 const BATCH: i64 = 5_000;
-/// How long a statement may take: the last ones count all records.
+/// Time limit of a statement: the last statements count all records.
 const STATEMENT_TIMEOUT: Duration = Duration::from_hours(24);
-/// How often, and how far apart, it is looked whether other connections are open.
+/// How often, and at which interval, to check for other open connections.
 const LOOKS: usize = 20;
 const LOOK: Duration = Duration::from_millis(100);
-/// The row of `meta` in which a run keeps how far it is: the number of the last record, and the newest
+/// The row of `meta` with a run's progress: the number of the last copied record, and the newest
 /// number and the number of records of the old tables.
 const REACHED: &str = "distributed";
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
-    /// The shelf's tables are divided now; it has this number of records.
+    /// The shelf's tables are distributed now. The value is the number of records.
     Done(u64),
-    /// The shelf's tables were divided before.
+    /// The shelf's tables had been distributed before.
     Already,
-    /// The caller stopped the run. It goes on where it was when it is called again.
+    /// The caller stopped the run. The next run continues at the same record.
     Stopped,
 }
 
-/// Why the tables were not divided.
+/// Why the tables were not distributed.
 #[derive(Debug, thiserror::Error)]
 pub enum DistributeError {
-    /// The database is away, or refused.
+    /// The database is unreachable, or refused a statement.
     #[error(transparent)]
     Database(#[from] DatabaseOpenError),
     /// The database is not the coordinator of a cluster that has workers.
@@ -48,7 +48,7 @@ pub enum DistributeError {
          extension citus)"
     )]
     NoCluster,
-    /// The database has no such shelf.
+    /// The database does not have this shelf.
     #[error(
         "the database has no archive of {0}; `hark serve` makes a new one divided from the start"
     )]
@@ -59,7 +59,7 @@ pub enum DistributeError {
          nothing may be written while tables are divided; nothing was changed"
     )]
     Used(i64),
-    /// Somebody has written to the old tables.
+    /// Another process has written to the old tables.
     #[error(
         "records were written while their tables were divided; the archive still has its old tables. Stop \
          all servers, and run the command again"
@@ -71,9 +71,9 @@ pub enum DistributeError {
          command again, and tell us if this stays so"
     )]
     Differs {
-        /// What the new tables have.
+        /// The numbers of records and labels in the new tables.
         found: String,
-        /// What the old tables have.
+        /// The numbers of records and labels in the old tables.
         expected: String,
     },
 }
@@ -90,16 +90,16 @@ impl From<MigrateError> for DistributeError {
     }
 }
 
-/// What the old tables held when they were looked at. Each put raises the newest number, and a deletion
-/// lowers the number of records, so that no change leaves both as they were.
+/// The version of the old tables' content. Each put raises `seq`, and each deletion lowers
+/// `records`, so every change is visible in at least one of the two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TableVersion {
     seq: i64,
     records: i64,
 }
 
-/// Divides the tables of a shelf over the workers. `progress` gets the number of records that are done and
-/// of all, and may stop the run between two transactions.
+/// Distributes the tables of a shelf over the workers. `progress` receives the number of copied
+/// records and of all records, and may stop the run between two transactions.
 pub fn distribute(
     url: &str,
     shelf: &str,
@@ -111,10 +111,10 @@ pub fn distribute(
     let (new, before) = (format!("{old}_divided"), format!("{old}_before"));
     let mut session = door(url, &new, &options, &CitusLayout)?.open()?;
     check_version(&mut session)?;
-    // The lock that migrations take. The session's end frees it.
+    // The lock of migrations. It is released when the session ends.
     session.batch("SELECT pg_advisory_lock(7235419860234518)")?;
     if exists(&mut session, &format!("{old}.id_place"))? {
-        // The run before this one may have ended before it dropped the old tables.
+        // An earlier run may have ended before it dropped the old tables.
         drop_schema(&mut session, &before)?;
         return Ok(Distribution::Already);
     }
@@ -183,7 +183,7 @@ fn exists(session: &mut DatabaseSession, table: &str) -> Result<bool, StatementE
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-/// Returns the number that a query of one value returns.
+/// Executes a query with one parameter, and returns the number in the first row.
 fn first(session: &mut DatabaseSession, text: &str, value: i64) -> Result<i64, StatementError> {
     Ok(session.query_once(text, &[&value])?.first().map_or(0, |row| row.get(0)))
 }
@@ -194,7 +194,7 @@ fn check_alone(session: &mut DatabaseSession) -> Result<(), DistributeError> {
         AND usename = current_user AND backend_type = 'client backend' \
         AND application_name = current_setting('application_name') AND pid <> pg_backend_pid() \
         AND $1::bigint IS NOT NULL";
-    // A connection that was just closed may be listed a moment longer.
+    // A connection that was just closed may still be listed for a moment.
     let mut others = first(session, text, 0)?;
     for _ in 0..LOOKS {
         if others == 0 {
@@ -212,7 +212,7 @@ fn version(session: &mut DatabaseSession, schema: &str) -> Result<TableVersion, 
     Ok(TableVersion { seq: values.0, records: values.1 })
 }
 
-/// Returns how far an earlier run came, and with which version of the old tables it began.
+/// Returns the progress of an earlier run, and the version of the old tables with which it began.
 fn reached(
     session: &mut DatabaseSession,
     new: &str,
@@ -257,8 +257,8 @@ fn next(
     Ok(rows.first().and_then(|row| row.get(0)))
 }
 
-/// Copies the records with numbers above the first and up to the second of `range`, and keeps how far it
-/// came, in one transaction. Returns their number.
+/// Copies the records with numbers above the first and up to the second of `range`, and stores the
+/// progress in the same transaction. Returns the number of copied records.
 fn copy(
     session: &mut DatabaseSession,
     old: &str,
@@ -285,7 +285,7 @@ fn copy(
     Ok(copied.unwrap_or(0))
 }
 
-/// Fails unless the new tables have as many records and tags as the old ones.
+/// Fails unless the new tables have as many records and tags as the old tables.
 fn check_counts(session: &mut DatabaseSession, old: &str) -> Result<(), DistributeError> {
     let mut counts = |text: &str| -> Result<String, StatementError> {
         let rows = session.query_once(text, &[])?;
@@ -303,8 +303,8 @@ fn check_counts(session: &mut DatabaseSession, old: &str) -> Result<(), Distribu
     Ok(())
 }
 
-/// Copies the small tables, and puts the new schema in the place of the old one. Fails if somebody has
-/// written to the old tables, or may do so.
+/// Copies the small tables, and replaces the old schema by the new schema. Fails if the old tables
+/// have changed, or if another process is connected.
 fn switch(
     session: &mut DatabaseSession,
     [old, new, before]: [&str; 3],
@@ -338,8 +338,8 @@ fn switch(
     Ok(())
 }
 
-/// Drops a schema, if it exists. Its tables are dropped one by one, as a transaction that drops very many
-/// parts at once needs more locks than a server has by default.
+/// Drops a schema if it exists. Its tables are dropped one by one: a transaction that drops very
+/// many parts needs more locks than a server has by default.
 fn drop_schema(session: &mut DatabaseSession, schema: &str) -> Result<(), StatementError> {
     let text = "SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c \
         JOIN pg_namespace n ON n.oid = c.relnamespace \

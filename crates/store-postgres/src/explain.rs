@@ -1,5 +1,5 @@
-//! Explains how a query is run: Hark's choice, and PostgreSQL's plan of each statement. To get the
-//! plans, the query is run.
+//! Explains how a query is run: Hark's choices, and PostgreSQL's plan of each statement. The query
+//! is run to get the plans.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::search::{Finders, Sessions as _};
 use crate::session::{StatementError, TracedStatement};
 use crate::state::PostgresState;
 
-/// Most rows that are visited to explain a query.
+/// Maximum number of rows that are visited to explain a query.
 const ROWS_MAX: u64 = 20_000;
 
 /// Explains a query.

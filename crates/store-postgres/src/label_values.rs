@@ -1,5 +1,5 @@
-//! The values of listed labels, and how many records have each. Commits keep these numbers in the
-//! table `label_value`; they are counted anew when the network lists other labels than before.
+//! The values of listed labels, each with its number of records. Commits update these numbers in
+//! the table `label_value`. All values are counted again when the network's list of labels changes.
 
 use std::collections::HashMap;
 
@@ -11,16 +11,16 @@ use crate::listen;
 use crate::session::{DatabaseSession, StatementError};
 use crate::terms::DatabaseTermHasher;
 
-/// Most values that one statement reads or writes.
+/// Maximum number of values that one statement reads or writes.
 const PAGE: usize = 10_000;
-/// Most records that one statement reads.
+/// Maximum number of records that one statement reads.
 const RECORDS: i64 = 5_000;
 
-/// Numbers of records by value, to be added to the table.
+/// Numbers of records by value, to add to the table.
 #[derive(Default)]
 pub(crate) struct ValueTally {
     values: HashMap<i64, (u8, Vec<u8>, i64)>,
-    /// The terms of the current record, as it may have a label more than once.
+    /// The terms of the current record. A record may have a label more than once, and counts once.
     terms: Vec<i64>,
 }
 
@@ -40,7 +40,7 @@ impl ValueTally {
         }
     }
 
-    /// Adds the numbers to the table, and begins anew.
+    /// Adds the numbers to the table, and clears the tally.
     pub(crate) fn write(&mut self, session: &mut DatabaseSession) -> Result<(), StatementError> {
         let all: Vec<_> = self.values.drain().collect();
         for page in all.chunks(PAGE) {
@@ -54,7 +54,7 @@ impl ValueTally {
     }
 }
 
-/// Passes the values of a label to `each`, with their numbers of records.
+/// Calls `each` for the values of a label behind `after`, with their numbers of records.
 pub(crate) fn read(
     session: &mut DatabaseSession,
     name: u8,
@@ -74,7 +74,7 @@ pub(crate) fn read(
     }
 }
 
-/// Whether the table has the values of these labels and of no others.
+/// Whether the table has the values of exactly these labels.
 pub(crate) fn is_settled(
     session: &mut DatabaseSession,
     listed: &[u8],
@@ -83,7 +83,7 @@ pub(crate) fn is_settled(
     Ok(rows.iter().map(|row| row.get::<_, i16>(0)).eq(names(listed)))
 }
 
-/// Names as the database has them, ascending.
+/// Returns the names of labels in the database's type, ascending, without private labels.
 fn names(listed: &[u8]) -> Vec<i16> {
     let mut names: Vec<i16> =
         listed.iter().filter(|&&name| name >= PRIVATE_LABELS).map(|name| (*name).into()).collect();
@@ -92,8 +92,8 @@ fn names(listed: &[u8]) -> Vec<i16> {
     names
 }
 
-/// Counts the values of these labels in all records, unless that was done before. Commits of other
-/// processes wait meanwhile.
+/// Counts the values of these labels in all records, unless the table has them already. Commits of
+/// other processes wait meanwhile.
 pub(crate) fn settle(
     session: &mut DatabaseSession,
     terms: &DatabaseTermHasher,

@@ -1,8 +1,8 @@
 //! The archive on PostgreSQL: one schema per shelf, shared by any number of Hark processes.
 //!
-//! Read `migrations/0001_shelf.sql` first (the tables), then `commit` (how a batch is made durable),
-//! `search` (how a query is run), `layout` (the SQL of all statements) and `state` (what the
-//! threads of a shelf share). `session` and `pool` are the connections.
+//! Read `migrations/0001_shelf.sql` first (the tables). Then read `commit` (makes a batch durable),
+//! `search` (runs a query), `layout` (the SQL of all statements) and `state` (shared by the threads
+//! of a shelf). `session` and `pool` manage connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -65,36 +65,37 @@ mod time;
 mod waiting;
 mod words;
 
-/// How a shelf is stored and queried. The options may contain a password, so they are not printed.
+/// Options for storing and querying a shelf. The options may contain a password, so they do not
+/// implement `Debug`.
 #[derive(Clone)]
 pub struct PostgresOptions {
-    /// URL of a replica that runs queries while it is up to date.
+    /// URL of a replica, which runs queries while it is up to date.
     pub read_url: Option<String>,
-    /// Most connections for queries; the replica has as many again.
+    /// Maximum number of connections for queries, on the primary and again on the replica.
     pub pool_max: usize,
-    /// How long a statement may take. A query with a longer statement fails.
+    /// Time limit of a statement. A query with a longer statement fails.
     pub statement_timeout: Duration,
-    /// How long the database has to accept a connection.
+    /// Time limit for the database to accept a connection.
     pub connect_timeout: Duration,
     /// The width of a new shelf's parts, in seconds.
     pub part_s: u64,
-    /// Seconds since 1970 before which there are no parts.
+    /// Earliest time of a part, in seconds since 1970.
     pub parts_from_s: u64,
-    /// Most parts of a shelf.
+    /// Maximum number of parts of a shelf.
     pub parts_max: usize,
-    /// How many of the network's units of time a second has.
+    /// Number of the network's units of time in a second.
     pub units_per_s: u64,
-    /// Whether all records are of kind 0, so that no kind has to be looked up.
+    /// Whether all records have kind 0, so that no kind has to be looked up.
     pub one_kind: bool,
-    /// Names of labels whose values large parts of all records share. Such a label drives no search
-    /// that has another condition.
+    /// Names of common labels: large parts of all records share their values. A search with another
+    /// condition is never driven by such a label.
     pub common_labels: &'static [u8],
     /// Names of labels whose values are listed, for
     /// [`Store::label_values`]. Private labels are never listed.
     pub listed_labels: &'static [u8],
-    /// The texts whose words are indexed. `None`: words are looked for in the records.
+    /// The texts whose words are indexed. With `None`, a search for words reads the records.
     pub texts: Option<Arc<dyn TextSource>>,
-    /// Into how many shards a new shelf's tables are divided, if the database is a Citus cluster.
+    /// Number of shards of a new shelf's tables, if the database is a Citus cluster.
     pub shards: u32,
     /// Whether missing migrations are applied.
     pub migrate: bool,
@@ -128,7 +129,7 @@ pub enum DatabaseOpenError {
     /// The URL cannot be used.
     #[error("the address of the database cannot be used: {0}")]
     Url(String),
-    /// The database is unreachable. It may not be up yet.
+    /// The database is unreachable. The server may not be up yet.
     #[error("{0}")]
     Away(String),
     /// The database refused a statement.
@@ -158,7 +159,7 @@ impl From<StatementError> for DatabaseOpenError {
 
 /// The oldest supported major version of PostgreSQL.
 const VERSION_MIN: u32 = 15;
-/// Most ids remembered as stored; see [`Store::knows`].
+/// Maximum number of ids remembered as stored; see [`Store::knows`].
 const KNOWN_MAX: usize = 1 << 16;
 
 /// A shelf in a database.
@@ -198,7 +199,7 @@ impl PostgresStore {
         let terms = DatabaseTermHasher::new(&secret);
         if options.migrate {
             label_values::settle(&mut session, &terms, options.listed_labels)?;
-            // If nobody has indexed words before, nothing is lost.
+            // If no process has indexed words before, no index is replaced.
             if let Some(texts) = options.texts.as_ref().filter(|_| !door.layout().is_distributed())
                 && WordState::read(&mut session)?.texts.is_none()
             {
@@ -227,7 +228,7 @@ impl PostgresStore {
             grid: PartGrid {
                 width,
                 from: options.parts_from_s.saturating_mul(options.units_per_s),
-                // Distributed tables are not divided by time too.
+                // Distributed tables have no parts.
                 max: if is_distributed { 0 } else { options.parts_max },
             },
             units_per_s: options.units_per_s,
@@ -256,17 +257,19 @@ impl PostgresStore {
         self.inner.pool.door().name()
     }
 
-    /// Whether the tables are divided over the workers of a Citus cluster. Words are not searched for there.
+    /// Whether the tables are distributed over the workers of a Citus cluster. A cluster has no
+    /// search for words.
     pub fn is_cluster(&self) -> bool {
         self.inner.pool.door().layout().is_distributed()
     }
 
-    /// The position at which a query is answered. A query that nothing can match asks for nothing.
+    /// Returns the position at which a query is answered. A query that nothing can match does not
+    /// query the database.
     fn position(&self, query: &Query) -> TimelinePosition {
         if query.is_void() { self.inner.current.now() } else { others::newest(&self.inner) }
     }
 
-    /// Fails if a query asks for words, in a cluster.
+    /// Fails if a query has a condition of words, and the tables are in a cluster.
     fn must_be_answerable(&self, query: &Query) -> Result<(), SearchError> {
         if query.words.is_none() || !self.is_cluster() {
             return Ok(());
@@ -306,7 +309,8 @@ pub fn migrations(
     if let Some(last) = all.last_mut().filter(|last| last.applied.is_some())
         && !label_values::is_settled(&mut session, options.listed_labels)?
     {
-        // Its tables exist, but not what this version of the network has in them.
+        // The tables exist, but the values of the labels that the network lists are not counted
+        // yet.
         last.applied = None;
     }
     Ok(all)
@@ -330,8 +334,8 @@ fn door(
         .map_err(|error| DatabaseOpenError::Url(error.to_string()))
 }
 
-/// Opens a session, and finds out which layout the shelf has: that of its tables, or for a new shelf the
-/// one for a cluster if the database has Citus with workers.
+/// Opens a session, and determines the shelf's layout from its tables. A new shelf has the layout
+/// for a cluster if the database has Citus with workers.
 fn enter(
     url: &str,
     schema: &str,
@@ -369,7 +373,7 @@ fn check_version(session: &mut DatabaseSession) -> Result<(), DatabaseOpenError>
     Ok(())
 }
 
-/// Why a search for words fails in a cluster.
+/// The reason why a search for words fails in a cluster.
 const NO_WORDS_IN_CLUSTER: &str = "words are searched for in archives in files and on one PostgreSQL server, not on a Citus cluster";
 
 fn failed(fault: &StatementError) -> SearchError {
@@ -403,8 +407,9 @@ impl Store for PostgresStore {
         Ok(carried.committed)
     }
 
-    /// Knows only the ids that this process stored recently. Querying the database would cost more
-    /// than the check that a known id saves, and a commit finds duplicates anyway.
+    /// Knows only the ids that this process stored recently. A query of the database would cost
+    /// more than the check of a signature that a known id saves, and a commit finds duplicates
+    /// anyway.
     fn knows(&self, id: &Id) -> Result<bool, SearchError> {
         let id = self.inner.terms.id(id);
         let known = self.inner.known.lock();
@@ -429,7 +434,7 @@ impl Store for PostgresStore {
             reading.with(|session| counting.count(session))
         };
         let counted = counted.map_err(|fault| failed(&fault))?;
-        // The database goes through the rows that it counts, up to the budget.
+        // The counted rows are charged as visited. Without a count, the whole budget is charged.
         *visited += counted.unwrap_or(u64::MAX).min(query.budget);
         Ok(counted)
     }

@@ -1,35 +1,38 @@
-//! Tracks this process's position in the sequence of puts, even when the database loses puts.
+//! The position of this process in the sequence of puts, which stays correct if the database loses
+//! puts.
 //!
 //! A standby that is promoted while it lags has lost the last commits, and so has a database that
 //! was restored from a backup. Such a database reuses the lost numbers for the next puts. A process
-//! that compared only numbers would take the new puts for delivered ones, and never send them to
-//! subscribers. So numbers belong to a *line*. A session that is going to write ([`settle`]) begins
-//! a new line if the database is not the one that the last line was begun in, or is behind what
-//! this process has seen. The line begins before any commit there, under the lock that all commits
-//! take. So the old and the new line share the puts up to where the new line begins, and no others.
+//! that compared only numbers would treat the new puts as delivered, and never send them to
+//! subscribers. So numbers belong to a *line* (a timeline). A session that is going to write
+//! ([`settle`]) begins a new line in two cases: the last line was begun in another database, or the
+//! database is behind the position of this process. The new line begins before any commit in this
+//! database, under the lock of all commits. So the old and the new line share exactly the puts
+//! before the new line's beginning.
 //!
-//! A process that finds unknown lines ([`follow`]) goes back to where the lines diverge, and
-//! delivers the puts made since. The process's own numbers never go back: numbers of a new line are
-//! shifted by as many as were lost. So code that joins stored and live records by number is not
-//! affected. A search in progress may return a record that is delivered again; none is missed.
+//! A process that finds unknown lines ([`follow`]) goes back to the point where the lines diverge,
+//! and delivers the later puts. The process's own numbers never go back: the numbers of a new line
+//! are shifted by the number of lost puts. So code that joins stored and live records by number is
+//! not affected. A search in progress may return a record that is delivered again, but no record is
+//! missed.
 
 use parking_lot::Mutex;
 
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 
-/// A line: its id, and the number up to which it has the same puts as the line before it.
+/// A line: its id, and the number up to which its puts are those of the previous line.
 pub(crate) type Timeline = (i64, i64);
 
 /// A position in the sequence of puts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TimelinePosition {
-    /// The line that the numbers belong to.
+    /// The line of the numbers.
     pub(crate) line: i64,
-    /// The number of the line up to which puts are delivered and visible to searches.
+    /// The number up to which the line's puts are delivered and visible to searches.
     pub(crate) seen: i64,
-    /// How often this process has gone over to another line. Numbers of different eras do not
-    /// compare.
+    /// How often this process has switched to another line. Numbers of different eras must not be
+    /// compared.
     pub(crate) era: u64,
     /// The offset added to the line's numbers, so that this process's numbers ascend.
     shift: i64,
@@ -53,7 +56,8 @@ struct TimelineState {
     position: TimelinePosition,
     /// All lines, in order.
     lines: Vec<Timeline>,
-    /// What the database has lost; kept until all later puts are delivered.
+    /// A message about the puts that the database has lost. Kept until all later puts are
+    /// delivered.
     trouble: Option<String>,
 }
 
@@ -70,8 +74,8 @@ impl CurrentPosition {
         self.now.lock().position
     }
 
-    /// Notes that puts up to `seq` are delivered, unless the process has gone over to another line
-    /// since it was at `position`.
+    /// Records that puts up to `seq` are delivered, unless the process has switched to another line
+    /// since `position`.
     pub(crate) fn reached(&self, position: TimelinePosition, seq: i64) {
         let now = &mut self.now.lock().position;
         if now.era == position.era {
@@ -79,18 +83,19 @@ impl CurrentPosition {
         }
     }
 
-    /// Notes that all puts are delivered.
+    /// Records that all puts are delivered.
     pub(crate) fn caught_up(&self) {
         self.now.lock().trouble = None;
     }
 
-    /// Returns what the database has lost, until all later puts are delivered.
+    /// Returns the message about lost puts, until all later puts are delivered.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.now.lock().trouble.clone()
     }
 
-    /// Switches to the last of the database's lines. Returns how many numbers were lost. Returns
-    /// `None`, and does nothing, if that is the current line or an earlier one.
+    /// Switches to the last of the database's lines. Returns how many numbers were lost. Does
+    /// nothing and returns `None` if the database's last line is the current line or an earlier
+    /// line.
     fn go_over(&self, lines: Vec<Timeline>) -> Option<i64> {
         let now = &mut *self.now.lock();
         let common = lines.iter().zip(&now.lines).take_while(|(one, other)| one == other).count();
@@ -111,7 +116,7 @@ impl CurrentPosition {
         Some(lost)
     }
 
-    /// Whether this process has seen more than a database has that stands at `seq` of `line`.
+    /// Whether this process has seen puts that a database at number `seq` of `line` does not have.
     fn is_ahead_of(&self, line: i64, seq: i64) -> bool {
         let now = self.now.lock();
         if line == now.position.line {
@@ -127,14 +132,15 @@ pub(crate) fn read(session: &mut DatabaseSession) -> Result<Vec<Timeline>, State
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// Switches to the database's line if this process does not know it. Returns whether it switched.
+/// Switches to the database's line if the line is new to this process. Returns whether it has
+/// switched.
 pub(crate) fn follow(
     inner: &PostgresState,
     session: &mut DatabaseSession,
 ) -> Result<bool, StatementError> {
     let lines = read(session)?;
     let Some(lost) = inner.current.go_over(lines) else { return Ok(false) };
-    // The known records may have been deleted there.
+    // The database may not have the records of the known ids.
     inner.forget_known();
     if lost == 0 {
         tracing::info!(
@@ -150,8 +156,8 @@ pub(crate) fn follow(
     Ok(true)
 }
 
-/// Begins a new line if this is not the database that the last line was begun in, or if the
-/// database is behind what this process has seen. Every session calls this before it writes.
+/// Begins a new line if the last line was begun in another database, or if this database is behind
+/// the position of this process. Every session calls this function before it writes.
 pub(crate) fn settle(
     inner: &PostgresState,
     session: &mut DatabaseSession,
@@ -194,10 +200,10 @@ fn begin(
     Ok(())
 }
 
-/// Returns what distinguishes this database from one that replaced it, or that it replaced. The
-/// start time of the server differs for a standby and for a server on restored files. The OID of
-/// the table `state` differs after a dump is restored. A mere restart begins a line too, and loses
-/// nothing by it.
+/// Returns a text that distinguishes this database from its predecessors and successors. The start
+/// time of the server differs for a standby and for a server on restored files. The OID of the
+/// table `state` differs after a dump is restored. A restart of the server also begins a line, but
+/// loses nothing.
 fn here(session: &mut DatabaseSession) -> Result<String, StatementError> {
     let text = "SELECT pg_is_in_recovery(), extract(epoch FROM pg_postmaster_start_time())::text \
         || ' ' || 'state'::regclass::oid::text";
@@ -225,11 +231,12 @@ mod tests {
         current.reached(before, 25);
         assert_eq!(current.now().seen, 10, "a number of the line before");
         current.reached(current.now(), 15);
-        // The database is back on an earlier line, as after a backup: a new line has to begin.
+        // The database is back on an earlier line, for example after a backup was restored. A new
+        // line has to begin.
         assert_eq!(current.go_over(vec![(0, 0)]), None);
         assert!(current.is_ahead_of(0, 12) && current.is_ahead_of(7, 14));
         assert!(!current.is_ahead_of(7, 15) && !current.is_ahead_of(9, 1));
-        // The lines share puts up to the first number at which one of them diverges.
+        // The lines share their puts up to the first number at which one of them diverges.
         assert_eq!(current.go_over(vec![(0, 0), (9, 12)]), Some(5));
         assert_eq!((current.now().seen, current.now().own(11)), (10, 26));
         assert_eq!(current.go_over(vec![(0, 0), (9, 12), (8, 40)]), Some(0), "nothing was lost");

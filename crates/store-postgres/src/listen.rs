@@ -1,6 +1,6 @@
 //! Receives notifications that other processes have committed.
 //!
-//! A notification only wakes a reader. New records are read from the table, behind the number that
+//! A notification only wakes a reader. New records are read from the table, after the number that
 //! was delivered last. So a lost connection loses no records.
 
 use std::sync::Weak;
@@ -20,9 +20,9 @@ use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::waiting::ConnectionRuntime;
 
-/// How often to check whether the store still exists, and whether a notification was missed.
+/// Interval of the checks whether the store still exists, and whether a notification was missed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The longest time that the database may take for such a check.
+/// Time limit for the database to answer such a check.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Wait before reconnecting after a lost connection.
 const RETRY: Duration = Duration::from_millis(500);
@@ -35,7 +35,7 @@ struct CommitNotice {
     deleted: bool,
     /// The version of the parts.
     parts: i64,
-    /// The line that the number belongs to. Processes that know no lines do not send it.
+    /// The line of the number. 0 if the sender is a version without lines.
     line: i64,
 }
 
@@ -48,10 +48,10 @@ impl CommitNotice {
     }
 }
 
-/// A notification, with the database's process that sent it.
+/// A notification, and the id of the database's process that sent the notification.
 enum Notice {
     Commit(CommitNotice, i32),
-    /// One is going to write.
+    /// A process is going to write.
     Arrived(i32),
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str, wake: &mut (dyn Fn(
         if let Err(fault) = ended {
             tracing::debug!(%fault, "not listening to other processes");
             if let Some(inner) = inner.upgrade() {
-                // One that comes meanwhile is not heard of.
+                // Without notifications, a new writer would not be noticed.
                 inner.others.note(true);
                 *inner.away.lock() = Some(fault.to_string());
             }
@@ -156,9 +156,10 @@ async fn listen(
                 }
                 let position = inner.current.now();
                 let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
-                // The writer learns that the database answers again though nothing is written.
+                // Wake the writer after a failure even if nothing is written: the database answers
+                // again.
                 let has_failed = inner.has_failed.swap(false, Ordering::Relaxed);
-                // This includes a database that is behind.
+                // The positions also differ if the database is behind.
                 if has_failed || there.is_some_and(|there| there != (position.line, position.seen))
                 {
                     wake();
@@ -170,7 +171,8 @@ async fn listen(
     Ok(())
 }
 
-/// Waits for an answer of the database, but not for ever: a machine that hangs ends no connection.
+/// Waits for an answer of the database, with a time limit: a machine that hangs does not close
+/// connections.
 async fn in_time<T>(
     answer: impl Future<Output = Result<T, StatementError>>,
 ) -> Result<T, StatementError> {
@@ -182,7 +184,7 @@ async fn in_time<T>(
 pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, StatementError> {
     const AT_ONCE: i64 = 500;
     inner.pool.with(|session| {
-        // The first attempt may find another line, the second may begin a line there.
+        // The first attempt may find another line, and the second one may begin a line.
         for _ in 0..3 {
             let position = inner.current.now();
             let news = read(session, position.seen, i64::MAX, AT_ONCE)?;
@@ -204,10 +206,10 @@ pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, Stateme
     })
 }
 
-/// Puts in order, and where the database stands.
+/// Puts in order, and the database's position.
 #[derive(Debug, Default)]
 pub(crate) struct NewsPage {
-    /// The line and the number of the newest put. `None` if the tables are not whole.
+    /// The line and the number of the newest put. `None` if the table `state` is empty.
     pub(crate) at: Option<(i64, i64)>,
     /// The numbers and the bytes of records.
     pub(crate) puts: Vec<(i64, Box<[u8]>)>,
@@ -242,7 +244,7 @@ pub(crate) fn read(
     Ok(news)
 }
 
-/// Returns the records of news, with their numbers in this process.
+/// Returns the records of a page, with their numbers in this process.
 pub(crate) fn records(
     news: NewsPage,
     position: TimelinePosition,

@@ -1,25 +1,25 @@
-//! The schema's versions: SQL files, applied in order, each once, by one process at a time.
+//! The schema's migrations: SQL files that are applied once, in order, by one process at a time.
 
 use sha2::{Digest as _, Sha256};
 
 use crate::session::{DatabaseSession, StatementError};
 use crate::terms::SECRET;
 
-/// A migration, and whether the database has it.
+/// A migration, and whether it is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migration {
     /// The migration's number.
     pub number: i32,
     /// The migration's name.
     pub name: String,
-    /// When the migration was applied; `None` if it is missing.
+    /// The time at which the migration was applied, or `None` if it is missing.
     pub applied: Option<String>,
 }
 
 /// Why the schema could not be brought up to date.
 #[derive(Debug, thiserror::Error)]
 pub enum MigrateError {
-    /// The database is away, or refused.
+    /// The database is unreachable, or refused a statement.
     #[error("{0}")]
     Database(String),
     /// The database has a migration of this number with another text.
@@ -63,7 +63,7 @@ fn checksum(text: &str) -> Vec<u8> {
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut out, byte| {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(out, "{byte:02x}");
         out
     })
@@ -104,7 +104,7 @@ pub(crate) fn status(
     Ok(all)
 }
 
-/// Applies the missing migrations, and returns them.
+/// Applies and returns the missing migrations.
 pub(crate) fn up(
     session: &mut DatabaseSession,
     schema: &str,
@@ -113,7 +113,8 @@ pub(crate) fn up(
     if session.layout().is_distributed() {
         session.batch(&format!("SET citus.shard_count = {}", shards.max(1)))?;
     }
-    // One process migrates at a time, whatever the shelf. The session's end also frees the lock.
+    // One process migrates at a time, for all shelves together. The lock is also released when the
+    // session ends.
     session.batch("SELECT pg_advisory_lock(7235419860234518)")?;
     let done = apply(session, schema);
     let settled = if session.layout().is_distributed() { settle_planning(session) } else { Ok(()) };
@@ -122,7 +123,8 @@ pub(crate) fn up(
     done
 }
 
-/// Applies the missing migrations in their order, each in its transaction, and returns them.
+/// Applies the missing migrations in order, each in its own transaction. Returns the applied
+/// migrations.
 pub(crate) fn apply(
     session: &mut DatabaseSession,
     schema: &str,
@@ -144,7 +146,7 @@ pub(crate) fn apply(
              COMMIT"
         );
         if let Err(fault) = session.batch(&all) {
-            // This fails if the connection is lost; the first fault says more.
+            // The rollback fails if the connection is lost. The first fault is more informative.
             let _ = session.batch("ROLLBACK");
             return Err(fault.into());
         }
@@ -153,8 +155,9 @@ pub(crate) fn apply(
     Ok(done)
 }
 
-/// Sets how workers plan, for the sessions of this user in this database on all nodes. Their statistics
-/// of a shard that was just filled or moved say nothing, and PostgreSQL would read whole tables.
+/// Sets how workers plan, for the sessions of this user in this database on all nodes. Workers have
+/// no useful statistics of a shard that was just filled or moved, and PostgreSQL would read whole
+/// tables.
 pub(crate) fn settle_planning(session: &mut DatabaseSession) -> Result<(), StatementError> {
     let text = "SELECT coalesce(bool_or('enable_seqscan=off' = ANY(s.setconfig)), false) \
         FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase \

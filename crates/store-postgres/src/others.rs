@@ -1,9 +1,9 @@
-//! Which other processes write to the shelf, and what they have put last.
+//! Detects other processes that write to the shelf, and reads the number of their newest put.
 //!
-//! A question is answered with every record that has got its OK, on whichever node. A process learns of
-//! the puts of others some time after their commits, so while there are others, a question first asks for
-//! the number of the newest put. To know whether there are others, every session that is going to write
-//! holds a shared lock as long as it lasts, and notifies those that are there.
+//! A query must see every record that any node has acknowledged. A process receives the puts of
+//! other processes some time after their commits. So while other processes write, each query first
+//! reads the number of the newest put. To make writers known, every session that is going to write
+//! holds a shared lock until it ends, and notifies the other processes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,13 +12,13 @@ use crate::line::TimelinePosition;
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 
-/// The lock of writing sessions, beside the hash of the shelf's schema.
+/// The first key of the lock of writing sessions. The second key is the hash of the shelf's schema.
 const WRITING: i32 = 72_354_198;
 
-/// The content of the notification that a process is going to write.
+/// The content of the notification of a process that is going to write.
 pub(crate) const ARRIVED: &str = "arrived";
 
-/// Says that this session is going to write.
+/// Takes the lock of writing sessions, and notifies the other processes.
 pub(crate) fn announce(session: &mut DatabaseSession) -> Result<(), StatementError> {
     let text = format!(
         "SELECT pg_advisory_lock_shared({WRITING}, hashtext(current_schema())), \
@@ -27,7 +27,7 @@ pub(crate) fn announce(session: &mut DatabaseSession) -> Result<(), StatementErr
     session.query_once(&text, &[]).map(drop)
 }
 
-/// The column of a statement that counts other processes that write than that of the session of process $1.
+/// Returns a column that counts the writing sessions other than that of the database's process $1.
 pub(crate) fn counted() -> String {
     format!(
         "(SELECT count(*) FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted \
@@ -37,7 +37,7 @@ pub(crate) fn counted() -> String {
     )
 }
 
-/// Whether other processes may write to the shelf. They may, until it is known that there are none.
+/// Whether other processes may write to the shelf: `true` until a check finds no other writer.
 #[derive(Debug)]
 pub(crate) struct OtherWriters(AtomicBool);
 
@@ -57,15 +57,15 @@ impl OtherWriters {
     }
 }
 
-/// Returns the position of a question that sees everything that was acknowledged before it.
+/// Returns the position for a query that sees all puts acknowledged before the query.
 pub(crate) fn newest(inner: &PostgresState) -> TimelinePosition {
     let mut position = inner.current.now();
-    // A cluster frees the number of a commit before its workers have committed.
+    // On a cluster, the number of a commit is visible before the workers have committed.
     if inner.pool.door().layout().is_distributed() || !inner.others.may_be() {
         return position;
     }
     let read = inner.pool.with(|session| session.query(StatementForm::Newest, &[]));
-    // If the database is away, or another took its place, the question itself says more.
+    // If the database is unreachable or was replaced, the query itself reports the fault.
     if let Ok([row]) = read.as_deref()
         && row.get::<_, i64>(0) == position.line
     {

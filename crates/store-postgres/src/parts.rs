@@ -1,8 +1,9 @@
-//! The parts that a shelf is divided into by time, as this process knows them.
+//! The parts of a shelf that this process knows. A part is a range of time.
 //!
-//! The parts lie on a grid whose width is fixed when the shelf is made. The commit that first needs
-//! a part makes it. Records outside all parts (very old, far ahead, or when there are too many
-//! parts) are in separate tables, and move when their part is made after all.
+//! All parts have the same width, which is fixed when the shelf is made. The first commit that
+//! needs a part makes the part. Records outside all parts are in separate tables: very old ones,
+//! those far ahead, or all later ones if there are too many parts. They move if their part is made
+//! later.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +14,14 @@ use crate::layout::StatementForm;
 use crate::session::{DatabaseSession, StatementError};
 use crate::time::to_db;
 
-/// The parts that may exist.
+/// The possible parts of a shelf.
 #[derive(Clone, Debug)]
 pub(crate) struct PartGrid {
     /// Width of a part, in the network's units of time.
     pub(crate) width: u64,
-    /// No part lies before this time.
+    /// The earliest time for which a part is made.
     pub(crate) from: u64,
-    /// Most parts of a shelf.
+    /// Maximum number of parts of a shelf.
     pub(crate) max: usize,
 }
 
@@ -48,7 +49,7 @@ impl Parts {
         Self { version, list }
     }
 
-    /// Returns the number of the part that a time lies in.
+    /// Returns the number of the part that contains a time.
     pub(crate) fn of_time(&self, time: i64) -> Option<i64> {
         let (_, (stop, number)) = self.list.range(..=time).next_back()?;
         (time < *stop).then_some(*number)
@@ -72,7 +73,7 @@ impl Parts {
         numbers
     }
 
-    /// Makes parts, within the transaction of a commit. Access to other parts does not wait.
+    /// Makes parts within the transaction of a commit. Access to other parts does not wait.
     pub(crate) fn make(
         session: &mut DatabaseSession,
         numbers: &[u64],
@@ -89,7 +90,7 @@ impl Parts {
     }
 
     /// Returns the times of the next `count` parts of `rest`, from its beginning in `order`. Both
-    /// bounds are inclusive. The far bound is a part's, unless `rest` ends before it.
+    /// bounds are inclusive. The far bound is the end of a part, unless `rest` ends earlier.
     pub(crate) fn window(&self, rest: (i64, i64), order: Order, count: usize) -> (i64, i64) {
         let (from, to) = rest;
         match order {
@@ -107,8 +108,8 @@ impl Parts {
         }
     }
 
-    /// Returns the times of the parts in which all times from `from` to `to` lie; both bounds are
-    /// inclusive. All times, if some of these lie in no part: records there are in one table.
+    /// Returns the times of the parts that contain all times from `from` to `to`; both bounds are
+    /// inclusive. Returns all times if some of them are in no part: those records are in one table.
     pub(crate) fn covering(&self, from: i64, to: i64) -> (i64, i64) {
         let all = (i64::MIN, i64::MAX);
         let Some((first, _)) = self.list.range(..=from).next_back() else { return all };

@@ -1,6 +1,6 @@
-//! A password that is not in the address: from `PGPASSWORD`, or from a password file as libpq reads
-//! it (PostgreSQL's manual, "The Password File"). So it need not stand in a command line, where
-//! every user of the machine sees it.
+//! Finds a password that is not in the address: in `PGPASSWORD`, or in a password file like libpq's
+//! (PostgreSQL's manual, "The Password File"). So the password need not be in a command line, which
+//! every user of the machine can see.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-/// Modes that let others than the owner open a file.
+/// Mode bits that let others than the owner open a file.
 const OPEN_TO_OTHERS: u32 = 0o077;
-/// Port of addresses that name none.
+/// PostgreSQL's default port, for addresses without a port.
 const PORT: u16 = 5432;
 
-/// A password file that is passed over, as libpq does with one that other users can open.
+/// A password file that is skipped: it is not a regular file, or others than its owner can open it.
+/// libpq skips such a file, too.
 #[derive(Clone, Debug)]
 pub(crate) struct PassedOver(PathBuf);
 
@@ -29,7 +30,8 @@ impl std::fmt::Display for PassedOver {
     }
 }
 
-/// Returns the password of an address that has none. `passfile` is the file that the address names.
+/// Finds the password for an address without a password. `passfile` is the file that the address
+/// names.
 pub(crate) fn find(config: &Config, passfile: Option<&str>) -> Result<Option<Vec<u8>>, PassedOver> {
     if config.get_password().is_some() {
         return Ok(None);
@@ -73,8 +75,8 @@ fn of_lines(text: &str, config: &Config) -> Option<String> {
     })
 }
 
-/// The fields of a line: host, port, database, user and password. A backslash takes the next
-/// character as it is, such as a colon.
+/// Returns the fields of a line: host, port, database, user and password. A backslash escapes the
+/// next character, such as a colon.
 fn fields(line: &str) -> Option<[String; 5]> {
     let mut fields: [String; 5] = Default::default();
     let (mut at, mut letters) = (0, line.chars());

@@ -1,4 +1,5 @@
-//! Sessions for questions: a few, opened when they are needed, each used by one thread at a time.
+//! A pool of a few sessions for queries. Sessions are opened on demand, and each is used by one
+//! thread at a time.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +8,18 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::session::{Connector, DatabaseSession, StatementError};
 
-/// Waits between two attempts to reach a database that is away.
+/// Shortest and longest wait between two attempts to reach an unreachable database.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LAST: Duration = Duration::from_secs(5);
 
-/// When to try again to reach a database that is away.
+/// The time of the next attempt to reach an unreachable database.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     next: Option<(Instant, Duration, StatementError)>,
 }
 
 impl Backoff {
-    /// Opens a session. Before the next attempt is due, fails at once with the last fault.
+    /// Opens a session. Until the next attempt is due, fails at once with the last fault.
     pub(crate) fn open(&mut self, door: &Connector) -> Result<DatabaseSession, StatementError> {
         self.ready()?;
         let opened = door.open();
@@ -34,13 +35,13 @@ impl Backoff {
         }
     }
 
-    /// Notes how an attempt ended.
+    /// Records the outcome of an attempt.
     fn note(&mut self, fault: Option<&StatementError>) {
         let Some(fault) = fault else {
             self.next = None;
             return;
         };
-        // Attempts that were made at the same time count as one.
+        // Simultaneous attempts count as one attempt.
         if self.ready().is_ok() {
             let wait = self.next.as_ref().map_or(RETRY_FIRST, |(_, wait, _)| *wait * 2);
             let wait = wait.min(RETRY_LAST);
@@ -56,7 +57,7 @@ pub(crate) struct PoolCounters {
     pub(crate) open: Counter,
     /// Sessions in use.
     pub(crate) used: Counter,
-    /// How often a thread had to wait for a session.
+    /// The number of times that a thread had to wait for a session.
     pub(crate) waits: Counter,
 }
 
@@ -102,7 +103,7 @@ impl Pool {
         let was_idle = slot.session.is_some();
         match slot.run(&mut work) {
             Err(fault) if fault.is_away() && was_idle => {
-                // The other idle sessions were lost as well.
+                // The other idle sessions are probably lost as well.
                 self.forget_idle();
                 self.take()?.run(&mut work)
             }
@@ -115,7 +116,7 @@ impl Pool {
         let lost = std::mem::take(&mut state.idle);
         state.open -= lost.len();
         self.counters.open.sub(lost.len() as u64);
-        // Sessions are closed without the lock.
+        // The sessions are closed after the lock is released.
         drop(state);
     }
 
@@ -123,7 +124,7 @@ impl Pool {
         PoolSlot { pool: self, session, is_used: false, is_sound: true }
     }
 
-    /// Returns a slot, with an idle session if there is one.
+    /// Returns a slot with an idle session. Without idle sessions, the slot is empty.
     fn take(&self) -> Result<PoolSlot<'_>, StatementError> {
         let until = Instant::now() + self.wait_max;
         let mut state = self.state.lock();
@@ -146,14 +147,14 @@ impl Pool {
     }
 }
 
-/// One of the sessions that the pool may have at a time, counted in `PoolState::open`. However the
-/// slot is dropped, also by a panic, another thread gets it.
+/// One of the limited number of sessions of the pool, counted in `PoolState::open`. When a slot is
+/// dropped, even by a panic, it becomes free for another thread.
 struct PoolSlot<'a> {
     pool: &'a Pool,
-    /// `None` before it is opened.
+    /// `None` before the session is opened.
     session: Option<DatabaseSession>,
     is_used: bool,
-    /// Whether other work can go on with the session: not if it is lost, or if a panic left it in an
+    /// Whether the session can be used again. `false` if it is lost, or if a panic left it in an
     /// unknown state.
     is_sound: bool,
 }
@@ -207,7 +208,7 @@ impl Drop for PoolSlot<'_> {
         };
         drop(state);
         freed.notify_one();
-        // A lost session is closed without the lock.
+        // A lost session is closed after the lock is released.
         drop(lost);
     }
 }

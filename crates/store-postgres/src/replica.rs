@@ -1,8 +1,8 @@
-//! Runs queries on a replica, if it has all records that they must see.
+//! Runs a query on a replica if the replica has all records that the query must see.
 //!
-//! Live delivery begins where a search ends, so a search that misses the newest records would leave
-//! a gap. A replica is used only once it has these records. A query waits for it at most
-//! [`WAIT_MAX`], and else runs on the primary.
+//! Live delivery begins where a search ends, so a search without the newest records would leave a
+//! gap. A replica is used only once it has these records. A query waits at most [`WAIT_MAX`] for
+//! the replica, and then runs on the primary.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,18 +16,18 @@ use crate::search::Sessions;
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 
-/// How long a query waits for a replica that lags, and how often it checks the replica.
+/// How long a query waits for a lagging replica, and the interval of its checks.
 const WAIT_MAX: Duration = Duration::from_millis(10);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How long a replica that lags, or is unreachable, is not used.
+/// How long a lagging or an unreachable replica is not used.
 const REST_BEHIND: Duration = Duration::from_millis(200);
 const REST_AWAY: Duration = Duration::from_secs(2);
 
 pub(crate) struct Replica {
     pub(crate) pool: Pool,
-    /// The secret of the shelf that the replica must be a copy of.
+    /// The shelf's secret. The replica must have the same secret.
     secret: Vec<u8>,
-    /// A line, and the number of it up to which the replica has all puts.
+    /// The replica's line, and the number up to which the replica has all puts.
     there: Mutex<(i64, i64)>,
     rests: Mutex<Option<Instant>>,
     /// Queries that ran on the replica, and queries that went to the primary instead.
@@ -40,7 +40,7 @@ impl Replica {
         Self {
             pool,
             secret: secret.to_vec(),
-            // No line, until the replica is found to be a copy.
+            // No line matches until the replica has been checked to be a copy.
             there: Mutex::new((-1, -1)),
             rests: Mutex::default(),
             asked: Counter::default(),
@@ -48,7 +48,8 @@ impl Replica {
         }
     }
 
-    /// Whether the replica has all puts up to `position`. Waits at most [`WAIT_MAX`] for them.
+    /// Whether the replica has all puts up to `position`. Waits at most [`WAIT_MAX`] for these
+    /// puts.
     fn has(&self, position: TimelinePosition) -> bool {
         let has = |(line, seq): (i64, i64)| line == position.line && seq >= position.seen;
         if has(*self.there.lock()) {
@@ -102,7 +103,8 @@ impl Replica {
 pub(crate) struct QuerySessions {
     inner: Arc<PostgresState>,
     position: TimelinePosition,
-    /// `None` until the query first needs a session. A query is prepared on threads that may not wait.
+    /// `None` until the query first needs a session: queries are prepared on threads that must not
+    /// block.
     on_replica: Option<bool>,
 }
 
@@ -112,7 +114,7 @@ impl QuerySessions {
         Self { inner, position, on_replica: None }
     }
 
-    /// Chooses the database, when the query first needs one.
+    /// Returns whether the query runs on the replica. The first call decides.
     fn is_on_replica(&mut self) -> bool {
         let (inner, position) = (&self.inner, self.position);
         *self.on_replica.get_or_insert_with(|| {
@@ -136,7 +138,7 @@ impl Sessions for QuerySessions {
             match replica.pool.with(&mut work) {
                 Ok(done) => return Ok(done),
                 Err(fault) => {
-                    // A replica also cancels statements that delay its replication.
+                    // A replica also cancels statements that delay replication.
                     replica.give_up(&fault);
                     self.on_replica = Some(false);
                 }

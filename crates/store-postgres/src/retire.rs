@@ -1,13 +1,13 @@
-//! Drops the tables of whole parts, which frees their disk space at once and leaves no dead rows.
+//! Drops the tables of whole parts. This frees their disk space at once and leaves no dead rows.
 //!
-//! All work that grows with a part is done without the lock that commits take. First, the part's
-//! records are counted, a bounded number per statement. Then a transaction of some milliseconds
-//! detaches its tables from the shelf. Once no process can change these tables, their records are
-//! counted again, as some may have been added or deleted meanwhile, and the tables are dropped. If
-//! a process ends in between, the next process to drop parts drops the tables.
+//! All work that grows with the size of a part is done without the lock of commits. First, the
+//! part's records are counted, a bounded number per statement. Then a transaction of some
+//! milliseconds detaches its tables from the shelf. Once no process can change these tables, their
+//! records are counted again, as some may have been added or deleted meanwhile, and the tables are
+//! dropped. If a process ends in between, the next process to drop parts drops the tables.
 //!
-//! If the lock of the parent tables is not free at once, the transaction is rolled back and tried
-//! again in the next round, so that no query waits behind it.
+//! If the lock of the parent tables is not free at once, the transaction is rolled back, so that no
+//! query has to wait. The next round tries again.
 
 use std::collections::HashMap;
 
@@ -18,21 +18,22 @@ use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::time::to_db;
 
-/// Most rows of spared records, their tags and their words in a part that is dropped. Commits wait while
-/// these rows are moved. A part with more of them has to be emptied record by record.
+/// Maximum number of rows of spared records, their tags and their words in a part that is dropped.
+/// Commits wait while these rows are moved. A part with more such rows has to be emptied record by
+/// record.
 const SPARED_MAX: i64 = 4_000;
-/// Most rows counted by one statement.
+/// Maximum number of rows that one statement counts.
 const COUNTED_MAX: i64 = 50_000;
 
 /// Drops the oldest part with no records newer than `to` and few records of `spared` kinds, which
-/// are kept. Returns how many records were removed. `None` if no such part exists.
+/// are kept. Returns the number of removed records, or `None` if no such part exists.
 pub(crate) fn oldest_part(
     inner: &PostgresState,
     session: &mut DatabaseSession,
     to: u64,
     spared: &[u32],
 ) -> Result<Option<u64>, StatementError> {
-    // These parts were left by a process that ended, or failed, before it dropped them.
+    // These parts were detached by a process that ended, or failed, before it dropped their tables.
     for row in session.query_once("SELECT number FROM retired ORDER BY number", &[])? {
         session.whole(|session| drop_retired(inner, session, row.get(0)))?;
     }
@@ -65,7 +66,7 @@ fn candidate(
     Ok(None)
 }
 
-/// Counts the spared records of a part. `None` if they are too many to be moved.
+/// Counts the spared records of a part. Returns `None` if there are too many to move.
 fn count_spared(
     session: &mut DatabaseSession,
     number: i64,
@@ -92,8 +93,8 @@ fn count(session: &mut DatabaseSession, number: i64, retired: bool) -> Result<i6
 }
 
 /// Detaches a part of `records` counted records from the shelf, and keeps its spared records.
-/// Returns how many were spared, and the new version of the parts. `None` if the part is gone, or
-/// now has too many spared records.
+/// Returns the number of spared records, and the new version of the parts. Returns `None` if the
+/// part is gone, or now has too many spared records.
 fn retire(
     inner: &PostgresState,
     session: &mut DatabaseSession,
@@ -108,7 +109,8 @@ fn retire(
     let there = session.query_once(text, &[&number])?;
     let Some(part) = there.first() else { return Ok(None) };
     if part.get(2) {
-        // The part was made by a version that does not know words: they are with those of no part.
+        // The part was made by a version without tables of words. Its words are in the tables for
+        // times outside of all parts.
         let (start, stop) = (part.get(0), part.get(1));
         for text in session.layout().make_word_tables(number.cast_unsigned(), start, stop) {
             session.batch(&text)?;
@@ -145,8 +147,9 @@ fn count_values(
     }
 }
 
-/// Drops the tables of a detached part, and corrects the shelf's count of records and of values. Returns how many
-/// records the part had. `None` if another process dropped it first.
+/// Drops the tables of a detached part, and corrects the shelf's counts of records and values.
+/// Returns the number of the part's records, or `None` if another process has dropped the part
+/// first.
 fn drop_retired(
     inner: &PostgresState,
     session: &mut DatabaseSession,

@@ -1,7 +1,7 @@
 //! One connection to the database, used by one thread at a time.
 //!
-//! The thread that waits for a result drives the socket, on the session's own runtime. So a result
-//! wakes no other thread, and the archive above stays synchronous.
+//! The thread that waits for a result drives the socket on the session's own runtime. So a result
+//! wakes no other thread, and the archive's code stays synchronous.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -20,13 +20,13 @@ use crate::address::{AddressError, ConnectError, DatabaseAddress, with_cause};
 use crate::layout::{Layout, PlainLayout, StatementForm};
 use crate::waiting::ConnectionRuntime;
 
-/// Most statements that a session keeps prepared. Statements on single parts multiply by the parts.
+/// Maximum number of statements that a session keeps prepared. Each part adds its own statements.
 const STATEMENTS_MAX: usize = 256;
 
-/// How long a node of a cluster has to accept a connection, and how long its connection may be
-/// silent before it is probed.
+/// Time limit for a node of a cluster to accept a connection, and the idle time after which a
+/// connection to a node is probed.
 const NODE_ANSWERS: Duration = Duration::from_secs(5);
-/// After this time without an answer to a probe, a node's connection counts as lost.
+/// Time without an answer to a probe after which a node's connection counts as lost.
 const NODE_LOST: Duration = Duration::from_mins(1);
 
 /// Why a statement failed.
@@ -36,20 +36,20 @@ pub(crate) enum StatementError {
     /// not have been executed.
     #[error("the database is away: {0}")]
     Away(String),
-    /// The database refused.
+    /// The database refused a statement.
     #[error("the database refused: {0}")]
     Refused(String),
-    /// The database refused, as the lock of a table was not free in time.
+    /// The database refused a statement because the lock of a table was not free in time.
     #[error("the database refused, as others use what is to be changed: {0}; try again")]
     Busy(String),
-    /// Other sessions change this session's settings.
+    /// The connection is shared with other sessions, which change its settings.
     #[error(
         "a pooler gives this session's statements to connections of other sessions, as PgBouncer does \
          with pool_mode = transaction; Hark needs a connection for as long as a session lasts: set \
          pool_mode = session for its database, or name PostgreSQL itself"
     )]
     Shared,
-    /// The database refused, as it has no such table.
+    /// The database refused a statement because a table does not exist.
     #[error("the database refused: {0}")]
     Missing(String),
 }
@@ -90,7 +90,7 @@ impl StatementError {
     }
 }
 
-/// How long statements took, by form.
+/// The durations of statements, by form.
 #[derive(Debug, Default)]
 pub(crate) struct StatementTimes(RwLock<BTreeMap<&'static str, Histogram>>);
 
@@ -111,13 +111,13 @@ impl StatementTimes {
     }
 }
 
-/// How sessions are opened.
+/// Opens sessions.
 #[derive(Clone)]
 pub(crate) struct Connector {
     address: DatabaseAddress,
-    /// The statements that set what a session needs.
+    /// The statements that set a session's settings.
     settings: String,
-    /// The schema that names without one mean. `None`: whatever the database says.
+    /// The schema of names without a schema. `None`: the database's default.
     schema: Option<String>,
     timeout: Duration,
     layout: &'static dyn Layout,
@@ -126,7 +126,7 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// Creates a door to the tables of `schema`, laid out in this way, in the database at `url`.
+    /// Creates a connector to the tables of `schema`, with this layout, in the database at `url`.
     pub(crate) fn new(
         url: &str,
         schema: &str,
@@ -149,8 +149,8 @@ impl Connector {
         Ok(Self { address, settings, schema, timeout, layout, statement_times: Arc::default() })
     }
 
-    /// Creates a door to a node of a cluster, for statements that work on no schema and take at most
-    /// `limit`. A node that vanishes is noticed within a minute, even if a statement may take days.
+    /// Creates a connector to a node of a cluster, for statements that need no schema and take at
+    /// most `limit`. A lost node is noticed within a minute, even if a statement may take days.
     pub(crate) fn to_node(mut address: DatabaseAddress, limit: Duration) -> Self {
         let config = &mut address.config;
         let settings = set(std::iter::empty(), limit);
@@ -177,13 +177,14 @@ impl Connector {
         self.open_within(self.timeout)
     }
 
-    /// Opens a session, or fails after `limit`. A suspended server accepts connections and answers
-    /// nothing.
+    /// Opens a session, or fails after `limit`. A suspended server accepts connections but does not
+    /// answer.
     pub(crate) fn open_within(&self, limit: Duration) -> Result<DatabaseSession, StatementError> {
         let runtime = ConnectionRuntime::new()?;
         let opening = async {
             let (client, connection) = self.address.connect().await?;
-            // The task ends with the session. The thread that waits for a result gets its errors.
+            // The task ends with the session. Its errors are returned to the thread that waits for
+            // a result.
             tokio::spawn(connection);
             let mark = self.prepare(&client).await?;
             Ok::<_, StatementError>((client, mark))
@@ -203,10 +204,10 @@ impl Connector {
         })
     }
 
-    /// Sets what a session needs, and makes sure that it has it, before anything else is asked of it.
-    /// Returns the session's mark: a setting of its own, with a random value.
+    /// Sets a session's settings, and checks that they are in effect, before any other statement.
+    /// Returns the session's mark: the random value of a setting of its own.
     ///
-    /// Settings are not sent with the request to connect: a pooler may refuse that, or ignore it.
+    /// Settings are not sent as startup parameters, which a pooler may refuse or ignore.
     pub(crate) async fn prepare(&self, client: &Client) -> Result<String, StatementError> {
         let failed = |error: tokio_postgres::Error| StatementError::new(&error);
         let mark = getrandom::u64().map_err(|error| StatementError::Refused(error.to_string()))?;
@@ -226,8 +227,8 @@ impl Connector {
         }
     }
 
-    /// Fails if `session` loses what it has set when another session is opened. That happens behind a
-    /// pooler whose connections change hands with each transaction.
+    /// Fails if `session` loses its settings when another session is opened. This happens behind a
+    /// pooler that shares connections between transactions of different sessions.
     pub(crate) fn must_be_apart(
         &self,
         session: &mut DatabaseSession,
@@ -238,7 +239,7 @@ impl Connector {
         Ok(())
     }
 
-    /// Returns the same door, but with its statements' times recorded with those of `other`.
+    /// Returns the same connector, but records the durations of statements with those of `other`.
     pub(crate) fn noting_in(self, other: &Self) -> Self {
         Self { statement_times: Arc::clone(&other.statement_times), ..self }
     }
@@ -259,17 +260,17 @@ impl Connector {
     }
 }
 
-/// The setting by which a session is known again.
+/// The setting that identifies a session.
 const MARK: &str = "hark.session";
 
-/// Returns the statements that set these settings, each with its end.
+/// Returns the statements that set these settings, each with its semicolon.
 fn set<'a>(
     settings: impl Iterator<Item = (&'a str, &'a str)>,
     statement_timeout: Duration,
 ) -> String {
     let mut all = format!("SET statement_timeout = {};", statement_timeout.as_millis());
     for (name, value) in settings {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(all, "SET {name} = '{value}';");
     }
     all
@@ -289,7 +290,7 @@ pub(crate) struct DatabaseSession {
     trace: Option<Vec<TracedStatement>>,
 }
 
-/// A statement that was executed, and its plan.
+/// An executed statement and its plan.
 pub(crate) struct TracedStatement {
     pub(crate) form: StatementForm,
     pub(crate) text: String,
@@ -302,7 +303,7 @@ pub(crate) struct TracedStatement {
 pub(crate) type StatementCall<'a> = (StatementForm, &'a [&'a (dyn ToSql + Sync)]);
 
 impl DatabaseSession {
-    /// Fails if the database does not know this session by its mark any more.
+    /// Fails if the database's session no longer has this session's mark.
     fn must_be_itself(&mut self) -> Result<(), StatementError> {
         let rows = self.query_once(&format!("SELECT current_setting('{MARK}', true)"), &[])?;
         self.must_be_mark(rows.first().and_then(|row| row.get(0)))
@@ -312,20 +313,21 @@ impl DatabaseSession {
         if found == Some(&self.mark) { Ok(()) } else { Err(StatementError::Shared) }
     }
 
-    /// Locks the shelf in a transaction that has begun, and returns its state.
+    /// Locks the shelf in the current transaction, and returns the shelf's state.
     pub(crate) fn lock(&mut self) -> Result<Vec<Row>, StatementError> {
         let state = self.query(StatementForm::Lock, &[])?;
         state.iter().try_for_each(|row| self.must_have_locked(row))?;
         Ok(state)
     }
 
-    /// Fails if this row of [`StatementForm::Lock`] came from a connection of another session. So nothing
-    /// is written with settings that this session has not made, such as the path to another shelf.
+    /// Fails if this row of [`StatementForm::Lock`] came from a connection of another session. So
+    /// nothing is written with the settings of another session, such as the search path of another
+    /// shelf.
     pub(crate) fn must_have_locked(&self, row: &Row) -> Result<(), StatementError> {
         self.must_be_mark(row.get(6))
     }
 
-    /// Whether the connection is known to be gone.
+    /// Whether the connection is known to be lost.
     pub(crate) fn is_closed(&self) -> bool {
         self.client.is_closed()
     }
@@ -374,8 +376,8 @@ impl DatabaseSession {
         Ok(rows)
     }
 
-    /// Executes a statement, and returns its first rows: as many as fit in `bytes_max`, but one at
-    /// least. Also returns whether there were more. These are dropped as they arrive.
+    /// Executes a statement and returns its first rows: as many as fit in `bytes_max`, but at least
+    /// one row. Also returns whether there were more rows. Further rows are dropped on arrival.
     pub(crate) fn query_first(
         &mut self,
         form: StatementForm,
@@ -402,8 +404,8 @@ impl DatabaseSession {
         Ok(first)
     }
 
-    /// Executes a statement and returns its plan: that of the prepared statement, not a plan for
-    /// these values alone.
+    /// Executes a statement and returns the plan of the prepared statement, not a plan for these
+    /// values alone.
     pub(crate) fn explain(
         &mut self,
         text: &str,
@@ -454,7 +456,7 @@ impl DatabaseSession {
         let started = Instant::now();
         let answers = self.wait(async { Ok(join_all(answers).await) })?;
         if let Some((form, _)) = calls.last() {
-            // The statements share a round trip, which ends with the last result.
+            // The statements share a round trip, which is recorded for the last statement.
             self.statement_times.note(*form, started.elapsed());
         }
         let answers =
@@ -483,7 +485,7 @@ impl DatabaseSession {
         Ok(())
     }
 
-    /// Executes a statement that is not kept prepared.
+    /// Executes a statement without keeping it prepared.
     pub(crate) fn query_once(
         &mut self,
         text: &str,
@@ -492,8 +494,8 @@ impl DatabaseSession {
         self.wait(self.client.query(text, values))
     }
 
-    /// Runs `work`, which begins a transaction. Rolls the transaction back if `work` did not
-    /// succeed.
+    /// Runs `work`, which begins a transaction. Rolls the transaction back if `work` fails or
+    /// returns `None`.
     pub(crate) fn whole<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<Option<T>, StatementError>,
@@ -512,8 +514,8 @@ impl DatabaseSession {
         self.wait(self.client.batch_execute(text))
     }
 
-    /// Copies in rows in COPY's binary format. Each piece of rows is encoded while the database
-    /// inserts the pieces before it.
+    /// Inserts rows in COPY's binary format. Each piece of rows is encoded while the database
+    /// inserts the previous pieces.
     pub(crate) fn copy(
         &mut self,
         form: StatementForm,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// Parameters whose values are no secrets.
+/// Parameters whose values are not secret.
 const PLAIN: [&str; 21] = [
     "application_name",
     "channel_binding",
@@ -29,8 +29,8 @@ const PLAIN: [&str; 21] = [
     "timezone",
     "user",
 ];
-/// Parameters of which only the names are shown. Names of unknown parameters are hidden as well,
-/// since a password that is not quoted correctly looks like several parameters.
+/// Parameters of which only the names are shown. The names of unknown parameters are hidden as
+/// well: a password that is not quoted correctly looks like several parameters.
 const SECRET: [&str; 5] = ["options", "passfile", "password", "sslkey", "sslpassword"];
 const HIDDEN: &str = "***";
 
@@ -41,7 +41,8 @@ pub fn is_database(address: &str) -> bool {
         || is_key_value(address)
 }
 
-/// Whether the address is a list of libpq's parameters. A directory with such a name needs `./`.
+/// Whether the address is a list of libpq's parameters. A directory with such a name must be
+/// written with `./`.
 pub(crate) fn is_key_value(address: &str) -> bool {
     address.split_once('=').is_some_and(|(name, _)| {
         let name = name.trim();
@@ -66,7 +67,8 @@ pub(crate) fn is_torn(address: &str) -> bool {
     base.matches('@').count() > 1 || !base.contains('@') && parameters.contains('@')
 }
 
-/// Returns the address without its secrets. Text that is no address of a database is unchanged.
+/// Returns the address without its secrets. Text that is not the address of a database is
+/// unchanged.
 pub fn shown(address: &str) -> Cow<'_, str> {
     if let Some((scheme, rest)) = address.split_once("://") {
         return format!("{scheme}://{}", url(rest).as_deref().unwrap_or(HIDDEN)).into();
@@ -165,7 +167,8 @@ fn key_value(address: &str) -> String {
     out.join(" ")
 }
 
-/// Returns the end of a value, which may have quotes and backslashes. `None` if it does not end.
+/// Returns the end of a value, which may have quotes and backslashes. `None` if the value has no
+/// end.
 fn value_end(text: &str) -> Option<usize> {
     let is_quoted = text.starts_with('\'');
     let mut chars = text.char_indices().skip(usize::from(is_quoted));
@@ -217,8 +220,8 @@ mod tests {
         }
     }
 
-    /// Returns a password and its random words, which occur nowhere else. Between the words are
-    /// characters that must be escaped.
+    /// Returns a password and its random words, which occur nowhere else. The words are separated
+    /// by characters that must be escaped.
     fn secret(random: &mut Random) -> (String, Vec<String>) {
         const BETWEEN: [&str; 14] =
             ["@", ":", "/", "?", "#", "&", "%", "=", " ", "'", "\\", "\"", "@?", "&a="];

@@ -1,4 +1,4 @@
-//! What the threads of a shelf share.
+//! The shared state of a shelf's threads.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::search::windows::RecordDensity;
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 
-/// The state that the threads of a shelf share.
+/// The shared state of a shelf's threads.
 pub(crate) struct PostgresState {
     pub(crate) pool: Pool,
     pub(crate) replica: Option<Replica>,
@@ -32,26 +32,27 @@ pub(crate) struct PostgresState {
     /// The texts whose words this process indexes.
     pub(crate) texts: Option<Arc<dyn TextSource>>,
     pub(crate) parts: RwLock<Arc<Parts>>,
-    /// The number up to which searches see puts.
+    /// The position up to which puts are delivered and visible to searches.
     pub(crate) current: CurrentPosition,
     pub(crate) known: Mutex<RecentIds>,
-    /// Records that searches have fetched lately.
+    /// A cache of the records that searches have fetched recently.
     pub(crate) recent: RecentRecords,
-    /// Permits for bytes of records that searches keep between slices, beyond what each may keep.
+    /// Permits for the bytes of records that searches keep between slices, beyond each search's own
+    /// allowance.
     pub(crate) room: Arc<Semaphore>,
-    /// How densely records lie in time, as searches of distributed tables found lately.
+    /// The density of records in time, as recently found by searches of distributed tables.
     pub(crate) density: Mutex<Option<RecordDensity>>,
-    /// Why the database cannot be reached, while that is so.
+    /// The reason while the database is unreachable.
     pub(crate) away: Mutex<Option<String>>,
-    /// Whether the last commit failed, and it was not looked since whether the database answers.
+    /// Whether a commit has failed since the last check whether the database answers.
     pub(crate) has_failed: AtomicBool,
-    /// The id of the database's process for the connection that commits.
+    /// The id of the database's process that serves the committing connection.
     pub(crate) writer_process: AtomicI32,
-    /// Whether other processes write too.
+    /// Whether other processes write to the shelf.
     pub(crate) others: OtherWriters,
 }
 
-/// Properties of a shelf's records that are known beforehand; see [`PostgresOptions`].
+/// Known properties of a shelf's records; see [`PostgresOptions`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ShelfProperties {
     pub(crate) one_kind: bool,
@@ -59,7 +60,7 @@ pub(crate) struct ShelfProperties {
     pub(crate) listed_labels: &'static [u8],
 }
 
-/// Hashes of ids stored recently, in two generations.
+/// Hashes of recently stored ids, in two generations.
 #[derive(Default)]
 pub(crate) struct RecentIds {
     pub(crate) young: HashSet<u64>,
@@ -77,24 +78,25 @@ impl PostgresState {
         parts
     }
 
-    /// Forgets the known ids, whose records other processes may have deleted.
+    /// Clears the set of known ids: other processes may have deleted their records.
     pub(crate) fn forget_known(&self) {
         *self.known.lock() = RecentIds::default();
     }
 
-    /// Notes puts and the database's numbers of them, before `current` reaches these numbers.
+    /// Adds puts, with the database's numbers, to the cache of recent records. Must be called
+    /// before `current` reaches these numbers.
     pub(crate) fn note_puts(
         &self,
         position: TimelinePosition,
         puts: impl Iterator<Item = (IndexKey, i64)>,
     ) {
-        // Searches of distributed tables keep no records.
+        // Searches of distributed tables do not use the cache.
         if !self.pool.door().layout().is_distributed() {
             self.recent.put(position.era, puts);
         }
     }
 
-    /// As [`note_puts`](Self::note_puts), for what other processes have put.
+    /// Like [`note_puts`](Self::note_puts), for the puts of other processes.
     pub(crate) fn note_news(&self, position: TimelinePosition, news: &[(i64, Box<[u8]>)]) {
         let put = |(seq, body): &(i64, Box<[u8]>)| {
             let record = Record::new(body).ok()?;
@@ -103,7 +105,7 @@ impl PostgresState {
         self.note_puts(position, news.iter().filter_map(put));
     }
 
-    /// Returns the texts of this process, if the database has the words of these and no others.
+    /// Returns the texts of this process if the database has the words of exactly these texts.
     pub(crate) fn indexes(&self, texts: Option<i64>) -> Option<&Arc<dyn TextSource>> {
         let same = |own: &&Arc<dyn TextSource>| texts == Some(own.fingerprint().cast_signed());
         self.texts.as_ref().filter(same)
@@ -111,7 +113,7 @@ impl PostgresState {
 
     pub(crate) fn asked(&self, query: &Query, position: TimelinePosition) -> Vec<SqlQuery> {
         let mut all = SqlQuery::opened(query, &self.terms, self.nature, position.seen);
-        // What is kept of records is as of the puts that this process has seen.
+        // The cache of records reflects the puts that this process has seen.
         let now = self.current.now();
         if now.era == position.era && now.seen >= position.seen {
             for asked in &mut all {

@@ -1,4 +1,4 @@
-//! The values that were fixed when the shelf was made, and the shelf's size.
+//! The values that are fixed when a shelf is made, and the sizes of a shelf.
 
 use hark_archive::store::{DatabaseStats, StoreStats};
 
@@ -7,7 +7,7 @@ use crate::state::PostgresState;
 use crate::terms::SECRET;
 use crate::time::from_db;
 
-/// Returns the shelf's secret, and the width of its parts: `width` if the shelf is new.
+/// Returns the shelf's secret and the width of its parts, which is `width` for a new shelf.
 pub(crate) fn settled(
     session: &mut DatabaseSession,
     width: u64,
@@ -38,7 +38,7 @@ fn not_whole() -> StatementError {
     StatementError::Refused("its table `meta` is not whole".into())
 }
 
-/// Returns the sizes that PostgreSQL reports; zeros while the database is away.
+/// Returns the sizes that PostgreSQL reports, or zeros while the database is unreachable.
 pub(crate) fn stats(inner: &PostgresState, schema: &str) -> StoreStats {
     let read = inner.pool.with(|session| session.query_once(session.layout().sizes(), &[&schema]));
     let rows = match read {

@@ -1,5 +1,6 @@
-//! Keyed 64-bit hashes by which records are found. The key is a secret stored in the database, so
-//! outsiders cannot make two values collide. Searches also compare the bytes of found records.
+//! Keyed 64-bit hashes of labels, prohibitions, words and ids. The key is a secret stored in the
+//! database, so outsiders cannot make two values collide. Searches also compare the bytes of found
+//! records.
 
 use std::hash::Hasher as _;
 
@@ -28,8 +29,8 @@ impl DatabaseTermHasher {
     }
 
     /// Returns the term of a label. Only an author's own rules query private labels, so each author
-    /// has separate terms for these: a range shared by many authors would take long to walk. `None`
-    /// for a private label without an author.
+    /// has separate terms for private labels: a range shared by many authors would take long to
+    /// walk. Returns `None` for a private label without an author.
     pub(crate) fn label(&self, name: u8, value: &[u8], author: Option<&Key>) -> Option<i64> {
         if name >= PRIVATE_LABELS {
             return Some(self.hash(0, name, &[], value));
@@ -48,7 +49,7 @@ impl DatabaseTermHasher {
         terms
     }
 
-    /// Returns the key under which a forbidding record is found.
+    /// Returns the key in the table `forbid` of a prohibition.
     pub(crate) fn forbidding(&self, there_is: &Prohibition<'_>) -> i64 {
         let (name, value) = there_is.label;
         self.forbid(there_is.author, there_is.kind, name, value)
@@ -63,7 +64,7 @@ impl DatabaseTermHasher {
         hasher.finish().cast_signed()
     }
 
-    /// Returns all keys under which a forbidding record is found.
+    /// Returns all keys in the table `forbid` of a forbidding record.
     pub(crate) fn forbids(&self, record: &Record<'_>) -> Vec<i64> {
         let Some(author) = record.author() else { return Vec::new() };
         let kind = record.kind();
@@ -75,12 +76,12 @@ impl DatabaseTermHasher {
         keys
     }
 
-    /// Returns the hash of a word, by which the words of one record are told apart.
+    /// Returns the hash of a word, which distinguishes the words of one record.
     pub(crate) fn word(&self, word: &str) -> u64 {
         self.hash(3, 0, &[], word.as_bytes()).cast_unsigned()
     }
 
-    /// Returns a short hash of an id, for a memory of ids that need not be exact.
+    /// Returns a short hash of an id, for a set of ids that need not be exact.
     pub(crate) fn id(&self, id: &Id) -> u64 {
         let mut hasher = self.0;
         hasher.write(id);

@@ -1,4 +1,4 @@
-//! A network's times, which are u64, as PostgreSQL's bigint, in the same order.
+//! Converts a network's times (u64) to PostgreSQL's bigint in the same order.
 
 use hark_archive::{Position, Record};
 

@@ -1,8 +1,8 @@
-//! The runtime of one connection, driven by the thread that waits for an answer.
+//! The runtime of one connection. The thread that waits for an answer drives the runtime.
 //!
-//! tokio panics if a runtime is driven or dropped by a thread that polls the tasks of another runtime.
-//! Here neither happens, wherever a store is used or dropped: on such a thread, the waiting is done by
-//! a thread of its own. That is slow, and the tasks of the blocked thread wait too, so it is logged.
+//! tokio panics if a runtime is driven or dropped by a thread that polls the tasks of another
+//! runtime. This module prevents both: on such a thread, a separate thread waits for the answer.
+//! That is slow and blocks the other tasks of the thread, so the first case is logged.
 
 use std::panic::resume_unwind;
 use std::sync::Once;
@@ -45,7 +45,7 @@ impl ConnectionRuntime {
 impl Drop for ConnectionRuntime {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // Does not wait: only the connection runs here, and it ends with its runtime.
+            // This does not block: the connection is the only task, and it ends with the runtime.
             runtime.shutdown_background();
         }
     }
@@ -55,7 +55,7 @@ fn unable(error: &std::io::Error) -> StatementError {
     StatementError::Away(format!("the system does not let Hark wait for its answers: {error}"))
 }
 
-/// Logs, once, that a thread waits that other tasks need.
+/// Logs once that a thread that other tasks need is blocked.
 fn report() {
     static REPORTED: Once = Once::new();
     REPORTED.call_once(|| {

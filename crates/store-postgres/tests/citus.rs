@@ -1,5 +1,5 @@
-//! A cluster that loses a server: what was acknowledged is kept, no record is there in part, questions
-//! that need the lost server fail soon and others go on.
+//! A cluster that loses a server. Acknowledged records are kept, and no record is stored partly.
+//! Queries that need the lost server fail soon, and other queries succeed.
 
 use std::collections::BTreeSet;
 use std::process::{Child, Stdio};
@@ -56,7 +56,8 @@ fn numbers(database: &Database<'_>) -> BTreeSet<u32> {
     ids.lines().map(|id| u32::from_str_radix(&id[..8], 16).expect("is a number")).collect()
 }
 
-/// Checks that each record has its labels and its place, and that there are no others.
+/// Checks that each record has its labels and its place, and that there are no other labels or
+/// places.
 fn check_whole(database: &Database<'_>) {
     let sql = |text: &str| database.sql(text);
     let records =
@@ -124,7 +125,7 @@ fn a_worker_that_dies_is_replaced_by_its_standby_and_nothing_acknowledged_is_los
         assert!(!lost.is_empty() && !kept.is_empty());
         worker.kill();
         wait_until("clients get a reason", || !refused.lock().unwrap().is_empty());
-        // Questions for the authors of the dead worker fail, and others are answered.
+        // Queries for authors of the dead worker fail, and queries for other authors are answered.
         let ask = |number: u32| {
             let query = Query { authors: Some(vec![author(number)]), limit: 5, ..Query::default() };
             let began = Instant::now();
@@ -192,13 +193,14 @@ impl HeldLock {
 
 impl Drop for HeldLock {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The coordinator dies while a commit is prepared on a worker: before it decided to commit, or after.
+/// The coordinator dies while a commit is prepared on a worker, before or after its decision to
+/// commit.
 fn dies_in_doubt(has_decided: bool) {
     let cluster = CitusCluster::with(3, &["citus.recover_2pc_interval=1h"]);
     let database = cluster.database("doubt");
@@ -241,7 +243,7 @@ fn dies_in_doubt(has_decided: bool) {
     });
     assert!(answer.is_err(), "nobody knows how it ended");
     cluster.coordinator.start();
-    // The coordinator settles it when it starts, or the next commit does.
+    // The coordinator ends the transaction when it starts, or else the next commit does.
     wait_until("commits go on", || store.commit(&[put(200)]).is_ok());
     for worker in &cluster.workers {
         assert_eq!(in_doubt(worker), "0");
@@ -250,7 +252,7 @@ fn dies_in_doubt(has_decided: bool) {
     let expected = if has_decided { 101 } else { 51 };
     assert_eq!(stored.len(), expected, "all of the batch, or nothing");
     check_whole(&database);
-    // What clients send again is stored once.
+    // Records that clients send again are stored once.
     let again = store.commit(&(100..150).map(put).collect::<Vec<_>>()).unwrap().outcomes;
     let duplicates = again.iter().filter(|one| **one == Outcome::Duplicate).count();
     assert_eq!(duplicates, if has_decided { 50 } else { 0 });

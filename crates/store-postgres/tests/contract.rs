@@ -1,5 +1,5 @@
-//! The contract of all stores, on a real PostgreSQL and a real Citus: for random data and queries, over many small
-//! parts, the answers are the model's.
+//! The contract of all stores, on a real PostgreSQL and a real Citus. For random data and queries,
+//! over many small parts, the answers are the model's.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ impl Subject for Schema {
     fn disturb(&mut self, random: &mut Random) {
         match random.below(3) {
             0 => {
-                // Values are counted again wherever other labels were listed meanwhile.
+                // Values are counted again if other labels were listed meanwhile.
                 if random.once_in(2) {
                     self.open_listing(b"c");
                 }
@@ -99,7 +99,7 @@ fn postgres_answers_like_the_model_for_labels_and_nanoseconds() {
     postgres("contract labels", Flavour::Labels, size);
 }
 
-/// Opens the shelf anew each day.
+/// Reopens the shelf each day.
 fn hold(database: &Database<'static>) {
     let options = PostgresOptions { part_s: 86_400, shards: 5, ..PostgresOptions::default() };
     hold_for_thirty_days(|| {

@@ -1,5 +1,5 @@
-//! A shelf on one server is divided over the workers of a cluster: it answers as before, whatever
-//! interrupts that.
+//! A shelf on one server is distributed over the workers of a cluster. It answers as before, even
+//! after interruptions.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -130,13 +130,13 @@ fn a_division_that_was_stopped_goes_on_and_one_whose_records_changed_begins_anew
     assert!(matches!(divide(&mut go_on), Err(DistributeError::NoCluster)));
     cluster.unite(&database);
 
-    // With a server beside it, nothing is begun.
+    // While a server is connected, no run begins.
     let store = open();
     assert_eq!(store.count(&Query::default()).expect("counts"), Some(16_000));
     let refused = divide(&mut go_on);
     assert!(matches!(refused, Err(DistributeError::Used(1..))), "{refused:?}");
     drop(store);
-    // Stopped after each transaction: each run begins where the one before it ended.
+    // Stopped after each transaction: each run continues where the previous run ended.
     let seen = AtomicUsize::new(0);
     for run in 0..3_u64 {
         let mut first = None;
@@ -148,7 +148,7 @@ fn a_division_that_was_stopped_goes_on_and_one_whose_records_changed_begins_anew
         });
         assert!(matches!(stopped, Ok(Distribution::Stopped)), "{stopped:?}");
     }
-    // The shelf is still the old one, and what it deletes is not in the new one.
+    // The old shelf is still in use. Records that it deletes must not be in the new shelf.
     let erase = [
         Write::Erase(Box::new(Query { authors: Some(vec![[3; 32]]), ..Query::default() })),
         put(16_001),

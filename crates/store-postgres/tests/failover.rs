@@ -1,5 +1,5 @@
 //! A database loses its last commits: a lagging standby is promoted, or a backup is restored. Later
-//! puts reuse the lost numbers, and are delivered to every subscriber all the same.
+//! puts reuse the lost numbers, but are delivered to every subscriber.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -66,7 +66,7 @@ impl CommitListener for Ear {
     }
 }
 
-/// A node as a server has it: a store, a writer, subscribers.
+/// A node like a server's: a store, a writer, subscribers.
 struct Node {
     store: Arc<PostgresStore>,
     writer: Arc<Writer>,
@@ -135,7 +135,7 @@ impl Node {
     }
 }
 
-/// Puts `shared`, then cuts the standby off, puts `lost`, kills the primary and promotes the standby.
+/// Puts `shared`, disconnects the standby, puts `lost`, kills the primary and promotes the standby.
 fn fail_over(primary: &Cluster, standby: &Cluster, shared: &dyn Fn(), lost: &dyn Fn()) {
     shared();
     let at = primary.sql("postgres", "SELECT pg_current_wal_lsn()");

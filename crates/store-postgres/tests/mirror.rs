@@ -1,4 +1,4 @@
-//! A mirror of a database that several processes write to: it receives the puts of all processes.
+//! A mirror of a database with several writing processes receives the puts of all processes.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// A node with a mirror, as a server has it.
+/// A node with a mirror, like a server's.
 struct Node {
     mirrored: Arc<MirroredStore>,
     writer: Arc<Writer>,
@@ -80,7 +80,7 @@ fn what_other_nodes_put_reaches_the_mirror_of_one() {
     let database = Cluster::shared().database("mirror nodes");
     let node = mirrored(&database);
     let other = open(&database);
-    // The other node's commits come between this node's commits, at no particular time.
+    // The other node's commits come between this node's commits, at arbitrary times.
     for round in 0..5 {
         let number = round * 10;
         let puts: Vec<Write> =
@@ -107,7 +107,7 @@ fn parts_that_go_as_a_whole_go_in_the_mirror_as_well() {
     }
     let kept = put(100, old + 10 * DAY);
     node.writer.write(kept).unwrap();
-    // Only the mirror has this record, which is as old as those that are dropped.
+    // Only the mirror has this record, which is as old as the dropped records.
     node.second.commit(&[put(200, old)]).unwrap();
     let rule = hark_archive::retention::RetentionRule { older_than_s: DAY, ..Default::default() };
     let policy =

@@ -1,5 +1,5 @@
-//! Several processes on one database, and a database that goes away: acknowledged records are
-//! stored, every subscriber receives every record once, and service resumes by itself.
+//! Several processes on one database, and a database that becomes unreachable. Acknowledged records
+//! are stored, every subscriber receives every record once, and service resumes by itself.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -65,7 +65,7 @@ impl Node {
         Self { store, writer, received }
     }
 
-    /// Puts all records. No put waits for the outcome of the put before it.
+    /// Puts all records. No put waits for the outcome of the previous put.
     fn put(&self, records: &[Box<[u8]>]) -> Vec<Result<Outcome, Arc<CommitError>>> {
         let outcomes = Arc::new(Mutex::new(BTreeMap::new()));
         for (at, bytes) in records.iter().enumerate() {
@@ -83,8 +83,8 @@ impl Node {
         std::mem::take(&mut *outcomes.lock().unwrap()).into_values().collect()
     }
 
-    /// Returns the ids of the stored records, in order. Right after the database was away, a reader may still
-    /// know it as such.
+    /// Returns the ids of the stored records, in order. Shortly after the database was unreachable,
+    /// reads may still fail.
     fn ids(&self) -> Vec<Id> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -257,7 +257,7 @@ fn a_part_that_is_old_goes_as_a_whole_but_for_what_is_spared() {
     assert_eq!(all(Query { to: time(1, 0) - 1, ..Query::default() }), Some(3));
     let tagged = vec![hark_archive::LabelSet::one(b't', b"a")];
     assert_eq!(all(Query { labels: tagged, ..Query::default() }), Some(409));
-    // A late record makes the part again, and the spared records move to it.
+    // A late record makes the part again, and the spared records move to this part.
     put(vec![record(9_000, 1, 1, time(0, 900))]);
     assert_eq!(all(Query { to: time(1, 0) - 1, ..Query::default() }), Some(4));
     assert_eq!(store.drop_part(time(5, 0), &spared).unwrap(), Some(1));
@@ -298,7 +298,7 @@ fn records_whose_part_is_not_where_it_is_thought_to_be_are_found_all_the_same() 
         said(&store, "part_bodies") && !said(&store, "bodies"),
         "it was looked for in its part"
     );
-    // Another process, which knows the parts, and has fetched nothing yet.
+    // Another process, which knows the parts but has not fetched anything yet.
     let other = open(&database);
     let part = database.sql("SELECT tablename FROM pg_tables WHERE tablename ~ '^record_[0-9]+$'");
     database.sql(&format!("ALTER TABLE hark_nostr.{part} RENAME TO elsewhere"));
@@ -308,7 +308,7 @@ fn records_whose_part_is_not_where_it_is_thought_to_be_are_found_all_the_same() 
     assert!(!said(&store, "bodies"));
 }
 
-/// A record that is put with other bytes each time.
+/// A record that is put with different bytes each time.
 fn version(wire: &[u8]) -> Write {
     let head = RecordHeader {
         id: [7; 32],
@@ -327,9 +327,9 @@ fn erase_version() -> Write {
     Write::Erase(Query { ids: Some(vec![[7; 32]]), ..Query::default() }.into())
 }
 
-/// Searches for the record, and returns up to which number puts were seen, and the bytes found.
+/// Searches for the record. Returns the number up to which puts were seen, and the found bytes.
 fn versions(store: &PostgresStore) -> (u64, Vec<String>) {
-    // So many values that records are fetched by their keys.
+    // With this many values, records are fetched by their keys.
     let values = (b'a'..=b'z').map(|value| [value][..].into()).collect();
     let labels = vec![hark_archive::LabelSet { name: b't', values }];
     let mut search = store.search(&Query { labels, ..Query::default() }).unwrap();

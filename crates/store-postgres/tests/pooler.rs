@@ -1,4 +1,4 @@
-//! Behind a pooler, Hark has what it needs of a session, or is told why it does not.
+//! Behind a pooler, Hark has the sessions that it needs, or refuses to start with the reason.
 
 use hark_archive::{Outcome, Query, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
@@ -23,7 +23,7 @@ fn open(url: &str) -> Result<PostgresStore, String> {
     opened.map_err(|error| error.to_string())
 }
 
-/// Returns the number of tables in each schema of Hark's or of nobody's.
+/// Returns those of the schemas `public` and `hark_nostr` that have tables.
 fn tables(database: &Database<'_>) -> String {
     database.sql(
         "SELECT coalesce(string_agg(DISTINCT schemaname::text, ','), '') FROM pg_tables \
@@ -87,7 +87,7 @@ fn a_session_whose_connection_another_took_commits_nothing() {
     let Some(pooler) = cluster.pooler(&["pool_mode=session"]) else { return };
     let store = open(&pooler.url(&database.name)).expect("opens");
     store.commit(&[put(1)]).expect("commits");
-    // As if a pooler had given the writer's connection to another session meanwhile.
+    // Simulates a pooler that has given the writer's connection to another session meanwhile.
     database.sql(
         "CREATE FUNCTION hark_nostr.take() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
              PERFORM set_config('hark.session', 'another', false); RETURN NEW; END $$; \

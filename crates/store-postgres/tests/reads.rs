@@ -1,4 +1,5 @@
-//! What questions read: of parts by time, of conditions that are never met together, of records of one time.
+//! The rows and pages that queries read: in parts by time, for conditions that are never met
+//! together, and among records of one time.
 
 use std::ops::ControlFlow;
 
@@ -46,7 +47,7 @@ fn set(name: u8, values: impl Iterator<Item = u64>) -> LabelSet {
     LabelSet { name, values: values.map(|number| value(number).into()).collect() }
 }
 
-/// Runs a query in slices. Returns the times found, and the rows visited.
+/// Runs a query in slices. Returns the found times, and the number of visited rows.
 fn times_by(store: &PostgresStore, query: &Query, slice: u64) -> (Vec<u64>, u64) {
     let mut times = Vec::new();
     let mut search = store.search(query).expect("begins");
@@ -67,7 +68,8 @@ fn times(store: &PostgresStore, query: &Query) -> (Vec<u64>, u64) {
     times_by(store, query, u64::MAX)
 }
 
-/// The names of the statements that a query needs, and the pages of tables and indices that these read.
+/// Returns the names of a query's statements, and the number of pages of tables and indices that
+/// they read.
 fn pages(store: &PostgresStore, query: &Query) -> (Vec<String>, u64) {
     let explained = store.explain(query).expect("explains");
     let names = explained.steps.iter().map(|step| step.source.clone()).collect();
@@ -83,7 +85,7 @@ fn pages(store: &PostgresStore, query: &Query) -> (Vec<String>, u64) {
     (names, pages)
 }
 
-/// How many statements, or groups of statements, the database has answered.
+/// Returns the number of statements, or groups of statements, that the database has answered.
 fn trips(store: &PostgresStore) -> u64 {
     let statements = store.stats().database.expect("is there").statements;
     statements.iter().map(|(_, times)| times.count()).sum()
@@ -99,7 +101,7 @@ fn put_month(store: &PostgresStore, kinds: u32) {
     }
 }
 
-/// Asks for topics, of which the last twenty have no records.
+/// Returns a query for topics, the last twenty of which have no records.
 fn topics(count: u64) -> Query {
     let known = (0..count - 20).chain(10_000..10_020);
     let mut query = Query {
@@ -132,7 +134,7 @@ fn a_page_of_a_month_reads_the_parts_that_it_needs_however_many_topics_it_asks_f
         assert!(visited < 1_200, "{count} topics: {visited} rows");
         read.push(pages);
     }
-    // Above 128 values, nothing else is read.
+    // Queries for more than 128 values do not read additional parts.
     assert!(read[2] < 2 * read[0], "{read:?}");
 }
 
@@ -200,11 +202,11 @@ fn a_topic_and_a_shard_that_never_meet_take_few_round_trips_and_rows() {
         (found.len(), visited, trips(&store) - before)
     };
     for order in [Order::NewestFirst, Order::OldestFirst] {
-        // Both have many: rows are read, as many at a time as a round trip is worth.
+        // Both have many records: rows are read in batches that are worth a round trip.
         let (found, visited, trips) = ask(1, 2, order);
         println!("many: {visited} rows, {trips} trips");
         assert!(found == 0 && visited < 12_000 && trips < 20, "{visited} rows, {trips} trips");
-        // The shard has few, or none.
+        // The shard has few or no records.
         for (shard, rows_max) in [(3, 4_000), (4, 3_000)] {
             let (found, visited, trips) = ask(1, shard, order);
             println!("{shard}: {visited} rows, {trips} trips");

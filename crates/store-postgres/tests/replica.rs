@@ -1,4 +1,4 @@
-//! Queries run on a replica only while it has all records that they must see.
+//! Queries run on a replica only while the replica has all records that they must see.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};

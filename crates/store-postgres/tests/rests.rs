@@ -1,5 +1,5 @@
-//! Searches that pause between pages keep the records that they have read, as far as memory allows,
-//! and read the other records again.
+//! Searches that pause between pages keep the records that they have read, within a limit of
+//! memory. Other records are read again.
 
 use std::ops::ControlFlow;
 

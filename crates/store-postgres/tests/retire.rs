@@ -1,5 +1,5 @@
-//! Parts are dropped as a whole. Work that grows with a part delays no commits, and the next
-//! process finishes a drop that another process left undone.
+//! Parts are dropped as a whole. Work that grows with the size of a part delays no commits. The
+//! next process finishes a drop that another process left unfinished.
 
 use hark_archive::{Query, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
@@ -70,7 +70,7 @@ fn a_part_that_was_taken_out_and_not_dropped_is_dropped_by_whoever_is_next() {
     put(&store, 0..200, 1, OLD);
     put(&store, 0..100, 1, OLD + DAY);
     put(&store, 0..50, 1, OLD + 5 * DAY);
-    // The state after a process ended between detaching a part and dropping it. The process had
+    // The state after a process ended between detaching and dropping a part. The process had
     // counted 190 records.
     let part = OLD / DAY;
     database.sql(&format!(

@@ -1,4 +1,4 @@
-//! A commit asks the database a bounded number of times, whatever its records do to others.
+//! A commit takes a bounded number of round trips, regardless of the effects of its records.
 
 use hark_archive::store::commit_whole;
 use hark_archive::{Outcome, Query, RecordHeader, Store, Write};
@@ -9,9 +9,10 @@ use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;
 
 const NOW: u64 = 1_700_000_000;
-/// Most round trips of a commit: it reads, deletes, inserts in four tables, and advances the shelf.
+/// Maximum number of round trips of a commit, which reads, deletes, inserts in four tables, and
+/// advances the shelf.
 const TRIPS_MAX: u64 = 10;
-/// The same, if two queries are searched for, of which each is planned and read.
+/// The same maximum if two queries need a search, each of which is planned and read.
 const SEARCHING_TRIPS_MAX: u64 = 24;
 
 fn open(database: &Database<'_>) -> PostgresStore {
@@ -48,13 +49,14 @@ fn named(number: u32) -> (u8, Vec<u8>) {
     (b'e', hex(&id(number)).to_vec())
 }
 
-/// How many statements, or groups of statements, the database has answered.
+/// Returns the number of statements, or groups of statements, that the database has answered.
 fn trips(store: &PostgresStore) -> u64 {
     let statements = store.stats().database.expect("is there").statements;
     statements.iter().map(|(_, times)| times.count()).sum()
 }
 
-/// Carries writes out in steps. Returns the outcomes, the steps, and the most round trips of a step.
+/// Carries out writes in steps. Returns the outcomes, the number of steps, and the maximum round
+/// trips of a step.
 fn carry_out(store: &PostgresStore, writes: &[Write]) -> (Vec<Outcome>, u64, u64) {
     let steps = std::cell::Cell::new((0, 0));
     let done = commit_whole(writes, |writes| {
@@ -114,7 +116,8 @@ fn many_deletions_of_events_and_gift_wraps_take_a_few_round_trips() {
     stored.extend((600..700).map(|n| wrap(n, 1 + (n % 3) as u8)));
     stored.push(put(700, 1, 5, &[named(100_000)]));
     store.commit(&stored).expect("commits");
-    // Each names all events, those of others and a deletion among these, and one that comes with it.
+    // Each deletion names all stored events, including other authors' events and a deletion, and an
+    // event of its own batch.
     let all: Vec<_> = (0..=700).map(named).chain([named(2_000)]).collect();
     let deletions = [put(1_000, 1, 5, &all), put(2_000, 2, 1, &[]), put(1_001, 2, 5, &all)];
     let (outcomes, steps, most) = carry_out(&store, &deletions);
@@ -127,7 +130,7 @@ fn many_deletions_of_events_and_gift_wraps_take_a_few_round_trips() {
     };
     assert_eq!([of(1, 1), of(2, 1), of(3, 1)], [0, 0, 200]);
     assert_eq!([of(1, 5), of(2, 5)], [2, 1]);
-    // Of the wraps, those for the third are left.
+    // Only the gift wraps for the third author are left.
     let for_third = (600..700).filter(|n| n % 3 == 2).count() as u64;
     assert_eq!(count(&store, &Query { kinds: Some(vec![1059]), ..Query::default() }), for_third);
 }
@@ -138,7 +141,8 @@ fn a_step_looks_up_and_searches_no_more_than_its_bound_whatever_a_batch_names() 
     let store = open(&database);
     let notes: Vec<Write> = (0..200).map(|n| put(n, n as u8, 1, &[])).collect();
     store.commit(&notes).expect("commits");
-    // Ten that name more together than a step looks up, and twenty that vanish.
+    // Ten deletions, which together name more events than a step looks up, and twenty requests to
+    // vanish.
     let many = |n: u32| (0..1_000).map(|e| named(10_000 + n * 1_000 + e)).collect::<Vec<_>>();
     let mut batch: Vec<Write> = (0..10).map(|n| put(1_000 + n, 250, 5, &many(n))).collect();
     batch.extend((0..20).map(|n| put(2_000 + n, n as u8, 62, &[(VANISH, Vec::new())])));
@@ -159,7 +163,8 @@ fn versions_of_one_event_in_one_batch_are_one_row() {
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Stored { .. })));
     assert!(steps == 1 && most <= TRIPS_MAX, "{steps} steps, {most} round trips");
     assert_eq!(database.sql("SELECT count(*), sum(seq) FROM hark_nostr.record"), "3|1497");
-    // Versions that are older than what is there, with those that are deleted meanwhile.
+    // Versions that are older than the stored version, before and after its deletion in the same
+    // batch.
     let old = [put(10, 1, 0, &[]), put(600, 1, 5, &[address(1, 0, "")]), put(11, 1, 0, &[])];
     let (outcomes, _, most) = carry_out(&store, &old);
     assert!(

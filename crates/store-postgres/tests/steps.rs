@@ -125,7 +125,7 @@ fn erases_in_steps(database: &Database<'_>) {
         PostgresOptions { statement_timeout: Duration::from_secs(2), ..PostgresOptions::default() };
     let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);
     let store = store.expect("opens");
-    // Records with many labels are long, so a step deletes fewer of them.
+    // Records with many labels are long, so a step deletes fewer records.
     let labels: Vec<(u8, Vec<u8>)> =
         (0..2_000).map(|n: u32| (b't', n.to_be_bytes().to_vec())).collect();
     let long = |n: u32| {
@@ -147,7 +147,7 @@ fn erases_in_steps(database: &Database<'_>) {
     assert_eq!(store.count(&of(3)).unwrap(), Some(0));
 }
 
-/// Measures how long a step takes if there is much to delete, as other writes wait for one step.
+/// Measures the longest step of a large deletion, because other writes wait for one step.
 #[test]
 #[ignore = "takes minutes: scripts/test --long runs it"]
 fn many_vanish_in_steps_of_which_the_longest_is_printed() {

@@ -1,4 +1,4 @@
-//! A store answers on every thread that calls it, and a panic costs it no connection.
+//! A store can be called on every thread, and a panic loses no connection.
 
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +25,7 @@ fn open(url: &str, options: &PostgresOptions) -> PostgresStore {
     PostgresStore::open(url, "nostr", Box::new(NostrRules), options).expect("opens")
 }
 
-/// Asks all that doors and pages ask of a store. Returns the number of records.
+/// Calls the methods of a store that doors and pages use. Returns the number of records.
 fn ask(store: &PostgresStore) -> u64 {
     let mut found = 0;
     let mut search = store.search(&Query::default()).expect("begins");
@@ -58,7 +58,7 @@ fn a_store_is_opened_asked_and_dropped_on_any_thread_of_any_runtime() {
     all(1);
     one.block_on(async { all(2) });
     two.block_on(async { all(3) });
-    // As a door's page of figures: on a thread that may block.
+    // Like a door's page of figures, on a thread that may block.
     let url = url.clone();
     let asked =
         two.spawn_blocking(move || may_block(|| ask(&open(&url, &PostgresOptions::default()))));

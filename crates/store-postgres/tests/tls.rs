@@ -1,5 +1,5 @@
-//! Connections to the database are protected as its URL demands, and a server with the wrong
-//! identity is sent nothing.
+//! Connections to the database have the protection that the URL requires, and nothing is sent to a
+//! server with the wrong identity.
 
 use std::path::PathBuf;
 
@@ -68,7 +68,7 @@ fn the_way_to_the_database_is_protected_as_its_url_asks_for() {
     cluster.file("clients.crt", &ours.pem());
     serve(ours.sign(&["127.0.0.1", "localhost"], "database"));
     let protected = || {
-        // All connections of the store count, including the connection that listens.
+        // All connections of the store are checked, including the connection that listens.
         let sql = "SELECT bool_and(s.ssl) FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid) \
                    WHERE a.application_name = 'hark'";
         database.sql(sql) == "t"
@@ -86,7 +86,7 @@ fn the_way_to_the_database_is_protected_as_its_url_asks_for() {
     assert!(!protected());
     drop(plain);
 
-    // Certificates that another authority signed, or that are for another server.
+    // Certificates of another authority, or for another server.
     let refused = |parameters: &str| {
         let error =
             open(&url(parameters)).err().unwrap_or_else(|| panic!("{parameters}")).to_string();

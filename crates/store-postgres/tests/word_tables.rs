@@ -1,5 +1,5 @@
-//! The tables of words while others use them: processes that index them anew, searches that take long, and
-//! servers of a version that does not know words.
+//! Concurrent use of the tables of words: by processes that index other texts, by long searches,
+//! and by servers of a version without words.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ mod word_shelf;
 const PART_S: u64 = 600;
 const START: u64 = NOW / PART_S * PART_S;
 const PART: u64 = NOW / PART_S;
-/// What every session sets that may write.
+/// The settings of every session that may write.
 const WRITES: &str = "SET search_path = hark_nostr; SET hark.writes_words = on;";
 
 fn searched(text: &str) -> Query {
@@ -30,7 +30,8 @@ fn article(number: u8, time: u64, kind: u32, text: &str) -> Write {
     Write::Put(encode(&head, &[(b's', text.into()), (b'd', format!("x{number}").into())]))
 }
 
-/// Runs `work` while another session has the table `word` locked in this way, and then executes `then`.
+/// Runs `work` while another session holds this lock of the table `word`. That session executes
+/// `until`, and last `then`.
 fn while_locked(shelf: &WordShelf, lock: &str, until: &str, then: &str, work: impl FnOnce()) {
     let text = format!("{WRITES} BEGIN; LOCK TABLE word IN {lock} MODE; {until}; {then}; COMMIT");
     let is_locked = "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation \
@@ -57,7 +58,7 @@ fn what_is_read_while_the_last_words_are_indexed_is_whole() {
     assert_eq!(find("xyl*"), 20);
     let ways = [(true, "xyl*"), (false, "fox"), (false, "a fox")];
     for (is_search, text) in ways {
-        // As if what is read from `word` was read before it was indexed.
+        // Simulates a read of `word` before the words were indexed.
         shelf.sql(&format!("{WRITES} DELETE FROM word; UPDATE state SET words_seq = 0"));
         let then = "UPDATE state SET words_seq = seq";
         while_locked(&shelf, "ACCESS EXCLUSIVE", "SELECT pg_sleep(1)", then, || {
@@ -71,7 +72,7 @@ fn a_server_of_an_earlier_version_may_read_and_not_write() {
     let shelf = WordShelf::new("words earlier");
     let store = shelf.postgres();
     put(store, (0..3).map(|n| (n, format!("fox {n}"))));
-    // The statements of a commit by a version that does not know words.
+    // The statements of a commit by a version without words.
     let said = shelf.sql(
         "SET search_path = hark_nostr; CREATE TEMP TABLE said (text text);
          DO $$ BEGIN
@@ -114,7 +115,7 @@ fn parts_that_an_earlier_version_made_and_dropped_are_dropped_and_made_again() {
     assert_eq!(shelf.rows().1, "2");
     shelf.assert_sound();
     store.commit(&[article(4, START + 3, 1, "late fox")]).expect("commits");
-    // A part that was dropped, and its words were not.
+    // A part that was dropped without its tables of words.
     shelf.sql(&format!(
         "{WRITES} BEGIN; DROP TABLE record_{PART}, tag_{PART}; DELETE FROM part WHERE number = {PART};
          UPDATE state SET parts = parts + 1, records = records - 2; COMMIT"
@@ -147,8 +148,8 @@ fn a_search_that_takes_long_holds_no_commits_while_other_texts_wait_for_it() {
     let store = shelf.postgres();
     put(store, (0..20).map(|n| (n, format!("fox {n}"))));
     let other = open_with(&shelf.database, Some(others()));
-    // Until the test has committed what it wants, or for two minutes: a commit that waits for the end of the
-    // lock finds the words indexed.
+    // The lock is held until the test has made its commits, or for two minutes. If a commit had to
+    // wait for the lock, it would find the words indexed.
     let until = "DO $$ BEGIN FOR n IN 1..1200 LOOP \
                  EXIT WHEN EXISTS (SELECT FROM pg_class WHERE relname = 'committed'); \
                  PERFORM pg_sleep(0.1); END LOOP; END $$";
@@ -158,7 +159,7 @@ fn a_search_that_takes_long_holds_no_commits_while_other_texts_wait_for_it() {
             let writer = open_with(&shelf.database, None);
             for n in 100..110 {
                 put(&writer, std::iter::once((n, "fox".to_owned())));
-                // The indexing tries for the lock again and again, for some twenty seconds.
+                // Indexing tries to take the lock repeatedly, for some twenty seconds.
                 std::thread::sleep(Duration::from_millis(100));
             }
             assert!(!indexing.is_finished(), "the search still reads the words");

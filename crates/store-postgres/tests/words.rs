@@ -1,5 +1,5 @@
-//! Full-text search: PostgreSQL finds words like the model, whatever was indexed when and by whom, and
-//! the words of what was deleted leave the tables.
+//! Full-text search: PostgreSQL finds words like the model, regardless of which process has indexed
+//! which texts and when. The words of deleted records are deleted.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -25,17 +25,17 @@ impl Subject for WordShelf {
     fn disturb(&mut self, random: &mut Random) {
         match random.below(7) {
             0 => self.open(Some(sentences())),
-            // What comes next is not indexed, and searches read records.
+            // The next records are not indexed, and searches read records.
             1 => self.open(None),
             2 => {
-                // Other texts are indexed, or some of them.
+                // Other texts are indexed, completely or partly.
                 self.open(Some(others()));
                 index_some(self.postgres(), 1 + random.below(20));
                 self.open(Some(sentences()));
                 index_some(self.postgres(), 1 + random.below(8));
             }
             3 => {
-                // Words are deleted, and others are not indexed.
+                // Words are deleted, and later records are not indexed.
                 self.open(None);
                 self.postgres().drop_words().expect("deletes");
                 assert_eq!(self.rows(), ("0".into(), "0".into()));
@@ -97,7 +97,8 @@ fn words_of_what_is_deleted_leave_the_tables_whatever_the_settings_of_who_delete
         open_with(&shelf.database, Some(sentences())).count(&query).expect("counts"),
         Some(10)
     );
-    // Another process puts without indexing: its record is found all the same, and indexed later.
+    // Another process puts a record without indexing. The record is found nevertheless, and is
+    // indexed later.
     let other = open_with(&shelf.database, None);
     other.commit(&[note(30, NOW + 30, "another xylophone")]).expect("commits");
     let again = open_with(&shelf.database, Some(sentences()));
@@ -129,7 +130,7 @@ fn a_server_indexes_what_is_stored_while_it_takes_more() {
     let query = Query { words: Some(asked("the relay")), ..Query::default() };
     let until = Instant::now() + Duration::from_mins(1);
     loop {
-        // Whatever is indexed, the answer is whole.
+        // The answer is complete, regardless of the progress of indexing.
         let found = ids(&server, &query);
         assert_eq!(server.count(&query).expect("counts"), Some(found.len() as u64));
         let at = server.word_progress().expect("reads").expect("is indexed");
@@ -160,7 +161,7 @@ fn indexing_goes_on_where_it_was_stopped_and_begins_anew_for_other_texts() {
     assert_eq!(index_some(&store, 1), Some(WordProgress { indexed: 200, newest: 250 }));
     index_all(&store);
     assert_eq!(shelf.rows(), ("250".into(), "250".into()));
-    // A process with other settings has its own indexed, and the first one notices.
+    // A process with other settings has its own texts indexed, and the first process notices.
     let other = open_with(&shelf.database, Some(others()));
     assert_eq!(other.word_progress().expect("reads"), None);
     index_all(&other);
@@ -199,7 +200,7 @@ fn the_words_of_dropped_parts_go_and_those_of_spared_records_stay() {
     shelf.assert_sound();
     let words = "SELECT count(*) FROM hark_nostr.word WHERE word = 'old'";
     assert_eq!(shelf.sql(words), "0");
-    // A part that is made again takes them in.
+    // When the part is made again, the words of the spared records move to the part's tables.
     store.commit(&[article(4, start + 3, 1, "late fox")]).expect("commits");
     assert_eq!(shelf.sql("SELECT count(*) FROM hark_nostr.word_other"), "0");
     assert_eq!(ids(store, &query), [[3; 32], [4; 32], [2; 32]]);
@@ -217,7 +218,8 @@ fn records_whose_ids_begin_alike_are_told_apart() {
     let model = MemoryStore::new(NostrRules);
     let mut puts = Vec::new();
     for n in 0..12_u8 {
-        // The first 62 bits are the same for three at a time, of which one does not have the word.
+        // Groups of three ids have the same first 62 bits. One record of each group does not have
+        // the word.
         let mut id = [n / 3; 32];
         (id[7], id[31]) = (n / 3 * 4 + n % 3, n);
         let text = if n % 3 == 1 { "dog" } else { "fox and more" };
@@ -263,7 +265,7 @@ fn a_search_above_its_budget_says_so_and_one_by_the_index_does_not_get_there() {
     let explained = store.explain(&rare).expect("explains");
     assert!(explained.plan.contains("word fox"), "{explained:?}");
     assert!(explained.details.iter().any(|line| line.contains("word_keys")), "{explained:?}");
-    // One record that is not indexed yet, and the others are read: too many for this budget.
+    // Because one record is not indexed yet, all records are read: too many for this budget.
     plain.commit(&[note(250, NOW + 250, "not indexed")]).expect("commits");
     let store = open_with(&shelf.database, Some(sentences()));
     let mut search = store.search(&rare).expect("searches");

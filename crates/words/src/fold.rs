@@ -1,8 +1,9 @@
-//! Folding: the differences between spellings that no search should depend on. Letters become lower
-//! case, diacritics are dropped, and compatible forms (full width, ligatures) become plain ones.
+//! Folding removes differences between spellings that no search should depend on. Letters become
+//! lower case, diacritics are dropped, and compatible forms (full width, ligatures) become plain
+//! forms.
 //!
-//! Marks that are no diacritics stay: those of Thai and Devanagari are vowels, and those of kana make
-//! another letter.
+//! Marks that are not diacritics stay: the marks of Thai and Devanagari are vowels, and the marks
+//! of kana make another letter.
 
 use unicode_normalization::char::{compose, decompose_compatible, is_combining_mark};
 
@@ -36,12 +37,13 @@ fn is_diacritic(c: char) -> bool {
     )
 }
 
-/// Whether a character continues a word although it is no letter.
+/// Whether a character continues a word although the character is not a letter.
 pub(crate) fn continues(c: char) -> bool {
     !c.is_ascii() && (is_invisible(c) || is_combining_mark(c))
 }
 
-/// Whether a character is composed with the one before it: a mark of kana, or a part of a syllable.
+/// Whether a character is composed with the character before it: a mark of kana, or a part of a
+/// syllable.
 fn joins(c: char) -> bool {
     matches!(c, '\u{3099}' | '\u{309a}' | '\u{1161}'..='\u{11ff}')
 }
@@ -81,7 +83,7 @@ pub(crate) fn push(c: char, out: &mut String, start: usize) {
     }
 }
 
-/// Appends a letter in lower case, spelled without letters that few keyboards have.
+/// Appends a lower-case letter. Letters that few keyboards have are replaced by common letters.
 fn push_plain(c: char, out: &mut String) {
     match c {
         'ß' => out.push_str("ss"),

@@ -1,5 +1,5 @@
-//! What `language:` means where an author has not said the language: the script must be one that the
-//! language is written in. Languages of the same script are not told apart.
+//! The meaning of `language:` for a record without a declared language: the record must have a
+//! script in which the language is written. Languages of the same script are not distinguished.
 
 /// A set of scripts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Scripts {
                 0x3041..=0x30ff => KANA,
                 0x3400..=0x9fff | 0x20000..=0x323af => HAN,
                 0xac00..=0xd7a3 => HANGUL,
-                // Emoji are of no language.
+                // Emoji belong to no language.
                 0x2190..=0x2bff | 0x1f000..=0x1faff => 0,
                 _ => OTHER,
             },
@@ -55,7 +55,7 @@ impl Scripts {
             "hi" | "mr" | "ne" | "sa" => has(DEVANAGARI),
             "el" => has(GREEK),
             "ru" | "uk" | "bg" | "be" | "mk" | "kk" | "ky" | "mn" | "tg" => has(CYRILLIC),
-            // Both are written.
+            // These languages are written in both scripts.
             "sr" | "uz" => has(CYRILLIC | LATIN),
             "am" | "bn" | "bo" | "gu" | "hy" | "ka" | "km" | "kn" | "lo" | "ml" | "my" | "or"
             | "pa" | "si" | "ta" | "te" => has(OTHER),

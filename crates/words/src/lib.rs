@@ -1,7 +1,7 @@
-//! Full-text search, as far as it concerns text alone: how a text becomes words ([`token`]), what a
-//! client may write into `search` ([`SearchText`]), and which records match it, how well
-//! ([`RecordWords`]). Every store and the live index use the same functions, so that all of them find
-//! the same records in the same order.
+//! The text side of full-text search. [`token`] divides a text into words, [`SearchText`] parses
+//! the `search` of a client, and [`RecordWords`] determines whether and how well a record matches.
+//! Every store and the live index use the same functions, so that all of them find the same records
+//! in the same order.
 //!
 //! Nothing here does I/O, and nothing knows a network or a store.
 
@@ -15,6 +15,6 @@ pub mod token;
 pub use record::{CLASS_MAX, Part, RecordWords, TOKENS_MAX, WeighedWord, WeighedWords};
 pub use search_text::{NeededWord, SearchText, SearchTextError};
 
-/// The version of how texts become words and words get their classes. What was indexed by another
-/// one is to be indexed anew.
+/// The version of the rules that divide texts into words and give words their classes. Records that
+/// were indexed with another version must be indexed anew.
 pub const VERSION: u64 = 2;

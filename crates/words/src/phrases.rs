@@ -1,5 +1,5 @@
-//! The places of a record's words, sorted by the words from there on. So a phrase is found in a few steps
-//! for each of its words, however often these are repeated in the record.
+//! The places of a record's words, sorted by the sequence of words from each place on. A phrase is
+//! thus found in a few steps for each of its words, however often the record repeats these words.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ const PHRASE_MAX: usize = 64;
 pub(crate) struct WordOrder {
     /// The number of the word at each place plus one. 0 at a boundary between texts.
     words: Vec<u32>,
-    /// The places, ascending by the words from there on, of which the first [`PHRASE_MAX`] count.
+    /// The places, ascending by the first [`PHRASE_MAX`] words from each place on.
     places: Vec<u32>,
 }
 
@@ -42,14 +42,14 @@ impl WordOrder {
         }
     }
 
-    /// Returns whether words with the numbers `phrase` are followed by one whose number is in `last`. Calls
-    /// `step` for each comparison of two words.
+    /// Returns whether words with the numbers `phrase` are followed by a word with a number in
+    /// `last`. Calls `step` for each comparison of two words.
     pub(crate) fn has(&self, phrase: &[u32], last: Range<u32>, step: &mut impl FnMut()) -> bool {
         let wanted = || phrase.iter().copied().chain([last.start]).map(|number| number + 1);
         let is_before = |&at: &u32| {
             let here = self.words[at as usize..].iter().copied();
             let mut pairs = here.zip(wanted()).inspect(|_| step());
-            // A place with fewer words behind it comes first.
+            // A place with fewer words after it comes first.
             let unequal = pairs.find(|(here, wanted)| here != wanted);
             unequal.map_or_else(
                 || self.words.len() - (at as usize) < phrase.len() + 1,

@@ -1,9 +1,9 @@
 //! The words of a record, and how well a record answers a question.
 //!
-//! **The score.** Every word (or phrase) of a question must be in the record, so how rare a word is
-//! says nothing about one match that it does not say about all others, and no statistics of the
-//! collection are needed: what a reader may not see cannot show in the order of what he sees. What
-//! differs is how much a record is about the word, its *class*:
+//! **The score.** Every word (or phrase) of a question must be in the record. So the rarity of a
+//! word is the same for all matches, and no statistics of the collection are needed. Records that a
+//! reader may not see therefore cannot influence the order of the others. Matches differ in how
+//! much a record is about the word, the *class* of the word:
 //!
 //! | class | the word is |
 //! |---|---|
@@ -13,10 +13,10 @@
 //! | 0 | elsewhere in the body |
 //!
 //! The score is the record's time plus a week for each class, on average over the words of the
-//! question. So of two matches of the same day the one that is more about the words comes first, and
-//! of two that are equally about them the newer one. (A week for each class is the same order as a
-//! relevance that doubles with each class and halves with each week of age.) All of this is whole
-//! numbers, so all stores agree.
+//! question. So of two matches of the same day, the match with the higher classes comes first. Of
+//! two matches with equal classes, the newer match comes first. (A week for each class is the same
+//! order as a relevance that doubles with each class and halves with each week of age.) All values
+//! are whole numbers, so all stores agree.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
@@ -28,22 +28,23 @@ use crate::token::Tokens;
 
 /// The highest class.
 pub const CLASS_MAX: u8 = 3;
-/// The most words of a record that are looked at.
+/// The most words of a record that are read.
 pub const TOKENS_MAX: usize = 4_096;
 /// Questions about a record after which its words are sorted.
 const SORTED_AFTER: u32 = 8;
-/// A word of class 2 is at least every this many words of a body, a word of class 1 every so many.
+/// A word of class 2 is at least every [`OFTEN`]th word of a body, and a word of class 1 at least
+/// every [`SELDOM`]th word.
 const OFTEN: usize = 16;
 const SELDOM: usize = 64;
 
-/// What a text of a record is.
+/// The part of a record to which a text belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A title, a name, a hashtag.
     Title,
-    /// What the record says.
+    /// The record's content.
     Body,
-    /// Not searched: the code (ISO 639-1) of a language that the record says it is in.
+    /// The code (ISO 639-1) of a language that the record declares. Not searched.
     Language,
 }
 
@@ -54,15 +55,15 @@ pub struct RecordWords {
     bodies: Tokens,
     languages: Vec<Box<str>>,
     scripts: OnceCell<Scripts>,
-    /// The first place of each distinct word, and whether that is in a body, by the word.
+    /// The first place of each distinct word, and whether this place is in a body. Sorted by word.
     sorted: OnceCell<Vec<(bool, u32)>>,
-    /// Where each sequence of words is.
+    /// The places of each sequence of words.
     order: OnceCell<WordOrder>,
-    /// How many questions were compared.
+    /// Number of questions that were compared with the record.
     compared: Cell<u32>,
 }
 
-/// A word of a record, as an index has it.
+/// A word of a record, in the form for an index.
 #[derive(Clone, Copy, Debug)]
 pub struct WeighedWord {
     /// The word's hash.
@@ -71,15 +72,16 @@ pub struct WeighedWord {
     pub class: u8,
     in_body: bool,
     place: u32,
-    /// How often it is in the record.
+    /// Number of times that the record has the word.
     count: u32,
 }
 
-/// The distinct words of a record, in the order in which they come. The memory is reused.
+/// The distinct words of a record, in the order of their first places. The memory is reused.
 #[derive(Debug, Default)]
 pub struct WeighedWords {
     words: Vec<WeighedWord>,
-    /// Numbers of words plus one, at or behind the place that their hash gives. 0 is free.
+    /// A hash table. A slot has the number of a word plus one, at or after the position of the
+    /// word's hash. 0 is a free slot.
     slots: Vec<u32>,
 }
 
@@ -109,7 +111,7 @@ impl RecordWords {
         self.forget();
     }
 
-    /// Drops what was derived from the texts.
+    /// Drops the values that were derived from the texts.
     fn forget(&mut self) {
         self.scripts.take();
         self.sorted.take();
@@ -133,15 +135,15 @@ impl RecordWords {
         }
     }
 
-    /// Sets `found` to the distinct words with their classes. `hash` should be keyed: whoever knows it
-    /// can write a record that takes long.
+    /// Sets `found` to the distinct words with their classes. `hash` should be keyed, as a person
+    /// who knows the hash can write a record that takes long.
     pub fn weigh(&self, hash: impl Fn(&str) -> u64, found: &mut WeighedWords) {
         let WeighedWords { words, slots } = found;
         words.clear();
         slots.clear();
         slots.resize((2 * (self.titles.len() + self.bodies.len())).next_power_of_two(), 0);
         let mask = slots.len() - 1;
-        // Titles come before bodies: what is in both has the class of a title.
+        // Titles come before bodies, so a word that is in both has the class of a title.
         for (in_body, tokens) in [(false, &self.titles), (true, &self.bodies)] {
             for (place, word) in (0..).zip(tokens.iter()).filter(|(_, word)| !word.is_empty()) {
                 let hash = hash(word);
@@ -191,13 +193,14 @@ impl RecordWords {
         })
     }
 
-    /// Returns the distinct words, ascending. They are sorted when they are first asked for; from
-    /// then on [`RecordWords::points`] compares a question that lacks a word in a few steps.
+    /// Returns the distinct words, ascending. The first call sorts the words. From then on,
+    /// [`RecordWords::points`] needs only a few steps for a question with a word that the record
+    /// lacks.
     pub fn distinct(&self) -> impl Iterator<Item = &str> {
         self.sorted().iter().map(|at| self.word_at(*at))
     }
 
-    /// Returns whether the record has a word, or one that begins so.
+    /// Returns whether the record has a word, or a word with this beginning.
     fn has(&self, sorted: &[(bool, u32)], needed: &NeededWord) -> bool {
         let at = sorted.partition_point(|at| self.word_at(*at) < &*needed.word);
         sorted.get(at).is_some_and(|at| {
@@ -206,8 +209,9 @@ impl RecordWords {
         })
     }
 
-    /// Returns whether the record has the words and phrases asked for, and is in one of the languages. Where
-    /// many questions are about one record, each takes only a few steps for each of its own words.
+    /// Returns whether the record has the words and phrases of a question, and is in one of its
+    /// languages. If many questions are compared with one record, each question takes only a few
+    /// steps for each of its own words.
     pub fn matches(&self, asked: &SearchText) -> bool {
         self.compared.set(self.compared.get().saturating_add(1));
         if self.compared.get() > SORTED_AFTER {
@@ -225,7 +229,8 @@ impl RecordWords {
         asked.terms().iter().all(is_there) && self.is_in(asked.languages())
     }
 
-    /// Returns the range of the sorted words that are `word`, or begin so.
+    /// Returns the range of the sorted words that equal `word`, or that begin with `word` if
+    /// `is_prefix`.
     fn range(
         &self,
         sorted: &[(bool, u32)],
@@ -270,8 +275,8 @@ impl RecordWords {
         order.has(&phrase, last.start as u32..last.end as u32, step)
     }
 
-    /// Returns the sum of the classes of the words and phrases asked for. `None` if one of them is
-    /// missing, or if the record is in another language.
+    /// Returns the sum of the classes of a question's words and phrases. `None` if the record lacks
+    /// one of these, or if the record is in another language.
     pub fn points(&self, asked: &SearchText) -> Option<u32> {
         if let Some(sorted) = self.sorted.get()
             && !asked.needed().iter().all(|needed| self.has(sorted, needed))
@@ -435,7 +440,8 @@ mod tests {
         }
     }
 
-    /// Questions about words that the record has, and about sequences of these that it has not.
+    /// Questions for words that the record has, and for sequences of these words that the record
+    /// lacks.
     #[test]
     fn of_many_questions_about_a_record_each_takes_few_steps_for_each_of_its_words() {
         let text: Vec<String> = (0..TOKENS_MAX).map(|n| format!("x{}", n % 60)).collect();

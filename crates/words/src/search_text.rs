@@ -1,9 +1,9 @@
-//! What a client writes into `search` (NIP-50).
+//! The text of a filter's `search` field (NIP-50).
 //!
-//! Words are separated by white space, and all of them must be there. `"quoted words"` must follow one
+//! Words are separated by white space, and a match has all words. `"quoted words"` must follow one
 //! another, a word that ends with `*` is the beginning of a word, and `key:value` is an extension:
-//! `language:` is understood, the others change nothing. A text of extensions alone is no condition.
-//! A text that has neither a word nor an extension, but something else, matches nothing.
+//! `language:` is supported, and other extensions have no effect. A text of extensions alone is no
+//! condition. A text with other characters, but neither a word nor an extension, matches nothing.
 
 use crate::token::Tokens;
 
@@ -13,9 +13,9 @@ const BYTES_MAX: usize = 1_024;
 const TERMS_MAX: usize = 16;
 const WORDS_MAX: usize = 64;
 const LANGUAGES_MAX: usize = 8;
-/// The most bytes of an extension's value. What is longer is an address.
+/// The most bytes of an extension's value. With a longer value, the text counts as an address.
 const VALUE_BYTES_MAX: usize = 40;
-/// The most words that are looked up in an index. The others are looked for in the records.
+/// The most words that are looked up in an index. The other words are checked on the records.
 const NEEDED_MAX: usize = 16;
 
 /// A parsed search text.
@@ -33,8 +33,9 @@ pub(crate) struct SearchTerm {
     words: Vec<Box<str>>,
     /// Whether the last word is only the beginning of a word.
     is_prefix: bool,
-    /// For each word that is not a beginning: how many words at the start of the phrase end with it
-    /// again, so that no place of a text is compared with all of them.
+    /// For each word that is not a beginning: the length of the longest shorter start of the phrase
+    /// with which the words up to this word end. A place of a text is thus not compared with every
+    /// word of the phrase.
     borders: Vec<u16>,
 }
 
@@ -43,20 +44,20 @@ pub(crate) struct SearchTerm {
 pub struct NeededWord {
     /// The word, or its beginning.
     pub word: Box<str>,
-    /// Whether it is only the beginning of a word.
+    /// Whether `word` is only the beginning of a word.
     pub is_prefix: bool,
-    /// The index of the word or phrase of the question that it belongs to.
+    /// The index of the question's word or phrase that contains this word.
     pub term: usize,
 }
 
 /// Why a search text is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchTextError {
-    /// It has more bytes than the bound.
+    /// The text has more bytes than the bound.
     TooLong(usize),
-    /// It has more words and phrases than the bound.
+    /// The text has more words and phrases than the bound.
     TooManyTerms(usize),
-    /// Its words and phrases have more words than the bound.
+    /// The words and phrases of the text have more words than the bound.
     TooManyWords(usize),
 }
 
@@ -77,7 +78,7 @@ impl std::fmt::Display for SearchTextError {
 }
 
 impl SearchTerm {
-    /// Makes a term of words, of which there is at least one.
+    /// Makes a term of words. The list must not be empty.
     fn new(words: Vec<Box<str>>, is_prefix: bool) -> Self {
         let whole = if is_prefix { &words[..words.len() - 1] } else { &words[..] };
         let mut borders: Vec<u16> = Vec::with_capacity(whole.len());
@@ -91,7 +92,7 @@ impl SearchTerm {
         Self { words, is_prefix, borders }
     }
 
-    /// The words, of which there is at least one.
+    /// Returns the words. The list is never empty.
     pub(crate) fn words(&self) -> &[Box<str>] {
         &self.words
     }
@@ -101,13 +102,14 @@ impl SearchTerm {
         self.is_prefix
     }
 
-    /// Counts the places from which on the words follow one another, `max` at most.
+    /// Counts the places at which the words follow one another, up to `max`.
     pub(crate) fn count_in(&self, tokens: &Tokens, max: usize) -> usize {
         self.count(tokens, max, &mut || {})
     }
 
-    /// Calls `step` for each comparison of two words: a phrase takes at most three for each place
-    /// (Knuth, Morris and Pratt), however often its words are repeated in it and in the text.
+    /// Does the same, and calls `step` for each comparison of two words. A phrase takes at most
+    /// three comparisons for each place (Knuth, Morris and Pratt), however often its words are
+    /// repeated in the phrase and in the text.
     #[inline]
     fn count(&self, tokens: &Tokens, max: usize, step: &mut impl FnMut()) -> usize {
         let whole = self.borders.len();
@@ -164,7 +166,7 @@ fn piece<'a>(text: &mut &'a str) -> Option<Piece<'a>> {
         return None;
     }
     let (piece, rest) = if let Some(quoted) = text.strip_prefix('"') {
-        // A quotation that does not end goes on to the end.
+        // A quotation without a closing mark extends to the end of the text.
         let (inner, rest) = quoted.split_once('"').unwrap_or((quoted, ""));
         (Piece::Quoted(inner), rest)
     } else {
@@ -176,7 +178,7 @@ fn piece<'a>(text: &mut &'a str) -> Option<Piece<'a>> {
     Some(piece)
 }
 
-/// Divides an extension into its key and value. Addresses are none.
+/// Divides an extension into its key and value. Addresses are not extensions.
 fn extension(bare: &str) -> Option<(&str, &str)> {
     let (key, value) = bare.split_once(':')?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
@@ -186,7 +188,7 @@ fn extension(bare: &str) -> Option<(&str, &str)> {
 }
 
 impl SearchText {
-    /// Reads a search text. `None` if it is no condition.
+    /// Reads a search text. `None` if the text is no condition.
     pub fn parse(text: &str) -> Result<Option<Self>, SearchTextError> {
         if text.len() > BYTES_MAX {
             return Err(SearchTextError::TooLong(BYTES_MAX));
@@ -235,12 +237,12 @@ impl SearchText {
         Ok(Some(Self { text: text.into(), terms, languages, needed }))
     }
 
-    /// The text as it was written.
+    /// Returns the original text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether nothing can match: there is something to look for, but no word.
+    /// Returns whether nothing can match, as the text asks for something but has no word.
     pub fn is_void(&self) -> bool {
         self.terms.is_empty() && self.languages.is_empty()
     }
@@ -258,7 +260,7 @@ impl SearchText {
         self.terms.len()
     }
 
-    /// Words that every match has, each once. A record that has all of them need not match.
+    /// Words that every match has, each once. A record that has all these words need not match.
     pub fn needed(&self) -> &[NeededWord] {
         &self.needed
     }

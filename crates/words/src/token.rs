@@ -1,14 +1,14 @@
 //! Divides a text into words.
 //!
-//! A word is a run of letters and digits, folded. Scripts that put no space between words
-//! (Han, kana, Thai and others) and Hangul, whose words have endings, are divided into pairs of
-//! neighbouring characters, and the last character of a run is a word by itself: whatever one looks
-//! for is then a sequence of pairs, and a single character is the beginning of a pair or of that last
-//! word. An emoji is a word, and so are the two letters of a flag.
+//! A word is a run of letters and digits, folded. Runs of scripts that put no space between words
+//! (Han, kana, Thai and others) are divided into pairs of neighbouring characters. The same holds
+//! for Hangul, as its words have endings. The last character of a run is a word by itself. So a
+//! searched run is a sequence of pairs, and a single searched character is the beginning of a pair
+//! or of that last word. An emoji is a word, and the two letters of a flag are one word.
 
 use crate::fold;
 
-/// The most characters of a word. The rest of a longer one is cut off, in texts and in questions
+/// The most characters of a word. The rest of a longer word is cut off, in texts and in questions
 /// alike.
 pub const WORD_CHARS_MAX: usize = 40;
 
@@ -18,11 +18,12 @@ const KEPT: usize = 1 << 16;
 /// The words of texts, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
-    /// The texts, in lower case as far as they are ASCII, each with its other words, folded, behind it.
+    /// The texts, with ASCII letters in lower case. Each text is followed by the folded forms of
+    /// its other words.
     text: String,
-    /// Where the words are in the text. Empty at a boundary between texts.
+    /// The range of each word in `text`. Empty at a boundary between texts.
     places: Vec<(u32, u32)>,
-    /// The words that are no boundary between texts.
+    /// The number of words, without the boundaries between texts.
     len: usize,
     /// A run of a dense script.
     run: String,
@@ -42,7 +43,7 @@ enum CharClass {
 
 fn class(c: char) -> CharClass {
     match c {
-        // What is most common, without a look at tables.
+        // The most common characters, which need no lookup in tables.
         'a'..='z'
         | 'A'..='Z'
         | '0'..='9'
@@ -125,9 +126,9 @@ impl Tokens {
         self.read_run(text, max, false);
     }
 
-    /// Appends the words of a question: a run of a dense script at its very end may go on in what is
-    /// looked for. Returns whether the last word is only the beginning of a word, as it is one
-    /// character of such a run.
+    /// Appends the words of a question. A run of a dense script at the very end of the question may
+    /// continue in a matching text. Returns whether the last word is only the beginning of a word,
+    /// as it is the only character of such a run.
     pub fn read_asked(&mut self, text: &str) -> bool {
         self.read_run(text, usize::MAX, true)
     }
@@ -194,7 +195,7 @@ impl Tokens {
         self.text.len() - start
     }
 
-    /// Adds the word that is there in the text.
+    /// Adds the word at this range of the text.
     fn add(&mut self, start: usize, end: usize) {
         self.places.push((start as u32, end as u32));
         self.len += 1;
@@ -295,7 +296,7 @@ mod tests {
             ("👍🏽❤️", &["👍", "❤"]),
             ("🇩🇪🇯🇵", &["🇩🇪", "🇯🇵"]),
             ("привет, МИР", &["привет", "мир"]),
-            // The half-width vowel is a word of its own, which changes no other.
+            // The half-width vowel is a separate word, and changes no other word.
             ("ｶﾞ ￂ ᄀ", &["ガ", "\u{1161}", "ᄀ"]),
             ("مرحبا بالعالم", &["مرحبا", "بالعالم"]),
             ("שלום עולם", &["שלום", "עולם"]),

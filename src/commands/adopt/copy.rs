@@ -1,5 +1,5 @@
-//! The copying of an adoption: a thread reads and converts batches ahead, and the main thread puts them
-//! and saves the position.
+//! The copy loop of an adoption: a thread reads and converts batches ahead, and the main thread
+//! puts the batches and saves the position.
 
 use std::sync::mpsc::sync_channel;
 
@@ -15,16 +15,16 @@ pub(super) struct AdoptBatch<P> {
     /// The position of its last row.
     pub(super) at: P,
     pub(super) rows: u64,
-    /// How much of the source was read with it, in the unit of the total.
+    /// How much of the source was read up to the end of the batch, in the unit of the total.
     pub(super) done: u64,
 }
 
-/// How much there is to copy.
+/// The amount to copy.
 pub(super) struct AdoptTotal {
-    /// All of the source, in a unit.
+    /// The size of the whole source, in `unit`.
     pub(super) total: u64,
     pub(super) unit: CountedUnit,
-    /// What a row is to people.
+    /// The noun for a row in messages to people.
     pub(super) noun: &'static str,
     /// Rows that earlier runs have copied.
     pub(super) before: u64,
@@ -37,8 +37,8 @@ pub(super) struct AdoptTarget<'a, 'p> {
     pub(super) pace: &'a mut AdoptPace<'p>,
 }
 
-/// Copies what `read` returns, until it returns `None` or the run is interrupted. After each batch
-/// `save` gets its position, and the number of all rows that were copied so far.
+/// Copies the batches that `read` returns, until `read` returns `None` or the run is interrupted.
+/// After each batch, `save` gets the position of the batch and the number of rows copied so far.
 pub(super) fn copy<P: Send>(
     source: &AdoptTotal,
     to: AdoptTarget<'_, '_>,
@@ -69,7 +69,7 @@ pub(super) fn copy<P: Send>(
             meter.at(batch.done, source.total.max(batch.done), &words);
             pace.wait(batch.rows);
             if pace.is_stopped() {
-                // What was read ahead comes with the next run.
+                // The next run copies the batches that were read ahead.
                 break;
             }
         }

@@ -18,8 +18,9 @@ pub(super) struct SourceDatabase {
 }
 
 impl SourceDatabase {
-    /// Connects. `owner` is the program whose database it is, for error messages. Statements
-    /// can only read, walk an index rather than sort a table, and fail if they wait long for a lock.
+    /// Connects to the database. `owner` is the name of the program that owns the database, for
+    /// error messages. Statements can only read, walk an index rather than sort a table, and fail
+    /// if they wait long for a lock.
     pub(super) fn open(url: &str, owner: &str) -> anyhow::Result<Self> {
         let address = DatabaseAddress::read(url).with_context(|| {
             "no address of a database; it looks like postgres://user:password@host:5432/database"
@@ -46,8 +47,8 @@ impl SourceDatabase {
         Ok(Self { runtime, client, address })
     }
 
-    /// Returns a name for positions in this database. It has no password, and does not depend on how
-    /// the address is typed.
+    /// Returns a name for positions in this database. The name contains no password, and does not
+    /// depend on the spelling of the address.
     pub(super) fn name(&self) -> String {
         let config = &self.address.config;
         let host = self.address.hosts().next().unwrap_or_default();
@@ -74,7 +75,8 @@ impl SourceDatabase {
         self.runtime.block_on(self.client.query_one(sql, values))
     }
 
-    /// Starts a query whose rows are taken one by one, in [`SourceDatabase::runtime`].
+    /// Starts a query and returns a stream of its rows. The caller reads the rows one at a time in
+    /// [`SourceDatabase::runtime`].
     pub(super) fn stream(
         &self,
         sql: &str,
@@ -84,7 +86,7 @@ impl SourceDatabase {
         self.runtime.block_on(self.client.query_raw(sql, values.collect::<Vec<_>>()))
     }
 
-    /// Returns those of these columns that a table lacks: all if there is no such table.
+    /// Returns those of these columns that a table lacks; all of them if the table does not exist.
     pub(super) fn missing<'a>(
         &self,
         table: &str,

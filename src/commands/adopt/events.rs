@@ -21,9 +21,9 @@ pub(super) type EventRowFault = (RefusalReason, String);
 
 /// A row of another relay that has an event.
 pub(super) trait EventRow: Sync {
-    /// What names the row in a report if its event cannot be read.
+    /// Returns the row's name in reports, for a row whose event cannot be read.
     fn name(&self) -> String;
-    /// Appends the event as JSON, or returns why there is none.
+    /// Appends the event as JSON, or returns why the row has no event.
     fn write_json(&self, out: &mut Vec<u8>) -> Result<(), EventRowFault>;
 }
 
@@ -46,8 +46,8 @@ impl ConvertOptions {
         }
     }
 
-    /// Converts rows to records, in order. If signatures are checked, which costs more than the
-    /// rest, all cores work.
+    /// Converts rows to records, in order. If signatures are checked, the work is spread over all
+    /// cores, since these checks cost more than everything else.
     pub(super) fn convert<R: EventRow>(&self, rows: &[R], now_s: u64) -> ConvertedRows {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let parts = if self.verify_signatures { cores } else { 1 };
@@ -108,7 +108,7 @@ struct ConvertWorker<'a> {
 }
 
 impl ConvertWorker<'_> {
-    /// Converts a row. `id` becomes the event's id as soon as that is read.
+    /// Converts a row. `id` is set to the event's id as soon as the id is known.
     fn record<R: EventRow>(
         &mut self,
         row: &R,

@@ -1,10 +1,10 @@
-//! `hark adopt`: copies what another server has kept, from its database or its files, which are
+//! `hark adopt`: copies the records of another server from its database or its files, which are
 //! only read.
 //!
-//! A reader thread reads rows in batches, in the source's order, and converts them to records. The main
-//! thread puts the records and saves the position. After a crash, a batch whose position was not
-//! saved is put again, which changes nothing: each id is stored once. At the end, all ids of the
-//! source are compared with the archive's.
+//! A reader thread reads rows in batches, in the source's order, and converts them to records. The
+//! main thread puts the records and saves the position. After a crash, the next run puts the last
+//! batch again if its position was not saved. This does no harm, since each id is stored once. At
+//! the end, all ids of the source are compared with the archive's.
 
 mod copy;
 mod database;
@@ -32,7 +32,7 @@ use self::tally::AdoptTally;
 use crate::commands::refusal::RefusalReason;
 use crate::location::{ArchiveLocation, HistoryWriter};
 
-/// Batches that are read ahead.
+/// Number of batches to read ahead.
 const AHEAD: usize = 2;
 
 #[derive(Debug, Args)]
@@ -94,7 +94,7 @@ fn put(
     Ok(())
 }
 
-/// An id as text.
+/// Returns an id as hex digits.
 fn text(id: &[u8]) -> String {
     let mut out = Vec::with_capacity(64);
     hark_codec::hex::encode_into(id, &mut out);

@@ -1,32 +1,33 @@
-//! How fast an adoption copies: --rate, and the time since its start.
+//! The rate limit of an adoption (`--rate`), and the time since its start.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The longest sleep, so that an interrupt is noticed.
+/// Maximum sleep, so that an interrupt is noticed in time.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// The rows that were copied since the start, and how many are allowed per second.
+/// The number of rows copied since the start, and the maximum per second.
 pub(super) struct AdoptPace<'a> {
     started: Instant,
-    /// Rows a second; `None` and 0 are as fast as possible.
+    /// Maximum rows per second; `None` for no limit.
     rate: Option<u64>,
     rows: u64,
     stop: &'a AtomicBool,
 }
 
 impl<'a> AdoptPace<'a> {
-    /// Starts with no rows. `stop` is set by an interrupt.
+    /// Starts with no rows, without a limit if `rate` is `None` or 0. An interrupt sets `stop`.
     pub(super) fn start(rate: Option<u64>, stop: &'a AtomicBool) -> Self {
         Self { started: Instant::now(), rate: rate.filter(|rate| *rate > 0), rows: 0, stop }
     }
 
-    /// The rows of a batch: `most`, or those of a second, so that a low rate is no row of bursts.
+    /// Returns the rows of a batch: `most`, but at most the rows of one second, so that a low rate
+    /// does not cause bursts.
     pub(super) fn batch(&self, most: u32) -> u32 {
         self.rate.map_or(most, |rate| most.min(u32::try_from(rate).unwrap_or(most)))
     }
 
-    /// What an interrupt sets.
+    /// Returns the flag that an interrupt sets.
     pub(super) fn stop(&self) -> &'a AtomicBool {
         self.stop
     }
@@ -41,7 +42,7 @@ impl<'a> AdoptPace<'a> {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Counts rows, and waits as long as the rate demands.
+    /// Counts rows, and sleeps as long as the rate requires.
     pub(super) fn wait(&mut self, rows: u64) {
         self.rows += rows;
         let Some(rate) = self.rate else { return };

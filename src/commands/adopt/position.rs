@@ -1,4 +1,4 @@
-//! A file beside the archive that has an adoption's position, so that the next run continues there.
+//! A file beside the archive that stores an adoption's position, so that the next run can continue.
 
 use std::fs;
 use std::io::Write as _;
@@ -18,7 +18,8 @@ impl PositionFile {
         Self(location.data.join(name))
     }
 
-    /// Reads what an earlier run has saved, by `read`. Returns `None` if there is nothing.
+    /// Loads the position that an earlier run has saved, with `read`. Returns `None` if no position
+    /// was saved.
     pub(super) fn load<T>(
         &self,
         read: impl Fn(&Value) -> anyhow::Result<T>,

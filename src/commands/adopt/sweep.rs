@@ -1,4 +1,4 @@
-//! The result of comparing all of a source with the archive, and how a run ends.
+//! The result of comparing a whole source with the archive, and the end of a run.
 
 use std::process::ExitCode;
 
@@ -10,18 +10,18 @@ use crate::commands::refusal::RefusalReason;
 use crate::interrupt;
 use crate::print;
 
-/// Ids of records with other bytes that are shown.
+/// Maximum ids shown of records whose bytes differ.
 const DIFFERENT_MAX: usize = 10;
 
-/// The words for one kind of source.
+/// Words for reports about one kind of source.
 #[derive(Debug)]
 pub(super) struct SweepWords {
-    /// What is counted in it.
+    /// The word for the source's rows.
     pub(super) rows: &'static str,
-    /// What is damaged in it.
+    /// The word for the source's damaged parts.
     pub(super) damage: &'static str,
     pub(super) reasons: ReasonWords,
-    /// The reasons that say that the source is damaged.
+    /// The reasons that mean that the source is damaged.
     pub(super) faulty: &'static [RefusalReason],
 }
 
@@ -31,17 +31,17 @@ pub(super) struct SourceSweep {
     words: &'static SweepWords,
     /// Rows of the source.
     pub(super) rows: u64,
-    /// Of these, rows whose record was in the archive, and that the comparison stored.
+    /// Of these, rows whose record was in the archive, and rows that the comparison stored.
     here: u64,
     late: u64,
     /// Why rows were refused.
     why: AdoptTally,
-    /// Records whose bytes were compared, and those that differ: their number and some ids. `None`
-    /// if bytes are not compared.
+    /// The number of compared records (`None` if bytes are not compared), the number of records
+    /// that differ, and some of their ids.
     compared: Option<u64>,
     different: u64,
     different_ids: Vec<String>,
-    /// Damaged parts of the source, and words on the first.
+    /// Number of damaged parts of the source, and a description of the first.
     damaged: u64,
     first_damage: String,
 }
@@ -67,7 +67,7 @@ impl SourceSweep {
         self.compared.is_some()
     }
 
-    /// Counts a row whose record the archive has. `is_equal` counts if bytes are compared.
+    /// Counts a row whose record the archive has. `is_equal` is used only if bytes are compared.
     pub(super) fn found(&mut self, is_equal: bool, id: impl FnOnce() -> String) {
         self.here += 1;
         let Some(compared) = &mut self.compared else { return };
@@ -80,18 +80,19 @@ impl SourceSweep {
         }
     }
 
-    /// Counts what became of rows whose records were put.
+    /// Counts the outcomes of put records.
     pub(super) fn put(&mut self, why: AdoptTally) {
         self.late += why.stored;
         self.why.add(why);
     }
 
-    /// Sets the number of damaged parts, and words on the first.
+    /// Sets the number of damaged parts, and the description of the first.
     pub(super) fn set_damage(&mut self, (damaged, first): (u64, &str)) {
         (self.damaged, self.first_damage) = (damaged, first.into());
     }
 
-    /// The number of the source's rows that are no records, or not those that their ids name.
+    /// Returns the number of the source's rows that are no records, or whose record does not match
+    /// the id.
     fn faulty(&self) -> u64 {
         self.words.faulty.iter().map(|reason| self.why.count(*reason)).sum()
     }
@@ -100,8 +101,9 @@ impl SourceSweep {
         self.rows.saturating_sub(self.here + self.late + self.why.refusals())
     }
 
-    /// Whether every row is in the archive or was refused for a reason that says nothing against
-    /// the source, no record differs, and nothing is damaged.
+    /// Whether the comparison found no fault. Every row must be in the archive or refused for a
+    /// reason other than damage of the source. No record may differ, and no part of the source may
+    /// be damaged.
     fn is_clean(&self) -> bool {
         self.missing() == 0 && self.different == 0 && self.damaged == 0 && self.faulty() == 0
     }
@@ -169,7 +171,7 @@ pub(super) fn finish(
     Ok(if swept.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Says that a run was interrupted, and returns its exit code.
+/// Reports that a run was interrupted, and returns its exit code.
 pub(super) fn stopped() -> ExitCode {
     print::note!(
         "hark: stopped; what was brought over is safe. Run the adoption again to continue"
@@ -177,7 +179,7 @@ pub(super) fn stopped() -> ExitCode {
     ExitCode::from(interrupt::INTERRUPTED)
 }
 
-/// Says how many events of the source are none, if there are such.
+/// Reports how many events of the source are invalid, if any.
 pub(super) fn tell_faulty(events: u64) {
     if events > 0 {
         print::note!(

@@ -26,7 +26,7 @@ impl AdoptTally {
         Self { stored: 0, reasons, refused: Default::default() }
     }
 
-    /// Counts a refusal. `words` are details, and may be empty.
+    /// Counts a refusal. `words` are details and may be empty.
     pub(super) fn refuse(&mut self, reason: RefusalReason, id: &str, words: &str) {
         let (count, first) = &mut self.refused[reason as usize];
         *count += 1;
@@ -56,8 +56,8 @@ impl AdoptTally {
     }
 
     /// Prints the report of a run that took `seconds`, for programs or for people. `swept` is the
-    /// comparison of all ids with the source, if the run got so far: it knows better than this
-    /// tally why rows are not stored.
+    /// comparison of all ids with the source, if the run reached this step. Its reasons for rows
+    /// that are not stored replace the reasons in this tally.
     pub(super) fn report(
         &self,
         seconds: f64,

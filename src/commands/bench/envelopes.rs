@@ -1,4 +1,4 @@
-//! The store of Whisper's envelopes that `hark bench whisper` queries within its own process.
+//! The store of Whisper envelopes that `hark bench whisper` queries in its own process.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use parking_lot::RwLock;
 use super::CONNECTIONS;
 use crate::location::{ArchiveLocation, LocationArgs, OwnedStore};
 
-/// How often it is looked whether maintenance is done.
+/// Interval between checks whether maintenance has finished.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Opens the store at an address.
@@ -39,7 +39,8 @@ pub(super) fn open(address: &str) -> anyhow::Result<Box<dyn EnvelopeStore>> {
 
 struct ShelfOfEnvelopes {
     store: Arc<dyn Store>,
-    /// As a server keeps them: those of the store when it was opened, and those put since.
+    /// Known topics, as in a server: the topics of the store when it was opened, and the topics of
+    /// envelopes put since.
     topics: RwLock<KnownTopics>,
     // Dropped after the store.
     _held: Option<OwnedStore>,

@@ -1,7 +1,7 @@
-//! `hark cluster`: the nodes of a Citus cluster, which the archive's tables are spread over.
+//! `hark cluster`: manages the nodes of a Citus cluster that stores the archive's tables.
 //!
-//! What is done, and how it is continued after an interruption, is in `hark_store_postgres::cluster`;
-//! here is what can be typed and what is printed.
+//! `hark_store_postgres::cluster` does the work, and continues it after an interruption. This
+//! module defines the command line and the output.
 
 mod report;
 mod standby;
@@ -37,15 +37,15 @@ pub(crate) struct ClusterArgs {
 
 #[derive(Debug, Subcommand)]
 enum ClusterAction {
-    /// Show the nodes, what is moving, and what is wrong
+    /// Show the nodes, running moves and problems
     Status(ClusterStatusArgs),
-    /// Add a node, and spread the shards over it
+    /// Add a node and move a share of the shards to the new node
     Add(ClusterAddArgs),
     /// Move every shard off a node without stopping reads or writes, and remove the node
     Drain(ClusterDrainArgs),
     /// Spread the shards evenly over the nodes
     Rebalance(ClusterRebalanceArgs),
-    /// Give the place of a lost worker to its standby
+    /// Replace a lost worker by its standby
     Replace(ClusterReplaceArgs),
     /// Show whether the workers have standbys that could take their places
     Standby(ClusterStandbyArgs),
@@ -64,10 +64,10 @@ struct ClusterStatusArgs {
     json: bool,
 }
 
-/// What all commands that change a cluster take.
+/// The flags of all commands that change a cluster.
 #[derive(Clone, Copy, Debug, Args)]
 struct ClusterWorkArgs {
-    /// Look at everything and print the steps, but take none
+    /// Check everything and print the steps, but change nothing
     #[arg(long)]
     dry_run: bool,
     /// Print one JSON object a line, for each check, step and move, and for the result
@@ -75,7 +75,7 @@ struct ClusterWorkArgs {
     json: bool,
 }
 
-/// How shards move.
+/// The flag for the way in which shards move.
 #[derive(Clone, Copy, Debug, Args)]
 struct ClusterMoveArgs {
     /// Let writes to a shard wait while it moves; needs no logical replication, and is faster
@@ -103,7 +103,7 @@ struct ClusterAddArgs {
     /// The new node, as the others reach it [default port: 5432]
     #[arg(value_name = "HOST[:PORT]")]
     node: NodeAddress,
-    /// Move no shards to it yet
+    /// Do not move shards to the new node yet
     #[arg(long)]
     no_rebalance: bool,
     #[command(flatten)]
@@ -179,7 +179,7 @@ struct ClusterReplaceArgs {
 Exit code 1 if a worker has no standby that streams. What is missing is printed with the statements that
 mend it.")]
 struct ClusterStandbyArgs {
-    /// A node; all if none is named [default port: 5432]
+    /// The node; without it, all nodes [default port: 5432]
     #[arg(value_name = "HOST[:PORT]")]
     node: Option<NodeAddress>,
     /// Print one JSON object a line, one for each node

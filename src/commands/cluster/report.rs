@@ -1,4 +1,4 @@
-//! Prints what work on a cluster reports: lines for people, or one JSON object a line.
+//! Prints the events of work on a cluster: lines for people, or one JSON object a line.
 
 use std::fmt::Write as _;
 
@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use crate::print::{self, CommandProgress, CountedUnit};
 
-/// Prints events as they come. Work goes on if the reader of the output closes it.
+/// Prints events at once. The work continues even if the reader of the output closes its end.
 pub(super) struct ClusterReport {
     json: bool,
     meter: Option<CommandProgress>,
-    /// Requirements that are met, of one node, which share a line.
+    /// The node, and its requirements that are met. These share a line.
     met: Option<(String, Vec<String>)>,
     failed: Option<anyhow::Error>,
 }
@@ -83,7 +83,7 @@ impl ClusterReport {
         }
     }
 
-    /// Keeps a requirement that is met until the line of its node is complete.
+    /// Collects a requirement that is met, until the line of its node is complete.
     fn gather(&mut self, check: &ClusterCheck) {
         let node = subject(check);
         if self.met.as_ref().is_some_and(|(of, _)| *of != node) {
@@ -106,7 +106,7 @@ impl ClusterReport {
         }
     }
 
-    /// Removes the bar, which the next progress brings back.
+    /// Removes the bar. The next progress event shows a new bar.
     fn pause(&mut self) {
         if let Some(meter) = self.meter.take() {
             meter.finish();
@@ -129,7 +129,7 @@ fn tables(one: &MoveProgress) -> String {
     }
 }
 
-/// What a requirement is about.
+/// Returns the subject of a requirement: its node, or the cluster.
 fn subject(check: &ClusterCheck) -> String {
     check.node.as_ref().map_or("cluster".into(), ToString::to_string)
 }

@@ -1,4 +1,4 @@
-//! `hark cluster status`: the nodes, what is moving, and what is wrong.
+//! `hark cluster status`: shows the nodes, running moves and problems.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ fn total(status: &ClusterStatus) -> u64 {
     status.nodes.iter().filter_map(|one| one.bytes).sum()
 }
 
-/// A node's share of all bytes, in percent. `None` if it is unknown.
+/// Returns a node's share of all bytes, in percent; `None` if it is unknown.
 fn share(one: &NodeStatus, total: u64) -> Option<f64> {
     let bytes = one.bytes?;
     Some(if total == 0 { 0.0 } else { bytes as f64 * 100.0 / total as f64 })
@@ -131,7 +131,7 @@ fn moving(one: &RunningMove) -> String {
     line
 }
 
-/// Returns columns that are as wide as they must be. The last is not padded.
+/// Returns the rows as aligned columns of minimal width. The last column is not padded.
 fn columns(rows: &[[String; 8]]) -> String {
     let widths: [usize; 8] =
         std::array::from_fn(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0));

@@ -1,4 +1,4 @@
-//! The commands that change a cluster: how each is run, and its last line.
+//! Runs the commands that change a cluster, and prints their last line.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -95,7 +95,7 @@ pub(super) fn replace(
     })
 }
 
-/// Runs some work, and prints what it reports and its result.
+/// Runs some work, and prints its events and its result.
 fn run(
     name: &'static str,
     args: ClusterWorkArgs,

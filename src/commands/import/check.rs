@@ -1,5 +1,5 @@
-//! A worker's processing of a chunk: it reads each line into a record of the network, and counts
-//! the refused lines by reason.
+//! The check of a chunk by a worker: each line is read into a record of the network, and refused
+//! lines are counted by reason.
 
 use hark_archive::{Id, Store};
 use hark_networks::{LineReader, Network, ReadOptions};
@@ -11,7 +11,7 @@ use crate::commands::refusal::RefusalReason;
 
 /// The parameters common to all lines of an import.
 pub(super) struct CheckOptions<'a> {
-    /// Where known ids are looked up.
+    /// The store in which known ids are looked up.
     pub(super) store: Option<&'a dyn Store>,
     pub(super) network: &'static dyn Network,
     pub(super) read: ReadOptions,
@@ -62,7 +62,7 @@ impl<'a> CheckWorker<'a> {
                     }
                 }
             }
-            // Behind a record that ends within a line, the line goes on.
+            // A record that ends with `RECORD_END` does not end its line.
             done.tally.lines += u64::from(!line.ends_with(&[RECORD_END]));
         }
         if chunk.overlong {

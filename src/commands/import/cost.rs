@@ -1,4 +1,4 @@
-//! The cost of an import besides reading and checking: the store's maintenance, and memory.
+//! The cost of an import besides reading and checking: the store's maintenance, and peak memory.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use hark_archive::store::{JobTotals, MaintenanceStats};
 
 use crate::print;
 
-/// Least time between two measurements of the memory in use.
+/// Minimum interval between two measurements of the memory in use.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The peak of this process's anonymous memory. Mapped files do not count, since the system

@@ -1,51 +1,55 @@
-//! Forms of JSON other than one record a line: arrays of records, objects with such arrays in them,
-//! records over several lines, and a byte order mark before all of it.
+//! Reads records from other forms of JSON than one record per line. These forms are arrays of
+//! records, objects that contain such arrays, and records over several lines. A byte order mark
+//! before the text is skipped.
 
 use std::io::{self, Read};
 
-/// Most bytes read at a time.
+/// Maximum bytes per read.
 const READ_BYTES: usize = 128 << 10;
-/// The mark that some programs put before text in UTF-8.
+/// The mark that some programs write before UTF-8 text.
 const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
-/// Ends a record where its source has no line break, as in RFC 7464. JSON cannot contain it.
+/// The end of a record that has no line break in the source. The byte is from RFC 7464 and cannot
+/// occur in JSON.
 pub(super) const RECORD_END: u8 = 0x1e;
-/// Most bytes of an object before the first object in an array in it. Behind so many bytes, an
-/// object is a record.
+/// Maximum bytes of an enclosing object before the first record in its array. An object that is
+/// longer before such an array counts as a record.
 const HELD_BYTES_MAX: usize = 64 << 10;
-/// Most line breaks in a record, as they are kept until it ends. Behind so many, it counts as cut short.
+/// Maximum line breaks in a record, which are written only behind the record. A record with more
+/// line breaks counts as cut off.
 const BREAKS_MAX: usize = 64 << 10;
 
-/// Whether a record, or the part of a line without one, ends with this byte.
+/// Whether this byte ends a record, or a part of a line without a record.
 pub(super) fn is_end(byte: u8) -> bool {
     byte == b'\n' || byte == RECORD_END
 }
 
-/// Where the reader is in its source.
+/// The position of the reader relative to the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// Between records.
     Between,
     /// In a string between records.
     String { escaped: bool },
-    /// Behind a `[` between records: of an array of records, or of a message.
+    /// Behind a `[` between records, which begins an array of records or a message.
     Opened,
-    /// In text that is no record, which ends with the line, and in an array with a comma as well.
+    /// In text that is no record. The text ends with the line; within an array, a comma ends it as
+    /// well.
     Text,
     /// In a record.
     Record(RecordState),
 }
 
-/// Where the reader is in a record.
+/// The position of the reader in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RecordState {
-    /// Braces and brackets around the record.
+    /// The number of open braces and brackets around the record.
     base: usize,
-    /// Where the record begins in the lines that were not given out, if it is an object that may
-    /// turn out to be one with an array of records.
+    /// The offset of the record in `lines` while the record is held back: an object that may still
+    /// turn out to contain an array of records.
     held: Option<usize>,
     in_string: bool,
     escaped: bool,
-    /// Line breaks so far; they follow the record.
+    /// Line breaks in the record so far. They are written behind the record.
     breaks: usize,
     /// The last byte that was not white space.
     last: u8,
@@ -53,11 +57,11 @@ struct RecordState {
     at_start: bool,
 }
 
-/// The braces and brackets that are open, outermost first.
+/// The stack of open braces and brackets, outermost first.
 #[derive(Clone, Copy, Debug, Default)]
 struct OpenBrackets {
     depth: usize,
-    /// A bit for each of the outermost 64: whether it is a bracket.
+    /// A bit for each of the outermost 64 levels: set for a bracket.
     arrays: u64,
 }
 
@@ -73,7 +77,7 @@ impl OpenBrackets {
         self.depth = self.depth.saturating_sub(1);
     }
 
-    /// Whether the innermost one is a bracket.
+    /// Whether the innermost level is a bracket.
     fn is_array(&self) -> bool {
         let bit = self.depth.checked_sub(1).and_then(Self::bit);
         bit.is_some_and(|bit| self.arrays & bit != 0)
@@ -84,20 +88,20 @@ impl OpenBrackets {
     }
 }
 
-/// Reads text as records without line breaks in them. Each ends with a line break or with
-/// [`RECORD_END`], and has as many line breaks before it as in the source, so that lines can be
-/// counted. Records are the objects and messages that are in no other object or array, the objects
-/// in arrays, wherever these are, and the messages in arrays. Whatever is around them is left out.
-/// What is no JSON ends with its line.
+/// A reader that turns text into records without inner line breaks. Each record ends with a line
+/// break or with [`RECORD_END`]. It is preceded by as many line breaks as in the source, so that
+/// lines can be counted. Records are outermost objects and messages, objects in arrays at any
+/// depth, and messages in arrays. The text around records is dropped. Text that is not JSON is
+/// passed on line by line.
 pub(super) struct RecordLines<R> {
     from: R,
     form: Form,
     open: OpenBrackets,
-    /// Bytes of the mark that have been met at the very start; `None` behind the start.
+    /// Bytes of the byte order mark found at the start of the source; `None` after the start.
     mark: Option<usize>,
     input: Vec<u8>,
     lines: Vec<u8>,
-    /// Bytes of `lines` that were given out.
+    /// Bytes of `lines` that were returned.
     given: usize,
     ended: bool,
 }
@@ -120,7 +124,7 @@ impl<R: Read> RecordLines<R> {
         let input = std::mem::take(&mut self.input);
         let mut rest = &input[..bytes];
         while let Some((&byte, behind)) = rest.split_first() {
-            // Strings are most of a record.
+            // Fast path for strings, which are the largest part of most records.
             if let Form::Record(RecordState { in_string: true, escaped: false, .. }) = self.form {
                 let plain = |byte: &u8| !matches!(byte, b'"' | b'\\' | b'\n');
                 let end = rest.iter().position(|byte| !plain(byte)).unwrap_or(rest.len());
@@ -184,7 +188,7 @@ impl<R: Read> RecordLines<R> {
         }
     }
 
-    /// Leaves a byte out. It stays noticed that there is one, as lines are counted.
+    /// Replaces a byte by a space, but keeps line breaks, since lines are counted.
     fn skip(&mut self, byte: u8) {
         self.lines.push(if byte == b'\n' { byte } else { b' ' });
     }
@@ -200,7 +204,7 @@ impl<R: Read> RecordLines<R> {
                 self.open.close();
                 self.skip(byte);
             }
-            // Not a part of an object around records.
+            // Text that is not part of an object around records.
             _ if is_outermost || (self.open.depth == 1 && self.open.is_array()) => {
                 self.form = Form::Text;
                 self.lines.push(byte);
@@ -227,7 +231,7 @@ impl<R: Read> RecordLines<R> {
     }
 
     fn in_record(&mut self, byte: u8, mut state: RecordState) {
-        // Neither has JSON: the record was cut short, and another one follows.
+        // Neither case occurs in valid JSON: the record was cut off, and another record follows.
         let is_cut = match byte {
             b'\n' => state.in_string || state.breaks == BREAKS_MAX,
             b'{' | b'[' if state.at_start => match state.last {
@@ -277,7 +281,7 @@ impl<R: Read> RecordLines<R> {
         self.bound_held();
     }
 
-    /// Gives a record out as it comes once it is too long to be an object around records.
+    /// Stops holding a record back once it is too long for an object around records.
     fn bound_held(&mut self) {
         if let Form::Record(state) = &mut self.form
             && state.held.is_some_and(|held| self.lines.len() - held > HELD_BYTES_MAX)
@@ -292,7 +296,7 @@ impl<R: Read> RecordLines<R> {
         self.form = Form::Between;
     }
 
-    /// Ends the look for the mark. What began like it, but is none, is text.
+    /// Ends the search for the byte order mark. An incomplete mark counts as text.
     fn end_mark(&mut self) {
         let met = self.mark.take().unwrap_or_default();
         if met > 0 && met < BYTE_ORDER_MARK.len() {
@@ -301,7 +305,7 @@ impl<R: Read> RecordLines<R> {
         }
     }
 
-    /// Gives out what the source has begun and not ended.
+    /// Completes the output at the end of the source, including an unfinished record.
     fn end(&mut self) {
         self.end_mark();
         match self.form {
@@ -312,7 +316,7 @@ impl<R: Read> RecordLines<R> {
         self.ended = true;
     }
 
-    /// Bytes of `lines` that may be given out.
+    /// Returns the number of bytes of `lines` that may be returned.
     fn ready(&self) -> usize {
         match self.form {
             Form::Record(RecordState { held: Some(held), .. }) => held,
@@ -320,7 +324,7 @@ impl<R: Read> RecordLines<R> {
         }
     }
 
-    /// Forgets what was given out.
+    /// Removes the returned bytes from `lines`.
     fn forget(&mut self) {
         self.lines.drain(..self.given);
         if let Form::Record(RecordState { held: Some(held), .. }) = &mut self.form {
@@ -351,8 +355,8 @@ impl<R: Read> Read for RecordLines<R> {
     }
 }
 
-/// Returns the record of a line. If the line is a message, an array of strings and a record, that
-/// is the record in it; else it is the line.
+/// Returns the record of a line: the inner record if the line is a message (an array of strings and
+/// a record), otherwise the line itself.
 pub(super) fn record_of(line: &[u8]) -> &[u8] {
     message(line).unwrap_or(line)
 }
@@ -375,7 +379,7 @@ fn message(line: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// Gives a few bytes at a time.
+    /// A reader that returns a few bytes at a time.
     struct Drip<'a>(&'a [u8], usize);
 
     impl Read for Drip<'_> {
@@ -400,7 +404,8 @@ mod tests {
         }
     }
 
-    /// Returns what is read of a text, whatever the pieces, and how many line breaks that has.
+    /// Returns the output for a text, and the number of line breaks in the output. Asserts that the
+    /// output does not depend on the size of the reads.
     fn read(text: &str) -> (String, usize) {
         let mut all = Vec::new();
         for drip in [1, 2, 7, 1 << 20] {
@@ -436,25 +441,25 @@ mod tests {
             ("\u{feff}", &[]),
             ("[]", &[]),
             (" [\n]\n", &[]),
-            // One a line, and several.
+            // One record per line, and several.
             ("\u{feff}{\"a\":1}\n{}", &[(0, "{\"a\":1}"), (1, "{}")]),
             ("\n  {\"a\":[1]}\r\n\n{}\n", &[(1, "{\"a\":[1]}"), (3, "{}")]),
             ("{}{} {},\n{}", &[(0, "{}"), (0, "{}"), (0, "{}"), (1, "{}")]),
             ("\u{1e}{}\n\u{1e}{}\n", &[(0, "{}"), (1, "{}")]),
-            // Over several lines.
+            // Records over several lines.
             ("{\n \"a\": [[1]]\n}\n{\n}", &[(0, "{  \"a\": [[1]] }"), (3, "{ }")]),
             (
                 "{\n\"a\":\n{\n\"b\":[\n[\n],\n[]]}}\n{}",
                 &[(0, "{ \"a\": { \"b\":[ [ ], []]}}"), (7, "{}")],
             ),
-            // Arrays, and braces in strings.
+            // Arrays of records, and braces in strings.
             (
                 "[{\"a\":1},{\"b\":\"x]},{\\\"\"}]",
                 &[(0, "{\"a\":1}"), (0, "{\"b\":\"x]},{\\\"\"}")],
             ),
             ("[\n  {\n \"a\": 1\n},\n\n{}\n]\n", &[(1, "{  \"a\": 1 }"), (5, "{}")]),
             ("[{}][{}]\n[[{}],[]]", &[(0, "{}"), (0, "{}"), (1, "{}")]),
-            // Messages, one a line and in arrays.
+            // Messages, one per line and in arrays.
             ("[ \"EVENT\",{}]\n[\"EOSE\"]\n", &[(0, "[\"EVENT\",{}]"), (1, "[\"EOSE\"]")]),
             (
                 "[[\"EVENT\",\"]\",{}],\n [\"EOSE\"]]",
@@ -472,7 +477,7 @@ mod tests {
                 "{\"m\":[[\"EVENT\",{\"a\":1}],[\"EVENT\",{}]]}",
                 &[(0, "{\"a\":1}"), (0, "[\"EVENT\",{}]")],
             ),
-            // No JSON: each line for itself.
+            // Text that is not JSON, line by line.
             ("text\n{}\nmore", &[(0, "text"), (1, "{}"), (2, "more")]),
             ("{\"a\":\"cut\n{}\n", &[(0, "{\"a\":\"cut"), (1, "{}")]),
             (
@@ -494,7 +499,7 @@ mod tests {
 
     #[test]
     fn little_is_held_back() {
-        // An object that begins like one around records is one only if the array comes soon.
+        // An object counts as an object around records only if the array begins within the limit.
         let long = "x".repeat(HELD_BYTES_MAX);
         let (near, far) = (
             format!("{{\"a\":\"{}\",\"m\":[{{}}]}}", &long[40..]),

@@ -1,4 +1,4 @@
-//! `hark import`: one thread reads, one thread per core checks, and the main thread writes, in the
+//! `hark import`: one thread reads, one thread per core checks, and the main thread writes in the
 //! order of the lines. The number of chunks in progress is bounded.
 
 mod check;
@@ -53,13 +53,13 @@ pub(crate) struct ImportArgs {
     pub(crate) json: bool,
 }
 
-/// Records made durable at once, in files and in a database. A database needs more, since its
-/// transactions take longer to begin and to end.
+/// Records per durable batch, in files and in a database. A database needs larger batches, since
+/// its transactions take longer to begin and to end.
 const BATCH_RECORDS: usize = 1_024;
 const BATCH_RECORDS_DATABASE: usize = 4_096;
 /// Chunks queued for each worker, so that no worker waits for the reader.
 const CHUNKS_PER_WORKER: usize = 4;
-/// Silence of a pipe after which the records received so far are written.
+/// Time without input from a pipe after which the records received so far are written.
 const PIPE_PAUSE: Duration = Duration::from_millis(20);
 /// How often an idle worker checks whether the import has ended.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
@@ -140,7 +140,8 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
 }
 
 /// Returns the store in which known ids are looked up. The lookup is an optimisation, so a store
-/// that cannot be opened is not an error. A database looks ids up in batches, as records are put.
+/// that cannot be opened is not an error. Returns `None` for a database, which looks ids up in
+/// batches while records are put.
 fn known_ids(writer: &HistoryWriter, location: &ArchiveLocation) -> Option<Arc<dyn Store>> {
     if matches!(**writer, WriterHandle::Database(_)) { None } else { writer.read(location).ok() }
 }
@@ -181,7 +182,7 @@ fn file(
         size: source.size.unwrap_or(0),
         started: Instant::now(),
     };
-    // Set once no more results are accepted. A reader that waits for a pipe is not joined.
+    // Set when no more results are accepted. A reader that waits for a pipe is not joined.
     let halt = Arc::new(AtomicBool::new(false));
     let (jobs, queue) = sync_channel::<CheckJob>(workers * CHUNKS_PER_WORKER);
     let (promises, order) = sync_channel(workers * CHUNKS_PER_WORKER);
@@ -279,7 +280,7 @@ struct ImportWriter<'a> {
 }
 
 impl ImportWriter<'_> {
-    /// Takes results in order until there are no more or `stop` is set.
+    /// Writes results in order until no more results follow or `stop` is set.
     fn take(
         &mut self,
         order: &Receiver<Receiver<CheckedChunk>>,
@@ -291,7 +292,7 @@ impl ImportWriter<'_> {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    // The writer of a pipe may wait until what it has sent is stored.
+                    // The process that writes the pipe may wait until its records are stored.
                     self.write(1)?;
                     continue;
                 }

@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::json::{RecordLines, is_end};
 
-/// Least bytes of a chunk of a file. Large enough that handing a chunk over costs little, small
-/// enough that all cores finish at about the same time.
+/// Minimum bytes of a chunk of a file. The size is large enough that handing a chunk over costs
+/// little, and small enough that all cores finish at about the same time.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Most bytes read at a time.
+/// Maximum bytes per read.
 const READ_BYTES: usize = 128 << 10;
 
 /// Whole lines, in the order of the source.
 #[derive(Debug, Default)]
 pub(super) struct LineChunk {
     pub(super) bytes: Vec<u8>,
-    /// Whether a line that was too long to be read followed these lines. Its end is in the next
-    /// chunk.
+    /// Whether an overlong line, which was discarded, followed these lines. The end of that line is
+    /// in the next chunk.
     pub(super) overlong: bool,
     /// Bytes of the source, as on disk, that were read up to the end of the chunk.
     pub(super) read_to: u64,
@@ -29,9 +29,10 @@ pub(super) struct LineChunk {
 pub(super) struct LineSource {
     from: Box<dyn Read + Send>,
     read: Arc<AtomicU64>,
-    /// Size on disk, if it is known.
+    /// Size on disk, if known.
     pub(super) size: Option<u64>,
-    /// Whether the source is a pipe. Its writer may wait until what was written is stored.
+    /// Whether the source is a pipe. The process that writes the pipe may wait until its records
+    /// are stored.
     live: bool,
     line_bytes_max: usize,
     /// The beginning of a line whose end has not been read yet.
@@ -109,7 +110,7 @@ impl LineSource {
         Ok(())
     }
 
-    /// Skips to the end of the current line, which is left for the next chunk, and discards the line.
+    /// Discards the current line, except its end, which is left for the next chunk.
     fn skip_line(&mut self) -> io::Result<()> {
         let mut bytes = Vec::new();
         while !self.ended {
@@ -161,10 +162,10 @@ impl Read for CountingReader {
 
 fn decompressed(mut raw: CountingReader) -> io::Result<Box<dyn Read + Send>> {
     let mut magic = Vec::new();
-    // A pipe may give less at a time than the magic is long.
+    // A pipe may return fewer bytes per read than the magic number has.
     (&mut raw).take(4).read_to_end(&mut magic)?;
     let start = Cursor::new(magic.clone());
-    // A terminal whose end was met gives more if it is asked again.
+    // A terminal can return more bytes after its end, so nothing is read after the end.
     let rest = raw.take(if magic.len() < 4 { 0 } else { u64::MAX });
     let whole = BufReader::with_capacity(READ_BYTES, start.chain(rest));
     Ok(match magic.as_slice() {
@@ -177,7 +178,8 @@ fn decompressed(mut raw: CountingReader) -> io::Result<Box<dyn Read + Send>> {
     })
 }
 
-/// Beginnings of files that hold no lines of text, what such a file is, and what makes lines of it.
+/// File formats that contain no lines of text: the first bytes, a description, and the command that
+/// turns such a file into lines.
 const FOREIGN: [(&[u8], &str, &str); 7] = [
     (&[0xfd, b'7', b'z', b'X'], "compressed by xz", "xz -dc FILE | hark import"),
     (b"BZh", "compressed by bzip2", "bzip2 -dc FILE | hark import"),
@@ -188,13 +190,14 @@ const FOREIGN: [(&[u8], &str, &str); 7] = [
     (b"SQLi", "a database of SQLite", "the export of the program that wrote it"),
 ];
 
-/// Says what a file is that begins with these bytes; `None` if it may hold lines.
+/// Describes a file of another format that begins with these bytes; `None` if the file may contain
+/// lines.
 fn foreign(magic: &[u8]) -> Option<String> {
     let (_, what, instead) = FOREIGN.iter().find(|(begin, ..)| magic.starts_with(begin))?;
     Some(format!("it is {what}, which is not read; instead: {instead}"))
 }
 
-/// Returns the bytes that are available, without waiting for a full buffer.
+/// A reader that returns the available bytes without waiting for a full buffer.
 struct UnbufferedReader<R>(BufReader<R>);
 
 impl<R: Read> Read for UnbufferedReader<R> {
@@ -211,7 +214,7 @@ impl<R: Read> Read for UnbufferedReader<R> {
 mod tests {
     use super::*;
 
-    /// Gives a few bytes at a time, as a pipe may.
+    /// A reader that returns a few bytes at a time, like a pipe.
     struct Drip(Cursor<Vec<u8>>, usize);
 
     impl Read for Drip {

@@ -23,10 +23,10 @@ const ALL: [(RefusalReason, &str, &str); 10] = [
     (RefusalReason::Vanished, "vanished", "its author asked to vanish"),
 ];
 
-/// Counts of lines. Lines are numbered from 0 here, from 1 where they are shown.
+/// Counts of lines. Line numbers start at 0 here, and at 1 in output.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ImportTally {
-    /// Lines read, empty ones too.
+    /// Lines read, including empty lines.
     pub(super) lines: u64,
     /// Lines that are not empty.
     pub(super) records: u64,
@@ -48,11 +48,12 @@ struct FirstRefusal {
 }
 
 impl ImportTally {
-    /// Counts a refusal. `words` are details, and may be empty.
+    /// Counts a refusal. `words` are details and may be empty.
     pub(super) fn refuse(&mut self, reason: RefusalReason, line: u64, words: &str) {
         let count = &mut self.refused[reason as usize];
         count.count += 1;
-        // The store reports later than the worker, so an earlier line may be counted second.
+        // The store reports outcomes later than the worker, so refusals are not counted in the
+        // order of lines.
         if count.first.as_ref().is_none_or(|first| line < first.line) {
             let words = words.strip_prefix("invalid: ").unwrap_or(words).to_owned();
             count.first = Some(FirstRefusal { file: PathBuf::new(), line, words });
@@ -67,7 +68,7 @@ impl ImportTally {
         }
     }
 
-    /// Whether there were lines, and none of them was a record.
+    /// Whether the input had lines, but no records.
     pub(super) fn is_foreign(&self) -> bool {
         let malformed = self.refused[RefusalReason::Malformed as usize].count;
         self.records > 0 && malformed == self.records

@@ -1,10 +1,10 @@
-//! The archive under streams that run for long: who writes it, how its new events are learnt of, and
-//! how it is read as it is now.
+//! The archive as used by long-running streams: writes, notifications of new events, and reads of
+//! the current state.
 //!
-//! Beside a running server, the server writes and says what is new (control.sock). It may be
-//! stopped, started or replaced: writes wait for it. Else this process writes, and knows what is new.
-//! Which of the two holds is decided at the start, so that a server that restarts finds its archive
-//! free.
+//! If a server runs on the archive, the server writes and reports new events (control.sock). The
+//! server may be stopped, restarted or replaced; writes wait until it is back. Otherwise this
+//! process writes, and knows the new events itself. The choice is made once, at the start, so that
+//! a restarting server finds its archive free.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,13 +20,13 @@ use super::RelayRules;
 use super::waiting::WaitingWriter;
 use crate::location::{ArchiveHeld, ArchiveLocation, WriterHandle};
 
-/// How often a server that is gone is looked for.
+/// Interval between attempts to reach a server that has stopped.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// An archive under streams. [`StreamArchive::finish`] closes it.
+/// An archive that streams read and write, closed by [`StreamArchive::finish`].
 pub(super) struct StreamArchive {
     pub(super) ends: StreamEnds,
-    /// Which events come in.
+    /// The rules for events from relays.
     pub(super) rules: RelayRules,
     intake: EventIntake,
     following: Option<JoinHandle<()>>,
@@ -34,8 +34,8 @@ pub(super) struct StreamArchive {
 }
 
 impl StreamArchive {
-    /// Opens the archive. Streams stop waiting for a server once `stop` is set; `None` if that was
-    /// before the archive could be opened.
+    /// Opens the archive. Streams stop waiting for a server once `stop` is set. Returns `None` if
+    /// `stop` was set before the archive could be opened.
     pub(super) fn open(
         location: &ArchiveLocation,
         stop: &Arc<AtomicBool>,
@@ -49,7 +49,8 @@ impl StreamArchive {
         };
         let open = opener(location, store.clone());
         let following = is_served.then(|| follow(location, &feed, stop)).transpose()?;
-        // What the server stores, it says.
+        // A server reports the events that it stores, so this listener is used only without a
+        // server.
         let stored = {
             let feed = Arc::clone(&feed);
             Arc::new(move |record: &Record<'_>| feed.publish(record)) as hark_peers::StoredListener
@@ -74,21 +75,21 @@ impl StreamArchive {
         Ok(Some(Self { ends, rules, intake, following, stop: Arc::clone(stop) }))
     }
 
-    /// Writes what was received, and closes the archive. All streams must have ended.
+    /// Writes all received events, and closes the archive. All streams must have ended.
     pub(super) fn finish(self) -> anyhow::Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         drop(self.ends);
         let written = self.intake.finish();
         if let Some(thread) = self.following {
-            // Its panic has ended the process.
+            // A panic of the thread would have ended the process.
             let _ = thread.join();
         }
         written.context("not all that was received was written")
     }
 }
 
-/// Opens the archive for writing. Another process that holds it may be its server, which is about to
-/// start or to end: that is waited for, until `stop` is set.
+/// Opens the archive for writing. If another process holds the lock, it may be a server that is
+/// starting or ending. The function then waits for that server until `stop` is set.
 fn writer(location: &ArchiveLocation, stop: &AtomicBool) -> anyhow::Result<Option<WriterHandle>> {
     let mut has_told = false;
     loop {
@@ -113,8 +114,8 @@ fn writer(location: &ArchiveLocation, stop: &AtomicBool) -> anyhow::Result<Optio
     }
 }
 
-/// Returns what opens the archive for a comparison: the store that is written, or the files as the
-/// server has left them.
+/// Returns a function that opens the archive for a comparison: the store that this process writes,
+/// or a snapshot of the server's files.
 fn opener(location: &ArchiveLocation, store: Option<Arc<dyn Store>>) -> SnapshotOpener {
     let location = location.of(location.network);
     Arc::new(move || match &store {
@@ -123,7 +124,7 @@ fn opener(location: &ArchiveLocation, store: Option<Arc<dyn Store>>) -> Snapshot
     })
 }
 
-/// Starts a thread that passes on what the server says is new.
+/// Starts a thread that passes on the new events that the server reports.
 fn follow(
     location: &ArchiveLocation,
     feed: &Arc<LocalFeed>,
@@ -144,7 +145,7 @@ fn follow(
                 records = client.and_then(|client| client.follow().ok());
                 if records.is_some() {
                     tracing::info!("the server is back");
-                    // What was stored before is found by comparing.
+                    // A comparison finds the events stored while the server was out of reach.
                     feed.lagged();
                 }
                 continue;

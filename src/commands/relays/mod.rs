@@ -1,5 +1,5 @@
-//! What the commands that talk with other relays share: which events are accepted from them and
-//! how they are written, and the flags that say how a relay is treated.
+//! Code shared by the commands that connect to other relays: the rules for received events, the
+//! writing of these events, and common flags.
 
 mod engine;
 mod plan;
@@ -36,38 +36,40 @@ use crate::location::{ArchiveLocation, WriterHandle};
 use crate::log::{LogFlags, ServerLog};
 use crate::when;
 
-/// Exit code of a command that did its work, but for some events: see its report.
+/// Exit code of a command that completed, except for some events that its report lists.
 pub(crate) const IN_PART: u8 = 3;
-/// Records made durable at once, in files and in a database.
+/// Records per durable batch, in files and in a database.
 const BATCH_RECORDS: usize = 1_024;
 const BATCH_RECORDS_DATABASE: usize = 4_096;
 
-/// How relays are treated.
+/// The flags for connections to relays.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RelayArgs {
     /// A file with the key to authenticate with (NIP-42): nsec1… or 64 hex digits
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Also send what is private: protected events (NIP-70) and the kinds of `privacy.kinds`
+    /// Also send private events: protected events (NIP-70) and the kinds in `privacy.kinds`
     #[arg(long)]
     pub(crate) private: bool,
-    /// Seconds that a relay may leave a request without an answer
+    /// Seconds to wait for a relay's answer to a request
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) timeout: u64,
 }
 
 impl RelayArgs {
-    /// Returns how connections are made. Messages are as long as this archive takes events.
+    /// Returns the options of connections. The maximum message length allows for the largest event
+    /// that this archive accepts.
     pub(crate) fn client(&self, config: &Config) -> anyhow::Result<ClientOptions> {
         let key = self.key_file.as_deref().map(key).transpose()?;
         Ok(ClientOptions { key, ..client(config, Duration::from_secs(self.timeout)) })
     }
 }
 
-/// What is logged.
+/// The flags of the log.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LogArgs {
-    /// What is logged: error, warn, info, debug, trace, or a filter [default: log.level, info]
+    /// The level of the log (error, warn, info, debug or trace), or a filter [default: log.level,
+    /// info]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
     /// The format of the log [default: log.format, text]
@@ -84,7 +86,7 @@ impl LogArgs {
     }
 }
 
-/// Returns how connections without a key are made.
+/// Returns the options of connections without a key.
 pub(crate) fn client(config: &Config, patience: Duration) -> ClientOptions {
     let defaults = ClientOptions::default();
     let message_bytes_max =
@@ -107,7 +109,7 @@ pub(crate) fn key(path: &Path) -> anyhow::Result<KeyPair> {
     })
 }
 
-/// Returns the location of the events, or why there is none.
+/// Returns the location of Nostr's shelf. Fails if this program does not serve Nostr.
 pub(crate) fn events(location: &ArchiveLocation) -> anyhow::Result<ArchiveLocation> {
     let nostr = setup("nostr");
     let nostr =
@@ -115,9 +117,9 @@ pub(crate) fn events(location: &ArchiveLocation) -> anyhow::Result<ArchiveLocati
     Ok(location.of(nostr.network))
 }
 
-/// Which events are accepted from relays: those that clients may publish here, and requests about
-/// their authors' own data. Protected events come from their authors alone, unless a stream lets
-/// other relays send them.
+/// The rules for events from relays. Accepted are events that clients may publish here, and
+/// requests about their authors' own data. Protected events are accepted only from their authors,
+/// unless a stream accepts them from other relays.
 #[derive(Clone)]
 pub(super) struct RelayRules(Arc<RwLock<RulesInForce>>);
 
@@ -161,7 +163,7 @@ impl RelayRules {
     }
 }
 
-/// An archive as it is written and read.
+/// An archive opened for reading and writing.
 pub(crate) struct OpenArchive {
     pub(crate) local: LocalEnd,
     pub(crate) intake: EventIntake,
@@ -179,8 +181,8 @@ pub(crate) fn open(
     Ok(OpenArchive { local, intake })
 }
 
-/// Starts the threads that check events and have `writer` write them. A database looks ids up in
-/// batches, as records are put.
+/// Starts the threads that check events and pass them to `writer`. A database looks ids up in
+/// batches while records are put, so `known` is not used for a database.
 pub(crate) fn intake(
     location: &ArchiveLocation,
     writer: WriterHandle,
@@ -195,7 +197,7 @@ pub(crate) fn intake(
     intake.context("the threads that check events could not be started")
 }
 
-/// Returns how events are checked that go into an archive.
+/// Returns the options for checking events before they are written to an archive.
 fn intake_options(
     location: &ArchiveLocation,
     rules: &RelayRules,
@@ -204,7 +206,7 @@ fn intake_options(
     IntakeOptions {
         network: location.network,
         read: ReadOptions {
-            // The rules bound it.
+            // The rules bound the length of events.
             record_bytes_max: usize::MAX,
             trusted: false,
             now_s: when::now_s(),
@@ -218,7 +220,7 @@ fn intake_options(
     }
 }
 
-/// Writes events as every command does.
+/// A writer of events that does not retry.
 struct ArchiveWriter(WriterHandle);
 
 impl EventWriter for ArchiveWriter {

@@ -1,4 +1,5 @@
-//! The file of `hark router`: which streams there are. Words are strfry's where they fit.
+//! The configuration file of `hark router`, which defines the streams. Keys have the names that
+//! strfry uses where these fit.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,7 +23,7 @@ use crate::location::ArchiveLocation;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RouterPlan {
-    /// Where `/metrics` is served, if it is.
+    /// The address for `/metrics`; `None` if metrics are not served.
     pub(super) metrics: Option<SocketAddr>,
     #[serde(default)]
     pub(super) streams: BTreeMap<String, StreamPlan>,
@@ -67,7 +68,7 @@ fn half_a_minute() -> u64 {
     30
 }
 
-/// All that a stream depends on: what was typed, and what the configuration and the key's file say.
+/// All inputs of a stream: the typed plan, and values from the configuration and the key file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StreamTerms {
     typed: StreamPlan,
@@ -80,14 +81,14 @@ pub(super) struct StreamTerms {
 pub(super) struct PlannedStream {
     /// The name of the stream and the relay's address.
     pub(super) key: (String, RelayAddress),
-    /// By what it is seen whether it has changed.
+    /// The inputs, which are compared to detect a changed stream.
     pub(super) terms: StreamTerms,
     pub(super) options: StreamOptions,
 }
 
 impl RouterPlan {
-    /// Reads the file. Adds it, and the files of keys that it names, to `files`, as they are before they
-    /// are read.
+    /// Reads the file. Adds the states of the file and of the key files that it names to `files`,
+    /// as they were before they were read.
     pub(super) fn read(path: &Path, files: &mut Vec<FileState>) -> anyhow::Result<Self> {
         let shown = path.display();
         files.push(FileState::new(path.into()));
@@ -106,7 +107,7 @@ impl RouterPlan {
         Ok(plan)
     }
 
-    /// Returns its streams. `path` is the file, for words on what is wrong.
+    /// Returns the streams of the plan. `path` is the file's name for error messages.
     pub(super) fn planned(
         &self,
         path: &Path,

@@ -1,4 +1,4 @@
-//! `hark router`: many streams, as a file says, which is read again when it changes.
+//! `hark router`: runs the streams that a file defines. The file is read again when it changes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -55,16 +55,16 @@ pub(crate) struct RouterArgs {
     /// The file of streams
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Only say whether the file can be used, and what its streams are
+    /// Only check the file, and list its streams
     #[arg(long)]
     pub(crate) check: bool,
     #[command(flatten)]
     pub(crate) log: LogArgs,
 }
 
-/// How often the files and the end are looked for.
+/// Interval between checks for changed files and for the end of the run.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// The sections of the configuration whose changes are in force at once.
+/// The sections of the configuration whose changes take effect at once.
 const APPLIED: [&str; 3] = ["limits.", "policy.", "privacy."];
 
 pub(crate) fn run(args: &RouterArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
@@ -110,10 +110,10 @@ pub(crate) fn run(args: &RouterArgs, location: &ArchiveLocation) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// The streams that run.
+/// The router with its running streams.
 struct Router<'a> {
     args: &'a RouterArgs,
-    /// With the configuration in force.
+    /// The location, with the configuration in force.
     location: ArchiveLocation,
     ends: StreamEnds,
     rules: RelayRules,
@@ -123,7 +123,7 @@ struct Router<'a> {
 }
 
 impl Router<'_> {
-    /// Runs until `stop` is set, or the archive fails, which is returned.
+    /// Runs until `stop` is set or the archive fails. Returns an error in the latter case.
     async fn run(
         mut self,
         (mut plan, mut files): (RouterPlan, Vec<FileState>),
@@ -174,8 +174,8 @@ impl Router<'_> {
         Ok(failed)
     }
 
-    /// Reads the configuration and the file again, and puts both in force, unless they may still be
-    /// being written. Adds the files that were read to `files`.
+    /// Reads the configuration and the file again, and puts both in force, unless a process may
+    /// still be writing the files. Adds the files that were read to `files`.
     fn read_again(
         &mut self,
         before: &RouterPlan,
@@ -213,7 +213,7 @@ impl Router<'_> {
         Ok(Some(RouterPlan { metrics: before.metrics, ..plan }))
     }
 
-    /// Ends streams that are no longer wanted, and begins those that are new or changed.
+    /// Ends streams that are no longer wanted, and starts new and changed streams.
     fn apply(&mut self, wanted: Vec<PlannedStream>) {
         let (mut ended, mut begun) = (0, 0);
         self.streams.retain(|key, (terms, handle)| {

@@ -15,7 +15,7 @@ use hark_server::metrics::MetricsPage;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
-/// The streams that run, by their names and relays, and their states.
+/// The states of the running streams, by stream name and relay.
 pub(super) type SharedStatuses = Arc<Mutex<BTreeMap<(String, RelayAddress), Arc<StreamStatus>>>>;
 
 /// Serves the page until the process ends.
@@ -34,7 +34,7 @@ pub(super) async fn serve(listener: TcpListener, statuses: SharedStatuses) {
     }
 }
 
-/// What a page has of a stream: name, type and help of a metric, and its value.
+/// A metric of a stream: its name, type and help text, and the function that returns its value.
 type StreamMetric = (&'static str, &'static str, &'static str, fn(&StreamStatus) -> u64);
 
 const METRICS: [StreamMetric; 12] = [
@@ -90,7 +90,7 @@ fn page(statuses: &SharedStatuses) -> String {
     page.into_text()
 }
 
-/// Returns the text as the value of a label.
+/// Returns the text escaped for use as a label value.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -39,20 +39,20 @@ pub(crate) struct StreamArgs {
     /// The relays: wss://host or ws://host:port
     #[arg(value_name = "URL", required = true)]
     pub(crate) relays: Vec<RelayAddress>,
-    /// The events [default: all]
+    /// The events to stream [default: all]
     #[arg(long, value_name = "FILTER")]
     pub(crate) filter: Option<String>,
     /// Where events go
     #[arg(long, value_enum, default_value_t = DirectionArg::Down)]
     pub(crate) dir: DirectionArg,
-    /// How far back both are compared: an age like 12h or 7d, `all`, or 0 for not at all
+    /// How far back both sides are compared: an age like 12h or 7d, `all`, or 0 for no comparison
     #[arg(long, value_name = "AGE", default_value = "all", value_parser = catch_up)]
     pub(crate) catch_up: CatchUp,
     #[command(flatten)]
     pub(crate) treated: RelayArgs,
     #[command(flatten)]
     pub(crate) log: LogArgs,
-    /// Print what was done as JSON at the end
+    /// Print a report as JSON at the end
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -61,7 +61,7 @@ pub(crate) struct StreamArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CatchUp(pub(crate) Option<u64>);
 
-/// Reads how far back both sides are compared. The error is a text for people.
+/// Parses how far back both sides are compared. The error is a text for people.
 pub(super) fn catch_up(text: &str) -> Result<CatchUp, String> {
     match text {
         "all" => Ok(CatchUp(None)),
@@ -72,7 +72,7 @@ pub(super) fn catch_up(text: &str) -> Result<CatchUp, String> {
     }
 }
 
-/// How often progress is shown, and the end is looked for.
+/// Interval between updates of the progress, and between checks for the end of the run.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(args: &StreamArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
@@ -125,7 +125,7 @@ pub(crate) fn run(args: &StreamArgs, location: &ArchiveLocation) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the runtime of streams.
+/// Creates the runtime of streams.
 pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -151,7 +151,8 @@ async fn watch(
         running.spawn_local(stream.run());
     }
     drop(ends);
-    // Elsewhere the log says what happens; a line now and then would fill it for ever.
+    // Without a terminal, the log reports events of interest. Progress lines would fill the log for
+    // ever.
     let mut progress = std::io::stderr()
         .is_terminal()
         .then(|| CommandProgress::start("stream", 0, CountedUnit::Records));

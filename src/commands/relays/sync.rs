@@ -43,7 +43,7 @@ pub(crate) struct SyncArgs {
     /// The relay: wss://host or ws://host:port
     #[arg(value_name = "URL")]
     pub(crate) relay: RelayAddress,
-    /// The events that both are to have; several filters one after the other [default: all]
+    /// The events to synchronise; several filters are handled one after the other [default: all]
     #[arg(long, value_name = "FILTER")]
     pub(crate) filter: Vec<String>,
     /// Where events go
@@ -52,7 +52,7 @@ pub(crate) struct SyncArgs {
     /// Only count what each side lacks
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Read the relay page by page, without comparing
+    /// Read the relay's events page by page instead of comparing
     #[arg(long)]
     pub(crate) pages: bool,
     #[command(flatten)]
@@ -83,15 +83,15 @@ impl From<DirectionArg> for Direction {
     }
 }
 
-/// How often progress is shown.
+/// Interval between updates of the progress.
 const SHOW_EVERY: Duration = Duration::from_millis(100);
 
 /// How a run ended.
 #[derive(Default)]
 struct RunEnd {
-    /// Why the relay was read page by page, if it was.
+    /// The reason why the relay was read page by page; `None` if it was compared.
     paged: Option<String>,
-    /// Private kinds of which the relay may have shown only a part.
+    /// Private kinds of which the relay may have returned only a part of the events.
     private_kinds: Vec<u32>,
     error: Option<PeerError>,
     stopped: bool,
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result
         .context("the system does not let Hark open connections")?;
     let (meter, started) = (Arc::new(SyncMeter::default()), Instant::now());
     let mut shown = ShownProgress::start(args, &meter);
-    // Only a relay that is there is worth an archive.
+    // The archive is opened only after the connection to the relay succeeds.
     let connecting = Box::pin(PeerClient::connect(&args.relay, client));
     let connected = runtime.block_on(watched(connecting, &stop, &mut shown));
     let (mut end, mut traffic, mut intake) = (RunEnd::default(), None, None);
@@ -116,7 +116,8 @@ pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result
         None => end.stopped = true,
         Some(Err(error)) => end.error = Some(error),
         Some(Ok(client)) => {
-            // The relay's pings are answered meanwhile.
+            // The archive is opened on another thread, so that this thread can answer the relay's
+            // pings.
             let opening = Arc::clone(&location);
             let opening = runtime.spawn_blocking(move || may_block(|| super::open(&opening, None)));
             let opened = runtime.block_on(opening).context("the archive could not be opened");
@@ -137,10 +138,10 @@ pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result
             intake = Some(opened);
         }
     }
-    // Whatever still runs is not waited for, as the lookup of a name.
+    // Tasks that still run, such as a name lookup, are abandoned.
     runtime.shutdown_background();
     if let Some(intake) = intake {
-        // What was received is written in any case.
+        // Received events are written in any case.
         end.error = intake.finish().err().or(end.error);
     }
     shown.finish();
@@ -183,7 +184,7 @@ pub(super) fn queries(
     Ok(queries)
 }
 
-/// What is synchronised of a query.
+/// Returns the synchronisation options for one query.
 fn options(args: &SyncArgs, location: &ArchiveLocation, query: Query) -> SyncOptions {
     let direction = if args.dry_run { Direction::Neither } else { args.dir.into() };
     let private_kinds =
@@ -220,7 +221,7 @@ async fn work(
     end
 }
 
-/// Runs work until it is done, and shows its progress. `None` if it is to stop before.
+/// Runs work to its end, and shows its progress. Returns `None` if `stop` is set before.
 async fn watched<T>(
     mut work: impl Future<Output = T> + Unpin,
     stop: &AtomicBool,
@@ -237,7 +238,7 @@ async fn watched<T>(
     }
 }
 
-/// Progress, as it is shown.
+/// The progress display.
 struct ShownProgress {
     progress: CommandProgress,
     meter: Arc<SyncMeter>,
@@ -272,7 +273,7 @@ impl ShownProgress {
     }
 }
 
-/// How many events are dealt with, and of how many that is known by now.
+/// Returns how many events have been processed, and how many events are known so far.
 fn done(totals: &SyncTotals) -> (u64, u64) {
     let there = totals.taken + totals.settled + totals.withheld + totals.refused_there.total();
     let done =
@@ -280,7 +281,7 @@ fn done(totals: &SyncTotals) -> (u64, u64) {
     (done, (totals.missing_here.max(totals.received) + totals.missing_there).max(done))
 }
 
-/// Whether events are missing on a side that both were to have.
+/// Whether one side still lacks events that both sides should have.
 fn is_in_part(totals: &SyncTotals) -> bool {
     let bad = ["malformed", "bad id", "bad signature", "too large", "policy"];
     totals.refused_there.total() + totals.unreached + totals.not_asked > 0
@@ -331,7 +332,7 @@ fn to_text(
     row("waits", totals.slowed, "the relay said that this was too fast");
     row("seconds in part", totals.unreached, "of more events than the relay returns");
     let is_done = end.error.is_none() && !end.stopped;
-    // Told last, as it is no count.
+    // This note comes last, since it is no count.
     let kept = kept_words(args, end).unwrap_or_default();
     if rows.is_empty() && is_done && totals.refused_here.total() == 0 {
         return format!("{head}; both are in step, and were before{kept}");
@@ -354,7 +355,7 @@ fn to_text(
     text + &kept
 }
 
-/// Says which private events a synchronisation may leave where they are.
+/// Describes the private events that a synchronisation may not have transferred.
 fn kept_words(args: &SyncArgs, end: &RunEnd) -> Option<String> {
     if end.private_kinds.is_empty() || end.error.is_some() || end.stopped {
         return None;
@@ -390,7 +391,7 @@ fn to_json(
 ) -> Value {
     json!({
         "relay": args.relay.as_str(),
-        // Events that the relay names and does not show are missing here.
+        // Events that the relay lists but does not send are missing here.
         "complete": end.error.is_none() && !end.stopped && !is_in_part(totals) && totals.not_sent == 0,
         "private_kinds_left": end.private_kinds,
         "interrupted": end.stopped,

@@ -1,8 +1,8 @@
-//! Writes what relays send through a server or a database that may be gone for a while.
+//! Writes the events of relays through a server or a database that may be unavailable for a while.
 //!
-//! Whatever fails is tried again until it is stored: a server may be stopped for an hour, and a disk
-//! may be full. A record that fails alone while all else works is refused, so that it does not hold
-//! up the others for ever.
+//! Failed writes are retried until they succeed, since a server may be stopped for an hour, or a
+//! disk may be full. If a single record keeps failing while the server or the database works, that
+//! record is refused, so that it does not block the others for ever.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use hark_peers::{EventWriter, WriteOutcome};
 use super::engine::LOOK_EVERY;
 use crate::location::{ArchiveLocation, WriterHandle};
 
-/// The longest wait between two tries; each is twice the one before.
+/// Maximum wait between two attempts. Each wait is twice the previous wait.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// Failures in a row after which it is said, and fewer records are tried together.
+/// Consecutive failures after which a warning is logged, and fewer records are written together.
 const FAILURES_MAX: u32 = 3;
-/// Failures in a row after which a single record is refused, which is after about a minute.
+/// Consecutive failures after which a single record is refused, after about a minute.
 const TRIES_MAX: u32 = 12;
 
-/// A writer that waits.
+/// A writer that waits for its server or database.
 pub(super) struct WaitingWriter {
     pub(super) writer: WriterHandle,
     pub(super) location: ArchiveLocation,
     pub(super) stop: Arc<AtomicBool>,
-    /// Whether it waits now.
+    /// Whether the writer is waiting now.
     pub(super) waits: Arc<AtomicBool>,
 }
 
@@ -98,7 +98,7 @@ impl EventWriter for WaitingWriter {
 }
 
 impl WaitingWriter {
-    /// Whether the server or the database answers and has no trouble.
+    /// Whether the server or the database answers and reports no fault.
     fn works(&self) -> bool {
         if let Some(store) = self.writer.own_store() {
             return store.knows(&[0; 32]).is_ok();

@@ -1,8 +1,9 @@
-//! What a record does to the records before it, and they to it: replace, delete, forbid.
+//! The effects of a new record on the records before it, and of those records on the new one:
+//! replace, delete, forbid.
 //!
-//! A network states these effects as queries ([`Effects`]); every store carries the same effects
-//! out under its own lock or transaction. Effects follow from the record alone, so a record that
-//! comes through another process, or from an old log, has the same effects.
+//! A network expresses these effects as queries ([`Effects`]). Every store applies the same effects
+//! under its own lock or transaction. Effects follow from the record alone, so a record that comes
+//! through another process, or from an old log, has the same effects.
 
 use std::ops::Range;
 
@@ -10,7 +11,7 @@ use hark_codec::record::{Key, Record};
 
 use crate::query::{LabelSet, Query};
 
-/// Why a stored record forbids a new one.
+/// The reason for which a stored record forbids a new record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The new record's author (or recipient) deleted it, before or after it first came.
@@ -19,7 +20,7 @@ pub enum Refusal {
     Vanished,
 }
 
-/// The properties of records that forbid a new one while they are stored.
+/// The properties of stored records that forbid a new record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prohibition<'a> {
     /// The author of the forbidding record.
@@ -30,7 +31,7 @@ pub struct Prohibition<'a> {
     pub label: (u8, &'a [u8]),
     /// The earliest time of the forbidding record, inclusive.
     pub from: u64,
-    /// Why the record forbids the new one.
+    /// The reason for the refusal.
     pub refusal: Refusal,
 }
 
@@ -62,9 +63,9 @@ struct ProhibitionSpan {
 /// The effects of putting a record, in the order in which they apply.
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
-    /// The record is refused if any of these is stored. Nearly all records have some and nearly
-    /// none is found, so they are not queries, which would have to be allocated. Label values are
-    /// in `bytes`.
+    /// The record is refused if any of these is stored. Nearly every record has prohibitions, but
+    /// the forbidding records are rarely stored. So prohibitions are not kept as queries, which
+    /// would need allocations. Label values are in `bytes`.
     refuse_if: Vec<ProhibitionSpan>,
     bytes: Vec<u8>,
     /// The slot that only the newest record holds: all records that match are replaced if the new
@@ -83,7 +84,7 @@ impl Effects {
         self.erases.clear();
     }
 
-    /// Makes the record be refused if a record with these properties is stored.
+    /// Refuses the record if a record with these properties is stored.
     pub fn refuse_if(&mut self, there_is: Prohibition<'_>) {
         let Prohibition { author, kind, label: (name, value), from, refusal } = there_is;
         let start = self.bytes.len();
@@ -117,8 +118,8 @@ pub trait Rules: Send + Sync {
     /// Fills `effects`, which is empty, with the effects of `record`.
     fn effects(&self, record: &Record<'_>, effects: &mut Effects);
 
-    /// Returns whether records of this kind may forbid others: the kinds that [`Prohibition`] names.
-    /// By default no kind does.
+    /// Returns whether records of this kind may forbid others: the kinds that [`Prohibition`]
+    /// names. By default no kind does.
     fn forbids(&self, kind: u32) -> bool {
         let _ = kind;
         false

@@ -19,8 +19,9 @@ use super::list::{ListedQuery, QueryList};
 use super::newest::NewestQueries;
 use crate::query::{ComparedRecord, LabelSet, Query, TextSource};
 
-/// A subscription to the notes of hundreds of authors is hundreds of entries, made and dropped with each question of a
-/// client that opens its home. The hash has a seed that clients do not know.
+/// A map with a fast hash, whose seed clients do not know. A client that opens its home feed asks
+/// for the notes of hundreds of authors, and each such question adds and removes hundreds of
+/// entries.
 type HashMap<K, V> = StdHashMap<K, V, foldhash::quality::RandomState>;
 
 #[derive(Default)]
@@ -35,7 +36,7 @@ pub(super) struct SubscriptionIndex {
     beginnings: HashMap<Box<str>, QueryList>,
     kinds: HashMap<u32, QueryList>,
     all: QueryList,
-    /// The texts that records have, once a filter has searched for words.
+    /// The source of the records' texts. Set by the first filter that searches for words.
     texts: Option<Arc<dyn TextSource>>,
 }
 
@@ -91,7 +92,7 @@ pub(super) fn lists(queries: &[Query]) -> usize {
     queries.iter().filter_map(IndexField::of).map(|field| field.len()).sum()
 }
 
-/// How far a subscription has been put into the lists that it belongs to, or taken out of them.
+/// Progress of the insertion of a subscription into its lists, or of the removal.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IndexProgress {
     query: usize,
@@ -99,7 +100,8 @@ pub(super) struct IndexProgress {
 }
 
 impl SubscriptionIndex {
-    /// Puts a subscription into at most `lists` more of its lists. Returns true once it is in all.
+    /// Inserts a subscription into at most `lists` more of its lists. Returns true once all its
+    /// lists contain the subscription.
     pub(super) fn insert(
         &mut self,
         subscription: &Arc<Subscription>,
@@ -109,7 +111,8 @@ impl SubscriptionIndex {
         self.go_on(subscription, progress, lists, &mut |list, filter| list.insert(filter.clone()))
     }
 
-    /// Takes a subscription out of at most `lists` more lists. Returns true once it is in none.
+    /// Removes a subscription from at most `lists` more lists. Returns true once no list contains
+    /// the subscription.
     pub(super) fn remove(
         &mut self,
         subscription: &Arc<Subscription>,
@@ -176,9 +179,10 @@ impl SubscriptionIndex {
         }
     }
 
-    /// Appends the subscriptions that `record` matches; some may come more than once. Returns how
-    /// many filters were compared with the record: of a record with many labels each only once,
-    /// though it may be in the lists of all of them.
+    /// Appends the subscriptions that `record` matches; a subscription may be appended more than
+    /// once. Returns the number of comparisons of the record with a filter. A record with many
+    /// labels is compared with each filter only once, even if the lists of several labels contain
+    /// the filter.
     pub(super) fn find(&self, record: &Record<'_>, found: &mut Vec<Arc<Subscription>>) -> usize {
         let (time, kind) = (record.time(), record.kind());
         let mut comparisons = 0;
@@ -194,7 +198,7 @@ impl SubscriptionIndex {
             }
             comparisons += 1;
             let is_match = filter.query().is_some_and(|query| {
-                // The newest filters are compared whatever the kind.
+                // The newest filters that search for words come here even if the kind has no texts.
                 let asked = query.words.as_ref();
                 asked.is_none_or(|asked| asked.texts().has_texts(kind)) && compared.matches(query)
             });
@@ -228,7 +232,7 @@ impl SubscriptionIndex {
             for word in compared.words.get(record, &**texts).distinct() {
                 add(self.words.get(word));
                 if !self.beginnings.is_empty() {
-                    // What both begin with was looked up for the word before.
+                    // Beginnings that both words share were looked up for the previous word.
                     let shared = word.bytes().zip(before.bytes()).take_while(|(a, b)| a == b);
                     let shared = shared.count();
                     let ends = word.char_indices().map(|(at, c)| at + c.len_utf8());

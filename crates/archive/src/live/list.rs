@@ -1,11 +1,12 @@
-//! A list of filters under the same value, searched for those whose times a record lies in.
+//! A list of filters under the same value, searched for filters whose times include the time of a
+//! record.
 //!
-//! A short list is scanned. A long one is an interval tree: each filter covers the times from its
-//! `from` to its `to`, and belongs to the node whose center separates the two. The level of the
-//! node is the highest bit in which they differ. A record's time lies in at most one node of each
-//! of 65 levels. In a node only one end decides: a time before the center is before every `to`, and
-//! a time from the center on is after every `from`. So filters for other times are skipped, however
-//! many there are.
+//! A short list is scanned. A long list is an interval tree: each filter covers the times from its
+//! `from` to its `to`, and belongs to the node with the center that separates these two times. The
+//! level of the node is the highest bit in which the two times differ. A record's time lies in at
+//! most one node of each of 65 levels. In a node, a comparison with one end is enough: a time
+//! before the center is before every `to`, and a time from the center on is after every `from`. So
+//! filters for other times are skipped at no cost, whatever their number.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -41,9 +42,9 @@ impl ListedQuery {
 pub(super) enum QueryList {
     #[default]
     Empty,
-    /// Most lists are that of an author whom one client follows.
+    /// The most common length: the list of an author whom only one client follows.
     One(ListedQuery),
-    /// In no order.
+    /// Entries in no order.
     Few(Vec<ListedQuery>),
     Many(Box<TimeTree>),
 }
@@ -80,7 +81,7 @@ impl QueryList {
         }
     }
 
-    /// Removes an entry, if the list contains it.
+    /// Removes an entry, if present.
     pub(super) fn remove(&mut self, entry: &ListedQuery) {
         match self {
             Self::Empty => {}
@@ -89,7 +90,8 @@ impl QueryList {
             Self::Few(entries) => entries.retain(|known| known.number() != entry.number()),
             Self::Many(tree) => {
                 tree.remove(entry);
-                // Not at `FEW`, so that one entry that comes and goes does not move all the others.
+                // The bound is lower than `FEW`, so that one entry that comes and goes does not
+                // move all others.
                 if tree.len <= FEW / 2 {
                     *self = Self::Few(tree.entries());
                 }
@@ -206,7 +208,7 @@ impl TimeTree {
     }
 }
 
-/// Returns the one node of a level that a time can lie in.
+/// Returns the position of the only node of a level that can contain a time.
 fn position_in_level(time: u64, level: u32) -> u64 {
     if level == POINTS { time } else { above(time, level) }
 }

@@ -1,10 +1,10 @@
-//! Live subscriptions: finds those that a new record matches, and delivers the record to them.
+//! Live subscriptions: finds the subscriptions that a new record matches, and delivers the record.
 //!
-//! A record is compared only with filters that name its id, author, one of its labels or words or
-//! its kind, or that name nothing, and whose time window it lies in, and with those of the newest
-//! subscriptions. All subscriptions that match share the same bytes. Records come in the order of
-//! their sequence numbers, from the writer's thread. Records that are never stored come from any
-//! thread and have no number.
+//! A record is compared with the filters of the newest subscriptions, and with those that the index
+//! lists under its id, its author, its kind, one of its labels or words, or under nothing. In a
+//! long list, filters for other times or kinds are skipped. All subscriptions that match share the
+//! same bytes. The writer's thread publishes stored records in the order of their sequence numbers.
+//! Records that are never stored come from any thread and have no number.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ mod list;
 mod newest;
 mod seam;
 
-/// A new record, shared by all subscriptions that receive it.
+/// A new record, whose bytes all recipients share.
 #[derive(Clone, Debug)]
 pub struct NewRecord {
     /// The record's position in the sequence of puts. `None` if it is never stored.
@@ -79,28 +79,29 @@ impl NewRecord {
 /// The receiving end of a subscription, held by a door. All methods are called from other threads,
 /// possibly the writer's: they must not block.
 pub trait SubscriptionSink: Send + Sync {
-    /// Delivers a record to the subscriber. Returns whether a call of `wake` must follow: it need
-    /// not where the record waits already for another subscription of the same client.
+    /// Delivers a record to the subscriber. Returns whether a call of `wake` must follow. No call
+    /// is needed if the record already waits for another subscription of the same client.
     fn deliver(&self, news: &NewRecord) -> bool;
 
     /// Reports that records were delivered, to this sink and to others that need no call of their
-    /// own. So many subscriptions of a client are served at once, and not one after another.
+    /// own. One call thus serves many subscriptions of a client at once.
     fn wake(&self);
 
-    /// Counts memory of the subscriber's own, besides the records that all share: for records that are
-    /// held back until the stored ones are sent. Returns false if that is too much.
+    /// Charges the subscriber `bytes` of memory for records that are held back until the stored
+    /// records are sent. The bytes of the records, which all subscribers share, are not included.
+    /// Returns false if the subscriber uses too much memory.
     fn hold(&self, bytes: usize) -> bool {
         let _ = bytes;
         true
     }
 
-    /// Counts that much less.
+    /// Releases memory that [`SubscriptionSink::hold`] charged.
     fn free(&self, bytes: usize) {
         let _ = bytes;
     }
 
-    /// Reports that more was held back than the bound allows: the subscriber is too slow. Nothing
-    /// is delivered after this.
+    /// Reports that the held-back records exceed the bound, as the subscriber is too slow. Nothing
+    /// is delivered after this call.
     fn overflow(&self);
 }
 
@@ -136,7 +137,8 @@ struct Registration {
     subscription: Arc<Subscription>,
 }
 
-/// How far a subscription is in the index. The lock of this state is taken before the index's.
+/// Progress of a subscription into or out of the index. The lock of this state is taken before the
+/// lock of the index.
 #[derive(Clone, Copy)]
 enum IndexingState {
     /// Among the newest, and in no list.
@@ -147,16 +149,17 @@ enum IndexingState {
     Left,
 }
 
-/// The most filters of the newest subscriptions, as each is compared with each new record. If there
-/// are more, the oldest subscription enters its lists.
+/// The most filters of the newest subscriptions, as each of these filters is compared with each new
+/// record. Above the bound, the oldest of these subscriptions enters its lists.
 const NEWEST_MAX: usize = 32;
-/// The most filters of a subscription that is one of the newest, and their values. One with more is
-/// entered at once, in steps for which its own client waits: it would make many others enter.
+/// The most filters of a subscription that may be one of the newest, and the most values in these
+/// filters. A larger subscription enters its lists at once, in steps for which its own client
+/// waits. As one of the newest, it would make many other subscriptions enter their lists.
 const SMALL_FILTERS: usize = 4;
 const SMALL_VALUES: usize = 256;
 
-/// Lists of the index that are changed while its lock is held once: a subscription to thousands of
-/// authors must not hold up the writer or another client.
+/// Lists of the index that are changed under one acquisition of its lock. A subscription to
+/// thousands of authors must not hold up the writer or another client.
 const LISTS_AT_ONCE: usize = 256;
 
 impl Drop for Registration {
@@ -204,15 +207,16 @@ impl Registration {
 }
 
 impl LiveIndex {
-    /// Makes an empty set that starts after `seq`, the shelf's current number: records up to it
-    /// were put before and are not delivered.
+    /// Makes an index without subscriptions that starts after `seq`, the shelf's current number.
+    /// Records up to `seq` were put before and are not delivered.
     pub fn since(seq: u64) -> Self {
         Self { published: AtomicU64::new(seq), ..Self::default() }
     }
 
-    /// Subscribes to records that match any of `queries` (limits, cursors and budgets do not
-    /// count). A subscription to many values may be entered only in part: see [`SubscriptionHandle::enter`].
-    /// Records are held back, up to `held_bytes_max`, until [`SubscriptionHandle::release`].
+    /// Subscribes to records that match any of `queries` (limits, cursors and budgets are ignored).
+    /// A subscription to many values may be entered only in part: see
+    /// [`SubscriptionHandle::enter`]. Records are held back, up to `held_bytes_max`, until
+    /// [`SubscriptionHandle::release`].
     pub fn subscribe(
         self: &Arc<Self>,
         mut queries: Vec<Query>,
@@ -244,8 +248,8 @@ impl LiveIndex {
         SubscriptionHandle(Arc::new(registration))
     }
 
-    /// Enters the oldest of the newest subscriptions into its lists, if these have more than so many
-    /// filters. Returns whether they have not.
+    /// Enters the oldest of the newest subscriptions into its lists if the newest have more than
+    /// `newest_max` filters. Returns whether the number of filters is within the bound.
     fn list_oldest(&self, newest_max: usize) -> bool {
         let oldest = {
             let index = self.index.read();
@@ -276,7 +280,8 @@ impl LiveIndex {
         found.dedup_by_key(|subscription| subscription.number);
         if !found.is_empty() {
             let news = NewRecord::new(seq, record, &self.held);
-            // Woken once the next has the record: by then most others of its client have it.
+            // A subscription is woken after the next subscription has the record. By then most
+            // other subscriptions of the same client have the record, too.
             let mut to_wake: Option<Arc<Subscription>> = None;
             for subscription in found {
                 if subscription.offer(&news)
@@ -339,28 +344,29 @@ impl SubscriptionHandle {
         &self.0.subscription.queries
     }
 
-    /// Enters a subscription to many values further into the index, or others that it makes too many.
-    /// Returns true once that is done; only then is no record missed, and may searches be opened. Each
-    /// call takes about a tenth of a millisecond at most.
+    /// Enters a subscription to many values further into the index, or moves older subscriptions
+    /// out of the newest to make room. Returns true once this is done. Only then is no record
+    /// missed, so only then may searches be opened. Each call takes at most about a tenth of a
+    /// millisecond.
     pub fn enter(&self) -> bool {
         self.0.enter()
     }
 
     /// Ends the subscription in steps, for callers that a drop would hold up too long. Returns true
-    /// once it has ended; no record that comes then is delivered.
+    /// once the subscription has ended; later records are not delivered.
     pub fn leave(&self) -> bool {
         self.0.leave()
     }
 
     /// Notes that the stored search for query number `index` was opened and sees puts up to `seq`.
-    /// To be called for each query, after subscribing.
+    /// Must be called for each query after subscribing.
     pub fn opened(&self, index: usize, seq: u64) {
         self.0.subscription.seam.lock().opened(index, seq);
     }
 
-    /// Delivers the held-back records that were not among the stored ones, then all as they come.
-    /// To be called once all stored records are sent. `reached` says how far the answer to each
-    /// query went; it is needed only if there are several.
+    /// Delivers the held-back records that were not among the stored records, then all new records
+    /// as they come. Must be called once all stored records are sent. `reached` is the extent of
+    /// the answer to each query; only a subscription with several queries needs this list.
     pub fn release(&self, mut reached: Vec<AnswerReach>) {
         let subscription = &self.0.subscription;
         let (mut must_wake, mut are_all) = (false, false);

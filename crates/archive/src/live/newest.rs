@@ -1,5 +1,5 @@
-//! The filters of the newest subscriptions, which are compared with each record one by one. Most
-//! questions are closed as soon as they are answered: their filters never enter the index, where a
+//! The filters of the newest subscriptions, each of which is compared with every record. Most
+//! questions are closed as soon as they are answered. Their filters never enter the index, where a
 //! filter for hundreds of authors has hundreds of entries.
 
 use std::collections::VecDeque;
@@ -14,7 +14,8 @@ use super::list::{ListedQuery, bit, mask};
 #[derive(Default)]
 pub(super) struct NewestQueries(VecDeque<NewestQuery>);
 
-/// A filter, with what is compared first: most filters differ in their kinds, times or authors.
+/// A filter and the values to compare first. Most filters differ from a record in kind, time or
+/// author.
 struct NewestQuery {
     kinds: u64,
     /// A bit for each author and for each id, by its first byte. Several share a bit.
@@ -25,7 +26,7 @@ struct NewestQuery {
     filter: ListedQuery,
 }
 
-/// Returns the mask of some keys. All bits, if any key will do.
+/// Returns the mask of some keys. `None` stands for any key and has all bits.
 fn keys(keys: Option<&Vec<[u8; 32]>>) -> u64 {
     keys.map_or(u64::MAX, |keys| keys.iter().fold(0, |all, key| all | key_bit(key)))
 }
@@ -58,12 +59,12 @@ impl NewestQueries {
         }
     }
 
-    /// The oldest of the subscriptions.
+    /// Returns the oldest of the subscriptions.
     pub(super) fn oldest(&self) -> Option<&Arc<Subscription>> {
         self.0.front().map(|one| &one.filter.subscription)
     }
 
-    /// Number of filters.
+    /// Returns the number of filters.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -71,7 +72,7 @@ impl NewestQueries {
     /// Passes the filters that could match a record to `each`.
     pub(super) fn find(&self, record: &Record<'_>, each: &mut impl FnMut(&ListedQuery)) {
         let (time, kind) = (record.time(), bit(record.kind()));
-        // A filter with authors matches no record without one.
+        // A record without an author matches no filter that names authors.
         let author = record.author().map_or(0, key_bit);
         let id = key_bit(record.id());
         for one in &self.0 {

@@ -1,11 +1,11 @@
 //! Joins the stored answer and the live feed of a subscription without a gap or a duplicate.
 //!
 //! The subscription is in the live index before its searches are opened, so nothing is missed. Each
-//! search reports the last number that its snapshot sees, so what it saw is known by number. With
-//! several queries the snapshots differ: a record is new if the search of some query that it
-//! matches did not see it, and no other query's answer has sent it. This needs no list of sent
-//! records: an answer goes through its matches in order, so what it sent follows from how far it
-//! went ([`AnswerReach`]).
+//! search reports the last sequence number that its snapshot sees, so the numbers of the records
+//! that the search saw are known. With several queries the snapshots differ. A record is new if the
+//! record matches a query whose search did not see it, and no other query's answer has sent the
+//! record. This needs no list of sent records: an answer goes through its matches in order, so the
+//! end of the answer ([`AnswerReach`]) determines the records that it sent.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ impl AnswerReach {
         all.any(|(reach, query)| reach.passed(query, &record))
     }
 
-    /// Returns whether the record matches and the answer passed it.
+    /// Returns whether the record matches the query and the answer passed the record.
     fn passed(self, query: &Query, record: &ComparedRecord<'_>) -> bool {
         self.covers(query, record) && record.matches(query)
     }
@@ -58,7 +58,8 @@ impl AnswerReach {
     }
 }
 
-/// Records that are released while the seam is locked once: the writer must not wait for all of them.
+/// Records that are released under one acquisition of the seam's lock, so that the writer does not
+/// wait for the release of all records.
 const RELEASED_AT_ONCE: usize = 16;
 
 pub(super) struct Seam {
@@ -78,14 +79,14 @@ enum DeliveryStage {
     Over,
 }
 
-/// What is to be done with a record.
+/// The action for an offered record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DeliveryAction {
     Deliver,
     Nothing,
-    /// It is held back.
+    /// The record is held back.
     Held,
-    /// More would be held back than the bound allows.
+    /// The held-back records would exceed the bound.
     Overflow,
 }
 
@@ -129,9 +130,9 @@ impl Seam {
         }
     }
 
-    /// Takes some of the held-back records, and delivers those that are new. Goes live once there are no
-    /// more. `published` is the number up to which all records have been offered. Returns how many were
-    /// taken, and whether that was all.
+    /// Removes some of the held-back records, and delivers those that are new. Goes live once none
+    /// is left. `published` is the number up to which all records have been offered. Returns the
+    /// number of removed records, and whether none is left.
     pub(super) fn release(
         &mut self,
         reached: &mut Vec<AnswerReach>,
@@ -159,7 +160,7 @@ impl Seam {
         (some, are_all)
     }
 
-    /// Drops the held-back records, delivers nothing from then on, and returns how many they were.
+    /// Drops the held-back records and ends all delivery. Returns the number of dropped records.
     pub(super) fn give_up(&mut self) -> usize {
         match std::mem::replace(&mut self.stage, DeliveryStage::Over) {
             DeliveryStage::Stored { held, .. } => held.len(),
@@ -168,7 +169,7 @@ impl Seam {
     }
 }
 
-/// Returns what a held-back record counts as.
+/// Returns the bytes that a held-back record counts as.
 fn held_size(news: &NewRecord) -> usize {
     news.size() + HELD_BYTES
 }
@@ -178,7 +179,7 @@ fn last(snapshots: &[Option<u64>]) -> u64 {
     snapshots.iter().flatten().max().copied().unwrap_or(0)
 }
 
-/// Returns whether every search is open and saw the record, so that it need not be held back.
+/// Returns whether every search is open and saw the record. Such a record need not be held back.
 fn seen_by_all(snapshots: &[Option<u64>], news: &NewRecord) -> bool {
     news.seq.is_some_and(|seq| snapshots.iter().all(|snapshot| snapshot.is_some_and(|s| seq <= s)))
 }

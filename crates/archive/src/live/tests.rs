@@ -22,11 +22,11 @@ fn publish(live: &LiveIndex, seq: Option<u64>, bytes: &[u8]) {
     live.publish(seq, &Record::new(bytes).unwrap());
 }
 
-/// Bytes that a sink lets be held back.
+/// Bytes of held-back records that a sink allows.
 const HOLD_MAX: usize = 1000 * HELD_BYTES;
 
-/// A sink: the bytes delivered, the number of overflows, and of deliveries since the last wake, and the
-/// bytes held back.
+/// A sink that records the delivered bytes, the number of overflows, the number of deliveries since
+/// the last wake, and the held-back bytes.
 #[derive(Clone, Default)]
 struct RecordingSink(Arc<Mutex<Vec<u8>>>, Arc<AtomicUsize>, Arc<AtomicUsize>, Arc<AtomicUsize>);
 
@@ -153,8 +153,8 @@ fn the_newest_subscriptions_are_in_no_list_and_miss_nothing() {
     assert!(live.is_empty() && live.index.read().is_bare());
 }
 
-/// Two subscriptions that share many values are entered and left in steps, overlapping each other,
-/// and a third comes and goes in between.
+/// Two subscriptions that share many values enter and leave in overlapping steps, and a third comes
+/// and goes in between.
 #[test]
 fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
     let live = Arc::new(LiveIndex::default());
@@ -245,11 +245,12 @@ fn several_queries_with_different_snapshots_send_each_record_once() {
     let live = Arc::new(LiveIndex::default());
     let (handle, sink) = listen(&live, vec![kinds(&[1]), authors(&[1])]);
     handle.opened(0, 1);
-    // Matches only the first query, whose search did not see it.
+    // Matches only the first query, whose search did not see the record.
     publish(&live, Some(2), &record(2, 2, 1, &[]));
-    // Matches both queries; the second one's search saw it and sent it.
+    // Matches both queries; the second query's search saw and sent the record.
     publish(&live, Some(3), &record(3, 1, 1, &[]));
-    // Matches both queries; the second one's search saw it, but a limit cut it off.
+    // Matches both queries; the second query's search saw the record, but a limit cut off the
+    // answer before.
     publish(&live, Some(4), &record(4, 1, 1, &[]));
     handle.opened(1, 5);
     let last = Position { time: 10, id: [3; 32] };
@@ -315,7 +316,7 @@ fn what_one_query_sent_no_other_sends_and_no_event_falls_between_them() {
             delivered.len(),
             "reach {reach:?}, opened {opened:?}: {delivered:?}"
         );
-        // Every record put after the first search was opened is in an answer or follows it.
+        // Every record put after the first search was opened is in an answer or delivered later.
         for record in records.iter().filter(|record| seq(record) > opened[0] as u64) {
             let id = record.id()[0];
             assert!(delivered.contains(&id), "reach {reach:?}, opened {opened:?}: {id} is lost");
@@ -344,7 +345,7 @@ fn compared(live: &LiveIndex, bytes: &[u8]) -> (usize, usize) {
     (compared, found.len())
 }
 
-/// A record may be in the list of each of its labels, and name one many times.
+/// A record is looked up in the list of each of its labels, and may repeat a label many times.
 #[test]
 fn a_record_of_many_labels_is_compared_with_each_filter_once() {
     let live = Arc::new(LiveIndex::default());
@@ -359,7 +360,8 @@ fn a_record_of_many_labels_is_compared_with_each_filter_once() {
     assert_eq!(compared(&live, &record(1, 1, 1, &labels)), (40, 40));
 }
 
-/// What is held back is counted until it is released or the subscription has ended, and bounded.
+/// Held-back records are bounded, and counted until they are released or the subscription has
+/// ended.
 #[test]
 fn what_is_held_back_is_counted_and_released_in_steps() {
     let live = Arc::new(LiveIndex::default());

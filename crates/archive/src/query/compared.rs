@@ -1,6 +1,6 @@
-//! A record that many queries are compared with. What costs more than a few instructions to read of it
-//! is read once, when the first of them needs it: its words, and its labels if it has many. A hostile
-//! record may have thousands of labels, and thousands of filters may ask for one of them.
+//! A record that is compared with many queries. Its words are read only once, when the first query
+//! needs words. The same holds for its labels if the record has many. A hostile record may have
+//! thousands of labels, and thousands of filters may ask for one of its labels.
 
 use std::cell::OnceCell;
 
@@ -9,15 +9,17 @@ use hark_codec::record::Record;
 use super::words::{LazyWords, text_rows};
 use super::{LabelSet, Query, carries};
 
-/// Up to about so many labels are looked through one by one.
+/// The most labels that are compared without sorting, about.
 const FEW_LABELS: usize = 16;
-/// So many times as many labels as values are not looked through for the values.
+/// If a record has this many times more labels than a condition has values, each value is looked up
+/// by binary search.
 const MANY_TIMES: usize = 8;
 
-/// What comparing a record with some queries costs, beyond the few instructions of most comparisons.
+/// The cost of comparing a record with some queries, beyond the few instructions of most
+/// comparisons.
 #[derive(Clone, Copy)]
 pub struct ComparisonCost {
-    /// Queries that ask for words: each goes through those of the record.
+    /// Number of queries that ask for words. Each of these goes through the words of the record.
     of_words: u64,
     asks_labels: bool,
 }
@@ -66,7 +68,7 @@ impl<'r> ComparedRecord<'r> {
             && query.words.as_ref().is_none_or(|asked| asked.matches(&self.record, &self.words))
     }
 
-    /// Returns the record's labels, ascending, each once. `None` if they are few.
+    /// Returns the record's labels, ascending, each once. `None` if the record has few labels.
     pub(crate) fn many_labels(&self) -> Option<&[Label<'r>]> {
         (self.record.labels_max() > FEW_LABELS).then(|| {
             self.labels
@@ -88,7 +90,7 @@ impl<'r> ComparedRecord<'r> {
     }
 }
 
-/// Returns whether one of `labels`, of the same name, has one of `values`. Both ascend.
+/// Returns whether one of `labels`, which share a name, has one of `values`. Both lists ascend.
 fn have_common(mut labels: &[Label<'_>], values: &[Box<[u8]>]) -> bool {
     let is_each_sought = values.len() * MANY_TIMES < labels.len();
     for value in values {
@@ -127,7 +129,7 @@ mod tests {
         let value = |n: usize| format!("{beginning}{n}").into_bytes();
         let mut bytes = Vec::new();
         let head = RecordHeader { id: [1; 32], time: 1, author: None, kind: 1, expires: None };
-        // Each twice, in no order.
+        // Each value twice, in no order.
         let values: Vec<_> = (0..2 * len).map(|n| value(n * 37 % len * step)).collect();
         let labels = values.iter().zip([b't', b'u'].into_iter().cycle());
         let labels = labels.map(|(value, name)| (name, LabelPosition::Bytes(value)));

@@ -29,10 +29,11 @@ const AHEAD: usize = 8;
 const LABELS_OF_A_ROW: usize = 64;
 /// The most rows of a driver that are intersected before they are sorted.
 const FEW_MAX: u64 = 4096;
-/// Streams of a driver that are begun at once. More are begun in steps, as the first row of each is read.
+/// The most streams of a driver that are begun at once. More streams are begun in steps, as
+/// beginning a stream reads its first row.
 const BEGUN_MAX: usize = 64;
-/// The work of a count in a source until the lengths of its posting lists are known, at least: all are
-/// looked up at once.
+/// The least work that a count may use in a source to look up its posting lists. The lookups are
+/// not divided into steps.
 const COUNT_WORK: u64 = 2_048;
 
 /// The state of a walk.
@@ -69,7 +70,7 @@ enum Driver<S: Source> {
 }
 
 impl<S: Source> Driver<S> {
-    /// The number of its posting lists, or of its rows if these are sorted.
+    /// Returns the number of posting lists, or of rows if these are sorted.
     fn len(&self) -> usize {
         match self {
             Self::Keys(keys) => keys.len(),
@@ -92,15 +93,15 @@ pub struct SourceWalk<S: Source> {
     /// The driver's rows that are skipped.
     excluded: ExcludedLists<S>,
     cuts: Vec<Vec<PostingSlice<S::PostingList>>>,
-    /// What is known of the rank of a row, if the query is ranked.
+    /// The upper bound of a row's rank, if the query is ranked.
     rank: Option<RowRank>,
     last: Option<u32>,
     /// Rows to be checked next, already located, each with the value whose posting list it came
-    /// from. `next` is the index of the first that is not taken yet.
+    /// from. `next` is the index of the first row that is not taken yet.
     block: Vec<(u32, S::RecordLocation, u32)>,
     next: usize,
     pace: ReadPace,
-    /// The row that the walk is at.
+    /// The row at the walk's position.
     here: Option<(u32, S::RecordLocation)>,
     time: u64,
     visited: u64,
@@ -112,13 +113,13 @@ pub struct SourceWalk<S: Source> {
     lists: usize,
 }
 
-/// What the posting lists of words say about the rank of a row: the highest class that each word or
-/// phrase of the question can be of. The words of a phrase are at least as often in a record as the
-/// phrase is, so it is of no higher class than any of them.
+/// The upper bound of a row's rank that follows from posting lists of words: the highest possible
+/// class of each word or phrase of the question. A record has each word of a phrase at least as
+/// often as the phrase. So the class of a phrase is at most the class of each of its words.
 struct RowRank {
     bound: Arc<RankBound>,
-    /// For each intersected set, and behind them for the driver, the word or phrase whose class its
-    /// lists tell.
+    /// For each intersected set, and last for the driver, the word or phrase whose class the set's
+    /// lists determine.
     terms: Vec<Option<usize>>,
     classes: Vec<u8>,
 }
@@ -127,7 +128,7 @@ impl RowRank {
     fn new(bound: &Arc<RankBound>, sets: impl Iterator<Item = Set>) -> Self {
         let needed = bound.words().needed();
         let term = |set| match set {
-            // Lists of completed beginnings do not tell a class.
+            // Lists of completed beginnings do not determine a class.
             Set::Word(i) => needed.get(i).filter(|one| !one.is_prefix).map(|one| one.term),
             _ => None,
         };
@@ -219,7 +220,7 @@ impl<S: Source> SourceWalk<S> {
             return end;
         }
         if self.pace.is_cold() {
-            // The disk reads many records in little more time than one.
+            // The disk reads many records in little more time than a single record.
             self.block.iter().for_each(|(_, location, _)| self.source.read_ahead(*location));
         }
         for (_, location, _) in self.block.iter().take(AHEAD) {
@@ -228,13 +229,13 @@ impl<S: Source> SourceWalk<S> {
         WalkStep::Found
     }
 
-    /// Returns whether the work is done although rows of the block are left: their texts cost far
-    /// more than the rows themselves.
+    /// Returns whether the work is spent although rows of the block are left. The texts of these
+    /// rows cost far more than the rows themselves.
     fn is_tired(&self, work: u64) -> bool {
         work == 0 && self.query.words.is_some() && self.next < self.block.len()
     }
 
-    /// Takes the next row of the block, and prefetches the record of a later one.
+    /// Takes the next row of the block, and prefetches the record of a later row.
     #[inline]
     fn next_of_block(&mut self) -> Option<(u32, S::RecordLocation, u32)> {
         let next = *self.block.get(self.next)?;
@@ -269,7 +270,7 @@ impl<S: Source> SourceWalk<S> {
                     return WalkStep::End;
                 }
             }
-            // Lists first: they are denser in memory than the data of rows.
+            // Posting lists are checked first, as they are denser in memory than the data of rows.
             if self.cut(row, kind)
                 && self.rank.as_ref().is_none_or(|rank| rank.admits(self.source.time_of(row)))
                 && let Some(location) = self.source.locate_alive(row)
@@ -302,8 +303,9 @@ impl<S: Source> SourceWalk<S> {
         }
     }
 
-    /// Looks up all rows of a [`Driver::Few`] in the other sets at once, and sorts those that are
-    /// in all of them. Where hardly any is, sorting all rows first would cost many times as much.
+    /// Looks up all rows of a [`Driver::Few`] in the other sets at once, and sorts the rows that
+    /// are in all these sets. If hardly any row is in all sets, sorting all rows first would cost
+    /// many times as much.
     fn cut_all(&mut self, work: &mut u64) {
         let Driver::Few(streams) = &self.driver else { return };
         let (source, order) = (&*self.source, self.query.order);
@@ -331,7 +333,7 @@ impl<S: Source> SourceWalk<S> {
         self.visited += passed;
         *work = work.saturating_sub(passed);
         if let Some(rank) = &mut self.rank {
-            // What is left tells the driver's classes.
+            // Only the driver's entry is left, as no set is intersected from now on.
             rank.terms.drain(..self.cuts.len());
         }
         self.cuts.clear();
@@ -431,15 +433,17 @@ impl<S: Source> SourceWalk<S> {
     }
 }
 
-/// Counts what comparing the record's labels takes as `work`, where they or the conditions are many.
+/// Counts the cost of comparing the record's labels as `work`, if the labels or the conditions are
+/// many.
 fn count_labels(query: &PreparedQuery, record: &Record<'_>, work: &mut u64, visited: &mut u64) {
     let rows = (record.labels_max() * query.labels.len() / LABELS_OF_A_ROW) as u64;
     *work = work.saturating_sub(rows);
     *visited += rows;
 }
 
-/// Returns whether the record has the words asked for, and counts what it takes to find out as
-/// `work`. The one who ranks records checks that himself.
+/// Returns whether the record has the words of the query, and counts the cost of this check as
+/// `work`. Returns true if the query is ranked, as the caller that ranks records checks their words
+/// itself.
 fn has_words(
     query: &PreparedQuery,
     record: &Record<'_>,
@@ -459,7 +463,7 @@ fn is_behind(query: &Query, record: &Record<'_>) -> bool {
         || query.after.is_none_or(|after| record.time() > after.time || *record.id() > after.id)
 }
 
-/// Where the posting lists of a kind are in a set, whose lists ascend by kind.
+/// Returns the range of a kind's posting lists in a set, whose lists ascend by kind.
 #[inline]
 fn of_kind<R>(set: &[PostingSlice<R>], kind: Option<u32>) -> Range<usize> {
     let start = set.partition_point(|cut| cut.kind < kind);
@@ -563,8 +567,8 @@ pub enum WalkEnd {
 pub trait AnyWalk: Send {
     /// Advances to the next match. Visits at most `work` rows and counts `work` down.
     fn advance(&mut self, work: &mut u64) -> WalkStep;
-    /// Hands the record that the walk is at to `sink`, then the matches after it as long as
-    /// their time key is below `bound`. Counts `wanted`, which must not be 0, down.
+    /// Passes the record at the walk's position to `sink`, then the following matches as long as
+    /// their time key is below `bound`. Counts down `wanted`, which must not be 0.
     fn run(
         &mut self,
         work: &mut u64,
@@ -572,9 +576,9 @@ pub trait AnyWalk: Send {
         wanted: &mut usize,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> WalkEnd;
-    /// Returns the time of the row that the walk is at.
+    /// Returns the time of the row at the walk's position.
     fn time(&self) -> u64;
-    /// Returns the id of the row that the walk is at.
+    /// Returns the id of the row at the walk's position.
     fn id(&self) -> Option<Id>;
     /// Returns the number of rows visited so far.
     fn visited(&self) -> u64;
@@ -582,12 +586,13 @@ pub trait AnyWalk: Send {
     fn damaged(&self) -> u64;
     /// Returns the number of rows of the driver, and the driver, once they are known.
     fn driver(&self) -> Option<(u64, Set)>;
-    /// Returns the bytes of memory that the walk takes, about.
+    /// Returns the approximate bytes of memory of the walk.
     fn bytes(&self) -> usize;
 }
 
-/// Begins a walk, for which lists are looked up as far as `work` allows. `None` if nothing in the source
-/// can match. What was looked up is added to `visited`, and is part of [`AnyWalk::visited`], too.
+/// Begins a walk and looks up its lists as far as `work` allows. `None` if nothing in the source
+/// can match. The rows charged for the lookups are added to `visited`, and are also part of
+/// [`AnyWalk::visited`].
 pub fn walk<S: Source>(
     source: Arc<S>,
     query: &Arc<PreparedQuery>,
@@ -637,7 +642,7 @@ impl<S: Source> AnyWalk for OpeningWalk<S> {
         wanted: &mut usize,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> WalkEnd {
-        // It is run only once it is at a match.
+        // A walk is run only once it is at a match.
         self.walk.as_mut().map_or(WalkEnd::End, |walk| walk.run(work, bound, wanted, sink))
     }
 
@@ -783,9 +788,9 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
 }
 
 /// Counts the rows of `source` that match, ignoring cursor and limit. `None` if `work` does not
-/// suffice, or if a record that may match could not be read. Where the lengths of posting lists
-/// suffice, they are subtracted and no row is visited. Adds to `visited` the rows that were visited, and
-/// the lookups that count as rows.
+/// suffice, or if a record that may match could not be read. If the lengths of posting lists
+/// suffice, the count is computed from these lengths and no row is visited. Adds to `visited` the
+/// rows that were visited, and the lookups that count as rows.
 pub fn count<S: Source>(
     source: &Arc<S>,
     query: &Arc<PreparedQuery>,
@@ -863,7 +868,7 @@ fn dead_of<S: Source>(
     work: &mut u64,
 ) -> Option<u64> {
     *work = work.checked_sub(dead.len().min(cut.range.len()) as u64)?;
-    // Looking up one row costs about as much as checking 16.
+    // Looking up one row costs about as much as checking 16 rows.
     if dead.len() * 16 > cut.range.len() {
         return Some(source.count_dead(&cut.list, cut.range.clone()));
     }
@@ -873,7 +878,7 @@ fn dead_of<S: Source>(
     Some(dead.iter().filter(|&&row| is_in(row)).count() as u64)
 }
 
-/// Returns whether the driver's posting lists are disjoint and hold nothing but matches.
+/// Returns whether the driver's posting lists are disjoint and contain only matches.
 fn lengths_suffice(query: &Query, plan: &Plan) -> bool {
     let disjoint = match plan.driver {
         Set::Label(i) => query.labels[i].values.len() == 1,

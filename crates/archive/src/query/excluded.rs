@@ -1,7 +1,7 @@
-//! Rows that a walk over all rows skips: those of excluded kinds.
+//! Rows of excluded kinds, which a walk over all rows skips.
 //!
 //! Skipped rows do not count as visited, so that no query is charged for rows that it excludes.
-//! Where many of them follow each other, they are skipped all at once ([`Source::alike`]).
+//! Many such rows in succession are skipped at once ([`Source::alike`]).
 
 use super::source::Source;
 use super::stream::{PostingSlice, PostingStream};
@@ -43,7 +43,7 @@ impl<S: Source> ExcludedLists<S> {
     }
 
     /// Returns whether the row of `key`, which was taken from `every`, is to be skipped. If so, may
-    /// also advance `every` past the rows right after it that are to be skipped.
+    /// also advance `every` past directly following rows that are to be skipped.
     pub(super) fn hold(
         &mut self,
         source: &S,

@@ -1,4 +1,4 @@
-//! A plan in words and numbers, as `hark explain` prints it.
+//! A plan in words and numbers, for the output of `hark explain`.
 
 use std::fmt;
 
@@ -28,7 +28,8 @@ pub struct Explanation {
     pub steps: Vec<SourcePlan>,
     /// Rows expected to be visited in all.
     pub estimate: u64,
-    /// What a store adds, such as the statement for a database and the database's plan for it.
+    /// Further lines from the store, such as the statement for a database and the database's plan
+    /// for the statement.
     pub details: Vec<String>,
 }
 

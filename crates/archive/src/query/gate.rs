@@ -1,10 +1,10 @@
 //! Records that a reader may not see, as a part of the query.
 //!
-//! A gate is applied before the limit counts, and in the same way for pages, counts, ids and live
-//! messages. Hidden records must not show in the cost of an answer either, as visited rows are
-//! charged and take time. So stores split a query with a gate into up to three queries without one
-//! ([`Query::opened`]). Each of these takes its records from posting lists that contain no hidden
-//! ones, and is planned from the lengths of such lists alone.
+//! A gate is applied before the limit, and in the same way for pages, counts, ids and live
+//! messages. Hidden records must not influence the cost of an answer either, as visited rows are
+//! charged and take time. So stores split a query with a gate into up to three queries without a
+//! gate ([`Query::opened`]). Each of these queries takes its records from posting lists that
+//! contain no hidden records, and is planned from the lengths of such lists alone.
 
 use hark_codec::record::{Key, Record};
 
@@ -19,7 +19,7 @@ pub struct Gate {
     /// The keys of the readers, ascending. Readers see the records that they wrote.
     pub readers: Vec<Key>,
     /// The labels that name the readers as recipients, with ascending values. Readers see the
-    /// records that have one of them.
+    /// records that have one of these labels.
     pub addressed: LabelSet,
 }
 
@@ -40,7 +40,8 @@ impl Gate {
         self.lets_see_if(record, &|set| carries(record, set))
     }
 
-    /// Does the same, where `carries` says whether the record has a label of a set.
+    /// Does the same as [`Gate::lets_see`]. `carries` returns whether the record has a label of a
+    /// set.
     pub(super) fn lets_see_if(
         &self,
         record: &Record<'_>,
@@ -65,8 +66,8 @@ impl Query {
     /// Splits the query into queries that together find the same records, each record once. The
     /// query must be normalised; the results are, too.
     ///
-    /// A query that names ids is left as it is: to a client that knows an id, the cost of its
-    /// lookup reveals nothing, if that cost does not depend on what was found.
+    /// A query that names ids is returned unchanged. A client that knows an id learns nothing from
+    /// the cost of the lookup, as long as that cost does not depend on the result.
     pub fn opened(mut self) -> Vec<UngatedQuery> {
         let alone = |query| vec![UngatedQuery { query, driver: None }];
         if self.ids.is_some() {
@@ -93,8 +94,8 @@ impl Query {
         all
     }
 
-    /// Appends the queries for matching records that the gate's readers wrote or received. They are
-    /// driven by lists of such records, all of which the readers may see.
+    /// Appends the queries for matching records that the gate's readers wrote or received. The
+    /// queries are driven by lists of such records, all of which the readers may see.
     fn concerning(self, gate: &Gate, all: &mut Vec<UngatedQuery>) {
         let is_reader = |key: &Key| gate.readers.binary_search(key).is_ok();
         if self.authors.as_ref().is_some_and(|authors| authors.iter().all(is_reader)) {

@@ -33,7 +33,7 @@ pub trait AnySource: Send + Sync {
         work: &mut u64,
         visited: &mut u64,
     ) -> Option<u64>;
-    /// Returns why the data of the part cannot be trusted, if so.
+    /// Returns the reason if the data of the part cannot be trusted.
     fn trouble(&self) -> Option<String>;
     /// Returns the plan for an explanation, and the number of matches that it expects.
     fn explain(&self, query: &PreparedQuery) -> Option<(SourcePlan, u64)>;
@@ -130,7 +130,7 @@ impl SnapshotSources {
         self.newest_first.iter().any(|placed| placed.part.may_match(kinds, term))
     }
 
-    /// Returns why a part that the query may need cannot be trusted, if so.
+    /// Returns the reason if a part that the query may need cannot be trusted.
     pub fn trouble(&self, query: &Query) -> Option<String> {
         let mut needed = self.newest_first.iter().filter(|placed| placed.overlaps(query));
         needed.find_map(|placed| placed.part.trouble())
@@ -146,8 +146,8 @@ impl SnapshotSources {
 
 /// A search over the parts of one snapshot.
 pub struct SnapshotSearch {
-    /// The queries that are run on each part. They have order, times, limit and budget in common,
-    /// and their matches are disjoint.
+    /// The queries that run on each part. The queries share order, times, limit and budget, and
+    /// their matches are disjoint.
     questions: Vec<Arc<PreparedQuery>>,
     order: Order,
     limit: usize,
@@ -155,9 +155,9 @@ pub struct SnapshotSearch {
     /// The one part that still grows.
     head: Option<OrderedSource>,
     parts: Arc<[OrderedSource]>,
-    /// Index in `parts` of the first that is not opened yet.
+    /// Index in `parts` of the first part that is not opened yet.
     next: usize,
-    /// Open walks that stand at a match. The walk with the next match is last.
+    /// Open walks that are at a match. The walk with the next match is last.
     ready: Vec<Box<dyn AnyWalk>>,
     /// Open walks that are not yet at their next match.
     moving: Vec<Box<dyn AnyWalk>>,
@@ -171,7 +171,7 @@ pub struct SnapshotSearch {
 
 impl SnapshotSearch {
     /// Starts a search over `parts` and a `head`, which see puts up to `seq`. `questions` are the
-    /// queries into which [`PreparedQuery::opened`] has divided one.
+    /// queries into which [`PreparedQuery::opened`] has split the original query.
     pub fn new(
         parts: &SnapshotSources,
         head: &Arc<dyn AnySource>,
@@ -201,7 +201,7 @@ impl SnapshotSearch {
         }
     }
 
-    /// Returns why a part that the search has opened cannot be trusted, if so.
+    /// Returns the reason if a part that the search has opened cannot be trusted.
     pub fn trouble(&self) -> Option<String> {
         let opened = &self.parts[..self.next.min(self.parts.len())];
         let question = self.questions.first()?;
@@ -209,7 +209,8 @@ impl SnapshotSearch {
         needed.find_map(|placed| placed.part.trouble())
     }
 
-    /// Returns when the next part is to be opened (its `opens_at`), and whether it is the head.
+    /// Returns the key at which the next part must be opened (its `opens_at`), and whether that
+    /// part is the head.
     fn unopened(&mut self) -> Option<(u64, bool)> {
         let first = self.questions.first()?;
         while self.parts.get(self.next).is_some_and(|placed| !placed.overlaps(first)) {

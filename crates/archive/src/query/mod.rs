@@ -34,7 +34,7 @@ pub enum Order {
     OldestFirst,
 }
 
-/// A position in the total order: that of one record, whether it is still stored or not.
+/// The position of one record in the total order, whether or not the record is still stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The record's time.
@@ -78,8 +78,8 @@ impl LabelSet {
 }
 
 /// A query. A record must meet all conditions that are given. `None` is no condition; an empty list
-/// in `Some` matches nothing. [`Query::normalise`], which every store calls first, sorts the lists
-/// and deduplicates them.
+/// in `Some` matches nothing. [`Query::normalise`], which every store calls first, sorts and
+/// deduplicates the lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     /// Any of these ids.
@@ -96,8 +96,8 @@ pub struct Query {
     pub labels: Vec<LabelSet>,
     /// The words that a record's text must have.
     pub words: Option<Arc<WordCondition>>,
-    /// Whether the records come in the order of their [`SearchRank`], the best first, and not in `order`.
-    /// Without `words` this changes nothing. Such a query has no cursor.
+    /// Whether the records come in the order of their [`SearchRank`], the best first, and not in
+    /// `order`. Without `words` the flag has no effect. Such a query has no cursor.
     pub ranked: bool,
     /// The earliest time, inclusive.
     pub from: u64,
@@ -184,13 +184,13 @@ impl Query {
             || self.words.as_ref().is_some_and(|words| words.is_void())
     }
 
-    /// Returns the condition by which the results are ranked, if they are.
+    /// Returns the condition that ranks the results, if the query is ranked.
     pub fn ranking(&self) -> Option<&Arc<WordCondition>> {
         self.words.as_ref().filter(|_| self.ranked)
     }
 
-    /// Returns the number of ids, authors, kinds, label values and words, each of which may be looked
-    /// up.
+    /// Returns the number of ids, authors, kinds, label values and words, each of which may be
+    /// looked up.
     pub fn values(&self) -> usize {
         self.words.as_ref().map_or(0, |words| words.lookups())
             + self.ids.as_ref().map_or(0, Vec::len)
@@ -206,13 +206,14 @@ impl Query {
             && self.words.as_ref().is_none_or(|asked| asked.matches(record, &LazyWords::default()))
     }
 
-    /// Does the same as [`Query::matches`], but may pass the condition on words over.
+    /// Does the same as [`Query::matches`], without the condition on words.
     fn matches_but_words(&self, record: &Record<'_>) -> bool {
         self.matches_beside(record, None, &|set| carries(record, set))
     }
 
-    /// Like [`Query::matches_but_words`], for a record from the posting list of a `value` of `set`. That
-    /// value is checked first; the set's other values are checked only if it fails, which is rare.
+    /// Like [`Query::matches_but_words`], for a record from the posting list of a `value` of `set`.
+    /// That value is checked first. The set's other values are checked only if this check fails,
+    /// which is rare.
     fn matches_knowing(&self, record: &Record<'_>, set: Set, value: usize) -> bool {
         let known = match set {
             Set::Authors => {
@@ -229,8 +230,8 @@ impl Query {
         self.matches_beside(record, known, &|set| carries(record, set))
     }
 
-    /// Returns whether a record meets every condition except that of `known` and that on words.
-    /// `carries` says whether it has a label of a set.
+    /// Returns whether a record meets every condition except the condition of `known` and the
+    /// condition on words. `carries` returns whether the record has a label of a set.
     fn matches_beside(
         &self,
         record: &Record<'_>,
@@ -257,7 +258,7 @@ impl Query {
 }
 
 /// Returns whether `sorted` contains `key`. Keys are random, so nearly all differ in their first
-/// eight bytes; of those that do not, a client may ask for thousands.
+/// eight bytes. A client may still ask for thousands of keys with equal first bytes.
 fn holds(sorted: &[[u8; 32]], key: &[u8; 32]) -> bool {
     let first = |key: &[u8; 32]| key.first_chunk().map_or(0, |eight| u64::from_be_bytes(*eight));
     let wanted = first(key);
@@ -280,7 +281,8 @@ fn carries(record: &Record<'_>, set: &LabelSet) -> bool {
 }
 
 /// Returns whether `sorted` contains `value`. Nearly all values differ in their first eight bytes,
-/// so whole values are compared only where these are equal, which may be so of thousands.
+/// so whole values are compared only if these bytes are equal. Thousands of values may have equal
+/// first bytes.
 fn among(sorted: &[Box<[u8]>], value: &[u8]) -> bool {
     fn first(value: &[u8]) -> u64 {
         match value.first_chunk() {

@@ -1,8 +1,9 @@
 //! Opens a query on one source: looks up the posting lists that the planner asks for.
 //!
 //! A question may name thousands of values, and each value may have lists of thousands of kinds. So
-//! this is done in steps, which count as work, and a set of too many lists is not walked at all: its
-//! condition is checked on the records. Lists of excluded kinds are neither kept nor counted.
+//! the lookups are made in steps, which count as work. A set of too many lists is not walked at
+//! all; its condition is checked on the records instead. Lists of excluded kinds are neither kept
+//! nor counted.
 
 use std::cell::OnceCell;
 use std::ops::ControlFlow;
@@ -14,25 +15,26 @@ use super::prepared::{PreparedQuery, WORD_LISTS};
 use super::source::Source;
 use super::stream::{PostingSlice, find};
 
-/// The most words that the beginning of a word is completed to. If there are more, it is looked for
-/// in the records.
+/// The most words to which the beginning of a word is completed. If more words have this beginning,
+/// the condition is checked on the records.
 const COMPLETED_MAX: usize = 64;
 /// Terms that are looked up at once.
 const TERMS_AT_ONCE: usize = 32;
 /// The work of looking up a term or an id.
 const LOOKUP_WORK: u64 = 4;
-/// Pairs of a term and a kind, both asked for, that count as a list that was found.
+/// Pairs of a requested term and a requested kind that count as much as one found list.
 const PAIRS_OF_A_LIST: usize = 8;
-/// The most lists of a set of several terms. One term has at most one for each kind, or a few.
+/// The most lists of a set of several terms. A single term has at most one list for each kind, or a
+/// few.
 const LISTS_MAX: usize = 1 << 15;
-/// The most lists of a value in which the rows of ids are looked up before their records are read, and
-/// the fewest ids for which that is done.
+/// The most lists of a value in which rows found by id are looked up before their records are read,
+/// and the fewest ids for which these lookups are made.
 const FEW_LISTS: usize = 32;
 const IDS_MIN: usize = 8;
 /// Lookups and lists of one source that do not count as visited rows. Most queries have fewer.
 const LOOKUPS_FREE: u64 = 64;
 
-/// A plan and the posting lists and rows that were looked up for it.
+/// A plan, with the posting lists and rows that the lookups found.
 pub(super) struct OpenedPlan<S: Source> {
     pub(super) plan: Plan,
     found: Vec<FoundSet<S>>,
@@ -45,7 +47,7 @@ pub(super) struct OpenedPlan<S: Source> {
 
 struct FoundSet<S: Source> {
     set: Set,
-    /// `None` if it has too many lists.
+    /// `None` if the set has too many lists.
     size: Option<SetSize>,
     lists: Vec<PostingSlice<S::PostingList>>,
 }
@@ -56,19 +58,19 @@ impl<S: Source> OpenedPlan<S> {
         self.found.iter().find(|known| known.set == set).map(|known| &*known.lists)
     }
 
-    /// Takes the lists of a set of the plan.
+    /// Removes and returns the lists of a set of the plan.
     pub(super) fn take(&mut self, set: Set) -> Vec<PostingSlice<S::PostingList>> {
         let at = self.found.iter().position(|known| known.set == set);
         at.map_or_else(Vec::new, |at| self.found.swap_remove(at).lists)
     }
 }
 
-/// The words that the beginning of a word is completed to in one source, behind the index of the needed word.
+/// The index of a needed word that is a beginning, and the words of one source with this beginning.
 type CompletedWord = (usize, Vec<Box<str>>);
 
 /// The conditions of a query for words, in one source.
 struct WordSets {
-    /// Those that the source has lists for, and those that it has none for.
+    /// Conditions for which the source has lists, and conditions for which it has no lists.
     listed: Vec<(Set, u64)>,
     others: Vec<Set>,
     completed: Vec<CompletedWord>,
@@ -105,21 +107,22 @@ pub(super) struct Opening<S: Source> {
     lookups: Lookups<S>,
 }
 
-/// What was looked up so far.
+/// The results of the lookups so far.
 struct Lookups<S: Source> {
     /// Made only once a list is found: looking up a time costs more than finding no list.
     window: OnceCell<S::Window>,
     found: Vec<FoundSet<S>>,
     excluded: Vec<PostingSlice<S::PostingList>>,
     rows: Vec<u32>,
-    /// The lists in which the rows of ids have to be: for some conditions, those of the value.
+    /// Lists that must contain the rows found by id: for some conditions, the lists of the only
+    /// value.
     few: Option<Vec<Vec<PostingSlice<S::PostingList>>>>,
-    /// Of the set that is being looked up: its lists, as far as they lie in the window; how many of its
-    /// terms were looked up; and how many lists were seen.
+    /// State of the current set: its lists, clipped to the window; the number of terms looked up;
+    /// and the number of lists found.
     lists: Vec<PostingSlice<S::PostingList>>,
     next: usize,
     seen: usize,
-    /// Lookups and lists that count.
+    /// Lookups and lists that are charged, including the first [`LOOKUPS_FREE`].
     counted: u64,
 }
 
@@ -144,15 +147,15 @@ impl<S: Source> Opening<S> {
         self.lookups.counted.saturating_sub(LOOKUPS_FREE)
     }
 
-    /// Returns bytes of memory of the lists so far, about.
+    /// Returns the approximate bytes of memory of the lists so far.
     pub(super) fn bytes(&self) -> usize {
         let found = self.lookups.found.iter().map(|known| known.lists.capacity());
         let lists = found.sum::<usize>() + self.lookups.lists.capacity();
         lists * size_of::<PostingSlice<S::PostingList>>()
     }
 
-    /// Looks up as much as `work` allows. Ready once the plan is known: `None` if nothing in the source
-    /// can match.
+    /// Looks up as much as `work` allows. Ready once the plan is known: `None` if nothing in the
+    /// source can match.
     pub(super) fn go_on(
         &mut self,
         source: &S,
@@ -185,7 +188,7 @@ impl<S: Source> Opening<S> {
 }
 
 impl<S: Source> Lookups<S> {
-    /// Returns the size of a set, which is looked up unless it is known.
+    /// Returns the size of a set. Looks up the set unless its size is known.
     fn size(
         &mut self,
         source: &S,
@@ -218,7 +221,7 @@ impl<S: Source> Lookups<S> {
                 self.count(query, set, self.lists.len(), work);
                 true
             }
-            // Not many: only few words are asked for, and few kinds of records have words.
+            // These lists are few: a query asks for few words, and few kinds of records have words.
             Set::Word(i) => {
                 self.words(source, query, (i, completed));
                 self.count(query, set, self.lists.len(), work);
@@ -238,8 +241,8 @@ impl<S: Source> Lookups<S> {
         Poll::Ready(size)
     }
 
-    /// Counts lookups and lists that were found. Of a query with a given driver other sets do not
-    /// count, as they may have lists that the reader may not see.
+    /// Charges lookups and found lists. If the query has a given driver, other sets are not
+    /// charged, as some of their lists may be hidden from the reader.
     fn count(&mut self, query: &PreparedQuery, set: Set, lists: usize, work: &mut u64) {
         if query.driver.is_none_or(|driver| driver == set) {
             self.counted += lists as u64;
@@ -247,7 +250,7 @@ impl<S: Source> Lookups<S> {
         }
     }
 
-    /// Looks up the terms of a set. Ready with false if it has too many lists.
+    /// Looks up the terms of a set. Ready with false if the set has too many lists.
     fn terms(
         &mut self,
         source: &S,
@@ -257,7 +260,7 @@ impl<S: Source> Lookups<S> {
     ) -> Poll<bool> {
         let kinds = query.kinds.as_deref();
         let not_kinds = if kinds.is_none() { &query.not_kinds[..] } else { &[] };
-        // Of a given driver the reader may see all records: it has few lists.
+        // The reader may see all records of a given driver, so such a driver has few lists.
         let is_bounded = terms.len() > 1 && query.driver.is_none_or(|driver| driver != set);
         let max = if is_bounded { LISTS_MAX } else { usize::MAX };
         let mut is_full = false;
@@ -313,14 +316,15 @@ impl<S: Source> Lookups<S> {
         }
     }
 
-    /// Returns the lists of each condition of one value that has few. A row of an id that is in none of
-    /// them does not match, which costs less to find out than its record does to read.
+    /// Returns the lists of each condition that has a single value with few lists. A row found by
+    /// id does not match if none of a condition's lists contains the row. This check costs less
+    /// than reading the record.
     fn few_lists(
         &self,
         source: &S,
         query: &PreparedQuery,
     ) -> Vec<Vec<PostingSlice<S::PostingList>>> {
-        // With a gate, what is visited must not depend on what the reader may not see.
+        // With a gate, the visited rows must not depend on hidden records.
         if query.id_hashes.len() < IDS_MIN || query.gate.is_some() || query.driver.is_some() {
             return Vec::new();
         }
@@ -341,7 +345,7 @@ impl<S: Source> Lookups<S> {
         few.collect()
     }
 
-    /// Looks up the ids. The work does not depend on whether a record is there.
+    /// Looks up the ids. The work does not depend on whether the records exist.
     fn find_ids(&mut self, source: &S, query: &PreparedQuery, work: &mut u64) -> Poll<SetSize> {
         let few = self.few.take().unwrap_or_else(|| self.few_lists(source, query));
         let few = &*self.few.insert(few);

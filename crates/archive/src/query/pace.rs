@@ -1,11 +1,11 @@
-//! Detects by the time that records take whether they are in memory or are read from the disk:
-//! asking the system costs more than a record does.
+//! Detects from the time of reads whether records are in memory or on the disk. Asking the system
+//! would cost more than reading a record.
 
 use std::time::{Duration, Instant};
 
 /// The least time for a record that is read from the disk by itself.
 const FROM_DISK: Duration = Duration::from_micros(20);
-/// The most time for a record that is in memory, with all that is done with it.
+/// The most time for reading and processing a record that is in memory.
 const FROM_MEMORY: Duration = Duration::from_micros(4);
 
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl ReadPace {
     }
 
     fn judge(&mut self, each: Duration) {
-        // Records that are read at the same time take less time each than one by itself.
+        // Records that are read at the same time take less time each than a single record.
         self.is_cold = each >= if self.is_cold { FROM_MEMORY } else { FROM_DISK };
     }
 

@@ -1,15 +1,16 @@
-//! The planner: which set to walk, which to intersect it with, what to check on the record.
+//! The planner chooses the set to walk, the sets to intersect it with, and the conditions to check
+//! on the records.
 //!
 //! A plan is a pure function of the query and exact lengths. Lengths are requested through a
 //! closure, since each costs a lookup in the dictionary: cheap ones first, and none that cannot
-//! change the choice. Where a size is not known yet, the plan is made again from the beginning later.
+//! change the choice. If a size is not known yet, planning is repeated from the beginning later.
 
 use std::task::{Poll, ready};
 
 use super::Query;
 use super::prepared::WORD_LISTS;
 
-/// A set of rows that an index can list: those that meet one condition of the query.
+/// A set of rows that an index can list: the rows that meet one condition of the query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Set {
     /// The rows of the query's ids.
@@ -59,12 +60,14 @@ const PROBES_FREE: u64 = 64;
 /// A set is not intersected if a row would have to be looked up in more posting lists than this:
 /// reading the record is cheaper.
 const CUT_LISTS_MAX: usize = 8;
-/// The same for a word: to divide a record's text into words costs far more than to read the record.
+/// The same for a word: to divide a record's text into words costs far more than to read the
+/// record.
 const CUT_WORD_LISTS_MAX: usize = 64;
-/// Terms that are looked up for the beginning of a word, at least.
+/// The least number of terms that are looked up for the beginning of a word.
 const BEGINNING_PROBES: u64 = PROBES_FREE;
 
-/// Returns the size of a set, or `None` if it has too many posting lists to be walked or intersected.
+/// Returns the size of a set, or `None` if it has too many posting lists to be walked or
+/// intersected.
 pub type SizeOf<'a> = dyn FnMut(Set) -> Poll<Option<SetSize>> + 'a;
 
 /// Plans a query for a source of `rows` rows in all. `None` if nothing in the source can match.
@@ -161,8 +164,8 @@ pub fn plan(
     }))
 }
 
-/// Plans a query whose driver is given: which rows are visited does not depend on the other sets.
-/// Sets with few terms in this source are intersected, the others are checked on the records.
+/// Plans a query with a given driver. The visited rows then do not depend on the other sets. Sets
+/// with few terms in this source are intersected, the others are checked on the records.
 pub fn driven_by(
     driver: Set,
     query: &Query,

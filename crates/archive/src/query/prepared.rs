@@ -1,4 +1,4 @@
-//! A query, prepared once for all the parts of a shelf that it is run on.
+//! A query, prepared once for all parts of a shelf.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::plan::{Set, conditions};
 use super::ranked::RankBound;
 use super::{Query, UngatedQuery};
 
-/// Maps ids, authors and labels to the numbers under which a shelf's sources know them.
+/// Maps ids, authors and labels to their numbers in the sources of a shelf.
 pub trait TermMap {
     /// Returns the hash of an id.
     fn id(&self, id: &Id) -> u64;
@@ -23,7 +23,7 @@ pub trait TermMap {
 /// The number of posting lists that a word has of a kind, one for each class.
 pub const WORD_LISTS: usize = CLASS_MAX as usize + 1;
 
-/// A normalised query and what is derived from it.
+/// A normalised query, with values derived from the query.
 #[derive(Clone, Debug)]
 pub struct PreparedQuery {
     query: Query,
@@ -35,8 +35,8 @@ pub struct PreparedQuery {
     pub labels: Vec<Vec<u64>>,
     /// The bound below which records are not wanted, if the query is ranked.
     pub rank: Option<Arc<RankBound>>,
-    /// The conditions that an index can evaluate and the number of terms that each looks up, in the
-    /// order in which the planner considers them.
+    /// The conditions that an index can evaluate, each with the number of terms to look up. The
+    /// planner considers the conditions in this order.
     pub conditions: Vec<(Set, u64)>,
     /// The only set that may drive the query. `None` leaves the choice to the planner.
     pub driver: Option<Set>,
@@ -68,7 +68,8 @@ impl PreparedQuery {
         query.normalise();
         let mut all: Vec<Self> = Vec::new();
         for UngatedQuery { query, driver } in query.opened() {
-            // All of them have the labels of the query, in the same order, and some have one more.
+            // All these queries have the labels of the original query in the same order, and some
+            // have one label more.
             let shared = all.first().map_or_else(Vec::new, |first| {
                 let labels = first.query.labels.iter().zip(&query.labels);
                 let same = labels.take_while(|(one, other)| one == other).count();
@@ -79,7 +80,7 @@ impl PreparedQuery {
         all
     }
 
-    /// Returns the same query, of whose matches only those above a bound are wanted.
+    /// Returns the same query, for which only matches above a bound are wanted.
     #[must_use]
     pub fn with_rank(self, rank: &Arc<RankBound>) -> Self {
         Self { rank: Some(Arc::clone(rank)), ..self }

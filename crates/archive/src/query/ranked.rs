@@ -1,11 +1,11 @@
 //! Ranked searches: the best matches first, and the limit after the ranking.
 //!
-//! A ranked search is an ordinary one, newest first and without a limit, whose matches are not passed
-//! on but ranked. The best of them, as many as the limit, are kept as ids. A score is a time and a
-//! bonus that has a maximum. So once more records match than the limit, a row is read only if its
-//! time and the classes of its words, which the index knows, make it better than the worst that is
-//! kept, and the walk ends at rows so old that no bonus suffices. In the end the best are read by
-//! their ids and passed on.
+//! A ranked search runs an ordinary search, newest first and without a limit, and ranks its
+//! matches. The best matches, as many as the limit, are kept as ids. A score is the sum of the
+//! record's time and a bonus that has a maximum. Once more records match than the limit, a row is
+//! read only if it can rank better than the worst match that is kept: the index knows the row's
+//! time and the classes of its words. The walk ends at rows so old that no bonus suffices. In the
+//! end, the best records are read by their ids and passed on.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::ControlFlow;
@@ -22,10 +22,11 @@ use crate::store::{Search, SearchError, SearchProgress};
 
 /// Records that are read by their ids at once.
 const CHUNK: usize = 32;
-/// Bytes of such records that are kept until they are passed on, but for the first record.
+/// The most bytes of such records that are kept until they are passed on. One record is kept
+/// whatever its size.
 const READY_BYTES_MAX: usize = 64 << 10;
 
-/// The score below which records are not wanted, shared by a search and the walks below it.
+/// The score below which records are not wanted. A search and its walks share this bound.
 #[derive(Debug)]
 pub struct RankBound {
     words: Arc<WordCondition>,
@@ -43,8 +44,8 @@ impl RankBound {
         &self.words
     }
 
-    /// Returns whether a record of this time may be wanted if the classes of its words are at most
-    /// these in sum.
+    /// Returns whether a record of this time may be wanted if the sum of the classes of its words
+    /// is at most `points`.
     #[inline]
     pub fn admits(&self, time: u64, points: u32) -> bool {
         let least = self.least.load(Ordering::Relaxed);
@@ -84,7 +85,7 @@ pub struct RankedSearch {
     last: Option<SearchRank>,
     seq: u64,
     visited: u64,
-    /// Rows that the texts divided into words count as, and buffers for the next one.
+    /// Rows that are charged for dividing texts into words, and buffers for the next text.
     text_rows: u64,
     words: RecordWords,
     damaged: u64,
@@ -92,7 +93,8 @@ pub struct RankedSearch {
 }
 
 impl RankedSearch {
-    /// Makes a ranked search of an unranked one for the same query, whose walks have `bound`.
+    /// Makes a ranked search from an unranked search for the same query. The walks of the unranked
+    /// search have `bound`.
     pub fn new(
         query: &Query,
         bound: Arc<RankBound>,
@@ -121,15 +123,15 @@ impl RankedSearch {
         }
     }
 
-    /// Returns the unranked query of a ranked one.
+    /// Returns a ranked query without its ranking.
     pub fn unranked(query: &Query) -> Query {
-        // Nothing is searched if nothing is wanted.
+        // A query with limit 0 needs no search.
         let limit = if query.limit == 0 { 0 } else { usize::MAX };
         let order = Order::NewestFirst;
         Query { ranked: false, limit, after: None, order, ..query.clone() }
     }
 
-    /// Ranks matches for one slice. Returns how it went on, or `None` once all are ranked.
+    /// Ranks matches for one slice. Returns the progress, or `None` once all matches are ranked.
     fn rank(&mut self, work: u64) -> Result<Option<SearchProgress>, SearchError> {
         let Self { search: Some(search), best, bound, limit, more, text_rows, words, .. } = self
         else {
@@ -186,8 +188,8 @@ impl RankedSearch {
         let times = || chunk.iter().map(SearchRank::time);
         let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
         let mut search = (self.read)(chunk.iter().map(|rank| rank.id).collect(), first, last)?;
-        // By their places in the chunk, which like `sorted` has the best last. Where there are too
-        // many bytes, the worst are left for later.
+        // The keys are places in the chunk, which has the best record last, like `sorted`. If the
+        // records have too many bytes, the worst are left for later.
         let mut found: BTreeMap<usize, Box<[u8]>> = BTreeMap::new();
         let (mut bytes, mut left) = (0, 0);
         let progress = search.slice(u64::MAX, &mut |record| {
@@ -214,7 +216,7 @@ impl RankedSearch {
         self.damaged += search.damaged();
         // A record that was deleted meanwhile is left out.
         self.ready = found.into_iter().map(|(at, bytes)| (chunk[at], bytes)).collect();
-        // No more are read next than are likely to be kept.
+        // The next chunk has no more records than are likely to be kept.
         self.chunk = if left == 0 { CHUNK } else { (2 * self.ready.len()).clamp(1, CHUNK) };
         chunk.truncate(left);
         self.sorted.append(&mut chunk);

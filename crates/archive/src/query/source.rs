@@ -1,10 +1,12 @@
-//! What the engine needs of an index to evaluate queries: posting lists, sorted lists of rows.
+//! The interface through which the query engine uses an index: posting lists, which are sorted
+//! lists of rows.
 //!
 //! To a source, authors and labels are *terms*: numbers that the shelf gives them
-//! ([`super::prepared`]). Words are words, as a source may have them as text. A source is an immutable part of a shelf (a segment) or a snapshot of a
-//! growing part (a head). For a term and a kind it finds the posting list (a [`Source::PostingList`]) of
-//! the rows that have both, newest first. Everything else (planning, merging, intersecting,
-//! counting) is implemented once for all sources, in [`super`].
+//! ([`super::prepared`]). Words are passed as text, as a source may index words as text. A source
+//! is an immutable part of a shelf (a segment) or a snapshot of a growing part (a head). For a term
+//! and a kind it finds the posting list (a [`Source::PostingList`]) of the rows that have both,
+//! newest first. Everything else (planning, merging, intersecting, counting) is implemented once
+//! for all sources, in [`super`].
 
 use std::ops::{ControlFlow, Range};
 
@@ -25,7 +27,8 @@ pub trait Source: Send + Sync + 'static {
 
     /// Returns the name of this part in explanations.
     fn name(&self) -> String;
-    /// Returns why the data of this source cannot be trusted, if so. Queries that need it fail.
+    /// Returns the reason if the data of this source cannot be trusted. Queries that need the
+    /// source fail.
     fn trouble(&self) -> Option<String> {
         None
     }
@@ -48,8 +51,8 @@ pub trait Source: Send + Sync + 'static {
     fn list_kind(&self, list: &Self::PostingList) -> Option<u32>;
     /// Returns whether a row with the term may exist, of these kinds or (`None`) of any. Cheap.
     fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool;
-    /// Passes the posting lists of a few dozen terms, of these kinds or (`None`) of all, to `each`, with
-    /// the index of the term, until it breaks. Lists of other kinds cost next to nothing.
+    /// Passes the posting lists of a few dozen terms, of these kinds or (`None`) of all, to `each`,
+    /// with the index of the term, until it breaks. Lists of other kinds cost next to nothing.
     fn terms(
         &self,
         terms: &[u64],
@@ -69,12 +72,12 @@ pub trait Source: Send + Sync + 'static {
         _each: &mut impl FnMut(u8, Self::PostingList),
     ) {
     }
-    /// Returns the words that begin with `beginning`. `None` if they are more than `max`.
+    /// Returns the words that begin with `beginning`. `None` if there are more than `max`.
     fn words_from(&self, _beginning: &str, _max: usize) -> Option<Vec<Box<str>>> {
         None
     }
-    /// Returns the row of an id. `hash` is the id's hash; a row found by it is checked against its
-    /// record.
+    /// Returns the row of an id. `hash` is the id's hash; a row found by the hash is checked
+    /// against its record.
     fn find(&self, id: &Id, hash: u64) -> Option<u32>;
 
     /// Prepares the query's time window and cursor. Oldest first, the window includes all rows of
@@ -86,7 +89,7 @@ pub trait Source: Send + Sync + 'static {
     /// Returns whether a row lies in the window.
     fn within(&self, row: u32, window: &Self::Window) -> bool;
 
-    /// Returns whether the id of a row is `id` or comes before it, as far as that is known without the
+    /// Returns whether the id of a row is at most `id`, as far as the source knows without the
     /// row's record.
     fn is_up_to(&self, _row: u32, _id: &Id) -> bool {
         false
@@ -124,7 +127,8 @@ pub trait Source: Send + Sync + 'static {
 
     /// Returns whether a row is deleted, or newer than the snapshot.
     fn is_dead(&self, row: u32) -> bool;
-    /// Appends the dead rows of the kind, or of all kinds, each once. Other rows may be among them.
+    /// Appends the dead rows of the kind, or of all kinds, each once. May append other rows as
+    /// well.
     fn dead_rows(&self, kind: Option<u32>, rows: &mut Vec<u32>);
     /// Counts the dead rows in a range of a posting list.
     fn count_dead(&self, list: &Self::PostingList, range: Range<usize>) -> u64 {
@@ -136,10 +140,10 @@ pub trait Source: Send + Sync + 'static {
     fn locate_alive(&self, row: u32) -> Option<Self::RecordLocation> {
         (!self.is_dead(row)).then(|| self.locate(row))
     }
-    /// Prefetches a record into the processor's cache without waiting for it: memory serves many
-    /// such requests at the same time, while as many reads would wait one after another.
+    /// Starts to load a record into the processor's cache and returns at once. Memory serves many
+    /// such requests at the same time, while the same number of reads would wait one after another.
     fn prefetch(&self, location: Self::RecordLocation);
-    /// Starts to read a record from the disk without waiting for it. Costs a system call.
+    /// Starts to read a record from the disk and returns at once. Costs a system call.
     fn read_ahead(&self, location: Self::RecordLocation);
     /// Returns the record of a row, which is at `location`. Notes a damaged record and returns
     /// `None`.

@@ -49,7 +49,8 @@ impl<R> PostingStream<R> {
             let last = self.left.next_back()?;
             let time = source.list_time(&self.list, last);
             let is_of_group = |index: usize| source.list_time(&self.list, index) == time;
-            // Most groups are of one row. A long one is not read row by row, as a page may begin in it.
+            // Most groups are of one row. A long group is not read row by row, as a page may begin
+            // inside the group.
             let (mut first, mut reach) = (last, 1);
             while first - self.left.start >= reach && is_of_group(first - reach) {
                 first -= reach;
@@ -89,7 +90,8 @@ impl<R> PostingStream<R> {
     }
 }
 
-/// Returns the index at which a row is in a posting list, or would be, and whether it is in it.
+/// Returns the index of a row in a posting list, or the index at which the row would be, and
+/// whether the list contains the row.
 #[inline]
 pub(super) fn find<S: Source>(
     source: &S,

@@ -1,6 +1,6 @@
-//! The condition that a record's text has some words, and the rank of the records that meet it.
-//! `hark_words` says what words are and how the score is defined; which texts a record has is its
-//! network's matter.
+//! The condition that a record's text has some words, and the rank of the matching records.
+//! `hark_words` defines words and scores; the record's network defines the searched texts of a
+//! record.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -17,8 +17,8 @@ pub fn text_rows(record: &Record<'_>) -> u64 {
 
 /// The texts that a network's records have.
 pub trait TextSource: Send + Sync {
-    /// Passes the texts of a record that are searched to `each`, titles first. None for a record
-    /// of a kind that is not searched.
+    /// Passes the texts of a record that are searched to `each`, titles first. Passes nothing for a
+    /// record of a kind that is not searched.
     fn texts(&self, record: &Record<'_>, each: &mut dyn FnMut(Part, &str));
     /// Returns the kinds of records that may have texts, ascending.
     fn kinds(&self) -> &[u32];
@@ -26,10 +26,10 @@ pub trait TextSource: Send + Sync {
     fn has_texts(&self, kind: u32) -> bool {
         self.kinds().binary_search(&kind).is_ok()
     }
-    /// Returns a number that tells this choice of texts from any other, also after a restart.
+    /// Returns a number that identifies this choice of texts, also after a restart.
     fn fingerprint(&self) -> u64;
-    /// Returns by how much newer a record must be to rank like one of a class more, in the unit of
-    /// the records' time.
+    /// Returns the difference in time that counts as much as one class, in the unit of the records'
+    /// time.
     fn class_time(&self) -> u64;
 }
 
@@ -104,12 +104,12 @@ impl WordCondition {
         Self { asked, texts }
     }
 
-    /// Returns which texts records have.
+    /// Returns the source of the records' texts.
     pub fn texts(&self) -> &Arc<dyn TextSource> {
         &self.texts
     }
 
-    /// Returns the rows that it takes to compare a record's words with the question's.
+    /// Returns the rows that are charged for comparing a record's words with the question.
     pub fn cost(&self, record: &Record<'_>) -> u64 {
         if self.texts.has_texts(record.kind()) { text_rows(record) } else { 0 }
     }
@@ -149,7 +149,7 @@ impl WordCondition {
         words.get(record, &*self.texts).points(&self.asked)
     }
 
-    /// Returns the record's place among the results. `None` if it has not all the words.
+    /// Returns the record's place among the results. `None` if the record lacks one of the words.
     pub fn rank(&self, record: &Record<'_>) -> Option<SearchRank> {
         self.rank_with(record, &LazyWords::default())
     }
@@ -160,7 +160,7 @@ impl WordCondition {
         Some(self.rank_of(record, self.points(record, words)?))
     }
 
-    /// Returns the score of a record of this time whose words have these classes in sum.
+    /// Returns the score of a record with this time and this sum of the classes of its words.
     pub(super) fn score(&self, time: u64, points: u32) -> u64 {
         let terms = self.asked.term_count().max(1) as u64;
         time.saturating_add(self.texts.class_time().saturating_mul(points.into()) / terms)

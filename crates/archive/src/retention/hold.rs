@@ -1,5 +1,5 @@
-//! History that was brought by an import, an adoption or a copy, and that rules by age would delete at
-//! once. It is held, until a person says that rules may delete it.
+//! Holds history that an import, an adoption or a copy has brought and that rules by age would
+//! delete at once. The history is held until a person allows rules to delete the records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,27 +10,28 @@ use super::RetentionPolicy;
 use crate::clock::Clock;
 use crate::store::{CommitError, RetentionNote, SearchError, Store};
 
-/// What retention waits for, and what it must not delete, shared with whoever brings history and with
-/// whoever reports on the shelf.
+/// The decisions that retention waits for, and the records that it must not delete. The code that
+/// brings history and the code that reports on the shelf share this state.
 #[derive(Debug, Default)]
 pub struct RetentionState {
-    /// The time up to which history is known to be held. Locked while a store is told.
+    /// The time up to which history is known to be held. Locked while the time is written to the
+    /// store.
     held_until: Mutex<Option<u64>>,
-    /// Locked while rules delete what is not held, so that nothing is brought behind their back.
+    /// Locked while rules delete records that are not held. A new hold waits for this lock.
     sweeping: Mutex<()>,
-    /// Whether the store was asked whether it is new.
+    /// Whether the check for a new store has been made.
     has_begun: AtomicBool,
     clock_doubted: AtomicBool,
     history_held: AtomicBool,
 }
 
 impl RetentionState {
-    /// Whether deletes by age wait, because the clock is not trusted.
+    /// Returns whether deletes by age wait, because the clock is not trusted.
     pub fn is_clock_doubted(&self) -> bool {
         self.clock_doubted.load(Ordering::Relaxed)
     }
 
-    /// Whether history is held that rules would delete.
+    /// Returns whether history is held that rules would delete.
     pub fn is_history_held(&self) -> bool {
         self.history_held.load(Ordering::Relaxed)
     }
@@ -40,8 +41,9 @@ impl RetentionState {
         self.history_held.store(history_held, Ordering::Relaxed);
     }
 
-    /// Prepares for a record that is brought, before it is put: if rules would delete it at once, they
-    /// delete nothing of its age from now on. Returns whether the record is held.
+    /// Prepares for a record that is brought, before the record is put. If rules would delete the
+    /// record at once, they delete no record of its age from now on. Returns whether the record is
+    /// held.
     pub fn bring(
         &self,
         policy: &RetentionPolicy,
@@ -53,7 +55,7 @@ impl RetentionState {
             let is_new =
                 store.note(RetentionNote::ClockTrusted)?.is_none() && store.stats().records == 0;
             if is_new {
-                // The history of a new archive begins here, however old what is brought may be.
+                // The history of a new archive begins now, however old the brought records are.
                 store.set_note(RetentionNote::ClockTrusted, Some(clock.now_s()))?;
             }
             self.has_begun.store(true, Ordering::Relaxed);
@@ -70,12 +72,13 @@ impl RetentionState {
         Ok(true)
     }
 
-    /// Keeps records from being brought until the guard is dropped: rules delete what is not held then.
+    /// Makes new holds wait until the guard is dropped. Rules delete records that are not held
+    /// meanwhile.
     pub(super) fn sweep(&self) -> MutexGuard<'_, ()> {
         self.sweeping.lock()
     }
 
-    /// Keeps rules from all records up to a time.
+    /// Keeps rules from deleting records up to a time.
     pub(super) fn hold(&self, store: &dyn Store, until: u64) -> Result<(), HoldError> {
         let mut held_until = self.held_until.lock();
         let until = until.max(store.note(RetentionNote::HeldUntil)?.unwrap_or(0));
@@ -84,7 +87,7 @@ impl RetentionState {
         Ok(())
     }
 
-    /// Lets rules delete what was held.
+    /// Lets rules delete the held records.
     pub(super) fn release(&self, store: &dyn Store) -> Result<(), HoldError> {
         let mut held_until = self.held_until.lock();
         *held_until = None;
@@ -92,13 +95,13 @@ impl RetentionState {
     }
 }
 
-/// Why a hold could not be read or kept.
+/// Why a hold could not be read or stored.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldError {
-    /// It could not be read.
+    /// The hold could not be read.
     #[error(transparent)]
     Search(#[from] SearchError),
-    /// It could not be kept.
+    /// The hold could not be stored.
     #[error(transparent)]
     Commit(#[from] CommitError),
 }

@@ -1,8 +1,9 @@
 //! Trust in the machine's clock, on which deletes by age depend.
 //!
-//! Only the archive's own history speaks for the clock: the latest time at which it was trusted, which the
-//! store keeps, and the time that has passed since, by a clock that nobody sets. Strangers choose the
-//! times of records, so records speak for the clock only once: where a store has kept no time yet.
+//! Trust in the clock comes only from the archive's own history. The store keeps the latest time at
+//! which the clock was trusted, and a monotonic clock, which nobody sets, measures the time since
+//! then. Strangers choose the times of records. So records are evidence only once, while a store
+//! has kept no trusted time.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -10,19 +11,21 @@ use std::time::Instant;
 use crate::query::Query;
 use crate::store::{RetentionNote, SearchError, SearchProgress, Store};
 
-/// The number of newest records that all have to be near a clock of which nothing is known: single
-/// records with a time far ahead are found everywhere. If there are fewer records in all, one is enough.
+/// The number of newest records that must all be near a clock that was never trusted. A single
+/// record with a time far ahead may be in any archive. If the store has fewer records, the newest
+/// record is enough.
 const WITNESSES: usize = 10;
-/// Seconds after which a store is told again until when the clock was trusted.
+/// Seconds after which the last trusted time is written to the store again.
 const NOTE_EVERY_S: u64 = 3_600;
 
 /// Whether a clock is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClockVerdict {
     Trusted,
-    /// Trusted for the first time: the store had kept nothing of the clock.
+    /// Trusted for the first time: the store had kept no trusted time.
     TrustedFirst,
-    /// The clock is this many seconds ahead of the last time at which it was trusted, if that is known.
+    /// The clock is this many seconds ahead of the expected time. `None` if no trusted time is
+    /// known.
     Ahead(Option<u64>),
 }
 
@@ -31,12 +34,13 @@ pub(super) enum ClockVerdict {
 pub(super) struct ClockTrust {
     /// When the clock was last trusted, and the latest time that it has shown until then.
     last: Option<(Instant, u64)>,
-    /// The time that the store was told.
+    /// The trusted time that was last written to the store.
     noted_s: Option<u64>,
 }
 
 impl ClockTrust {
-    /// Judges a clock that shows `now_s`, and may be ahead by `ahead_max_s`. `None` trusts any clock.
+    /// Judges a clock that shows `now_s`, and may be ahead by `ahead_max_s`. `None` trusts any
+    /// clock.
     pub(super) fn judge(
         &mut self,
         store: &dyn Store,
@@ -50,7 +54,8 @@ impl ClockTrust {
             (self.noted_s, self.last) = (Some(noted_s), Some((Instant::now(), noted_s)));
         }
         let Some(ahead_max_s) = ahead_max_s else {
-            // A person's word: this time counts from now on, even if it is earlier.
+            // The operator vouches for the clock, so its time counts from now on, even if it is
+            // earlier.
             let is_first = self.noted_s.is_none();
             self.last = Some((Instant::now(), now_s));
             self.note(store, now_s, self.noted_s.is_none_or(|noted_s| noted_s > now_s));
@@ -61,7 +66,7 @@ impl ClockTrust {
             let from = now_s.saturating_sub(ahead_max_s).saturating_mul(units_per_s);
             let witness = if newest.len() < WITNESSES { newest.first() } else { newest.last() };
             return Ok(match witness {
-                // Without records there is nothing to delete, and nothing is known of the clock.
+                // Without records there is nothing to delete, and no evidence about the clock.
                 None => ClockVerdict::Trusted,
                 Some(time) if *time >= from => {
                     self.last = Some((Instant::now(), now_s));
@@ -76,17 +81,17 @@ impl ClockTrust {
         if ahead_s > ahead_max_s {
             return Ok(ClockVerdict::Ahead(Some(ahead_s)));
         }
-        // A clock that was set back is not the later truth: the latest time stays.
+        // A clock that was set back does not lower the trusted time.
         self.last = Some((Instant::now(), now_s.max(expected_s)));
         self.note(store, now_s, false);
         Ok(ClockVerdict::Trusted)
     }
 
-    /// Tells the store until when the clock was trusted, if it is time for that.
+    /// Writes the trusted time to the store, if `is_due` or if the last write is long ago.
     fn note(&mut self, store: &dyn Store, now_s: u64, is_due: bool) {
         let is_due = is_due
             || self.noted_s.is_none_or(|noted_s| now_s >= noted_s.saturating_add(NOTE_EVERY_S));
-        // On a full disk it fails, and is tried again: deletes make room.
+        // This fails on a full disk, and is tried again after deletes have made room.
         if is_due && store.set_note(RetentionNote::ClockTrusted, Some(now_s)).is_ok() {
             self.noted_s = Some(now_s);
         }

@@ -1,5 +1,5 @@
-//! The model store: a sorted map and a loop. Slow, obvious, and what every other store is compared
-//! with.
+//! The model store: a sorted map and a loop. This store is slow and obvious; tests compare every
+//! other store with this model.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -164,7 +164,7 @@ fn shows(query: &Query, bytes: &[u8]) -> bool {
         && query.gate.as_ref().is_none_or(|gate| gate.lets_see(&record))
 }
 
-/// How many records a commit may still delete, and those that it has deleted.
+/// The number of records that a commit may still delete, and the records that it has deleted.
 struct MemoryEraseStep {
     left: usize,
     unfinished: bool,
@@ -314,7 +314,7 @@ impl Store for MemoryStore {
     }
 }
 
-/// The records of a query when they were asked for, the oldest first.
+/// The matching records at the time of the call of `ranges`, oldest first.
 struct MemoryRanges {
     records: Vec<Position>,
     visited: Cell<u64>,

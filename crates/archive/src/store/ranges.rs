@@ -1,8 +1,8 @@
-//! The ids of the records that match a query, by ranges: what two stores compare to find out which
-//! records each of them lacks.
+//! The ids of the records that match a query, by ranges. Two stores compare such ranges to find the
+//! records that each store lacks.
 //!
-//! A store that keeps sums of ids tells how many records a range has, and the sum of their ids,
-//! without visiting them.
+//! A store that keeps sums of ids returns the number of records in a range, and the sum of their
+//! ids, without visiting the records.
 
 use hark_codec::id_sum::IdTally;
 
@@ -12,30 +12,30 @@ use crate::query::{Position, Query};
 /// The matching records of a store as they are at each call, in the order of time and then id, both
 /// ascending. A record that is put or deleted meanwhile may be in one answer and not in another.
 pub trait IdRanges: Send {
-    /// Returns the number of records before a position, and the sum of their ids. Records in front of
-    /// the query's window may be among them, at each position the same ones: only the difference of
-    /// two positions says something.
+    /// Returns the number of records before a position, and the sum of their ids. Records before
+    /// the query's window may be included, the same ones at each position. So only the difference
+    /// between two positions is meaningful.
     fn before(&self, at: &Position) -> IdTally;
 
-    /// Returns the first records of the range that begins with `from` and ends before `to`, in order,
-    /// at most `max`.
+    /// Returns the first records of the range that begins with `from` and ends before `to`, in
+    /// order, at most `max`.
     fn items(&self, from: &Position, to: &Position, max: usize) -> Vec<Position>;
 
-    /// Returns the number of records before a position, as [`IdRanges::before`] does. A store that can
-    /// do so without their sum overrides this.
+    /// Returns the number of records before a position, as [`IdRanges::before`] does. A store that
+    /// can count without the sum overrides this method.
     fn count(&self, at: &Position) -> u64 {
         self.before(at).count
     }
 
-    /// Returns positions within the range, ascending, that divide it into `parts` parts, or fewer, of
-    /// about the same number of records. They follow from the number of records that match, and so tell nothing of
-    /// others.
+    /// Returns positions within the range, ascending, that divide it into `parts` parts, or fewer,
+    /// of about the same number of records. The positions follow from the numbers of matching
+    /// records alone, and so reveal nothing about other records.
     fn divide(&self, from: &Position, to: &Position, parts: usize) -> Vec<Position> {
         divide(&|at| self.count(at), from, to, parts)
     }
 
-    /// Does a part of what has to be done before the first call of the others, which else takes long.
-    /// Returns whether there is more to do.
+    /// Does a part of the preparation for the other methods, the first of which otherwise takes
+    /// long. Returns whether more preparation is left.
     fn prepare(&self) -> bool {
         false
     }
@@ -43,7 +43,7 @@ pub trait IdRanges: Send {
     /// Returns the work done so far, as the number of rows that a search visits in that time.
     fn visited(&self) -> u64;
 
-    /// Returns an error if what was answered so far may be wrong.
+    /// Returns an error if the results so far may be wrong.
     fn check(&self) -> Result<(), SearchError>;
 }
 
@@ -51,8 +51,8 @@ fn at(time: u64) -> Position {
     Position { time, id: [0; 32] }
 }
 
-/// Returns the last number from `low` to `high` for which `holds` is true: of the first ones alone, and of
-/// `low`.
+/// Returns the last number from `low` to `high` for which `holds` is true. `holds` must be true for
+/// `low` and up to some number, and false above.
 fn last(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
     while low < high {
         let middle = high - (high - low) / 2;
@@ -73,7 +73,7 @@ fn divide(
 ) -> Vec<Position> {
     let (before, end) = (count(from), count(to));
     let all = end.saturating_sub(before);
-    // All times but those at both ends that have no records.
+    // The range of times without the empty times at both ends.
     let oldest = last(from.time, to.time, |time| count(&at(time)) <= before);
     let newest = last(oldest, to.time, |time| count(&at(time)) < end);
     let (mut low, mut cuts) = (oldest, Vec::new());
@@ -124,8 +124,8 @@ fn within(count: &dyn Fn(&Position) -> u64, time: u64, wanted: u64, some: u64) -
 }
 
 impl Query {
-    /// Returns the kinds that are hidden, if the query asks for all other records of a time window: by
-    /// sums, a store answers such queries alone. `None` for any other query.
+    /// Returns the hidden kinds, if the query asks for all other records of a time window. Sums can
+    /// answer only such queries. `None` for any other query.
     pub fn window_without(&self) -> Option<Vec<u32>> {
         let Self {
             ids,

@@ -85,7 +85,8 @@ impl RecordParts<'_> {
                 None => all_in_wire = false,
             }
         }
-        // Values that are escaped in the wire are stored after it unescaped, then the private ones.
+        // Values that are escaped in the wire are stored unescaped after the wire, before the
+        // private values.
         let escaped = || {
             // In the usual case no value is escaped, and the labels are not read again.
             let all = (!all_in_wire).then(|| labels(event).enumerate());
@@ -157,7 +158,7 @@ pub struct EventRecord<'a> {
 
 impl<'a> EventRecord<'a> {
     /// Views a record as an event. Returns `None` if the record has no author or a kind beyond 16
-    /// bits: then it is not an event.
+    /// bits. Such a record is not an event.
     pub fn new(record: Record<'a>) -> Option<Self> {
         u16::try_from(record.kind()).ok()?;
         Some(Self { record, pubkey: record.author()? })
@@ -188,7 +189,7 @@ impl<'a> EventRecord<'a> {
         self.record.expires()
     }
 
-    /// The event as JSON. [`Event::parse`] reads all of it.
+    /// The event as JSON, in the canonical spelling. [`Event::parse`] accepts this JSON.
     pub fn json(&self) -> &'a [u8] {
         self.record.wire()
     }

@@ -1,9 +1,10 @@
-//! The event id: SHA-256 of `[0,pubkey,created_at,kind,tags,content]` as NIP-01 spells it.
+//! The event id (NIP-01): SHA-256 of `[0,pubkey,created_at,kind,tags,content]` in canonical
+//! spelling.
 //!
-//! NIP-01 has seven escapes and says "all other characters verbatim", but a control character
-//! cannot stand verbatim in JSON; clients hash what `JSON.stringify` makes of it, `\u00xx` in
-//! lowercase. That is the canonical spelling of `json.rs`, so tags and content that came in that
-//! spelling are hashed in place.
+//! NIP-01 has seven escapes and requires "all other characters verbatim", but JSON does not allow a
+//! verbatim control character. Clients hash the output of `JSON.stringify`, which writes such a
+//! character as `\u00xx` in lowercase. The canonical spelling of `json.rs` does the same, so tags
+//! and content that were received in this spelling are hashed in place.
 
 use sha2::{Digest, Sha256};
 
@@ -19,7 +20,7 @@ impl ByteSink for Sha256 {
     }
 }
 
-/// A buffer of everything before the tags, so that the hash takes these bytes in one piece.
+/// A buffer of everything before the tags, so that these bytes are hashed in one call.
 struct HashPrefix {
     bytes: [u8; 104],
     len: usize,

@@ -11,8 +11,8 @@ use crate::crypto::Signature;
 use crate::hex;
 use crate::record::{Id, Key};
 
-/// Largest `created_at`: the largest whole number that JavaScript reads exactly. For a larger one,
-/// clients in JavaScript would compute another id. It also fits a signed 64-bit column.
+/// Largest `created_at`: the largest whole number that JavaScript reads exactly. For a larger
+/// number, clients in JavaScript would compute another id. It also fits a signed 64-bit column.
 pub const CREATED_AT_MAX: u64 = (1 << 53) - 1;
 
 /// Kinds of requests about a person's own data: deletions (NIP-09) and requests to vanish (NIP-62).
@@ -139,7 +139,7 @@ impl EventArena {
         Self::default()
     }
 
-    /// Reads the object at the cursor. [`EventArena::event`] returns the view of it.
+    /// Reads the object at the cursor. [`EventArena::event`] then returns the view of the event.
     pub(crate) fn read(&mut self, reader: &mut JsonReader<'_>) -> Result<(), EventError> {
         self.scratch.clear();
         self.values.clear();
@@ -263,7 +263,7 @@ impl EventArena {
     }
 }
 
-/// Finds the id in an invalid event, if possible, so that the refusal can name it.
+/// Finds the id in an invalid event, if possible, for the refusal.
 #[cold]
 pub(crate) fn recover_id(mut reader: JsonReader<'_>, scratch: &mut String) -> Option<Id> {
     let mut first = true;
@@ -351,8 +351,8 @@ impl<'a> Event<'a> {
     }
 
     /// Time from which the event is no longer served (NIP-40), if the value of the first
-    /// `expiration` tag consists of digits. The [`REQUESTS`] do not expire: what they took away
-    /// would come back.
+    /// `expiration` tag consists of digits. The [`REQUESTS`] do not expire, because the events that
+    /// they removed would come back.
     pub fn expiration(&self) -> Option<u64> {
         if REQUESTS.contains(&self.kind()) {
             return None;

@@ -1,10 +1,11 @@
 //! Filters: which events a client wants (NIP-01, NIP-50, NIP-91), parsed into flat, reused buffers.
 //!
-//! A list that is present but empty matches nothing; an absent list matches all. Lists are sorted
-//! and deduplicated, so that equivalent filters look equal.
+//! A list that is present but empty matches nothing, except `&t`, which then has no effect. An
+//! absent list matches all. Lists are sorted and deduplicated, so that equivalent filters look
+//! equal.
 //!
-//! Of `#t` an event must have one value, of `&t` all of them (NIP-91). A value of `&t` counts as none of
-//! `#t`: clients name it in both, for relays that know only `#t`.
+//! An event must have one value of `#t`, and all values of `&t` (NIP-91). Values of `&t` are
+//! removed from `#t`: clients put such values into both lists, for relays that know only `#t`.
 
 use super::event::Event;
 use super::filter_error::{Element, FilterError};
@@ -23,8 +24,8 @@ pub struct Filter {
     authors: Vec<Key>,
     has_kinds: bool,
     kinds: Vec<u16>,
-    /// In ascending order of the letters, each with its range of `values`; of one letter the one of
-    /// which one value is wanted first.
+    /// Tag conditions by ascending letter, each with its range of `values`. For the same letter,
+    /// `#` comes before `&`.
     groups: Vec<Group>,
     values: Vec<Span>,
     /// All strings, one after the other.
@@ -38,7 +39,7 @@ pub struct Filter {
 #[derive(Clone, Copy, Debug)]
 struct Group {
     letter: u8,
-    /// Whether all values are wanted, and not one of them.
+    /// Whether an event must have all values (`&t`) instead of one value (`#t`).
     is_and: bool,
     from: u32,
     to: u32,
@@ -90,7 +91,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Takes the values of `&t` out of `#t`. Where no value is left, there is no condition `#t`.
+    /// Removes the values of `&t` from `#t`. If no value is left, the condition `#t` is removed.
     fn take_and_values(&mut self) {
         let mut at = 0;
         while let Some([one, all]) = self.groups.get(at..at + 2) {
@@ -203,7 +204,7 @@ impl Filter {
         self.values_of(false)
     }
 
-    /// The tags of which all values are wanted, by ascending letter (`&t` is `b't'`).
+    /// The tags of which an event must have all values, by ascending letter (`&t` is `b't'`).
     pub fn and_tags(&self) -> impl Iterator<Item = (u8, TagValues<'_>)> + Clone {
         self.values_of(true)
     }
@@ -406,7 +407,7 @@ fn read_keys(
         Ok(())
     })?;
     if !keys.is_sorted_by(|a, b| a < b) {
-        // As numbers the keys compare in the same order, and in place.
+        // As numbers, the keys have the same order, and they are compared in place.
         let number = |key: &[u8; 32]| {
             let (high, low) = key.split_at(16);
             [high, low].map(|half| half.try_into().map_or(0, u128::from_be_bytes))
@@ -432,7 +433,7 @@ fn read_number(reader: &mut JsonReader<'_>, element: Element) -> Result<u64, Fil
     reader.number().map_err(|reason| FilterError::Number { element, reason })
 }
 
-/// Reads a string and appends it to `text`, whether it was escaped or not.
+/// Reads a string and appends it to `text`, unescaped.
 fn read_string(
     reader: &mut JsonReader<'_>,
     element: Element,

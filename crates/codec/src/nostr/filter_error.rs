@@ -63,7 +63,7 @@ pub enum FilterError {
     Number {
         /// The element.
         element: Element,
-        /// What is wrong.
+        /// The reason.
         reason: NumberError,
     },
     /// A kind beyond 16 bits.

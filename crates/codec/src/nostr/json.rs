@@ -86,7 +86,7 @@ pub(crate) fn put_back(out: &mut Vec<u8>, event: &Event<'_>) {
 /// Number of bytes that [`put_back`] appends.
 pub(crate) const BACK_LEN: usize = 138;
 
-/// Appends the tags as JSON. Tags that came in canonical spelling are copied at once.
+/// Appends the tags as JSON. Tags that were received in canonical spelling are copied as a whole.
 #[inline]
 pub(crate) fn put_tags(out: &mut impl ByteSink, event: &Event<'_>) {
     if let Some(raw) = event.raw_tags() {
@@ -104,7 +104,8 @@ pub(crate) fn put_tags(out: &mut impl ByteSink, event: &Event<'_>) {
     out.put(if open == b"[[\"" { b"[]" } else { b"\"]]" });
 }
 
-/// Appends the content as a JSON string. Content that came in canonical spelling is copied at once.
+/// Appends the content as a JSON string. Content that was received in canonical spelling is copied
+/// as a whole.
 #[inline]
 pub(crate) fn put_content(out: &mut impl ByteSink, event: &Event<'_>) {
     match event.raw_content() {

@@ -12,10 +12,10 @@ pub enum JsonError {
     /// 2 GiB or longer.
     #[error("too long")]
     TooLong,
-    /// Something else was expected here.
+    /// The text does not continue as expected.
     #[error("not valid JSON: {wanted} expected at byte {at}")]
     Expected {
-        /// What was expected.
+        /// The expected text.
         wanted: &'static str,
         /// Offset in bytes.
         at: u32,

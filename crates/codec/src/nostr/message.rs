@@ -42,7 +42,7 @@ pub enum ClientMessage<'a> {
     NegOpen {
         /// Id of the comparison, in a namespace of its own.
         sub: &'a str,
-        /// Which events the set holds.
+        /// Filter of the events in the set.
         filter: &'a Filter,
         /// The first message, hex.
         message: &'a str,
@@ -61,7 +61,7 @@ pub enum ClientMessage<'a> {
     },
 }
 
-/// What a refused message refers to, which determines the kind of answer.
+/// The subject of a refused message, which determines the kind of answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalSubject<'a> {
     /// Unknown: answer with NOTICE.
@@ -78,9 +78,9 @@ pub enum RefusalSubject<'a> {
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct MessageError<'a> {
-    /// What the answer must name.
+    /// The subject that the answer must name.
     pub about: RefusalSubject<'a>,
-    /// What is wrong.
+    /// The reason for the refusal.
     pub reason: MessageErrorKind,
 }
 
@@ -126,13 +126,13 @@ pub enum MessageErrorKind {
 #[derive(Debug)]
 pub struct MessageBuffers {
     arena: EventArena,
-    /// The first `used` filters are those of the current message; the rest are kept for reuse.
+    /// The first `used` filters belong to the current message; the others are kept for reuse.
     filters: Vec<Filter>,
     used: usize,
     filters_max: usize,
 }
 
-/// A message's parts that still have to be looked up in the buffers.
+/// A message's parts, as spans that still have to be resolved in the buffers.
 enum MessageSpans {
     Event,
     Auth,
@@ -144,7 +144,7 @@ enum MessageSpans {
     NegClose(Span),
 }
 
-/// What a refused message refers to, still to be looked up in the buffers.
+/// The subject of a refused message, as a span that still has to be resolved in the buffers.
 enum UnresolvedSubject {
     Nothing,
     Event(Id),
@@ -271,7 +271,8 @@ impl MessageBuffers {
         })
     }
 
-    /// Reads a subscription id, then what `rest` reads, then the end. Refusals name the id.
+    /// Reads a subscription id, calls `rest`, and checks for the end of the message. Refusals name
+    /// the id.
     fn read_question(
         &mut self,
         reader: &mut JsonReader<'_>,

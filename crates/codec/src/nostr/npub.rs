@@ -4,7 +4,7 @@ use crate::record::Key;
 
 /// The characters of Bech32's data part, by value (BIP-173).
 const CHARACTERS: &[u8; 32] = b"qpzry9x8gf2tvdw0s3jn54khce6mua7l";
-/// The part before the separator `1`: of a public key, and of a secret one.
+/// The prefixes of public keys (`PUBLIC`) and secret keys (`SECRET`), before the separator `1`.
 const PUBLIC: &[u8; 4] = b"npub";
 const SECRET: &[u8; 4] = b"nsec";
 /// Characters of a key: 32 bytes, five bits in each character.
@@ -12,8 +12,8 @@ const KEY_CHARACTERS: usize = 52;
 /// Characters of the checksum.
 const CHECKSUM_CHARACTERS: usize = 6;
 
-/// Returns the key of an `npub1…` text, in lower or in upper case. `None` if a character is not of
-/// Bech32, the length is wrong, or the checksum does not match.
+/// Returns the key of an `npub1…` text, in lower or in upper case. Returns `None` if a character is
+/// not in Bech32's alphabet, the length is wrong, or the checksum does not match.
 pub fn decode(text: &str) -> Option<Key> {
     decode_as(text, *PUBLIC)
 }
@@ -52,7 +52,7 @@ fn decode_as(text: &str, wanted: [u8; 4]) -> Option<[u8; 32]> {
             *next.next()? = (bits >> count & 0xff) as u8;
         }
     }
-    // 52 characters have four bits more than 32 bytes; these are zero.
+    // 52 characters have four bits more than 32 bytes; these must be zero.
     (bits & ((1 << count) - 1) == 0).then_some(key)
 }
 

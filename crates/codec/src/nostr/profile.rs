@@ -1,9 +1,10 @@
-//! A profile (kind 0): the content of its event is a JSON object, of which only strings matter.
+//! A profile (kind 0). The content of its event is a JSON object, and only the strings in it
+//! matter.
 
 use super::read::JsonReader;
 
-/// Passes the members of a JSON object whose values are strings to `each`, unescaped, up to where the
-/// object is not valid JSON. Returns whether all of it is.
+/// Calls `each` with the key and value of each string member of a JSON object, unescaped. Stops at
+/// the first invalid JSON. Returns whether the whole object is valid.
 pub fn strings(object: &str, mut each: impl FnMut(&str, &str)) -> bool {
     let mut read = || {
         let mut reader = JsonReader::new(object.as_bytes()).ok()?;

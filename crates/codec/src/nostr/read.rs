@@ -15,8 +15,8 @@ pub(crate) struct JsonReader<'a> {
     text: &'a str,
     bytes: &'a [u8],
     pub(crate) at: usize,
-    /// Set to false where the text differs from what `json.rs` would write: white space, or an
-    /// escape in another spelling. A caller that reads this flag sets it to true first.
+    /// Set to false if the text is not in the canonical spelling of `json.rs`: it has white space,
+    /// or an escape in another spelling. A caller that reads this flag sets it to true first.
     pub(crate) canonical: bool,
 }
 
@@ -45,7 +45,7 @@ impl<'a> JsonReader<'a> {
         self.bytes.get(self.at + 1).copied().unwrap_or(0)
     }
 
-    /// Skips `text` if it is next, and returns whether it was.
+    /// Skips `text` if the input continues with `text`. Returns true if it was skipped.
     #[inline]
     pub(crate) fn take<const N: usize>(&mut self, text: &[u8; N]) -> bool {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
@@ -80,7 +80,7 @@ impl<'a> JsonReader<'a> {
         JsonError::Expected { wanted, at: self.at as u32 }
     }
 
-    /// Skips `byte` if it is next, and returns whether it was.
+    /// Skips the next byte if it is `byte`. Returns true if it was skipped.
     #[inline]
     pub(crate) fn eat(&mut self, byte: u8) -> bool {
         let there = self.peek() == byte;
@@ -290,8 +290,8 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Reads `"<hex>"` with `decode`, which receives the bytes between the quotes. Returns `None`,
-    /// and reads nothing, if these are not `N` hex digits. Escapes are not decoded: no hex digit
-    /// needs one.
+    /// and reads nothing, if these are not `N` hex digits. Escapes are not decoded, because no hex
+    /// digit needs an escape.
     #[inline]
     pub(crate) fn hex<const N: usize, T>(
         &mut self,

@@ -4,7 +4,7 @@ use super::json::{ByteSink, put_string, put_u64};
 use crate::hex;
 use crate::record::Id;
 
-/// What EOSE may say about the stored events (NIP-67).
+/// A hint about the stored events, sent with EOSE (NIP-67).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EoseHint {
     /// All matching events have been sent.
@@ -96,8 +96,8 @@ pub fn write_neg_msg(out: &mut Vec<u8>, sub: &str, message: &[u8]) {
     out.put(b"\"]");
 }
 
-/// `["NEG-ERR","<sub>","<message>"]`, with the most events of a comparison behind it if that is the
-/// bound which it exceeds (NIP-77).
+/// `["NEG-ERR","<sub>","<message>"]` (NIP-77). If a comparison exceeds the maximum number of
+/// events, `events_max` is appended.
 pub fn write_neg_err(out: &mut Vec<u8>, sub: &str, message: &str, events_max: Option<u64>) {
     write_strings(out, b"[\"NEG-ERR\",", &[sub, message]);
     if let Some(events_max) = events_max {

@@ -83,7 +83,7 @@ impl<'a> Tag<'a> {
         self.values.get(at).map(|span| span.get(self.text, self.scratch))
     }
 
-    /// The number of strings, including the name: at least one.
+    /// The number of strings, including the name; never 0.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.values.len()

@@ -29,7 +29,7 @@ pub struct Message<'a> {
     pub timestamp: Option<i64>,
     /// Data that the application adds, up to [`META_MAX`] bytes. Field 11.
     pub meta: Option<&'a [u8]>,
-    /// Proof that the sender keeps to a rate limit. Field 21.
+    /// Proof that the sender observes a rate limit. Field 21.
     pub proof: Option<&'a [u8]>,
     /// Whether the message must not be stored. Field 31.
     pub ephemeral: Option<bool>,
@@ -144,10 +144,10 @@ impl<'a> MessageRecord<'a> {
         self.0.wire()
     }
 
-    /// Whether the message has a payload. Old archives can hold messages without one, from before a
-    /// payload was required. Other nodes cannot read such messages.
+    /// Whether the message has a payload. Old archives can hold messages without a payload, stored
+    /// before a payload was required. Other nodes cannot read such messages.
     pub fn has_payload(&self) -> bool {
-        // Fields stand in the order of their numbers, and the payload is the first.
+        // Fields are in the order of their numbers, and the payload is the first field.
         let first = ProtobufFields::new(self.message()).next().and_then(Result::ok);
         first.is_some_and(|field| {
             field.number == 1 && field.bytes().is_ok_and(|payload| !payload.is_empty())

@@ -1,4 +1,4 @@
-//! The wire format of Protocol Buffers, as far as Waku uses it. Fields come in any order, the last
+//! The part of the Protocol Buffers wire format that Waku uses. Fields come in any order, the last
 //! of several fields with the same number counts, and unknown fields are skipped. Groups, which
 //! nothing has used for a decade, are refused.
 

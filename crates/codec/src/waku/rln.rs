@@ -1,13 +1,14 @@
-//! The rate-limit proof of a message (RFC 58/RLN-V2, encoded as nwaku does). Only its form is read here.
+//! The rate-limit proof of a message (RFC 58/RLN-V2, encoded as nwaku does). Only its form is read
+//! here.
 
 use super::protobuf::ProtobufFields;
 
-/// What a proof says of the message beside it.
+/// The public values of a message's proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimitProof<'a> {
     /// The number of the time span in which the message was sent.
     pub epoch: u64,
-    /// A value that only one message has, if its sender keeps to the rate.
+    /// A value that is unique to the message, if its sender observes the rate limit.
     pub nullifier: &'a [u8; 32],
 }
 
@@ -17,7 +18,8 @@ const LENGTHS: [usize; 7] = [128, 32, 32, 32, 32, 32, 32];
 const REQUIRED: usize = 6;
 
 impl<'a> RateLimitProof<'a> {
-    /// Reads a proof. `None` if it is not well-formed: each field must be there once, with its length.
+    /// Reads a proof. Returns `None` if it is not well-formed: each field must occur once, with its
+    /// exact length.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let mut fields: [&[u8]; LENGTHS.len()] = [&[]; LENGTHS.len()];
         for field in ProtobufFields::new(bytes) {
@@ -32,7 +34,8 @@ impl<'a> RateLimitProof<'a> {
         if fields[..REQUIRED].iter().any(|field| field.is_empty()) {
             return None;
         }
-        // A number of 32 bytes, of which all above the lowest eight are zero.
+        // The epoch is a number of 32 bytes, of which all bytes above the lowest eight must be
+        // zero.
         let (epoch, rest) = fields[2].split_first_chunk()?;
         rest.iter().all(|byte| *byte == 0).then_some(())?;
         Some(Self { epoch: u64::from_le_bytes(*epoch), nullifier: fields[5].try_into().ok()? })

@@ -55,7 +55,7 @@ impl Shard {
     pub fn of(content_topic: &str, cluster: u16, shards: u16) -> Result<Self, TopicError> {
         let mut parts = content_topic.strip_prefix('/').ok_or(TopicError::Content)?.split('/');
         let parts: [Option<&str>; 6] = std::array::from_fn(|_| parts.next());
-        // With a generation, of which only 0 exists, or without one.
+        // The generation may be left out, and 0 is the only one that exists.
         let ([Some("0"), Some(application), Some(version), Some(_), Some(_), None]
         | [Some(application), Some(version), Some(_), Some(_), None, None]) = parts
         else {

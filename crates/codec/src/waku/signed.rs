@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Message;
 
-/// How far the time of a signed message may lie from now, in ns.
+/// Maximum distance of a signed message's time from now, in ns.
 pub const WINDOW_NS: u64 = 300_000_000_000;
 
 /// The public key of a protected shard, on secp256k1: as text, the hex of 33 or 65 bytes.
@@ -98,7 +98,7 @@ mod tests {
     const SECRET: &str = "5526a8990317c9b7b58d07843d270f9cd1d9aaee129294c1c478abf7261dd9e6";
     const PUBLIC: &str = "029c5fac802da41e07e6cdf51c3b9a6351ad5e65921527f2df5b7d59fd9b56ab02";
     const TOPIC: &str = "/waku/2/rs/0/7";
-    /// Computed with the curve's arithmetic in Python, over what nwaku signs.
+    /// Computed in Python with the curve's arithmetic, over the bytes that nwaku signs.
     const SIGNATURE: &str = "009b52d00da1a4e9afe82acc920f2568cf62af5f2ac69d72317871d0f0ac02e4\
                              6e8feed196c6b85058ad29690b6c814524268c174153ca2c207b0612d22b5af7";
     const OF_EPHEMERAL: &str = "d17293bb68785256f6b7e54aba211f8c788f2d03be5c0562eb7e751e4e163dab\

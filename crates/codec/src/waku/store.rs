@@ -16,7 +16,7 @@ pub const PAGE_MAX: usize = 100;
 pub struct StoreRequest<'a> {
     /// Id that the response repeats. Field 1.
     pub request_id: &'a str,
-    /// Whether the response has messages, and not only their hashes. Field 2.
+    /// Whether the response has the messages, not only their hashes. Field 2.
     pub include_data: bool,
     /// Field 10.
     pub pubsub_topic: Option<&'a str>,
@@ -30,7 +30,8 @@ pub struct StoreRequest<'a> {
     pub forward: bool,
     /// Field 53.
     pub limit: Option<u64>,
-    /// The request's bytes, from which its topics and hashes are read: there may be many of them.
+    /// The request's bytes. The topics and hashes, of which there may be many, are read from these
+    /// bytes on demand.
     pub bytes: &'a [u8],
 }
 
@@ -96,7 +97,7 @@ impl<'a> StoreRequest<'a> {
         if let Some(cursor) = self.cursor {
             put_bytes(out, 51, cursor);
         }
-        // Always written: implementations differ on what the field's absence means.
+        // Always written, because implementations differ on the meaning of an absent field.
         put_number(out, 52, u64::from(self.forward));
         if let Some(limit) = self.limit {
             put_number(out, 53, limit);
@@ -145,7 +146,7 @@ pub fn put_message(out: &mut Vec<u8>, hash: &Id, message: Option<(&[u8], &[u8])>
     }
 }
 
-/// Appends the fields of a response other than its messages. Clients require all of them.
+/// Appends the fields of a response other than its messages. Clients require all these fields.
 pub fn put_answer(
     out: &mut Vec<u8>,
     request_id: &str,

@@ -17,14 +17,14 @@ pub const TOPICS_MAX: u64 = 1_024;
 /// A message's position in the order: its time in ns and its hash.
 pub type MessagePosition = (u64, Id);
 
-/// What a payload says of a range.
+/// Content of a range in a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeContent<'a> {
     /// Nothing: the range is not compared any further.
     Skip,
     /// The XOR of the hashes of all messages in the range.
     Fingerprint(Id),
-    /// All messages in the range, and whether the other side has sent its own.
+    /// All messages in the range, and whether the other side has sent its own messages.
     Items(SyncItems<'a>, bool),
 }
 
@@ -33,7 +33,7 @@ pub enum RangeContent<'a> {
 pub struct SyncRange<'a> {
     /// End of the range.
     pub end: MessagePosition,
-    /// What the payload says of the range.
+    /// Content of the range.
     pub said: RangeContent<'a>,
 }
 
@@ -189,7 +189,7 @@ impl<'a> SyncRanges<'a> {
             known.copy_from_slice(take(from, len)?);
         }
         let end = (self.end.0.checked_add(step).ok_or(SyncError::Number)?, hash);
-        // Otherwise ranges could overlap, and one message could be requested in many of them.
+        // Overlapping ranges could request the same message many times.
         if end < self.end {
             return Err(SyncError::Order);
         }
@@ -217,7 +217,7 @@ pub struct PayloadWriter {
     bytes_max: usize,
     /// Time at which the last written range ends.
     time: u64,
-    /// End of the skipped ranges after the last written range, if there are any.
+    /// End of the pending skipped ranges after the last written range.
     skipped: Option<MessagePosition>,
     /// Whether a range that is not skipped has been written.
     says: bool,
@@ -252,7 +252,7 @@ impl PayloadWriter {
         }
     }
 
-    /// Writes the skipped range after the last written range, if there is one.
+    /// Writes the pending skipped range, which follows the last written range.
     fn settle(&mut self) {
         if let Some(skipped) = self.skipped.take() {
             self.end(skipped);
@@ -268,8 +268,8 @@ impl PayloadWriter {
         });
     }
 
-    /// Writes the range up to `end` with its messages. `was_sent` says whether the other side has
-    /// sent its own.
+    /// Writes the range up to `end` with its messages. `was_sent` is true if the other side has
+    /// sent its own messages.
     pub fn items(&mut self, end: MessagePosition, items: &[MessagePosition], was_sent: bool) {
         // Each message takes at least 33 bytes.
         if items.len().saturating_mul(33) > self.bytes_max {
@@ -288,8 +288,8 @@ impl PayloadWriter {
         });
     }
 
-    /// Writes the range up to `end`, followed by what `what` appends. A range that does not fit is
-    /// skipped: the next comparison continues there.
+    /// Writes the range up to `end`, and calls `what` to append the range's content. A range that
+    /// does not fit is skipped: the next comparison continues there.
     fn say(&mut self, end: MessagePosition, what: impl FnOnce(&mut Vec<u8>)) {
         self.make_way(end);
         let (len, time) = (self.out.len(), self.time);
@@ -388,7 +388,7 @@ mod tests {
         SyncPayload::parse(bytes).unwrap().unwrap()
     }
 
-    /// What a payload says of its only range.
+    /// The content of a payload's only range.
     fn said(bytes: &[u8]) -> RangeContent<'_> {
         let payload = read(bytes);
         assert_eq!(payload.pubsub_topics.iter().collect::<Vec<_>>(), ["/waku/2/rs/1/3"]);
@@ -450,14 +450,14 @@ mod tests {
         }
         let merged = hex(&format!("00 00 8080a8b1e39fe7cb17 b817 00 01 01 {}", "aa".repeat(32)));
         assert_eq!(writer.finish(), (merged, true));
-        // Within one time the hash tells ranges apart.
+        // Ranges that end at the same time are distinguished by the hash.
         let same = hex(&format!("00 00 8080a8b1e39fe7cb17 00 03 000007 01 {}", "aa".repeat(32)));
         let range = read(&same).ranges().next().unwrap();
         assert_eq!((range.end.0, &range.end.1[..4]), (T, &[0, 0, 7, 0][..]));
         let mut writer = PayloadWriter::new(&[], T, 1 << 20);
         writer.fingerprint(range.end, &[0xaa; 32]);
         assert_eq!(writer.finish().0, same);
-        // So a range whose end has a hash is not merged with the skipped range before it.
+        // A skipped range is not merged into the next range if the end of that range has a hash.
         let apart =
             hex(&format!("00 00 8080a8b1e39fe7cb17 05 00 00 01 07 00 01 01 {}", "aa".repeat(32)));
         let mut writer = PayloadWriter::new(&[], T, 1 << 20);

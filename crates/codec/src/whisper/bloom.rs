@@ -1,5 +1,5 @@
-//! Bloom filters of topics: 512 bits, of which each topic has up to three (EIP-627). A node says by
-//! one which envelopes it wants, and a request which ones it asks for.
+//! Bloom filters of topics: 512 bits, of which each topic has up to three (EIP-627). A node
+//! announces the envelopes that it wants by a filter, and a request selects envelopes by a filter.
 
 use super::Topic;
 
@@ -10,9 +10,9 @@ pub const BYTES: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bloom(pub [u8; BYTES]);
 
-/// The places of a topic's bits in a filter, each below 512; the same one may stand more than once.
-/// To match many topics, these are kept rather than filters: they are a tenth of the size, and take
-/// no longer.
+/// The positions of a topic's bits in a filter, each below 512. The same position may occur more
+/// than once. To match many topics, positions are kept instead of filters: they take a tenth of the
+/// memory, and matching takes no longer.
 pub type Bits = [u16; 3];
 
 impl Default for Bloom {
@@ -26,17 +26,19 @@ impl Bloom {
     /// The filter that covers all topics.
     pub const FULL: Self = Self([0xff; BYTES]);
 
-    /// Reads a filter. A missing one covers all topics. Other lengths than 64 bytes are none.
+    /// Reads a filter. A missing filter covers all topics. Returns `None` for any other length than
+    /// 64 bytes.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         if bytes.is_empty() { Some(Self::FULL) } else { bytes.try_into().ok().map(Self) }
     }
 
-    /// The bits of a topic, as all programs compute them. See [`bits`].
+    /// The bits of a topic, in the form that all programs compute. See [`bits`].
     pub fn of_topic(topic: Topic) -> Self {
         Self::of_bits(bits(topic))
     }
 
-    /// The bits of a topic, as EIP-627 has them. They include those of [`of_topic`](Self::of_topic).
+    /// The bits of a topic, in the form of EIP-627. They include the bits of
+    /// [`of_topic`](Self::of_topic).
     pub fn of_topic_or(topic: Topic) -> Self {
         Self::of_bits(indices(topic))
     }
@@ -51,13 +53,13 @@ impl Bloom {
 
     /// Whether all bits of `other` are in this filter.
     pub fn covers(&self, other: &Self) -> bool {
-        // Without an early end, so that it is a few vector instructions.
+        // No early return, so that this compiles to a few vector instructions.
         let pairs = self.0.iter().zip(&other.0);
         pairs.fold(0, |missing, (own, wanted)| missing | (wanted & !own)) == 0
     }
 
     /// Whether all bits of a topic are in this filter: the same as [`covers`](Self::covers), for
-    /// many topics whose bits are kept.
+    /// stored bits of many topics.
     pub fn has(&self, bits: Bits) -> bool {
         let [a, b, c] = bits.map(|bit| self.0[usize::from(bit / 8) % BYTES] >> (bit % 8));
         a & b & c & 1 == 1
@@ -76,11 +78,11 @@ impl Bloom {
     }
 }
 
-/// The places of a topic's bits, as all programs compute them.
+/// The positions of a topic's bits, in the form that all programs compute.
 ///
-/// EIP-627 sets three bits. The programs assign the byte of each bit instead, one after the other,
-/// so of bits in the same byte only the last one remains: that concerns 4 % of topics. What a
-/// filter must have of a topic is this form, since it is part of the other: a filter of either form
+/// EIP-627 sets three bits. The programs instead assign the byte of each bit in turn, so only the
+/// last of several bits in the same byte remains. This affects 4 % of topics. A filter is matched
+/// against this form, because its bits are a subset of the bits of EIP-627. A filter of either form
 /// then covers its own topics.
 pub fn bits(topic: Topic) -> Bits {
     let [mut a, mut b, c] = indices(topic);
@@ -95,8 +97,8 @@ pub fn bits(topic: Topic) -> Bits {
     [a, b, c]
 }
 
-/// The places of a topic's bits by EIP-627: each of the first three bytes, with one of the low bits
-/// of the fourth as the ninth bit.
+/// The positions of a topic's bits by EIP-627: each of the first three bytes, with one of the low
+/// bits of the fourth byte as the ninth bit.
 fn indices(topic: Topic) -> Bits {
     std::array::from_fn(|at| u16::from(topic[at]) | u16::from(topic[3] >> at & 1) << 8)
 }
@@ -113,7 +115,7 @@ mod tests {
         bloom
     }
 
-    /// What TopicToBloom of go-ethereum 1.9.20 returns; the first is in its tests too.
+    /// The results of TopicToBloom in go-ethereum 1.9.20; the first is also in go-ethereum's tests.
     #[test]
     fn bits_are_those_of_go_ethereum() {
         for (topic, bytes) in [
@@ -121,7 +123,7 @@ mod tests {
             ([0x1a, 0x2b, 0x3c, 0x4d], &[(5, 8), (35, 4), (39, 16)]),
             ([0x5c, 0x6c, 0x9b, 0x56], &[(11, 16), (45, 16), (51, 8)]),
             ([1, 2, 200, 2], &[(0, 2), (25, 1), (32, 4)]),
-            // Three bits of one byte, of which the last remains.
+            // Three bits of one byte, of which only the last bit remains.
             ([8, 9, 10, 0], &[(1, 4)]),
             ([8, 9, 10, 7], &[(33, 4)]),
         ] {
@@ -130,7 +132,7 @@ mod tests {
         assert_eq!(Bloom::of_topic_or([8, 9, 10, 0]), filled(&[(1, 7)]));
     }
 
-    /// The programs' way, step by step.
+    /// Computes the bits as the programs do, step by step.
     fn assigned(topic: Topic) -> Bloom {
         let mut bloom = Bloom::default();
         for index in indices(topic) {

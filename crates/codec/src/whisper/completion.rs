@@ -1,29 +1,30 @@
-//! The end of an answer: what a mail server sends after the envelopes (packet 125).
+//! The end of an answer, which a mail server sends after the envelopes (packet 125).
 
 use super::cursor::HistoryCursor;
 use super::rlp::{RlpError, RlpItems, put_string};
 use crate::record::Id;
 
-/// What the answer to a request that failed begins with.
+/// Prefix of the answer to a request that failed.
 const ERROR: &[u8] = b"ERROR=";
 
-/// The end of an answer. It is one RLP string, not a list as in 8/WAKU-MAIL: no client reads one.
+/// The end of an answer. It is one RLP string, not a list as in 8/WAKU-MAIL, because no client
+/// reads such a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion<'a> {
     /// All envelopes of the page have been sent.
     Done {
         /// Hash of the request's envelope.
         request: Id,
-        /// Hash of the last envelope; all zero if there was none.
+        /// Hash of the last envelope; all zero if there was no envelope.
         last: Id,
-        /// Where the next page begins; `None` if there is none.
+        /// Start of the next page; `None` if there is no next page.
         cursor: Option<HistoryCursor>,
     },
     /// The request was refused, or failed.
     Failed {
         /// Hash of the request's envelope.
         request: Id,
-        /// Why, for people.
+        /// The reason, as text for people.
         text: &'a str,
     },
 }
@@ -46,7 +47,7 @@ impl<'a> Completion<'a> {
     /// Reads a packet.
     pub fn parse(packet: &'a [u8]) -> Result<Self, CompletionError> {
         let bytes = RlpItems::of_string(packet)?;
-        // The hash of a request begins like this once in 2^48.
+        // The hash of a request begins with these bytes once in 2^48.
         let failed = bytes.strip_prefix(ERROR).and_then(|rest| rest.split_first_chunk());
         if let Some((request, text)) = failed {
             let text = str::from_utf8(text).map_err(|_| CompletionError::Text)?;
@@ -95,7 +96,7 @@ mod tests {
         out
     }
 
-    /// status-go's CreateMailServerRequestCompletedPayload, as go-ethereum encodes it.
+    /// The result of status-go's CreateMailServerRequestCompletedPayload, encoded by go-ethereum.
     #[test]
     fn the_end_of_a_page_is_status_gos() {
         let (request, last) = (keccak256(b"a"), keccak256(b"b"));

@@ -1,10 +1,10 @@
-//! Where the next page of a history begins.
+//! The start of the next page of a history.
 
 use crate::record::{Id, Record};
 
-/// The place of an envelope in a mail server's order: the last one of a page. Clients send it back
-/// as it is (8/WAKU-MAIL: "What exactly is in the `Cursor` is up to the implementation"), but
-/// status-go's accept one of this length only.
+/// The position of a page's last envelope in a mail server's order. Clients send a cursor back
+/// unchanged (8/WAKU-MAIL: "What exactly is in the `Cursor` is up to the implementation"), but
+/// status-go's clients accept only cursors of this length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryCursor {
     /// Time at which the envelope was sent, in s since 1970.
@@ -23,8 +23,8 @@ impl HistoryCursor {
         Some(Self { sent: u32::from_be_bytes(*sent), hash: hash.try_into().ok()? })
     }
 
-    /// The cursor as it is sent: the time in four bytes, big endian, and the hash. It is the key of
-    /// the envelope in status-go's databases.
+    /// The encoded cursor: the time in four bytes, big endian, and the hash. These bytes are the
+    /// envelope's key in status-go's databases.
     pub fn bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.sent.to_be_bytes());
@@ -32,7 +32,7 @@ impl HistoryCursor {
         bytes
     }
 
-    /// The place of a record of an envelope.
+    /// The cursor of an envelope's record.
     pub fn of(record: &Record<'_>) -> Self {
         Self { sent: u32::try_from(record.time()).unwrap_or(u32::MAX), hash: *record.id() }
     }

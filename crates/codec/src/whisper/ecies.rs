@@ -1,4 +1,4 @@
-//! ECIES, as devp2p and Whisper use it: bytes that are encrypted for a public key.
+//! ECIES in the form of devp2p and Whisper: encrypts bytes for a public key.
 //!
 //! ```text
 //! 0    4: the point that follows is not compressed
@@ -8,9 +8,9 @@
 //! -32  the authentication code of everything from 65 on: HMAC-SHA-256
 //! ```
 //!
-//! The keys are the halves of SHA-256 over the number 1 in four bytes and the secret that both sides
-//! share: the concatenation KDF of NIST SP 800-56A. The second half is hashed once more. See the
-//! RLPx specification, and crypto/ecies of go-ethereum.
+//! The keys are the halves of SHA-256 over the number 1 in four bytes and the secret that both
+//! sides share: the concatenation KDF of NIST SP 800-56A. The second half is hashed once more. See
+//! the RLPx specification, and crypto/ecies of go-ethereum.
 
 use aes::Aes128;
 use ctr::Ctr128BE;
@@ -21,10 +21,10 @@ use sha2::{Digest as _, Sha256};
 use super::keys::{PublicKey, SecretKey};
 use crate::crypto::sha256;
 
-/// Bytes that an encrypted message has more than its plaintext.
+/// Length of an encrypted message beyond its plaintext, in bytes.
 pub const OVERHEAD: usize = VECTOR_AT + VECTOR_BYTES + CODE_BYTES;
 
-/// What a point begins with that is not compressed.
+/// The first byte of an uncompressed point.
 const UNCOMPRESSED: u8 = 4;
 const VECTOR_AT: usize = 1 + PublicKey::BYTES;
 const VECTOR_BYTES: usize = 16;
@@ -48,20 +48,20 @@ impl MessageSecrets {
         secrets
     }
 
-    /// Encrypts or decrypts, which is the same.
+    /// Encrypts or decrypts: both are the same operation.
     fn apply(&self, vector: &[u8; VECTOR_BYTES], text: &mut [u8]) {
         Ctr128BE::<Aes128>::new(&self.encryption.into(), vector.into()).apply_keystream(text);
     }
 
-    /// The authentication code over a message's vector and ciphertext, and what follows them.
+    /// The authentication code over a message's vector and ciphertext, followed by `mac_data`.
     fn code(&self, encrypted: &[u8], mac_data: &[u8]) -> Hmac<Sha256> {
         Hmac::new(&self.authentication.into()).chain_update(encrypted).chain_update(mac_data)
     }
 }
 
-/// Encrypts `plain` for a key and appends the message. Both sides must know `mac_data`, which the
-/// authentication code covers and the message does not contain: the message's length in RLPx
-/// (EIP-8), nothing in Whisper. `random` fills a buffer with random bytes.
+/// Encrypts `plain` for a key and appends the message. Both sides must know `mac_data`, which is
+/// authenticated but not part of the message. In RLPx (EIP-8) it is the message's length, in
+/// Whisper it is empty. `random` fills a buffer with random bytes.
 pub fn encrypt(
     to: &PublicKey,
     plain: &[u8],
@@ -85,8 +85,8 @@ pub fn encrypt(
     out.extend_from_slice(&code);
 }
 
-/// Decrypts a message. Returns `None` if it is not for this key, if it or `mac_data` was changed, or
-/// if it is no message at all; nothing says which.
+/// Decrypts a message. Returns `None` if the message is for another key or malformed, or if the
+/// message or `mac_data` was changed. The result does not tell these cases apart.
 pub fn decrypt(key: &SecretKey, message: &[u8], mac_data: &[u8]) -> Option<Vec<u8>> {
     let (&point, rest) = message.split_first()?;
     let (other, rest) = rest.split_first_chunk()?;
@@ -94,7 +94,7 @@ pub fn decrypt(key: &SecretKey, message: &[u8], mac_data: &[u8]) -> Option<Vec<u
     let (encrypted, code) = rest.split_last_chunk::<CODE_BYTES>()?;
     let (vector, text) = encrypted.split_first_chunk()?;
     let secrets = MessageSecrets::derive(&key.shared_secret(&other));
-    // Takes the same time whatever differs.
+    // Takes the same time, whichever bytes differ.
     secrets.code(encrypted, mac_data).verify(code.into()).ok()?;
     let mut plain = text.to_vec();
     secrets.apply(vector, &mut plain);

@@ -8,7 +8,8 @@ use super::rlp::{
 };
 use crate::record::Id;
 
-/// Bytes that [`Envelope::size`] counts beside the data, however the numbers are spelled.
+/// Bytes that [`Envelope::size`] adds to the length of the data, whatever the lengths of the
+/// numbers are.
 const OTHER_BYTES: usize = 20;
 
 /// Why bytes are not an envelope.
@@ -27,7 +28,7 @@ pub enum EnvelopeError {
     },
 }
 
-/// An envelope: a message as all can see it. It is the RLP list of these fields, in this order.
+/// An envelope: the public form of a message. It is the RLP list of these fields, in this order.
 ///
 /// EIP-627 gives the numbers a fixed width, but all programs write them as short as they can be.
 /// So an envelope has one spelling, and is equal to the bytes that it was read from.
@@ -37,7 +38,7 @@ pub struct Envelope<'a> {
     pub expiry: u32,
     /// Time for which nodes pass the envelope on, in s.
     pub ttl: u32,
-    /// What the envelope is about.
+    /// The envelope's topic.
     pub topic: Topic,
     /// The message, encrypted and padded.
     pub data: &'a [u8],
@@ -46,8 +47,9 @@ pub struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// Reads an envelope, which must be all of `rlp`. One with a `ttl` above its `expiry` is
-    /// refused: go-ethereum subtracts without a check, gets a time in the far future and drops it.
+    /// Reads an envelope. `rlp` must contain nothing else. A `ttl` above the `expiry` is refused:
+    /// go-ethereum subtracts without a check, gets a time in the far future, and drops the
+    /// envelope.
     pub fn parse(rlp: &'a [u8]) -> Result<Self, EnvelopeError> {
         let mut items = RlpItems::of_list(rlp)?;
         let envelope = Self {
@@ -68,14 +70,14 @@ impl<'a> Envelope<'a> {
         self.put(out);
     }
 
-    /// Length of the envelope as it is sent, in bytes.
+    /// Length of the encoded envelope, in bytes.
     pub fn rlp_len(&self) -> usize {
         let items = self.items_len();
         head_len(items) + items
     }
 
-    /// The length that bounds apply to, in bytes: that of the data and 20, as in go-ethereum. It is
-    /// up to 12 bytes less, or up to 11 more, than [`rlp_len`](Self::rlp_len).
+    /// The length that is compared with limits, in bytes: the length of the data plus 20, as in
+    /// go-ethereum. It is up to 12 bytes less, or up to 11 more, than [`rlp_len`](Self::rlp_len).
     pub fn size(&self) -> usize {
         OTHER_BYTES + self.data.len()
     }
@@ -98,14 +100,14 @@ impl<'a> Envelope<'a> {
         self.pow_for(self.ttl)
     }
 
-    /// The proof of work, for an envelope that is passed on for `ttl_s` seconds: for one from the
-    /// future these are more than its `ttl`.
+    /// The proof of work of an envelope that nodes pass on for `ttl_s` seconds. For an envelope
+    /// from the future, `ttl_s` is more than its `ttl`.
     ///
-    /// It is `2^zeros / (bytes * ttl_s)`, where `bytes` is the length of the RLP of all fields
-    /// except the nonce (EIP-627 says of all, but no program does so), and `zeros` the number of
-    /// leading zero bits of Keccak-256 over that RLP and the nonce in eight bytes, big endian. 0
-    /// seconds count as 1. go-ethereum divides by zero there and gets an infinite proof, which
-    /// anybody could have for nothing.
+    /// It is `2^zeros / (bytes * ttl_s)`. Here `bytes` is the length of the RLP of all fields
+    /// except the nonce (EIP-627 includes the nonce, but no program does). `zeros` is the number of
+    /// leading zero bits of Keccak-256 over this RLP and the nonce in eight bytes, big endian. 0
+    /// seconds count as 1. go-ethereum divides by zero in this case and gets an infinite proof,
+    /// which costs the sender nothing.
     pub fn pow_for(&self, ttl_s: u32) -> f64 {
         let fields = self.fields_len();
         let mut hash = Keccak256::new();
@@ -160,8 +162,8 @@ mod tests {
     use crate::crypto::keccak256;
     use crate::hex;
 
-    /// Envelopes, and what go-ethereum 1.9.20 (whisperv6) computes for them. The proofs of work of
-    /// the first two are also in its envelope_test.go.
+    /// Envelopes, with the values that go-ethereum 1.9.20 (whisperv6) computes. The proofs of work
+    /// of the first two are also in its envelope_test.go.
     #[test]
     fn hashes_and_proofs_are_those_of_go_ethereum() {
         let data: Vec<u8> = (0..284u32).map(|at| (at * 7) as u8).collect();

@@ -1,13 +1,13 @@
-//! Keys of Ethereum's networks: points of the curve secp256k1, and signatures from which the signer's
-//! key is recovered. libsecp256k1 does the arithmetic.
+//! Keys of Ethereum's networks: points of the curve secp256k1, and signatures from which the
+//! signer's key is recovered. libsecp256k1 does the arithmetic.
 
 use secp256k1::Message;
 use secp256k1::ecdsa::{self, RecoveryId};
 
 use crate::crypto::sha256;
 
-/// A signature with what it takes to recover the signer's key: r and s in 32 bytes each, big endian,
-/// and a number from 0 to 3 that says which of the possible points the key is.
+/// A signature from which the signer's key can be recovered: r and s in 32 bytes each, big endian,
+/// and a number from 0 to 3. The number selects one of the possible points.
 pub type RecoverableSignature = [u8; 65];
 
 /// A secret key: a number from 1 to the order of the curve, exclusive.
@@ -25,13 +25,13 @@ impl SecretKey {
         secp256k1::SecretKey::from_secret_bytes(bytes).ok().map(Self)
     }
 
-    /// Makes a new key from random bytes. `random` fills a buffer with these.
+    /// Makes a new key from random bytes. `random` fills a buffer with random bytes.
     pub fn draw(random: &mut dyn FnMut(&mut [u8])) -> Self {
         let mut bytes = [0; 32];
         random(&mut bytes);
         loop {
-            // All but one of 2^127 numbers are keys. Another one is hashed, so this ends even if
-            // `random` always gives zeros.
+            // All but one of 2^127 numbers are valid keys. An invalid number is hashed, so the loop
+            // ends even if `random` always gives zeros.
             match Self::new(bytes) {
                 Some(key) => return key,
                 None => bytes = sha256(&bytes),
@@ -60,8 +60,8 @@ impl SecretKey {
     }
 
     /// The secret that two keys share: the x coordinate of the product of this key and the other,
-    /// in 32 bytes. Both sides compute the same. It is not hashed: what uses it as a key derives that
-    /// from it.
+    /// in 32 bytes. Both sides compute the same secret. It is not hashed: callers derive their keys
+    /// from the secret.
     pub fn shared_secret(&self, other: &PublicKey) -> [u8; 32] {
         let point = secp256k1::ecdh::shared_secret_point(&other.0, &self.0);
         let mut x = [0; 32];
@@ -93,7 +93,8 @@ impl PublicKey {
         secp256k1::PublicKey::from_byte_array_compressed(*bytes).ok().map(Self)
     }
 
-    /// The key's coordinates in 32 bytes each: how nodes and URLs of nodes (`enode://`) write it.
+    /// The key's coordinates in 32 bytes each, the form in which nodes and URLs of nodes
+    /// (`enode://`) write keys.
     pub fn bytes(&self) -> [u8; Self::BYTES] {
         let uncompressed = self.0.serialize_uncompressed();
         let mut bytes = [0; Self::BYTES];
@@ -125,7 +126,7 @@ mod tests {
         SecretKey::new(keccak256(of.as_bytes())).unwrap()
     }
 
-    /// What go-ethereum 1.9.20 (crypto, crypto/ecies) computes.
+    /// Expected values, computed by go-ethereum 1.9.20 (crypto, crypto/ecies).
     #[test]
     fn keys_signatures_and_shared_secrets_are_those_of_go_ethereum() {
         let (sender, recipient) = (key("sender"), key("recipient"));

@@ -1,5 +1,5 @@
-//! The message in an envelope's data: encrypted, padded and mostly signed (6/WAKU1, and whisperv6 of
-//! go-ethereum 1.9.20).
+//! The message in an envelope's data: encrypted, padded and usually signed (6/WAKU1, and whisperv6
+//! of go-ethereum 1.9.20).
 //!
 //! ```text
 //! 0   flags: in the lowest two bits the length n of the next field; 4 if the message is signed
@@ -10,7 +10,8 @@
 //! ```
 //!
 //! This is encrypted for a public key ([`ecies`]), or by AES-256-GCM with a key that sender and
-//! recipient know. Then the authentication tag of 16 bytes and the nonce of 12 follow it.
+//! recipient know. After AES-256-GCM, the authentication tag of 16 bytes and the nonce of 12 bytes
+//! follow the ciphertext.
 
 use std::ops::Range;
 
@@ -24,18 +25,18 @@ use crate::crypto::keccak256;
 /// A key that sender and recipient both know.
 pub type SymmetricKey = [u8; 32];
 
-/// Maximum length of a payload, in bytes: what three bytes can count.
+/// Maximum length of a payload, in bytes: the largest number of three bytes.
 pub const PAYLOAD_BYTES_MAX: usize = (1 << 24) - 1;
 
-/// Rounds of PBKDF2 with which programs make a key of a password. The number looks like a slip, and
-/// is what they all use.
+/// Rounds of PBKDF2 for the key of a password. The number looks like a mistake for 65,536, but all
+/// programs use it alike.
 const PASSWORD_ROUNDS: u32 = 65_356;
-/// The flags whose bits are the length of the field with the payload's length.
+/// The flag bits that hold the length of the field with the payload's length.
 const LENGTH_FLAGS: u8 = 3;
 /// The flag of signed messages.
 const SIGNED_FLAG: u8 = 4;
 const SIGNATURE_BYTES: usize = size_of::<RecoverableSignature>();
-/// Messages are padded to a multiple of this.
+/// Messages are padded to a multiple of this number of bytes.
 const PADDED_TO: usize = 256;
 const TAG_BYTES: usize = 16;
 const NONCE_BYTES: usize = 12;
@@ -84,7 +85,7 @@ pub struct OpenedMessage {
 }
 
 impl OpenedMessage {
-    /// What the message says.
+    /// The message's content.
     pub fn payload(&self) -> &[u8] {
         self.plain.get(self.payload.clone()).unwrap_or_default()
     }
@@ -95,13 +96,13 @@ impl OpenedMessage {
     }
 }
 
-/// The key of a password, as wnode and status-go make it: PBKDF2 with SHA-256 and no salt. It takes
-/// some 20 ms, so it is made once.
+/// The key of a password, derived like in wnode and status-go: PBKDF2 with SHA-256 and no salt. The
+/// derivation takes some 20 ms, so callers do it once.
 pub fn password_key(password: &[u8]) -> SymmetricKey {
     pbkdf2::pbkdf2_hmac_array::<Sha256, 32>(password, &[], PASSWORD_ROUNDS)
 }
 
-/// Decrypts the data of an envelope, checks it and recovers who has signed it.
+/// Decrypts the data of an envelope, checks it, and recovers the signer's key.
 pub fn open(data: &[u8], key: OpeningKey<'_>) -> Result<OpenedMessage, SealedMessageError> {
     let plain = match key {
         OpeningKey::Symmetric(key) => decrypt_symmetric(data, key),
@@ -127,7 +128,7 @@ fn read(plain: Vec<u8>) -> Result<OpenedMessage, SealedMessageError> {
         (&plain[..], None)
     } else {
         let split = plain.split_last_chunk::<SIGNATURE_BYTES>();
-        // go-ethereum refuses a signed message that has flags and nothing else.
+        // go-ethereum refuses a signed message that has only flags.
         let (body, signature) = split.filter(|(body, _)| body.len() > 1).ok_or(short)?;
         let signer = PublicKey::recover(&keccak256(body), signature);
         (body, Some(signer.ok_or(SealedMessageError::Signature)?))
@@ -143,7 +144,8 @@ fn read(plain: Vec<u8>) -> Result<OpenedMessage, SealedMessageError> {
 }
 
 /// Encrypts a payload and appends the data of an envelope. The message is signed if there is a
-/// signer; mail servers ignore requests that are not. `random` fills a buffer with random bytes.
+/// signer; mail servers ignore requests without a signature. `random` fills a buffer with random
+/// bytes.
 pub fn seal(
     payload: &[u8],
     signer: Option<&SecretKey>,
@@ -162,7 +164,7 @@ pub fn seal(
             random(&mut nonce);
             let start = out.len();
             out.extend_from_slice(&plain);
-            // It fails above 64 GiB only.
+            // Encryption fails only above 64 GiB.
             let tag = Aes256Gcm::new(key.into())
                 .encrypt_in_place_detached(&nonce.into(), &[], &mut out[start..])
                 .map_err(|_| SealedMessageError::Large(payload.len()))?;
@@ -207,7 +209,8 @@ mod tests {
     use super::*;
     use crate::hex;
 
-    /// Data of envelopes that go-ethereum 1.9.20 (whisperv6) has made, a name and hex digits a line.
+    /// Data of envelopes that go-ethereum 1.9.20 (whisperv6) has made: in each line a name and hex
+    /// digits.
     const VECTORS: &str = include_str!("../../tests/whisper-messages.txt");
     const PASSWORD: &[u8] = b"status-offline-inbox";
 
@@ -252,7 +255,7 @@ mod tests {
             ("symplain", b"a request", None, 256 + 28),
             ("asymsigned", b"a request", Some(sender), 256 + 113),
             ("asymempty", b"", None, 256 + 113),
-            // Padded by its sender, to no multiple of 256.
+            // The sender has padded this message to a length that is no multiple of 256.
             ("symlong", &long, Some(sender), 1 + 2 + 300 + 3 + 65 + 28),
         ] {
             let message = opened(name);
@@ -292,7 +295,7 @@ mod tests {
                 *byte = next;
             }
         };
-        // 254 and 189: then all 256 bytes of padding follow.
+        // After 254 and 189 bytes, the padding has all 256 bytes.
         for len in [0, 1, 188, 189, 190, 253, 254, 255, 256, 65_535, 65_536] {
             let payload = vec![0x5c; len];
             for signer in [None, Some(&sender)] {

@@ -1,6 +1,6 @@
 //! Whisper (EIP-627) and its successor Waku 1 (6/WAKU1): envelopes and their proof of work, bloom
-//! filters of topics, and the requests for history that mail servers answer (8/WAKU-MAIL), with
-//! the answers' ends. Decoding borrows, encoding appends.
+//! filters of topics, the requests for history that mail servers answer (8/WAKU-MAIL), and the ends
+//! of these answers. Decoding borrows, encoding appends.
 //!
 //! Where the specifications and the programs that ran these networks differ, the programs count:
 //! go-ethereum 1.9.20 and status-go.
@@ -26,5 +26,5 @@ pub use record::EnvelopeRecord;
 pub use request::{HistoryRequest, RequestError};
 pub use rlp::RlpError;
 
-/// What an envelope is about, as far as it shows: four bytes, mostly of a hash.
+/// The visible topic of an envelope: four bytes, usually of a hash.
 pub type Topic = [u8; 4];

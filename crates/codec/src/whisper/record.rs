@@ -1,4 +1,4 @@
-//! The record that an envelope becomes.
+//! The record of an envelope.
 
 use super::{Envelope, EnvelopeError, HistoryCursor, Topic};
 use crate::record::{Id, Record, RecordHeader, RecordWriter};
@@ -6,14 +6,14 @@ use crate::record::{Id, Record, RecordHeader, RecordWriter};
 /// Name of the label that holds an envelope's topic.
 pub const TOPIC: u8 = b't';
 
-/// Appends the record of an envelope with this hash. Its time is that of sending, in s. It does not
-/// expire: an envelope's expiry only ends that nodes pass it on.
+/// Appends the record of an envelope with this hash. Its time is the time of sending, in s. The
+/// record does not expire: an envelope's expiry only means that nodes stop passing it on.
 pub fn encode(envelope: &Envelope<'_>, hash: &Id, out: &mut Vec<u8>) {
     let time = envelope.sent().into();
     let head = RecordHeader { id: *hash, time, author: None, kind: 0, expires: None };
     let mut writer = RecordWriter::begin(out, &head, envelope.rlp_len());
     writer.label(TOPIC, envelope.topic_at(), envelope.topic.len());
-    // An envelope has one spelling, so this is what came in.
+    // An envelope has only one encoding, so these are the received bytes.
     envelope.put(writer.end_labels());
 }
 
@@ -32,12 +32,12 @@ impl<'a> EnvelopeRecord<'a> {
         self.0.id()
     }
 
-    /// The envelope's RLP, as it came in and is sent out again.
+    /// The envelope's RLP: the received bytes, which are sent out again.
     pub fn rlp(&self) -> &'a [u8] {
         self.0.wire()
     }
 
-    /// The envelope's topic; `None` if the record is not one of an envelope.
+    /// The envelope's topic; `None` if the record holds no envelope.
     pub fn topic(&self) -> Option<Topic> {
         let (_, topic) = self.0.labels().find(|(name, _)| *name == TOPIC)?;
         topic.try_into().ok()
@@ -48,7 +48,7 @@ impl<'a> EnvelopeRecord<'a> {
         Envelope::parse(self.rlp())
     }
 
-    /// Where a page goes on that ends with this envelope.
+    /// The cursor of a page that ends with this envelope.
     pub fn cursor(&self) -> HistoryCursor {
         HistoryCursor::of(&self.0)
     }
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_record_has_the_envelope_and_finds_its_topic_in_it() {
-        // Numbers and data of all lengths, so that the topic is at many places.
+        // Numbers and data of many lengths, so that the topic's offset varies.
         for (expiry, ttl, data, nonce) in [
             (0, 0, 0, 0),
             (127, 127, 1, 128),

@@ -1,5 +1,5 @@
-//! A request for history, as it is in the decrypted payload of an envelope (packet 126), in all
-//! forms that clients have sent.
+//! A request for history, from the decrypted payload of an envelope (packet 126), in all forms that
+//! clients have sent.
 //!
 //! | form | content |
 //! |---|---|
@@ -8,12 +8,12 @@
 //! | status-go before | RLP: lower, upper, bloom, limit, cursor, batch |
 //! | 8/WAKU-MAIL | RLP: lower, upper, bloom, limit, cursor and topics, which may be left out |
 //!
-//! Numbers of the bare form have four bytes, big endian; each `then` may be the end. It begins with
-//! a time, and no time before 2072 begins with a byte of 0xc0 or above, as lists do. Among lists,
-//! the kinds of the fourth and of the sixth item tell the form.
+//! Numbers of the bare form have four bytes, big endian; each `then` may be the end. This form
+//! begins with a time, and no time before 2072 begins with a byte of 0xc0 or above, as lists do.
+//! Among lists, the types of the fourth and the sixth item determine the form.
 //!
-//! status-go's clients can also send a request openly, which has an id instead of an envelope's
-//! hash: [`HistoryRequest::parse_open`].
+//! status-go's clients can also send a request unencrypted. Such a request has an id instead of an
+//! envelope's hash: [`HistoryRequest::parse_open`].
 
 use super::rlp::{
     RlpError, RlpItems, bytes_len, head_len, number_len, put_bytes, put_list, put_number,
@@ -21,11 +21,11 @@ use super::rlp::{
 use super::{Bloom, HistoryCursor, Topic};
 use crate::record::Id;
 
-/// Maximum number of envelopes of an answer to a peer, whatever [`HistoryRequest::limit`] is. Clients go
-/// on by the cursor.
+/// Maximum number of envelopes of an answer to a peer, whatever [`HistoryRequest::limit`] is.
+/// Clients continue with the cursor.
 pub const LIMIT_MAX: u32 = 1000;
-/// Maximum number of topics. 8/WAKU-MAIL has 1,000, and clients of 2020 to 2022 add as many zeros as they
-/// have topics.
+/// Maximum number of topics. 8/WAKU-MAIL has 1,000, and clients of 2020 to 2022 add as many zeros
+/// as they have topics.
 pub const TOPICS_MAX: usize = 10_000;
 
 /// Length of a topic in RLP.
@@ -34,25 +34,25 @@ const TOPIC_BYTES: usize = 5;
 /// Why a request is refused. The texts are for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// The request begins like RLP and is no list of the right items.
+    /// The request begins like RLP but is not a list of the right items.
     #[error("the request cannot be read: {0}")]
     Rlp(#[from] RlpError),
-    /// The request is in the bare form and its parts do not have this length.
+    /// The request is in the bare form, but no combination of parts has this length.
     #[error("a request of {0} bytes is neither RLP nor two times, bloom filter, limit and cursor")]
     Length(usize),
     /// The bloom filter has another length than 64 bytes.
     #[error("the bloom filter has {0} bytes instead of 64")]
     Bloom(usize),
-    /// The cursor is not one that a mail server has sent.
+    /// The cursor has not the length of a mail server's cursors.
     #[error("the cursor has {0} bytes instead of 36")]
     HistoryCursor(usize),
     /// See [`TOPICS_MAX`].
     #[error("there are {0} topics, more than {TOPICS_MAX}")]
     TooManyTopics(usize),
-    /// The request asks for nothing.
+    /// The request selects nothing.
     #[error("bloom filter and topics are empty")]
     Nothing,
-    /// The request ends before it begins.
+    /// The request's time range ends before it begins.
     #[error("query range is invalid: lower {lower} > upper {upper}")]
     Range {
         /// See [`HistoryRequest::lower`].
@@ -62,28 +62,28 @@ pub enum RequestError {
     },
 }
 
-/// A request for the envelopes that were sent in some time.
+/// A request for the envelopes that were sent in a range of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HistoryRequest<'a> {
     /// Earliest time, in s since 1970, inclusive.
     pub lower: u32,
     /// Latest time, in s since 1970, inclusive. 0 stands for a minute from now.
     pub upper: u32,
-    /// The filter that covers the wanted topics. It only counts where `topics` is empty, and is
-    /// never `None` there. A bare request without one has the full filter.
+    /// The filter that covers the wanted topics. It is used only if `topics` is empty, and is then
+    /// never `None`. A bare request without a filter has the full filter.
     pub bloom: Option<Bloom>,
     /// The wanted topics.
     pub topics: RequestTopics<'a>,
-    /// Maximum number of envelopes. 0 stands for the server's own limit. Clients of 2019 ask for more
-    /// than [`LIMIT_MAX`], and get a cursor.
+    /// Maximum number of envelopes. 0 stands for the server's own limit. Clients of 2019 request
+    /// more than [`LIMIT_MAX`], and get a cursor.
     pub limit: u32,
-    /// Where the page begins: what the previous page ended with.
+    /// The start of the page: the cursor at the end of the previous page.
     pub cursor: Option<HistoryCursor>,
     /// Whether a packet may have more than one envelope.
     pub batch: bool,
 }
 
-/// The topics of a request, as they are in its RLP.
+/// The topics of a request, as encoded in its RLP.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestTopics<'a>(&'a [[u8; TOPIC_BYTES]]);
 
@@ -97,7 +97,7 @@ impl<'a> RequestTopics<'a> {
         if count > TOPICS_MAX {
             return Err(RequestError::TooManyTopics(count));
         }
-        // Each is a byte that says its length, and the topic.
+        // Each topic is encoded as a length byte and the topic.
         Ok(Self(items.rest().as_chunks().0))
     }
 
@@ -111,7 +111,7 @@ impl<'a> RequestTopics<'a> {
         self.0.is_empty()
     }
 
-    /// The topics, in the order of the request. One may occur more than once.
+    /// The topics, in the order of the request. A topic may occur more than once.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Topic> + Clone + use<'a> {
         self.0.iter().map(|[_, a, b, c, d]| [*a, *b, *c, *d])
     }
@@ -124,14 +124,14 @@ impl std::fmt::Debug for RequestTopics<'_> {
 }
 
 impl<'a> HistoryRequest<'a> {
-    /// Reads a request in any form, and refuses what no server answers.
+    /// Reads a request in any form, and refuses requests that no server answers.
     pub fn parse(payload: &'a [u8]) -> Result<Self, RequestError> {
         let is_rlp = payload.first().is_some_and(|first| *first >= 0xc0);
         let request = if is_rlp { Self::listed(payload)? } else { Self::bare(payload)? };
         request.checked()
     }
 
-    /// Reads a request that is sent openly, and its id.
+    /// Reads an unencrypted request, and its id.
     pub fn parse_open(packet: &'a [u8]) -> Result<(Id, Self), RequestError> {
         let mut items = RlpItems::of_list(packet)?;
         let id = *items.array()?;
@@ -180,7 +180,7 @@ impl<'a> HistoryRequest<'a> {
             lower: items.uint32()?,
             upper: items.uint32()?,
             bloom: bloom(items.bytes()?)?,
-            // Where the form cannot say otherwise, its servers send many envelopes in a packet.
+            // In forms without this flag, servers send many envelopes in a packet.
             batch: true,
             ..Self::default()
         };
@@ -201,7 +201,7 @@ impl<'a> HistoryRequest<'a> {
         Ok(request)
     }
 
-    /// What status-go checks, but for the limit.
+    /// Makes status-go's checks, except the check of the limit.
     fn checked(self) -> Result<Self, RequestError> {
         let Self { lower, upper, .. } = self;
         if upper != 0 && lower > upper {
@@ -299,7 +299,7 @@ mod tests {
         )
     }
 
-    /// The payloads are what go-ethereum's rlp 1.9.20 makes of status-go's structures.
+    /// The payloads are status-go's structures, encoded by go-ethereum's rlp 1.9.20.
     #[test]
     fn all_forms_are_told_apart() {
         let topics = ["ca", "8401020304", "845c6c9b56"].concat();

@@ -1,15 +1,16 @@
-//! RLP, the encoding of Ethereum's messages, as far as Whisper uses it: byte strings, numbers and
-//! lists.
+//! The part of RLP, the encoding of Ethereum's messages, that Whisper uses: byte strings, numbers
+//! and lists.
 //!
-//! There are crates for it (alloy-rlp, for one). This is our own because an envelope is kept as
-//! the bytes that came in, and found by their hash: so every value must have one spelling only, on
-//! any path, and reading must borrow. That is little code, and the tests compare it with alloy-rlp.
+//! There are crates for RLP, such as alloy-rlp. Hark has its own code because an envelope is stored
+//! as the received bytes and found by their hash. Every value must therefore have only one
+//! encoding, on every path, and reading must borrow. The code is short, and the tests compare it
+//! with alloy-rlp.
 //!
-//! A byte below 0x80 is itself. Else the first byte gives the kind and the length: `0x80 + n` a
-//! string and `0xc0 + n` a list of n bytes, up to 55; `0xb7 + m` and `0xf7 + m` a length that
-//! follows in m bytes. Lengths and numbers are big endian and as short as they can be; 0 is the
-//! empty string. A reader does not descend into a list by itself: how deep it goes is its caller's
-//! choice.
+//! A byte below 0x80 stands for itself. Otherwise the first byte gives the kind and the length:
+//! `0x80 + n` is a string and `0xc0 + n` a list of n bytes, up to 55. After `0xb7 + m` (a string)
+//! and `0xf7 + m` (a list), the length follows in m bytes. Lengths and numbers are big endian and
+//! as short as they can be; 0 is the empty string. A reader does not descend into a list by itself:
+//! the caller chooses the depth.
 
 /// Maximum length of a string or list whose length is in its first byte.
 const SHORT_MAX: usize = 55;
@@ -28,13 +29,14 @@ pub enum RlpError {
     /// Bytes follow the last item that is expected.
     #[error("a list has too many items, or bytes follow it")]
     Excess,
-    /// A length has leading zeros or belongs into the first byte, or a byte below 0x80 has one.
+    /// A length has leading zeros, belongs into the first byte, or precedes a single byte below
+    /// 0x80.
     #[error("an item's length is not as short as it can be")]
     Length,
     /// A number has leading zeros.
     #[error("a number has leading zeros")]
     Zeros,
-    /// A number has more bits than its field, or is not 0 or 1 where that is meant.
+    /// A number has more bits than its field, or a flag is neither 0 nor 1.
     #[error("a number is too large")]
     Large,
     /// A string where a list is expected.
@@ -43,7 +45,7 @@ pub enum RlpError {
     /// A list where a string is expected.
     #[error("there is a list where bytes are expected")]
     NoBytes,
-    /// A string of another length than its field has: the length, and that of the field.
+    /// A string has the wrong length for its field: the string's length, and the field's length.
     #[error("an item has {0} bytes instead of {1}")]
     Width(usize, usize),
 }
@@ -53,7 +55,7 @@ pub enum RlpError {
 pub struct RlpItems<'a>(&'a [u8]);
 
 impl<'a> RlpItems<'a> {
-    /// Items that follow one another without a list around them.
+    /// Items that follow one another without an enclosing list.
     pub fn of_sequence(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -79,7 +81,7 @@ impl<'a> RlpItems<'a> {
         self.0.is_empty()
     }
 
-    /// The bytes of the items, as they are encoded.
+    /// The encoded bytes of the items.
     pub fn rest(&self) -> &'a [u8] {
         self.0
     }
@@ -133,8 +135,8 @@ impl<'a> RlpItems<'a> {
         if number > 1 { Err(RlpError::Large) } else { Ok(number == 1) }
     }
 
-    /// Reads an item of either kind and returns it as it is encoded, with its head. What is in a
-    /// list is not looked at.
+    /// Reads an item of either kind and returns its encoded bytes, including the head. The content
+    /// of a list is not checked.
     pub fn raw(&mut self) -> Result<&'a [u8], RlpError> {
         let all = self.0;
         self.item()?;
@@ -172,7 +174,7 @@ fn number(bytes: &[u8]) -> Option<u64> {
     fits.then(|| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
-/// Where RLP is written to: a buffer that grows, or a hash.
+/// The destination of written RLP: a buffer that grows, or a hash.
 pub trait RlpSink {
     /// Appends bytes.
     fn put(&mut self, bytes: &[u8]);
@@ -199,8 +201,8 @@ pub fn put_bytes(out: &mut impl RlpSink, bytes: &[u8]) {
     out.put(bytes);
 }
 
-/// Appends the head of a string of `len` bytes, which the caller appends. For one byte this is the
-/// right head only if that is 0x80 or above.
+/// Appends the head of a string of `len` bytes; the caller appends the bytes. For a single byte,
+/// this head is correct only if the byte is 0x80 or above.
 pub fn put_string(out: &mut impl RlpSink, len: usize) {
     put_head(out, STRING, len);
 }
@@ -210,7 +212,7 @@ pub fn put_number(out: &mut impl RlpSink, number: u64) {
     put_bytes(out, digits(&number.to_be_bytes()));
 }
 
-/// Appends the head of a list, whose items have `len` bytes together. The caller appends these.
+/// Appends the head of a list of items with `len` bytes in total. The caller appends the items.
 pub fn put_list(out: &mut impl RlpSink, len: usize) {
     put_head(out, LIST, len);
 }
@@ -244,7 +246,7 @@ pub fn number_len(number: u64) -> usize {
     bytes_len(digits(&number.to_be_bytes()))
 }
 
-/// Length of the head of a list whose items have `len` bytes together.
+/// Length of the head of a list of items with `len` bytes in total.
 pub fn head_len(len: usize) -> usize {
     if len <= SHORT_MAX { 1 } else { 1 + digits(&(len as u64).to_be_bytes()).len() }
 }
@@ -361,7 +363,7 @@ mod tests {
         assert_eq!(RlpItems(&bytes("02")).flag(), Err(Large));
         assert_eq!(RlpItems(&bytes("850505050505")).uint32(), Err(Large));
         assert_eq!(RlpItems(&bytes("83646F67")).array::<4>(), Err(RlpError::Width(3, 4)));
-        // A fault leaves the reader where it was.
+        // After a fault, the reader has not moved.
         let number = bytes("05");
         let mut items = RlpItems(&number);
         assert_eq!((items.list(), items.uint32()), (Err(NoList), Ok(5)));

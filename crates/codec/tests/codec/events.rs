@@ -1,4 +1,4 @@
-//! Events: fields, tags, ids, and all the ways in which one is none.
+//! Events: fields, tags, ids, and all faults that make an event invalid.
 
 use hark_codec::crypto::{SignatureVerifier, sha256};
 use hark_codec::nostr::{CheckError, Event, EventArena, EventDraft, VerifiedEvent, canonical};
@@ -134,7 +134,7 @@ fn our_own_signed_vectors_hold() {
     assert_eq!(count, 24);
 }
 
-/// Ids that other implementations made: the hash of what `JSON.stringify` gives.
+/// Other implementations compute ids as the hash of the output of `JSON.stringify`.
 #[test]
 fn canonical_bytes_are_those_of_json_stringify() {
     let json = event_json("5", "7", r#"[["a","\u0001\/"],["b"]]"#, r#""\u001F\u2028é""#);
@@ -200,7 +200,8 @@ proptest! {
         prop_assert_eq!(String::from_utf8(canonical_bytes).unwrap(), expected.clone());
         prop_assert_eq!(event.compute_id(), sha256(expected.as_bytes()));
 
-        // Written once, it is in our own spelling: the fast path, and the same bytes again.
+        // The written event is in canonical spelling: reading it takes the fast path, and writing
+        // it again gives the same bytes.
         let mut written = Vec::new();
         event.write_json(&mut written);
         let mut arena = EventArena::new();

@@ -1,4 +1,4 @@
-//! Filters: what they say, what they match, and what is refused.
+//! Filters: how they are read and written, which events they match, and why they are refused.
 
 use hark_codec::nostr::{Event, EventArena, EventEncoder, Filter, TagValues};
 use hark_codec::record::Record;

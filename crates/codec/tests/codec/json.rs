@@ -1,4 +1,4 @@
-//! Strings in every spelling, and what is no JSON.
+//! Strings in every spelling, and invalid JSON.
 
 use hark_codec::nostr::{Event, EventArena, Filter, json};
 use proptest::prelude::*;
@@ -101,7 +101,7 @@ proptest! {
         let mut out = Vec::new();
         json::write_string(&mut out, &text);
         prop_assert_eq!(&serde_json::from_slice::<String>(&out).unwrap(), &text);
-        // serde_json escapes as JSON.stringify does, which is what clients hash.
+        // serde_json escapes like JSON.stringify, whose output clients hash.
         prop_assert_eq!(&out, &serde_json::to_vec(&text).unwrap());
     }
 
@@ -111,7 +111,8 @@ proptest! {
         let mut out = Vec::new();
         json::write_u64(&mut out, value);
         prop_assert_eq!(&out, &value.to_string().into_bytes());
-        // What does not fit is too large and never something else; 07 is no JSON.
+        // A number that does not fit is refused and never read as another number; 07 is not valid
+        // JSON.
         let digits = format!("{value}{}", "7".repeat(more));
         let expected = digits.parse::<u64>().ok().filter(|_| value > 0 || more == 0);
         let mut filter = Filter::default();
@@ -135,7 +136,7 @@ proptest! {
         let ours = Event::parse(&json, &mut arena).ok().map(|event| event.content().to_owned());
         let theirs = serde_json::from_slice::<serde_json::Value>(&json);
         let theirs = theirs.ok().and_then(|value| Some(value["content"].as_str()?.to_owned()));
-        // Ours also refuses a field that comes twice, which such bytes cannot make.
+        // Our parser also refuses duplicate fields, but such bytes cannot create a field.
         prop_assert_eq!(ours, theirs);
     }
 }

@@ -1,4 +1,4 @@
-//! What the codec reads and writes, held against serde_json and against signed events.
+//! Compares the codec's reading and writing with serde_json and with signed events.
 
 mod events;
 mod filters;

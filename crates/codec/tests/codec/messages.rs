@@ -1,11 +1,11 @@
-//! Client messages, and what a refusal still knows.
+//! Client messages, and the subjects that refusals name.
 
 use hark_codec::nostr::{ClientMessage, MessageBuffers, RefusalSubject};
 use proptest::prelude::*;
 
 use crate::support::{with_content, with_tags};
 
-/// A message as one line, so that a table can hold it.
+/// Formats a message as one line of a table.
 fn seen(bytes: &[u8], inbox: &mut MessageBuffers) -> String {
     match ClientMessage::parse(bytes, inbox) {
         Ok(ClientMessage::Event(event)) => format!("event {:?}", event.content()),

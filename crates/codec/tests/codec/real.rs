@@ -1,5 +1,5 @@
-//! Events from the wild, where a file with them is at hand: one JSON object a line. The path comes
-//! from HARK_REAL_EVENTS or is `../shared/data/real-events.jsonl`, seen from the workspace.
+//! Checks real events from a file with one JSON object a line, if the file exists. Its path is
+//! HARK_REAL_EVENTS or, relative to the workspace, `../shared/data/real-events.jsonl`.
 
 use std::path::PathBuf;
 

@@ -42,8 +42,8 @@ fn labels_lie_in_the_json_where_they_can() {
     );
     let with_label = encoded(&json, &[(0, b"secret"), (31, b"")]);
     let wire = Record::new(&with_label).unwrap().wire().len();
-    // 54 + 40 of header; 4 labels of the event and 2 private ones, 3 bytes each and 4 where the gap
-    // is above 127; behind the wire only what does not stand in it.
+    // The header has 54 + 40 bytes. 4 labels of the event and 2 private labels have 3 bytes each,
+    // or 4 if the gap is above 127. After the wire come only values that are not in the wire.
     let behind = "a\nb".len() + "secret".len();
     assert!(with_label.len() <= 94 + 6 * 4 + wire + behind, "{} bytes", with_label.len());
     let labels: Vec<_> = Record::new(&with_label).unwrap().labels().collect();

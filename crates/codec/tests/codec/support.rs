@@ -1,4 +1,4 @@
-//! Events and spellings for the other files.
+//! Events and spellings for the other test files.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use hark_codec::nostr::{Event, EventArena, EventDraft};
 use proptest::prelude::*;
 use serde_json::Value;
 
-/// Zeros, where only the form counts.
+/// An event with a placeholder id, key and signature, for tests of the form.
 pub(crate) fn event_json(created_at: &str, kind: &str, tags: &str, content: &str) -> String {
     format!(
         r#"{{"id":"{:064}","pubkey":"{:064}","created_at":{created_at},"kind":{kind},"tags":{tags},"content":{content},"sig":"{:0128}"}}"#,
@@ -23,7 +23,7 @@ pub(crate) fn with_content(content: &str) -> String {
     event_json("1700000000", "1", "[]", content)
 }
 
-/// Parses, and says what is wrong in the words that the client gets.
+/// Parses an event, and returns the error text that a client gets.
 pub(crate) fn error_of(json: &str) -> String {
     match Event::parse(json.as_bytes(), &mut EventArena::new()) {
         Ok(event) => format!("parsed: {event:?}"),
@@ -43,7 +43,7 @@ pub(crate) fn signed(number: u8, draft: EventDraft<'_>) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Any characters, with the troublesome ones often.
+/// Any characters, with a high share of troublesome characters.
 pub(crate) fn text() -> impl Strategy<Value = String> {
     let letter = prop_oneof![
         6 => prop::char::range(' ', '~'),
@@ -54,7 +54,7 @@ pub(crate) fn text() -> impl Strategy<Value = String> {
     prop::collection::vec(letter, 0..40).prop_map(|letters| letters.into_iter().collect())
 }
 
-/// One of the ways to spell `text` as a JSON string; `choices` says which.
+/// One of the spellings of `text` as a JSON string, selected by `choices`.
 pub(crate) fn spell(text: &str, choices: &[u8]) -> String {
     let mut out = String::from("\"");
     for (n, letter) in text.chars().enumerate() {
@@ -90,7 +90,7 @@ pub(crate) fn spell(text: &str, choices: &[u8]) -> String {
     out + "\""
 }
 
-/// The same event as `serde_json` sees it.
+/// Asserts that an event has the same fields as `serde_json` reads.
 pub(crate) fn assert_same(event: &Event<'_>, json: &str) {
     let value: Value = serde_json::from_str(json).unwrap();
     assert_eq!(event.content(), value["content"].as_str().unwrap());

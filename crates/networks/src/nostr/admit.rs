@@ -18,14 +18,14 @@ const VANISH_KIND: u16 = 62;
 /// Kinds whose content is another event (NIP-18).
 const REPOSTS: [u16; 2] = [6, 16];
 
-/// Kinds of gift wraps (NIP-59), whose time is up to [`WRAP_AGE_S`] before the time at which they
-/// are made, so that it says nothing about the message in them.
+/// Kinds of gift wraps (NIP-59). The time of a gift wrap is up to [`WRAP_AGE_S`] before its
+/// creation, so that the time reveals nothing about the message inside.
 const WRAPS: [u16; 2] = [1059, 21_059];
-/// Seconds between the time of a gift wrap and the time at which it was made, at most.
+/// The most seconds between the time of a gift wrap and its creation.
 const WRAP_AGE_S: u64 = 2 * 86_400;
 
-/// Bytes and tags that a request about a person's own data may have, and seconds that its time may
-/// lie in the future, however little the relay's limits allow other events.
+/// Bytes and tags that a request about a person's own data may always have, and seconds that its
+/// time may always lie in the future. Lower limits of the relay apply only to other events.
 const REQUEST_BYTES: usize = 64 << 10;
 const REQUEST_TAGS: usize = 2_500;
 const REQUEST_AHEAD_S: u64 = 900;
@@ -41,7 +41,7 @@ impl OwnUrls {
         Self(urls.into_iter().map(|url| plain(&url)).collect())
     }
 
-    /// The first URL, normalised; empty if there is none.
+    /// Returns the first URL, normalised. Empty if there are no URLs.
     pub fn first(&self) -> &str {
         self.0.first().map_or("", String::as_str)
     }
@@ -51,7 +51,7 @@ impl OwnUrls {
         self.0.contains(&plain(url))
     }
 
-    /// Whether `url` has the host and port of one of these URLs. That is enough for AUTH (NIP-42),
+    /// Whether `url` has the host and port of one of these URLs. For AUTH (NIP-42) this is enough,
     /// whatever the path.
     pub fn have_host_of(&self, url: &str) -> bool {
         authority(url).is_some_and(|asked| {
@@ -60,14 +60,14 @@ impl OwnUrls {
     }
 
     /// Whether an event asks this relay to delete data of its author: a deletion, or a request to
-    /// vanish that names this relay. Nothing in the relay's policy may stand before such a request.
+    /// vanish that names this relay. The relay's policy must not block such a request.
     pub fn are_asked_by(&self, event: &Event<'_>) -> bool {
         u32::from(event.kind()) == DELETION
             || event.kind() == VANISH_KIND && self.are_named_by(event)
     }
 
-    /// Whether a request to vanish names the host of one of these URLs, and neither this relay nor all
-    /// relays: another path or port of that host, or the host's bare name.
+    /// Whether a request to vanish names the host of one of these URLs, and neither this relay nor
+    /// all relays: another path or port of that host, or the host's bare name.
     pub fn are_missed_by(&self, event: &Event<'_>) -> bool {
         let is_host = |url: &str| {
             let asked = host_name(url);
@@ -95,9 +95,9 @@ pub fn vanishes_from_some(event: &Event<'_>) -> bool {
     event.kind() == VANISH_KIND && relays(event).all(|url| url != ALL_RELAYS)
 }
 
-/// Normalises a URL: removes what makes no difference here, which is case, the default port, the
-/// dot that ends a whole name, trailing slashes, query and fragment, and the scheme, since TLS
-/// mostly ends in front of the relay.
+/// Normalises a URL: removes the parts that make no difference here. These are case, the default
+/// port, the dot at the end of a whole name, trailing slashes, query, fragment and scheme. The
+/// scheme makes no difference since TLS mostly ends in front of the relay.
 pub fn plain(url: &str) -> String {
     let url = url.trim().to_ascii_lowercase();
     let (rest, port) = match url.split_once("://") {
@@ -112,7 +112,7 @@ pub fn plain(url: &str) -> String {
     [name.strip_suffix('.').unwrap_or(name), port, path.trim_end_matches('/')].concat()
 }
 
-/// Returns the host of a WebSocket URL, normalised, with its port unless that is the default one.
+/// Returns the host of a WebSocket URL, normalised, with its port unless this is the default port.
 /// `None` for anything else.
 pub fn authority(url: &str) -> Option<String> {
     let scheme = url.trim().split_once("://")?.0.to_ascii_lowercase();
@@ -121,8 +121,8 @@ pub fn authority(url: &str) -> Option<String> {
     host.filter(|_| ["ws", "wss"].contains(&scheme.as_str())).map(str::to_owned)
 }
 
-/// Returns the name of the host in a URL of any scheme, or in one without a scheme: without user, port and
-/// path, in lower case.
+/// Returns the name of the host in a URL with any scheme or none. The name is in lower case,
+/// without user, port and path.
 pub fn host_name(url: &str) -> String {
     let url = url.trim();
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
@@ -136,8 +136,8 @@ pub fn host_name(url: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// The labels of an event's record that are no tags: private ones, and the empty `d` of an addressable
-/// event whose first `d` tag is missing or has no value.
+/// The labels of an event's record that are not tags: private labels, and the empty `d` of an
+/// addressable event whose first `d` tag is missing or has no value.
 #[derive(Clone, Copy, Debug)]
 pub struct PrivateLabels<'a> {
     labels: [(u8, &'a [u8]); 2],
@@ -145,7 +145,7 @@ pub struct PrivateLabels<'a> {
 }
 
 impl<'a> PrivateLabels<'a> {
-    /// These labels of `event` at the relay with the URLs `own`.
+    /// Returns the private labels of `event` at the relay with the URLs `own`.
     pub fn of(event: &Event<'a>, own: &OwnUrls) -> Self {
         let lacks_d = || {
             let d = event.tags().find(|tag| tag.name() == "d");
@@ -162,13 +162,13 @@ impl<'a> PrivateLabels<'a> {
         Self { labels: [label, empty_d], count }
     }
 
-    /// The labels, as the encoder takes them.
+    /// Returns the labels in the form that the encoder accepts.
     pub fn labels(&self) -> &[(u8, &'a [u8])] {
         &self.labels[..self.count]
     }
 }
 
-/// Whether events of a kind are gift wraps, or ephemeral ones.
+/// Returns whether events of a kind are gift wraps, stored or ephemeral.
 pub fn is_wrap(kind: u16) -> bool {
     WRAPS.contains(&kind)
 }
@@ -178,13 +178,13 @@ pub fn is_ephemeral(event: &Event<'_>) -> bool {
     class(u32::from(event.kind())) == KindClass::Ephemeral
 }
 
-/// The most bytes of an event of this kind, where an event may have `max`.
+/// Returns the most bytes of an event of this kind, if the bound of other events is `max`.
 fn event_bytes_max(kind: u16, max: usize) -> usize {
     if REQUESTS.contains(&kind) { max.max(REQUEST_BYTES) } else { max }
 }
 
-/// Returns why an event that only its author may publish (NIP-70) is refused on a connection that
-/// has authenticated the keys `proven`.
+/// Returns the reason if an event that only its author may publish (NIP-70) is refused on a
+/// connection that has authenticated the keys `proven`.
 pub fn protected_refusal(event: &Event<'_>, proven: &[Key]) -> Option<String> {
     (event.is_protected() && !proven.contains(event.pubkey())).then(|| {
         let prefix = if proven.is_empty() { "auth-required" } else { "restricted" };
@@ -192,31 +192,33 @@ pub fn protected_refusal(event: &Event<'_>, proven: &[Key]) -> Option<String> {
     })
 }
 
-/// Whether events of a kind are lists, which may have more tags than others: follows (NIP-02), and the lists
-/// and sets of NIP-51.
+/// Whether events of a kind are lists, which may have more tags than others: follows (NIP-02), and
+/// the lists and sets of NIP-51.
 fn is_list(kind: u16) -> bool {
     matches!(kind, 3 | 10_000..=39_999)
 }
 
-/// Returns the bytes of an event as it is stored: without the white space and the escapes that it came with.
+/// Returns the length of an event in its stored form, without the white space and the escapes of
+/// the received form.
 fn stored_bytes(event: &Event<'_>) -> usize {
     let mut record = Vec::new();
     EventEncoder::default().encode(event, &[], &mut record);
     Record::new(&record).map_or(usize::MAX, |record| record.wire().len())
 }
 
-/// Returns the bytes that an event may have, where one of its kind may have `max`, if it has more. `event_bytes`
-/// are those in which it came; fewer may be stored, and these are counted.
+/// Returns the bound of an event's bytes if the event is larger. `max` is the bound of ordinary
+/// events. `event_bytes` is the received length; the bound applies to the stored length, which may
+/// be lower.
 pub fn larger_than(event: &Event<'_>, event_bytes: usize, max: usize) -> Option<usize> {
     let max = event_bytes_max(event.kind(), max);
     (event_bytes > max && stored_bytes(event) > max).then_some(max)
 }
 
-/// Returns why an event is refused, whatever its signature, or `None` if it is accepted. `event_bytes` are
-/// those in which it came; fewer may be stored, and these are bounded. Cheap
-/// checks come first. The caller checks the id. `proven` are the authenticated keys of the event's
-/// connection; `arena` is for an event within the event. Of the limits, requests about a person's
-/// own data ([`REQUESTS`]) meet only those that no honest one exceeds.
+/// Returns the reason if an event is refused, without a check of its signature. `None` if the event
+/// is accepted. `event_bytes` is the received length; the bound applies to the stored length, which
+/// may be lower. Cheap checks come first. The caller checks the id. `proven` are the authenticated
+/// keys of the event's connection; `arena` is for an event within the event. Requests about a
+/// person's own data ([`REQUESTS`]) are subject only to limits that no honest request exceeds.
 pub fn refusal(
     event: &Event<'_>,
     event_bytes: usize,
@@ -277,7 +279,7 @@ pub fn refusal(
     None
 }
 
-/// Returns why an event is refused for its time.
+/// Returns the reason if an event is refused for its time.
 fn time_refusal(event: &Event<'_>, limits: &Limits, now_s: u64) -> Option<String> {
     let (kind, time) = (event.kind(), event.created_at());
     let is_request = REQUESTS.contains(&kind);
@@ -291,7 +293,7 @@ fn time_refusal(event: &Event<'_>, limits: &Limits, now_s: u64) -> Option<String
         .then(|| format!("invalid: created_at is more than {behind_max} s in the past"))
 }
 
-/// Maps an outcome to the fields of OK: whether the event, of this kind, is accepted, and why.
+/// Maps an outcome to the fields of OK: whether an event of this kind is accepted, and the reason.
 pub fn answer(kind: u16, outcome: Outcome) -> (bool, &'static str) {
     match outcome {
         Outcome::Refused(Refusal::Vanished) if kind == VANISH_KIND => {
@@ -299,16 +301,17 @@ pub fn answer(kind: u16, outcome: Outcome) -> (bool, &'static str) {
         }
         Outcome::Stored { .. } | Outcome::Erased(_) => (true, ""),
         Outcome::Duplicate => (true, DUPLICATE),
-        // The event is not stored: a client must not believe that, say, its profile was saved.
+        // The event is not stored, so a client must not conclude that, for example, its profile was
+        // saved.
         Outcome::Superseded => (false, REPLACED),
         Outcome::Refused(Refusal::Deleted) => (false, "blocked: event was deleted by its author"),
         Outcome::Refused(Refusal::Vanished) => (false, "blocked: its author asked to vanish"),
     }
 }
 
-/// The text of OK for a version of a replaceable or addressable event that loses to the stored one.
-/// Other relays use this prefix. NIP-01 has none for this case, and its `duplicate` would say that
-/// the event is stored.
+/// The text of OK for a version of a replaceable or addressable event that loses to the stored
+/// version. Other relays use this prefix. NIP-01 has no prefix for this case, and its `duplicate`
+/// would mean that the event is stored.
 const REPLACED: &str = "replaced: have a newer version, or one of the same time with a lower id";
 
 /// The text of OK for an event that is already stored.

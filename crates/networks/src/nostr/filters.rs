@@ -1,4 +1,4 @@
-//! Filters of NIP-01, as people type them.
+//! The text format of filters: the JSON of NIP-01.
 
 use std::borrow::Cow;
 
@@ -57,7 +57,8 @@ impl Filters for EventFilters {
             if is_alone || label.values.len() != 1 {
                 fields.push(tag('#', label.name, &label.values));
             } else if !query.labels[..at].iter().filter(same).any(|other| other.values.len() == 1) {
-                // One value each of several conditions: all of them are wanted (NIP-91).
+                // If several conditions have one value each, a record must have all these values
+                // (NIP-91).
                 let wanted = query.labels.iter().filter(same).filter(|set| set.values.len() == 1);
                 fields.push(tag('&', label.name, wanted.flat_map(|set| &set.values)));
             }
@@ -82,12 +83,12 @@ impl Filters for EventFilters {
     }
 }
 
-/// Returns the filter with hex keys in place of those that are written `npub1…`.
+/// Returns the filter with hex keys in place of `npub1…` keys.
 fn with_hex_keys(text: &str) -> Result<Cow<'_, str>, String> {
     if !text.to_ascii_lowercase().contains("\"npub1") {
         return Ok(text.into());
     }
-    // What is wrong elsewhere in the filter is said when it is parsed.
+    // Other faults of the filter are reported when the filter is parsed.
     let Ok(mut filter) = serde_json::from_str::<Value>(text) else { return Ok(text.into()) };
     for name in ["authors", "#p", "#P", "&p", "&P"] {
         let Some(values) = filter.get_mut(name).and_then(Value::as_array_mut) else { continue };
@@ -103,7 +104,7 @@ fn with_hex_keys(text: &str) -> Result<Cow<'_, str>, String> {
     Ok(filter.to_string().into())
 }
 
-/// Returns a condition on tags as it stands in a filter.
+/// Returns a condition on tags as a field of a filter.
 fn tag<'a>(sign: char, name: u8, values: impl IntoIterator<Item = &'a Box<[u8]>>) -> String {
     let values = values.into_iter().map(|value| String::from_utf8_lossy(value).into_owned());
     format!("\"{sign}{}\":{}", char::from(name), list(values))

@@ -1,4 +1,4 @@
-//! Events as lines: each line is the JSON of an event, as clients send it.
+//! Events as lines: each line is the JSON of an event in the form that clients send.
 
 use hark_archive::{Id, Record};
 use hark_codec::crypto::SignatureVerifier;
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// As at the relay's door, blanks and escapes that an event came with do not count.
+    /// As at the relay's door, the blanks and escapes of a received event do not count.
     #[test]
     fn of_a_line_the_bytes_count_that_are_stored() {
         let keys = KeyPair::from_secret([7; 32]).unwrap();

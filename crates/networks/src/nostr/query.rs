@@ -15,13 +15,13 @@ pub enum SearchRefusal {
     /// Nothing is searched for words.
     #[error("search is not offered")]
     NotOffered,
-    /// The search text is too much.
+    /// The search text exceeds a bound.
     #[error("{0}")]
     TooMuch(SearchTextError),
 }
 
-/// Maps the conditions and the limit of `filter`. The caller sets `now`, `budget` and `gate`. If the
-/// filter searches for words, the best matches come first; `texts` has what is searched.
+/// Maps the conditions and the limit of `filter`. The caller sets `now`, `budget` and `gate`. If
+/// the filter searches for words, the best matches come first; `texts` are the searched texts.
 pub fn of(filter: &Filter, texts: SearchedTexts<'_>) -> Result<Query, SearchRefusal> {
     let words = match (filter.search(), texts) {
         (None, _) => None,
@@ -53,9 +53,9 @@ pub fn of(filter: &Filter, texts: SearchedTexts<'_>) -> Result<Query, SearchRefu
     Ok(query)
 }
 
-/// Maps a client's filters to queries, bounded by what the client may see and by the limits. The
-/// error is the reason of a refusal: the client is not authenticated, and the filters name only
-/// restricted kinds.
+/// Maps a client's filters to queries, restricted to the records that the client may see and
+/// bounded by the limits. The error is the reason of a refusal: a search cannot be carried out, or
+/// the client is not authenticated and the filters name only restricted kinds.
 pub fn at_door(
     filters: &[Filter],
     limits: &Limits,
@@ -88,10 +88,10 @@ fn is_private(query: &Query, gate: &Gate) -> bool {
     query.kinds.as_ref().is_some_and(|kinds| !kinds.is_empty() && kinds.iter().all(private))
 }
 
-/// Restricts a query to what its reader may see. A client that is not authenticated sees nothing of
-/// the restricted kinds, so they are removed from the kinds that the query names. A query that
-/// names none of them gets the gate nevertheless: its best plan may depend on how many records of
-/// all kinds there are.
+/// Restricts a query to the records that its reader may see. A client that is not authenticated
+/// sees no records of the restricted kinds, so these kinds are removed from the query. A query that
+/// names none of these kinds gets the gate nevertheless, as its best plan may depend on the number
+/// of records of all kinds.
 fn apply(gate: &Arc<Gate>, query: &mut Query) {
     if gate.readers.is_empty()
         && let Some(kinds) = &mut query.kinds
@@ -101,18 +101,18 @@ fn apply(gate: &Arc<Gate>, query: &mut Query) {
     query.gate = (!gate.kinds.is_empty()).then(|| Arc::clone(gate));
 }
 
-/// Most values of `&` tags in a filter. Each is a condition of its own, which every record that may
-/// match is searched for.
+/// The most values of `&` tags in a filter. Each value is a condition of its own, which is checked
+/// on every record that may match.
 pub const AND_VALUES_MAX: usize = 32;
 
-/// Returns the number of values of which a record must have each.
+/// Returns the number of values of `&` tags, each of which a record must have.
 pub fn and_values(filter: &Filter) -> usize {
     filter.and_tags().map(|(_, values)| values.len()).sum()
 }
 
-/// Maximum number of stored records beyond the default limit that may be sent for `filter` to complete a
-/// second: `limit_max` are sent in all. It is 0 where the client names a limit, and for a search, whose
-/// results do not come by time.
+/// Maximum number of stored records beyond the default limit that may be sent for `filter` to
+/// complete a second. At most `limit_max` records are sent in all. The number is 0 if the client
+/// names a limit, and for a search, as its results are not ordered by time.
 pub fn room(filter: &Filter, limits: &Limits) -> usize {
     if filter.search().is_some() || filter.limit().is_some() {
         return 0;
@@ -120,7 +120,7 @@ pub fn room(filter: &Filter, limits: &Limits) -> usize {
     limits.limit_max.saturating_sub(limits.limit_default)
 }
 
-/// The number of values that `filter` lists.
+/// Returns the number of values in `filter`.
 pub fn values(filter: &Filter) -> usize {
     filter.ids().map_or(0, <[_]>::len)
         + filter.authors().map_or(0, <[_]>::len)

@@ -2,8 +2,8 @@
 //! their recipients (NIP-59), vanishing (NIP-62).
 //!
 //! A stored deletion (kind 5) is itself the tombstone: an event is refused if a deletion by its
-//! author names it, whichever came first. No deletion deletes deletions or requests to vanish. A
-//! request to vanish deletes both: its author's deletions, and their earlier requests.
+//! author names the event, whichever came first. No deletion deletes deletions or requests to
+//! vanish. A request to vanish deletes both: its author's deletions, and their earlier requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,20 +24,20 @@ pub const DELETION: u32 = 5;
 pub const VANISH_KIND: u32 = 62;
 const GIFT_WRAP: u32 = 1059;
 
-/// Which events of a kind are kept (NIP-01).
+/// The class of a kind, which determines the events of the kind that are kept (NIP-01).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KindClass {
-    /// All are kept.
+    /// All events are kept.
     Regular,
-    /// The newest of an author and kind is kept.
+    /// The newest event of an author and kind is kept.
     Replaceable,
-    /// None is kept.
+    /// No event is kept.
     Ephemeral,
-    /// The newest of an author, kind and `d` value is kept.
+    /// The newest event of an author, kind and `d` value is kept.
     Addressable,
 }
 
-/// The class of a kind.
+/// Returns the class of a kind.
 pub fn class(kind: u32) -> KindClass {
     match kind {
         0 | 3 | 10_000..=19_999 => KindClass::Replaceable,
@@ -182,8 +182,8 @@ fn erase_deleted(record: &Record<'_>, author: &Key, effects: &mut Effects) {
     }
 }
 
-/// Maximum number of recipients of a gift wrap, which has one (NIP-59): two searches for each, on the
-/// writer's thread.
+/// Maximum number of recipients of a gift wrap. NIP-59 has a single recipient, and each recipient
+/// takes two searches on the writer's thread.
 pub const WRAP_RECIPIENTS_MAX: usize = 16;
 
 /// Whether an event of this kind is a gift wrap whose `p` tags, `recipients`, are more than
@@ -192,7 +192,7 @@ pub fn wraps_for_too_many(kind: u32, mut recipients: impl Iterator) -> bool {
     kind == GIFT_WRAP && recipients.nth(WRAP_RECIPIENTS_MAX).is_some()
 }
 
-/// Maximum number of kinds of which one deletion may name addresses ([`deletes_too_many_kinds`]).
+/// Maximum number of kinds in the addresses that one deletion names ([`deletes_too_many_kinds`]).
 /// Each kind takes a search of its own, on the writer's thread.
 pub const DELETED_KINDS_MAX: usize = 64;
 

@@ -1,4 +1,4 @@
-//! Which texts of an event are searched (NIP-50).
+//! The texts of an event that are searched (NIP-50).
 //!
 //! | of | as a title | as the body |
 //! |---|---|---|
@@ -12,21 +12,21 @@ use hark_archive::{Record, TextSource};
 use hark_codec::nostr::{Event, EventArena, profile};
 use hark_words::Part;
 
-/// Kinds that are searched unless others are set: profiles, notes, threads, pictures, videos, files,
-/// polls, comments, highlights, articles, live streams, classifieds, wiki pages, calendar events and
+/// Kinds that are searched by default: profiles, notes, threads, pictures, videos, files, polls,
+/// comments, highlights, articles, live streams, classifieds, wiki pages, calendar events and
 /// communities.
 pub const KINDS: [u32; 18] = [
     0, 1, 11, 20, 21, 22, 1_063, 1_068, 1_111, 9_802, 30_023, 30_311, 30_402, 30_818, 31_922,
     31_923, 34_235, 34_550,
 ];
 
-/// A week, by which an event must be newer to rank like one of a class more.
+/// A week. An event that is newer by this time ranks like an event of one class more.
 const CLASS_S: u64 = 7 * 86_400;
-/// The version of what this file says, which is part of a fingerprint beside that of
-/// [`hark_words`]: another one has all events indexed anew.
+/// The version of the rules in this file. Like the version of [`hark_words`], it is part of the
+/// fingerprint, so all events are indexed anew after a change.
 const VERSION: u64 = 1;
 
-/// Which texts are searched.
+/// The choice of the texts that are searched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextChoice {
     /// Kinds of events.
@@ -71,7 +71,7 @@ impl Default for TextChoice {
 
 impl TextChoice {
     /// Makes the source of these texts. Events of `private` kinds, which only some readers may see,
-    /// have none.
+    /// have no texts.
     pub fn source(mut self, private: &[u32]) -> Arc<dyn TextSource> {
         let profiles = self.parts.contains(&TextPart::Profiles);
         self.kinds.retain(|kind| !private.contains(kind) && (profiles || *kind != 0));
@@ -93,7 +93,7 @@ impl TextSource for EventTexts {
             return;
         }
         ARENA.with_borrow_mut(|arena| {
-            // What is stored is valid; damage is noticed by who reads the record.
+            // Stored events are valid. Damage is detected where the record is read.
             if let Ok(event) = Event::parse(record.wire(), arena) {
                 self.of_event(&event, each);
             }
@@ -130,7 +130,7 @@ impl EventTexts {
         let mut says_language = false;
         let has = |part| self.0.parts.contains(&part);
         let (titles, hashtags) = (has(TextPart::Titles), has(TextPart::Hashtags));
-        // Titles come first: only so many words of an event are read.
+        // Titles come first, as only a bounded number of an event's words is read.
         for tag in event.tags() {
             let Some(value) = tag.value() else { continue };
             match tag.name() {
@@ -157,7 +157,7 @@ impl EventTexts {
 }
 
 fn of_profile(content: &str, each: &mut dyn FnMut(Part, &str)) {
-    // Names come first, wherever they are: only so many words of an event are read.
+    // Names come first, wherever they are, as only a bounded number of an event's words is read.
     profile::strings(content, |name, value| {
         if matches!(name, "name" | "display_name" | "nip05") {
             each(Part::Title, value);

@@ -1,4 +1,5 @@
-//! Which messages are accepted: the requirements of RFC 14/WAKU2-MESSAGE and this node's bounds.
+//! The conditions on which messages are accepted: the requirements of RFC 14/WAKU2-MESSAGE and this
+//! node's bounds.
 
 use hark_codec::waku::message::META_MAX;
 use hark_codec::waku::{Message, RateLimitProof};
@@ -13,8 +14,8 @@ pub struct MessageBounds {
     /// How far a message's time may lie before or after now, in ns; `None` for no bound. Messages
     /// from other stores may be of any age.
     pub window_ns: Option<u64>,
-    /// The length of the time spans of rate-limit proofs, in ns, if messages need such proofs. Messages
-    /// from other stores need none, as stores do not keep them.
+    /// The length of the time spans of rate-limit proofs, in ns, if messages need such proofs.
+    /// Messages from other stores need no proofs, as stores do not keep proofs.
     pub epoch_ns: Option<u64>,
 }
 
@@ -37,7 +38,8 @@ pub enum MessageRefusal {
          through a node that makes the proofs or signatures that its network asks for"
     )]
     Listener,
-    /// The message lacks a valid signature for its protected shard, so other nodes refuse it.
+    /// The message lacks a valid signature for its protected shard, so other nodes refuse the
+    /// message.
     #[error(
         "signed shard validation failed: the message's meta must be a signature by the shard's key, \
          and its timestamp within 5 minutes from now"
@@ -61,7 +63,7 @@ pub enum MessageRefusal {
     /// See [`MessageBounds::epoch_ns`].
     #[error("the epoch of the message's rate-limit proof is not that of its timestamp")]
     Epoch,
-    /// A sender who keeps to the rate uses a nullifier for one message.
+    /// A sender within the rate limit uses each nullifier for only one message.
     #[error("another message has the nullifier of this message's rate-limit proof")]
     Nullifier,
     /// The archive holds no time before 1970.

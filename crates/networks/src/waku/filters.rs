@@ -11,7 +11,7 @@ use crate::{Filters, LabelValues, object};
 /// Filters of messages.
 pub(super) struct MessageFilters;
 
-/// A filter as people type it. Omitted fields match all; times are nanoseconds since 1970.
+/// A filter in its text form. Omitted fields match all; times are nanoseconds since 1970.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
 struct RawFilter {

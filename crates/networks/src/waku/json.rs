@@ -24,7 +24,7 @@ pub struct OwnedMessage {
 }
 
 impl OwnedMessage {
-    /// A view of the message.
+    /// Returns a view of the message.
     pub fn message(&self) -> Message<'_> {
         Message {
             payload: &self.payload.0,
@@ -72,7 +72,7 @@ impl StoredMessage {
     }
 }
 
-/// Reads a message: a JSON object. An array of its values is none.
+/// Reads a message: a JSON object. An array of the message's values is refused.
 pub fn read_message(json: &[u8]) -> Result<OwnedMessage, serde_json::Error> {
     object::read(json)
 }
@@ -82,8 +82,8 @@ pub fn read_stored(json: &[u8]) -> Result<StoredMessage, serde_json::Error> {
     object::read(json)
 }
 
-/// Reads a hash: 64 hex digits, with or without 0x, or base64 of either alphabet, as go-waku and
-/// the older nwaku write it. A space counts as the `+` that it was before URL decoding.
+/// Reads a hash: 64 hex digits, with or without 0x, or base64 of either alphabet, the notation of
+/// go-waku and older versions of nwaku. A space counts as the `+` that it was before URL decoding.
 pub fn read_hash(text: &str) -> Option<Id> {
     let digits = text.strip_prefix("0x").unwrap_or(text).to_ascii_lowercase();
     if let Some(hash) = hex::decode_32(digits.as_bytes()) {

@@ -42,7 +42,7 @@ impl LineReader for MessageLineReader {
         if message.ephemeral == Some(true) {
             return Err(LineFault::Ephemeral);
         }
-        // The message's encoded length is not known, but its payload is nearly all of it.
+        // The message's encoded length is unknown, but nearly all of its bytes are the payload.
         match self.bounds.admit_old(&message, message.payload.len()) {
             Ok(_) => {}
             Err(refusal @ MessageRefusal::Size(..)) => {

@@ -1,4 +1,4 @@
-//! Retention as nwaku's operators write it: `time:2592000;size:10GB;capacity:1000000`.
+//! Retention in the notation of nwaku's operators: `time:2592000;size:10GB;capacity:1000000`.
 
 use hark_archive::retention::{RetentionPolicy, RetentionRule};
 
@@ -38,7 +38,8 @@ impl std::fmt::Display for Retention {
 impl std::str::FromStr for Retention {
     type Err = String;
 
-    /// Reads policies separated by `;`, all of which apply. An empty text or `none` keeps all.
+    /// Reads policies separated by `;`, all of which apply. An empty text or `none` keeps all
+    /// messages.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut policy = for_ever();
         for part in text.split(';').map(str::trim).filter(|part| !["", "none"].contains(part)) {

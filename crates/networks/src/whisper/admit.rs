@@ -1,4 +1,5 @@
-//! Which envelopes are accepted from peers: what go-ethereum checks (`Whisper.add`).
+//! The conditions on which envelopes are accepted from peers: the checks of go-ethereum
+//! (`Whisper.add`).
 
 use hark_codec::whisper::Envelope;
 
@@ -17,8 +18,8 @@ pub struct EnvelopeBounds {
 }
 
 impl Default for EnvelopeBounds {
-    /// The bounds of status-go's nodes since July 2020, whose clients seal messages above 50 KB with so
-    /// little work. go-ethereum has 0.2.
+    /// The bounds of status-go's nodes since July 2020. Clients of status-go seal messages above 50
+    /// KB with a proof of work of only this minimum. The minimum of go-ethereum is 0.2.
     fn default() -> Self {
         Self { envelope_bytes_max: 1 << 20, pow_min: 0.000_002 }
     }
@@ -36,7 +37,7 @@ pub enum EnvelopeRefusal {
     /// The envelope has expired on its way, not longer ago than [`EXPIRED_MAX_S`].
     #[error("the envelope expired {0} s ago")]
     Expired(u64),
-    /// The envelope expired before that: it should not have been sent any more.
+    /// The envelope expired longer ago, so it should no longer have been sent.
     #[error("the envelope expired {0} s ago, more than {EXPIRED_MAX_S} s")]
     Old(u64),
     /// See [`EnvelopeBounds::envelope_bytes_max`].
@@ -60,14 +61,15 @@ impl EnvelopeBounds {
             expired if expired <= EXPIRED_MAX_S => return Err(EnvelopeRefusal::Expired(expired)),
             expired => return Err(EnvelopeRefusal::Old(expired)),
         }
-        // One from the future is passed on for longer: until it expires, and a second on its way.
+        // An envelope from the future is forwarded for longer: until its expiry, plus a second of
+        // transit.
         let longer = if ahead > 0 { ahead as u32 + 1 } else { 0 };
         let pow = envelope.pow_for(envelope.ttl.saturating_add(longer));
         if pow < self.pow_min { Err(EnvelopeRefusal::Pow(pow, self.pow_min)) } else { Ok(()) }
     }
 
-    /// Like [`EnvelopeBounds::admit`], for an envelope that was accepted elsewhere: of any age, whatever
-    /// its proof of work.
+    /// Like [`EnvelopeBounds::admit`], for an envelope that was accepted elsewhere: of any age,
+    /// whatever its proof of work.
     pub fn admit_old(&self, envelope: &Envelope<'_>) -> Result<(), EnvelopeRefusal> {
         if envelope.ttl > envelope.expiry {
             return Err(EnvelopeRefusal::Ttl(envelope.ttl, envelope.expiry));
@@ -116,7 +118,7 @@ mod tests {
         let good = envelope();
         let bounds = EnvelopeBounds { pow_min: good.pow(), ..EnvelopeBounds::default() };
         assert_eq!((bounds.admit(&good, SENT), bounds.admit(&good, SENT + 50)), (Ok(()), Ok(())));
-        // Four seconds ahead, and one on its way.
+        // Four seconds ahead, and one second of transit.
         let less = good.pow() * 50.0 / 55.0;
         match bounds.admit(&good, SENT - 4).unwrap_err() {
             EnvelopeRefusal::Pow(pow, minimum) => {
@@ -130,8 +132,8 @@ mod tests {
         assert_eq!(bounds.admit_old(&Envelope { nonce: 4, ..good }), Ok(()));
     }
 
-    /// status-go seals a message above 50 KB for a ttl of 15 s with a proof of work of 0.000002, which
-    /// hardly any nonce lacks.
+    /// status-go seals a message above 50 KB for a ttl of 15 s with a proof of work of 0.000002,
+    /// which nearly every nonce provides.
     #[test]
     fn long_messages_of_status_clients_have_enough_work() {
         let data = vec![7; 60_000];

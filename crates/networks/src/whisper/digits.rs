@@ -1,4 +1,4 @@
-//! Bytes as hex digits in JSON, as Ethereum's programs write them.
+//! Bytes as hex digits in JSON, in the notation of Ethereum's programs.
 
 use hark_codec::hex;
 
@@ -9,7 +9,7 @@ pub fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
 }
 
-/// The digits of bytes, with 0x.
+/// Returns the hex digits of bytes, with 0x.
 pub fn text(bytes: &[u8]) -> String {
     let mut digits = b"0x".to_vec();
     hex::encode_into(bytes, &mut digits);

@@ -1,4 +1,4 @@
-//! Filters of envelopes: by topics or a bloom filter of them, hashes and the time of sending.
+//! Filters of envelopes: by topics or a bloom filter of topics, hashes and the time of sending.
 
 use hark_archive::{LabelSet, Query};
 use hark_codec::whisper::record::TOPIC;
@@ -13,8 +13,8 @@ use crate::{Filters, LabelValues, object};
 /// Filters of envelopes.
 pub(super) struct EnvelopeFilters;
 
-/// A filter as people type it, its values not looked at yet. Omitted keys match all; times are
-/// seconds since 1970, inclusive.
+/// A filter in its text form, with values that are not checked yet. Omitted keys match all; times
+/// are seconds since 1970, inclusive.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TypedEnvelopeFilter {
@@ -26,7 +26,7 @@ struct TypedEnvelopeFilter {
     limit: Option<Value>,
 }
 
-/// A filter as it is written.
+/// The text form that [`Filters::text`] writes.
 #[derive(Serialize)]
 struct WrittenEnvelopeFilter {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,7 +48,7 @@ fn number(key: &str, value: Option<Value>) -> Result<Option<u64>, String> {
     value.map(read).transpose()
 }
 
-/// A list of `N` bytes each.
+/// Reads a list of items of `N` bytes each.
 fn list<const N: usize>(key: &str, value: Option<Value>) -> Result<Option<Vec<[u8; N]>>, String> {
     let Some(value) = value else { return Ok(None) };
     let Value::Array(items) = value else {
@@ -71,7 +71,7 @@ fn read_bloom(value: Option<Value>) -> Result<Option<Bloom>, String> {
     value.map(read).transpose()
 }
 
-/// The topics of an archive that a filter covers.
+/// Returns the topics of an archive that a bloom filter covers.
 fn covered(bloom: &Bloom, values: &[Box<[u8]>]) -> Vec<Topic> {
     let mut known = KnownTopics::default();
     known.extend(values.iter().filter_map(|value| Topic::try_from(&**value).ok()));
@@ -167,7 +167,7 @@ mod tests {
         };
         let found = EnvelopeFilters.query(&text, &mut values).unwrap().unwrap();
         assert_eq!((found.to, &found.labels[..]), (9, &[LabelSet::one(TOPIC, &one)][..]));
-        // A full filter covers everything, whatever there is.
+        // A full filter covers all topics.
         let full = format!(r#"{{"bloom":"{}"}}"#, digits::text(&Bloom::FULL.0));
         assert_eq!(EnvelopeFilters.query(&full, &mut values), Ok(Some(Query::default())));
         assert_eq!(looks, 1);

@@ -18,7 +18,7 @@ pub(super) struct EnvelopeLines;
 impl LineFormat for EnvelopeLines {
     fn write(&self, record: &Record<'_>, line: &mut Vec<u8>) {
         let record = EnvelopeRecord::new(*record);
-        // The record was made of an envelope.
+        // The record was made from an envelope, so parsing succeeds.
         write_envelope(&record.envelope().unwrap_or_default(), record.hash(), line);
     }
 
@@ -45,7 +45,7 @@ pub fn write_envelope(envelope: &Envelope<'_>, hash: &Id, line: &mut Vec<u8>) {
     line.push(b'}');
 }
 
-/// A line as it is read. Other keys are ignored.
+/// The keys of a line that are read. Other keys are ignored.
 #[derive(Deserialize)]
 struct EnvelopeLine<'a> {
     #[serde(borrow)]

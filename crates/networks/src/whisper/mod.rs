@@ -27,7 +27,7 @@ impl Network for Whisper {
     }
 
     fn nature(&self) -> RecordProperties {
-        // A bloom filter is matched against all topics that there are.
+        // A bloom filter is matched against all topics of the archive.
         RecordProperties {
             units_per_s: 1,
             one_kind: true,

@@ -1,13 +1,13 @@
-//! The topics that an archive has, for questions by bloom filter: such a question is one for the
-//! topics that the filter covers.
+//! The topics of an archive, for questions by bloom filter. Such a question asks for the topics
+//! that the filter covers.
 
 use std::collections::HashSet;
 
 use hark_codec::whisper::bloom::{Bits, bits};
 use hark_codec::whisper::{Bloom, Topic};
 
-/// All topics of an archive, each with the bits that a filter must have. Takes up to 32 bytes of
-/// memory a topic; the caller bounds their number.
+/// All topics of an archive, each with the bits that a filter must have. Uses up to 32 bytes of
+/// memory per topic; the caller bounds the number of topics.
 #[derive(Clone, Debug, Default)]
 pub struct KnownTopics {
     known: HashSet<Topic>,
@@ -45,8 +45,8 @@ impl KnownTopics {
         self.known.is_empty()
     }
 
-    /// The topics that a filter covers, in no particular order. Looks at those whose first bit the
-    /// filter has, which takes a few ns each: for a filter of few topics, at few of all.
+    /// Returns the topics that a filter covers, in no particular order. Checks only topics whose
+    /// first bit is in the filter, at a few ns each. For a filter of few topics, these are few.
     pub fn matching(&self, filter: &Bloom) -> Vec<Topic> {
         let with_bit = (0..).zip(&self.by_bit).filter(|(bit, _)| filter.has([*bit; 3]));
         let covered = with_bit.flat_map(|(_, topics)| topics).filter(|(_, bits)| filter.has(*bits));

@@ -1,4 +1,4 @@
-//! Relays that send without end, or more than is read, or nothing that helps.
+//! Relays that send without end, or more than is read, or nothing useful.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,7 +14,8 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use crate::kit::{Here, event, held, play, play_quickly, pour};
 use crate::{answer, paged};
 
-/// An event that is too long to be read is counted, and all others come: in pages, and by their ids.
+/// An event that is too long is counted, and all other events are received, both in pages and by
+/// their ids.
 #[tokio::test]
 async fn an_event_that_is_too_long_to_be_read_holds_up_no_other() {
     let mut events: Vec<Value> = (0..60).map(|n| event(n, 1_700_000_000 + n)).collect();
@@ -41,7 +42,7 @@ async fn an_event_that_is_too_long_to_be_read_holds_up_no_other() {
     }
 }
 
-/// So is one that is alone in its page.
+/// An event that is too long and alone in its page is counted, too.
 #[tokio::test]
 async fn pages_end_with_an_event_that_is_too_long() {
     let mut events: Vec<Value> = (0..3).map(|n| event(n, 1_700_000_000 + n)).collect();
@@ -55,7 +56,8 @@ async fn pages_end_with_an_event_that_is_too_long() {
     assert!(totals.refused_here.of("too large") > 0, "{totals:?}");
 }
 
-/// A relay that answers with more of them than were asked for is left, as with any other events.
+/// A relay that answers with more long events than requested is disconnected, as with any other
+/// events.
 #[tokio::test]
 async fn too_long_events_without_end_are_no_answer() {
     let compared = format!("6100000201{}", "5a".repeat(32));
@@ -76,7 +78,8 @@ async fn too_long_events_without_end_are_no_answer() {
     assert!(error.to_string().contains("more than 2 events"), "{error}");
 }
 
-/// Whatever a relay pours out instead of an answer, it is left within the time that it is given.
+/// A relay that sends a flood of messages instead of an answer is disconnected within the time
+/// limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn floods_are_no_answer() {
     let text = |value: Value| Message::text(value.to_string());
@@ -105,8 +108,8 @@ async fn floods_are_no_answer() {
     }
 }
 
-/// A relay that has one more event for each second that it is asked for, in pages of one, is left after some
-/// thousand pages, whether its events are stored or only counted.
+/// A relay that always has one more event, in pages of one event, is disconnected after some
+/// thousand pages. This holds whether its events are stored or only counted.
 #[tokio::test]
 async fn pages_that_never_end_are_left() {
     for direction in [Direction::Down, Direction::Neither] {
@@ -125,8 +128,8 @@ async fn pages_that_never_end_are_left() {
     }
 }
 
-/// What is on its way or waits when a connection ends is sent on the next one, also where nothing else is
-/// compared then: here the oldest events are those that come last.
+/// Events that are in flight or wait when a connection ends are sent on the next connection, even
+/// if nothing else is compared then. In this test, the oldest events are published last.
 #[tokio::test]
 async fn what_waits_to_be_sent_when_a_stream_breaks_is_sent_later() {
     let events: Vec<Value> = (0..300).map(|n| event(n, 1_700_000_300 - n)).collect();
@@ -168,7 +171,8 @@ async fn what_waits_to_be_sent_when_a_stream_breaks_is_sent_later() {
     }
 }
 
-/// A relay that closes each request is left, and so is one that always wants another proof.
+/// A relay that closes each request is disconnected, and so is a relay that always wants another
+/// proof.
 #[tokio::test]
 async fn a_relay_that_refuses_everything_is_left() {
     for (reason, said) in [
@@ -197,7 +201,8 @@ async fn a_relay_that_refuses_everything_is_left() {
     }
 }
 
-/// A comparison whose answers say nothing ends, however fast or slow they come.
+/// A comparison with answers that have no differences ends, however fast or slow the answers
+/// arrive.
 #[tokio::test]
 async fn a_comparison_that_comes_to_nothing_ends() {
     let url = play(|message| match message[0].as_str() {
@@ -217,7 +222,8 @@ async fn a_comparison_that_comes_to_nothing_ends() {
     assert!(here.finish().rounds < 200);
 }
 
-/// A slow relay is waited for as long as it gets on: here with one small part of the time after another.
+/// The client waits for a slow relay as long as it makes progress: here, with one small time range
+/// after another.
 #[tokio::test]
 async fn a_slow_comparison_in_many_parts_ends_well() {
     let all = 1_700_000_000 - 1_577_836_800;
@@ -228,7 +234,7 @@ async fn a_slow_comparison_in_many_parts_ends_well() {
             if time("until").unwrap_or(u64::MAX).saturating_sub(from) > all / 32 {
                 return vec![json!(["NEG-ERR", message[1], "blocked: too many"]).to_string()];
             }
-            // The fingerprint of another set, which turns out to have nothing that is not here.
+            // The fingerprint of another set, although the relay then reports no differences.
             let other = format!("61000001{}", "5a".repeat(16));
             vec![json!(["NEG-MSG", message[1], other]).to_string()]
         }
@@ -248,19 +254,19 @@ async fn a_slow_comparison_in_many_parts_ends_well() {
     assert!(rounds > 40 && began.elapsed() > patience, "{rounds}");
 }
 
-/// TLS that begins and does not go on is given up in time.
+/// A stalled TLS handshake is given up in time.
 #[tokio::test]
 async fn tls_that_stalls_is_given_up() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("wss://localhost:{}", silent.local_addr().unwrap().port());
     let here = Here::with(&[]);
     let error = here.sync(&url.parse().unwrap(), Direction::Down).await.unwrap_err();
-    // A machine without authorities cannot begin it.
+    // A machine without certificate authorities cannot begin the handshake.
     let said = error.to_string();
     assert!(said.contains("no answer within") || said.contains("authorities"), "{said}");
 }
 
-/// A relay whose live events are forged is left, and holds up no other.
+/// A relay with forged live events is disconnected, and does not delay other relays.
 #[tokio::test]
 async fn a_stream_of_forged_events_ends_and_another_one_goes_on() {
     let mut forged = event(1, 1_700_000_000);

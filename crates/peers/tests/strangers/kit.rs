@@ -34,15 +34,15 @@ pub(crate) fn event(n: u64, created_at: u64) -> Value {
     signed(n, created_at, 1)
 }
 
-/// Plays a relay that answers each message with what the script says. Returns its address.
+/// Plays a relay that answers each message by the script. Returns its address.
 pub(crate) async fn play(
     script: impl Fn(&Value) -> Vec<String> + Send + Sync + 'static,
 ) -> RelayAddress {
     play_on(false, script).await
 }
 
-/// Plays a relay whose second message of an answer does not wait until the first one is acknowledged, which
-/// takes some 40 ms.
+/// Like [`play`], with TCP_NODELAY: the second message of an answer is sent before the first is
+/// acknowledged, which takes some 40 ms.
 pub(crate) async fn play_quickly(
     script: impl Fn(&Value) -> Vec<String> + Send + Sync + 'static,
 ) -> RelayAddress {
@@ -77,7 +77,7 @@ async fn play_on(
     address.parse().unwrap()
 }
 
-/// Plays a relay that sends `first`, and then `then` without end. Returns its address.
+/// Plays a relay that sends `first`, and then repeats `then` without end. Returns its address.
 pub(crate) async fn pour(first: Message, then: Message) -> RelayAddress {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("ws://{}", listener.local_addr().unwrap());
@@ -152,7 +152,7 @@ impl Here {
         sync(&client, &options, &local, queue, &self.meter).await
     }
 
-    /// A stream that takes events from a relay, and its state.
+    /// A stream that receives events from a relay, and its state.
     pub(crate) fn stream(&self, address: &RelayAddress) -> (RelayStream, Arc<StreamStatus>) {
         let store = Arc::clone(&self.store);
         let ends = StreamEnds {
@@ -178,7 +178,7 @@ impl Here {
         (RelayStream { address, options, ends, status: Arc::clone(&status) }, status)
     }
 
-    /// Passes events of the archive on to the streams that send them, in this order.
+    /// Publishes events of the archive to the streams that send them, in this order.
     pub(crate) fn publish(feed: &LocalFeed, events: &[Value]) {
         let mut reader = Nostr.lines().reader(&read());
         for event in events {
@@ -188,7 +188,7 @@ impl Here {
         }
     }
 
-    /// Waits until everything is written, and returns what was done.
+    /// Waits until everything is written, and returns the counts.
     pub(crate) fn finish(&self) -> SyncTotals {
         let intake = self.intake.lock().take();
         if let Some(intake) = intake {

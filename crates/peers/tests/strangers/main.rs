@@ -18,7 +18,7 @@ fn asked(message: &Value) -> Option<(&Value, &Value)> {
     (message[0] == "REQ").then(|| (&message[1], &message[2]))
 }
 
-/// Answers a REQ as a relay should that has these events and sends at most `limit` of them.
+/// Answers a REQ like a correct relay with these events, which sends at most `limit` events.
 fn answer(message: &Value, events: &[Value], limit: usize) -> Vec<String> {
     let Some((subscription, filter)) = asked(message) else { return Vec::new() };
     let until = filter["until"].as_u64().unwrap_or(u64::MAX);
@@ -39,7 +39,7 @@ fn answer(message: &Value, events: &[Value], limit: usize) -> Vec<String> {
     events.chain([json!(["EOSE", subscription]).to_string()]).collect()
 }
 
-/// Answers as a relay does that has these events and does not compare.
+/// Answers like a relay with these events that does not compare.
 fn paged(message: &Value, events: &[Value], limit: usize) -> Vec<String> {
     match message[0].as_str() {
         Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
@@ -47,7 +47,7 @@ fn paged(message: &Value, events: &[Value], limit: usize) -> Vec<String> {
     }
 }
 
-/// A relay that answers a comparison like this is read by pages.
+/// Checks that a relay with this answer to a comparison is read by pages.
 async fn is_paged(reply: fn(&Value) -> Vec<String>, said: &str) {
     let events: Vec<Value> = (0..95).map(|n| event(n, 1_700_000_000 + n / 10)).collect();
     let sent = events.clone();
@@ -80,18 +80,18 @@ async fn whoever_does_not_compare_is_read_by_pages() {
         "too many",
     )
     .await;
-    // It compares for some only, and this client has no key.
+    // The relay compares only for some clients, and this client has no key.
     is_paged(
         |message| vec![json!(["NEG-ERR", message[1], "auth-required: who are you?"]).to_string()],
         "auth-required",
     )
     .await;
-    // It talks, and does not answer.
+    // The relay sends notices but no answer.
     is_paged(|_| vec![json!(["NOTICE", "have a nice day"]).to_string(); 30], "nice day").await;
 }
 
-/// A relay may cut a second, however few events it returns at a time. What it cannot return is
-/// counted, and the walk goes on behind it.
+/// A relay may truncate a second, even if its pages are short. Such seconds are counted, and the
+/// walk continues before the second.
 #[tokio::test]
 async fn a_second_with_more_events_than_a_page_is_told_of_and_passed() {
     for (page, second, rest) in [(100, 150, 30), (30, 40, 20)] {
@@ -105,7 +105,7 @@ async fn a_second_with_more_events_than_a_page_is_told_of_and_passed() {
     }
 }
 
-/// Nothing is stored that was not asked for, does not match, or is not what it says it is.
+/// Events are not stored if they were not requested, do not match the filter, or are forged.
 #[tokio::test]
 async fn what_was_not_asked_for_or_is_forged_is_not_stored() {
     let good: Vec<Value> = (0..10).map(|n| event(n, 1_700_000_000 + n)).collect();
@@ -143,11 +143,11 @@ async fn what_was_not_asked_for_or_is_forged_is_not_stored() {
     assert!(totals.refused_here.of("malformed") >= 1 && totals.unasked >= 2, "{totals:?}");
 }
 
-/// A relay that names events and does not send them, or sends pages without end, or nothing at all,
-/// or messages without end, is left after a bounded time.
+/// A relay is disconnected after a bounded time if it lists events but does not send them, sends
+/// pages or messages without end, or sends nothing at all.
 #[tokio::test]
 async fn whoever_would_keep_a_client_for_ever_is_left() {
-    // Names ids that it makes up: a whole range of them as an answer to each message.
+    // This relay lists invented ids: a whole range of ids as an answer to each message.
     let rounds = Arc::new(AtomicUsize::new(0));
     let url = play({
         let rounds = Arc::clone(&rounds);
@@ -156,7 +156,7 @@ async fn whoever_would_keep_a_client_for_ever_is_left() {
                 let round = rounds.fetch_add(1, Ordering::Relaxed);
                 let ids: Vec<String> =
                     (0..100).map(|n| format!("{:064x}", round * 100 + n)).collect();
-                // Version, infinite bound, mode of ids, how many; then a range to be answered.
+                // Version, infinite bound, mode of ids, count, and the ids.
                 let list = format!("6100000264{}", ids.concat());
                 vec![json!(["NEG-MSG", message[1], list]).to_string()]
             }
@@ -168,7 +168,7 @@ async fn whoever_would_keep_a_client_for_ever_is_left() {
     here.sync(&url, Direction::Down).await.unwrap();
     let totals = here.finish();
     assert_eq!((totals.stored, totals.not_sent), (0, 100));
-    // More events for one page than any page has.
+    // A relay that sends more events than a page may have.
     let event = event(1, 1_700_000_000);
     let url = play(move |message| match message[0].as_str() {
         Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
@@ -181,7 +181,7 @@ async fn whoever_would_keep_a_client_for_ever_is_left() {
     let here = Here::with(&[]);
     let error = here.sync(&url, Direction::Down).await.unwrap_err();
     assert!(matches!(error, PeerError::Misbehaved(_)), "{error}");
-    // The same page, whatever time is asked for.
+    // A relay that sends the same page, whatever time is requested.
     let event = kit::event(2, 1_900_000_000);
     let url = play(move |message| match message[0].as_str() {
         Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
@@ -195,7 +195,7 @@ async fn whoever_would_keep_a_client_for_ever_is_left() {
     let here = Here::with(&[]);
     let error = here.sync(&url, Direction::Down).await.unwrap_err();
     assert!(error.to_string().contains("asked for"), "{error}");
-    // Nothing at all, and a message that is too large.
+    // A relay that sends nothing, and a relay that sends a message that is too large.
     let url = play(|_| vec![]).await;
     let here = Here::with(&[]);
     let error = here.sync(&url, Direction::Down).await.unwrap_err();
@@ -207,7 +207,8 @@ async fn whoever_would_keep_a_client_for_ever_is_left() {
     assert!(error.to_string().contains("bytes, and"), "{error}");
 }
 
-/// A relay that does not say where an answer ends is waited for once, and what it sent counts.
+/// If a relay does not mark the end of an answer, the client waits once, and the received events
+/// count.
 #[tokio::test]
 async fn an_answer_without_an_end_is_complete_once_nothing_more_comes() {
     let events: Vec<Value> = (0..7).map(|n| event(n, 1_700_000_000 + n)).collect();
@@ -215,7 +216,7 @@ async fn an_answer_without_an_end_is_complete_once_nothing_more_comes() {
         Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
         Some("REQ") => {
             let mut answers = answer(message, &events, 500);
-            // Only an empty answer has its end.
+            // Only an empty answer has its end marked.
             if answers.len() > 1 {
                 answers.pop();
             }
@@ -229,8 +230,8 @@ async fn an_answer_without_an_end_is_complete_once_nothing_more_comes() {
     assert_eq!(here.finish().stored, 7);
 }
 
-/// Refusals are counted by reason; an event that came too fast is sent again; one without an answer
-/// does not hold up the others.
+/// Refusals are counted by reason. An event that was refused because of the rate is sent again. An
+/// event without an answer does not delay the others.
 #[tokio::test]
 async fn answers_to_uploads_are_counted_and_rates_are_waited_for() {
     let ours: Vec<Value> = (0..8).map(|n| event(n, 1_700_000_000 + n)).collect();
@@ -261,7 +262,7 @@ async fn answers_to_uploads_are_counted_and_rates_are_waited_for() {
     assert_eq!([refused("blocked"), refused("no answer"), refused("pow")], [1, 1, 2]);
 }
 
-/// A relay that takes few events at a time has all of them in the end.
+/// A relay that accepts few events at a time has all events in the end.
 #[tokio::test]
 async fn a_relay_that_bounds_the_rate_gets_everything_more_slowly() {
     let ours: Vec<Value> = (0..300).map(|n| event(n, 1_700_000_000 + n)).collect();
@@ -284,7 +285,7 @@ async fn a_relay_that_bounds_the_rate_gets_everything_more_slowly() {
     assert_eq!((totals.taken, totals.refused_there.total()), (300, 0), "{totals:?}");
 }
 
-/// A relay that asks for AUTH gets it, and then answers.
+/// A relay that requires AUTH receives a proof, and then answers.
 #[tokio::test]
 async fn a_relay_that_asks_for_it_gets_a_proof_of_the_key() {
     let events: Vec<Value> = (0..3).map(|n| event(n, 1_700_000_000 + n)).collect();

@@ -1,4 +1,4 @@
-//! Counts of what was done since the start, as plain numbers. [`MetricsPage`] writes them as text.
+//! Counters since the start of the server, as plain numbers. [`MetricsPage`] writes them as text.
 //!
 //! The values of a label are an enum here, so that clients cannot add new ones.
 
@@ -46,15 +46,15 @@ pub(crate) use labels;
 labels! {
     /// Why a connection was refused before its client could send anything.
     ConnectionRefusal {
-        /// The door has as many connections as it may have.
+        /// The door has its maximum number of connections.
         Full = "full",
-        /// The client's address has as many connections as it may have.
+        /// The client's address has its maximum number of connections.
         Address = "address",
-        /// The lists of addresses do not let the client's address in.
+        /// The address lists reject the client's address.
         Denied = "denied",
     }
 
-    /// The conditions of a query by which its search found candidates.
+    /// The kind of condition by which the search of a query found candidates.
     SearchDriver {
         /// Ids.
         Ids = "ids",
@@ -70,7 +70,7 @@ labels! {
         Time = "time",
         /// None: the lengths of posting lists showed that nothing matches.
         Nothing = "nothing",
-        /// A count: it goes through all parts of a store, each with a plan of its own.
+        /// A count, which visits all parts of a store, each with its own plan.
         Count = "count",
     }
 }
@@ -112,7 +112,7 @@ impl<L: MetricLabel, T> ByLabel<L, T> {
 }
 
 impl<L: MetricLabel> ByLabel<L> {
-    /// The counts of those labels together.
+    /// The sum of the counts whose labels `counted` accepts.
     pub fn sum(&self, counted: impl Fn(L) -> bool) -> u64 {
         let labels = L::ALL.iter().filter(|(label, _)| counted(*label));
         labels.map(|(label, _)| self.of(*label).get()).sum()
@@ -126,7 +126,7 @@ impl<L: MetricLabel> ByLabel<L> {
 }
 
 impl<A: MetricLabel, B: MetricLabel> ByLabel<A, ByLabel<B>> {
-    /// The counts of those inner labels together, whatever the outer one.
+    /// The sum of the counts whose inner labels `counted` accepts, over all outer labels.
     pub fn sum(&self, counted: impl Fn(B) -> bool) -> u64 {
         self.0.iter().map(|counts| counts.sum(&counted)).sum()
     }

@@ -1,7 +1,7 @@
 //! The page for Prometheus, in its text format.
 //!
-//! It is not written by prometheus-client, as that writes OpenMetrics, whose counters are described
-//! under other names than those that networks' own servers, and so their dashboards, have.
+//! The crate prometheus-client is not used, because it writes OpenMetrics. OpenMetrics describes
+//! counters under other names than the networks' own servers and their dashboards use.
 
 use std::fmt::{Display, Write as _};
 
@@ -12,7 +12,7 @@ use super::{ByLabel, Counter, Histogram, MetricLabel};
 /// The content type that Prometheus expects.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The text of the page, as far as it is written.
+/// The text of the page written so far.
 #[derive(Default)]
 pub struct MetricsPage(String);
 

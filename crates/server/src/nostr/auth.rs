@@ -1,11 +1,12 @@
-//! The keys that a client has proven (NIP-42), and so what it may see and publish.
+//! The keys that a client has proven (NIP-42). The keys decide which events the client may see and
+//! publish.
 //!
 //! Every connection gets its own challenge when it opens. A signed answer proves a key. Several
 //! keys may be proven, one after the other, and each counts until the connection ends.
 //!
-//! An answer names the relay that it is for, and only the operator says which names are this
-//! relay's. A name that the client itself brings, as in its `Host` header, proves nothing: another
-//! relay can pass on what its own user has signed for that relay, and bring that relay's name.
+//! An answer names the relay that it is for, and only the operator decides which names are this
+//! relay's. A name from the client, such as its `Host` header, proves nothing. Another relay could
+//! forward an answer that its own user signed for that relay, together with that relay's name.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +23,7 @@ use hark_networks::nostr::admit::{AUTH, authority};
 
 use super::identity::SharedIdentity;
 
-/// What the AUTH answers of all connections are checked against.
+/// The state for checking the AUTH answers of all connections.
 pub(crate) struct AuthState {
     /// A random secret of this process. A challenge is made from the secret and a number.
     secret: [u8; 32],
@@ -35,11 +36,11 @@ pub(crate) struct ClientIdentity {
     challenge: [u8; 64],
     /// Whether the challenge was sent a second time.
     is_repeated: AtomicBool,
-    /// This end of the connection. `None` if a proxy is at the other end: then the client does not
+    /// The server's address of the connection. `None` behind a proxy, because the client does not
     /// know this address.
     local: Option<SocketAddr>,
     state: Arc<AuthState>,
-    /// What the proven keys (the gate's readers) may see.
+    /// The gate of the client. The proven keys are the gate's readers.
     gate: Mutex<Arc<Gate>>,
 }
 
@@ -51,8 +52,8 @@ impl AuthState {
         Ok(Self { secret, challenges: AtomicU64::new(0), identity })
     }
 
-    /// The caller of a new connection, of which `local` is this end. `None` if the connection is
-    /// that of a proxy.
+    /// The client of a new connection. `local` is the server's address of the connection, or `None`
+    /// behind a proxy.
     pub(crate) fn caller(self: &Arc<Self>, local: Option<SocketAddr>) -> ClientIdentity {
         let number = self.challenges.fetch_add(1, Ordering::Relaxed).to_le_bytes();
         let challenge = sha256(&[&self.secret[..], &number].concat());
@@ -72,22 +73,23 @@ impl ClientIdentity {
         str::from_utf8(&self.challenge).unwrap_or_default()
     }
 
-    /// The challenge, the first time that the client is told to authenticate: the first message of
-    /// a connection is easily missed by a client that listens only once it is open.
+    /// The challenge, to be sent again with the first refusal that demands authentication.
+    /// Otherwise a client that starts to listen only after the connection is open could miss the
+    /// challenge.
     pub(super) fn repeated_challenge(&self, reason: &str) -> Option<&str> {
         let is_due =
             reason.starts_with("auth-required:") && !self.is_repeated.swap(true, Ordering::Relaxed);
         is_due.then(|| self.challenge())
     }
 
-    /// What the client may see now.
+    /// The gate that decides which events the client may see now.
     pub(super) fn gate(&self) -> Arc<Gate> {
         let mut gate = self.gate.lock();
         self.follow(&mut gate);
         Arc::clone(&gate)
     }
 
-    /// Gives a gate the kinds that are private now.
+    /// Updates a gate to the kinds that are private now.
     fn follow(&self, gate: &mut Arc<Gate>) {
         let identity = self.state.identity.current();
         if gate.kinds != identity.private_kinds() {
@@ -96,7 +98,8 @@ impl ClientIdentity {
         }
     }
 
-    /// Why an answer is refused, whatever its signature. None if it is acceptable.
+    /// The reason for refusing an answer, independent of its signature. `None` if the answer is
+    /// acceptable.
     pub(super) fn refusal(&self, event: &Event<'_>, limits: &Limits, now_s: u64) -> Option<String> {
         if event.kind() != AUTH {
             return Some(format!("invalid: AUTH takes an event of kind {AUTH}"));
@@ -114,7 +117,7 @@ impl ClientIdentity {
         None
     }
 
-    /// Why an answer that names another relay is refused.
+    /// The reason for refusing an answer that names another relay.
     fn not_us(&self) -> String {
         let identity = self.state.identity.current();
         if identity.knows_url() {
@@ -150,7 +153,7 @@ impl ClientIdentity {
     }
 }
 
-/// What an operator has to know where no URL is configured.
+/// Advice for an operator who has configured no URL.
 pub(super) const NO_URL: &str = "[info] url is not set: clients can authenticate (NIP-42) only by \
      the address of this server itself, and requests to vanish (NIP-62) that name this relay are \
      refused; set it to the URL at which clients reach the relay, such as wss://relay.example";
@@ -241,7 +244,7 @@ mod tests {
         assert_eq!((&gate.kinds[..], &gate.readers[..]), (&[4, 9][..], &[[1; 32], [7; 32]][..]));
         assert!(gate.addressed.values.is_sorted());
         assert!(state.caller(None).gate().readers.is_empty());
-        // Kinds that become private are so for those who are connected, too.
+        // Kinds that become private are private for open connections, too.
         identity.set(RelayInfo::default(), vec![30, 4]);
         let gate = caller.gate();
         assert_eq!((&gate.kinds[..], gate.readers.len()), (&[4, 30][..], 2));

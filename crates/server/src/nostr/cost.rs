@@ -1,4 +1,4 @@
-//! What a question costs. The cost is reported to the metrics, and logged if it is high.
+//! The cost of a question. The cost is reported to the metrics, and logged if it is high.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -16,15 +16,17 @@ use crate::metrics::SearchDriver;
 use crate::rate::RatedConnection;
 use crate::slow::SearchCost;
 
-/// Rows that a sent record counts as: it is copied, framed and sent.
+/// Rows that a sent record is charged as, for copying, framing and sending.
 const SENT_ROWS: u64 = 10;
-/// Rows that each value of a query counts as: it is looked up in every part of the archive.
+/// Rows that each value of a query is charged as, because the value is looked up in every part of
+/// the archive.
 const VALUE_ROWS: u64 = 4;
-/// Rows of a search in this process between two looks at the clock.
+/// Rows of a search in this process between two reads of the clock.
 const STEP_ROWS: u64 = 256;
-/// Time after which a slice of such a search ends, as rows that come from the disk take far longer than others.
+/// Time after which a slice of such a search ends, because rows from the disk take far longer than
+/// other rows.
 const SLICE_MAX: Duration = Duration::from_millis(2);
-/// Bytes of a search that waits for its next slice that count as part of its question.
+/// Maximum memory, in bytes, of a paused search that counts as part of its question.
 const SMALL_SEARCH: usize = 64 << 10;
 
 /// The cost of one REQ, COUNT or message of a comparison so far.
@@ -33,7 +35,7 @@ pub(super) struct QuestionCost {
     rated: RatedConnection,
     asked_at: Instant,
     waited: Option<Duration>,
-    /// Time spent on its searches, and on the slowest of them.
+    /// Time spent on the question's searches, and on the slowest search.
     spent: Duration,
     slowest: (Duration, SearchDriver),
     /// Time spent on the answer to a message of a comparison.
@@ -41,7 +43,7 @@ pub(super) struct QuestionCost {
     /// Rows visited.
     pub(super) visited: u64,
     readers: Arc<Readers>,
-    /// Memory of the search, of the memory of questions.
+    /// The search's share of the memory of questions.
     memory: BudgetShare,
     memory_max: usize,
 }
@@ -81,8 +83,8 @@ impl QuestionCost {
         }
     }
 
-    /// Opens a search for `query`. The time to open it counts as cost, and the rows of its values
-    /// are subtracted from `work`.
+    /// Opens a search for `query`. The time to open the search counts as cost, and the rows of its
+    /// values are subtracted from `work`.
     pub(super) fn open(
         &self,
         store: &dyn Store,
@@ -98,7 +100,7 @@ impl QuestionCost {
         Ok(TimedSearch { search, counted: 0, spent, metrics })
     }
 
-    /// Runs [`Search::slice`]. Returns its progress and what is left of `work`, at least 1.
+    /// Runs [`Search::slice`]. Returns the progress and the rest of `work`, at least 1.
     pub(super) fn slice(
         &mut self,
         search: &mut TimedSearch,
@@ -121,20 +123,21 @@ impl QuestionCost {
         Ok((progress?, work.saturating_sub(visited).max(1)))
     }
 
-    /// Counts `rows` that were visited beside a search.
+    /// Charges `rows` that were visited outside a search.
     pub(super) fn read(&mut self, rows: u64) {
         self.visited += rows;
         self.metrics.rows_visited.add(rows);
         self.rated.visited(rows);
     }
 
-    /// Counts `records` that were sent.
+    /// Charges `records` that were sent.
     pub(super) fn sent(&self, records: u64) {
         self.rated.visited(records * SENT_ROWS);
     }
 
-    /// Runs a count of the store, which says how many rows it has visited, and whether the query's budget
-    /// of them sufficed. Lists whose lengths tell the count cost what their lookup costs.
+    /// Runs a count of the store, and charges the rows that the store has visited. The result is
+    /// `None` if the query's budget of rows did not suffice. A count taken from the lengths of
+    /// lists costs only the lookup of the lists.
     pub(super) fn count(
         &mut self,
         store: &dyn Store,
@@ -150,7 +153,7 @@ impl QuestionCost {
         counted
     }
 
-    /// Works on the answer to a message of a comparison, and charges the rows that this counts as.
+    /// Works on the answer to a message of a comparison, and charges the rows that `work` returns.
     pub(super) fn compare<T>(&mut self, work: impl FnOnce() -> (T, u64)) -> T {
         let started = Instant::now();
         let (worked, rows) = work();
@@ -161,7 +164,7 @@ impl QuestionCost {
         worked
     }
 
-    /// Reports the time of an answer that is complete.
+    /// Reports the time of a complete answer to the metrics.
     pub(super) fn compared(&self) {
         self.metrics.comparison_step.note(self.comparing);
     }
@@ -184,15 +187,15 @@ impl QuestionCost {
     }
 }
 
-/// Counts the bytes of a search that waits for its next slice.
+/// Charges the memory of a paused search.
 fn hold(memory: &mut BudgetShare, bytes: usize, max: usize) -> Result<(), SearchError> {
     let counted = if bytes > SMALL_SEARCH { bytes } else { 0 };
     let is_held = counted == memory.bytes() || memory.resize(counted, max);
     is_held.then_some(()).ok_or(SearchError::NoMemory)
 }
 
-/// Searches in steps of so many rows, until `work` rows are visited, the answer ends, `sink` pauses it,
-/// or it is late after a step.
+/// Searches in steps of `step` rows. Stops when `work` rows are visited, when the search ends or
+/// `sink` pauses it, or when `is_late` returns true after a step.
 fn in_steps(
     search: &mut dyn Search,
     (mut work, step): (u64, u64),
@@ -234,7 +237,7 @@ impl TimedSearch {
 
 impl Drop for TimedSearch {
     fn drop(&mut self) {
-        // Noted here, so that a search that was given up counts as well.
+        // Noted on drop, so that an abandoned search counts as well.
         self.metrics.search.of(SearchDriver::from(self.search.driver())).note(self.spent);
     }
 }
@@ -272,7 +275,8 @@ mod tests {
         }
     }
 
-    /// Runs a slice of 600 rows, in which each look at the clock is a millisecond later than the last.
+    /// Runs a slice of 600 rows, in which each read of the clock is a millisecond later than the
+    /// last read.
     fn steps(step: u64, late_after_ms: u64) -> Vec<u64> {
         let (mut search, mut now_ms) = (EndlessSearch::default(), 0);
         let mut is_late = || {

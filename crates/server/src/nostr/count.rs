@@ -1,5 +1,5 @@
-//! The answer to a COUNT (NIP-45): how many match any of the filters, exactly. Where
-//! a record that may match is damaged, the count is that of the others and called approximate.
+//! The answer to a COUNT (NIP-45): the exact number of events that match any of the filters. If a
+//! record that may match is damaged, the count excludes this record and is marked approximate.
 //!
 //! The store counts the first filter if list lengths or a few rows suffice. Otherwise its matches
 //! are visited in time slices, like those of any question. A match of a further filter counts only
@@ -99,7 +99,7 @@ impl CountJob {
         };
         let (before, count) = (&self.queries[..self.at], &mut self.count);
         let hll = &mut self.hll;
-        // Each record is compared with the earlier queries, words and all.
+        // Each record is compared with the earlier queries, including their search words.
         let comparing = ComparisonCost::of(before);
         let (work, mut compared_rows) = (work.max(1), 0);
         let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {

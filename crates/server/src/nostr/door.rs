@@ -1,5 +1,6 @@
 //! Handles the messages of a client. Nothing here waits: events and questions go to their threads,
-//! and refusals are sent at once, as OK or CLOSED where the message has an id to answer.
+//! and refusals are sent at once. If the message has an id, a refusal is an OK or CLOSED for that
+//! id.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -37,29 +38,32 @@ thread_local! {
 /// Nanoseconds that a session's thread spends on questions before it serves other sessions.
 const OWN_MAX_NS: u64 = 1_000_000;
 
-/// A COUNT of more values is begun by the readers: the archive looks all of them up in one time slice.
+/// A COUNT of more values starts on the reader threads, because the archive looks up all values in
+/// one time slice.
 const COUNTED_VALUES_MAX: usize = 256;
 
-/// Memory that a value of a filter takes where it is short: in the query, and in the live index, whose lists
-/// of many filters have an entry for each by both ends of its times.
+/// Memory that a short value of a filter takes in the query and in the live index. In the index, a
+/// list of many filters has two entries for each filter, one for each end of its time range.
 const VALUE_BYTES: usize = 350;
 
-/// Memory that a `search` takes besides: its words, the kinds that have texts, and entries in the live index.
+/// Additional memory that a `search` takes: its words, the kinds that have texts, and entries in
+/// the live index.
 const SEARCH_BYTES: usize = 2 << 10;
 
-/// Bytes of a message that cannot be read that count as a row.
+/// Bytes of a malformed message that are charged as one row.
 const UNREAD_BYTES: u64 = 4;
 
-/// The most bytes of a REQ, COUNT or NEG-OPEN, however long an event may be: thousands of short values take
-/// milliseconds to read. A filter of as many ids as it may have fits.
+/// Maximum bytes of a REQ, COUNT or NEG-OPEN. An event may be longer, but thousands of short filter
+/// values take milliseconds to parse. A filter with the maximum number of ids fits.
 pub(super) fn question_bytes_max(limits: &Limits) -> usize {
     (256 << 10).max(limits.filter_values_max.saturating_mul(80)).min(limits.message_bytes_max)
 }
 
-/// Bytes of a longer one in which its id is looked for, to answer it.
+/// Bytes at the beginning of a longer question in which its id is searched, so that the refusal can
+/// name the id.
 const QUESTION_HEAD: usize = 4 << 10;
 
-/// Bytes of an answer to a comparison for which memory is reserved at least.
+/// Minimum bytes of an answer to a comparison for which memory is reserved.
 const SHORT_ANSWER: usize = 16 << 10;
 
 /// The message handler of one session, with its subscriptions.
@@ -70,7 +74,7 @@ pub(crate) struct MessageHandler {
     rated: RatedConnection,
     /// The address that the memory of this session's questions is charged to.
     address: Option<ClientAddress>,
-    /// In no order. Most clients have few.
+    /// The open subscriptions, in no order. Most clients have few.
     subs: Vec<Arc<SessionSubscription>>,
     comparisons: Comparisons,
     own: OwnQuestions,
@@ -79,9 +83,9 @@ pub(crate) struct MessageHandler {
 /// The questions that a session's thread answers while it polls the session.
 #[derive(Default)]
 struct OwnQuestions {
-    /// In the order in which they came; few.
+    /// In the order of arrival. There are few.
     unfinished: Vec<Box<dyn ReaderJob>>,
-    /// Nanoseconds spent on them in this poll.
+    /// Nanoseconds spent on these questions in this poll.
     spent_ns: u64,
 }
 
@@ -91,8 +95,8 @@ impl Drop for MessageHandler {
     }
 }
 
-/// Returns whether a message is for the intake, as an EVENT or an AUTH: neither may be parsed on
-/// the runtime's threads.
+/// Returns the kind of a message for the intake, which is an EVENT or an AUTH. Neither may be
+/// parsed on the runtime's threads.
 pub(crate) fn brings(text: &[u8]) -> Option<RequestKind> {
     if is_of(text, b"\"EVENT\"") {
         return Some(RequestKind::Event);
@@ -106,8 +110,8 @@ fn is_of(text: &[u8], quoted: &[u8]) -> bool {
     rest.is_some_and(|rest| rest.trim_ascii_start().starts_with(quoted))
 }
 
-/// Returns the beginning of a question that is too long to be read: up to its first filter. `None` if a
-/// message is none.
+/// Returns the beginning of a question that is too long to be parsed, up to its first filter.
+/// `None` for any other message.
 fn head_of_long_question(text: &[u8], bytes_max: usize) -> Option<&[u8]> {
     let types: [&[u8]; 3] = [b"\"REQ\"", b"\"COUNT\"", b"\"NEG-OPEN\""];
     let is_long = text.len() > bytes_max && types.iter().any(|of| is_of(text, of));
@@ -117,7 +121,7 @@ fn head_of_long_question(text: &[u8], bytes_max: usize) -> Option<&[u8]> {
 }
 
 impl MessageHandler {
-    /// Opens the door, and sends the client its challenge.
+    /// Creates the handler, and sends the client its challenge.
     pub(crate) fn new(
         relay: Arc<Relay>,
         outbox: Arc<Outbox>,
@@ -159,8 +163,9 @@ impl MessageHandler {
         self.own.spent_ns >= OWN_MAX_NS
     }
 
-    /// Goes on with a question that this thread has begun, once the client has taken what was sent. Returns
-    /// false if there is none, or this poll has spent enough time on them.
+    /// Continues a question that this thread has begun, once the client has received all earlier
+    /// messages. Returns false if no question is left, or if this poll has spent enough time on
+    /// questions.
     pub(crate) fn go_on_asking(&mut self) -> bool {
         if self.is_spent() || self.own.unfinished.is_empty() {
             return false;
@@ -170,8 +175,8 @@ impl MessageHandler {
         true
     }
 
-    /// Ends a poll. The readers go on with what is unfinished, unless the client has first to take what is
-    /// sent: then it waits for that here.
+    /// Ends a poll. The readers continue the unfinished questions. If the client first has to
+    /// receive earlier messages, the questions wait here instead.
     pub(crate) fn end_poll(&mut self, is_client_behind: bool) {
         self.own.spent_ns = 0;
         if !is_client_behind {
@@ -179,13 +184,13 @@ impl MessageHandler {
         }
     }
 
-    /// Ends the comparisons whose client took too long, and has the task woken when that is next due.
+    /// Runs the timers of the comparisons: see `Comparisons::poll_idle`.
     pub(crate) fn poll_idle(&mut self, cx: &mut Context<'_>) {
         self.comparisons.poll_idle(cx);
     }
 
     /// Handles a message that is not for the intake. A message above the rate limit is refused;
-    /// then the result is how long the client should wait.
+    /// then the result is the time that the client should wait.
     pub(crate) fn handle(&mut self, text: &[u8]) -> Option<Duration> {
         let settings = self.relay.settings();
         let filters_max = settings.limits.filters_max;
@@ -201,7 +206,7 @@ impl MessageHandler {
             // A CLOSE saves work, so it has no rate limit.
             let free =
                 matches!(message, Ok(ClientMessage::Close { .. } | ClientMessage::NegClose { .. }));
-            // The work of a comparison is counted in rows, whatever the length of its messages.
+            // The work of a comparison is charged in rows, not by the length of its messages.
             let compares = matches!(message, Ok(ClientMessage::NegMsg { .. }));
             let bytes = if compares { 0 } else { text.len() };
             let too_fast = if free { None } else { self.rated.speaks(bytes).err() };
@@ -223,7 +228,8 @@ impl MessageHandler {
         })
     }
 
-    /// Refuses a binary message. Returns how long the client should wait, if it was too fast.
+    /// Refuses a binary message. Returns the time that the client should wait if the message
+    /// exceeded a rate.
     pub(crate) fn handle_binary(&self) -> Option<Duration> {
         let too_fast = self.rated.speaks(0).err();
         let (wait, reason) = too_fast.map(|it| (it.wait, it.reason)).unzip();
@@ -266,13 +272,13 @@ impl MessageHandler {
                 self.end(sub);
                 self.relay.metrics.answered(Verb::Close, "");
             }
-            // The session hands these to the intake. Only one whose type is written with escapes,
-            // which no client does, is missed by `brings` and gets here.
+            // The session hands these messages to the intake. Only a message whose type is written
+            // with escapes, which no client does, is missed by `brings` and gets here.
             ClientMessage::Event(event) | ClientMessage::Auth(event) => {
                 self.refuse_event(event.id(), "invalid: message type is written with escapes");
             }
             ClientMessage::NegOpen { sub, filter, message } => {
-                // The one of this id ends, whatever becomes of this one.
+                // An open comparison with this id ends, even if the new comparison is refused.
                 self.comparisons.end(sub);
                 let open = || self.compare(sub, filter, message, bytes);
                 if let Err(reason) = too_fast.map_or_else(open, Err) {
@@ -280,7 +286,7 @@ impl MessageHandler {
                 }
             }
             ClientMessage::NegMsg { sub, message } => match self.go_on(sub, message, wait) {
-                // Its answer waits.
+                // The message is accepted, and its answer follows later.
                 Ok(()) => return None,
                 Err(reason) => self.neg_err(sub, &too_fast.unwrap_or(reason)),
             },
@@ -380,8 +386,8 @@ impl MessageHandler {
         self.comparisons.go_on(id, received, wait)
     }
 
-    /// The bytes of a comparison's message, with memory for them and for the answer. Where memory is
-    /// scarce, the answer is short: what does not fit comes with a later one.
+    /// The bytes of a comparison's message, with memory for the message and its answer. If memory
+    /// is scarce, the answer is short, and the rest follows in a later answer.
     fn received(&self, hex_text: &str) -> Result<ReceivedComparison, String> {
         let limit = self.relay.settings().limits.negentropy_message_bytes_max;
         let lengths = [1, 8, 64].map(|part| (limit / part).max(SHORT_ANSWER.min(limit)));
@@ -399,10 +405,10 @@ impl MessageHandler {
         Err("invalid: comparison message is not lowercase hex".into())
     }
 
-    /// Reserves memory for a question of the given bytes and filters, or returns why it is refused.
-    /// A filter of few values takes far more memory than its text, and so does one of many short
-    /// values: an entry in the live index takes about as much whatever its value. The search needs
-    /// memory as well.
+    /// Reserves memory for a question of the given bytes and filters, or returns the reason for
+    /// refusal. A filter of few values takes far more memory than its text. So does a filter of
+    /// many short values, because an entry in the live index has about the same size for every
+    /// value. The search needs memory as well.
     fn memory(&self, bytes: usize, filters: &[Filter]) -> Result<BudgetShare, String> {
         let values: usize = filters.iter().map(query::values).sum();
         let of_values = (4 * bytes).max(VALUE_BYTES * values);
@@ -410,7 +416,7 @@ impl MessageHandler {
         self.reserve(1024 + of_values + 512 * filters.len() + SEARCH_BYTES * searches)
     }
 
-    /// Reserves bytes of the memory of questions, or returns why there are none.
+    /// Reserves bytes of the memory of questions, or returns the reason for refusal.
     fn reserve(&self, bytes: usize) -> Result<BudgetShare, String> {
         let mut memory = self.relay.questions.share(self.address);
         let max = self.relay.settings().limits.questions_bytes_max;
@@ -425,7 +431,8 @@ impl MessageHandler {
     fn queries(&self, id: &str, filters: &[Filter]) -> Result<Vec<Query>, String> {
         let settings = self.relay.settings();
         let limits = &settings.limits;
-        // They were read and sorted, whatever becomes of them: about as much work as a row for each.
+        // The values were parsed and sorted, even if the question is refused. This work is charged
+        // as one row per value.
         self.rated.visited(filters.iter().map(query::values).sum::<usize>() as u64);
         let refusal = if id.chars().count() > limits.subscription_id_chars_max {
             let bound = limits.subscription_id_chars_max;

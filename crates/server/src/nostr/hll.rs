@@ -1,5 +1,5 @@
 //! HyperLogLog (NIP-45): an estimate of how many different authors an answer has, in a form that
-//! clients can merge with those of other relays. Its bytes are fixed by the NIP.
+//! clients can merge with the estimates of other relays. The NIP defines the bytes.
 
 use hark_archive::Key;
 use hark_codec::crypto::sha256;
@@ -11,14 +11,14 @@ const SHAPES: [(u8, &[u16]); 6] =
     [(b'e', &[7]), (b'e', &[6]), (b'e', &[1]), (b'q', &[1, 1111]), (b'E', &[1111]), (b'p', &[3])];
 
 pub(super) struct HyperLogLog {
-    /// The index of the byte of a key that is the number of its register.
+    /// Index of the key byte that holds the number of the key's register.
     offset: usize,
     registers: Box<[u8; 256]>,
 }
 
 impl HyperLogLog {
     /// The estimate for a question of one of [`SHAPES`]. `None` for other questions, for which the
-    /// NIP does not define it.
+    /// NIP defines no estimate.
     pub(super) fn of(filters: &[Filter]) -> Option<Self> {
         let [filter] = filters else { return None };
         let narrowed = filter.ids().is_some()
@@ -51,8 +51,9 @@ impl HyperLogLog {
     }
 }
 
-/// Returns the register offset of a tag value: 8 plus the 33rd hex digit of the value if it is an
-/// id or key, of the key if the value is an address, else of the value's hash.
+/// Returns the register offset of a tag value: 8 plus a hex digit, the 33rd. The digit is taken
+/// from the value if it is an id or key, from the key of an address, or else from the hash of the
+/// value.
 fn offset(value: &str) -> usize {
     let mut parts = value.split(':');
     let address_key = parts.nth(1).filter(|_| parts.next().is_some());

@@ -1,5 +1,4 @@
-//! What the relay says about itself, and the kinds that it keeps private. Both can change while the
-//! server runs.
+//! The relay's description of itself, and its private kinds. Both can change while the server runs.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -14,13 +13,13 @@ use super::{PRIVATE_KINDS, RelayInfo};
 
 /// The identity in force.
 pub(crate) struct RelayIdentity {
-    /// What the relay says about itself.
+    /// The relay's description of itself.
     pub(crate) info: RelayInfo,
     /// The URLs that name this relay, and its address.
     pub(crate) own_urls: OwnUrls,
     /// The configured URLs, whose hosts name this relay in AUTH.
     pub(crate) hosts: OwnUrls,
-    /// What clients that have proven no key may see; its kinds are the private ones, ascending.
+    /// The gate of clients that have proven no key. Its kinds are the private kinds, ascending.
     pub(crate) strangers: Arc<Gate>,
 }
 
@@ -45,7 +44,7 @@ impl RelayIdentity {
     }
 }
 
-/// The identity of a relay, shared by its readers and by what changes it.
+/// The identity of a relay, shared by the code that reads and the code that changes the identity.
 #[derive(Clone)]
 pub struct SharedIdentity(Arc<IdentityCell>);
 
@@ -74,15 +73,15 @@ impl std::fmt::Debug for SharedIdentity {
 }
 
 impl SharedIdentity {
-    /// Creates an identity of what the relay says about itself, and the kinds that only their author
-    /// and their recipients get.
+    /// Creates an identity from a description and the private kinds. Only authors and recipients
+    /// get events of private kinds.
     pub fn new(info: RelayInfo, private_kinds: Vec<u32>) -> Self {
         let current = ArcSwap::from_pointee(RelayIdentity::new(info, private_kinds, None));
         Self(Arc::new(IdentityCell { current, addr: OnceLock::new(), changed: Notify::new() }))
     }
 
-    /// Replaces the identity. Questions of open connections see it from their next message on; open
-    /// subscriptions keep the private kinds that they were opened with.
+    /// Replaces the identity. Open connections use the new identity from their next message on.
+    /// Open subscriptions keep the private kinds with which they were opened.
     pub fn set(&self, info: RelayInfo, private_kinds: Vec<u32>) {
         let addr = self.0.addr.get().copied();
         self.0.current.store(Arc::new(RelayIdentity::new(info, private_kinds, addr)));
@@ -94,9 +93,9 @@ impl SharedIdentity {
         self.0.changed.notified()
     }
 
-    /// Adds the address of the relay to the URLs that name it. Called once, when it is opened.
+    /// Adds the address of the relay to its own URLs. Called once, when the relay is opened.
     pub(crate) fn listens_on(&self, addr: SocketAddr) {
-        // Set once, before anything reads it.
+        // The address is set once, before any code reads the address.
         let _ = self.0.addr.set(addr);
         let current = self.current();
         self.set(current.info.clone(), current.private_kinds().to_vec());

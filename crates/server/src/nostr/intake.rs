@@ -1,10 +1,10 @@
-//! The intake of events: they are parsed, looked up, hashed and verified on dedicated threads, then
-//! handed to the writer. OK is sent when the event is durable, or when it is clear that it will not
-//! be. Events of AUTH take the same path up to the signature check, and then prove a key.
+//! The intake of events: dedicated threads parse, look up, hash and verify events, then hand them
+//! to the writer. OK is sent when the event is durable, or when it is certain that the event will
+//! not be stored. AUTH events take the same path up to the signature check, and then prove a key.
 //!
-//! Bytes of events without an OK are bounded: a session first gets an [`EventPermit`] for each
-//! event, and does not read on while it waits for one. So a full archive slows publishers down, and
-//! no backlog builds up.
+//! The bytes of events without an OK are bounded: a session needs an [`EventPermit`] for each
+//! event, and reads nothing while it waits for a permit. So a busy archive slows publishers down,
+//! and no backlog builds up.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -36,14 +36,15 @@ use crate::rate::RatedConnection;
 use crate::settings::SharedSettings;
 use crate::shelf::Shelf;
 
-/// The most events that a thread takes from the queue at a time.
+/// Maximum number of events that a thread takes from the queue at a time.
 const BATCH: usize = 64;
-/// Events of a batch whose answers to a client are sent in one write. While these are parsed and looked
-/// up, a session that is to be answered does not wake for others either.
+/// Number of events of a batch that are parsed and looked up before sessions are woken, so that a
+/// client's answers are sent in one write. Meanwhile, a session with answers does not wake for
+/// other items either.
 const ANSWERED_AT_ONCE: usize = 16;
 /// Bytes of a message around its event: `["EVENT",` and `]`.
 const FRAME_BYTES: usize = 10;
-/// The most bytes of a request to vanish of one who may not publish and has nothing here.
+/// Maximum bytes of a request to vanish from an author who may not publish and has no events here.
 const UNWELCOME_BYTES_MAX: usize = 1 << 10;
 /// Parsed keys that a verifier caches.
 const KEYS_CACHED: usize = 4096;
@@ -51,7 +52,7 @@ const KEYS_CACHED: usize = 4096;
 /// A permit for the bytes of one event.
 pub(crate) type EventPermit = OwnedSemaphorePermit;
 
-/// What the intake's threads share.
+/// State shared by the intake's threads.
 pub(crate) struct IntakeContext {
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) settings: SharedSettings,
@@ -79,7 +80,7 @@ struct EventQueue {
 pub(crate) struct ReceivedEvent {
     pub(crate) what: RequestKind,
     pub(crate) text: Box<[u8]>,
-    /// Why the message is refused, whatever its content.
+    /// The reason if the message is refused independent of its content.
     pub(crate) refusal: Option<String>,
 }
 
@@ -99,7 +100,7 @@ struct ReplyHandle {
     _permit: EventPermit,
 }
 
-/// An event that passed every check but that of its signature.
+/// An event that passed every check but the signature check.
 struct CheckedEvent {
     id: Id,
     kind: u16,
@@ -109,10 +110,10 @@ struct CheckedEvent {
     from: ReplyHandle,
 }
 
-/// What happens to an event once verified. All but `Prove` hold its record.
+/// The action for an event once it is verified. All but `Prove` hold its record.
 enum EventPurpose {
     Keep(Vec<u8>),
-    /// A request about its author's own data, of one who may not publish for this reason.
+    /// A request about its author's own data. The author may not publish, for the given reason.
     KeepRequest(Vec<u8>, String),
     PassOn(Vec<u8>),
     Prove,
@@ -146,7 +147,7 @@ impl Intake {
         Ok((intake, handles))
     }
 
-    /// Returns a permit for `bytes`, if that many are free now.
+    /// Returns a permit for `bytes` if this number of bytes is free now.
     pub(crate) fn try_enter(&self, bytes: usize) -> Option<EventPermit> {
         Arc::clone(&self.room).try_acquire_many_owned(bytes as u32).ok()
     }
@@ -186,7 +187,7 @@ impl Intake {
         self.work.notify_one();
     }
 
-    /// Accepts nothing more. The threads end once the queue is empty.
+    /// Stops accepting messages. The threads end once the queue is empty.
     pub(crate) fn close(&self) {
         self.room.close();
         self.queue.lock().closed = true;
@@ -238,8 +239,8 @@ impl<'a> VerifyWorker<'a> {
         while intake.take(&mut batch) {
             let now_s = self.parts.shelf.clock().now_s();
             let mut expected = self.parts.shelf.writer().expect(batch.len());
-            // A panic is a bug of the server. These events get no OK then, but the thread, which
-            // other clients need, survives.
+            // A panic is a bug in the server. The events of the batch then get no OK, but the
+            // thread survives for other clients.
             let work = AssertUnwindSafe(|| {
                 let mut staged = Vec::with_capacity(batch.len());
                 while !batch.is_empty() {
@@ -363,10 +364,10 @@ impl<'a> VerifyWorker<'a> {
         }
     }
 
-    /// Whether a request of one who may not publish is carried out. A request to vanish is, so that
-    /// nothing comes back, also from others. A deletion is if something of its author is there;
-    /// otherwise strangers could keep anything here by calling it a deletion, and nothing would be
-    /// deleted.
+    /// Whether to carry out a request of an author who may not publish. A short request to vanish
+    /// is carried out, so that no event of the author comes back, even from others. Any other
+    /// request is carried out only if there is something to delete. Otherwise strangers could store
+    /// any content here by calling it a deletion.
     fn is_heard(&self, kind: u16, record: &[u8]) -> Result<bool, SearchError> {
         let Ok(record) = Record::new(record) else { return Ok(false) };
         if u32::from(kind) != DELETION && record.wire().len() <= UNWELCOME_BYTES_MAX {
@@ -447,8 +448,8 @@ fn stage_proof(
 
 enum PolicyVerdict {
     Pass,
-    /// The event is a request about its author's own data, of one who may not publish for this
-    /// reason.
+    /// The event is a request about its author's own data. The author may not publish, for the
+    /// given reason.
     PassRequest(String),
     Known,
     Refuse(String),
@@ -472,7 +473,7 @@ fn check(
     let (refusal, unwelcome) = if known {
         // Nobody but its author learns that a protected event is stored.
         let refusal = admit::protected_refusal(event, proven);
-        // An import keeps requests that concern other relays.
+        // An import also stores requests that concern other relays.
         (refusal.or_else(|| vanish_refusal(parts, event)), None)
     } else {
         let refusal = admit::refusal(event, bytes, &settings.limits, now_s, proven, arena);
@@ -502,9 +503,9 @@ fn check(
     }
 }
 
-/// Why a request to vanish from certain relays is refused. This relay does not know whether it is one of
-/// them, or the request names another path of its host. It would keep the request and delete nothing, and
-/// its author would believe all deleted.
+/// The reason for refusing a request to vanish from certain relays. Either this relay does not know
+/// whether the request names it, or the request names another path of its host. If the relay stored
+/// the request, it would delete nothing, and the author would believe everything deleted.
 fn vanish_refusal(parts: &IntakeContext, event: &Event<'_>) -> Option<String> {
     if !admit::vanishes_from_some(event) {
         return None;
@@ -520,7 +521,7 @@ fn vanish_refusal(parts: &IntakeContext, event: &Event<'_>) -> Option<String> {
                 .into(),
         );
     };
-    // What lies at another path may be another relay, and a deletion cannot be undone.
+    // Another path may belong to another relay, and a deletion cannot be undone.
     identity.own_urls.are_missed_by(event).then(|| {
         format!(
             "invalid: the request names this host, and not this relay: nothing was deleted. Name {url} \

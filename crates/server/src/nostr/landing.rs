@@ -1,5 +1,5 @@
-//! The page for people: what this relay is, what it keeps and for how long, its limits, and its
-//! counts. The page works without scripts; with them its counts stay fresh.
+//! The web page for people: a description of the relay, its retention rules, its limits, and its
+//! counts. The page works without scripts; with scripts, its counts stay fresh.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::words::{age, bytes, date, number, size_set};
 /// The script that refreshes the counts.
 pub(crate) const SCRIPT: &str = include_str!("landing.js");
 
-/// How old counts may be: many visitors cost no more than one.
+/// Maximum age of the counts. Within this time, many visitors cost as much as one visitor.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Names of counts, and their values as text.
@@ -27,14 +27,14 @@ type LandingCounts = Vec<(&'static str, String)>;
 /// The page as it is sent.
 pub(crate) struct LandingHtml {
     pub(crate) text: String,
-    /// Its Content-Security-Policy.
+    /// The Content-Security-Policy of the page.
     pub(crate) security: HeaderValue,
 }
 
 /// The source of the page, with its cached counts.
 pub(crate) struct LandingPage {
     relay: Arc<Relay>,
-    /// Locked while the archive is asked, so that one visitor at a time waits for it on a thread.
+    /// Locked while the archive is read, so that only one visitor at a time occupies a thread.
     counted: Mutex<Option<(Instant, Arc<LandingCounts>)>>,
 }
 
@@ -85,7 +85,8 @@ impl LandingPage {
         LandingHtml { text, security: security(&[banner, icon]) }
     }
 
-    /// The counts as a JSON object: the text of each, by the id of the element that shows it.
+    /// The counts as a JSON object. The keys are the ids of page elements, and the values are their
+    /// texts.
     pub(crate) async fn counts_json(&self) -> String {
         let counts = self.counts().await;
         let fields = counts.iter().map(|(name, text)| ((*name).into(), text.as_str().into()));
@@ -98,7 +99,7 @@ impl LandingPage {
             return Arc::clone(counts);
         }
         let store = Arc::clone(self.relay.shelf.store());
-        // Fails only by a bug, and the page does without figures then.
+        // Fails only because of a bug. Then the counts of the archive are 0.
         let stats = blocking::run(move || store.stats()).await.unwrap_or_default();
         let counts = Arc::new(vec![
             ("events", number(stats.records)),
@@ -130,7 +131,7 @@ impl LandingPage {
     }
 }
 
-/// A picture of the operator's that the page may show.
+/// A picture, configured by the operator, that the page may show.
 struct Picture<'a> {
     url: &'a str,
     /// Scheme, host and port of `url`.
@@ -150,8 +151,8 @@ impl<'a> Picture<'a> {
     }
 }
 
-/// The Content-Security-Policy of a page with these pictures: nothing else is loaded from other hosts,
-/// and only [`SCRIPT`] runs.
+/// The Content-Security-Policy of a page with these pictures: nothing else is loaded from other
+/// hosts, and only [`SCRIPT`] runs.
 fn security(pictures: &[Option<Picture<'_>>]) -> HeaderValue {
     let origins = pictures.iter().flatten().map(|picture| format!(" {}", picture.origin));
     let policy = format!(
@@ -159,16 +160,17 @@ fn security(pictures: &[Option<Picture<'_>>]) -> HeaderValue {
          img-src data:{}; base-uri 'none'; form-action 'none'",
         origins.collect::<String>()
     );
-    // It does not fail: origins are plain ASCII.
+    // Does not fail, because origins are plain ASCII.
     HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 }
 
-/// A picture in a line of its own. It has no words, as the relay's name stands beside it.
+/// A picture on its own line. Its alternative text is empty, because the page also shows the
+/// relay's name.
 fn image(class: &str, url: &str) -> String {
     format!("<img class=\"{class}\" src=\"{}\" alt=\"\">\n", escape(url))
 }
 
-/// What is kept and what is removed, as list items.
+/// Formats the retention policy as list items: which events are kept, and which are removed.
 fn kept(policy: &RetentionPolicy, private_kinds: &[u32]) -> String {
     let mut items: Vec<String> = policy.rules.iter().map(goes).collect();
     if let Some(bound) = policy.bytes_max {
@@ -202,7 +204,7 @@ fn kept(policy: &RetentionPolicy, private_kinds: &[u32]) -> String {
     lines(items.iter().map(|item| format!("<li>{}</li>\n", escape(item))))
 }
 
-/// A rule in words.
+/// Formats a retention rule as a sentence.
 fn goes(rule: &RetentionRule) -> String {
     let of = match (&rule.kinds, rule.not_kinds.is_empty()) {
         (Some(some), _) => kinds(some),
@@ -228,7 +230,7 @@ fn list(kinds: &[u32]) -> String {
     kinds.join(", ")
 }
 
-/// The bounds that clients meet, as rows.
+/// The limits for clients, as rows.
 fn bounds(limits: &Limits, policy: &policy::EventPolicy) -> String {
     let count = |value: usize| number(value as u64);
     let size = |value: usize| size_set(value as u64);
@@ -271,7 +273,7 @@ fn lines(lines: impl Iterator<Item = String>) -> String {
     lines.collect::<Vec<_>>().concat()
 }
 
-/// Text as a link, if it is one.
+/// Formats text as a link if the text is a URL.
 fn link(text: &str) -> String {
     let shown = escape(text);
     let is_link = ["https://", "http://", "mailto:"].iter().any(|begin| text.starts_with(begin));

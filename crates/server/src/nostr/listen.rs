@@ -31,7 +31,7 @@ use crate::patience::TimedStream;
 use crate::stop::StopSignal;
 use crate::words::{bytes, number};
 
-/// The relay and where it listens.
+/// The relay, with its listener and its threads.
 pub(super) struct RelayDoor {
     relay: Arc<Relay>,
     listener: Listener,
@@ -117,7 +117,7 @@ impl Door for RelayDoor {
     }
 }
 
-/// Serves connections until `stop`, and returns when the last one has ended.
+/// Serves connections until `stop`, and returns when the last connection has ended.
 async fn serve_all(
     listener: TcpListener,
     relay: &Arc<Relay>,
@@ -138,7 +138,7 @@ async fn serve_all(
 
 /// Serves the HTTP requests of one connection. After an upgrade, the session holds `context`.
 async fn serve(stream: TcpStream, web: WebState, context: ConnectionContext) {
-    // Answers are written whole, so Nagle's algorithm would only delay them.
+    // Answers are written whole, so Nagle's algorithm would only cause delay.
     let _ = stream.set_nodelay(true);
     let mut stop = web.stop.clone();
     let (head_timeout, take_max) = {

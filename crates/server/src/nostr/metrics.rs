@@ -1,5 +1,5 @@
-//! Counts of what the relay has done since its start. A refusal is counted where it is sent, by its
-//! verb and by the standard prefix of its reason: [`RelayMetrics::answered`].
+//! Counters of the relay since its start. A refusal is counted where it is sent, by its verb and by
+//! the standard prefix of its reason: [`RelayMetrics::answered`].
 
 use hark_networks::nostr::rules::{KindClass, class};
 
@@ -9,7 +9,7 @@ use crate::metrics::{
 use crate::websocket::HandshakeFault;
 
 labels! {
-    /// What a client's message wants.
+    /// The purpose of a client's message.
     Verb {
         /// Keep, or pass on, an event.
         Event = "EVENT",
@@ -88,14 +88,14 @@ impl Verdict {
     }
 }
 
-/// Kinds that have a counter of their own, ascending. Others are counted by their class, so that
-/// no client can make the page longer.
+/// Kinds that have their own counter, ascending. Other kinds are counted by class, so that no
+/// client can make the page longer.
 pub const KINDS: [u16; 32] = [
     0, 1, 3, 4, 5, 6, 7, 9, 16, 20, 22, 62, 1059, 1063, 1111, 1311, 1984, 9734, 9735, 10_000,
     10_002, 10_050, 21_059, 23_194, 23_195, 24_133, 27_235, 30_000, 30_003, 30_023, 30_078, 30_311,
 ];
 
-/// Names of the classes that other kinds are counted in.
+/// Names of the classes by which other kinds are counted.
 const CLASSES: [&str; 4] =
     ["other regular", "other replaceable", "other ephemeral", "other addressable"];
 
@@ -134,9 +134,9 @@ impl EventsByKind {
 pub struct RelayMetrics {
     /// Connections that were made.
     pub connections: Counter,
-    /// Connections that are open, whatever they ask for.
+    /// Connections that are open, of any type.
     pub connections_open: Counter,
-    /// Of these, the WebSockets.
+    /// WebSockets that are open.
     pub websockets_open: Counter,
     /// Connections that were refused at once.
     pub turned_away: ByLabel<ConnectionRefusal>,

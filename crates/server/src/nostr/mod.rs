@@ -1,8 +1,9 @@
 //! The Nostr relay: it translates messages to questions and records, and back.
 //!
-//! `listen` accepts connections and `web` answers HTTP; `session` is one WebSocket, and `door`
-//! handles its messages: events go to `intake` (parse, hash, verify, write), questions to `page`
-//! and `count`, and messages of NIP-77 to `comparison`, which the reader threads run; live events are sent by `page`.
+//! `listen` accepts connections, `web` answers HTTP, and `session` serves one WebSocket. `door`
+//! handles the messages of a session. Events go to `intake` (parse, hash, verify, write), questions
+//! to `page` and `count`, and messages of NIP-77 to `comparison`. The reader threads run `page`,
+//! `count` and `comparison`. `page` also sends live events.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ mod web;
 pub const PRIVATE_KINDS: [u32; 3] = [4, 1059, 21_059];
 
 /// Default size from which a message is compressed, in bytes. Shorter messages are mostly ids, keys
-/// and signatures, which hardly become shorter.
+/// and signatures, which hardly compress.
 pub const DEFLATE_FROM_BYTES: usize = 1_024;
 
 /// A relay that is to be served.
@@ -67,13 +68,14 @@ pub struct RelayService {
 /// How a relay is served.
 #[derive(Clone)]
 pub struct RelayConfig {
-    /// Where to listen. Port 0 takes any that is free.
+    /// The address to listen on. Port 0 takes any free port.
     pub listen: SocketAddr,
-    /// Messages of at least this many bytes are compressed if the client offers it. 0 disables it.
+    /// Messages of at least this many bytes are compressed if the client offers compression. 0
+    /// disables compression.
     pub deflate_from_bytes: usize,
-    /// What may be published. Can change while the server runs.
+    /// The policy for published events. Can change while the server runs.
     pub policy: policy::SharedPolicy,
-    /// What the relay says about itself, and its private kinds. Can change while the server runs.
+    /// The relay's description of itself, and its private kinds. Can change while the server runs.
     pub identity: SharedIdentity,
     /// Numbers of threads for work that must not run on the runtime's threads.
     pub threads: ThreadCounts,
@@ -111,12 +113,12 @@ impl RelayConfig {
     }
 }
 
-/// What the relay says about itself (NIP-11).
+/// The relay's description of itself (NIP-11).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RelayInfo {
-    /// Its name.
+    /// The name of the relay.
     pub name: String,
-    /// What it is for, in a sentence or two.
+    /// The purpose of the relay, in a sentence or two.
     pub description: String,
     /// The URL at which clients reach the relay: `wss://…`. Used by NIP-62 and NIP-42.
     pub url: Option<String>,
@@ -125,7 +127,7 @@ pub struct RelayInfo {
     pub other_urls: Vec<String>,
     /// The operator's key, hex.
     pub pubkey: Option<String>,
-    /// The relay's own key, hex, if it has one.
+    /// The relay's own key, hex. `None` if the relay has no key.
     pub self_key: Option<String>,
     /// How else to reach the operator.
     pub contact: Option<String>,
@@ -138,7 +140,7 @@ pub struct RelayInfo {
 }
 
 impl RelayInfo {
-    /// All the URLs that are known to lead here.
+    /// All configured URLs of this relay.
     pub fn urls(&self) -> impl Iterator<Item = String> {
         self.url.iter().chain(&self.other_urls).cloned()
     }
@@ -153,7 +155,7 @@ pub struct ThreadCounts {
     pub read: usize,
 }
 
-/// What all sessions share.
+/// State shared by all sessions.
 pub(crate) struct Relay {
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) live: Arc<LiveIndex>,

@@ -1,5 +1,5 @@
-//! What the relay says about itself to programs: the NIP-11 document. It follows from the effective
-//! limits.
+//! The NIP-11 document: the relay's description of itself for programs. The document follows from
+//! the effective limits.
 
 use hark_archive::limits::Limits;
 use serde_json::{Map, Value, json};
@@ -8,12 +8,13 @@ use super::RelayInfo;
 use super::door::question_bytes_max;
 use super::policy::EventPolicy;
 
-/// NIPs that are offered, whatever the configuration. Those of clients alone are not listed.
+/// NIPs that are offered under every configuration. NIPs for clients alone are not listed.
 const NIPS: [u16; 8] = [1, 9, 11, 40, 45, 67, 70, 91];
-/// NIPs that are offered if a kind is accepted and private, so that its readers prove their keys, by kind.
+/// By kind, the NIPs that are offered if the kind is accepted and private. The readers of a private
+/// kind must prove their keys.
 const PRIVATE_NIPS: [(u16, &[u16]); 2] = [(4, &[4]), (1059, &[17, 59])];
 
-/// The NIP of proofs of work, which is offered if events must show one.
+/// The NIP of proofs of work, which is offered if events must have a proof of work.
 const WORK: u16 = 13;
 
 /// The NIP of AUTH, which is offered if a connection may prove a key.
@@ -22,7 +23,7 @@ const AUTH: u16 = 42;
 /// The NIP of requests to vanish, which is offered if the relay knows the URL that they name.
 const VANISH: u16 = 62;
 
-/// The NIP of comparisons, which is offered if a connection may have one.
+/// The NIP of comparisons, which is offered if a connection may open a comparison.
 const COMPARISONS: u16 = 77;
 
 /// The NIP of searches, which is offered if texts are searched.
@@ -49,7 +50,7 @@ pub(crate) fn nips(
     nips
 }
 
-/// The project's homepage, as Cargo.toml names it.
+/// The project's homepage, from Cargo.toml.
 const SOFTWARE: &str = env!("CARGO_PKG_HOMEPAGE");
 
 /// The NIP-11 document.
@@ -78,13 +79,13 @@ pub(crate) fn document(
         }
     }
     put("supported_nips", json!(nips(info, limits, policy, private_kinds, searches)));
-    // NIP-11 wants the URL of the project's homepage, or nothing.
+    // NIP-11 requires the URL of the project's homepage, or no field.
     if !SOFTWARE.is_empty() {
         put("software", json!(SOFTWARE));
     }
     put("version", json!(env!("CARGO_PKG_VERSION")));
     let mut limitation = json!({
-        // Of every message: events may be longer.
+        // This length is allowed for every type of message. An event may be longer.
         "max_message_length": question_bytes_max(limits),
         "max_subscriptions": limits.subscriptions_max,
         "max_limit": limits.limit_max,
@@ -110,7 +111,8 @@ pub(crate) fn document(
 /// Bytes of an event without tags and content.
 const BARE_EVENT_BYTES: usize = 350;
 
-/// Maximum number of characters of a content: by its own limit, and by that of an event's bytes.
+/// Maximum number of characters of a content: by its own limit, and by the limit of an event's
+/// bytes.
 fn content_chars_max(limits: &Limits) -> usize {
     let event_bytes_max = limits.event_bytes_max.min(limits.message_bytes_max);
     limits.content_chars_max.min(event_bytes_max.saturating_sub(BARE_EVENT_BYTES))

@@ -1,4 +1,4 @@
-//! Opening the relay: its socket, its shelf, and the threads that check and search.
+//! Opens the relay: its socket, its shelf, and the threads that check and search.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -30,7 +30,7 @@ impl RelayThreads {
     pub(super) fn join(&self) {
         let threads = std::mem::take(&mut *self.0.lock());
         for thread in threads {
-            // It does not panic: see `vital`.
+            // The thread does not panic: see `vital`.
             let _ = thread.join();
         }
     }

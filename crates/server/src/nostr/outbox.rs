@@ -1,9 +1,9 @@
-//! The outbox of one client: the queue of its messages. Other threads put messages into it and
-//! never wait; the session's task takes them off as fast as the client reads.
+//! The outbox of one client: the queue of messages to send. Other threads append messages and never
+//! wait. The session's task removes messages as fast as the client reads.
 //!
 //! Bytes are counted until they are sent. Above one bound, searches for this client are parked
-//! here, and resumed from here; above another, the client is disconnected as too slow. The bytes
-//! that wait for all clients together are bounded as well: [`OutboxAccount`].
+//! here, and resumed when the client has read. Above a second bound, the client is disconnected as
+//! too slow. The bytes that wait for all clients together are bounded as well: [`OutboxAccount`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,19 +25,21 @@ use super::outboxes::Outboxes;
 use super::readers::ReaderJob;
 use crate::websocket::{FramedMessages, Framing};
 
-/// So many sessions are woken before the end of [`together`], so that they send what they have while
-/// its work goes on.
+/// Number of waiting sessions that are woken before the end of [`together`], so that they send
+/// their messages while its work continues.
 const WOKEN_AT_ONCE: usize = 8;
 
 thread_local! {
-    /// Sessions to wake at the end of [`together`]. `None` outside of it: each is woken at once.
+    /// Sessions to wake at the end of [`together`]. `None` outside of [`together`]: each session is
+    /// then woken at once.
     static TO_WAKE: RefCell<Option<Vec<Waker>>> = const { RefCell::new(None) };
     /// The outbox of the session that this thread is polling.
     static POLLED: Cell<*const Outbox> = const { Cell::new(std::ptr::null()) };
 }
 
-/// While this exists, its thread puts items into the outbox of its session without waking the session,
-/// which reads the outbox before it drops this.
+/// Marks the session that a thread is polling. While the mark exists, the thread puts items into
+/// the outbox of that session without waking the session. The session reads its outbox before it
+/// drops the mark.
 pub(crate) struct PolledOutbox(());
 
 impl Drop for PolledOutbox {
@@ -46,9 +48,9 @@ impl Drop for PolledOutbox {
     }
 }
 
-/// Runs `work`, and wakes sessions at its end, or when several are to be woken. What `work` puts into
-/// the outboxes of a few sessions is then sent in one write to each instead of one for each part. Where
-/// it is for many, what comes while they send goes with their next write.
+/// Runs `work`, and wakes sessions at its end, or when [`WOKEN_AT_ONCE`] sessions are to be woken.
+/// So if `work` puts items into the outboxes of a few sessions, each session sends its items in one
+/// write. With more sessions, items that arrive while a session sends go into its next write.
 pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
     /// Wakes the sessions also when `work` panics.
     struct WakeOnDrop;
@@ -68,8 +70,8 @@ pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Wakes sessions. Several are woken by a task of the runtime that the thread has entered: a wake from
-/// another thread is a system call where a thread of the runtime sleeps.
+/// Wakes sessions. Several sessions are woken by a task of the runtime that the thread has entered.
+/// A wake from another thread is a system call if a thread of the runtime sleeps.
 fn wake_all(wakers: Vec<Waker>) {
     match Handle::try_current() {
         Ok(runtime) if wakers.len() > 1 => {
@@ -79,9 +81,9 @@ fn wake_all(wakers: Vec<Waker>) {
     }
 }
 
-/// Something to send.
+/// An item to send.
 pub(crate) enum OutboxItem {
-    /// Messages that were asked for.
+    /// Messages of an answer that the client requested.
     Page(FramedMessages),
     /// One message.
     One(Vec<u8>),
@@ -94,9 +96,9 @@ pub(crate) struct LiveDelivery {
     news: NewRecord,
     /// For each subscription `["EVENT","sub",`, after its length in four bytes.
     opens: Vec<u8>,
-    /// Messages that were not taken.
+    /// Number of messages that were not taken yet.
     count: u32,
-    /// The first bytes of `opens`, whose messages were taken.
+    /// Number of bytes of `opens`, from its beginning, that belong to messages already taken.
     taken: u32,
 }
 
@@ -114,7 +116,8 @@ impl LiveDelivery {
         self.count += 1;
     }
 
-    /// Takes the message to the next subscription, in pieces, and what the item counts less from then on.
+    /// Takes the message to the next subscription, in pieces. Also returns the weight that is to be
+    /// subtracted for this message.
     pub(crate) fn take(&mut self) -> Option<([&[u8]; 3], OutboxWeight)> {
         let (len, rest) = self.opens.get(self.taken as usize..)?.split_first_chunk()?;
         let len = u32::from_le_bytes(*len);
@@ -131,12 +134,12 @@ impl LiveDelivery {
 }
 
 impl OutboxItem {
-    /// Whether it is this live event, published at the same time.
+    /// Whether the item is this live event, from the same publication.
     fn is_live(&self, news: &NewRecord) -> bool {
         matches!(self, Self::Live(live) if live.news.is_same_as(news))
     }
 
-    /// Bytes of the part, with its overhead.
+    /// Bytes of the item, with its overhead.
     pub(crate) fn size(&self) -> usize {
         size_of::<Self>()
             + match self {
@@ -146,8 +149,8 @@ impl OutboxItem {
             }
     }
 
-    /// The bytes it counts as, for its client and for all clients. The latter exclude the bytes of
-    /// a live event, which its subscribers share.
+    /// The bytes that the item counts as, for its client and for all clients. The number for all
+    /// clients excludes the bytes of a live event, which its subscribers share.
     pub(crate) fn weight(&self) -> OutboxWeight {
         let size = self.size();
         let own = match self {
@@ -158,12 +161,12 @@ impl OutboxItem {
     }
 }
 
-/// Bytes that parts count as.
+/// Bytes that items count as.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OutboxWeight {
     /// All bytes, counted for the client.
     size: usize,
-    /// Those of `size` that are not shared with other clients.
+    /// The bytes of `size` that are not shared with other clients.
     own: usize,
 }
 
@@ -187,7 +190,7 @@ impl Sum for OutboxWeight {
     }
 }
 
-/// A flag that a subscription has ended: nothing more is put into the outbox for it.
+/// A flag that a subscription has ended. Then its items are no longer put into the outbox.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EndFlag(Arc<AtomicBool>);
 
@@ -197,13 +200,13 @@ impl EndFlag {
     }
 }
 
-/// Something under way for the client, counted until it is dropped.
+/// A permit of a request under way. The request is counted until its permit is dropped.
 pub(crate) struct RequestPermit {
     outbox: Arc<Outbox>,
     what: RequestKind,
 }
 
-/// What can be under way.
+/// The kind of a request under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestKind {
     /// An event without an OK.
@@ -220,7 +223,8 @@ pub(crate) struct Outbox {
     events: AtomicUsize,
     proofs: AtomicUsize,
     searches: AtomicUsize,
-    /// Bytes of the queues in which subscriptions hold back live events until their answers are sent.
+    /// Bytes of the queues in which subscriptions hold back live events until their answers are
+    /// sent.
     held: AtomicUsize,
     /// Reader time charged to this client's questions, in ns, for fair sharing among clients.
     had_ns: AtomicU64,
@@ -234,7 +238,7 @@ pub(crate) struct Outbox {
 #[derive(Default)]
 struct OutboxQueue {
     parts: VecDeque<OutboxItem>,
-    /// Weight of the parts, and of those taken but not yet on the socket.
+    /// Weight of the items, and of items taken but not yet on the socket.
     weight: OutboxWeight,
     /// Bytes that the socket holds and could not send yet.
     unsent: usize,
@@ -299,14 +303,15 @@ impl Outbox {
         true
     }
 
-    /// Whether the client has taken all that was put.
+    /// Whether the client has received all items.
     fn is_client_up_to_date(&self) -> bool {
         let queue = self.queue.lock();
         queue.unsent == 0 && queue.weight.size == 0
     }
 
     /// Puts a live event into the outbox for a subscription. Returns whether the caller must call
-    /// [`Outbox::wake`]: not where the event waits already for another subscription.
+    /// [`Outbox::wake`], which is not necessary if the event already waits for another
+    /// subscription.
     pub(crate) fn lay_live(&self, over: &EndFlag, open: &[u8], news: &NewRecord) -> bool {
         let mut queue = self.queue.lock();
         if over.is() || queue.gone || queue.slow {
@@ -327,21 +332,22 @@ impl Outbox {
         if added.own > 0 {
             self.account.add(added.own);
         }
-        // The bounds of all are read where memory was taken, as every client writes what they count.
+        // The common bounds are read only if memory was taken, because every client writes their
+        // counters.
         let is_above = added.own > 0 && self.account.is_above_share(had);
         queue.slow = queue.weight.size > self.bytes_max || is_above;
         queue.slow
     }
 
-    /// Counts bytes for live events that a subscription holds back. Returns false if this client has more
-    /// than its share of a bound that is exceeded.
+    /// Counts bytes for live events that a subscription holds back. Returns false if this client
+    /// has more than its share of a bound that is exceeded.
     pub(crate) fn hold(&self, bytes: usize) -> bool {
         let had = self.held.fetch_add(bytes, Ordering::Relaxed);
         self.account.add(bytes);
         !self.account.is_above_share(had)
     }
 
-    /// Counts so many bytes less for what subscriptions hold back.
+    /// Subtracts bytes of live events that subscriptions no longer hold back.
     pub(crate) fn free(&self, bytes: usize) {
         if bytes > 0 {
             self.held.fetch_sub(bytes, Ordering::Relaxed);
@@ -349,7 +355,8 @@ impl Outbox {
         }
     }
 
-    /// Wakes the session's task, so that it reads the outbox; within [`together`], as that says.
+    /// Wakes the session's task, so that it reads the outbox. Within [`together`], the wake is
+    /// deferred.
     pub(crate) fn wake(&self) {
         if self.is_polled() {
             return;
@@ -369,7 +376,7 @@ impl Outbox {
         several.into_iter().for_each(wake_all);
     }
 
-    /// Puts one message into the outbox, which `write` appends to a buffer.
+    /// Puts one message into the outbox. `write` appends the message to a buffer.
     pub(crate) fn say(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let mut out = Vec::with_capacity(128);
         write(&mut out);
@@ -380,7 +387,8 @@ impl Outbox {
         if queue.gone || queue.slow {
             return;
         }
-        // A page never ends the connection: the client requested it, and it waited for capacity.
+        // A page never ends the connection: the client requested the page, and the question waited
+        // for capacity.
         let may_end = !matches!(part, OutboxItem::Page(_));
         let (had, weight) = (queue.waiting(), part.weight());
         queue.weight.add(weight);
@@ -393,7 +401,7 @@ impl Outbox {
         }
     }
 
-    /// Ends a subscription: nothing more is put into the outbox for it.
+    /// Ends a subscription. Its items are no longer put into the outbox.
     pub(crate) fn end(&self, over: &EndFlag) {
         let _queue = self.queue.lock();
         over.0.store(true, Ordering::Release);
@@ -405,7 +413,7 @@ impl Outbox {
         self.wake();
     }
 
-    /// Parks a search while the outbox has no capacity. Returns it if it can run now.
+    /// Parks a search while the outbox has no capacity. Returns the search if it can run now.
     pub(crate) fn park(&self, job: Box<dyn ReaderJob>) -> Option<Box<dyn ReaderJob>> {
         let mut queue = self.queue.lock();
         if queue.gone || !job.sends_records() {
@@ -419,7 +427,8 @@ impl Outbox {
         self.account.park(job)
     }
 
-    /// Resumes questions that wait for capacity in the outboxes of all clients, if there is some.
+    /// Resumes questions that wait for capacity in the outboxes of all clients, if capacity is
+    /// available.
     pub(crate) fn look_for_room(&self) {
         self.account.go_on();
     }
@@ -429,7 +438,7 @@ impl Outbox {
         std::ptr::eq(POLLED.get(), self)
     }
 
-    /// How messages to the client become frames.
+    /// The encoder of messages to the client.
     pub(crate) fn framing(&self) -> &Framing {
         &self.framing
     }
@@ -442,8 +451,8 @@ impl Outbox {
         self.had_ns.load(Ordering::Relaxed)
     }
 
-    /// Sets the reader time charged to this client. If two readers set it at once, the time that
-    /// one of them added is lost, which is harmless.
+    /// Sets the reader time charged to this client. If two readers set the time at once, one of the
+    /// two additions is lost, which is harmless.
     pub(crate) fn has_had(&self, ns: u64) {
         self.had_ns.store(ns, Ordering::Relaxed);
     }
@@ -477,17 +486,17 @@ impl Outbox {
         self.task.register(waker);
     }
 
-    /// Notes that this thread polls the session, until the result is dropped. The session must
-    /// [take](Self::take) what was put into the outbox before that.
+    /// Notes that this thread polls the session, until the result is dropped. Before the drop, the
+    /// session must [take](Self::take) the items that were put into the outbox.
     pub(crate) fn poll(&self) -> PolledOutbox {
         POLLED.set(self);
         PolledOutbox(())
     }
 
-    /// Takes all parts, in order. Returns false if the client is too slow and must be disconnected.
+    /// Takes all items, in order. Returns false if the client is too slow and must be disconnected.
     pub(crate) fn take(&self, into: &mut VecDeque<OutboxItem>) -> bool {
         let mut queue = self.queue.lock();
-        // Not swapped: the memory that a burst took would stay.
+        // Not swapped, because the memory of a burst would stay allocated.
         let mut parts = std::mem::take(&mut queue.parts);
         if into.is_empty() {
             *into = parts;
@@ -497,8 +506,8 @@ impl Outbox {
         !queue.slow
     }
 
-    /// Records that parts of `weight` were fed to the socket, of whose bytes `unsent` are not sent
-    /// yet. Returns the searches that can resume.
+    /// Records that items of `weight` were fed to the socket. `unsent` bytes of the socket are not
+    /// sent yet. Returns the searches that can resume.
     pub(crate) fn sent(&self, weight: OutboxWeight, unsent: usize) -> Vec<Box<dyn ReaderJob>> {
         let mut queue = self.queue.lock();
         let before = queue.counted();
@@ -519,7 +528,7 @@ impl Outbox {
         parked
     }
 
-    /// Closes the outbox, as the client is gone: what waits is dropped, and nothing more is
+    /// Closes the outbox of a client that is gone. Waiting items are dropped, and new items are not
     /// accepted.
     pub(crate) fn hang_up(&self) {
         let mut queue = self.queue.lock();
@@ -528,7 +537,8 @@ impl Outbox {
         (queue.weight, queue.unsent) = (OutboxWeight::default(), 0);
         let waiting = (std::mem::take(&mut queue.parts), std::mem::take(&mut queue.parked));
         drop(queue);
-        // Dropped first, as a live event that clients share is counted until it is dropped.
+        // Dropped first, because a live event that clients share is counted until its last holder
+        // is gone.
         drop(waiting);
         self.account.sub(counted);
     }

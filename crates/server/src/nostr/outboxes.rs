@@ -1,12 +1,13 @@
-//! The bytes that wait for clients to read them, of all connections together and of each address.
+//! The bytes that wait to be read by clients, of all connections together and of each address.
 //!
-//! The bytes of a connection are counted by its [`Outbox`](super::outbox::Outbox), against bounds
-//! of its own. They count here as well, so that all connections together stay within a bound. What
-//! happens at the bounds of this module depends on the kind of message:
+//! The [`Outbox`](super::outbox::Outbox) of a connection counts its bytes against its own bounds.
+//! The bytes count here as well, so that all connections together stay within a bound. At the
+//! bounds of this module, the treatment depends on the kind of message:
 //!
 //! - A question may wait before each of its pages. Above half of the bound of all, or above the
 //!   bound of its address, it waits if its client has unread bytes; above the bound of all, every
-//!   question waits. So a client that reads its answers is served while others leave theirs unread.
+//!   question waits. So a client that reads its answers is served while other clients leave their
+//!   answers unread.
 //! - A live event, or another message that was not requested, does not wait. Above a bound, it ends
 //!   a connection that has more than its share, which is the bound divided by the connections.
 //! - An HTTP request is answered with status 503 above a bound.
@@ -86,7 +87,7 @@ impl Outboxes {
         }
     }
 
-    /// Drops the questions that wait, as no reader will answer them.
+    /// Drops the waiting questions. No reader is left to answer the questions.
     pub(crate) fn close(&self) {
         let waiting = std::mem::take(&mut *self.waiting.lock());
         drop(waiting);
@@ -106,7 +107,7 @@ impl OutboxAccount {
         }
     }
 
-    /// Subtracts bytes that were sent or dropped, and resumes the questions that waited for that.
+    /// Subtracts bytes that were sent or dropped, and resumes questions that waited for free space.
     pub(crate) fn sub(&self, bytes: usize) {
         self.outboxes.metrics.outbox_bytes.sub(bytes as u64);
         if let Some((_, of)) = &self.of {
@@ -120,7 +121,8 @@ impl OutboxAccount {
         own > 0 && (self.outboxes.bytes() > self.all_max / 2 || self.is_above_of_address())
     }
 
-    /// Whether a bound is exceeded and a connection with `own` bytes has more than its share of it.
+    /// Whether a bound is exceeded and a connection with `own` bytes has more than its share of
+    /// that bound.
     pub(crate) fn is_above_share(&self, own: usize) -> bool {
         let share = |max: usize, connections: usize| max / connections.max(1);
         let all = self.outboxes.metrics.connections_open.get() as usize;
@@ -130,7 +132,8 @@ impl OutboxAccount {
                 && own > share(self.of_address_max, of_address.unwrap_or_default())
     }
 
-    /// Parks a question while the bound of all is exceeded. Returns it if the bound is kept.
+    /// Parks a question while the bound of all is exceeded. Returns the question if the bound is
+    /// kept.
     pub(crate) fn park(&self, job: Box<dyn ReaderJob>) -> Option<Box<dyn ReaderJob>> {
         if self.outboxes.bytes() <= self.all_max {
             return Some(job);
@@ -144,8 +147,8 @@ impl OutboxAccount {
         None
     }
 
-    /// Resumes the parked questions once an eighth of the bound is free. Less free space does not
-    /// resume them, as otherwise all would be woken for every byte.
+    /// Resumes the parked questions once an eighth of the bound is free. Less free space resumes
+    /// nothing, because otherwise every byte would wake all questions.
     pub(crate) fn go_on(&self) {
         let outboxes = &self.outboxes;
         if outboxes.waiting_len.load(Ordering::SeqCst) == 0
@@ -309,7 +312,7 @@ mod tests {
         assert!(!is_open(&greedy));
     }
 
-    /// Its own bound per subscription does not bound a client's many subscriptions, nor many clients.
+    /// The bound per subscription bounds neither a client with many subscriptions nor many clients.
     #[test]
     fn what_subscriptions_hold_back_counts_for_all_and_is_shared() {
         let limits = Limits { outboxes_bytes_max: 1_000_000, ..Limits::default() };

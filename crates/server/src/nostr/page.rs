@@ -1,12 +1,12 @@
-//! The answer to a REQ: stored events in pages, EOSE, then live ones.
+//! The answer to a REQ: stored events in pages, EOSE, then live events.
 //!
-//! A page is built from stored bytes straight into the buffer that is written to the connection: no parse,
-//! no second copy, one item in the outbox for many events.
+//! A page is built from stored bytes straight into the buffer that is written to the connection: no
+//! parse, no second copy, one item in the outbox for many events.
 //!
-//! EOSE says whether there is more (NIP-67), except where a damaged record may belong to the answer:
-//! then neither is true. Where a bound of the relay ends an answer, the answer
+//! EOSE reports whether further events exist (NIP-67). It never reports a complete answer if a
+//! damaged record may belong to the answer. If a bound of the relay ends an answer, the answer
 //! includes all events of its last second. Otherwise a client that continues from that time would
-//! miss the rest of the second, or never get past it.
+//! miss the rest of the second, or get the same second again and again.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -31,9 +31,10 @@ const PAGE_BYTES: usize = 64 << 10;
 /// A subscription of a session.
 pub(super) struct SessionSubscription {
     id: Box<str>,
-    /// Bytes of the REQ message that opened it.
+    /// Bytes of the REQ message that opened the subscription.
     bytes: usize,
-    /// Counted until the subscription is out of the live index.
+    /// The memory of the subscription, which is counted until the subscription is out of the live
+    /// index.
     memory: Arc<BudgetShare>,
     /// `["EVENT","id",`
     open: Arc<[u8]>,
@@ -67,7 +68,7 @@ impl live::SubscriptionSink for LiveSink {
     }
 
     fn overflow(&self) {
-        // One that has ended is about to be taken out of the index.
+        // A subscription that has ended is about to be removed from the index.
         if !self.over.is() {
             self.outbox.give_up();
         }
@@ -101,7 +102,7 @@ impl SessionSubscription {
         })
     }
 
-    /// Ends the subscription: nothing more is sent for it, and its search stops.
+    /// Ends the subscription: its events are no longer sent, and its search stops.
     pub(super) fn end(&self, readers: &Readers) {
         self.outbox.end(&self.over);
         let handle = self.handle.lock().take();
@@ -141,8 +142,8 @@ impl SessionSubscription {
 }
 
 /// The removal of a large subscription from the live index after its end. It runs in slices on the
-/// reader threads, as the session's thread serves other sessions too. It counts as a question under way:
-/// otherwise a client could close subscriptions faster than they are removed.
+/// reader threads, as the session's thread serves other sessions too. It counts as a question under
+/// way: otherwise a client could close subscriptions faster than they are removed.
 struct SubscriptionRemoval {
     handle: SubscriptionHandle,
     _memory: Arc<BudgetShare>,
@@ -176,10 +177,10 @@ pub(super) struct StoredAnswer {
     /// The index of the current query.
     at: usize,
     search: Option<TimedSearch>,
-    /// Records that the current query has returned, and the position of the last one.
+    /// Number of records that the current query has returned, and the position of the last record.
     handed: usize,
     last: Option<Position>,
-    /// The rank of the last record of the current query, if that is ranked.
+    /// The rank of the last record of the current query, if the query is ranked.
     last_rank: Option<SearchRank>,
     /// Whether some query has further records that were not sent.
     more: bool,
@@ -188,14 +189,15 @@ pub(super) struct StoredAnswer {
     /// Whether a record that may belong to the answer could not be read.
     damaged: bool,
     cost: QuestionCost,
-    /// How far the answers to the queries before the current one reached: a record that an earlier
-    /// query sent is not sent again.
+    /// How far the answers to earlier queries reached. A record that an earlier query sent is not
+    /// sent again.
     reached: Vec<AnswerReach>,
     _permit: RequestPermit,
 }
 
 impl StoredAnswer {
-    /// `rooms` gives for each query how many records beyond its limit may complete a second.
+    /// `rooms` gives, for each query, the number of records beyond its limit that may complete a
+    /// second.
     pub(super) fn new(
         relay: Arc<Relay>,
         sub: Arc<SessionSubscription>,
@@ -274,7 +276,7 @@ impl StoredAnswer {
             let enough = self.enough.get(self.at).copied().unwrap_or_default();
             let (handed, last) = (&mut self.handed, &mut self.last);
             let (reached, queries, mut ended) = (&self.reached, &self.queries, false);
-            // Each record is compared with the earlier queries, words and all.
+            // Each record is compared with the earlier queries, including their search words.
             let comparing = ComparisonCost::of(&queries[..reached.len()]);
             let mut compared_rows = 0;
             let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
@@ -326,7 +328,7 @@ impl StoredAnswer {
         Ok(SliceResult::Done)
     }
 
-    /// Ends the answer to the current query. `more` says that records exist beyond its limit.
+    /// Ends the answer to the current query. `more` is true if records exist beyond its limit.
     fn end(&mut self, more: bool) {
         self.more |= more;
         self.go_on(match (self.last_rank, self.last) {
@@ -415,7 +417,8 @@ impl<'a> EventPage<'a> {
         self.messages.add(self.sub.outbox.framing(), &[&eose]);
     }
 
-    /// A page of so much text, too: compressing it takes time, however short it becomes.
+    /// Whether the page is full, by its bytes or by its uncompressed text. Compression takes time
+    /// even if the result is short.
     fn is_full(&self) -> bool {
         self.messages.len().max(self.messages.text_bytes() as usize) >= PAGE_BYTES
     }

@@ -1,6 +1,6 @@
-//! What may be published here, as the operator configures it: lists of keys, kinds and words, and
-//! the proof of work that an event must show (NIP-13). A list of what is allowed that has no entry
-//! allows nothing. Requests about a person's own data do not meet the policy
+//! The operator's policy for published events: lists of keys, kinds and words, and the proof of
+//! work that an event must have (NIP-13). An empty allow list allows nothing. The policy does not
+//! apply to requests about a person's own data
 //! ([`OwnUrls::are_asked_by`](hark_networks::nostr::admit::OwnUrls::are_asked_by)).
 
 use std::collections::HashSet;
@@ -22,17 +22,17 @@ pub fn shared(policy: EventPolicy) -> SharedPolicy {
     Arc::new(ArcSwap::from_pointee(policy))
 }
 
-/// Kinds that those who may publish receive from any key, unless the configuration says otherwise:
-/// gift wraps and ephemeral ones (NIP-59), zap receipts (NIP-57), requests, answers and
-/// notifications of wallets (NIP-47), and messages of remote signers (NIP-46). They are signed by
-/// keys that nobody can list.
+/// Default kinds that are accepted from any key if they are addressed to a key that may publish.
+/// They are gift wraps and ephemeral gift wraps (NIP-59), zap receipts (NIP-57), requests, answers
+/// and notifications of wallets (NIP-47), and messages of remote signers (NIP-46). Their signing
+/// keys cannot be listed in advance.
 pub const ADDRESSED_KINDS: [u16; 8] = [1059, 9735, 21_059, 23_194, 23_195, 23_196, 23_197, 24_133];
 
-/// What is allowed and what is denied. A key, kind or word on both lists is denied. A list of what
-/// is allowed is `None` if all is.
+/// Allowed and denied keys, kinds and words. A key, kind or word on both lists is denied. `None`
+/// instead of an allow list allows all.
 #[derive(Clone, Debug, Default)]
 pub struct EventPolicy {
-    /// Only events of these keys are accepted, and those of the next two lists.
+    /// Only events of these keys are accepted, apart from the events that the next two lists admit.
     pub allow_keys: Option<HashSet<Key>>,
     /// Events of these kinds are accepted from any key if a `p` tag names one of `allow_keys`.
     pub addressed_kinds: Vec<RangeInclusive<u16>>,
@@ -50,7 +50,7 @@ pub struct EventPolicy {
     pub deny_words: WordList,
     /// Leading zero bits that an event's id must have.
     pub pow_bits_min: u8,
-    /// Gift wraps are accepted only on a connection that has authenticated a key, whichever it is.
+    /// Gift wraps are accepted only on a connection that has authenticated some key.
     pub wraps_need_auth: bool,
 }
 
@@ -62,8 +62,7 @@ impl EventPolicy {
         listed || *pow_bits_min > 0
     }
 
-    /// The lists of what is allowed that have no entry, by their settings' names: nothing is
-    /// accepted while there is one.
+    /// The settings whose allow list is empty. While an allow list is empty, no event is accepted.
     pub fn empty_lists(&self) -> impl Iterator<Item = &'static str> + use<> {
         let lists = [
             ("allow_keys", self.allow_keys.as_ref().is_some_and(HashSet::is_empty)),
@@ -73,19 +72,19 @@ impl EventPolicy {
         lists.into_iter().filter_map(|(name, is_empty)| is_empty.then_some(name))
     }
 
-    /// Why an event is refused on a connection without an authenticated key, if for that alone.
+    /// The reason if an event is refused only because its connection has no authenticated key.
     pub(crate) fn auth_refusal(&self, event: &Event<'_>) -> Option<String> {
         (self.wraps_need_auth && is_wrap(event.kind()))
             .then(|| "auth-required: gift wraps are taken from those who authenticate".into())
     }
 
-    /// Whether events of this kind are accepted, from anybody at all.
+    /// Whether the lists of kinds accept events of this kind.
     pub(crate) fn takes_kind(&self, kind: u16) -> bool {
         let on = |list: &[RangeInclusive<u16>]| list.iter().any(|kinds| kinds.contains(&kind));
         !on(&self.deny_kinds) && self.allow_kinds.as_deref().is_none_or(on)
     }
 
-    /// Why an event is refused. None if the policy allows it.
+    /// The reason for refusing an event. `None` if the policy allows the event.
     pub fn refusal(&self, event: &Event<'_>) -> Option<String> {
         let (key, kind) = (event.pubkey(), event.kind());
         let on = |list: &[RangeInclusive<u16>]| list.iter().any(|kinds| kinds.contains(&kind));
@@ -127,8 +126,8 @@ impl EventPolicy {
         if done < wanted {
             return Some(format!("pow: difficulty {done} is less than {wanted}"));
         }
-        // An event that was mined for less work passes by luck, unless its nonce tag says for how
-        // much it was mined. The tag need not say so (NIP-13).
+        // An event that was mined for less work may pass by luck. Its nonce tag can name the
+        // intended difficulty, but need not do so (NIP-13).
         let nonce = event.tags().find(|tag| tag.name() == "nonce");
         let aim: u32 = nonce?.get(2)?.parse().ok()?;
         (aim < wanted).then(|| format!("pow: the nonce tag commits to {aim}, less than {wanted}"))
@@ -149,7 +148,7 @@ fn leading_zero_bits(id: &[u8; 32]) -> u32 {
     zeros as u32 * 8 + id.get(zeros).map_or(0, |byte| byte.leading_zeros())
 }
 
-/// What an operator has to know of a list of what is allowed that has no entry.
+/// Returns the warning for the operator about an empty allow list.
 pub fn nothing_allowed(name: &str) -> String {
     format!("[policy] {name} has no entry, so nothing is accepted; [\"*\"] would accept all")
 }
@@ -164,15 +163,15 @@ fn text(event: &Event<'_>) -> String {
     text
 }
 
-/// Words to look for, ignoring case. A word stands alone unless a `*` says that
-/// more letters may follow or come before it: `*coin` is in "bitcoin", and `coin` is not.
+/// Words to search for, ignoring case. A word matches only as a whole word, unless a `*` before or
+/// after the word permits more letters there: `*coin` is in "bitcoin", and `coin` is not.
 #[derive(Clone, Debug, Default)]
 pub struct WordList(Option<WordMatcher>);
 
 #[derive(Clone, Debug)]
 struct WordMatcher {
     automaton: AhoCorasick,
-    /// For each word, whether more letters may come before it, and after it.
+    /// For each word, whether more letters may come before the word, and after the word.
     open: Vec<(bool, bool)>,
 }
 

@@ -1,14 +1,14 @@
 //! The reader threads: a few threads search for all connections. They work in time slices, so that
 //! a long question delays a short one by a slice and not by its whole length.
 //!
-//! Connections share the threads by time (start-time fair queueing): the next question is one whose
-//! connection has had the least time. So a connection with many or expensive questions waits for
-//! its own, and a question of a connection that has been quiet is next.
+//! Connections share the threads by time (start-time fair queueing): the next question comes from
+//! the connection that has had the least time. So a connection with many or expensive questions
+//! delays only its own questions, and a question of a quiet connection is next.
 //!
 //! Most questions take less time than it takes to wake another thread twice. So the thread that has
-//! read a question begins it ([`Readers::begin`]) if no other question is before it; if it is not answered soon,
-//! the readers go on with it. While the disk is slow, which shows in the time that such a beginning takes, questions
-//! begin at the readers.
+//! read a question starts the answer ([`Readers::begin`]) if no other question is ahead. The
+//! readers continue an answer that is not complete soon. While the disk is slow, as the duration of
+//! such starts shows, questions start at the readers.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,10 +56,12 @@ pub(crate) struct Readers {
     queue: Mutex<FairQueue>,
     /// Notified of each arrival, which costs no system call while all threads are at work.
     work: Condvar,
-    /// Whether searches run in this process, so that a thread which searches does not wait for another process.
+    /// Whether searches run in this process, so that a thread which searches does not wait for
+    /// another process.
     is_local: bool,
     started: Instant,
-    /// Until when questions begin at the readers, as the disk is slow, in ns since `started`.
+    /// The time until which questions start at the readers because the disk is slow, in ns since
+    /// `started`.
     slow_until_ns: AtomicU64,
 }
 
@@ -79,13 +81,14 @@ const TURN_NS: u64 = 20_000;
 
 /// Rows of a time slice on the thread that has read the question.
 const BEGIN_ROWS: u64 = 4_096;
-/// A slice of so many rows that takes this long has waited for the disk, or was interrupted.
+/// A slice of [`BEGIN_ROWS`] rows that takes this long has waited for the disk, or was interrupted.
 const SLOW: Duration = Duration::from_millis(2);
-/// For how many times the duration of such a slice questions begin at the readers.
+/// Questions then start at the readers for this multiple of the slice's duration.
 const SLOW_PAUSE: u32 = 50;
 
 impl FairQueue {
-    /// The start time of a question of this connection, which accumulates no credit while it is quiet.
+    /// The start time of a question of this connection, which accumulates no credit while it is
+    /// quiet.
     fn starts_ns(&self, outbox: &Outbox) -> u64 {
         outbox.had_ns().max(self.reached_ns)
     }
@@ -104,7 +107,8 @@ impl FairQueue {
         Some(job)
     }
 
-    /// Charges this connection for a slice if none that waits is before it. Otherwise returns false.
+    /// Charges this connection for a slice if no waiting question is ahead. Otherwise returns
+    /// false.
     fn go_first(&mut self, outbox: &Outbox) -> bool {
         let starts_ns = self.starts_ns(outbox);
         if self.closed
@@ -162,8 +166,9 @@ impl Readers {
         }
     }
 
-    /// Works on a question for a time slice on this thread, which polls the session of its client, or queues it.
-    /// Returns the question if it is not answered and this thread may go on with it, and how long it took.
+    /// Works on a question for a time slice on this thread, which polls the session of its client,
+    /// or queues the question. Returns an unanswered question that this thread may continue, and
+    /// the duration of the slice.
     pub(crate) fn begin(&self, job: Box<dyn ReaderJob>) -> (Option<Box<dyn ReaderJob>>, Duration) {
         let begun = Instant::now();
         let since_start = begun.duration_since(self.started).as_nanos() as u64;
@@ -220,8 +225,8 @@ impl Readers {
         }
     }
 
-    /// Works on a question for a time slice that is charged as [`TURN_NS`] already. Returns it unless it is
-    /// answered, and how long it took.
+    /// Works on a question for a time slice that is charged as [`TURN_NS`] already. Returns the
+    /// question unless it is answered, and the duration of the slice.
     fn slice(
         mut job: Box<dyn ReaderJob>,
         outbox: &Outbox,
@@ -272,7 +277,8 @@ mod tests {
         }
     }
 
-    /// Questions are short and answers are long: those that have not begun must wait as well.
+    /// Questions are short and answers are long, so questions that have not begun must wait as
+    /// well.
     #[test]
     fn questions_wait_before_their_first_page_while_the_client_takes_nothing() {
         let limits = Limits::default();

@@ -1,8 +1,9 @@
 //! A session: one task for each WebSocket connection. Reading and writing are independent: neither
 //! waits for the other, and the task never blocks on an answer.
 //!
-//! The task stops reading, so that TCP slows the client down, while too much is under way for the
-//! client: events without an OK, questions without an answer, no memory left in the intake.
+//! The task stops reading while too much is under way for the client, so that TCP slows the client
+//! down. The limits are events without an OK, questions without an answer, and the memory of the
+//! intake.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -26,13 +27,14 @@ use crate::rate::RatedConnection;
 use crate::stop::StopSignal;
 use crate::websocket::{ClientInput, CloseReason, Socket};
 
-/// Messages, and their bytes, handled before the task yields to others of its thread. Bytes are
-/// bounded too, as one filter of thousands of values takes as long as a hundred short messages.
+/// Messages, and their bytes, handled before the task yields to other tasks of its thread. Bytes
+/// are bounded as well, because one filter of thousands of values takes as long as a hundred short
+/// messages.
 const TURN_MESSAGES: usize = 64;
 const TURN_BYTES: usize = 64 << 10;
 
-/// Messages sent before the task yields to others of its thread. Otherwise a client that takes a
-/// long answer as fast as it is sent would occupy the thread.
+/// Messages sent before the task yields to other tasks of its thread. Otherwise a client that reads
+/// a long answer as fast as it is sent would occupy the thread.
 const TURN_MESSAGES_OUT: u64 = 256;
 /// The same for bytes, as live events are compressed when they are sent.
 const TURN_BYTES_OUT: u64 = 256 << 10;
@@ -42,7 +44,7 @@ const REST_MAX: Duration = Duration::from_secs(1);
 /// Up to this many inbound bytes of a connection are not counted.
 const INBOUND_FREE: usize = 1 << 10;
 
-/// How long a client has to take the close frame.
+/// Time that a client has to receive the close frame.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// How long, and how many bytes, the server reads from a client after sending it the close frame.
 const LINGER_MAX: Duration = Duration::from_secs(2);
@@ -64,15 +66,15 @@ struct RelaySession {
     inbound: BudgetShare,
     /// An EVENT or AUTH that waits for a permit of the intake.
     waiting: Option<(PendingEventPermit, ReceivedEvent)>,
-    /// Reading pauses until this timer ends, as the client exceeded its rate limit.
+    /// Reading pauses until this timer ends, because the client exceeded its rate limit.
     rest: Option<Pin<Box<Sleep>>>,
     received_at: Instant,
     pinged: bool,
     alarm: Pin<Box<Sleep>>,
-    /// Reading pauses, as too much is under way. Nobody else wakes the session if what ends is what its own
-    /// poll has answered.
+    /// Reading pauses, because too much is under way. If the session's own poll answers a request,
+    /// no other thread wakes the session.
     held_back: bool,
-    /// The server shuts down: what is under way is finished, nothing new is accepted.
+    /// The server shuts down: requests under way are finished, and new messages are not accepted.
     leaving: bool,
 }
 
@@ -82,14 +84,14 @@ struct OutgoingItems {
     parts: VecDeque<OutboxItem>,
 }
 
-/// What was fed to the socket in one poll.
+/// Counts of the messages fed to the socket in one poll.
 #[derive(Default)]
 struct SentCounts {
     messages: u64,
     /// Messages with a live event.
     live: u64,
     text_bytes: u64,
-    /// Weight of what was fed.
+    /// Weight of the items that were fed.
     done: OutboxWeight,
 }
 
@@ -124,7 +126,7 @@ pub(crate) fn run(
     ));
     let now = Instant::now();
     let first_alarm = now + Duration::from_secs(limits.ping_after_s);
-    // In a box, as a future reserves memory for every value that moves through it.
+    // In a box, because a future reserves memory for every value that is moved inside the future.
     let session = Box::new(RelaySession {
         socket,
         door: MessageHandler::new(
@@ -308,8 +310,8 @@ impl RelaySession {
         self.inbound.resize(bytes, max)
     }
 
-    /// Whether too much is under way to read on. An AUTH is answered before anything else is read,
-    /// so that it applies to the messages after it.
+    /// Whether too much is under way to continue reading. An AUTH is answered before the next
+    /// message is read, so that the proven key applies to all later messages.
     fn is_busy(&self) -> bool {
         let limits = &self.relay.settings().limits;
         self.outbox.under_way(RequestKind::Proof) > 0
@@ -437,7 +439,8 @@ impl RelaySession {
 }
 
 impl OutgoingItems {
-    /// Puts the next item on the socket; of a live event, the message to one subscription.
+    /// Feeds the next item to the socket. Of a live event, only the message to one subscription is
+    /// fed.
     fn feed(&mut self, socket: &mut Socket, sent: &mut SentCounts) {
         if let Some(OutboxItem::Live(live)) = self.parts.front_mut() {
             if let Some((pieces, weight)) = live.take() {

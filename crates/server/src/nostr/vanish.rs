@@ -1,5 +1,6 @@
-//! Requests to vanish that were kept before the relay knew the URL that they name: by an import, from
-//! another relay, or from a client of an earlier version. Once the URL is known they are carried out.
+//! Requests to vanish that were stored before the relay knew the URL that they name. They came from
+//! an import, from another relay, or from a client of an earlier version. Once the URL is known,
+//! the requests are carried out.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
@@ -24,7 +25,7 @@ pub(super) async fn follow(identity: SharedIdentity, shelf: Weak<Shelf>) {
             current.knows_url().then(|| current.hosts.clone())
         };
         let Some(open) = shelf.upgrade() else { return };
-        // It reads and writes the archive.
+        // On a blocking thread, because `judge` reads and writes the archive.
         let judged = urls.map(|urls| crate::blocking::run(move || judge(&open, &urls)));
         if let Some(judged) = judged
             && let Ok(Err(error)) = judged.await
@@ -44,7 +45,7 @@ fn judge(shelf: &Shelf, urls: &OwnUrls) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the records of these requests, as they are stored if the relay knows its URL.
+/// Returns the records of these requests, in the form that a relay stores if it knows its URL.
 fn requests(shelf: &Shelf, urls: &OwnUrls) -> Result<Vec<Vec<u8>>, SearchError> {
     let query = Query { kinds: Some(vec![VANISH_KIND]), ..Query::default() };
     let mut search = shelf.store().search(&query)?;
@@ -66,7 +67,8 @@ fn requests(shelf: &Shelf, urls: &OwnUrls) -> Result<Vec<Vec<u8>>, SearchError> 
     Ok(requests)
 }
 
-/// Deletes what a request deletes, and stores the request anew, as one that has been carried out.
+/// Deletes the events that a request covers, and stores the request again, as a request that has
+/// been carried out.
 fn carry_out(shelf: &Shelf, request: &[u8]) -> Result<(), String> {
     let record = Record::new(request).map_err(|error| error.to_string())?;
     let mut effects = Effects::default();

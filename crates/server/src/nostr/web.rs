@@ -41,18 +41,18 @@ pub(crate) struct WebState {
     landing: Arc<LandingPage>,
 }
 
-/// What one connection holds while it is open.
+/// The state that one connection holds while it is open.
 #[derive(Clone)]
 pub(crate) struct ConnectionContext {
     pub(crate) _alive: SessionGuard,
     pub(crate) slot: Arc<CountedConnection>,
-    /// The address of the other end of the TCP connection.
+    /// The peer address of the TCP connection.
     pub(crate) peer: IpAddr,
-    /// The address of this end.
+    /// The server's address of the connection.
     pub(crate) local: Option<SocketAddr>,
 }
 
-/// An open connection, counted.
+/// An open connection, counted in the metrics until it is dropped.
 pub(crate) struct CountedConnection {
     relay: Arc<Relay>,
     entered: ConnectionPermit,
@@ -67,7 +67,7 @@ impl ConnectionContext {
 }
 
 impl CountedConnection {
-    /// Takes a slot for a connection from `peer`, or returns why the connection is turned away.
+    /// Takes a slot for a connection from `peer`, or returns the reason for refusal.
     pub(crate) fn take(relay: &Arc<Relay>, peer: IpAddr) -> Result<Self, ConnectionRefusal> {
         let settings = relay.settings();
         let limits = &settings.limits;
@@ -87,7 +87,7 @@ impl Drop for CountedConnection {
     }
 }
 
-/// An open WebSocket, counted.
+/// An open WebSocket, counted in the metrics until it is dropped.
 struct CountedWebSocket(Arc<Relay>);
 
 impl CountedWebSocket {
@@ -117,7 +117,7 @@ impl WebState {
 }
 
 /// Answers a request on the connection that holds `context`, with status 503 above the bounds of
-/// the outboxes. Metrics are exempt: few ask for them, and mostly under high load.
+/// the outboxes. Metrics are exempt: they are requested rarely, and mostly under high load.
 pub(crate) async fn answer(
     web: WebState,
     context: ConnectionContext,
@@ -131,11 +131,11 @@ pub(crate) async fn answer(
 
 async fn respond(web: WebState, context: ConnectionContext, request: Request) -> Response {
     let headers = request.headers();
-    // A proxy may pass the relay's own path on, or cut it off.
+    // A proxy may forward or strip the path of the relay's URL.
     let path = request.uri().path();
     let path = if is_own(&web.relay, path) { "/" } else { path };
     if says(headers, UPGRADE.as_str(), "websocket") {
-        // One endpoint, as paths make no difference to what is served (NIP-01).
+        // The relay has one endpoint, because the path does not change the service (NIP-01).
         return if path == "/" { upgrade(web, context, request) } else { nothing() };
     }
     if lost_upgrade(headers) {
@@ -179,7 +179,7 @@ fn nothing() -> Response {
     (StatusCode::NOT_FOUND, "nothing is here; the relay is at /\n").into_response()
 }
 
-/// Whether a request's path is that of the relay's own URL.
+/// Whether a request's path is the path of the relay's own URL.
 fn is_own(relay: &Relay, asked: &str) -> bool {
     let identity = relay.identity.current();
     asked.trim_end_matches('/') == identity.info.url.as_deref().map_or("", path)
@@ -192,8 +192,8 @@ fn path(url: &str) -> &str {
     path.trim_end_matches('/')
 }
 
-/// The relay's URL as the browser reached it. A header that is not a host and port is ignored, as
-/// the page shows the URL.
+/// The URL by which the browser reached the relay. A header that is not a host and port is ignored,
+/// because the page shows the URL.
 fn address(headers: &HeaderMap) -> String {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let is_host = |host: &&str| {
@@ -269,10 +269,11 @@ fn is_near(ip: IpAddr) -> bool {
     }
 }
 
-/// How often a refused handshake is logged, at most.
+/// Minimum interval between two log lines about refused handshakes.
 const SAID_EVERY: Duration = Duration::from_mins(1);
 
-/// Refuses a request for a WebSocket, and says why: to the client and, at times, in the log.
+/// Refuses a request for a WebSocket. The client always gets the reason, the log at most once per
+/// [`SAID_EVERY`].
 fn refuse(relay: &Relay, fault: HandshakeFault, peer: IpAddr) -> Response {
     static SAID_AT: Mutex<Option<Instant>> = Mutex::new(None);
     let refused = relay.metrics.handshakes_refused.of(fault);

@@ -1,10 +1,10 @@
-//! Which clients and which web pages may use the REST API.
+//! Decides which clients and which web pages may use the REST API.
 //!
 //! A browser lets any web page send requests to any address that the browser's machine can reach,
 //! including this API. So a request caused by a page is refused unless the operator has allowed the
-//! page's origin. Such a request has an `Origin` or `Sec-Fetch-Site` header, or a host name that is
-//! not this node's (DNS rebinding), or a content type that a page may send without a preflight.
-//! Requests of programs and scripts have none of these.
+//! page's origin. Such a request has one of three marks: an `Origin` or `Sec-Fetch-Site` header, a
+//! host name that is not this node's (DNS rebinding), or a content type that needs no preflight.
+//! Requests of programs and scripts have no such mark.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use crate::http::AnsweredClient;
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// Which web pages may use the API.
+/// The web pages that may use the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WebAccess {
     /// Origins whose pages may use the API:
     /// `http://localhost:*`, `app.example`, or `*` for all. `*` stands for any text, `?` for one
     /// letter or none.
     pub allow_origin: Vec<String>,
-    /// Host names of this node, beside `localhost` and addresses. `*` for any name.
+    /// Host names of this node, beside `localhost` and IP addresses. `*` stands for any name.
     pub hosts: Vec<String>,
 }
 
@@ -40,11 +40,12 @@ pub struct WebAccess {
 pub(crate) struct RestGuard {
     /// The addresses whose requests are answered.
     pub(crate) clients: Clients,
-    /// Which web pages may use the interface.
+    /// The web pages that may use the interface.
     pub(crate) access: WebAccess,
-    /// The section of the configuration that has `rest_hosts` for it.
+    /// The configuration section with the setting `rest_hosts` of the interface.
     pub(crate) section: &'static str,
-    /// The types that a body may have. A web page cannot send them elsewhere without asking first.
+    /// Content types that a body may have. A web page can send these types to another site only
+    /// after a preflight request.
     pub(crate) body_types: &'static [&'static str],
 }
 
@@ -52,7 +53,7 @@ pub(crate) struct RestGuard {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RestClientAddress(pub(crate) IpAddr);
 
-/// Passes a request to its handler, or refuses it.
+/// Passes a request to its handler, or answers with a refusal.
 pub(crate) async fn guard(
     State(guard): State<Arc<RestGuard>>,
     mut request: Request,
@@ -119,7 +120,7 @@ impl RestGuard {
                 let essence = value.split(';').next().unwrap_or_default().trim();
                 self.body_types.iter().any(|known| essence.eq_ignore_ascii_case(known))
             };
-            // Browsers always send a type if there is a body.
+            // Browsers always send a content type with a body.
             if !headers.get_all(CONTENT_TYPE).iter().all(expected) {
                 let types = self.body_types.join(" or ");
                 let words = format!("Wrong Content-Type, expected {types}\n");
@@ -131,7 +132,8 @@ impl RestGuard {
 }
 
 impl WebAccess {
-    /// The origin that a request names, if any. Fails if that origin is not allowed.
+    /// Returns the origin that a request names, or `*` if every origin is allowed. `None` if the
+    /// request names no origin. Fails if the origin is not allowed.
     fn page(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, RestAnswer> {
         let mut origins = headers.get_all(ORIGIN).iter();
         let Some(origin) = origins.next() else { return Ok(None) };
@@ -152,15 +154,16 @@ impl WebAccess {
         self.allow_origin.iter().any(|pattern| pattern == "*")
     }
 
-    /// Whether a page of another site has caused a request without an origin, as images and links
-    /// do. Browsers report this to addresses of their own machine and over TLS.
+    /// Whether a page of another site has caused a request without an `Origin` header. Images and
+    /// links cause such requests. Browsers send `Sec-Fetch-Site` only over TLS and to addresses of
+    /// their own machine.
     fn is_of_page(&self, headers: &HeaderMap) -> bool {
         let own = |site: &HeaderValue| site == "none" || site == "same-origin";
         !self.allows_all() && !headers.get_all(SEC_FETCH_SITE).iter().all(own)
     }
 
-    /// Whether `host`, with or without a port, is this node's. An address always is, as nobody else
-    /// can make an address lead here.
+    /// Whether `host`, with or without a port, belongs to this node. An IP address always does:
+    /// unlike a name, an address cannot be redirected to this node by somebody else.
     pub(crate) fn is_own(&self, host: &str) -> bool {
         let name = without_port(host).trim_end_matches('.');
         let of_v6 = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
@@ -176,7 +179,7 @@ impl WebAccess {
 /// The text of the answer to a page of another origin.
 const NOT_ALLOWED: &str = "Origin not allowed";
 
-/// Returns a host without its port, if it has one.
+/// Returns a host without its port.
 pub(crate) fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

@@ -1,5 +1,5 @@
-//! The read and write buffers between a connection and its session. An idle connection has none:
-//! each thread keeps one buffer of each kind for the connection that it currently serves.
+//! The read and write buffers between a connection and its session. An idle connection has no
+//! buffers: each thread keeps one buffer of each kind for the connection that it currently serves.
 
 use std::cell::Cell;
 use std::io;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
-/// Bytes of a new buffer for what is sent: a page, and the event that fills it.
+/// Size of a new write buffer, with room for a page and the event that completes the page.
 const PAGE_BYTES: usize = 72 << 10;
 /// The largest buffer that a thread keeps.
 const KEPT_BYTES_MAX: usize = 128 << 10;
@@ -29,7 +29,8 @@ pub(super) fn take_spare() -> Vec<u8> {
     if spare.capacity() < PAGE_BYTES { Vec::with_capacity(PAGE_BYTES) } else { spare }
 }
 
-/// Keeps a buffer as the thread's spare write buffer, unless that is larger or this too large.
+/// Keeps a buffer as the thread's spare write buffer, unless the present spare is larger or the
+/// buffer is too large.
 pub(super) fn keep_spare(mut bytes: Vec<u8>) {
     if bytes.capacity() <= KEPT_BYTES_MAX {
         let spare = TO_WRITE.take();
@@ -41,28 +42,28 @@ pub(super) fn keep_spare(mut bytes: Vec<u8>) {
     }
 }
 
-/// Bytes that were read from the connection and not taken yet.
+/// Bytes that were read from the connection and are not consumed yet.
 #[derive(Default)]
 pub(super) struct ReadBuffer {
     bytes: Vec<u8>,
-    /// The range of `bytes` that is not taken yet.
+    /// The range of `bytes` that is not consumed yet.
     from: usize,
     to: usize,
 }
 
 impl ReadBuffer {
-    /// An inbox that holds the bytes read `before`.
+    /// A buffer that holds the bytes read `before`.
     pub(super) fn new(before: &[u8]) -> Self {
         Self { bytes: before.to_vec(), from: 0, to: before.len() }
     }
 
-    /// All bytes not taken yet.
+    /// All bytes not consumed yet.
     pub(super) fn rest(&self) -> &[u8] {
         &self.bytes[self.from..self.to]
     }
 
-    /// Takes a frame of `head` bytes of head and `len` bytes of payload, and returns the
-    /// payload. None if the frame has not been read completely.
+    /// Consumes a frame with a head of `head` bytes and a payload of `len` bytes, and returns the
+    /// payload. `None` if the frame has not been read completely.
     pub(super) fn take(&mut self, head: usize, len: usize) -> Option<&mut [u8]> {
         let payload = self.from + head;
         let end = payload.checked_add(len).filter(|end| *end <= self.to)?;
@@ -104,7 +105,7 @@ impl ReadBuffer {
         }
     }
 
-    /// Drops the bytes not taken yet, and returns their number.
+    /// Drops the bytes not consumed yet, and returns their number.
     pub(super) fn clear(&mut self) -> usize {
         let waiting = self.to - self.from;
         self.from = self.to;
@@ -116,8 +117,9 @@ impl ReadBuffer {
         self.bytes.len()
     }
 
-    /// Shrinks the buffer to the bytes not taken yet, as nothing is read for now: unless they are most of
-    /// it, as otherwise each poll would copy the beginning of a long message out of its buffer and back.
+    /// Shrinks the buffer to the bytes not consumed yet, because nothing is read for now. A buffer
+    /// that is at least half full stays. Otherwise each poll would copy the beginning of a long
+    /// message out of its buffer and back.
     pub(super) fn settle(&mut self) {
         if self.bytes.len() <= 2 * (self.to - self.from) {
             return;
@@ -146,7 +148,7 @@ impl WriteBuffer {
         self.bytes.len() - self.sent
     }
 
-    /// The time since which the connection accepts nothing, though bytes wait to be sent.
+    /// The time since which the connection accepts nothing although bytes wait to be sent.
     pub(super) fn stalled(&self) -> Option<Instant> {
         self.stalled
     }
@@ -159,7 +161,7 @@ impl WriteBuffer {
         &mut self.bytes
     }
 
-    /// Appends bytes, or takes them as the buffer if nothing is in it.
+    /// Appends bytes. If the buffer is empty, `bytes` becomes the buffer without a copy.
     pub(super) fn append(&mut self, bytes: Vec<u8>) {
         if self.len() == 0 {
             self.sent = 0;
@@ -170,7 +172,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Gives back the memory of bytes that are sent, as the others wait.
+    /// Frees the memory of sent bytes while the unsent bytes wait.
     fn settle(&mut self) {
         if self.len() < self.bytes.capacity() / 2 {
             let rest = self.bytes[self.sent..].to_vec();

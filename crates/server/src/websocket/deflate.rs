@@ -16,7 +16,8 @@ use super::frame::CloseFault;
 pub(super) const EXTENSION_PARAMETERS: &str =
     "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
 
-/// The most idle compressors, and the most idle decompressors, kept for all connections together.
+/// Maximum number of idle compressors, and of idle decompressors, kept for all connections
+/// together.
 const IDLE_MAX: usize = 16;
 /// The bytes that end every compressed message, and are removed before it is sent.
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
@@ -28,14 +29,15 @@ pub struct DeflateOptions(Option<Arc<Compressors>>);
 /// Compressors and decompressors that all connections with compression share.
 #[derive(Debug)]
 pub struct Compressors {
-    /// Shorter messages are sent as they are.
+    /// Shorter messages are sent uncompressed.
     pub(super) from_bytes: usize,
     out: Mutex<Vec<Compress>>,
     back: Mutex<Vec<Decompress>>,
 }
 
 impl DeflateOptions {
-    /// Compresses messages of `from_bytes` and more for clients that offer it. 0 disables it.
+    /// Compresses messages of `from_bytes` and more for clients that offer compression. 0 disables
+    /// compression.
     pub fn new(from_bytes: usize) -> Self {
         let (out, back) = (Mutex::default(), Mutex::default());
         Self((from_bytes > 0).then(|| Arc::new(Compressors { from_bytes, out, back })))
@@ -53,7 +55,7 @@ impl DeflateOptions {
 }
 
 /// Whether the client offers compression on terms that this server supports. An offer with other
-/// terms, such as a smaller window for what the server sends, must be declined as a whole.
+/// terms, such as a smaller window for the server's messages, must be declined as a whole.
 fn is_offer(headers: &HeaderMap) -> bool {
     let lists = headers.get_all(SEC_WEBSOCKET_EXTENSIONS).iter();
     lists.filter_map(|list| list.to_str().ok()).any(|list| list.split(',').any(is_supported))
@@ -69,7 +71,7 @@ fn is_supported(offer: &str) -> bool {
         })
 }
 
-/// Takes an idle value, or makes a new one.
+/// Takes an idle value, or makes a new value.
 fn take<T>(idle: &Mutex<Vec<T>>, make: impl FnOnce() -> T) -> T {
     let waiting = idle.lock().pop();
     waiting.unwrap_or_else(make)
@@ -131,8 +133,8 @@ impl Compressors {
                 let taken = (decompress.total_in() - before) as usize;
                 let left = piece.get(taken..).ok_or(CloseFault::DEFLATE)?;
                 // There was capacity, so a decompressor that neither consumes nor produces bytes is
-                // done with its input. It may produce without consuming: output that it held back
-                // from a call whose buffer was full.
+                // done with its input. It may produce bytes without consuming any, if it held back
+                // output in an earlier call whose buffer was full.
                 if left.len() == rest.len() && out.len() == had {
                     if left.is_empty() {
                         break;

@@ -1,4 +1,4 @@
-//! The frames of a WebSocket (RFC 6455, section 5), as a server reads and writes them.
+//! Reads and writes the frames of a WebSocket (RFC 6455, section 5) on the server's side.
 
 /// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ impl Opcode {
     }
 }
 
-/// Why a connection is closed: the code and the words of the close frame.
+/// Why a connection is closed: the code and the text of the close frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CloseFault(pub(super) u16, pub(super) &'static str);
 
@@ -33,13 +33,13 @@ impl CloseFault {
 /// The beginning of a client's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHeader {
-    /// The frame is the last of its message.
+    /// Whether the frame is the last frame of its message.
     pub(super) fin: bool,
-    /// RSV1: the message is compressed.
+    /// RSV1: whether the message is compressed.
     pub(super) compressed: bool,
     pub(super) opcode: Opcode,
     pub(super) mask: [u8; 4],
-    /// Bytes of the head, and of the payload after it.
+    /// Bytes of the head, and of the payload that follows the head.
     pub(super) size: usize,
     pub(super) len: usize,
 }
@@ -117,7 +117,8 @@ pub(super) fn write_head(out: &mut Vec<u8>, opcode: Opcode, compressed: bool, le
     }
 }
 
-/// Returns the code that answers a client's close frame: its own. Fails if the frame is malformed.
+/// Returns the code with which to answer a client's close frame: the client's own code. Fails if
+/// the frame is malformed.
 pub(super) fn closing(payload: &[u8]) -> Result<Option<u16>, CloseFault> {
     let Some((code, reason)) = payload.split_first_chunk() else {
         return if payload.is_empty() {

@@ -1,5 +1,5 @@
-//! Messages as frames. A page of messages is framed where it is made, so the bytes that leave the archive
-//! are copied once, into the buffer that the connection is written from.
+//! Encodes messages as frames. A page of messages is framed where it is made. So the bytes from the
+//! archive are copied once, into the buffer from which the connection is written.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use super::buffers;
 use super::deflate::Compressors;
 use super::frame::{self, Opcode};
 
-/// Frames of fewer bytes are moved to memory of their size.
+/// Frames of fewer bytes are copied to memory of their exact size.
 const FEW_BYTES: usize = 4 << 10;
 
-/// How the messages of a connection become frames: compressed, if its client agreed on that.
+/// Encodes the messages of a connection as frames, compressed if its client agreed to compression.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Framing(pub(super) Option<Arc<Compressors>>);
 
@@ -43,7 +43,7 @@ pub(crate) struct FramedMessages {
 }
 
 impl FramedMessages {
-    /// No message yet, in the thread's spare buffer.
+    /// An empty list of messages, in the thread's spare buffer.
     pub(crate) fn new() -> Self {
         Self { bytes: buffers::take_spare(), messages: 0, text_bytes: 0 }
     }
@@ -70,7 +70,8 @@ impl FramedMessages {
         self.bytes.len()
     }
 
-    /// Gives back memory that the frames do not fill, unless they are sent `at_once` and are more than a few.
+    /// Frees memory that the frames do not fill. Frames that are sent `at_once` keep their buffer
+    /// if they have at least [`FEW_BYTES`] bytes.
     pub(crate) fn settle(&mut self, at_once: bool) {
         let is_kept = at_once && self.bytes.len() >= FEW_BYTES;
         if !is_kept && self.bytes.len() < self.bytes.capacity() / 2 {

@@ -21,15 +21,16 @@ use crate::patience::TimedStream;
 labels! {
     /// Why a request for a WebSocket is refused.
     HandshakeFault {
-        /// The request is of HTTP/1.0, as those of proxies are that were not told otherwise.
+        /// The request uses HTTP/1.0, as some proxies do unless configured otherwise.
         Http10 = "http-1.0",
-        /// The request is no GET.
+        /// The request's method is not GET.
         Method = "method",
-        /// The header Upgrade is missing though the others are there: a proxy has dropped it.
+        /// The header Upgrade is missing although the other headers are present: a proxy has
+        /// dropped the header.
         Upgrade = "upgrade",
-        /// The version is another than 13.
+        /// The version is not 13.
         Version = "version",
-        /// The key is missing, or no key.
+        /// The key is missing or invalid.
         Key = "key",
     }
 }
@@ -77,8 +78,8 @@ impl HandshakeFault {
     }
 }
 
-/// Whether a request without the header Upgrade was one for a WebSocket: browsers and clients send the
-/// other headers for nothing else.
+/// Whether a request without the header Upgrade was a request for a WebSocket. Browsers and other
+/// clients send the key header for no other purpose.
 pub(crate) fn lost_upgrade(headers: &HeaderMap) -> bool {
     headers.contains_key(SEC_WEBSOCKET_KEY) && !headers.contains_key(UPGRADE)
 }

@@ -27,13 +27,13 @@ mod handshake;
 
 /// Bytes that are buffered before they are written to the connection.
 const WRITE_BYTES: usize = 64 << 10;
-/// Reads for one message before the task yields to others of its thread: otherwise a client that
-/// sends endless fragments would occupy the thread.
+/// Reads for one message before the task yields to other tasks of its thread. Otherwise a client
+/// that sends endless fragments would occupy the thread.
 const READS_AT_ONCE: usize = 8;
 /// Pings answered without a successful write before the client is disconnected.
 const PONGS_WAITING_MAX: u32 = 256;
 
-/// What is received from a client.
+/// Input received from a client.
 #[derive(Debug)]
 pub enum ClientInput {
     /// A text message. It is not checked to be UTF-8.
@@ -42,9 +42,9 @@ pub enum ClientInput {
     Binary,
     /// A control frame that only shows that the client is alive.
     Alive,
-    /// The connection ended, with a close frame or without one.
+    /// The connection ended, with or without a close frame.
     End,
-    /// The connection ended, as the client broke the protocol.
+    /// The connection ended, because the client violated the protocol.
     Broken,
 }
 
@@ -81,8 +81,8 @@ struct PartialMessage {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
-    /// A socket on a connection of which `read_before` was read already. `deflate` is given if
-    /// compression was agreed on.
+    /// A socket on a connection. `read_before` holds the bytes that were read already, and
+    /// `deflate` is present if both sides agreed on compression.
     pub fn new(
         stream: S,
         read_before: &[u8],
@@ -100,8 +100,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         }
     }
 
-    /// Returns the next message. On [`ClientInput::Broken`], a close frame with the reason is already
-    /// buffered.
+    /// Returns the next message. On [`ClientInput::Broken`], a close frame with the reason is
+    /// already buffered.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<ClientInput> {
         for _ in 0..READS_AT_ONCE {
             match self.next() {
@@ -131,7 +131,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         self.inbox.settle();
     }
 
-    /// Takes the next message from the buffered frames. None if it needs more bytes.
+    /// Takes the next message from the buffered frames. `None` if the message needs more bytes.
     fn next(&mut self) -> Result<Option<ClientInput>, CloseFault> {
         while let Some(head) = FrameHeader::read(self.inbox.rest())? {
             let begun = self.begun.as_ref().map_or(0, |begun| begun.bytes.len());
@@ -202,7 +202,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         if self.outbox.len() < WRITE_BYTES { Poll::Ready(Ok(())) } else { self.poll_flush(cx) }
     }
 
-    /// How messages of this connection become frames.
+    /// The encoder of this connection's messages.
     pub(crate) fn framing(&self) -> &Framing {
         &self.framing
     }
@@ -262,7 +262,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         self.outbox.len()
     }
 
-    /// The time since which the client reads nothing, though bytes wait for it. None if it reads.
+    /// The time since which the client reads nothing although bytes wait. `None` if the client
+    /// reads.
     pub(crate) fn stalled(&self) -> Option<Instant> {
         self.outbox.stalled()
     }

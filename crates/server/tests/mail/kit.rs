@@ -61,7 +61,7 @@ impl Mail {
         };
         let server = ServerConfig { unlimited: true, ..ServerConfig::default() };
         let mut config = Config { peers, server, settings: MailSettings::default() };
-        // That of go-ethereum.
+        // The minimum of go-ethereum.
         config.settings.bounds.pow_min = 0.2;
         change(&mut config);
         let Config { peers, server, settings } = config;
@@ -96,7 +96,7 @@ impl Mail {
     }
 }
 
-/// Whether envelopes come to be as many, in some time.
+/// Waits until the store has `count` envelopes. Returns false if this takes too long.
 pub(crate) async fn has_stored(server: &Mail, count: u64) -> bool {
     for _ in 0..600 {
         if server.store.stats().records == count {
@@ -107,7 +107,7 @@ pub(crate) async fn has_stored(server: &Mail, count: u64) -> bool {
     false
 }
 
-/// An envelope of now, about a topic.
+/// An envelope about a topic, with a text.
 pub(crate) fn of(topic: Topic, sent: u32, text: &str) -> Vec<u8> {
     envelope(sent, 50, topic, text.as_bytes(), 0.2)
 }
@@ -134,7 +134,7 @@ pub(crate) async fn ask(
     }
 }
 
-/// Sends a request that is refused, and returns why.
+/// Sends a request that is refused, and returns the reason.
 pub(crate) async fn refusal(client: &mut MailClient, request: &[u8]) -> String {
     let answer = client.ask(request).await;
     assert!(answer.envelopes.is_empty());

@@ -1,4 +1,4 @@
-//! The mail server and its peers, in one process, with a client of our own.
+//! The mail server and its peers, in one process, with the client of the test kit.
 
 mod kit;
 mod peers;

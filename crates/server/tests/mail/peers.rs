@@ -55,7 +55,8 @@ async fn go_ethereums_clients_post_and_get_all_back_after_it_expired() {
     let mut poster = MailClient::connect(&server.enode, SHH).await;
     poster.publish(&all[..15]).await;
     poster.publish(&all[10..]).await;
-    // Packets of a peer are taken one after the other, so this answer comes when all are durable.
+    // Packets of a peer are processed in order, so this answer comes when all envelopes are
+    // durable.
     let (stored, _) = ask(&mut poster, &mail(&everything(), &[])).await;
     assert_eq!(stored.envelopes, all);
     server.clock.set(u64::from(NOW_S) + 3_600);
@@ -90,7 +91,7 @@ async fn status_gos_clients_page_by_topics_limit_and_cursor() {
     assert_eq!(outcomes, list(&[&number(1), &list(&[&string(&batch), &none])]));
     let acknowledged = (packet::BATCH_ACKNOWLEDGED, string(&batch));
     assert_eq!(client.receive().await.unwrap(), acknowledged);
-    // Both as it is now and as it was before topics were part of it.
+    // Tests requests in the present form, and further below in the form without topics.
     let mut wanted = HistoryRequest { limit: 4, ..everything() };
     let mut got = Vec::new();
     loop {
@@ -124,7 +125,7 @@ async fn status_gos_clients_page_by_topics_limit_and_cursor() {
     let (answer, cursor) =
         ask(&mut client, &request(&old, PASSWORD, Some(&new_key()), NOW_S)).await;
     assert_eq!((answer.envelopes, cursor.is_some()), (of_topic[..3].to_vec(), true));
-    // An answer may have nothing in it.
+    // An answer may be empty.
     let early = HistoryRequest { upper: NOW_S - 900, ..everything() };
     let (answer, cursor) = ask(&mut client, &mail(&early, &[])).await;
     assert_eq!((answer.packets, cursor), (0, None));
@@ -161,7 +162,7 @@ async fn a_request_may_be_open_or_for_the_servers_own_key() {
     seal(&payload, Some(&new_key()), SealingKey::Public(&public), &mut random, &mut data).unwrap();
     let (answer, _) = ask(&mut client, &envelope(NOW_S, 50, [0; 4], &data, 0.2)).await;
     assert_eq!(answer.envelopes, all);
-    // That of the password still opens others.
+    // The key of the password still opens other requests.
     let (answer, _) = ask(&mut client, &mail(&everything(), &[])).await;
     assert_eq!(answer.envelopes.len(), 20);
     server.stop().await;
@@ -188,7 +189,7 @@ async fn a_mail_server_that_is_trusted_gets_the_same_envelopes() {
         for limit in [12, 100] {
             client.send(packet::SYNC_REQUEST, &wanted(limit, &cursor)).await;
             if !is_answered {
-                // status-go's call waits until there is an answer.
+                // status-go's call waits for an answer.
                 let (code, part) = client.receive().await.unwrap();
                 let mut items = RlpItems::of_list(&part).unwrap();
                 assert!(code == packet::SYNC_RESPONSE && items.list().unwrap().is_empty());
@@ -232,7 +233,8 @@ async fn a_limit_above_a_thousand_gets_a_thousand_and_a_cursor() {
     server.store.commit(&(0..1_203).map(writes).collect::<Vec<_>>()).unwrap();
     for protocol in [SHH, WAKU] {
         let mut client = MailClient::connect(&server.enode, protocol).await;
-        // As the app of 2019 asked, and as clients of 2020 to 2022 did: with as many zeros as topics.
+        // Requests like those of the app of 2019 and of clients of 2020 to 2022, which sent as many
+        // zero topics as real topics.
         let zeros = [&[[1; 4]][..], &[[0; 4]; 1_000]].concat();
         let mut wanted = HistoryRequest { limit: 2_000, bloom: None, ..everything() };
         let (answer, cursor) = ask(&mut client, &mail(&wanted, &zeros)).await;
@@ -288,7 +290,7 @@ async fn a_minimum_of_work_that_is_changed_is_announced() {
     ]) {
         assert_eq!(client.receive().await.unwrap(), expected);
     }
-    // It is announced once, and the sessions go on.
+    // The change is announced once, and the sessions continue.
     for client in &mut clients {
         let (answer, _) = ask(client, &strong(&mail(&everything(), &[]))).await;
         assert!(answer.envelopes.is_empty());
@@ -318,7 +320,7 @@ async fn a_flood_is_cut_at_its_rate_and_the_peer_stays() {
     let mut client = MailClient::connect(&server.enode, WAKU).await;
     client.publish(&flood).await;
     assert!(has_stored(&server, 30).await);
-    // Twenty are told to be refused, and requests are answered.
+    // The server reports twenty refused envelopes, and still answers requests.
     let (code, outcomes) = client.receive().await.unwrap();
     let mut items = RlpItems::of_list(&outcomes).unwrap();
     items.raw().unwrap();
@@ -362,7 +364,7 @@ async fn a_peer_asks_no_faster_than_it_may_and_others_are_not_concerned() {
         if is_first {
             ask(&mut client, &mail(&everything(), &[])).await;
         }
-        // A new connection of the same peer does not help.
+        // A new connection of the same peer has the same rate.
         let refused = crate::kit::refusal(&mut client, &mail(&everything(), &[])).await;
         assert_eq!(refused, "rate limit exceeded");
     }

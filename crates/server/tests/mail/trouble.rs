@@ -1,4 +1,4 @@
-//! What peers do wrong, and that it troubles nobody else.
+//! Faulty peers, which must not affect other peers.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn wanted() -> HistoryRequest<'static> {
     }
 }
 
-/// The same envelope with a proof of work that is not enough.
+/// The same envelope with an insufficient proof of work.
 fn weaker(rlp: &[u8]) -> Vec<u8> {
     let mut weak = Envelope { nonce: 0, ..Envelope::parse(rlp).unwrap() };
     while weak.pow() >= 0.2 {
@@ -71,9 +71,9 @@ async fn a_request_that_is_refused_is_answered_with_the_reason() {
             let refused = refusal(&mut client, &packet).await;
             assert!(refused.contains(word), "{refused}");
         }
-        // After all this, a good one is answered.
+        // After all these refusals, a valid request is answered.
         ask(&mut client, &mail(&wanted(), &[])).await;
-        // What cannot be told from others ends the connection.
+        // A request without an id cannot be answered, so it ends the connection.
         client.send(packet::REQUEST, b"\xc0").await;
         assert_eq!(client.disconnected().await, DisconnectReason::SubProtocol);
     }
@@ -110,7 +110,7 @@ async fn refused_envelopes_end_no_session_and_what_is_no_envelope_does() {
             assert_eq!(stored(&server), kept);
         }
     }
-    // status-go's are told which ones were not kept.
+    // A client of status-go receives the hashes of the envelopes that were not stored.
     let mut client = MailClient::connect(&server.enode, WAKU).await;
     client.publish(std::slice::from_ref(&old)).await;
     let (code, outcomes) = client.receive().await.unwrap();
@@ -140,7 +140,7 @@ async fn a_peer_without_a_status_or_a_protocol_is_disconnected() {
     let mut client = MailClient::connect(&server.enode, WAKU).await;
     client.send(200, &[0xc0]).await;
     assert_eq!(client.disconnected().await, DisconnectReason::Protocol);
-    // A server that ends says so.
+    // A server that shuts down sends the reason to its peers.
     let mut client = MailClient::connect(&server.enode, WAKU).await;
     let (reason, ()) = tokio::join!(client.disconnected(), server.stop());
     assert_eq!(reason, DisconnectReason::Quitting);
@@ -150,7 +150,7 @@ async fn a_peer_without_a_status_or_a_protocol_is_disconnected() {
 async fn a_thousand_that_say_nothing_keep_nobody_out() {
     let server = Mail::with(|config| {
         config.server.unlimited = false;
-        // None is dropped for its silence.
+        // No connection is dropped for its silence.
         config.peers.times.handshake = Duration::from_hours(1);
     });
     let server = server.await;
@@ -163,7 +163,7 @@ async fn a_thousand_that_say_nothing_keep_nobody_out() {
     client.publish(&[of([1; 4], NOW_S, "there is room")]).await;
     let (answer, _) = ask(&mut client, &mail(&wanted(), &[])).await;
     assert_eq!(answer.envelopes.len(), 1);
-    // The oldest were closed.
+    // The oldest connections were closed.
     let closed = silent[0].read(&mut [0]).await;
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
     drop(silent);
@@ -193,7 +193,7 @@ async fn who_stops_reading_an_answer_is_dropped_and_others_are_served() {
     })
     .await;
     let mut poster = MailClient::connect(&server.enode, WAKU).await;
-    // More than the operating system buffers, as it cannot be compressed.
+    // More bytes than the operating system buffers, because random data cannot be compressed.
     for n in 0..60u32 {
         let mut data = vec![0; 512 << 10];
         random(&mut data);
@@ -205,12 +205,12 @@ async fn who_stops_reading_an_answer_is_dropped_and_others_are_served() {
     stalling.send(packet::REQUEST, &mail(&wanted(), &[])).await;
     let (first, _) = stalling.receive().await.unwrap();
     assert_eq!(first, packet::DIRECT);
-    // Meanwhile another one gets all, however long it takes to read it.
+    // Meanwhile another client gets the whole answer.
     let (answer, _) = ask(&mut poster, &mail(&wanted(), &[])).await;
     assert_eq!(answer.envelopes.len(), 60);
-    // It reads nothing for longer than it may.
+    // The stalling client reads nothing for longer than allowed.
     tokio::time::sleep(Duration::from_secs(4)).await;
-    // What was on its way to it still arrives, but it is not all, and no end.
+    // Packets that were already sent still arrive, but the answer is incomplete and has no end.
     let mut packets = 1;
     while let Ok((code, _)) = stalling.receive().await {
         assert_eq!(code, packet::DIRECT, "after {packets}");

@@ -1,4 +1,4 @@
-//! The answers to REQ, COUNT and CLOSE, and over HTTP.
+//! Answers to REQ, COUNT and CLOSE, and answers over HTTP.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -55,7 +55,7 @@ async fn at_the_same_second_the_lowest_id_comes_first() {
     relay.stop().await;
 }
 
-/// Sends a REQ. Returns the contents of the events, and EOSE's hint about further ones (NIP-67).
+/// Sends a REQ. Returns the contents of the events, and EOSE's hint about further events (NIP-67).
 async fn page(client: &mut Client, filters: &[Value]) -> (Vec<String>, Option<Value>) {
     let mut message = vec![json!("REQ"), json!("s")];
     message.extend_from_slice(filters);
@@ -112,7 +112,7 @@ async fn a_page_never_splits_a_second_silently() {
         (json!({"limit": 4}), 4, &more),
         (json!({"limit": 999}), 5, &more),
         (json!({"until": 102, "limit": 999}), 5, &more),
-        // No more than `limit_max` in all.
+        // At most `limit_max` events in all.
         (json!({"until": 100}), 5, &Some(json!(["finish"]))),
         (json!({"until": 100, "limit": 999}), 5, &Some(json!(["finish"]))),
     ] {
@@ -135,7 +135,7 @@ async fn a_page_never_splits_a_second_silently() {
     relay.stop().await;
 }
 
-/// The expected registers are computed bit by bit, as NIP-45 describes it.
+/// The expected registers are computed bit by bit, as NIP-45 describes the algorithm.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_count_of_reactions_comes_with_its_hyperloglog() {
     let relay = Relay::start(|config| config.limits.slice_rows = 7).await;
@@ -182,7 +182,7 @@ async fn count_is_exact_over_the_union() {
     relay.stop().await;
 }
 
-/// NIP-91: also of events that come later.
+/// NIP-91, for stored and for live events.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_that_have_all_of_several_tags_are_found() {
     let relay = Relay::start(|_| {}).await;
@@ -322,7 +322,7 @@ async fn the_same_port_shows_programs_and_people_what_it_is() {
     relay.stop().await;
 }
 
-/// The answer says what is wrong and what to do, and the operator sees how often.
+/// The answer names the fault and the remedy, and the metrics count the faults.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handshake_that_fails_says_why() {
     let relay = Relay::start(|_| {}).await;
@@ -336,7 +336,7 @@ async fn a_handshake_that_fails_says_why() {
         ),
         (format!("GET / HTTP/1.1\r\nUpgrade: websocket\r\n{key}"), 426, "version 13"),
         (format!("GET / HTTP/1.0\r\n{asks}\r\n{key}"), 426, "proxy_http_version 1.1"),
-        // What nginx makes of a client's request where it is not told to pass Upgrade on.
+        // The form in which nginx forwards a client's request unless configured to forward Upgrade.
         (
             format!("GET / HTTP/1.0\r\nSec-WebSocket-Version: 13\r\n{key}"),
             426,
@@ -364,8 +364,8 @@ async fn a_handshake_that_fails_says_why() {
     relay.stop().await;
 }
 
-/// Lists of 10,000 keys with a relay each exist. White space that came with an event is not stored, and does
-/// not count.
+/// Lists of 10,000 keys with a relay each exist. White space that came with an event is not stored,
+/// and does not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_of_10_000_entries_is_stored_and_found() {
     let relay = Relay::start(|config| config.limits.event_bytes_max = 1 << 20).await;
@@ -393,7 +393,7 @@ async fn a_list_of_10_000_entries_is_stored_and_found() {
     relay.stop().await;
 }
 
-/// NIP-01: a missing `d`, and one without a value, are the empty one.
+/// NIP-01: a missing `d` tag, and a `d` tag without a value, count as an empty `d`.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_addressable_event_without_d_is_found_by_the_empty_one() {
     let relay = Relay::start(|_| {}).await;
@@ -417,7 +417,7 @@ async fn an_addressable_event_without_d_is_found_by_the_empty_one() {
     relay.stop().await;
 }
 
-/// NIP-01: one endpoint, as paths make no difference to what is served.
+/// NIP-01: the relay has one endpoint, because the path does not change the service.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_relay_is_found_at_one_path_only() {
     let plain = Relay::start(|_| {}).await;

@@ -1,4 +1,4 @@
-//! The keys that a client proves, and what it may publish then (NIP-42, NIP-70).
+//! Keys that a client proves, and events that the client may then publish (NIP-42, NIP-70).
 
 use serde_json::json;
 
@@ -99,7 +99,7 @@ async fn another_relay_reads_nothing_with_an_answer_that_was_meant_for_it() {
             let closed = client.receive().await;
             assert_eq!((&closed[0], &closed[1]), (&json!("CLOSED"), &json!("s")), "{closed}");
         }
-        // Its user reads under the name that the operator has set, or by this server's address.
+        // A user can read under the name that the operator has set, or by this server's address.
         let mut client = relay.client().await;
         let name = url.unwrap_or(&relay.url);
         let tags: [&[&str]; 2] = [&["relay", name], &["challenge", &client.challenge]];
@@ -145,7 +145,7 @@ async fn only_its_author_learns_that_a_protected_event_is_stored() {
     relay.stop().await;
 }
 
-/// The client sends several AUTHs without waiting for OK. Each applies to the messages after it.
+/// The client sends several AUTHs without waiting for OK. Each AUTH applies to all later messages.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_follows_an_auth_at_once_is_said_by_the_one_it_proves() {
     let relay = Relay::start(|_| {}).await;

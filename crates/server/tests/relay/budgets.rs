@@ -1,4 +1,5 @@
-//! Bounds of what many connections hold together: memory of questions, and incomplete messages.
+//! Bounds of the memory that many connections hold together, for questions and for incomplete
+//! messages.
 
 use serde_json::json;
 use tokio::io::AsyncWriteExt;

@@ -34,7 +34,7 @@ impl Client {
         Self::with_headers(url, now_s, &[]).await
     }
 
-    /// Does the same with headers of its own in the request.
+    /// Does the same, with additional headers in the request.
     pub(crate) async fn with_headers(url: &str, now_s: u64, headers: &[(&str, &str)]) -> Self {
         let mut request = url.into_client_request().unwrap();
         for (name, value) in headers {
@@ -152,7 +152,7 @@ impl Client {
         self.page(sub).await.0
     }
 
-    /// Events up to EOSE, and EOSE's hint whether there are more.
+    /// Events up to EOSE, and EOSE's hint about further events.
     pub(crate) async fn page(&mut self, sub: &str) -> (Vec<Value>, Option<Value>) {
         let mut events = Vec::new();
         loop {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 
-/// What a comparison has found, as ids.
+/// The result of a comparison, as event ids.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Compared {
     /// Only the client has these.
@@ -43,8 +43,8 @@ pub(crate) fn text(message: &[u8]) -> String {
 /// The first message of a client that has nothing.
 pub(crate) const NOTHING: &str = "6100000200";
 
-/// Compares what a client has with the relay's events that match, and ends the comparison. Messages of
-/// the client have at most `frame_bytes_max` bytes. The error is the relay's refusal.
+/// Compares a client's events with the relay's matching events, and ends the comparison. Messages
+/// of the client have at most `frame_bytes_max` bytes. The error is the relay's refusal.
 pub(crate) async fn compare(
     client: &mut Client,
     filter: &Value,

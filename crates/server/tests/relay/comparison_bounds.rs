@@ -1,4 +1,4 @@
-//! Comparisons of sets (NIP-77): what is refused, and what they may hold, send and cost.
+//! Comparisons of sets (NIP-77): refusals, and the bounds of memory, messages and cost.
 
 use std::collections::BTreeSet;
 
@@ -30,9 +30,10 @@ async fn a_query_that_is_too_big_is_refused_with_the_bound() {
         let refusal = compare(&mut client, &filter, &held([]), 0).await.unwrap_err();
         assert_eq!(refusal, json!(["NEG-ERR", "compare", "blocked: this query is too big", 5]));
     }
-    // They were counted, and not visited: each of the three cost hardly more than its six events.
+    // The events were counted, and not visited: each of the three comparisons cost hardly more than
+    // its six events.
     assert!(scrape(&relay).await["hark_query_rows_total"] < 50.0);
-    // The client's own limit, which names the newest events.
+    // The client's own limit selects the newest events.
     for filter in [json!({"limit": 5}), json!({"since": NOW_S - 4})] {
         let compared = compare(&mut client, &filter, &held([]), 0).await.unwrap();
         assert_eq!(compared.need, ids(&notes[..5]), "{filter}");
@@ -68,7 +69,7 @@ async fn what_is_refused_says_why_and_ends_the_comparison() {
         assert!(reason.starts_with(prefix), "{said}: {reason}");
     }
     assert!(scrape(&relay).await["hark_query_rows_total"] == 0.0, "nothing was searched for them");
-    // What is refused ends the comparison of that id, and no other.
+    // A refused message ends the comparison with its id, and no other comparison.
     open(&mut client, "a", json!({})).await;
     for said in [
         json!(["NEG-MSG", "n", "6103"]),
@@ -84,7 +85,7 @@ async fn what_is_refused_says_why_and_ends_the_comparison() {
     open(&mut client, "n", json!({})).await;
     let reason = refused(&mut client, json!(["NEG-OPEN", "third", {}, NOTHING])).await;
     assert_eq!(reason, "blocked: more than 2 comparisons; close some");
-    // An id of a comparison is none of a subscription, and the other way round.
+    // Ids of comparisons and ids of subscriptions are independent.
     assert!(client.ask("n", &[json!({})]).await.is_empty());
     for said in [json!(["CLOSE", "n"]), json!(["NEG-CLOSE", "a"]), json!(["NEG-CLOSE", "b"])] {
         client.say(said).await;
@@ -114,7 +115,7 @@ async fn a_client_that_does_not_go_on_is_told_and_its_memory_is_freed() {
     assert_eq!((metrics["hark_comparisons"], metrics["hark_comparisons_bytes"]), (0.0, 0.0));
     assert_eq!(metrics["hark_messages_total{verb=\"NEG\",result=\"closed\"}"] as u64, 2);
     assert!(refused(&mut client, json!(["NEG-MSG", "a", NOTHING])).await.starts_with("closed: "));
-    // The connection and its other questions go on.
+    // The connection and its other questions continue.
     assert_eq!(client.count(&[json!({})]).await, 1);
     relay.stop().await;
 }
@@ -152,8 +153,8 @@ async fn the_memory_of_comparisons_is_bounded_for_each_connection_and_for_all() 
     }
 }
 
-/// Comparisons spend the same rows as questions. None may begin then, and one that is under way waits for
-/// its rows and is not lost.
+/// Comparisons spend the same rows as questions. When the rows are spent, no comparison may begin,
+/// and an open comparison waits for rows and is not lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn comparisons_count_into_the_rates() {
     let relay = Relay::start(|config| {
@@ -202,8 +203,7 @@ async fn a_relay_may_do_without_comparisons() {
     }
 }
 
-/// A message that asks for much, and one that is as long as a message may be, cost no more than their
-/// bytes.
+/// A message with many ranges, and a message of the maximum length, get answers within the bound.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_messages_are_answered_within_the_bound() {
     let relay = Relay::start(|config| {
@@ -214,7 +214,7 @@ async fn long_messages_are_answered_within_the_bound() {
     let mut client = relay.client().await;
     let notes: Vec<Value> = (0..2_000).map(|n| note(1, NOW_S - n / 40, &n.to_string())).collect();
     publish_all(&mut client, &notes).await;
-    // Each second has a fingerprint that is wrong, and so has the time before and after.
+    // Each second has a wrong fingerprint, and so have the times before and after.
     let mut message = vec![0x61];
     let digit = |at: u64| ((NOW_S - 49) >> (7 * at)) as u8 & 0x7f | if at == 0 { 0 } else { 0x80 };
     let first: Vec<u8> = (0..5).rev().map(digit).collect();
@@ -227,7 +227,7 @@ async fn long_messages_are_answered_within_the_bound() {
     let received = client.receive().await;
     let long = received.to_string().len();
     assert!(received[0] == "NEG-MSG" && long <= 20_000, "{long}: {received}");
-    // Ranges of nothing, as many as fit.
+    // As many empty ranges as fit.
     for (opens, bytes) in [(true, 256 << 10), (false, Limits::default().message_bytes_max)] {
         let mut message = vec![0x61];
         message.extend([1, 0, 2, 0].iter().cycle().take((bytes / 2 - 100) / 4 * 4));

@@ -1,4 +1,4 @@
-//! Comparisons of sets (NIP-77): what they find, and what they hide.
+//! Comparisons of sets (NIP-77): the differences that they find, and the events that they hide.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::kit::{Client, NOW_S, Relay, event, note, pubkey};
 use crate::operators::scrape;
 use crate::outboxes::until;
 
-/// Publishes all events, whatever the relay says of each.
+/// Publishes all events. The relay may accept or refuse each event.
 pub(crate) async fn publish_all(client: &mut Client, events: &[Value]) {
     for event in events {
         client.feed(json!(["EVENT", event])).await;
@@ -22,8 +22,8 @@ pub(crate) async fn publish_all(client: &mut Client, events: &[Value]) {
     }
 }
 
-/// Notes of ten times, private events between three people, events that expire or are gone already,
-/// versions that replace each other, and deletions.
+/// Notes of ten different times, private events between three people, events that expire or have
+/// expired, versions that replace each other, and deletions.
 fn archive(random: &mut Random, count: u64) -> Vec<Value> {
     let mut events: Vec<Value> = Vec::new();
     for n in 0..count {
@@ -51,14 +51,15 @@ pub(crate) fn ids<'a>(events: impl IntoIterator<Item = &'a Value>) -> BTreeSet<S
     events.into_iter().map(id).collect()
 }
 
-/// Whoever asks, and for whatever: the relay has what it would send, and nothing else.
+/// For every client and every filter, a comparison covers exactly the events that the relay would
+/// send.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_comparison_finds_what_a_question_finds() {
     let relay = Relay::start(|config| {
         config.limits = Limits {
             limit_default: 5_000,
             slice_rows: 7,
-            // Some answers do not fit.
+            // Some answers do not fit into one message.
             negentropy_message_bytes_max: 9_216,
             rates: RateLimits::none(),
             ..Limits::default()
@@ -104,7 +105,7 @@ async fn a_comparison_finds_what_a_question_finds() {
     relay.stop().await;
 }
 
-/// A window of many events is compared by the store's sums. Nothing is held for it.
+/// A time window of many events is compared by the store's sums, without a set in memory.
 #[tokio::test(flavor = "multi_thread")]
 async fn more_events_than_a_set_may_have_are_compared_by_sums() {
     let relay = Relay::start(|config| {
@@ -143,20 +144,20 @@ async fn more_events_than_a_set_may_have_are_compared_by_sums() {
             open(&mut client, "held", json!({})).await;
             assert!(scrape(&relay).await["hark_comparisons_bytes"] == 0.0);
         }
-        // Sums follow what is put, deleted and expires.
+        // Sums follow events that are stored, deleted and expired.
         let more = archive(&mut random, 300);
         publish_all(&mut client, &more).await;
         events.extend(more);
         relay.clock.set(NOW_S + 5 * (round + 1));
     }
-    // Who sees private events is answered from a set, which has its bound.
+    // A client that sees private events is answered from a set, whose size is bounded.
     client.auth(1).await;
     let refusal = compare(&mut client, &json!({}), &held([]), 0).await.unwrap_err();
     assert_eq!(refusal[2], "blocked: this query is too big");
     relay.stop().await;
 }
 
-/// A relay with private events says the same, byte for byte, as one without them.
+/// A relay with private events sends the same bytes as a relay without private events.
 #[tokio::test(flavor = "multi_thread")]
 async fn private_events_are_in_no_fingerprint() {
     said_alike(
@@ -218,7 +219,7 @@ async fn an_id_that_is_open_is_replaced() {
     assert!(answer.contains(&id(&two)) && !answer.contains(&id(&one)));
     client.say(json!(["NEG-MSG", "n", NOTHING])).await;
     assert_eq!(client.receive().await, json!(["NEG-MSG", "n", answer]));
-    // Nothing comes of a comparison once it is replaced, whether it was answered before or not.
+    // A replaced comparison sends nothing more, whether or not it was answered before.
     for n in 0..20 {
         client.feed(json!(["NEG-OPEN", "n", { "kinds": [n % 2 + 1] }, NOTHING])).await;
     }
@@ -233,7 +234,7 @@ async fn an_id_that_is_open_is_replaced() {
     relay.stop().await;
 }
 
-/// A comparison is over what there was when it was opened.
+/// A comparison covers the events that were stored when it was opened.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_that_come_or_go_meanwhile_change_nothing() {
     let relay = Relay::start(|_| {}).await;
@@ -249,7 +250,8 @@ async fn events_that_come_or_go_meanwhile_change_nothing() {
     relay.stop().await;
 }
 
-/// A client of another version is told ours, and may go on in it.
+/// A client of another protocol version receives the relay's version, and may continue with that
+/// version.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_version_is_answered_with_ours() {
     let relay = Relay::start(|_| {}).await;

@@ -1,4 +1,4 @@
-//! Compressed messages (permessage-deflate, RFC 7692), as browsers send them.
+//! Compressed messages (permessage-deflate, RFC 7692) in the form that browsers send.
 
 use hark_archive::limits::RateLimits;
 use hark_testkit::deflate::{Content, deflate, inflate};

@@ -1,4 +1,4 @@
-//! `control.sock`, as the command line uses it beside a running server.
+//! `control.sock`, which the command line uses beside a running server.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::AtomicBool;
@@ -68,7 +68,7 @@ async fn another_process_writes_through_the_server() {
 }
 
 /// A process that follows a shelf gets each record that is stored from then on, once and in order,
-/// whoever sends it, until the server ends.
+/// from every sender, until the server ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_process_is_told_of_every_new_record() {
     let path = std::env::temp_dir().join(format!("hark-follow-{}.sock", std::process::id()));

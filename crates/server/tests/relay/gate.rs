@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::kit::{Client, NOW_S, Relay, contents, event, note, pubkey};
 
-/// Publishes a direct message from 1 to 2, a wrap for 2 and one for 3, between two public notes.
+/// Publishes a direct message from 1 to 2, a wrap for 2 and a wrap for 3, between two public notes.
 async fn full(relay: &Relay) -> Client {
     let mut client = relay.client().await;
     let (two, three) = (pubkey(2), pubkey(3));
@@ -137,7 +137,8 @@ async fn live_events_pass_the_same_gate() {
         assert_eq!(party.receive().await, json!(["EVENT", "s", event]));
     }
     assert_eq!(stranger.receive().await, json!(["EVENT", "s", public]));
-    // What a subscription may see was decided when it was opened. To see more, it is opened again.
+    // A subscription keeps the gate with which it was opened. To see more events, the client opens
+    // the subscription again.
     stranger.auth(2).await;
     let wrap = event(9, NOW_S, 21_059, to_two, "passing");
     assert_eq!(publisher.publish(&wrap).await.1, "");
@@ -149,7 +150,7 @@ async fn live_events_pass_the_same_gate() {
     relay.stop().await;
 }
 
-/// The cost of a question must not reveal private events either: the number of questions that a
+/// The cost of a question must not reveal private events either. So the number of questions that a
 /// client may ask at once does not depend on how many wraps a key has received.
 #[tokio::test(flavor = "multi_thread")]
 async fn private_events_cost_those_nothing_who_may_not_see_them() {

@@ -25,7 +25,7 @@ pub(crate) const NOW_S: u64 = 1_800_000_000;
 
 pub(crate) struct Relay {
     pub(crate) url: String,
-    /// The separate address of the metrics, if they have one.
+    /// The separate address of the metrics. `None` if the metrics have no separate address.
     pub(crate) metrics: Option<SocketAddr>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
@@ -57,7 +57,7 @@ impl DerefMut for Config {
 }
 
 impl Config {
-    /// Changes what the relay says about itself.
+    /// Changes the relay's description of itself.
     pub(crate) fn info(&mut self, change: impl FnOnce(&mut nostr::RelayInfo)) {
         let mut info = nostr::RelayInfo::default();
         change(&mut info);
@@ -120,13 +120,13 @@ impl Relay {
     }
 }
 
-/// Requests a path over plain HTTP, with a header or none. Returns the status and the body.
+/// Requests a path over plain HTTP, with an optional header. Returns the status and the body.
 pub(crate) async fn http(url: &str, path: &str, header: &str) -> (u16, String) {
     let addr = url.strip_prefix("ws://").unwrap();
     http_as(addr.parse().unwrap(), addr, path, header).await
 }
 
-/// The same under the name `host`.
+/// Does the same, under the name `host`.
 pub(crate) async fn http_as(
     addr: SocketAddr,
     host: &str,

@@ -117,8 +117,8 @@ async fn every_field_of_the_limitation_document_is_true() {
     open.stop().await;
 }
 
-/// Reading a long question takes a session's thread, so it is refused by its first bytes. An event may be as
-/// long as a message.
+/// Parsing a long question would occupy a session's thread, so the question is refused by its first
+/// bytes. An event may be as long as a message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_has_a_bound_of_its_own_which_is_the_one_of_the_document() {
     let relay = Relay::start(|_| {}).await;
@@ -277,7 +277,8 @@ async fn the_rows_that_questions_visit_are_counted() {
     relay.stop().await;
 }
 
-/// A key counts on the connection that has proved it, and the events that others bring of it do not gain.
+/// A spared key counts on the connection that has proved the key. Its events from other clients are
+/// not spared.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spared_key_has_no_rates_once_it_is_proved() {
     let spared = |who| {
@@ -305,7 +306,8 @@ async fn a_spared_key_has_no_rates_once_it_is_proved() {
     for _ in 0..9 {
         assert_eq!(peer.count(&[json!({})]).await, 9);
     }
-    // A stranger gains nothing by the key's own events, and the peer has not used up the author's rate.
+    // A stranger gains nothing by the key's own events, and the peer has not used up the author's
+    // rate.
     for (event, taken) in
         [(note(7, NOW_S, "a"), true), (note(7, NOW_S, "b"), false), (note(1, NOW_S, "c"), false)]
     {
@@ -313,7 +315,7 @@ async fn a_spared_key_has_no_rates_once_it_is_proved() {
     }
     let mut author = relay.client().await;
     assert_eq!(author.publish(&note(1, NOW_S, "d")).await.1, "");
-    // The lists are those of now.
+    // The lists in force now apply.
     let limits = Limits { rates, ..Limits::default() };
     relay.reload.set(Settings { limits, ..Settings::default() }).unwrap();
     assert!(peer.publish(&note(7, NOW_S, "e")).await.1.starts_with("rate-limited: "));
@@ -331,8 +333,8 @@ async fn a_spared_key_has_no_rates_once_it_is_proved() {
     relay.stop().await;
 }
 
-/// A client behind a trusted proxy is spared by the address that the proxy names, and nobody by a name
-/// that no trusted proxy gave.
+/// A client behind a trusted proxy is spared by the address that the proxy names. An address in a
+/// header that no trusted proxy has written spares nobody.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spared_address_is_that_of_the_client_behind_a_proxy() {
     for (trusted, from, taken) in [

@@ -1,4 +1,4 @@
-//! Live events, and how they join stored ones.
+//! Live events, and how they join stored events.
 
 use std::collections::HashMap;
 

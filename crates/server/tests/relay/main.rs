@@ -3,10 +3,10 @@
 mod ask;
 mod auth;
 mod budgets;
-/// Used by the tests of the binary as well, each of which uses a part of it.
+/// Also used by the tests of the binary, which each use a part of the module.
 #[allow(dead_code)]
 mod client;
-/// Used by the tests of the binary as well.
+/// Also used by the tests of the binary.
 mod compare;
 mod comparison_bounds;
 mod comparisons;

@@ -1,4 +1,4 @@
-//! What operators' programs can read: health and metrics; and the log of slow questions.
+//! Health and metrics for operators' programs, and the log of slow questions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -160,7 +160,8 @@ async fn metrics_are_for_those_who_may_read_them() {
     relay.stop().await;
 }
 
-/// A web page in a browser of the network may have its own name lead here, wherever it is served.
+/// A web page from anywhere, in a browser of this network, may make its own name resolve to this
+/// server.
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_are_not_read_under_the_name_of_a_stranger() {
     for (allow, strangers) in [("127.0.0.0/8", 403), ("0.0.0.0/0", 200)] {
@@ -199,7 +200,8 @@ async fn metrics_can_have_an_address_of_their_own() {
     relay.stop().await;
 }
 
-/// A list of addresses that admits nobody is told where the operator looks, at an address of his own.
+/// An address list that admits nobody is reported where the operator looks: at the separate address
+/// of the metrics.
 #[tokio::test(flavor = "multi_thread")]
 async fn health_tells_that_no_address_is_served() {
     for (allow, is_told) in

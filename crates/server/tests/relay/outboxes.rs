@@ -1,5 +1,5 @@
-//! What waits for clients that do not read is bounded in bytes and in time, for each client and for
-//! all together.
+//! Messages that wait for clients that do not read are bounded in bytes and in time, for each
+//! client and for all clients together.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::wire::{frame, narrow, status, upgrade_on};
 
 /// Longer than anything here takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// Stored notes, and bytes of each.
+/// Number of stored notes, and bytes of each note.
 const NOTES: usize = 60;
 const NOTE_BYTES: usize = 90_000;
 
@@ -50,7 +50,8 @@ pub(crate) async fn until(relay: &Relay, name: &str, mut is: impl FnMut(f64) -> 
     }
 }
 
-/// Tests the bound of all clients and that of one address. Other clients are answered meanwhile.
+/// Tests the bound of all clients and the bound of one address. Other clients are answered
+/// meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn questions_of_many_who_never_read_hold_no_more_than_the_server_may() {
     const MAX: usize = 4_000_000;

@@ -1,4 +1,4 @@
-//! The operator's policy: who may connect and what may be published.
+//! The operator's policy: which clients may connect, and which events may be published.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use crate::client::keys;
 use crate::kit::{Client, NOW_S, Relay, event, http, note, pubkey};
 
-/// An event whose nonce gives its id exactly `bits` leading zero bits, and commits to them.
+/// An event with a nonce that gives its id exactly `bits` leading zero bits, and commits to this
+/// number.
 pub(crate) fn worked(
     who: u8,
     created_at: u64,
@@ -112,7 +113,7 @@ async fn members_are_reached_by_strangers_and_nobody_else_is() {
     let blocked = "blocked: this relay takes events of certain keys only";
     let mut client = relay.client().await;
     for kind in ADDRESSED_KINDS {
-        // A key that is used once, as gift wraps have it.
+        // A key that is used once, like the keys of gift wraps.
         let who = 3 + (kind % 5) as u8;
         taken(&mut client, &event(who, NOW_S, kind, &[&["p", &stranger], &["p", &member]], ""))
             .await;
@@ -131,7 +132,7 @@ async fn members_are_reached_by_strangers_and_nobody_else_is() {
     relay.stop().await;
 }
 
-/// Each list of what is allowed, alone.
+/// Tests each allow list alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_that_is_empty_admits_nobody() {
     let relay = Relay::start(|config| config.proxies.trusted.clear()).await;
@@ -158,7 +159,8 @@ async fn a_list_that_is_empty_admits_nobody() {
     relay.stop().await;
 }
 
-/// A and another have a note each. Whatever keeps A from publishing, A deletes and vanishes.
+/// A and another author have a note each. Under every policy that keeps A from publishing, A can
+/// still delete and vanish.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_not_publish_deletes_and_vanishes_all_the_same() {
     let none = EventPolicy::default;
@@ -199,7 +201,7 @@ async fn who_may_not_publish_deletes_and_vanishes_all_the_same() {
         };
         taken(&mut client, &deletion(&mine, NOW_S - 50)).await;
         assert_eq!(client.count(&[json!({"authors": [pubkey(1)], "kinds": [1]})]).await, 1);
-        // A deletion that concerns nothing of its author's here is an event like others.
+        // A deletion that covers no stored event of its author is treated like any other event.
         refused(&mut client, &deletion(&note(2, NOW_S, "another's"), NOW_S), "").await;
         let tags: &[&[&str]] = &[&["relay", "ALL_RELAYS"], &["relay", "wss://x.example"]];
         let request = event(1, NOW_S + 60, 62, tags, &reason);
@@ -216,7 +218,7 @@ async fn who_may_not_publish_deletes_and_vanishes_all_the_same() {
     }
 }
 
-/// A list says who may publish, and does not become a place where strangers keep what they like.
+/// An allow list must not let strangers store content under the name of a deletion.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_keeps_nothing_by_calling_it_a_deletion() {
     let relay =
@@ -234,7 +236,8 @@ async fn a_stranger_keeps_nothing_by_calling_it_a_deletion() {
     relay.stop().await;
 }
 
-/// The keys of gift wraps are made for one message, so only the client's own key says who sends them.
+/// The keys of gift wraps are made for one message, so only the client's own key identifies the
+/// sender.
 #[tokio::test(flavor = "multi_thread")]
 async fn gift_wraps_are_taken_from_those_who_authenticate_where_that_is_set() {
     let relay = Relay::start(|config| config.policy.wraps_need_auth = true).await;
@@ -297,7 +300,8 @@ async fn work_is_asked_for_and_less_must_not_be_committed_to() {
     let made = |bits, aim| aimed(1, NOW_S, 1, &[], "", bits, aim);
     taken(&mut client, &made(6, Some(6))).await;
     taken(&mut client, &made(7, Some(20))).await;
-    // NIP-11 tells clients of the bits alone, and NIP-13 says that they should commit to them.
+    // NIP-11 gives clients only the number of bits, and NIP-13 only recommends a commitment to this
+    // number.
     taken(&mut client, &made(6, None)).await;
     refused(&mut client, &made(5, Some(6)), "pow: difficulty 5 is less than 6").await;
     let lucky = made(8, Some(5));

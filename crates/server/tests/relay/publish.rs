@@ -109,7 +109,7 @@ async fn replaced_deleted_and_vanished_events_are_refused_as_the_nips_say() {
     relay.stop().await;
 }
 
-/// Without a URL of its own the relay does not know whether it is meant.
+/// Without a configured URL, the relay does not know whether a request names this relay.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_to_vanish_is_not_taken_by_who_cannot_tell_whom_it_names() {
     for (url, is_known) in [(None, false), (Some("wss://here.example"), true)] {
@@ -129,7 +129,7 @@ async fn a_request_to_vanish_is_not_taken_by_who_cannot_tell_whom_it_names() {
         let document: Value = serde_json::from_str(&document).unwrap();
         let nips = document["supported_nips"].as_array().unwrap();
         assert_eq!(nips.contains(&json!(62)), is_known, "{nips:?}");
-        // All relays means this one, too.
+        // `ALL_RELAYS` includes this relay.
         client.keep(&event(1, 300, 62, &[&["relay", "ALL_RELAYS"]], "")).await;
         assert_eq!(client.count(&[json!({})]).await, 1);
         let (_, health) = crate::kit::http(&relay.url, "/healthz", "").await;
@@ -138,8 +138,8 @@ async fn a_request_to_vanish_is_not_taken_by_who_cannot_tell_whom_it_names() {
     }
 }
 
-/// Whoever sends it believes that all of his is deleted once he gets OK. What lies at another path may be
-/// another relay, though.
+/// After an OK, the author would believe that all of the author's events are deleted. But another
+/// path may belong to another relay.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_to_vanish_from_another_path_of_this_host_is_refused_in_words() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(NostrRules));
@@ -156,7 +156,7 @@ async fn a_request_to_vanish_from_another_path_of_this_host_is_refused_in_words(
     .await;
     let mut client = relay.client().await;
     client.keep(&note(1, 100, "mine")).await;
-    // One that an import has brought is known, and has deleted nothing either.
+    // A request that came by an import is known, and has deleted nothing either.
     let others =
         ["wss://here.example", "wss://HERE.example:443/other/", "here.example"].map(request);
     for request in others.iter().chain([&brought]) {
@@ -166,7 +166,7 @@ async fn a_request_to_vanish_from_another_path_of_this_host_is_refused_in_words(
         assert_eq!(client.count(&[json!({"kinds": [1]})]).await, 1, "{request}");
     }
     assert_eq!(store.stats().records, 2);
-    // However its own URL is written, it is meant.
+    // A request names this relay in every spelling of the relay's own URL.
     assert_eq!(client.publish(&request("WSS://Here.example:443/relay/")).await, plain(true, ""));
     assert_eq!(client.count(&[json!({"kinds": [1]})]).await, 0);
     relay.stop().await;
@@ -207,7 +207,8 @@ async fn a_request_to_vanish_that_was_kept_is_carried_out_once_the_relay_knows_i
     relay.stop().await;
 }
 
-/// Of versions of the same time the one with the lowest id wins, in any order of arrival (NIP-01).
+/// Of versions of the same time, the version with the lowest id wins, in any order of arrival
+/// (NIP-01).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_version_that_loses_is_refused_and_one_that_is_kept_is_a_duplicate() {
     let relay = Relay::start(|_| {}).await;

@@ -1,4 +1,4 @@
-//! The layers below the messages: accepted connections, frames, and what ends a connection.
+//! The layers below the messages: accepted connections, frames, and the ends of connections.
 
 use hark_server::Proxies;
 use serde_json::json;
@@ -191,7 +191,7 @@ async fn a_client_that_breaks_the_protocol_gets_a_reason_and_is_closed() {
     relay.stop().await;
 }
 
-/// The client receives the reason, though most of what it sends is never processed. A connection
+/// The client receives the reason, although most of its bytes are never processed. A connection
 /// that is closed with unread bytes is reset, and a reset discards the close frame.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_sends_too_much_and_only_then_reads_gets_a_reason() {

@@ -1,4 +1,4 @@
-//! Stores that fail, and what clients are sent then.
+//! Failing stores, and the messages that clients then receive.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The catalog of a backup: a file of text that says what the backup is. docs/format.md draws it.
+//! The catalog of a backup: a text file that lists the shelves, the copies of logs and the small
+//! files of the backup. docs/format.md describes the format.
 
 use std::fmt::Write as _;
 use std::io::{self, Read as _};
@@ -20,13 +21,13 @@ pub struct LogCopy {
     pub number: u32,
     /// The log's generation.
     pub generation: u32,
-    /// The log's salt. Logs of the same number and generation but another salt are others.
+    /// The log's salt. A log with the same number and generation but another salt is another log.
     pub salt: u32,
-    /// Bytes of the log that were copied. What the file has behind them does not count.
+    /// Number of bytes that were copied. Further bytes in the copy's file do not count.
     pub bytes: u64,
     /// CRC32C of these bytes.
     pub crc: u32,
-    /// Distinguishes the file from those of earlier copies of the log.
+    /// Distinguishes the file from the files of earlier copies of the log.
     pub copy: u32,
 }
 
@@ -51,7 +52,7 @@ impl LogCopy {
 pub struct ShelfBackup {
     /// The shelf's directory in the archive, and in the backup.
     pub name: String,
-    /// The shelf's manifest when its logs were copied. Its segments were not copied.
+    /// The shelf's manifest at the time when the logs were copied. The segments were not copied.
     pub manifest: Manifest,
     /// A copy of each log that the manifest names.
     pub copies: Vec<LogCopy>,
@@ -67,16 +68,16 @@ impl ShelfBackup {
 /// A small file of the archive's directory that belongs to no shelf, like a node's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedFile {
-    /// Its name.
+    /// The file's name.
     pub name: String,
-    /// Its content.
+    /// The file's content.
     pub content: Vec<u8>,
 }
 
-/// What a backup is: its shelves, and which of their logs' bytes it has.
+/// The contents of a backup: its shelves, and the copied bytes of their logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackupCatalog {
-    /// When the backup was taken, in seconds since 1970; 0 before the first one is complete.
+    /// When the backup was taken, in seconds since 1970; 0 before the first backup is complete.
     pub time_s: u64,
     /// All shelves of the archive.
     pub shelves: Vec<ShelfBackup>,
@@ -103,7 +104,7 @@ impl BackupCatalog {
         Self::of_text(&text, path).map(Some)
     }
 
-    /// Reads a catalog of its text; `path` is where that is from.
+    /// Parses the text of a catalog; `path` names the source in errors.
     pub(super) fn of_text(text: &[u8], path: PathBuf) -> Result<Self, BackupError> {
         let version = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
         let version = std::str::from_utf8(version).ok();
@@ -116,7 +117,7 @@ impl BackupCatalog {
         Self::parse(text).ok_or(BackupError::Catalog(path))
     }
 
-    /// Replaces the catalog of a backup by this one; on return it is durable.
+    /// Replaces the catalog of a backup by this catalog. On return the new catalog is durable.
     pub(super) fn write(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
         let aside = dir.join(ASIDE);
         let mut file = disk.create(&aside)?;
@@ -164,7 +165,7 @@ impl BackupCatalog {
         for line in text[..at].lines().skip(1) {
             catalog.line(line)?;
         }
-        // Nothing is restored that lacks a part.
+        // A catalog that lacks the copy of a log is invalid.
         let is_whole = |shelf: &ShelfBackup| {
             shelf.manifest.logs.iter().all(|log| shelf.copy_of(log).is_some())
         };
@@ -202,7 +203,7 @@ impl BackupCatalog {
     }
 }
 
-/// A name that stays within its directory; `None` for any other.
+/// Returns a file name that cannot leave its directory; `None` for any other name.
 pub(super) fn file_name(name: &str) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let is_name = !name.is_empty() && !name.starts_with('.') && name.chars().all(is_plain);

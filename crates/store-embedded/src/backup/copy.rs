@@ -1,4 +1,4 @@
-//! Copies of logs: checked while they are read, continued where they end.
+//! Reading and continuing copies of logs. Checksums are verified while a copy is read.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use super::BackupError;
 use super::catalog::{BackupCatalog, LogCopy};
 use crate::disk::{Disk, DiskFile};
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const PIECE: usize = 1 << 20;
 
-/// Reads `bytes` bytes, passes each piece to `each`, and returns their CRC32C, begun with `crc`.
-/// The end of the file before that is an error.
+/// Reads `bytes` bytes, passes each piece to `each`, and returns their CRC32C, continued from
+/// `crc`. An earlier end of the file is an error.
 pub(super) fn pass(
     from: &mut dyn Read,
     bytes: u64,
@@ -31,16 +31,16 @@ pub(super) fn pass(
     Ok(crc)
 }
 
-/// A log that is being read from the front, to be copied.
+/// A log that is read from the front to be copied.
 pub(super) struct BackedUpLog {
     pub(super) from: Box<dyn Read + Send>,
     pub(super) path: PathBuf,
-    /// Bytes of whole batches.
+    /// Length of the part with whole batches.
     pub(super) bytes: u64,
 }
 
 impl BackedUpLog {
-    /// Reads the bytes that a copy has; returns whether they are the same.
+    /// Reads as many bytes as a copy has, and returns whether they equal the copy.
     pub(super) fn begins_with(&mut self, copy: &LogCopy) -> Result<bool, BackupError> {
         if copy.bytes > self.bytes {
             return Ok(false);
@@ -49,8 +49,9 @@ impl BackedUpLog {
         Ok(crc.map_err(BackupError::io(&self.path))? == copy.crc)
     }
 
-    /// Writes the bytes from `copied` on to a file, which the caller syncs. Returns the CRC32C of
-    /// all bytes; `crc` is that of the first ones. `progress` gets the bytes of each piece.
+    /// Writes all bytes after the first `copied` bytes to a file, which the caller syncs. Returns
+    /// the CRC32C of all bytes; `crc` is the CRC32C of the first `copied` bytes. `progress`
+    /// receives the length of each piece.
     pub(super) fn write_rest(
         &mut self,
         (copied, crc): (u64, u32),
@@ -73,8 +74,8 @@ impl BackedUpLog {
     }
 }
 
-/// Reads all copies of a backup and returns the paths of those that are not what was written.
-/// `progress` gets the bytes of each piece that was read.
+/// Reads all copies of a backup and returns the paths of damaged copies. `progress` receives the
+/// length of each piece that was read.
 pub fn damaged_copies(
     disk: &dyn Disk,
     dir: &Path,

@@ -1,18 +1,18 @@
-//! Backups: a directory with copies of all shelves' logs, which can be taken beside a running
-//! server and brought up to date, and from which an archive is restored.
+//! Backups: a directory with copies of the logs of all shelves. A backup can be taken and updated
+//! while a server runs, and an archive can be restored from the backup.
 //!
-//! A backup is what its catalog ([`BackupCatalog`]) says, and the catalog is one small file that is
-//! replaced in one step. Copies that the catalog names are never changed within the bytes that it
-//! counts: what is new is written behind them or into new files. So a backup that was cut short, at
-//! whatever point, is the former backup.
+//! The catalog ([`BackupCatalog`]) defines a backup: one small file that is replaced atomically.
+//! The bytes of a copy that the catalog counts never change: new bytes are appended to the copy or
+//! written to new files. So a backup that was interrupted at any point is still the former backup.
 //!
-//! Only logs are copied, since segments are made from them. Nothing is locked: a log never changes,
-//! except that the last one grows, so a copy of all logs that one MANIFEST names is the archive as
-//! it was at some moment after that MANIFEST was written. If maintenance removes a log before it is
-//! copied, MANIFEST has been replaced, and the copying begins again with the new one; what was
-//! copied by then counts.
+//! Only logs are copied, since segments are derived from logs. A backup needs no lock: logs never
+//! change, except that the last log grows. So a copy of all logs that one MANIFEST names is a state
+//! of the archive at some moment after that MANIFEST was written. If maintenance removes a log
+//! before the backup has copied the log, MANIFEST has been replaced, and the copying begins again
+//! with the new MANIFEST. The copies made until then still count.
 //!
-//! [`pack`] writes the same into one file instead, which has one moment and is never changed.
+//! [`pack`] writes a backup into one file instead. The file shows one moment of the archive and is
+//! never changed.
 
 mod catalog;
 mod copy;
@@ -42,9 +42,9 @@ pub enum BackupError {
     /// A file could not be read or written.
     #[error("{path}: {cause}")]
     Io {
-        /// Which file or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The error of the operation.
         cause: io::Error,
     },
     /// The archive's logs or its manifest cannot be read.
@@ -56,7 +56,7 @@ pub enum BackupError {
     /// A log of the archive is damaged.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The catalog is damaged, or no catalog.
+    /// The catalog is damaged, or the file is no catalog.
     #[error("{0} is damaged: this backup cannot be used")]
     Catalog(PathBuf),
     /// The catalog, or the file, is of a later format.
@@ -64,10 +64,10 @@ pub enum BackupError {
     Version {
         /// The catalog.
         path: PathBuf,
-        /// Its version.
+        /// The catalog's version.
         version: u32,
     },
-    /// The backup is of another archive.
+    /// The directory has a backup of another archive.
     #[error(
         "{backup} holds a backup of another archive ({shelf} has another secret); name another \
          directory"
@@ -78,18 +78,18 @@ pub enum BackupError {
         /// The shelf that differs.
         shelf: String,
     },
-    /// A file is no backup.
+    /// The file is not a backup.
     #[error("{0} is no backup: name what `hark backup` has written")]
     Foreign(PathBuf),
-    /// A backup of one file is not what was written.
+    /// A backup in one file differs from the bytes that were written.
     #[error("{path} is damaged from byte {offset} on, or cut short: it is not what was written")]
     Packed {
         /// The file.
         path: PathBuf,
-        /// The beginning of the part that is damaged.
+        /// The offset at which the damaged part begins.
         offset: u64,
     },
-    /// A copy in the backup is not what was written.
+    /// A copy in the backup differs from the bytes that were written.
     #[error("{0} is not what was written: its checksum or its length is another")]
     Copy(PathBuf),
 }
@@ -99,8 +99,8 @@ impl BackupError {
         move |cause| Self::Io { path: path.into(), cause }
     }
 
-    /// Whether a log that MANIFEST named is gone. If MANIFEST has been replaced meanwhile, that is
-    /// no fault.
+    /// Whether a log that MANIFEST named is gone. If MANIFEST has been replaced meanwhile, a
+    /// missing log is no fault.
     fn is_stale(&self) -> bool {
         match self {
             Self::Io { cause, .. } | Self::Log(LogError::Io { cause, .. }) => {

@@ -1,7 +1,8 @@
-//! Writing a backup into one file, from front to back. docs/format.md draws it.
+//! Writing a backup into one file, from front to back. docs/format.md describes the format.
 //!
-//! Copies of logs come first, each behind a line that says of which log. Whatever happens to the
-//! archive meanwhile, they stay in the file; the catalog at its end says which of them count.
+//! Copies of logs come first, each after a line that names the log. A copy stays in the file even
+//! if maintenance replaces the log meanwhile. The catalog at the end of the file lists the copies
+//! that count.
 
 use std::io;
 use std::path::Path;
@@ -23,7 +24,7 @@ pub(super) const CATALOG: &str = "catalog ";
 pub(super) const SUM: &str = "crc32c ";
 
 /// Copies an archive into a file, which `path` names in errors. On return the file is durable.
-/// `progress` gets the bytes done so far, and of how many.
+/// `progress` receives the bytes done so far and the total.
 pub fn pack(
     from: &BackupSource<'_>,
     (to, path): (&mut dyn DiskFile, &Path),
@@ -33,7 +34,7 @@ pub fn pack(
     let mut to = SummedFile { to, crc: 0 };
     to.write_all(format!("{HEAD}{VERSION}\n").as_bytes()).map_err(&io)?;
     let mut result = BackupResult::default();
-    // Small files first, as in a directory.
+    // Small files come first, as in a backup directory.
     let files = small_files(from)?;
     let mut catalog = BackupCatalog { time_s: from.now_s, shelves: Vec::new(), files };
     for shelf in from.shelves {
@@ -90,7 +91,7 @@ impl CopyTarget for FileTarget<'_, '_> {
     }
 }
 
-/// A file, and the CRC32C of all that was written to it.
+/// A file, with the CRC32C of all bytes written so far.
 struct SummedFile<'a> {
     to: &'a mut dyn DiskFile,
     crc: u32,

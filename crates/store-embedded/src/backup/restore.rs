@@ -1,4 +1,4 @@
-//! Making a shelf of its backup.
+//! Restoring a shelf from its backup.
 
 use std::path::Path;
 
@@ -10,9 +10,9 @@ use crate::log;
 use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::rebuild::{RebuildResult, rebuild};
 
-/// Makes a shelf in `shelf`, an empty or missing directory, of its backup in `from`, and rebuilds
-/// its segments. Every byte is compared with its checksum; the backup is only read. On return the
-/// shelf is durable, but for its directory's name.
+/// Restores a shelf into `shelf`, an empty or missing directory, from its backup in `from`, and
+/// rebuilds the segments. Every byte is verified by a checksum; the backup is only read. On return
+/// the shelf is durable, except for the name of its directory.
 pub fn restore(
     backup: &ShelfBackup,
     disk: &dyn Disk,
@@ -27,7 +27,7 @@ pub fn restore(
     let total = backup.manifest.logs.len() as u64;
     for (done, log) in backup.manifest.logs.iter().enumerate() {
         progress(JobProgress { what: "logs", done: done as u64, total });
-        // The catalog has been checked for having a copy of each log.
+        // The parser of the catalog has checked that each log has a copy.
         let Some(copy) = backup.copy_of(log) else { continue };
         let source = copy.path(from);
         let path = log::path(shelf, log.number, log.generation);
@@ -55,8 +55,8 @@ pub fn restore(
     restore_unpacked(backup, shelf, options, progress)
 }
 
-/// Makes a shelf in `shelf`, where its logs are already, and rebuilds its segments. On return the
-/// shelf is durable, but for its directory's name.
+/// Completes a shelf in `shelf`, a directory that already has the logs, and rebuilds the segments.
+/// On return the shelf is durable, except for the name of its directory.
 pub fn restore_unpacked(
     backup: &ShelfBackup,
     shelf: &Path,

@@ -1,4 +1,4 @@
-//! The copying of one shelf's logs, beside whoever writes them.
+//! Copying the logs of one shelf, also while a server writes to the shelf.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
@@ -13,7 +13,7 @@ use crate::log::{self, LogError};
 use crate::manifest::{LogEntry, Manifest};
 use crate::open::{ShelfOpenError, read_manifest};
 
-/// What is to be backed up.
+/// The archive to back up.
 pub struct BackupSource<'a> {
     /// The archive's directory.
     pub data: &'a Path,
@@ -26,8 +26,8 @@ pub struct BackupSource<'a> {
 }
 
 impl BackupSource<'_> {
-    /// Whether the archive has this shelf. A shelf that has records but no MANIFEST is an error, as
-    /// a backup without it would look complete.
+    /// Whether the archive has this shelf. A shelf that has records but no MANIFEST is an error,
+    /// since a backup without this shelf would look complete.
     pub(super) fn has(&self, name: &str) -> Result<bool, BackupError> {
         let shelf = self.data.join(name);
         if read_manifest(&*self.disk, &shelf)?.is_some() {
@@ -45,36 +45,36 @@ impl BackupSource<'_> {
     }
 }
 
-/// What a backup has copied of a shelf.
+/// The figures of one shelf's backup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedShelf {
     /// The shelf.
     pub name: String,
-    /// Logs of the shelf, and their bytes.
+    /// Number of logs of the shelf.
     pub logs: u64,
     /// Bytes of these logs.
     pub bytes: u64,
-    /// Logs of which something was copied now.
+    /// Number of logs of which this backup has copied bytes.
     pub logs_copied: u64,
-    /// Bytes copied now.
+    /// Number of bytes that this backup has copied.
     pub bytes_copied: u64,
 }
 
-/// A copy on hand.
+/// A copy that the target already has.
 #[derive(Clone)]
 pub(super) struct KnownCopy {
     pub(super) copy: LogCopy,
-    /// Whether the log was no longer written when it was copied, so that the copy has all of it.
+    /// Whether the log was complete when it was copied, so that the copy has all bytes of the log.
     pub(super) is_all: bool,
 }
 
-/// Where the copies of a shelf are written to.
+/// The destination of a shelf's copies.
 pub(super) trait CopyTarget {
-    /// Whether a copy can be continued where it ends. If not, a longer one is another copy.
+    /// Whether bytes can be appended to a copy. If not, a log that has grown gets a new copy.
     fn can_extend(&self) -> bool;
 
-    /// Writes what the source has behind the copy's bytes, and returns the CRC32C of all of it.
-    /// `progress` gets the bytes written so far.
+    /// Writes the bytes that the source has after the copy's last byte, and returns the CRC32C of
+    /// the whole copy. `progress` receives the length of each piece that was written.
     fn write(
         &mut self,
         copy: &LogCopy,
@@ -92,16 +92,17 @@ pub(super) struct ShelfCopying<'a> {
     name: &'a str,
     /// The shelf in the archive.
     shelf: PathBuf,
-    /// Copies that the former catalog names, and those made now.
+    /// Copies that the former catalog names, and copies that this backup has made.
     known: Vec<KnownCopy>,
-    /// The secret of the shelf that the backup is of, and the backup's directory.
+    /// The secret of the shelf in the former backup, and the backup's directory.
     expected: Option<([u8; crate::term::SECRET], &'a Path)>,
     target: &'a mut dyn CopyTarget,
     saved: SavedShelf,
 }
 
 impl<'a> ShelfCopying<'a> {
-    /// Prepares the copying of the shelf `name`, of which the target has the `known` copies.
+    /// Prepares the copying of the shelf `name`. The target already has the `known` copies of the
+    /// shelf's logs.
     pub(super) fn new(
         from: &'a BackupSource<'_>,
         name: &'a str,
@@ -113,12 +114,14 @@ impl<'a> ShelfCopying<'a> {
         Self { from, name, shelf, known, expected: None, target, saved }
     }
 
-    /// Has the copying fail if the shelf has another secret than the one in the backup at `dir`.
+    /// Makes the copying fail if the secret of the shelf differs from the secret in the backup at
+    /// `dir`.
     pub(super) fn expect(&mut self, secret: [u8; crate::term::SECRET], dir: &'a Path) {
         self.expected = Some((secret, dir));
     }
 
-    /// Copies the logs that MANIFEST names, beginning again whenever maintenance has replaced it.
+    /// Copies the logs that MANIFEST names, and begins again whenever maintenance has replaced
+    /// MANIFEST.
     pub(super) fn run(
         mut self,
         progress: &mut dyn FnMut(u64, u64),
@@ -178,7 +181,7 @@ impl<'a> ShelfCopying<'a> {
         Ok(copies)
     }
 
-    /// Copies what is new of a log of `len` bytes.
+    /// Copies the new bytes of a log of `len` bytes.
     fn log(
         &mut self,
         log: &LogEntry,
@@ -199,11 +202,12 @@ impl<'a> ShelfCopying<'a> {
         {
             return Ok(known.copy.clone());
         }
-        // Reads all frames: what is damaged is not copied over what is whole.
+        // Read all frames first, so that damaged bytes never replace an intact copy.
         let id = (log.number, log.generation);
         let replay = if is_last { log::replay } else { log::replay_whole };
         let end = replay(self.from, &path, id, &mut |_, _| {})?;
-        // What looks like a torn end was whole when it was copied.
+        // The bytes that look like a torn end were whole batches when an earlier backup copied the
+        // log.
         if known.as_ref().is_some_and(|known| (end.good + 1..=end.len).contains(&known.copy.bytes))
         {
             return Err(LogError::Damaged { path: path.clone(), offset: end.good }.into());
@@ -236,7 +240,7 @@ impl<'a> ShelfCopying<'a> {
         Ok(copy)
     }
 
-    /// Adds to a copy what the source has behind it.
+    /// Appends the remaining bytes of the source to a copy.
     fn extend(
         &mut self,
         copy: LogCopy,

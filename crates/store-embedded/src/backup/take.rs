@@ -1,4 +1,4 @@
-//! Taking a backup in a directory, or bringing one up to date.
+//! Taking a backup into a directory, or updating an existing backup.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Read as _};
@@ -11,13 +11,13 @@ use super::copy::{BackedUpLog, damaged_copies};
 use super::shelf::{BackupSource, CopyTarget, KnownCopy, SavedShelf, ShelfCopying};
 use crate::disk::{Disk, make_dir};
 
-/// Most bytes of a file that belongs to no shelf; larger ones are left out.
+/// Maximum length of a file that belongs to no shelf; larger files are left out.
 const FILE_BYTES_MAX: u64 = 4096;
-/// Endings of the files in the archive's directory that belong to no shelf and are saved: keys of
-/// nodes, and up to when a node has missed nothing.
+/// Extensions of the saved files in the archive's directory that belong to no shelf: keys of nodes,
+/// and the times up to which nodes have missed nothing.
 const FILE_ENDINGS: [&str; 2] = ["key", "online"];
 
-/// What is to be backed up, and to which directory.
+/// The archive to back up, and the directory of the backup.
 pub struct BackupTask<'a> {
     /// The archive.
     pub from: BackupSource<'a>,
@@ -25,22 +25,22 @@ pub struct BackupTask<'a> {
     pub dir: &'a Path,
     /// The backup's disk.
     pub to: Arc<dyn Disk>,
-    /// Whether the copies of the former backup are read and those that are damaged made again.
+    /// Whether the copies of the former backup are verified and damaged copies are replaced.
     pub verify: bool,
 }
 
-/// What a backup has done.
+/// The result of a backup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackupResult {
     /// The shelves that the archive has.
     pub shelves: Vec<SavedShelf>,
-    /// Copies of the former backup that were damaged. Those that are still needed were made again.
+    /// Damaged copies of the former backup. The copies that are still needed have been replaced.
     pub damaged: Vec<PathBuf>,
 }
 
-/// Copies what is new in an archive to a backup, and replaces the backup's catalog. Until that step
-/// the former backup stays as it was, and it stays so if anything fails. `progress` gets the bytes
-/// done so far, and of how many.
+/// Copies the new bytes of an archive to a backup, and then replaces the backup's catalog. Until
+/// the catalog is replaced, and after any failure, the former backup stays valid. `progress`
+/// receives the bytes done so far and the total.
 pub fn back_up(
     task: &BackupTask<'_>,
     progress: &mut dyn FnMut(u64, u64),
@@ -49,7 +49,7 @@ pub fn back_up(
     let former = if let Some(former) = BackupCatalog::read(to, dir)? {
         former
     } else {
-        // What an interrupted first backup leaves behind is recognised by this catalog.
+        // This catalog identifies the directory as a backup if the first backup is interrupted.
         let begun = BackupCatalog::default();
         begun.write(to, dir).map_err(BackupError::io(dir))?;
         begun
@@ -64,8 +64,8 @@ pub fn back_up(
             progress(read, total);
         });
     }
-    // Small files first: the time up to which a node has missed nothing must not be later than what
-    // its shelf has.
+    // Small files come first: the saved time up to which a node has missed nothing must not be
+    // later than the copy of the node's shelf.
     let files = small_files(from)?;
     let mut catalog = BackupCatalog { time_s: from.now_s, shelves: Vec::new(), files };
     for name in from.shelves {
@@ -119,7 +119,7 @@ pub(super) fn small_files(from: &BackupSource<'_>) -> Result<Vec<SavedFile>, Bac
     Ok(files)
 }
 
-/// Removes the files that no copy in these lists names.
+/// Removes the log files that belong to none of these copies.
 fn remove_unnamed(disk: &dyn Disk, shelf: &Path, named: &[&[LogCopy]]) -> Result<(), BackupError> {
     let named: HashSet<String> = named.iter().copied().flatten().map(LogCopy::name).collect();
     let dir = shelf.join("log");
@@ -139,7 +139,7 @@ struct DirectoryTarget<'a> {
 }
 
 impl DirectoryTarget<'_> {
-    /// Returns the copies of the former backup, and makes the directory.
+    /// Returns the copies of the former backup, and creates the directory.
     fn known(
         &self,
         former: Option<&ShelfBackup>,
@@ -153,15 +153,16 @@ impl DirectoryTarget<'_> {
         let known = former.into_iter().flat_map(|former| &former.copies).map(|copy| {
             let is_there = lengths.get(&copy.name()).is_some_and(|len| *len >= copy.bytes)
                 && !damaged.contains(&copy.path(&self.into));
-            // A copy that is not there is kept in mind with no bytes: its name is in use.
+            // A missing or damaged copy stays in the list with 0 bytes, since its file name is in
+            // use.
             let copy = if is_there { copy.clone() } else { LogCopy { bytes: 0, ..copy.clone() } };
             KnownCopy { is_all: last != Some(copy.number), copy }
         });
         Ok(known.collect())
     }
 
-    /// Removes what this backup has made, after a failure. What cannot be removed is removed by the
-    /// next backup.
+    /// Removes the new copies of this backup after a failure. The next backup removes the files
+    /// that could not be removed now.
     fn tidy(&self, former: Option<&ShelfBackup>) {
         let named = former.map_or(&[][..], |former| &former.copies);
         let _ = remove_unnamed(self.to, &self.into, &[named]);

@@ -1,4 +1,4 @@
-//! Reading a backup of one file, in one pass from front to back, so that it may come by a pipe.
+//! Reading a backup in one file, in one pass from front to back, so that the file may be a pipe.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, BufRead as _, BufReader, Read};
@@ -11,16 +11,16 @@ use super::pack::{CATALOG, COPY, HEAD, SUM, VERSION};
 use crate::disk::{Disk, make_dir};
 use crate::log;
 
-/// Most bytes of a line, and of the catalog: of some hundred thousand logs.
+/// Maximum length of a line, and of the catalog, which suffices for some hundred thousand logs.
 const LINE_BYTES_MAX: u64 = 1 << 10;
 const CATALOG_BYTES_MAX: u64 = 64 << 20;
-/// Bytes that are read at a time.
+/// Bytes per read.
 const READ_BYTES: usize = 256 << 10;
 
-/// Writes the logs of a backup of one file to `dir`, durably, each shelf in a directory of its own,
-/// and returns the catalog. Every byte of the file is compared with a checksum. Each shelf is then
-/// completed by [`restore_unpacked`](super::restore_unpacked). `path` names the file in errors, and
-/// `progress` gets the bytes of each piece that was read.
+/// Writes the logs of a backup in one file durably to `dir`, each shelf in its own directory, and
+/// returns the catalog. Every byte of the file is verified by a checksum. The caller then completes
+/// each shelf with [`restore_unpacked`](super::restore_unpacked). `path` names the file in errors,
+/// and `progress` receives the length of each piece that was read.
 pub fn unpack(
     from: &mut dyn Read,
     path: &Path,
@@ -64,7 +64,7 @@ pub fn unpack(
     Ok(catalog)
 }
 
-/// The shelf and the copy of which a line says that it follows, without its checksum.
+/// Parses the line before a copy: the name of the shelf, and the copy without its checksum.
 fn copy_line(line: &str) -> Option<(String, LogCopy)> {
     let mut words = line.strip_prefix(COPY)?.split(' ');
     let mut word = || words.next();
@@ -80,7 +80,7 @@ fn copy_line(line: &str) -> Option<(String, LogCopy)> {
     word().is_none().then_some((shelf, copy))
 }
 
-/// Gives the copies that count the names of their logs, and removes the others.
+/// Renames the copies in the catalog to the names of their logs, and removes all other copies.
 fn place(
     backup: &ShelfBackup,
     copies: &BTreeMap<PathBuf, (LogCopy, u64)>,
@@ -91,7 +91,7 @@ fn place(
     make_dir(to, &dir).map_err(BackupError::io(&dir))?;
     let mut placed = HashSet::new();
     for log in &backup.manifest.logs {
-        // The catalog has been checked for having a copy of each log.
+        // The parser of the catalog has checked that each log has a copy.
         let Some(copy) = backup.copy_of(log) else { continue };
         let unpacked = copy.path(shelf);
         match copies.get(&unpacked) {
@@ -112,7 +112,7 @@ fn place(
     Ok(())
 }
 
-/// The file that is read, and the CRC32C of all that was read of it.
+/// The backup's file, with the CRC32C of all bytes read so far.
 struct PackReader<'a> {
     from: BufReader<&'a mut dyn Read>,
     path: &'a Path,
@@ -122,7 +122,7 @@ struct PackReader<'a> {
 }
 
 impl PackReader<'_> {
-    /// Reads a line, and returns it without its end.
+    /// Reads a line, and returns the line without its end.
     fn line(&mut self) -> Result<String, BackupError> {
         let mut line = Vec::new();
         let read = (&mut self.from).take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
@@ -135,7 +135,7 @@ impl PackReader<'_> {
         line.ok_or_else(|| self.damaged(start))
     }
 
-    /// Writes a copy of a log to its file, and returns it with its checksum.
+    /// Writes a copy of a log to its file, and returns the copy with its checksum.
     fn copy(
         &mut self,
         copy: &LogCopy,
@@ -164,7 +164,7 @@ impl PackReader<'_> {
         Ok(LogCopy { crc, ..copy.clone() })
     }
 
-    /// Reads the catalog, of which its line says how many `bytes` it has.
+    /// Reads the catalog; `bytes` is the length of the catalog, as text from the line before.
     fn catalog(&mut self, bytes: &str) -> Result<BackupCatalog, BackupError> {
         let bytes = bytes.parse().ok().filter(|bytes| *bytes <= CATALOG_BYTES_MAX);
         let bytes = bytes.ok_or_else(|| self.damaged(self.at))?;
@@ -178,7 +178,7 @@ impl PackReader<'_> {
         BackupCatalog::of_text(&text, self.path.into())
     }
 
-    /// Reads the last line, which has the checksum of all before it.
+    /// Reads the last line, which has the checksum of all preceding bytes.
     fn end(&mut self) -> Result<(), BackupError> {
         let (at, expected) = (self.at, format!("{SUM}{:08x}", self.crc));
         let is_right = self.line()? == expected;
@@ -190,7 +190,7 @@ impl PackReader<'_> {
         BackupError::Packed { path: self.path.into(), offset }
     }
 
-    /// The error of a read that failed; the end of the file is one within the file.
+    /// The error of a failed read; an early end of the file counts as damage.
     fn cut(&self, cause: io::Error) -> BackupError {
         if cause.kind() == io::ErrorKind::UnexpectedEof {
             return self.damaged(self.at);

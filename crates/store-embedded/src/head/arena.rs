@@ -1,4 +1,4 @@
-//! Items that are made one after another and never move.
+//! An arena: items are added one after another and never move.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,8 +9,8 @@ const ITEMS: usize = 1024;
 type ArenaChunk<T> = OnceLock<Box<[T]>>;
 type Directory<T> = OnceLock<Box<[ArenaChunk<T>]>>;
 
-/// Items that never move. One thread adds items, any number of threads read them. An item's content
-/// must be synchronised by the item itself (atomics).
+/// Items that never move. One thread adds items, and any number of threads read items. Each item
+/// must synchronise its own content (atomics).
 pub(super) struct Arena<T> {
     directories: Box<[Directory<T>]>,
     len: AtomicU32,

@@ -8,12 +8,12 @@ use super::ROWS_MAX;
 /// Number of tables: together they hold all rows that a head can have.
 const ID_TABLES: usize = 14;
 
-/// Bits of a slot that hold the row plus one; 0 is none.
+/// Number of bits of a slot that hold the row plus one; 0 means no row.
 const ROW_BITS: u32 = ROWS_MAX.trailing_zeros() + 1;
 
-/// Rows by the hash of their id: open addressing, in tables of which only the last is being filled.
-/// The bits of a slot that the row leaves free hold the hash's highest bits, so that a slot of
-/// another id is nearly always recognised without a look at its row.
+/// Rows by the hash of their id: a hash table with open addressing, in several tables of which only
+/// the last takes new rows. The other bits of a slot hold the highest bits of the hash, so that a
+/// slot of another id is nearly always recognised without reading its row.
 pub(super) struct Ids {
     /// Slots of the first table, a power of two; each further table has twice as many.
     slots: usize,
@@ -21,7 +21,7 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// Makes an empty index, sized for about `rows` rows; it can grow.
+    /// Makes an empty index, sized for about `rows` rows. The index can grow.
     pub(super) fn new(rows: u32) -> Self {
         let slots = (rows.clamp(512, ROWS_MAX as u32) * 2).next_power_of_two() as usize;
         Self { slots, tables: [const { OnceLock::new() }; ID_TABLES] }
@@ -32,7 +32,7 @@ impl Ids {
         self.slots as u64 * 4
     }
 
-    /// Rows whose id may have this hash, those of the latest table first.
+    /// Rows whose id may have this hash, beginning with the latest table.
     pub(super) fn rows(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let tables = self.tables.iter().rev().filter_map(OnceLock::get);
         tables.flat_map(move |slots| {
@@ -44,7 +44,7 @@ impl Ids {
         })
     }
 
-    /// Adds a row; the rows below `row` have been added before.
+    /// Adds a row. The caller has already added all rows below `row`.
     pub(super) fn insert(&self, hash: u64, row: u32) {
         let full = |at: usize| row as usize >= ((self.slots << (at + 1)) - self.slots) / 8 * 5;
         let at = (0..ID_TABLES - 1).take_while(|&at| full(at)).count();

@@ -1,8 +1,8 @@
-//! The posting lists of a head: the rows that have a term, by kind, in order.
+//! The posting lists of a head: the ordered rows of each term and kind.
 //!
-//! They are in a hash table of chains, laid out so that an insert touches little memory outside the
-//! cache: the chain's start, the entry (a cache line, with the newest time and the first few rows),
-//! and, for a longer list only, the list itself.
+//! The lists are in a hash table with chains. Due to its layout, an insert touches little memory
+//! outside the cache: the chain's start, the entry, and, only for a longer list, the list itself.
+//! An entry is a cache line with the newest time and the first few rows.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -14,35 +14,36 @@ use super::long::{LongList, SharedRows};
 use super::table::RowTable;
 use super::word_run::WordRun;
 
-/// Most rows that an entry itself holds.
+/// Maximum number of rows that an entry itself holds.
 const INLINE: usize = 7;
-/// Kinds of a term that are found from its first entry, one behind another. Later kinds are in
-/// chains of their own as well.
+/// Number of kinds of a term that a search reaches one by one from the term's first entry. Entries
+/// of further kinds are also in separate chains.
 const FEW_KINDS: usize = 16;
-/// Number of tables of chains. Each has four times as many chains as the table before, and takes
-/// new entries once the chains of the tables before are one entry long on average.
+/// Number of tables of chains. Each table has four times as many chains as the table before. It
+/// takes new entries once the chains of all tables before have one entry on average.
 const TABLES: usize = 12;
 
-/// The posting list of a term and kind. Numbers of other entries are stored plus one; 0 is none.
+/// The posting list of a term and kind. Links to other entries are stored as the entry's number
+/// plus one; 0 means no entry.
 #[derive(Default)]
 #[repr(align(64))]
 struct ListEntry {
     term: AtomicU64,
-    /// Time of its newest row.
+    /// Time of the list's newest row.
     newest: AtomicU64,
     kind: AtomicU32,
     /// The next entry of the chain.
     next: AtomicU32,
     /// The next entry of the term.
     sibling: AtomicU32,
-    /// The long list that holds all rows, once they are too many for the entry or did not come in
-    /// order.
+    /// The long list that holds all rows, once the rows are too many for the entry or have arrived
+    /// out of order.
     long: AtomicU32,
-    /// Whether the entry is in the chain of its term and kind, not in that of its term.
+    /// Whether the entry is in the chain of its term and kind, not in the chain of its term.
     is_far: AtomicBool,
     len: AtomicU8,
     /// In the first entry of a term: a bit for each of the term's kinds ([`bit`]). A kind that the
-    /// term does not have is nearly always recognised without a look at the other entries.
+    /// term does not have is nearly always recognised without reading the other entries.
     kinds: AtomicU16,
     rows: [AtomicU32; INLINE],
 }
@@ -72,7 +73,7 @@ fn bit(kind: u32) -> u16 {
     1 << (kind.wrapping_mul(0x9e37_79b9) >> 28)
 }
 
-/// The posting lists of a head; see the module.
+/// The posting lists of a head; see the module's documentation.
 pub(super) struct PostingLists {
     entries: Arena<ListEntry>,
     long: Arena<LongList>,
@@ -83,13 +84,13 @@ pub(super) struct PostingLists {
     every: ListEntry,
 }
 
-/// The hash that gives the chain of a term and kind, if the term has many kinds.
+/// The hash that selects the chain of a term and kind, for a term with many kinds.
 fn far(term: u64, kind: u32) -> u64 {
     term ^ u64::from(kind).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl PostingLists {
-    /// Makes empty lists, sized for about `rows` rows; they can grow.
+    /// Makes empty lists, sized for about `rows` rows. The tables can grow.
     pub(super) fn new(rows: u32) -> Self {
         let chains = (rows.clamp(512, ROWS_MAX as u32) * 4).next_power_of_two() as usize;
         Self {
@@ -101,7 +102,7 @@ impl PostingLists {
         }
     }
 
-    /// Approximate bytes of memory of the lists, without their rows and the first table of chains.
+    /// Approximate memory of the lists in bytes, without their rows and the first table of chains.
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.entries.len()) * ENTRY_BYTES + u64::from(self.long.len()) * LONG_BYTES
     }
@@ -130,7 +131,7 @@ impl PostingLists {
         })
     }
 
-    /// Returns the first entry that was made for a term.
+    /// Returns the oldest entry of a term.
     fn find_first(&self, term: u64) -> Option<&ListEntry> {
         self.find(term, |entry| entry.is(term) && !entry.is_far())
     }
@@ -140,7 +141,7 @@ impl PostingLists {
         self.find(far(term, kind), is_it)
     }
 
-    /// Makes an entry whose next entry of the term is `sibling`. Readers do not find it yet.
+    /// Makes an entry whose next entry of the term is `sibling`. Readers cannot find the entry yet.
     fn make(&self, term: u64, kind: u32, sibling: u32) -> (u32, &ListEntry) {
         let (number, entry) = self.entries.add();
         entry.term.store(term, Ordering::Relaxed);
@@ -151,7 +152,7 @@ impl PostingLists {
 
     /// Puts an entry into a chain.
     fn link(&self, hash: u64, number: u32, entry: &ListEntry) {
-        // All tables up to `at` have `chains * (4^(at + 1) - 1) / 3` chains together.
+        // All tables up to `at` have `chains * (4^(at + 1) - 1) / 3` chains in total.
         let full = |at: usize| number as usize >= ((self.chains << (2 * at + 2)) - self.chains) / 3;
         let at = (0..TABLES - 1).take_while(|&at| full(at)).count();
         let chains = self.tables[at]
@@ -176,7 +177,7 @@ impl PostingLists {
             self.link(term, number, entry);
             return entry;
         };
-        // One thread inserts.
+        // Only one thread inserts, so a load and a store suffice.
         let kinds = first.kinds.load(Ordering::Relaxed);
         if kinds & bit(kind) == 0 {
             first.kinds.store(kinds | bit(kind), Ordering::Relaxed);
@@ -224,8 +225,8 @@ impl PostingLists {
         self.grow(self.list(term, kind), row, time, table);
     }
 
-    /// Inserts a row into the list of all rows, and into that of its kind; `every` is the term that
-    /// all rows have. This term may have thousands of kinds, so each kind is in a chain of its own.
+    /// Inserts a row into the list of all rows, and into the list of its kind. `every` is the term
+    /// that all rows have. This term may have thousands of kinds, so each kind has its own chain.
     pub(super) fn insert_every(
         &self,
         every: u64,
@@ -275,8 +276,8 @@ impl PostingLists {
         }
     }
 
-    /// Passes the lists of a term, of these kinds or of all, to `each` until it returns true.
-    /// Returns whether it did.
+    /// Passes the lists of a term, of these kinds or of all kinds, to `each` until `each` returns
+    /// true. Returns whether `each` has returned true.
     fn any(
         &self,
         term: u64,
@@ -317,7 +318,7 @@ impl PostingLists {
         self.any(term, kinds, &mut |_| true)
     }
 
-    /// Passes the lists of a term, of these kinds or of all, to `each` until it breaks.
+    /// Passes the lists of a term, of these kinds or of all kinds, to `each` until `each` breaks.
     pub(super) fn postings(
         &self,
         term: u64,
@@ -349,7 +350,7 @@ impl PostingLists {
         self.postings_of(&self.every, each);
     }
 
-    /// The term, kind and number of every list except that of all rows.
+    /// The term, kind and number of every list except the list of all rows.
     pub(super) fn all(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
         (0..self.entries.len()).filter_map(|number| {
             let entry = self.entries.get(number)?;
@@ -371,7 +372,7 @@ fn few(entry: &ListEntry) -> ([u32; INLINE], u8) {
     (std::array::from_fn(|at| entry.rows[at].load(Ordering::Relaxed)), len)
 }
 
-/// A posting list of a head, or a part of one.
+/// A posting list of a head, or a part of such a list.
 #[derive(Clone)]
 pub enum HeadPostings {
     /// A short list, and the number of its rows, oldest first.
@@ -386,9 +387,9 @@ pub enum HeadPostings {
 #[derive(Clone)]
 pub struct RunPostings {
     run: Arc<WordRun>,
-    /// Where it is in the run's postings.
+    /// The list's position in the run's postings.
     at: Range<u32>,
-    /// The rows that the run may have.
+    /// The range of rows that the run may have.
     span: Range<u32>,
     /// The kind of the list's rows.
     kind: u32,
@@ -420,7 +421,7 @@ impl HeadPostings {
         }
     }
 
-    /// Whether a row can be in the list, as far as that is known without a search.
+    /// Whether a row can be in the list, by a test that needs no search.
     #[inline]
     pub(super) fn may_have(&self, row: u32) -> bool {
         match self {
@@ -429,7 +430,7 @@ impl HeadPostings {
         }
     }
 
-    /// The kind of its rows, if it is known without a look at them.
+    /// The kind of the list's rows, if the list itself has the kind.
     #[inline]
     pub(super) fn kind(&self) -> Option<u32> {
         match self {

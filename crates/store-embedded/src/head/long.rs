@@ -1,4 +1,4 @@
-//! A long posting list. The cost of an insert hardly depends on its length.
+//! A long posting list. The cost of an insert hardly depends on the length of the list.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -8,27 +8,28 @@ use arc_swap::ArcSwapOption;
 use super::table::RowTable;
 use crate::segment::file::partition;
 
-/// Most rows of the tail, in which rows are inserted in place.
+/// Maximum number of rows in the tail, where rows are inserted in place.
 const TAIL: usize = 28;
-/// Rows at which the middle is merged into the rest.
+/// Number of rows at which the middle is merged into the rest.
 const MIDDLE: usize = 1024;
 
-/// Immutable rows in order, oldest first.
+/// Immutable rows, oldest first.
 pub type SharedRows = Arc<[u32]>;
 
-/// A long posting list. One thread inserts; readers copy the tail, and copy it again if its rows
-/// moved meanwhile.
+/// A long posting list. One thread inserts. Readers copy the tail, and repeat the copy if rows of
+/// the tail moved meanwhile.
 #[derive(Default)]
 pub(super) struct LongList {
-    /// Odd while rows of the tail move.
+    /// A sequence number, which is odd while rows of the tail move.
     turn: AtomicU32,
     len: AtomicU32,
     tail: [AtomicU32; TAIL],
-    /// The middle, into which the tail is merged, and the rest.
+    /// The middle, which receives the rows of a full tail, and the rest.
     older: ArcSwapOption<[SharedRows; 2]>,
 }
 
-/// Returns a row's position among `len` others. Usually the row is the newest or nearly so.
+/// Returns a row's position among `len` other rows. The search starts at the end, since the row is
+/// usually among the newest.
 fn index_of(row: u32, len: usize, nth: impl Fn(usize) -> u32, table: &RowTable) -> usize {
     let sort_key = table.sort_key(row);
     let is_newer = |index: usize| table.sort_key(nth(index)) < sort_key;
@@ -41,7 +42,8 @@ fn index_of(row: u32, len: usize, nth: impl Fn(usize) -> u32, table: &RowTable) 
 }
 
 fn merge(newer: &[u32], older: &[u32], table: &RowTable) -> SharedRows {
-    // Rows that came later are usually newer: few of the older rows, if any, belong behind the first.
+    // Later arrivals are usually newer: few of the `older` rows belong after the first of the
+    // `newer` rows.
     let first = newer.first().map(|&row| index_of(row, older.len(), |at| older[at], table));
     let (before, mut behind) = older.split_at(first.unwrap_or(older.len()));
     let mut mixed = Vec::with_capacity(newer.len() + behind.len());
@@ -67,7 +69,7 @@ impl LongList {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Inserts a row; with `is_newest` it is known to belong behind all others.
+    /// Inserts a row. `is_newest` means that the row belongs after all other rows.
     pub(super) fn insert(&self, row: u32, is_newest: bool, table: &RowTable) {
         let mut len = self.len.load(Ordering::Relaxed) as usize;
         if len == TAIL {
@@ -90,7 +92,7 @@ impl LongList {
         });
     }
 
-    /// Merges the tail, which is full, into the older rows.
+    /// Merges the full tail into the older rows.
     fn pass_on(&self, table: &RowTable) {
         let [mut middle, mut rest] =
             self.older.load_full().map_or_else(Default::default, |older| (*older).clone());
@@ -107,7 +109,7 @@ impl LongList {
         });
     }
 
-    /// Makes readers discard what they read while `change` runs.
+    /// Runs `change`, and makes readers discard what they read meanwhile.
     fn moving(&self, change: impl FnOnce()) {
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);

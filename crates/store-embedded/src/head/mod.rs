@@ -1,9 +1,9 @@
 //! The head: the newest records, indexed in memory while their log is being written.
 //!
-//! One thread inserts, any number of threads read. Rows, ids and posting lists are read without a lock;
-//! the words of the last rows are read under one (`words`). Rows are numbered in the
-//! order of arrival. A reader keeps the number of rows that were published when it began and skips
-//! later rows, so posting lists may grow while it reads.
+//! One thread inserts, and any number of threads read. Rows, ids and posting lists are read without
+//! a lock; the words of the last rows are read under a lock (`words`). Rows are numbered in the
+//! order of arrival. A reader remembers the number of published rows at its start and skips later
+//! rows, so posting lists may grow meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,33 +36,34 @@ mod view;
 mod word_run;
 mod words;
 
-/// Most rows a head can have, however large a single batch is. Fewer in the tests of this crate.
+/// Maximum number of rows in a head, however large a single batch is. The tests of this crate use a
+/// smaller maximum.
 pub const ROWS_MAX: usize = if cfg!(test) { 1 << 14 } else { 1 << 22 };
 
 /// Approximate bytes of memory of a row: in the table, in the id index, and in the posting lists of
 /// all rows and of its kind.
 pub(crate) const ROW_BYTES: u64 = 80;
 
-/// Bytes of text that a word takes at least, on average over the distinct words of any text.
+/// Lower bound for the bytes of text per word, on average over the distinct words of any text.
 const TEXT_BYTES_PER_WORD: usize = 4;
-/// Most bytes of memory, approximately, that a record takes in a head: as if no other record had
-/// its labels and words.
+/// Approximate upper bound for the memory that a record takes in a head, in bytes: as if no other
+/// record had the same labels and words.
 pub(crate) fn bytes_of_record(bytes: &[u8], terms: &TermHasher) -> u64 {
     let Ok(record) = Record::new(bytes) else { return ROW_BYTES };
     let has_words = terms.has_words_of(record.kind());
     let words = if has_words { record.wire().len() / TEXT_BYTES_PER_WORD } else { 0 };
     let words = words.min(hark_words::TOKENS_MAX) as u64;
-    // Plus one for its author.
+    // One more term for the author.
     ROW_BYTES
         + (record.labels_max() as u64 + 1) * (lists::ENTRY_BYTES + lists::POSTING_BYTES)
         + words * (words::LONE_WORD_BYTES + TEXT_BYTES_PER_WORD as u64)
 }
 
-/// The newest records of a shelf, indexed in memory; see the module.
+/// The newest records of a shelf, indexed in memory; see the module's documentation.
 pub struct Head {
-    /// The log that its records are in.
+    /// The log that contains the records.
     pub log: Arc<Log>,
-    /// Number of rows put since the shelf was opened and before this head began.
+    /// Number of rows that earlier heads have received since the shelf was opened.
     pub base: u64,
     terms: TermHasher,
     table: RowTable,
@@ -73,19 +74,19 @@ pub struct Head {
     words: HeadWords,
     inserted: AtomicU32,
     published: AtomicU32,
-    /// Rows in all posting lists of labels and authors.
+    /// Number of rows in all posting lists of labels and authors, in total.
     postings: AtomicU64,
     dead: DeadRows,
     oldest: AtomicU64,
     newest: AtomicU64,
     expiring: Mutex<BTreeMap<u64, Vec<u32>>>,
     next_expiry: AtomicU64,
-    /// The rows that sums have, once sums were asked for.
+    /// The rows that sums include; `None` until the first question for sums.
     summed: Mutex<Option<SummedHead>>,
 }
 
 impl Head {
-    /// Makes an empty head for `log`. Its tables hold about `rows` rows before they grow, which
+    /// Makes an empty head for `log`. The tables hold about `rows` rows before they grow; growth
     /// delays the inserting thread.
     pub fn new(log: Arc<Log>, terms: TermHasher, base: u64, rows: u32) -> Self {
         Self {
@@ -109,13 +110,13 @@ impl Head {
         }
     }
 
-    /// Rows inserted, published or not.
+    /// Number of inserted rows, published or not.
     pub fn inserted(&self) -> u32 {
         self.inserted.load(Ordering::Acquire)
     }
 
-    /// Approximate bytes of memory of the head. They grow with the posting lists more than with the
-    /// rows: a record with many labels that no other record has adds as many lists.
+    /// Approximate memory of the head, in bytes. The memory depends more on the posting lists than
+    /// on the rows: a record with many unique labels adds as many lists.
     pub fn bytes(&self) -> u64 {
         let rows = u64::from(self.inserted());
         let tables = if rows > 0 { self.lists.table_bytes() + self.ids.table_bytes() } else { 0 };
@@ -124,17 +125,17 @@ impl Head {
         self.words.bytes() + tables + rows * ROW_BYTES + lists + postings * lists::POSTING_BYTES
     }
 
-    /// Rows that readers may see.
+    /// Number of rows that readers may see.
     pub fn published(&self) -> u32 {
         self.published.load(Ordering::Acquire)
     }
 
-    /// Lets readers see all that was inserted.
+    /// Makes all inserted rows visible to readers.
     pub fn publish(&self) {
         self.published.store(self.inserted(), Ordering::Release);
     }
 
-    /// Rows that are durably dead.
+    /// Number of rows that are durably dead.
     pub fn dead_count(&self) -> u32 {
         self.dead.count()
     }
@@ -165,13 +166,13 @@ impl Head {
         row
     }
 
-    /// Passes each word to `each`, ascending, with its lists, ascending by kind and class. There may be
-    /// several lists of one kind and class.
+    /// Passes each word to `each`, in ascending order, with its lists, ascending by kind and class.
+    /// Several lists may have the same kind and class.
     pub fn each_word(&self, each: impl FnMut(&str, &[ListOfRun<'_>])) {
         self.words.each_word(&self.table, each);
     }
 
-    /// Most bytes that the words take in a segment.
+    /// Upper bound for the bytes that the words take in a segment.
     pub fn word_bytes_max(&self) -> u64 {
         self.words.bytes_max(&self.table)
     }
@@ -181,12 +182,13 @@ impl Head {
         self.table.get(row)
     }
 
-    /// Returns a row's record, if it is written and whole.
+    /// Returns a row's record, if the record is written and whole.
     pub fn record(&self, row: u32) -> Option<Record<'_>> {
         self.record_at(row, self.row(row)?.offset)
     }
 
-    /// Returns the record of a row, which is at `offset`. Its checksum is compared the first time.
+    /// Returns the record of a row; `offset` is the offset of the record. The first call for a row
+    /// verifies the checksum.
     #[inline]
     fn record_at(&self, row: u32, offset: u32) -> Option<Record<'_>> {
         let (verified, at) = (&self.chunk(row)?.verified, row % CHUNK as u32);
@@ -206,7 +208,7 @@ impl Head {
         record
     }
 
-    /// Has the checksum of each record compared again when it is read next.
+    /// Makes the next read of each record verify the checksum again.
     pub(crate) fn forget_verified(&self) {
         let firsts = (0..self.inserted()).step_by(CHUNK);
         firsts.filter_map(|row| self.chunk(row)).for_each(|chunk| chunk.verified.clear_all());
@@ -239,7 +241,7 @@ impl Head {
         due.flat_map(|(&at, rows)| rows.iter().map(move |&row| (at, row))).collect()
     }
 
-    /// Marks a row as deleted by the current batch; false if it was marked already.
+    /// Marks a row as deleted by the current batch; returns false if the row was already marked.
     pub fn doom(&self, row: u32) -> bool {
         self.chunk(row).is_some_and(|chunk| chunk.doomed.set(row % CHUNK as u32))
     }
@@ -256,8 +258,8 @@ impl Head {
         }
     }
 
-    /// Takes back the rows that are not published, whose batch could not be written: they are dead
-    /// from now on, for the writer as well, and no reader has seen them.
+    /// Marks the unpublished rows as dead after a failed write of their batch. The rows are dead
+    /// for the writer and for readers; no reader has seen them before.
     pub fn take_back(&self) {
         for row in self.published()..self.inserted() {
             if let Some(chunk) = self.chunk(row) {
@@ -268,7 +270,7 @@ impl Head {
         self.publish();
     }
 
-    /// Marks a row as not deleted after all, as the batch that deleted it could not be written.
+    /// Marks a row as not deleted, since the batch with the deletion could not be written.
     pub fn spare(&self, row: u32) {
         if let Some(chunk) = self.chunk(row)
             && !chunk.dead.get(row % CHUNK as u32)
@@ -282,8 +284,8 @@ impl Head {
         self.record(row).map(|record| *record.id())
     }
 
-    /// Calls `with` with the published rows of other kinds than the `hidden` ones that are alive and
-    /// have not expired by `now`.
+    /// Passes to `with` the published rows that are alive, have not expired by `now` and have no
+    /// `hidden` kind.
     pub(crate) fn summed<R>(
         &self,
         hidden: &[u32],

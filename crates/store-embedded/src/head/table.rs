@@ -9,8 +9,8 @@ use crate::bits::AtomicBits;
 
 /// Rows per chunk of the row table.
 pub(super) const CHUNK: usize = 1024;
-/// The sort key of a row: newest first, then by the first 16 bytes of the id. To make two ids that
-/// agree in these would take 2^64 tries.
+/// The sort key of a row: newest first, then by the first 16 bytes of the id. A collision of two
+/// such prefixes would take 2^64 tries.
 pub(super) type Rank = (u64, [u64; 2]);
 
 /// The first 16 bytes of an id, in a form that sorts as the bytes do.
@@ -23,23 +23,23 @@ pub fn id_prefix(id: &Id) -> [u64; 2] {
 pub struct HeadRow {
     /// The record's time.
     pub time: u64,
-    /// The first bytes of its id.
+    /// The first bytes of the record's id.
     pub id: [u64; 2],
-    /// Its id's hash.
+    /// The hash of the record's id.
     pub hash: u64,
-    /// Where its frame starts in the log.
+    /// The offset of the record's frame in the log.
     pub offset: u32,
-    /// Its kind.
+    /// The record's kind.
     pub kind: u32,
 }
 
 pub(super) struct TableChunk {
     pub(super) rows: Box<[OnceLock<HeadRow>]>,
-    /// Deleted, durably.
+    /// Rows that are durably deleted.
     pub(super) dead: AtomicBits,
-    /// Deleted by a batch that is not synced yet; a superset of `dead`.
+    /// Rows deleted by synced batches and by the current batch; a superset of `dead`.
     pub(super) doomed: AtomicBits,
-    /// Rows whose record's checksum was compared since [`super::Head::forget_verified`].
+    /// Rows with a verified checksum since the last [`super::Head::forget_verified`].
     pub(super) verified: AtomicBits,
 }
 
@@ -71,7 +71,7 @@ impl RowTable {
         self.chunk(row)?.rows[row as usize % CHUNK].get()
     }
 
-    /// The key by which a row is sorted in every list that has it.
+    /// The key by which every list sorts the row.
     #[inline]
     pub(super) fn sort_key(&self, row: u32) -> (Rank, u32) {
         (self.rank(row), row)

@@ -13,31 +13,31 @@ use super::table::{CHUNK, Rank, id_prefix};
 use crate::log::put_of;
 use crate::segment::file::partition;
 
-/// A head as seen at one moment.
+/// A snapshot of a head.
 pub struct HeadView {
     head: Arc<Head>,
     /// Number of rows that the view shows; later rows are hidden.
     pub(super) rows: u32,
-    /// Whether rows deleted by the current batch count as dead already.
+    /// Whether rows deleted by the current batch already count as dead.
     writing: bool,
     /// The frames of the current batch, which follow the log's written bytes.
     batch: Option<Arc<Vec<u8>>>,
 }
 
 impl HeadView {
-    /// The head as readers see it now.
+    /// Makes the current view of readers.
     pub fn published(head: &Arc<Head>) -> Self {
         Self { head: Arc::clone(head), rows: head.published(), writing: false, batch: None }
     }
 
-    /// The head as the writer sees it, its current batch included. The records of that batch cannot
-    /// be read: see [`HeadView::with_batch`].
+    /// Makes the writer's view, which includes the current batch. The view cannot read the records
+    /// of the current batch; see [`HeadView::with_batch`].
     pub fn writing(head: &Arc<Head>) -> Self {
         Self { head: Arc::clone(head), rows: u32::MAX, writing: true, batch: None }
     }
 
-    /// The head as the writer sees it now, which reads the records of the current batch from its
-    /// frames: these will follow the log's written bytes. Later rows are hidden.
+    /// Makes the writer's current view, which reads the records of the current batch from `frames`.
+    /// The frames will follow the log's written bytes. Later rows are hidden.
     pub fn with_batch(head: &Arc<Head>, frames: &Arc<Vec<u8>>) -> Self {
         Self { rows: head.inserted(), batch: Some(Arc::clone(frames)), ..Self::writing(head) }
     }
@@ -51,7 +51,7 @@ impl HeadView {
 /// The part of a query's window that a head needs.
 pub struct HeadWindow {
     from: u64,
-    /// Rows up to this rank, newest first, lie before the window.
+    /// The rows up to this rank, newest first, lie before the window.
     before: Rank,
 }
 
@@ -147,7 +147,8 @@ impl Source for HeadView {
         let mut rows = self.head.ids.rows(hash).filter(|&row| {
             row < self.rows && self.head.row(row).is_some_and(|row| row.id == prefix)
         });
-        // An id that was deleted and put again has several rows, of which one may be alive.
+        // An id that was deleted and put again has several rows, and one of these rows may be
+        // alive.
         let first = rows.next()?;
         if !self.is_dead(first) {
             return Some(first);
@@ -249,7 +250,8 @@ impl Source for HeadView {
         match kind {
             Some(kind) if !self.writing => {
                 let words = || {
-                    // Of all rows: other views may show more than this one does.
+                    // The words of all rows: the sorted rows are shared, and other views may show
+                    // more rows.
                     let firsts = (0..self.head.inserted()).step_by(CHUNK);
                     let chunks = firsts.filter_map(|row| self.head.chunk(row));
                     chunks.flat_map(|chunk| chunk.dead.words()).collect::<Vec<u64>>()

@@ -1,5 +1,5 @@
-//! A run: the words of neighbouring rows of a head, sorted, each with its posting lists. Runs never
-//! change.
+//! A run: the sorted words of neighbouring rows of a head, each word with its posting lists. Runs
+//! never change.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -8,13 +8,13 @@ use super::table::RowTable;
 use crate::segment::words::{ListKey, index_key};
 use crate::word_postings::WordPostings;
 
-/// The words of rows that came one after another.
+/// The words of rows that arrived one after another.
 pub struct WordRun {
-    /// The rows that have words, newest first. Lists have indices of these.
+    /// The rows that have words, newest first. Postings are indices into these rows.
     rows: Box<[u32]>,
-    /// The first of the rows in the order of arrival, and the one behind the last.
+    /// The range of the rows in the order of arrival.
     span: Range<u32>,
-    /// The words, one behind the other.
+    /// The concatenated words.
     text: String,
     words: Vec<RunWord>,
     lists: Vec<RunList>,
@@ -24,20 +24,20 @@ pub struct WordRun {
 struct RunWord {
     /// The first bytes of the word, as [`index_key`].
     key: u64,
-    /// Where the word ends in the text, and its lists in all lists.
+    /// The end of the word in the text, and the end of its lists in `lists`.
     end: u32,
     lists_end: u32,
 }
 
 struct RunList {
     key: ListKey,
-    /// Where it ends in the postings.
+    /// The end of the list in the postings.
     end: u32,
 }
 
 /// A posting list of one of several runs.
 pub struct ListOfRun<'a> {
-    /// The kind of the rows, and the class of the word in them.
+    /// The kind of the list's rows, and the class of the word in these rows.
     pub key: ListKey,
     /// The number of the run.
     number: usize,
@@ -58,13 +58,13 @@ impl ListOfRun<'_> {
     }
 }
 
-/// Compares words whose first eight bytes, as [`index_key`], are the same. No word has a zero byte.
+/// Compares words with the same first eight bytes ([`index_key`]). No word has a zero byte.
 #[inline]
 fn longer(key: u64, texts: impl FnOnce() -> Ordering) -> Ordering {
     if key.trailing_zeros() >= 8 { Ordering::Equal } else { texts() }
 }
 
-/// Where the item numbered `at` begins, which is where the one before ends.
+/// The start of the item numbered `at`, which is the end of the item before.
 fn start(at: usize, end: impl Fn(usize) -> u32) -> usize {
     at.checked_sub(1).map_or(0, end) as usize
 }
@@ -100,13 +100,13 @@ impl WordRun {
         run
     }
 
-    /// Makes one run of several, which follow one another.
+    /// Merges neighbouring runs into a new run.
     pub(super) fn merge(runs: &[&Self], table: &RowTable) -> Self {
         let of_run = |(number, run): (usize, &&Self)| {
             (0..run.rows.len()).map(move |at| (number, at)).collect::<Vec<(usize, usize)>>()
         };
         let row = |(number, at): (usize, usize)| runs[number].rows[at];
-        // The newest run first: a stable sort merges what is sorted in parts.
+        // The newest run comes first: a stable sort merges sorted parts fast.
         let mut ranked: Vec<_> = runs.iter().enumerate().rev().flat_map(of_run).collect();
         ranked.sort_by_key(|at| table.sort_key(row(*at)));
         let mut numbers: Vec<Vec<u32>> = runs.iter().map(|run| vec![0; run.rows.len()]).collect();
@@ -137,8 +137,8 @@ impl WordRun {
         merged
     }
 
-    /// Passes each word of these runs to `each`, ascending, with its lists, ascending by their keys;
-    /// of lists of the same key that of the newest run comes first.
+    /// Passes each word of these runs to `each`, in ascending order, with its lists, ascending by
+    /// key. Among lists of the same key, the list of the newest run comes first.
     pub(super) fn each_word<'a>(
         runs: &[&'a Self],
         mut each: impl FnMut(&'a str, &[ListOfRun<'a>]),
@@ -146,7 +146,7 @@ impl WordRun {
         let of_run = |(number, run): (u32, &&'a Self)| {
             (0..).zip(&run.words).map(move |(at, word)| (word.key, number, at))
         };
-        // The newest run first. A stable sort merges what is sorted in parts.
+        // The newest run comes first: a stable sort merges sorted parts fast.
         let mut words: Vec<(u64, u32, u32)> = Vec::new();
         words.reserve_exact(runs.iter().map(|run| run.words.len()).sum());
         (0..)
@@ -199,7 +199,7 @@ impl WordRun {
         &self.text[from..self.words[number].end as usize]
     }
 
-    /// The lists of a word: their keys, and where they are in the postings.
+    /// The lists of a word: the key and the position in the postings of each list.
     fn lists_of(&self, number: usize) -> impl Iterator<Item = (ListKey, Range<u32>)> {
         let from = start(number, |at| self.words[at].lists_end);
         (from..self.words[number].lists_end as usize).map(|at| {
@@ -212,7 +212,7 @@ impl WordRun {
         &self.postings[postings.start as usize..postings.end as usize]
     }
 
-    /// The number of the first word that is not before `word`.
+    /// The number of the first word that is not less than `word`.
     fn partition(&self, word: &str) -> usize {
         let key = index_key(word.as_bytes());
         let from = self.words.partition_point(|one| one.key < key);
@@ -229,7 +229,8 @@ impl WordRun {
         low
     }
 
-    /// The lists of a word, by the word's text: their keys, and where they are in the postings.
+    /// Finds the lists of a word by the word's text: the key and the position in the postings of
+    /// each list.
     pub(super) fn find(&self, word: &str) -> impl Iterator<Item = (ListKey, Range<u32>)> {
         let at = self.partition(word);
         let found = (at < self.words.len() && self.word(at) == word).then_some(at);
@@ -248,7 +249,7 @@ impl WordRun {
         self.rows[self.postings[posting as usize] as usize]
     }
 
-    /// The first row in the order of arrival, and the one behind the last.
+    /// The range of the rows in the order of arrival.
     pub(super) fn span(&self) -> Range<u32> {
         self.span.clone()
     }

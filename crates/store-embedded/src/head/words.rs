@@ -1,6 +1,6 @@
-//! The words of a head. Those of the last rows are as they came; all others are in sorted runs, which
-//! never change. So a word costs little more to insert than to find among those of the last few
-//! hundred rows, which the processor's cache holds, and no lookup waits for a merge.
+//! The words of a head. The words of the last rows are in the order of arrival; all other words are
+//! in sorted runs, which never change. So an insert costs little more than a lookup among the words
+//! of the last few hundred rows, which fit into the processor's cache. No lookup waits for a merge.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use super::word_run::{ListOfRun, WordRun};
 use crate::segment::words::{ListKey, bytes_max};
 use crate::word_postings::{POSTING_BYTES, WORD_BYTES, WordPostings};
 
-/// Postings that are not in a run yet, but for those of the last row: at most, and at least. Between
-/// these it is a quarter of the rows that the head is made for.
+/// Bounds of the number of open postings at which a run is made. Between the bounds, this number is
+/// a quarter of the rows for which the head is sized.
 const OPEN_MAX: u32 = 1 << 13;
 const OPEN_MIN: u32 = 1 << 6;
-/// Number of runs of about this length that are merged into one. That is not merged again: it would
-/// hold up the thread that inserts.
+/// Number of runs of similar length that are merged into a longer run. A merged run is not merged
+/// again, since a second merge would delay the inserting thread.
 const FAN_IN: usize = 16;
 
-/// Approximate bytes of memory of a word that only one row has, without its letters.
+/// Approximate memory of a word that only one row has, in bytes, without the letters.
 pub(super) const LONE_WORD_BYTES: u64 = (WORD_BYTES + POSTING_BYTES) as u64;
 
-/// The words of rows. One thread inserts, any number of threads read.
+/// The words of a head's rows. One thread inserts, and any number of threads read.
 pub(super) struct HeadWords {
     now: RwLock<WordsNow>,
-    /// Open postings from which on they become a run.
+    /// Number of open postings at which a run is made.
     open_max: usize,
 }
 
 #[derive(Default)]
 struct WordsNow {
-    /// Those that are merged come first. Oldest first.
+    /// The runs, oldest first. The merged runs come before all others.
     runs: Vec<Arc<WordRun>>,
     /// The number of merged runs.
     merged: usize,
@@ -43,7 +43,7 @@ struct WordsNow {
 }
 
 impl HeadWords {
-    /// No words, of a head that is made for about so many rows.
+    /// Makes an empty list of words for a head that is sized for about `rows` rows.
     pub(super) fn new(rows: u32) -> Self {
         let open_max = (rows / 4).clamp(OPEN_MIN, OPEN_MAX) as usize;
         Self { now: RwLock::default(), open_max }
@@ -71,7 +71,7 @@ impl HeadWords {
         }
     }
 
-    /// Makes a run of the open words, beside readers.
+    /// Makes a run of the open words while readers continue.
     fn close(&self, table: &RowTable) {
         let (run, joined, merged) = {
             let now = self.now.read();
@@ -102,7 +102,7 @@ impl HeadWords {
         (now.bytes + now.open.bytes()) as u64
     }
 
-    /// Most bytes of the words in a segment.
+    /// Upper bound for the bytes of the words in a segment.
     pub(super) fn bytes_max(&self, table: &RowTable) -> u64 {
         let (mut count, mut postings, mut text) = (0, 0, 0);
         self.each_word(table, |word, lists| {
@@ -113,8 +113,8 @@ impl HeadWords {
         bytes_max(count as u64, postings as u64, text as u64)
     }
 
-    /// Passes the lists of a word, of these kinds or of all, to `each`, each with the class of the
-    /// word in its rows; those of a class come together.
+    /// Passes the lists of a word, of these kinds or of all kinds, to `each`, with the class of the
+    /// word in the list's rows. The lists of a class come together.
     pub(super) fn lists(
         &self,
         (hash, word): (u64, &str),
@@ -129,7 +129,7 @@ impl HeadWords {
             (open.collect(), now.runs.clone())
         };
         let mut lists = Vec::new();
-        // The last row comes first, and the order of arrival is nearly that of time.
+        // The newest row comes first. The order of arrival is nearly the order of time.
         open.sort_by_cached_key(|(key, row)| (*key, Reverse(table.sort_key(*row))));
         for same in open.chunk_by(|(one, _), (other, _)| one == other) {
             let rows = same.iter().map(|(_, row)| *row).collect();
@@ -146,7 +146,8 @@ impl HeadWords {
         }
     }
 
-    /// The words that begin with `beginning`, in no order; `None` if these are more than `max`.
+    /// The words that begin with `beginning`, in no order; `None` if there are more than `max`
+    /// words.
     pub(super) fn beginning(&self, beginning: &str, max: usize) -> Option<Vec<Box<str>>> {
         let (open, runs) = {
             let now = self.now.read();
@@ -165,8 +166,8 @@ impl HeadWords {
         (found.len() <= max).then_some(found)
     }
 
-    /// Passes each word to `each`, ascending, with its lists, ascending by their keys. There may be
-    /// several lists of a key.
+    /// Passes each word to `each`, in ascending order, with its lists, ascending by key. Several
+    /// lists may have the same key.
     pub(super) fn each_word(&self, table: &RowTable, each: impl FnMut(&str, &[ListOfRun<'_>])) {
         let (last, runs) = {
             let now = self.now.read();
@@ -190,7 +191,7 @@ mod tests {
     type Model = BTreeMap<String, BTreeMap<ListKey, Vec<u32>>>;
 
     fn hash(word: &str) -> u64 {
-        // Few hashes, so that words share them.
+        // Only few hashes exist, so that words share a hash.
         word.len() as u64
     }
 
@@ -305,7 +306,7 @@ mod tests {
                     rows.extend((0..list.len()).map(|at| list.row(at)));
                 });
                 rows.sort_unstable();
-                // None twice, and none left out.
+                // Each row is listed once, and no row is missing.
                 assert!(rows.iter().copied().eq(0..rows.len() as u32));
                 assert!(found >= before && rows.len() >= rows_before);
                 (before, rows_before) = (found, rows.len());

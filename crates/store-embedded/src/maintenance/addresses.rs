@@ -1,7 +1,8 @@
-//! Damaged addresses of a segment: they are not used, and made again from the segment's logs.
+//! Damaged addresses of a segment: maintenance does not use them, but makes them again from the
+//! segment's logs.
 //!
-//! The index has the hash of each row's id, and its time. So the records of the logs are looked up
-//! by their ids, as a question does, and the row gets the address at which the record was found.
+//! The index has the time of each row and the hash of each row's id. So each record in the logs is
+//! looked up by its id, as a question does, and the found row gets the record's address.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::segment::view::Segment;
 use crate::segment::{self, RecordAddress, SegmentSection};
 use crate::shelf::{EmbeddedShelf, LogWriterState};
 
-/// The sections by which rows are found.
+/// The sections that are needed to find rows.
 const NEEDED: [SegmentSection; 4] = [
     SegmentSection::Times,
     SegmentSection::IdHashes,
@@ -28,8 +29,9 @@ const NEEDED: [SegmentSection; 4] = [
 ];
 
 impl EmbeddedShelf {
-    /// Returns an error unless the addresses of a segment are as they were written and `agree` with
-    /// its logs. Then the next round of maintenance makes them, or the segment, again.
+    /// Returns an error unless the addresses of a segment have the right checksum and `agree` with
+    /// its logs. After an error, the next round of maintenance makes the addresses or the segment
+    /// again.
     pub(super) fn trust_addresses(
         &self,
         segment: &Segment,
@@ -44,9 +46,9 @@ impl EmbeddedShelf {
         Err(MaintenanceError::Damaged(path))
     }
 
-    /// Returns an error if the sections by which rows are found by id are damaged. A deletion that
-    /// did not find its row is still needed, and a rewrite would drop it. The next round makes the
-    /// segment again.
+    /// Returns an error if the sections for finding rows by id are damaged. A deletion that has not
+    /// found its row is still needed, but a rewrite would drop the deletion. The next round makes
+    /// the segment again.
     pub(super) fn trust_ids(&self, segment: &Segment) -> Result<(), MaintenanceError> {
         if !NEEDED.into_iter().any(|section| segment.file.is_damaged(section)) {
             return Ok(());
@@ -56,7 +58,7 @@ impl EmbeddedShelf {
         Err(MaintenanceError::Damaged(segment::path(&self.dir, number)))
     }
 
-    /// Writes the addresses of a segment again, and returns the segment as it is then.
+    /// Writes the addresses of a segment again, and returns the renewed segment.
     pub(super) fn mend_addresses(
         &self,
         bad: &Arc<Segment>,
@@ -88,13 +90,13 @@ impl EmbeddedShelf {
         renewed.keep_dead(bad, None);
         let renewed = self.replace_segment(disk, manifest, next, renewed)?;
         self.known.lock().unreadable.remove(&segment::path(&self.dir, number));
-        // Every frame of these logs was read, and is whole.
+        // Every frame of these logs has been read and is whole.
         bad.logs.iter().flatten().for_each(|log| self.damage.forget(log.number));
         Ok(renewed)
     }
 
-    /// Returns the address of each row of a segment, from its logs. `None` if the record of a live
-    /// row is not in them.
+    /// Returns the address of each row of a segment, from its logs; `None` if the logs lack the
+    /// record of a live row.
     fn find_addresses(
         &self,
         disk: &dyn Disk,
@@ -124,9 +126,9 @@ impl EmbeddedShelf {
     }
 }
 
-/// Gives `at` to the last of the rows of an id, and the addresses that they had so far to those
-/// before. An id has several rows if its record was deleted and put again, then at most the last of
-/// them is alive. Of each log it has one row: for the last of the records that the log has of it.
+/// Assigns `at` to the last row of an id, and moves the earlier addresses to the rows before. An id
+/// has several rows if its record was deleted and put again; then at most the last row is alive.
+/// For each log an id has one row, which stands for the id's last record in this log.
 fn set_last(rows: &[u32], at: RecordAddress, addresses: &mut [RecordAddress]) {
     let Some(&last) = rows.last() else { return };
     let before = addresses[last as usize];

@@ -1,4 +1,4 @@
-//! Compaction: all space of deleted records is given back, and segments become as few as possible.
+//! Compaction: frees the space of all deleted records, and merges segments into as few as possible.
 
 use std::sync::atomic::Ordering;
 
@@ -12,12 +12,12 @@ use crate::options::{JobProgress, OnProgress};
 use crate::shelf::EmbeddedShelf;
 use crate::store::EmbeddedStore;
 
-/// What a compaction has done.
+/// The result of a compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompactionResult {
-    /// Segments before.
+    /// Number of segments before.
     pub segments_before: u64,
-    /// Segments after.
+    /// Number of segments after.
     pub segments_after: u64,
     /// Bytes on disk before.
     pub bytes_before: u64,
@@ -26,8 +26,8 @@ pub struct CompactionResult {
 }
 
 impl EmbeddedStore {
-    /// Gives back the space of all deleted records and merges all segments into as few as possible,
-    /// beside readers and the writer. The head is sealed first if it has deleted records.
+    /// Frees the space of all deleted records and merges all segments into as few as possible,
+    /// while readers and the writer continue. A head with deleted records is sealed first.
     pub fn compact(&self, progress: OnProgress<'_>) -> Result<CompactionResult, MaintenanceError> {
         let shelf = &self.shelf;
         let before = self.stats();
@@ -56,13 +56,13 @@ impl EmbeddedStore {
     }
 }
 
-/// Carries a compaction out. The caller holds the shelf's `maintenance` lock.
+/// Runs a compaction. The caller holds the shelf's `maintenance` lock.
 fn compact(shelf: &EmbeddedShelf, progress: OnProgress<'_>) -> Result<(), MaintenanceError> {
     let never = || false;
     let mut round = MaintenanceRound::new(shelf, &never);
     round.seal();
     round.seal_head();
-    // Rewrites come before merges: they give space back, and the segments are still small.
+    // Rewrites come before merges: rewrites free space, and the segments are still small.
     round.rewrite(RewriteOrder::Oldest, &|_| true, progress);
     progress(JobProgress { what: "merging segments", done: 0, total: 1 });
     round.merge(next_to_fit);

@@ -8,11 +8,11 @@ use crate::view::ShelfView;
 /// Bytes of deleted records and of deletions in the logs of a shelf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeadBytes {
-    /// In all logs.
+    /// Dead bytes in all logs.
     pub all: u64,
-    /// In logs whose dead share calls for a rewrite, now or once their head is sealed.
+    /// Dead bytes in logs with a dead share that requires a rewrite, now or after sealing.
     pub due: u64,
-    /// In other sealed logs.
+    /// Dead bytes in other sealed logs.
     pub spread: u64,
 }
 
@@ -34,8 +34,8 @@ impl DeadBytes {
         dead
     }
 
-    /// Dead bytes that rewrites give back without another delete, if `dead_bytes_max` may stay
-    /// spread.
+    /// Dead bytes that rewrites free without another delete, if `dead_bytes_max` may stay spread
+    /// over logs.
     pub(crate) fn reclaimable(&self, dead_bytes_max: u64) -> u64 {
         self.due + self.spread.saturating_sub(dead_bytes_max)
     }

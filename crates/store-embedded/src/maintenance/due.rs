@@ -1,11 +1,11 @@
-//! Which segments are merged: neighbours of about the same size, once there are enough of them.
+//! Choosing the segments to merge: neighbours of similar size, once there are enough neighbours.
 
 use std::sync::Arc;
 
 use crate::segment::view::{Segment, WEIGHT_MAX};
 
-/// Returns the oldest neighbouring segments of one tier that are enough for a merge, with the
-/// smaller segments between them.
+/// Returns the oldest neighbouring segments of one tier that suffice for a merge, including smaller
+/// segments in between.
 pub(super) fn due_merge(
     segments: &[Arc<Segment>],
     options: &crate::options::EmbeddedOptions,
@@ -21,27 +21,29 @@ pub(super) fn due(
     let fan_in = options.merge_fan_in.max(2);
     let tier = |rows: &u32| {
         let ratio = f64::from(*rows.max(&1)) / f64::from(options.seal_records.max(1));
-        // Heads are sealed a little above or below `seal_records`, so tiers begin at half of it.
+        // Heads are sealed at slightly more or fewer rows than `seal_records`, so the tiers begin
+        // at half of this number.
         (ratio * 2.0).max(1.0).log(fan_in as f64).floor() as u32
     };
     (0..rows.len()).find_map(|start| {
         let here = tier(&rows[start]);
         let run = rows[start..].iter().map(tier).take_while(|tier| *tier <= here);
-        // Smaller segments at the end wait until they are enough: otherwise a large segment would
-        // be rewritten for every few of them.
+        // Smaller segments at the end wait until there are enough: otherwise every few small
+        // segments would cause a rewrite of a large segment.
         let (last, _) = run.enumerate().filter(|(_, tier)| *tier == here).nth(fan_in - 1)?;
         let range = start..start + last + 1;
         fits(&rows[range.clone()], options).then_some(range)
     })
 }
 
-/// Whether segments of these numbers of rows may be merged into one.
+/// Whether segments with these numbers of rows may be merged into one segment.
 pub(super) fn fits(rows: &[u32], options: &crate::options::EmbeddedOptions) -> bool {
     let rows = rows.iter().map(|rows| u64::from(*rows)).sum::<u64>();
     rows <= options.segment_records_max.min(WEIGHT_MAX)
 }
 
-/// Returns the oldest neighbouring segments that fit into one; `None` if no two do.
+/// Returns the oldest neighbouring segments that fit into one segment; `None` if no two neighbours
+/// fit.
 pub(super) fn next_to_fit(
     segments: &[Arc<Segment>],
     options: &crate::options::EmbeddedOptions,
@@ -59,7 +61,7 @@ pub(super) fn next_to_fit(
     None
 }
 
-/// Number of records in the segments that are due to be merged next.
+/// Number of records in the segments of the next due merge.
 pub(crate) fn merge_due_records(
     segments: &[Arc<Segment>],
     options: &crate::options::EmbeddedOptions,

@@ -1,9 +1,9 @@
-//! Erasing: what was deleted is gone from all files within a bounded time, however large the
-//! archive is. Otherwise a log is rewritten only once a good part of it is dead.
+//! Erasing: deleted records are removed from all files within a bounded time, however large the
+//! archive is. Without this bound, a log is rewritten only once a large share of the log is dead.
 //!
-//! The logs with deleted records, and those with the deletions, are noted as the deletions are
-//! written. Twice within the bound a round of maintenance rewrites all of them. When the last such
-//! round began is kept in the file ERASED, so that restarts do not put off the next one.
+//! The writer records the logs with deleted records and the logs with the deletions. Twice within
+//! the bound, a round of maintenance rewrites all these logs. The file ERASED has the start of the
+//! last such round, so that restarts do not delay the next round.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _};
@@ -13,35 +13,35 @@ use crate::shelf::EmbeddedShelf;
 
 const NAME: &str = "ERASED";
 
-/// Longest time between two looks at the clock, which may be set meanwhile, and shortest.
+/// Longest and shortest time between two checks of the clock, which may be set meanwhile.
 const LOOK_MAX: Duration = Duration::from_hours(1);
 const LOOK_MIN: Duration = Duration::from_millis(100);
 
-/// What is to be erased, and since when.
+/// The logs to erase, and the time of the last round.
 #[derive(Debug, Default)]
 pub(crate) struct EraseSchedule {
     /// Numbers of the logs that have records or deletions to be erased.
     pub logs: BTreeSet<u32>,
-    /// Whether any log may have such records: an author has vanished, whose replaced records are in
-    /// logs that nothing names.
+    /// Whether any log may have such records: an author has vanished, and no list names the logs of
+    /// the author's replaced records.
     pub all: bool,
-    /// Logs that the last round could not erase. They are tried again whenever maintenance runs.
+    /// Logs that the last round could not erase. Every run of maintenance retries these logs.
     again: BTreeSet<u32>,
-    /// When the last round of erasing began; `None` until ERASED was read.
+    /// Start of the last round of erasing; `None` before ERASED has been read.
     last: Option<SystemTime>,
 }
 
 /// A round of erasing.
 pub(super) struct EraseRound {
-    /// The logs that are still to be rewritten.
+    /// The logs that must still be rewritten.
     pub(super) logs: BTreeSet<u32>,
-    /// `None` if only what the last round left is tried again.
+    /// Start of the round; `None` if the round only retries logs of the last round.
     began: Option<SystemTime>,
 }
 
 impl EmbeddedShelf {
-    /// Notes that all logs with dead records are to be erased, as a start does not know which of
-    /// these records were deleted and which replaced.
+    /// Schedules all logs with dead records for erasing, since a start cannot distinguish deleted
+    /// from replaced records.
     pub(crate) fn note_all_erasable(&self) {
         let logs = self.logs_with_dead();
         self.erase.lock().logs.extend(logs);
@@ -54,7 +54,7 @@ impl EmbeddedShelf {
         logs.filter(|log| log.has_dead()).map(|log| log.number).collect()
     }
 
-    /// Time until the next round of erasing; `None` if nothing is erased.
+    /// Time until the next round of erasing; `None` without a bound for erasing.
     pub(super) fn erase_wait(&self) -> Option<Duration> {
         let every = self.bounds.load().erase_within? / 2;
         let last = self.erase.lock().last?;
@@ -62,7 +62,7 @@ impl EmbeddedShelf {
         Some(left.clamp(LOOK_MIN, LOOK_MAX))
     }
 
-    /// Begins a round of erasing, if one is due.
+    /// Begins a round of erasing, if a round is due.
     pub(super) fn begin_erasing(&self) -> Option<EraseRound> {
         let every = self.bounds.load().erase_within? / 2;
         let now = SystemTime::now();
@@ -75,12 +75,13 @@ impl EmbeddedShelf {
             read.unwrap_or(now)
         });
         self.erase.lock().last = Some(last);
-        // A bound beyond the clock's end is none.
+        // A bound beyond the range of the clock counts as no bound.
         if last.checked_add(every).is_none_or(|next| (last..next).contains(&now)) {
             let logs = std::mem::take(&mut self.erase.lock().again);
             return (!logs.is_empty()).then_some(EraseRound { logs, began: None });
         }
-        // The writer is held: a deletion that is noted is also carried out in memory.
+        // The writer's lock is held, so that every scheduled deletion has also been applied in
+        // memory.
         let _writing = self.writing.lock();
         let mut erase = self.erase.lock();
         let mut logs = std::mem::take(&mut erase.logs);
@@ -91,8 +92,8 @@ impl EmbeddedShelf {
         Some(EraseRound { logs, began: Some(now) })
     }
 
-    /// Ends a round of erasing. What is left is tried again; if the round was cut short, a whole one
-    /// is due at once.
+    /// Ends a round of erasing. Later runs retry the remaining logs; if the round was cut short, a
+    /// whole round is due at once.
     pub(super) fn end_erasing(&self, round: EraseRound, is_cut_short: bool) {
         let mut erase = self.erase.lock();
         if is_cut_short {
@@ -107,7 +108,7 @@ impl EmbeddedShelf {
         }
     }
 
-    /// Reads when the last round began. A file that is not whole says that it was long ago.
+    /// Reads the start of the last round. A damaged file counts as a round long ago.
     fn read_erased(&self) -> Option<SystemTime> {
         let mut text = String::new();
         match self.options.disk.read(&self.dir.join(NAME)) {
@@ -130,7 +131,7 @@ impl EmbeddedShelf {
             file.sync()
         };
         if let Err(error) = write() {
-            // The next start erases sooner than it would have to.
+            // The next start erases earlier than necessary.
             tracing::debug!(%error, "ERASED could not be written");
         }
     }

@@ -1,5 +1,5 @@
-//! What all jobs share: checking the space that they need, installing their result in one step, and
-//! counting what they did.
+//! The common parts of all jobs: checking the disk space, installing the result in one step, and
+//! counting the work.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -26,10 +26,10 @@ use crate::shelf::{EmbeddedShelf, LogWriterState};
 use crate::suspect::ReadFaults;
 use crate::view::ShelfView;
 
-/// When a job began.
+/// The start of a job.
 pub(super) struct JobStart {
     pub(super) wall: Instant,
-    /// Processor time that the thread had used by then.
+    /// Processor time that the thread had used at the start.
     cpu: Duration,
 }
 
@@ -44,14 +44,14 @@ pub(super) fn thread_cpu() -> Duration {
 }
 
 impl EmbeddedShelf {
-    /// The number of the next segment. It counts as used once MANIFEST names it: if a job fails,
-    /// the next job uses the same number.
+    /// The number of the next segment. The number counts as used once MANIFEST names the segment:
+    /// if a job fails, the next job uses the same number.
     pub(super) fn segment_number(&self) -> u32 {
         self.manifest.lock().next_segment
     }
 
     /// Returns the disk for a job that writes at most `needs` bytes and leaves `beside` bytes free;
-    /// an error if less than both together is free.
+    /// an error if the disk has less free space than both together.
     pub(super) fn room(
         &self,
         job: &'static str,
@@ -76,9 +76,9 @@ impl EmbeddedShelf {
         view.segments.iter().map(bytes).sum()
     }
 
-    /// Installs new segments: marks the rows that `died` while each was written as dead in it,
-    /// saves the dead rows of all segments, applies `change` to the manifest, then shows readers
-    /// the new segments.
+    /// Installs new segments. Marks the rows that `died` during the job as dead, saves the dead
+    /// rows of all segments, and applies `change` to the manifest. Then makes the new segments
+    /// visible to readers.
     pub(super) fn install(
         &self,
         disk: &dyn Disk,
@@ -92,7 +92,8 @@ impl EmbeddedShelf {
             let used = entries.iter().map(|entry| entry.number + 1);
             manifest.next_segment = used.chain([manifest.next_segment]).max().unwrap_or_default();
         };
-        // Opening reads only the trailer and the addresses, but need not block the writer.
+        // Open the segments before taking the writer's lock: opening reads only the trailer and the
+        // addresses, but need not block the writer.
         let mut next = self.manifest.lock().clone();
         change(&mut next);
         let files = (disk, &*self.dir);
@@ -150,8 +151,9 @@ impl EmbeddedShelf {
         Ok(())
     }
 
-    /// Has a segment's line name its next address file, which has been written. Rows without an
-    /// address must be known to be dead without reading a log, so the dead rows are saved.
+    /// Changes a segment's line to name the next address file, which has already been written. Also
+    /// saves the dead rows: a start must know rows without an address to be dead without reading a
+    /// log.
     pub(super) fn readdress(
         &self,
         disk: &dyn Disk,
@@ -164,7 +166,8 @@ impl EmbeddedShelf {
         Ok(line.clone())
     }
 
-    /// Opens a segment as `line` and the manifest's logs have it now, with the same dead rows.
+    /// Opens a segment again, with the files that `line` and `manifest` name and with the same dead
+    /// rows.
     pub(super) fn reopen(
         &self,
         disk: &dyn Disk,
@@ -203,8 +206,8 @@ impl EmbeddedShelf {
         Ok(renewed)
     }
 
-    /// Writes the dead rows of a segment if they are more than its `.dead` file has, and returns
-    /// the segment with its new manifest line. The rows count as saved once the manifest names the
+    /// Writes the dead rows of a segment if its `.dead` file lacks some of these rows, and returns
+    /// the segment with the new manifest line. The rows count as saved once the manifest names the
     /// file.
     pub(super) fn save_dead(
         &self,
@@ -225,8 +228,8 @@ impl EmbeddedShelf {
         Ok(Arc::new(segment.with_entry(line.clone())))
     }
 
-    /// Returns an error if a part of a file could not be read since `before`: the files made from
-    /// it may be wrong. The next round finds the damaged file.
+    /// Returns an error if a read of a file has failed since `before`: the files that the job has
+    /// made may be wrong. The next round finds the damaged file.
     pub(super) fn all_was_read(&self, before: &ReadFaults) -> io::Result<()> {
         if self.has_lost(&self.view.load(), before) { Err(unreadable()) } else { Ok(()) }
     }
@@ -249,8 +252,8 @@ impl EmbeddedShelf {
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Removes files that only the old manifest names. Readers that have them open can still read
-    /// them. Files that cannot be removed now are left to the next round.
+    /// Removes files that only the old manifest names. Readers with open files can continue to
+    /// read. The next round retries files that cannot be removed now.
     pub(super) fn remove_unnamed(&self, old: &Manifest, new: &Manifest) {
         let kept: HashSet<PathBuf> = new.files(&self.dir).collect();
         for path in old.files(&self.dir).filter(|path| !kept.contains(path)) {

@@ -1,11 +1,12 @@
-//! Rebuilding a damaged segment beside readers and the writer.
+//! Rebuilding a damaged segment while readers and the writer continue.
 //!
-//! Only the segment's index is damaged. Its addresses are in another file, which is compared with its
-//! checksum and made again first if it is damaged (`addresses`). Its dead rows are in memory, and its
-//! records in the log, each with a checksum of its own. So the segment is rebuilt as a head is sealed: one new segment for each of
-//! its logs, so that the memory that it takes does not grow with the damaged segment. The words are packed
-//! as they are found (`segment::gathered`), since a log that was written before search was enabled may
-//! have far more of them than a head. The new segments are merged again later. If a single record cannot be read, nothing is changed: then the
+//! Only the segment's index is damaged. The segment's addresses are in another file, which is
+//! verified by its checksum and made again first if it is damaged (`addresses`). The dead rows are
+//! in memory, and the records are in the logs, each with its own checksum. So the segment is
+//! rebuilt as a head is sealed: into one new segment for each log, so that the memory does not grow
+//! with the damaged segment. The words are packed as they are found (`segment::gathered`), since a
+//! log from before search was enabled may have far more words than a head. Maintenance merges the
+//! new segments again later. If a single record cannot be read, nothing is changed, since the
 //! damage is not in the index.
 
 use std::collections::BTreeMap;
@@ -21,8 +22,8 @@ use crate::segment::view::Segment;
 use crate::shelf::EmbeddedShelf;
 
 impl EmbeddedShelf {
-    /// Makes again what is damaged of a segment: its addresses alone, or all of it. Returns how many
-    /// segments there are in its place.
+    /// Replaces the damaged part of a segment: the addresses alone, or the whole segment. Returns
+    /// the number of segments that have replaced the segment.
     pub(super) fn mend(&self, bad: &Arc<Segment>) -> Result<usize, MaintenanceError> {
         if bad.has_sound_addresses() {
             return self.mend_segment(bad);
@@ -35,7 +36,8 @@ impl EmbeddedShelf {
         self.mend_segment(&bad)
     }
 
-    /// Replaces a damaged segment by one segment for each of its logs; returns how many.
+    /// Replaces a damaged segment by one segment for each of its logs; returns the number of new
+    /// segments.
     fn mend_segment(&self, bad: &Arc<Segment>) -> Result<usize, MaintenanceError> {
         let started = JobStart::now();
         let damaged = || MaintenanceError::Damaged(segment::path(&self.dir, bad.entry.number));
@@ -46,18 +48,19 @@ impl EmbeddedShelf {
         if !bad.has_sound_addresses() {
             return Err(damaged());
         }
-        // Together the new segments are as large as the damaged one, plus a trailer for each and the
-        // ids that it may lack.
+        // The new segments together are as large as the damaged segment, plus a trailer for each
+        // and the ids that the damaged segment may lack.
         let ids = if bad.file.has_ids { 0 } else { u64::from(bad.file.rows) * 33 };
         let mut needs = bad.file.bytes() * 2 + ids + bad.addresses.bytes() + self.dead_files_max();
         if self.terms.has_words() && !bad.has_words() {
-            // Words that are not indexed yet take less than half of the texts that they are in.
+            // Words that are not indexed yet take less than half as many bytes as their texts.
             needs += bad.logs.iter().flatten().map(|log| log.written()).sum::<u64>() / 2;
         }
         let room = self.room("making a damaged segment anew", BESIDE_OTHERS, needs)?;
         let next = self.manifest.lock().next_segment;
         let mut entries = Vec::new();
-        // For each new segment: its rows in the damaged one, and what was written.
+        // For each new segment: its rows in the damaged segment, and the result of writing the new
+        // segment.
         let mut made: Vec<(Vec<u32>, SealedSegment)> = Vec::new();
         for log in bad.logs.iter().flatten() {
             let rows = live.remove(&log.number).unwrap_or_default();
@@ -89,7 +92,7 @@ impl EmbeddedShelf {
             manifest.segments.splice(at..(at + 1).min(manifest.segments.len()), entries);
             manifest.note_dead(bad.logs.iter().flatten());
         })?;
-        // All of its records were read.
+        // All records of the segment have been read.
         bad.logs.iter().flatten().for_each(|log| self.damage.forget(log.number));
         let records = made.iter().map(|(_, written)| u64::from(written.count)).sum();
         let bytes = made.iter().map(|(_, written)| written.bytes).sum();

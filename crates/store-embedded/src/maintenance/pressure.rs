@@ -1,4 +1,4 @@
-//! What maintenance makes of the space on the disk, and of many deletes at once.
+//! How maintenance reacts to lack of disk space, and to many deletes at once.
 
 use std::sync::Arc;
 
@@ -7,19 +7,18 @@ use hark_archive::store::SpaceBounds;
 use super::DeadBytes;
 use crate::shelf::EmbeddedShelf;
 
-/// By how much the archive may grow while rewrites wait for the end of many deletes: one part in
-/// this many.
+/// The archive may grow by one part in this many while rewrites wait for the end of many deletes.
 const GROWTH_SHARE: u64 = 5;
 
 impl EmbeddedShelf {
-    /// Whether less of the disk is free than the settings want.
+    /// Whether the disk has less free space than the settings require.
     pub(super) fn lacks_space(&self) -> bool {
         let free_min = self.bounds.load().free_bytes_min;
-        // Where the disk does not say what is free, nothing is known to be lacking.
+        // A disk that does not report its free space counts as having enough.
         free_min > 0 && self.options.disk.free(&self.dir).is_ok_and(|free| free < free_min)
     }
 
-    /// Notes whether more deletes follow at once.
+    /// Records whether more deletes follow at once.
     pub(crate) fn deletes_follow(&self, follow: bool) {
         let bytes = if follow { Some(self.bytes_on_disk()) } else { None };
         let mut signal = self.signal.lock();
@@ -32,8 +31,8 @@ impl EmbeddedShelf {
         self.call_maintenance();
     }
 
-    /// Whether logs that are partly dead are left alone for now, as more of their records are about
-    /// to be deleted: each would be rewritten many times.
+    /// Whether rewrites of partly dead logs are postponed: more of their records will be deleted
+    /// soon, and each log would be rewritten many times.
     pub(super) fn puts_off_rewrites(&self) -> bool {
         let Some(bytes) = self.signal.lock().deletes_from_bytes else { return false };
         self.bytes_on_disk() <= bytes + bytes / GROWTH_SHARE
@@ -49,7 +48,7 @@ impl EmbeddedShelf {
         segments.sum::<u64>() + view.heads().map(|head| head.log.written()).sum::<u64>()
     }
 
-    /// Bytes of deleted records that are given back without another delete.
+    /// Bytes of deleted records that maintenance frees without another delete.
     pub(crate) fn reclaimable(&self, dead: &DeadBytes) -> u64 {
         let deletes_follow = self.signal.lock().deletes_from_bytes.is_some();
         if deletes_follow || self.lacks_space() {
@@ -58,7 +57,7 @@ impl EmbeddedShelf {
         dead.reclaimable(self.bounds.load().dead_bytes_max)
     }
 
-    /// Puts other bounds of the space in force, and has maintenance look at once what they call for.
+    /// Applies new bounds of the space. If the bounds have changed, wakes maintenance at once.
     pub(crate) fn set_space(&self, bounds: &SpaceBounds) {
         if **self.bounds.load() != *bounds {
             self.bounds.store(Arc::new(*bounds));

@@ -1,23 +1,23 @@
-//! What maintenance has done, told in the log now and then instead of after every job.
+//! Reports of maintenance in the log: a line from time to time, instead of a line after every job.
 
 use std::time::{Duration, Instant};
 
 use hark_archive::store::MaintenanceStats;
 
-/// Least time between two lines.
+/// Shortest time between two lines.
 const EVERY: Duration = Duration::from_mins(1);
 
-/// The maintenance that the log has told of, and when.
+/// The maintenance that the last line has reported, and the time of the last line.
 #[derive(Debug, Default)]
 pub(super) struct WorkReport {
     told: MaintenanceStats,
     at: Option<Instant>,
-    /// Whether something was done since.
+    /// Whether maintenance has done more since the last line.
     has_more: bool,
 }
 
 impl WorkReport {
-    /// Tells of what was done since the last line, if that is long enough ago.
+    /// Logs the work since the last line, if the last line is old enough.
     pub(super) fn note(&mut self, done: &MaintenanceStats) {
         self.has_more = *done != self.told;
         if !self.has_more || self.next().is_some_and(|left| !left.is_zero()) {
@@ -33,7 +33,7 @@ impl WorkReport {
         (self.told, self.at, self.has_more) = (*done, Some(Instant::now()), false);
     }
 
-    /// Time until the next line; `None` if there is nothing to tell of.
+    /// Time until the next line; `None` if there is nothing to report.
     pub(super) fn next(&self) -> Option<Duration> {
         let since = self.at.map_or(EVERY, |at| at.elapsed());
         self.has_more.then(|| EVERY.saturating_sub(since))

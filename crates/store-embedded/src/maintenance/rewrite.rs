@@ -24,16 +24,16 @@ const BATCH_BYTES: usize = 1 << 20;
 /// The order in which logs are rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RewriteOrder {
-    /// The oldest log first. A deletion names a record in its own log or an older one, so by the
-    /// time that a log is rewritten, no older log needs its deletions any more.
+    /// The oldest log first. A deletion names a record in its own log or in an older log. So when a
+    /// log is rewritten, no older log needs the deletions in this log any more.
     Oldest,
     /// The log with the largest dead share first.
     Worst,
 }
 
-/// What was copied of a log.
+/// The result of copying the needed frames of a log.
 pub(super) struct CopiedLog {
-    /// The new offset of each record, by its old one.
+    /// The new offset of each record, by the record's old offset.
     moved: HashMap<u32, u32>,
     rewrite: LogRewrite,
     /// Bytes of the new file.
@@ -46,8 +46,8 @@ pub(super) fn moved_and_dead(segment: &Segment, log: u32) -> Vec<u32> {
 }
 
 impl EmbeddedShelf {
-    /// Returns the next log to rewrite, and its segment: of the sealed logs that `is_due` accepts,
-    /// the one that `order` puts first. `passed_segments` and `passed_logs` are skipped.
+    /// Returns the next log to rewrite, and its segment: the first log by `order` among the sealed
+    /// logs that `is_due` accepts. `passed_segments` and `passed_logs` are skipped.
     pub(super) fn due_log(
         &self,
         order: RewriteOrder,
@@ -79,14 +79,15 @@ impl EmbeddedShelf {
         first.map(|(segment, log)| (Arc::clone(segment), log.number))
     }
 
-    /// Rewrites a log without its dead records, and its segment's addresses.
+    /// Rewrites a log without its dead records, and rewrites the addresses of the log's segment.
     pub(super) fn rewrite(
         &self,
         segment: &Arc<Segment>,
         number: u32,
     ) -> Result<(), MaintenanceError> {
         let (started, before) = (JobStart::now(), self.before());
-        // Records that damaged addresses do not name would be lost with the old log.
+        // If the addresses were damaged, records that no address names would be lost with the old
+        // log.
         self.trust_addresses(segment, true)?;
         self.trust_ids(segment)?;
         let log = segment.logs.iter().flatten().find(|log| log.number == number);
@@ -174,7 +175,7 @@ impl EmbeddedShelf {
         Ok(())
     }
 
-    /// Removes a segment whose last log has nothing left in it, and that log.
+    /// Removes a segment and its last remaining log, which has no needed frame left.
     pub(super) fn let_go(&self, segment: &Segment, log: u32) -> Result<(), MaintenanceError> {
         let _writing: MutexGuard<'_, LogWriterState> = self.writing.lock();
         let mut manifest = self.manifest.lock();
@@ -208,7 +209,7 @@ impl EmbeddedShelf {
         old: &LogEntry,
         fresh: &LogEntry,
     ) -> Result<CopiedLog, MaintenanceError> {
-        // All deletions up to here are carried out in memory.
+        // All deletions up to this position have been applied in memory.
         let purged_to = {
             let writing = self.writing.lock();
             let written = writing.tail.as_ref().map_or(0, |tail| tail.len);
@@ -222,14 +223,14 @@ impl EmbeddedShelf {
             .map(|address| address.offset)
             .inspect(|_| rows += 1)
             .collect();
-        // A deletion is needed as long as the record that it names may still be in its log.
+        // A deletion is needed while the deleted record may still be in its log.
         let view = self.view.load_full();
         let logs = view.segments.iter().flat_map(|segment| segment.logs.iter().flatten());
         let purged: HashMap<u32, (u32, u64)> =
             logs.filter_map(|log| Some((log.number, log.rewritten()?.purged_to))).collect();
         let needed = |target: u32, at: u64| {
             let is_purged = |log: &LogEntry| {
-                // Offsets are those of the log as it was first written.
+                // Offsets refer to the first generation of the log.
                 let before = |to: &(u32, u64)| old.generation == 0 && (old.number, at) < *to;
                 old.number < log.purged || purged.get(&target).is_some_and(before)
             };
@@ -237,8 +238,8 @@ impl EmbeddedShelf {
                 && manifest.logs.iter().any(|log| log.number == target && !is_purged(log))
         };
         let salt = random_u32()?;
-        // The file gets its name only when it is whole: `hark rebuild` may have to choose without
-        // MANIFEST.
+        // The file gets its final name only once the file is complete, since `hark rebuild` may
+        // have to choose a generation without MANIFEST.
         let whole = log::path(&self.dir, fresh.number, fresh.generation);
         let aside = whole.with_extension("new");
         let mut file = disk.create(&aside)?;
@@ -282,7 +283,8 @@ impl EmbeddedShelf {
         if let Some(error) = failed {
             return Err(error.into());
         }
-        // The addresses were read: each live row must have led to a record.
+        // The address of each live row must have led to a record; otherwise the addresses are
+        // damaged.
         self.trust_addresses(segment, moved.len() == rows)?;
         file.sync()?;
         disk.rename(&aside, &whole)?;

@@ -1,5 +1,5 @@
-//! A round of maintenance: all jobs that are due, one after the other. A job that fails is skipped
-//! until the next round, so that it holds up no other job, and the files that it left are removed.
+//! A round of maintenance: all due jobs, one after another. A failed job is skipped until the next
+//! round, so that it delays no other job, and the files of the failed job are removed.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -17,16 +17,17 @@ use crate::segment;
 use crate::segment::view::Segment;
 use crate::shelf::EmbeddedShelf;
 
-/// What a shelf's maintenance remembers from one round to the next.
+/// The state that a shelf's maintenance keeps between rounds.
 #[derive(Debug, Default)]
 pub(crate) struct MaintenanceState {
-    /// Damaged files that could not be rebuilt, and why. They are left alone until the next start.
+    /// Damaged files that could not be rebuilt, with the reason. Maintenance does not touch these
+    /// files until the next start.
     pub damaged: BTreeMap<PathBuf, String>,
-    /// Numbers of segments that the slow check found damaged. They are made again.
+    /// Numbers of segments that were found damaged. Maintenance makes these segments again.
     pub suspects: BTreeSet<u32>,
-    /// Number of reads that found no bytes, for each file in which such reads were noticed.
+    /// Number of failed reads, for each file in which failed reads were noticed.
     pub unreadable: BTreeMap<PathBuf, u32>,
-    /// Whether there may be files that MANIFEST does not name.
+    /// Whether files may exist that MANIFEST does not name.
     pub untidy: bool,
     /// Why such files could not be removed.
     untidied: Option<String>,
@@ -35,21 +36,21 @@ pub(crate) struct MaintenanceState {
 /// Finds segments to merge among neighbours.
 type MergeFinder = fn(&[Arc<Segment>], &EmbeddedOptions) -> Option<Range<usize>>;
 
-/// A round of maintenance. Its owner holds the shelf's `maintenance` lock.
+/// A round of maintenance. The owner of the round holds the shelf's `maintenance` lock.
 pub(crate) struct MaintenanceRound<'a> {
     shelf: &'a EmbeddedShelf,
     /// Whether the round is to end after the current job.
     stop: &'a dyn Fn() -> bool,
     /// The first failure of the round.
     failed: Option<MaintenanceError>,
-    /// Whether heads are sealed; false once one could not be sealed.
+    /// Whether heads are sealed; false after the first failure to seal a head.
     seals: bool,
     /// Segments that could not be merged.
     unmerged: HashSet<u32>,
-    /// Segments that are damaged or were replaced in this round: neither they nor their logs are
-    /// touched.
+    /// Segments that are damaged or were replaced in this round. The round touches neither these
+    /// segments nor their logs.
     bad: HashSet<u32>,
-    /// Logs that are not rewritten, or were.
+    /// Logs that must not be rewritten, or have already been rewritten in this round.
     logs: HashSet<u32>,
     /// Logs that could not be rewritten.
     unwritten: HashSet<u32>,
@@ -74,10 +75,10 @@ impl<'a> MaintenanceRound<'a> {
         round
     }
 
-    /// Ends the round and returns its first failure, if there was one.
+    /// Ends the round and returns the first failure of the round, if any job failed.
     pub(crate) fn end(self) -> Result<(), MaintenanceError> {
         if !(self.stop)() {
-            // An old file may not have been removed at the first attempt.
+            // The first attempt to remove an old file may have failed.
             self.shelf.tidy();
         }
         self.failed.map_or(Ok(()), Err)
@@ -100,9 +101,10 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Rebuilds segments that are known to be damaged, or that list other labels or words than they
-    /// should, adds ids to those that lack them, then merges what is due. What a segment was divided into
-    /// is merged before the next one is divided.
+    /// Rebuilds damaged segments and segments that list other labels or words than configured, adds
+    /// missing ids, and then merges the due segments. A segment that lists other labels or words
+    /// becomes one segment for each of its logs; these are merged before the next such segment is
+    /// rebuilt.
     pub(crate) fn merge(&mut self, due: MergeFinder) {
         let view = self.shelf.view.load_full();
         let suspects = self.shelf.known.lock().suspects.clone();
@@ -120,7 +122,7 @@ impl<'a> MaintenanceRound<'a> {
         self.merge_due(due);
     }
 
-    /// Merges what is due, but for segments that are to be made anew.
+    /// Merges the due segments, except segments that are to be made again.
     fn merge_due(&mut self, due: MergeFinder) {
         let suspects = self.shelf.known.lock().suspects.clone();
         while !(self.stop)() {
@@ -137,8 +139,8 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Merges segments; if one is damaged, rebuilds it. Those that cannot be merged are noted. Returns
-    /// whether one segment has taken their place.
+    /// Merges segments. Rebuilds a damaged segment instead, and records segments that cannot be
+    /// merged. Returns whether a new segment has replaced the old segments.
     fn merge_now(&mut self, olds: &[Arc<Segment>]) -> bool {
         let merged = self.shelf.merge(olds);
         let is_merged = matches!(merged, Ok(None));
@@ -150,12 +152,13 @@ impl<'a> MaintenanceRound<'a> {
                 self.note(error);
             }
         }
-        // Full heads wait in memory, and the writer waits for them.
+        // Seal now: full heads take memory, and the writer may wait for the sealing.
         self.seal();
         is_merged
     }
 
-    /// Writes each segment again that an earlier version wrote without ids, with all its logs.
+    /// Replaces each segment that an earlier version wrote without ids by a segment with ids, for
+    /// the same logs.
     fn add_ids(&mut self) {
         while !(self.stop)() {
             let view = self.shelf.view.load_full();
@@ -171,7 +174,7 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Rewrites the logs that `is_due` accepts, in this order, each at most once.
+    /// Rewrites the logs that `is_due` accepts, in the given order, each log at most once.
     pub(super) fn rewrite(
         &mut self,
         order: RewriteOrder,
@@ -190,12 +193,12 @@ impl<'a> MaintenanceRound<'a> {
             }
             done += 1;
             progress(JobProgress { what: "rewriting logs", done: done.min(total), total });
-            // Full heads wait in memory, and the writer waits for them.
+            // Seal now: full heads take memory, and the writer may wait for the sealing.
             self.seal();
         }
     }
 
-    /// Begins a new head if the present one has dead records, and seals the one before.
+    /// Begins a new head if the current head has dead records, and seals the old head.
     pub(super) fn seal_head(&mut self) {
         if (self.stop)() || !self.seals {
             return;
@@ -206,8 +209,8 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Makes the segments that have dead rows, and that `is_due` accepts, anew without them. Returns
-    /// those that could not be made.
+    /// Rewrites the segments that `is_due` accepts without their dead rows. Returns the segments
+    /// that could not be rewritten.
     pub(super) fn drop_dead_rows(
         &mut self,
         is_due: &dyn Fn(&Segment) -> bool,
@@ -232,9 +235,9 @@ impl<'a> MaintenanceRound<'a> {
         left
     }
 
-    /// Erases what is deleted in these logs from all files: records and deletions from the logs, and
-    /// rows, which have their ids, times and values as hashes or as they are, from the segments. What
-    /// could not be erased is left in `logs`.
+    /// Erases the deleted records of these logs from all files. Records and deletions are removed
+    /// from the logs. Rows, which have ids, times and values as hashes or in plain form, are
+    /// removed from the segments. Logs that could not be erased stay in `logs`.
     pub(super) fn erase(&mut self, logs: &mut BTreeSet<u32>) {
         let due = logs.clone();
         let is_due = |log: &Log| due.contains(&log.number) || log.keeps_deletions_of(&due);
@@ -250,7 +253,8 @@ impl<'a> MaintenanceRound<'a> {
         logs.retain(|log| self.unwritten.contains(log));
         for log in sealed.chain(heads) {
             let is_passed = due.contains(&log.number) && !self.logs.contains(&log.number);
-            // A log may have been rewritten before the one whose deletions it has.
+            // A log that was rewritten before the log with the deleted records still has the
+            // deletions.
             if (is_passed && log.has_dead()) || log.keeps_deletions_of(&due) {
                 logs.insert(log.number);
             }
@@ -261,7 +265,7 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Rebuilds a damaged segment from its logs, or gives it up.
+    /// Rebuilds a damaged segment from its logs, or marks the segment as damaged for good.
     fn mend(&mut self, bad: &Arc<Segment>) {
         let number = bad.entry.number;
         if (self.stop)() || !self.shelf.has_segment(number) || !self.bad.insert(number) {
@@ -282,8 +286,9 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Makes a sound segment anew that lists other labels or words than it should. Where that fails it
-    /// stays as it is, and its logs can still be rewritten; it is not merged with others.
+    /// Makes a sound segment again that lists other labels or words than configured. After a
+    /// failure the segment stays unchanged: its logs can still be rewritten, but the round does not
+    /// merge the segment.
     fn list_anew(&mut self, old: &Arc<Segment>) {
         let number = old.entry.number;
         let is_passed = self.bad.contains(&number) || !self.shelf.has_segment(number);
@@ -311,7 +316,7 @@ impl<'a> MaintenanceRound<'a> {
         self.failed.get_or_insert(error);
     }
 
-    /// Notes that a file is damaged for good, and logs it once.
+    /// Records that a file is damaged for good, and logs the damage once.
     fn give_up(&mut self, path: PathBuf, reason: String) {
         self.shelf.known.lock().untidy = true;
         self.shelf.note_damaged_file(path, reason);
@@ -337,7 +342,7 @@ impl<'a> MaintenanceRound<'a> {
     }
 }
 
-/// Returns the log that is damaged, unless the error may be temporary.
+/// Returns the damaged log, unless the error may be temporary.
 fn damaged_log(error: &LogError) -> Option<PathBuf> {
     match error {
         LogError::Io { cause, .. } if cause.raw_os_error().is_some() => None,
@@ -365,12 +370,13 @@ fn between(
 }
 
 impl EmbeddedShelf {
-    /// Whether there is a segment of this number: one that was merged meanwhile is gone.
+    /// Whether a segment of this number still exists; a merge may have replaced the segment
+    /// meanwhile.
     fn has_segment(&self, number: u32) -> bool {
         self.view.load().segments.iter().any(|segment| segment.entry.number == number)
     }
 
-    /// Notes that a file is damaged and is not made again, and logs it once.
+    /// Records that a file is damaged and cannot be made again, and logs the damage once.
     pub(crate) fn note_damaged_file(&self, path: PathBuf, reason: String) {
         if let Entry::Vacant(entry) = self.known.lock().damaged.entry(path) {
             tracing::error!(
@@ -381,15 +387,16 @@ impl EmbeddedShelf {
         }
     }
 
-    /// Removes the files that failed jobs have left. Files that cannot be removed now are tried
-    /// again in the next round.
+    /// Removes the files that failed jobs have left. The next round retries files that cannot be
+    /// removed now.
     fn tidy(&self) {
         if !self.known.lock().untidy {
             return;
         }
         let disk = &*self.options.disk;
         let found = {
-            // The writer is held: a log that it is about to begin is not in MANIFEST yet either.
+            // The writer's lock is held, since a log that the writer is about to begin is not in
+            // MANIFEST yet.
             let _writing = self.writing.lock();
             let manifest = self.manifest.lock();
             orphans(disk, &self.dir, &manifest)

@@ -12,7 +12,7 @@ use crate::segment::{merge, seal};
 use crate::shelf::EmbeddedShelf;
 
 impl EmbeddedShelf {
-    /// Seals the oldest frozen head; false if there is none.
+    /// Seals the oldest frozen head; returns false if no frozen head exists.
     pub(super) fn seal_next(&self) -> Result<bool, MaintenanceError> {
         let Some(head) = self.view.load().frozen.first().cloned() else { return Ok(false) };
         let (started, before) = (JobStart::now(), self.before());
@@ -21,7 +21,7 @@ impl EmbeddedShelf {
         let room = self.room("sealing a full head", BESIDE_OTHERS, needs)?;
         let number = self.segment_number();
         if !self.terms.labels().is_empty() {
-            // Values were read from the log. None may be missing.
+            // The values were read from the log, and no value may be missing.
             self.all_was_read(&before)?;
         }
         let written = seal::seal(&room, &self.dir, number, &head, (&self.terms, &values))?;
@@ -52,7 +52,8 @@ impl EmbeddedShelf {
         Ok(true)
     }
 
-    /// Merges neighbouring segments into one. If one is damaged, returns it and merges none.
+    /// Merges neighbouring segments into a new segment. If a segment is damaged, returns the
+    /// damaged segment and merges nothing.
     pub(super) fn merge(
         &self,
         olds: &[Arc<Segment>],

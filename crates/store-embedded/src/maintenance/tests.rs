@@ -15,8 +15,8 @@ use crate::map::Map;
 use crate::options::EmbeddedOptions;
 use std::sync::Arc;
 
-/// Seals heads of one size and merges what is due. Returns the rows of each segment that is
-/// left, and the number of rows merged.
+/// Seals heads of one size and merges the due segments. Returns the rows of each remaining segment,
+/// and the number of merged rows.
 fn grow(seals: u32, options: &EmbeddedOptions) -> (Vec<u32>, u64) {
     let (mut rows, mut merged) = (Vec::new(), 0);
     for _ in 0..seals {
@@ -90,8 +90,8 @@ impl Disk for Meddling {
     }
 }
 
-/// Records deleted while a segment is opened must count as dead: otherwise their log would
-/// never be rewritten, and other records would be deleted in its place.
+/// Records deleted while a segment is opened must count as dead: otherwise the log of these records
+/// would never be rewritten, and other records would be deleted instead.
 #[test]
 fn records_that_are_deleted_while_a_segment_is_put_in_place_are_counted() {
     let dir = hark_testkit::disk::scratch("deleted-meanwhile");

@@ -1,17 +1,17 @@
-//! Salvaging a damaged shelf: every whole record of its logs goes into another store.
+//! Salvaging a damaged shelf: every whole record of its logs is copied into another store.
 //!
-//! Nothing of the source is changed. Frames are found by their checksums, also behind damage
-//! (`scan`), with the salt of the header or, if that is damaged too, of the frames (`salt`). What
-//! the source had deleted stays deleted:
+//! The source is not changed. Frames are found by their checksums, also after damage (`scan`), with
+//! the salt of the header or, if the header is damaged too, the salt of the frames (`salt`).
+//! Records that the source had deleted stay deleted:
 //!
 //! - deletions in the logs apply as they do at a start (docs/format.md);
-//! - rows that a segment's `.dead` file has are dead, although the log with the deletion may be
-//!   gone or damaged;
-//! - the records are put into the new store in the order of the logs, by its rules. So a record
-//!   that replaces or deletes others does so again, although the deletions it caused are lost.
+//! - rows in the `.dead` file of a segment are dead, even if the log with the deletion is gone or
+//!   damaged;
+//! - the new store receives the records in the order of the logs and applies its rules. So a record
+//!   that replaces or deletes others does so again, even if the resulting deletions are lost.
 //!
-//! Only one generation of each log is read (`sources`): an earlier one has records whose deletions
-//! were dropped when it was rewritten.
+//! Only one generation of each log is read (`sources`): an earlier generation has deleted records
+//! whose deletions a rewrite has dropped.
 
 mod salt;
 pub(crate) mod scan;
@@ -37,31 +37,31 @@ use crate::map::Map;
 use crate::options::{JobProgress, OnProgress};
 use crate::segment::RecordAddress;
 
-/// Records, and bytes of them, that are made durable together.
+/// Maximum number of records, and of their bytes, that are made durable together.
 const BATCH_RECORDS: usize = 1024;
 const BATCH_BYTES: usize = 4 << 20;
-/// Lost parts that are listed; further ones are counted.
+/// Maximum number of lost parts that are listed; further parts are only counted.
 const LISTED_MAX: usize = 10_000;
 
-/// A part of a log in which no frame is whole.
+/// A part of a log without a whole frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostPart {
     /// The log file.
     pub file: PathBuf,
-    /// The bytes, from the file's beginning. It ends at `u64::MAX` if the file is gone.
+    /// The range of bytes in the file. The range ends at `u64::MAX` if the file is gone.
     pub bytes: Range<u64>,
-    /// Live records that began there, if a segment tells.
+    /// Number of live records that began in the part, if a segment has this information.
     pub records: Option<u64>,
-    /// The oldest and the newest of their times, as far as a segment tells.
+    /// The oldest and the newest time of these records, if a segment has this information.
     pub times: Option<(u64, u64)>,
-    /// Ids of such records, which a segment confirms.
+    /// Ids of such records that a segment confirms.
     pub ids: Vec<Id>,
-    /// The id that the damaged bytes give, which nothing confirms.
+    /// The unconfirmed id in the damaged bytes.
     pub likely_id: Option<Id>,
-    /// Why the file could not be opened, if that is what it is.
+    /// The reason why the file could not be opened; `None` if the file was opened or is gone.
     pub unopened: Option<String>,
-    /// Whether it is the end of the last log. If nothing else damaged it, a crash cut it short, and
-    /// its records were never acknowledged.
+    /// Whether the part is the end of the last log. Unless other damage caused the loss, a crash
+    /// cut the batch short, and its records were never acknowledged.
     pub may_be_torn: bool,
 }
 
@@ -100,41 +100,42 @@ impl fmt::Display for LostPart {
     }
 }
 
-/// What a salvage has found and done.
+/// The result of a salvage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SalvageReport {
-    /// Log files read.
+    /// Number of log files that were read.
     pub logs: u64,
-    /// Bytes of them.
+    /// Total length of these files.
     pub bytes: u64,
-    /// Records that the new store has.
+    /// Number of records in the new store.
     pub records: u64,
-    /// Records that the source had deleted.
+    /// Number of records that the source had deleted.
     pub deleted: u64,
-    /// Records that others replace or delete, or that were there twice.
+    /// Number of records that other records replace or delete, or that the source had twice.
     pub replaced: u64,
-    /// The parts that are lost, at most 10,000, by log and byte.
+    /// The lost parts, at most 10,000, by log and byte.
     pub lost: Vec<LostPart>,
-    /// Further lost parts.
+    /// Number of further lost parts.
     pub more_lost: u64,
-    /// Bytes of all lost parts, without files that are gone.
+    /// Total length of all lost parts, without missing files.
     pub lost_bytes: u64,
-    /// Why MANIFEST was of no use, if it was not. Then segments could not tell what was deleted.
+    /// The reason why MANIFEST could not be used. Without MANIFEST, segments give no information
+    /// about deleted records.
     pub manifest: Option<String>,
 }
 
 /// Why a salvage ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum SalvageError {
-    /// There is no log.
+    /// The directory has no log.
     #[error("there is no log in {0}; name the directory of an archive")]
     NoLogs(PathBuf),
     /// The directory of the logs could not be opened.
     #[error("{path} could not be opened: {cause}")]
     Read {
-        /// Which one.
+        /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
     /// The new store failed.
@@ -142,7 +143,7 @@ pub enum SalvageError {
     Write(#[from] CommitError),
 }
 
-/// Brings every whole live record of the shelf in `from` into `into`, an empty store with the rules
+/// Copies every whole live record of the shelf in `from` to `into`, an empty store with the rules
 /// of the shelf's network. No process may write the shelf meanwhile.
 pub fn salvage(
     disk: &dyn Disk,
@@ -207,10 +208,11 @@ pub fn salvage(
 
 struct Salvage {
     witnesses: SegmentWitnesses,
-    /// The last deletion of each record of a log: (log, offset) of the deletion.
+    /// The last deletion of each record: a map from the record's id and log to the deletion's log
+    /// and offset.
     deletions: HashMap<(Id, u32), (u32, u64)>,
     report: SalvageReport,
-    /// Bytes to read, twice each, and bytes read.
+    /// Bytes to read, where each byte is read twice, and bytes read so far.
     total: u64,
     done: u64,
 }
@@ -225,8 +227,8 @@ impl Salvage {
         self.list(lost.into());
     }
 
-    /// Maps a log, to be read once. If it cannot be opened, lists it as lost: the others are
-    /// salvaged all the same.
+    /// Maps a log for one read. A log that cannot be opened is listed as lost; the other logs are
+    /// still salvaged.
     fn open(&mut self, disk: &dyn Disk, log: &SalvagedLog) -> Option<Map> {
         match disk.map_sequential(&log.path) {
             Ok(map) => {
@@ -261,7 +263,7 @@ impl Salvage {
         progress(JobProgress { what, done: self.done, total: self.total });
     }
 
-    /// Reads the deletions of a log, and what is lost of it.
+    /// Reads the deletions of a log, and finds its lost parts.
     fn look(&mut self, log: &SalvagedLog, map: &Map, is_last: bool, progress: OnProgress<'_>) {
         let Self { deletions, .. } = self;
         let mut lost = Vec::new();
@@ -283,7 +285,8 @@ impl Salvage {
         } else {
             lost.push(LostPart::new(log, 0..map.len() as u64));
         }
-        // The end of a file that was cut short between two frames is missed by its segment alone.
+        // If a file was cut short between two frames, only the segment shows that the end is
+        // missing.
         let (len, reach) = (map.len() as u64, self.witnesses.reach(log.number));
         if reach > len {
             lost.push(LostPart::new(log, len..reach));
@@ -346,7 +349,7 @@ impl Salvage {
 
 fn put(into: &dyn Store, batch: &[Write], report: &mut SalvageReport) -> Result<(), CommitError> {
     into.commit(batch)?;
-    // Those that others replace are counted at the end.
+    // Records that other records replace are subtracted at the end.
     report.records += batch.len() as u64;
     Ok(())
 }

@@ -1,12 +1,13 @@
-//! The salt of a log whose header is damaged, from the frames themselves.
+//! The salt of a log with a damaged header, calculated from the frames.
 //!
-//! A frame's checksum begins with the salt, and a checksum can be calculated backwards: from a frame
-//! that is whole, its stored checksum gives the one salt that fits. So whatever looks like a frame
-//! proposes a salt, and the salt whose frames cover most of the file is taken.
+//! A frame's checksum begins with the salt, and a checksum can be calculated backwards: the stored
+//! checksum of a whole frame gives the one matching salt. So all bytes that look like a frame
+//! propose a salt, and the salt with the most covered bytes wins.
 //!
-//! The bytes of a message can propose a salt as well, and as often as its author likes. So frames
-//! count by their bytes, and no byte counts twice: the frames that a message hides lie within the
-//! message, which is itself a frame of the right salt, and cover less than it does.
+//! The bytes of a message can propose a salt as well, as often as the author likes. So frames count
+//! by their bytes, and no byte counts twice. The frames that a message hides lie within the
+//! message. The message is itself in a frame of the right salt and covers more bytes than the
+//! hidden frames.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -14,37 +15,37 @@ use std::sync::LazyLock;
 use super::scan::{ScannedPart, plausible_frame, scan};
 use crate::log::{self, FRAME, HEADER, LogFrame};
 
-/// Bytes from the front of a log that are searched for proposals.
+/// Number of bytes from the front of a log that are searched for proposals.
 const SEARCHED_BYTES: usize = 64 << 20;
-/// Bytes that are searched with a bound of their own, so that a message made of what looks like
-/// frames takes the place of few others.
+/// Length of a window with its own bound of proposals, so that a message made of fake frames
+/// displaces few real frames.
 const WINDOW_BYTES: usize = 1 << 20;
-/// Frames of a window that propose a salt, and bytes of them.
+/// Maximum number of frames per window that propose a salt, and maximum number of their bytes.
 const WINDOW_PROPOSALS: usize = 16 << 10;
 const WINDOW_SUMMED: usize = 8 << 20;
-/// Largest frame that proposes a salt. Most messages are much smaller, but bytes that only look like
-/// a frame may claim any length.
+/// Largest frame that proposes a salt. Most messages are much smaller, but fake frames may claim
+/// any length.
 const PROPOSING_BYTES: usize = 1 << 20;
-/// Proposals that are tried, those that cover most first.
+/// Number of proposals that are tried, in the order of the bytes that they cover.
 const TRIED: usize = 8;
 
 /// The frames that propose a salt.
 #[derive(Default)]
 struct SaltProposal {
     frames: u32,
-    /// Bytes of them; of those that overlap only the first counts.
+    /// Total length of these frames; of overlapping frames only the first counts.
     bytes: u64,
-    /// Where the last of them ends.
+    /// The end of the last counted frame.
     end: usize,
 }
 
-/// Returns the salt of a log: from its header, else the one that its frames have. `None` if fewer
-/// than two frames agree.
+/// Returns the salt of a log, from the header or else from the frames; `None` if fewer than two
+/// frames agree.
 pub(crate) fn salt_of(bytes: &[u8], number: u32, generation: u32) -> Option<u32> {
     if let Some(salt) = log::salt(bytes, number, generation) {
         return Some(salt);
     }
-    // A damaged frame proposes a salt too, but alone.
+    // A damaged frame also proposes a salt, but no other frame agrees.
     let agreed = proposals(bytes).into_iter().filter(|(_, proposal)| proposal.frames > 1);
     let mut agreed: Vec<(u64, u32)> =
         agreed.map(|(salt, proposal)| (proposal.bytes, salt)).collect();
@@ -62,7 +63,7 @@ pub(crate) fn salt_of(bytes: &[u8], number: u32, generation: u32) -> Option<u32>
     tried.max().map(|(_, salt)| salt)
 }
 
-/// The salts that what looks like frames proposes.
+/// The salts that plausible frames propose.
 fn proposals(bytes: &[u8]) -> HashMap<u32, SaltProposal> {
     let mut proposed: HashMap<u32, SaltProposal> = HashMap::new();
     let end = bytes.len().min(HEADER as usize + SEARCHED_BYTES);
@@ -89,11 +90,11 @@ fn proposals(bytes: &[u8]) -> HashMap<u32, SaltProposal> {
     proposed
 }
 
-/// The salt with which this frame, of at least [`FRAME`] bytes, has its checksum.
+/// The salt that gives this frame, of at least [`FRAME`] bytes, its stored checksum.
 fn salt_that_fits(frame: &[u8]) -> u32 {
     debug_assert!(frame.len() >= FRAME);
     let stored = u32::from_le_bytes([frame[4], frame[5], frame[6], frame[7]]);
-    // In the order in which `log::checksum` takes them, backwards.
+    // The reverse of the order in `log::checksum`.
     let summed = frame[8..].iter().rev().chain(frame[..4].iter().rev());
     let steps = &*STEPS;
     !summed.fold(!stored, |after, &byte| {
@@ -102,14 +103,16 @@ fn salt_that_fits(frame: &[u8]) -> u32 {
     })
 }
 
-/// A step of the checksum: the lowest byte of the state, and what it does to the others.
+/// A step of the checksum: the lowest byte of the state, and the effect of this byte on the other
+/// bytes.
 #[derive(Clone, Copy, Default)]
 struct ChecksumStep {
     index: u8,
     effect: u32,
 }
 
-/// The steps of CRC32C, by the highest byte of their effects: each has another one.
+/// The steps of CRC32C, indexed by the highest byte of their effects, which is different for each
+/// step.
 static STEPS: LazyLock<[ChecksumStep; 256]> = LazyLock::new(|| {
     /// The polynomial, the lowest power in the highest bit.
     const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -138,7 +141,7 @@ mod tests {
         out
     }
 
-    /// A log without its header, of puts.
+    /// A log of puts, without a header.
     fn log(salt: u32, records: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = vec![0; HEADER as usize];
         for record in records {
@@ -161,7 +164,7 @@ mod tests {
                 bytes.append(&mut inner);
             }
             assert_eq!(salt_of(&bytes, 1, 0), Some(salt));
-            // Another salt's batches in a message propose theirs in vain.
+            // Batches of another salt in a message do not change the result.
             let mut hidden = Vec::new();
             (0..9).for_each(|_| LogFrame::Batch(0).write(99, &mut hidden));
             LogFrame::Put(&record(1, &hidden)).write(salt, &mut bytes);
@@ -173,8 +176,8 @@ mod tests {
     #[test]
     fn messages_made_of_frames_do_not_choose_the_salt() {
         const SALT: u32 = 5;
-        // Each message proposes more salts than are tried, each with many frames that are nearly as
-        // large as all others of the log together; and it does so in each of its bytes.
+        // Each message proposes more salts than are tried, in each of its bytes. Each salt has many
+        // frames that together are nearly as large as the rest of the log.
         let mut hidden = Vec::new();
         for other in 100..140 {
             (0..400).for_each(|_| LogFrame::Batch(0).write(other, &mut hidden));

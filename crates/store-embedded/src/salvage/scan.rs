@@ -1,4 +1,4 @@
-//! Reading a log through damage: every whole frame, and where none is.
+//! Reading a damaged log: every whole frame, and the lost parts between frames.
 
 use std::ops::Range;
 
@@ -11,19 +11,19 @@ use crate::log::{BODY_MAX, FRAME, HEADER, LogFrame, frame};
 pub(crate) enum ScannedPart<'a> {
     /// A whole frame, and its offset.
     Frame(u64, LogFrame<'a>),
-    /// Bytes that are no whole frame.
+    /// Bytes without a whole frame.
     Lost(Range<u64>),
 }
 
-/// Most bytes in which one step looks for the next whole frame.
+/// Maximum number of bytes in which one step searches for the next whole frame.
 const STEP_BYTES: usize = 256 << 10;
-/// Most bytes of which one step takes checksums while it looks. Damaged bytes may be those of a
-/// message made of what looks like frames.
+/// Maximum number of bytes that one step sums during this search. Damaged bytes may belong to a
+/// message made of fake frames.
 const SUMMED_BYTES: usize = 64 << 20;
 
-/// Passes all parts of a log to `each`, from front to back; no lost part follows another. Frames are
-/// believed one by one, whatever became of their batch: nobody who does not know the salt can make
-/// one.
+/// Passes all parts of a log to `each`, from front to back; no lost part follows another. Each
+/// frame is trusted by itself, even if its batch is damaged: nobody can forge a frame without
+/// knowing the salt.
 pub(crate) fn scan(bytes: &[u8], salt: u32, each: &mut dyn FnMut(ScannedPart<'_>)) {
     let mut at = HEADER as usize;
     let mut lost: Option<Range<u64>> = None;
@@ -48,8 +48,9 @@ pub(crate) fn scan(bytes: &[u8], salt: u32, each: &mut dyn FnMut(ScannedPart<'_>
     }
 }
 
-/// Returns the part of a log that begins at `at`, and where the next begins. A lost part may be
-/// followed by another, so that a single call reads little more than the largest frame.
+/// Returns the part of a log that begins at `at`, and the start of the next part. A lost part may
+/// be followed by another lost part, so that a single call reads little more than the largest
+/// frame.
 pub(crate) fn scan_part(bytes: &[u8], at: usize, salt: u32) -> (ScannedPart<'_>, usize) {
     let rest = bytes.get(at..).unwrap_or_default();
     if let Some((found, size)) = frame(rest, salt) {
@@ -60,15 +61,15 @@ pub(crate) fn scan_part(bytes: &[u8], at: usize, salt: u32) -> (ScannedPart<'_>,
     let next = (1..end).find(|&next| {
         let Some(maybe) = plausible_frame(&rest[next..]) else { return false };
         summed += maybe.len();
-        // The next step begins with this one, whole or not.
+        // The next step begins with this frame, whole or not.
         summed > SUMMED_BYTES || frame(maybe, salt).is_some()
     });
     let next = at + next.unwrap_or(end).max(1);
     (ScannedPart::Lost(at as u64..next as u64), next)
 }
 
-/// Returns the bytes of what may be a frame here, as far as can be seen without a checksum: one at
-/// every byte of a damaged part would take hours.
+/// Returns the bytes of a possible frame at the start of `bytes`, by a test without a checksum: a
+/// checksum at every byte of a damaged part would take hours.
 pub(super) fn plausible_frame(bytes: &[u8]) -> Option<&[u8]> {
     let head = bytes.first_chunk::<FRAME>()?;
     let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
@@ -82,13 +83,14 @@ pub(super) fn plausible_frame(bytes: &[u8]) -> Option<&[u8]> {
     if may_be { bytes.get(..FRAME + len) } else { None }
 }
 
-/// Finds out which deletions of a log count. A batch at the very end of the last log that is not
-/// whole was cut short by a crash and never acknowledged, or was damaged; nobody can tell. Of it,
-/// deletions count only if the record that caused them, which follows them, is there as well.
+/// Decides which deletions of a log count. A torn batch at the very end of the last log was either
+/// cut short by a crash and never acknowledged, or was damaged; nothing distinguishes the two. A
+/// deletion in such a batch counts only if the batch also has the later record that caused the
+/// deletion.
 pub(crate) struct DeletionsOfBatch<T> {
-    /// Deletions of the current batch, of which it is not known yet whether they count.
+    /// Deletions of the current batch that are not decided yet.
     waiting: Vec<T>,
-    /// Where the current batch ends.
+    /// The end of the current batch.
     end: u64,
     /// Whether the current batch has a damaged part.
     torn: bool,
@@ -101,7 +103,7 @@ impl<T> Default for DeletionsOfBatch<T> {
 }
 
 impl<T> DeletionsOfBatch<T> {
-    /// Takes the next part of the log. Deletions that are known to count go to `each`.
+    /// Processes the next part of the log, and passes deletions that certainly count to `each`.
     pub(crate) fn next(
         &mut self,
         part: &ScannedPart<'_>,
@@ -110,7 +112,7 @@ impl<T> DeletionsOfBatch<T> {
     ) {
         match part {
             ScannedPart::Frame(at, LogFrame::Batch(bytes)) => {
-                // Another batch follows, so the one before was acknowledged.
+                // Another batch follows, so the previous batch was acknowledged.
                 self.settle(each);
                 self.end = at + LogFrame::BATCH_BYTES as u64 + u64::from(*bytes);
                 self.torn = false;
@@ -127,7 +129,7 @@ impl<T> DeletionsOfBatch<T> {
         }
     }
 
-    /// Ends the log. Deletions that wait are dropped if it is the last log.
+    /// Ends the log. In the last log, undecided deletions are dropped.
     pub(crate) fn end(mut self, is_last: bool, each: &mut dyn FnMut(T)) {
         if !is_last {
             self.settle(each);
@@ -210,7 +212,8 @@ mod tests {
         });
         let [lost] = &lost[..] else { panic!("{lost:?}") };
         assert_eq!((lost, scanned(&bytes).0), (&(start as u64..(start + gap) as u64), 3));
-        // What is made of frames within frames, all of them damaged, takes no checksum of each.
+        // For damaged frames nested within frames, a step does not calculate a checksum of each
+        // frame.
         let mut hostile = log(&[]);
         let begin = hostile.len();
         for left in (0..STEP_BYTES / 60).rev() {

@@ -1,4 +1,4 @@
-//! What there is to salvage: the logs, and what the segments say of their records.
+//! The sources of a salvage: the logs, and the information of segments about the records.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::{Range, RangeInclusive};
@@ -18,7 +18,7 @@ use crate::segment::sidecar::{SidecarKind, SidecarWords};
 use crate::segment::view::RowMarks;
 use crate::term::TermHasher;
 
-/// A log file that is read.
+/// A log file to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SalvagedLog {
     pub(super) number: u32,
@@ -27,10 +27,10 @@ pub(super) struct SalvagedLog {
     pub(super) bytes: u64,
 }
 
-/// Returns the logs to read, ascending, and the paths of those that are missing. Of each log one
-/// generation is read: the one that MANIFEST names, or a later one if that is gone, which a rewrite
-/// has left and which has what was alive. Earlier ones have records whose deletions may be gone.
-/// Without MANIFEST it is the latest.
+/// Returns the logs to read, ascending, and the paths of missing logs. One generation of each log
+/// is read: the generation that MANIFEST names, or, if that file is gone, a later generation. A
+/// later generation comes from a rewrite and has all live records. Earlier generations have deleted
+/// records whose deletions may be gone. Without MANIFEST, the latest generation is read.
 pub(super) fn logs(
     disk: &dyn Disk,
     dir: &Path,
@@ -58,7 +58,8 @@ pub(super) fn logs(
             None => missing.push(log::path(dir, entry.number, entry.generation)),
         }
     }
-    // A log behind those that MANIFEST names: without a MANIFEST all, with an old one the later.
+    // The logs after the last log in MANIFEST: all logs if MANIFEST is missing, and later logs if
+    // MANIFEST is old.
     let last = named.last().map_or(0, |entry| entry.number);
     for (&number, generations) in found.range(last.saturating_add(1)..) {
         if let Some((&generation, &bytes)) = generations.last_key_value() {
@@ -68,14 +69,15 @@ pub(super) fn logs(
     Ok((sources, missing))
 }
 
-/// What the segments that MANIFEST names say of records. A segment that is damaged says nothing.
+/// The information about records in the segments that MANIFEST names. A damaged segment gives no
+/// information.
 pub(super) struct SegmentWitnesses {
     terms: Option<TermHasher>,
     segments: Vec<SegmentWitness>,
 }
 
 struct SegmentWitness {
-    /// Missing if the segment's file is damaged: it tells times and ids, which the others do not.
+    /// The segment's file, which alone has times and ids; `None` if the file is damaged.
     file: Option<SegmentFile>,
     addresses: SidecarWords,
     rows: u32,
@@ -93,7 +95,8 @@ impl SegmentWitnesses {
         Self { terms: Some(terms), segments: manifest.segments.iter().filter_map(open).collect() }
     }
 
-    /// The addresses of records that are deleted, in logs that are read as MANIFEST names them.
+    /// The addresses of deleted records in these `logs`, which are read in the generation that
+    /// MANIFEST names.
     pub(super) fn dead(&self, logs: &HashSet<u32>) -> HashSet<u64> {
         let of = |witness: &SegmentWitness| -> Vec<u64> {
             let addresses = witness.dead.dead.ones().map(|row| witness.address(row));
@@ -103,8 +106,8 @@ impl SegmentWitnesses {
         self.segments.iter().flat_map(of).collect()
     }
 
-    /// Bytes that the log numbered `number` must have at least: up to where its last live record
-    /// begins, and one more. 0 if no segment tells.
+    /// Minimum length of the log numbered `number`: one byte beyond the start of its last live
+    /// record. 0 if no segment has this information.
     pub(super) fn reach(&self, number: u32) -> u64 {
         let covers = |witness: &&SegmentWitness| witness.logs.contains(&number);
         let rows = self.segments.iter().filter(covers).flat_map(|witness| {
@@ -114,8 +117,8 @@ impl SegmentWitnesses {
         rows.map(|at| u64::from(at.offset) + 1).max().unwrap_or(0)
     }
 
-    /// Adds to `lost`, the parts of the log numbered `number` in order, which live records they had.
-    /// `bytes` are those of the log.
+    /// Adds the lost live records to `lost`, the ordered lost parts of the log numbered `number`.
+    /// `bytes` are the bytes of the log.
     pub(super) fn tell(&self, number: u32, bytes: &[u8], lost: &mut [LostPart]) {
         let covers = |witness: &&SegmentWitness| witness.logs.contains(&number);
         for witness in self.segments.iter().filter(covers) {
@@ -134,7 +137,7 @@ impl SegmentWitnesses {
         }
     }
 
-    /// Adds a row's record to a lost part. `id` is believed if its hash is the row's.
+    /// Adds a row's record to a lost part. `id` is trusted if the id's hash belongs to the row.
     fn add(&self, witness: &SegmentWitness, row: u32, id: Option<Id>, part: &mut LostPart) {
         *part.records.get_or_insert(0) += 1;
         let Some(file) = &witness.file else { return };
@@ -165,7 +168,7 @@ impl SegmentWitness {
             None
         } else {
             let words = RowMarks::words_on_disk(rows);
-            // Without it the rows tell all the same what the log had.
+            // Even without this file, the rows show which records the log had.
             SidecarKind::Dead.open(disk, dir, (entry.number, entry.dead), words).ok()
         };
         let (dead, logs) = (RowMarks::new(rows, dead.as_ref()), entry.first_log..=entry.last_log);
@@ -177,13 +180,13 @@ impl SegmentWitness {
     }
 }
 
-/// The id that a damaged frame of a record seems to have.
+/// The id at its place in a damaged frame of a record.
 fn id_in_frame(bytes: &[u8], at: usize) -> Option<Id> {
     bytes.get(at.checked_add(FRAME)?..)?.first_chunk().copied()
 }
 
-/// The id of a lost record, if the lost bytes look like its frame: the type, and a length that ends
-/// where they end.
+/// The id of a lost record, if the lost bytes look like the record's frame: a put whose length
+/// matches the end of the lost bytes.
 pub(super) fn likely_id(bytes: &[u8], lost: &Range<u64>) -> Option<Id> {
     let at = usize::try_from(lost.start).ok()?;
     let head = bytes.get(at..)?.first_chunk::<FRAME>()?;

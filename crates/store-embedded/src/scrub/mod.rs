@@ -1,15 +1,15 @@
-//! The slow check: while a server runs, it reads everything in the shelf, a little at a time and over
-//! and over, and compares the segments with the log.
+//! The slow check: while a server runs, it reads the whole shelf again and again, in small steps,
+//! and compares the segments with the log.
 //!
-//! Of each segment it sums the sections and the addresses up and compares their checksums; then it
-//! reads the segment's logs frame by frame, and looks each record up in the index by its id and its
-//! terms (`read`). What is derived from the log is made again by maintenance
-//! (`maintenance/mend.rs`). What is not, a damaged frame, is noted: records of answers in
+//! For each segment, the slow check verifies the checksums of the sections and of the addresses.
+//! Then it reads the segment's logs frame by frame, and looks up each record in the index by the
+//! record's id and terms (`read`). Maintenance makes damaged files that are derived from the log
+//! again (`maintenance/mend.rs`). A damaged frame cannot be made again and is recorded: records in
 //! [`crate::damage`], files in [`StoreStats::damaged_files`].
 //!
-//! A pass begins with the first log and ends with the last. Only the first pass of a process begins
-//! with a log chosen at random: so everything is read in the long run, however often the server is
-//! restarted. What is in the system's cache is not read from the disk again.
+//! A pass begins with the first log and ends with the last log. Only the first pass of a process
+//! begins with a random log, so that all files are read in the long run, however often the server
+//! restarts. Bytes in the system's cache are not read from the disk again.
 //!
 //! [`StoreStats::damaged_files`]: hark_archive::store::StoreStats::damaged_files
 
@@ -33,20 +33,20 @@ use crate::shelf::{EmbeddedShelf, random_u32};
 use crate::store::EmbeddedStore;
 use crate::view::ShelfView;
 
-/// Bytes read in one step, about. One frame may have more.
+/// Approximate number of bytes read in one step. One frame may have more.
 const STEP_BYTES: usize = 256 << 10;
 /// Longest pause between two steps.
 const PAUSE_MAX: Duration = Duration::from_hours(1);
 
-/// The state of the slow check. Whoever asks for figures waits for no disk.
+/// The state of the slow check. A reader of the figures never waits for the disk.
 #[derive(Default)]
 pub(crate) struct ScrubState {
-    /// Held during a step.
+    /// Locked during a step.
     run: Mutex<ScrubRun>,
     told: Mutex<ScrubTold>,
 }
 
-/// Where the slow check is, and what it has found.
+/// The place of the slow check, and the number of faults.
 #[derive(Default)]
 struct ScrubRun {
     place: Option<ScrubPlace>,
@@ -63,7 +63,7 @@ struct ScrubTold {
     ended: Option<Instant>,
 }
 
-/// Starts the thread of the slow check, if the options call for one.
+/// Starts the thread of the slow check, if the options enable the slow check.
 pub(crate) fn start(shelf: &Arc<EmbeddedShelf>) -> io::Result<Option<JoinHandle<()>>> {
     let Some(within) = shelf.options.scrub_within.filter(|within| !within.is_zero()) else {
         return Ok(None);
@@ -89,7 +89,7 @@ pub(crate) fn start(shelf: &Arc<EmbeddedShelf>) -> io::Result<Option<JoinHandle<
             let total = EmbeddedShelf::scrubbed_bytes(&shelf.view.load()).max(1);
             let share = read as f64 / total as f64;
             let share = within.mul_f64(share);
-            // A pass over nothing takes no time.
+            // A pass over an empty shelf takes no time.
             let pause = if has_ended { within } else { share }.min(PAUSE_MAX);
             next = next.max(Instant::now()) + pause;
         }
@@ -98,7 +98,7 @@ pub(crate) fn start(shelf: &Arc<EmbeddedShelf>) -> io::Result<Option<JoinHandle<
 }
 
 impl EmbeddedStore {
-    /// Runs a whole pass of the slow check at full speed, then the maintenance that it calls for.
+    /// Runs a whole pass of the slow check at full speed, and then all due maintenance.
     pub fn scrub(&self) -> Result<ScrubStats, MaintenanceError> {
         let shelf = &self.shelf;
         shelf.begin_pass(&mut shelf.scrub.run.lock());
@@ -122,7 +122,7 @@ impl EmbeddedShelf {
         self.scrub.told.lock().stats.repaired += 1;
     }
 
-    /// Bytes that a pass reads.
+    /// Number of bytes that a pass reads.
     fn scrubbed_bytes(view: &ShelfView) -> u64 {
         let logs = view.segments.iter().flat_map(|segment| segment.logs.iter().flatten());
         let logs = logs.chain(view.heads().map(|head| &head.log)).map(|log| log.written());
@@ -134,7 +134,7 @@ impl EmbeddedShelf {
         let view = self.view.load();
         let sealed = view.segments.iter().flat_map(|segment| segment.logs.iter().flatten());
         let logs: Vec<u32> = sealed.map(|log| log.number).collect();
-        // Without a random number it begins with the first.
+        // Without a random number, the pass begins with the first log.
         let chosen = random_u32().unwrap_or(0) as usize % logs.len().max(1);
         let mut run = self.scrub.run.lock();
         run.is_whole = chosen == 0;
@@ -156,7 +156,7 @@ impl EmbeddedShelf {
         self.begin_pass(run);
     }
 
-    /// Reads the next bytes. Returns how many, and whether the pass has ended.
+    /// Reads the next bytes. Returns the number of bytes read, and whether the pass has ended.
     fn scrub_step(&self) -> (u64, bool) {
         let view = self.view.load_full();
         let mut run = self.scrub.run.lock();
@@ -171,7 +171,7 @@ impl EmbeddedShelf {
         if let (Some(segment), Some(place)) = (&target.segment, &mut segment_place) {
             let number = segment.entry.number;
             if place.is_suspect && !self.known.lock().suspects.contains(&number) {
-                // Its addresses were made again.
+                // Maintenance has made the segment's addresses again.
                 *place = SegmentScrub::new(number);
             }
         }

@@ -1,4 +1,4 @@
-//! Where the slow check is.
+//! The place of the slow check in a shelf.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,54 +9,54 @@ use crate::segment::SECTIONS;
 use crate::segment::view::Segment;
 use crate::view::ShelfView;
 
-/// Where the slow check is. A segment and each of its logs are gone on with as long as they are the
-/// same: so a rewrite of another log of the segment begins neither again.
+/// The place of the slow check. The check continues with a segment and a log as long as both are
+/// unchanged. So a rewrite of another log of the segment restarts neither the segment nor the log.
 pub(super) struct ScrubPlace {
-    /// The lowest number of a log that is still to be read.
+    /// The lowest number of an unread log.
     pub(super) from: u32,
     pub(super) segment: Option<SegmentScrub>,
     pub(super) log: Option<LogScrub>,
 }
 
-/// What was read of a segment.
+/// The progress in a segment.
 pub(super) struct SegmentScrub {
     number: u32,
     /// The section being read, its bytes read so far, and their checksum.
     pub(super) section: (usize, usize, u32),
-    /// Whether the addresses were read, which follow the sections.
+    /// Whether the addresses, which follow the sections, have been read.
     pub(super) has_addresses: bool,
     /// Number of rows of each log, with the log's generation at that time.
     pub(super) rows: HashMap<u32, (u32, u64)>,
-    /// Whether it was found to be damaged.
+    /// Whether the segment was found damaged.
     pub(super) is_suspect: bool,
 }
 
-/// What was read of a log.
+/// The progress in a log.
 pub(super) struct LogScrub {
     number: u32,
     generation: u32,
-    /// The number of the segment that covers it.
+    /// The number of the segment that covers the log.
     segment: Option<u32>,
-    /// Pages that could not be read.
+    /// Number of failed reads.
     pub(super) faults: u32,
-    /// Bytes read.
+    /// Offset of the next byte to read.
     pub(super) offset: usize,
-    /// Records whose row was found.
+    /// Number of records with a matching row.
     pub(super) found: u64,
-    /// Parts in which no frame is whole; no two of them meet.
+    /// Parts without a whole frame; no two parts are adjacent.
     pub(super) lost: Vec<Range<u64>>,
-    /// Where reading was given up, as too many pages could not be read.
+    /// The offset at which the check gave up the log after too many failed reads.
     pub(super) given_up: Option<u64>,
 }
 
-/// A log, and the segment that covers it.
+/// A log, and the segment that covers the log.
 pub(super) struct ScrubTarget {
     pub(super) log: Arc<Log>,
     pub(super) segment: Option<Arc<Segment>>,
 }
 
 impl ScrubTarget {
-    /// The first log of a view from the one numbered `from` on.
+    /// The first log of a view with the number `from` or a higher number.
     pub(super) fn next(view: &ShelfView, from: u32) -> Option<Self> {
         for segment in &view.segments {
             let mut logs = segment.logs.iter().flatten();
@@ -73,14 +73,16 @@ impl ScrubTarget {
         self.segment.as_ref().map(|segment| segment.entry.number)
     }
 
-    /// What is known of the segment, of which `place` may know something.
+    /// The progress in the segment: the progress of `place` if `place` is in the same segment, or
+    /// else a new start.
     pub(super) fn segment_of(&self, place: &mut ScrubPlace) -> Option<SegmentScrub> {
         let number = self.segment_number()?;
         let known = place.segment.take().filter(|known| known.number == number);
         Some(known.unwrap_or_else(|| SegmentScrub::new(number)))
     }
 
-    /// What is known of the log, of which `place` may know something.
+    /// The progress in the log: the progress of `place` if `place` is in the same log, or else a
+    /// new start.
     pub(super) fn log_of(&self, place: &mut ScrubPlace) -> LogScrub {
         let (log, segment) = (&self.log, self.segment_number());
         let is_same = |known: &LogScrub| {
@@ -118,19 +120,19 @@ impl SegmentScrub {
         }
     }
 
-    /// Whether all of its sections are read.
+    /// Whether all sections have been read.
     pub(super) fn has_sections(&self) -> bool {
         self.section.0 >= SECTIONS.len()
     }
 
-    /// Whether all of it is read, except its logs.
+    /// Whether the whole segment has been read, except the logs.
     pub(super) fn is_read(&self) -> bool {
         self.has_sections() && self.has_addresses
     }
 }
 
 impl LogScrub {
-    /// Notes a part in which no frame is whole, behind all others.
+    /// Adds a part without a whole frame, after all earlier parts.
     pub(super) fn lose(&mut self, part: Range<u64>) {
         match self.lost.last_mut() {
             Some(last) if last.end == part.start => last.end = part.end,

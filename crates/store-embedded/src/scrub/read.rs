@@ -1,4 +1,4 @@
-//! What the slow check reads: sections and addresses of a segment, and frames of its logs.
+//! The reads of the slow check: sections and addresses of a segment, and frames of its logs.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::segment::{self, RecordAddress, SECTIONS};
 use crate::shelf::EmbeddedShelf;
 use crate::term::TermBuffers;
 
-/// Pages of a log that could not be read, after which the rest of it is not tried: each may take a
-/// failing disk seconds.
+/// Number of unreadable pages after which the check gives up a log: on a failing disk each page may
+/// take seconds.
 const UNREADABLE_MAX: u32 = 16;
 
 impl EmbeddedShelf {
@@ -113,7 +113,7 @@ impl EmbeddedShelf {
         }
         let read = place.offset - from;
         if place.offset >= end && end < written {
-            // Another program has cut the file short.
+            // Another program has shortened the file.
             place.lose(place.offset as u64..written as u64);
             place.offset = written;
         }
@@ -125,10 +125,10 @@ impl EmbeddedShelf {
         read as u64
     }
 
-    /// Maps a log for one step alone. So pages that cannot be read are replaced in this map, not in
-    /// the one that questions read from; and a log that is removed between two steps takes no more
-    /// space. `None` if the log cannot be opened: then it is given up, unless it was replaced or
-    /// removed meanwhile.
+    /// Maps a log for a single step. So unreadable pages are replaced in this map, not in the map
+    /// for questions, and a log that is removed between two steps takes no more space. Returns
+    /// `None` if the log cannot be opened. The check then gives up the log, unless the log was
+    /// replaced or removed meanwhile.
     fn map_for_scrub(
         &self,
         log: &Arc<Log>,
@@ -151,8 +151,8 @@ impl EmbeddedShelf {
         None
     }
 
-    /// Whether the row of a record says what the record says. `None` if there is no such row, which
-    /// is so if the record was dead when the segment was made.
+    /// Whether the index entries of a record's row agree with the record. `None` if the record has
+    /// no row because it was already dead when the segment was made.
     fn agrees(
         &self,
         segment: &Segment,
@@ -175,7 +175,7 @@ impl EmbeddedShelf {
         Some(agrees && terms.words().all(has_word))
     }
 
-    /// Compares the number of rows that were found with that of the segment, and notes what is lost.
+    /// Compares the number of found rows with the segment's number of rows, and records lost parts.
     pub(super) fn end_log(
         &self,
         target: &ScrubTarget,
@@ -185,7 +185,7 @@ impl EmbeddedShelf {
     ) {
         let log = &target.log;
         if !place.lost.is_empty() || place.given_up.is_some() {
-            // From now on its records are checked whenever they are read.
+            // From now on, every read of a record in this log verifies the checksum.
             log.doubt();
         }
         if let (Some(segment), Some(segment_place)) = (&target.segment, segment_place) {
@@ -213,7 +213,7 @@ impl EmbeddedShelf {
         }
     }
 
-    /// Has maintenance make a file of a segment again.
+    /// Asks maintenance to make a damaged file of a segment again.
     fn suspect(
         &self,
         segment: &Segment,
@@ -232,7 +232,8 @@ impl EmbeddedShelf {
     }
 }
 
-/// Notes the rows of a segment whose records are in the lost parts of a log; returns how many.
+/// Records the rows of a segment with records in the lost parts of a log; returns the number of
+/// these rows.
 fn note_lost(segment: &Segment, log: &Log, place: &LogScrub) -> u64 {
     let mut lost = 0;
     for row in 0..segment.file.rows {

@@ -9,12 +9,12 @@ use hark_testkit::disk::scratch;
 use super::*;
 use crate::options::EmbeddedOptions;
 
-/// A directory that is removed with this.
+/// A directory that is removed when this value is dropped.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left behind in the temporary directory harms nobody.
+        // If the removal fails, only temporary files remain.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -55,7 +55,7 @@ fn a_pass_ends_although_a_log_of_its_segment_is_rewritten_before_each_step() {
     let has_ended = (0..40).any(|_| {
         let before = rewritten();
         let ids = Some(vec![[deleted; 32]]);
-        // One of each log in turn.
+        // One record of each log in turn.
         deleted = if deleted >= 60 { deleted - 59 } else { deleted + 20 };
         let delete = Write::Erase(Box::new(Query { limit: 1, ids, ..Query::default() }));
         store.commit(&[delete]).unwrap();

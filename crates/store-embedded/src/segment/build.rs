@@ -1,4 +1,4 @@
-//! Writing a segment file, section after section, front to back.
+//! Writing a segment file section by section, from front to back.
 
 use std::io;
 use std::path::Path;
@@ -12,14 +12,14 @@ use super::words::{ListKey, WordPacker};
 use super::{MAGIC, SECTIONS, SUMMED_ROWS, SegmentSection, filter, path};
 use crate::disk::{Disk, DiskFile};
 
-/// Bytes gathered before they are handed to the disk.
+/// Bytes gathered before each write to the disk.
 const BUFFER: usize = 256 << 10;
 
 /// A segment file being written.
 pub struct SegmentBuilder {
     file: Box<dyn DiskFile>,
     buffer: Vec<u8>,
-    /// Bytes handed to the file so far.
+    /// Number of bytes written to the file so far.
     written: u64,
     sum: u32,
     section_start: u64,
@@ -58,7 +58,7 @@ impl SegmentBuilder {
         self.newest = times.clone().next().unwrap_or(0);
         self.oldest = times.clone().next_back().unwrap_or(0);
         let oldest = self.oldest;
-        // Of segments that are merged, a page may be lost: then the times are wrong.
+        // If a page of a merged segment is lost, times may be wrong and below the oldest time.
         let since = |time: u64| time.saturating_sub(oldest);
         if u32::try_from(since(self.newest)).is_ok() {
             self.u32s(SegmentSection::Times, times.map(|time| since(time) as u32))
@@ -100,7 +100,8 @@ impl SegmentBuilder {
             }
             for row in rows.drain(..) {
                 self.put(&row.to_le_bytes())?;
-                // The segments to merge were chosen so that their postings fit.
+                // This does not overflow: the choice of segments to merge ensures that their
+                // postings fit.
                 end = end.checked_add(1).ok_or_else(|| io::Error::other("too many postings"))?;
             }
             entries.push((term, kind, end))?;
@@ -125,7 +126,8 @@ impl SegmentBuilder {
         self.u32s(SegmentSection::ExpiryRows, expiries.iter().map(|(_, row)| *row))
     }
 
-    /// Writes which labels are listed, and their values, which are ascending and deduplicated.
+    /// Writes the names of the listed labels, and their values, which must be ascending and
+    /// deduplicated.
     pub fn values<'a>(
         &mut self,
         names: &[u8],
@@ -159,7 +161,7 @@ impl SegmentBuilder {
         self.end(SegmentSection::IdSums)
     }
 
-    /// Writes the words and their posting lists, which `give` gives.
+    /// Writes the words and their posting lists, which `give` provides.
     pub fn words(
         &mut self,
         give: impl FnOnce(&mut WordBuilder<'_>) -> io::Result<()>,
@@ -174,7 +176,8 @@ impl SegmentBuilder {
         self.u64s(SegmentSection::WordIndex, index)
     }
 
-    /// Writes the trailer and returns the file's size. The file is durable then, its name is not.
+    /// Writes the trailer and returns the file's size. On return the file is durable, but its name
+    /// is not.
     pub fn finish(mut self) -> io::Result<u64> {
         let mut trailer = Vec::new();
         for (offset, len, sum) in self.table {
@@ -263,7 +266,7 @@ impl WordBuilder<'_> {
         self.packer.list(key, rows);
     }
 
-    /// Ends a word. Words ascend; those without rows are left out.
+    /// Ends a word. Words ascend; words without rows are left out.
     pub fn word(&mut self, word: &[u8]) -> io::Result<()> {
         let block = self.packer.word(word);
         block.map_or(Ok(()), |block| self.builder.put(&block))

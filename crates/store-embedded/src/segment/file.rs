@@ -1,5 +1,5 @@
-//! Reading a segment file in place. Opening checks the trailer and that every section lies within
-//! the file; every access is bounded, so that damage can hide rows but not crash the process.
+//! Reading a segment file in place. Opening checks the trailer, and that every section lies within
+//! the file. Every access is bounded, so damage can hide rows but cannot crash the process.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -18,11 +18,11 @@ use super::{
 use crate::disk::Disk;
 use crate::map::Map;
 
-/// Bytes of the trailer behind the table of sections.
+/// Bytes of the trailer after the table of sections.
 const TAIL: usize = 8 + 8 + 4 + 4 + 8;
-/// Bytes of a page: a hole is as many zeros, or more.
+/// Bytes of a page. A hole has at least this many zeros.
 const PAGE_BYTES: usize = 4096;
-/// So many kinds of a term are looked through for each kind that is asked for.
+/// Number of a term's kinds per requested kind up to which all kinds are scanned.
 const SCANNED_PER_KIND: usize = 8;
 
 /// An open segment file.
@@ -30,18 +30,18 @@ pub struct SegmentFile {
     map: Map,
     sections: [Range<usize>; SECTIONS.len()],
     sums: [u32; SECTIONS.len()],
-    /// Whether a section in which a page of zeros was read is as it was written.
+    /// For each section with a page of zeros, whether the section's checksum is right.
     with_zeros: [OnceLock<bool>; SECTIONS.len()],
     /// Number of rows.
     pub rows: u32,
-    /// Its oldest time.
+    /// The oldest time of the rows.
     pub oldest: u64,
-    /// Its newest time.
+    /// The newest time of the rows.
     pub newest: u64,
     wide: bool,
-    /// Whether it has the ids of its rows, and their sums.
+    /// Whether the file has the ids of the rows, and sums of the ids.
     pub has_ids: bool,
-    /// Whether it can have words.
+    /// Whether the file can have words.
     pub has_words: bool,
 }
 
@@ -74,7 +74,8 @@ impl SegmentFile {
         }
         let mut sections = [const { 0..0 }; SECTIONS.len()];
         let mut sums = [0; SECTIONS.len()];
-        // Sections follow one another, padded with zeros: no byte of the file is left unchecked.
+        // Sections follow one another, padded with zeros, so that every byte of the file is
+        // checked.
         let mut next = MAGIC.len();
         for (at, entry) in table.chunks_exact(20).take(count).enumerate() {
             let start = u64::from_le_bytes(*entry.first_chunk()?) as usize;
@@ -144,10 +145,10 @@ impl SegmentFile {
             .map(|eight| u64::from_le_bytes(*eight))
     }
 
-    /// Notes that a part of the file was lost if the zero at byte `at` of a section is in a page of
-    /// zeros that was not written so. Such a page is written where many rows have the oldest time, or
-    /// all have the first kind or the first row; so the section's checksum decides, which is compared
-    /// once.
+    /// Checks whether the zero at byte `at` of a section is in a lost page, and records the loss. A
+    /// page of zeros may also be correct: many rows may have the oldest time, or all entries of the
+    /// page the first kind or the first row. So the section's checksum decides; the checksum is
+    /// verified only once.
     #[cold]
     fn note_zero(&self, section: SegmentSection, at: usize) {
         let all = &self.sections[section as usize];
@@ -166,12 +167,12 @@ impl SegmentFile {
         self.map.len() as u64
     }
 
-    /// Number of reads of the file that found no bytes.
+    /// Number of failed reads of the file.
     pub fn faults(&self) -> u32 {
         self.map.faults()
     }
 
-    /// Notes that a part of the file is gone, or says what cannot be.
+    /// Records that a part of the file is lost, or has impossible content.
     pub(crate) fn note_lost(&self) {
         self.map.note_lost();
     }
@@ -186,8 +187,9 @@ impl SegmentFile {
         crc32c::crc32c(self.section(section)) != self.sums[section as usize]
     }
 
-    /// Adds a part of a section to the checksum `sum` of the bytes before it, and returns the new
-    /// checksum with the number of bytes in the part: fewer than were asked for at the end.
+    /// Adds a part of a section to the checksum `sum` of the bytes before the part. Returns the new
+    /// checksum and the length of the part, which may be shorter than `part` at the end of the
+    /// section.
     pub fn sum_of_part(
         &self,
         section: SegmentSection,
@@ -217,7 +219,7 @@ impl SegmentFile {
         })
     }
 
-    /// The words and their posting lists. None in a file of a version before.
+    /// The words and their posting lists; empty in a file of an earlier format.
     #[inline]
     pub fn words(&self) -> Words<'_> {
         let (blocks, index) =
@@ -249,7 +251,7 @@ impl SegmentFile {
         above.map_or(0, |above| self.oldest.wrapping_add(above))
     }
 
-    /// A row's id; `None` in a file of a version before.
+    /// A row's id; `None` in a file of format 1 or 2.
     #[inline]
     pub fn id(&self, row: u32) -> Option<Id> {
         self.section(SegmentSection::Ids).get(row as usize * 32..)?.first_chunk().copied()
@@ -279,7 +281,8 @@ impl SegmentFile {
     /// Rows whose id has this hash.
     pub fn rows_of_id(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let (at, bits) = filter::word_and_bits(hash, filter::words(self.rows));
-        // Hardly a word is 0; a part of the file that was lost is all zeros, and says nothing.
+        // Hardly any word of the filter is 0. A lost part of the file reads as zeros, which say
+        // nothing about the id.
         let may_be_there = self
             .u64(SegmentSection::IdFilter, at)
             .is_none_or(|word| word & bits == bits || word == 0);
@@ -293,7 +296,7 @@ impl SegmentFile {
         Some((self.u64(SegmentSection::IdHashes, at)?, self.u32(SegmentSection::IdRows, at)?))
     }
 
-    /// Has the system read the kinds of the whole dictionary from the disk.
+    /// Makes the system read the kinds of the whole dictionary from the disk.
     pub fn read_ahead_kinds(&self) {
         self.map.read_ahead(self.sections[SegmentSection::Kinds as usize].clone());
     }
@@ -308,8 +311,9 @@ impl SegmentFile {
         self.equal(SegmentSection::Terms, self.entries(), term)
     }
 
-    /// Passes the kinds and the dictionary entries of a term, of these kinds (ascending) or (`None`) of
-    /// all, to `each` until it breaks. Where a term has many more kinds than are asked for, each of these is sought.
+    /// Passes the kinds and the dictionary entries of a term to `each` until `each` breaks: of
+    /// these `kinds` (ascending), or of all kinds for `None`. If a term has many more kinds than
+    /// requested, each requested kind is searched for.
     pub fn entries_of(
         &self,
         term: u64,
@@ -337,7 +341,7 @@ impl SegmentFile {
         ControlFlow::Continue(())
     }
 
-    /// Number of rows in all posting lists together.
+    /// Total number of rows in all posting lists.
     pub fn posting_count(&self) -> usize {
         self.sections[SegmentSection::Postings as usize].len() / 4
     }
@@ -362,7 +366,7 @@ impl SegmentFile {
         let end = self.u32(SegmentSection::Starts, entry + 1).unwrap_or(0);
         let all = (self.sections[SegmentSection::Postings as usize].len() / 4) as u32;
         if start >= end || end > all {
-            // No list is empty.
+            // No list is empty, so the file is damaged here.
             self.note_lost();
         }
         start.min(all)..end.min(all).max(start.min(all))
@@ -390,7 +394,7 @@ impl SegmentFile {
         self.expiries_from(0)
     }
 
-    /// The same, from the entry `start` on.
+    /// (time, row) of all rows that expire, ascending, from the entry `start` on.
     pub fn expiries_from(&self, start: usize) -> impl Iterator<Item = (u64, u32)> + '_ {
         let count = self.sections[SegmentSection::ExpiryRows as usize].len() / 4;
         (start..count).filter_map(|at| {
@@ -401,19 +405,19 @@ impl SegmentFile {
         })
     }
 
-    /// The names of the labels that the segment lists. None in a file of the version before.
+    /// The names of the labels that the segment lists; empty in a file of format 1.
     pub fn listed(&self) -> &[u8] {
         values::open(self.section(SegmentSection::Values)).0
     }
 
-    /// The values of the listed labels that rows had when the segment was written, ascending by
-    /// name and value.
+    /// The values of the listed labels at the time when the segment was written, ascending by name
+    /// and value.
     pub fn values(&self) -> Values<'_> {
         values::open(self.section(SegmentSection::Values)).1
     }
 
-    /// Returns the indices at which an ascending array of hashes equals `value`. Since hashes are
-    /// spread evenly, they are found by interpolation and a short walk.
+    /// Returns the indices at which an ascending array of hashes equals `value`. Hashes are spread
+    /// evenly, so interpolation and a short walk find the indices.
     fn equal(&self, section: SegmentSection, len: usize, value: u64) -> Range<usize> {
         let at = |index: usize| self.u64(section, index).unwrap_or(u64::MAX);
         let share = |hash: u64| ((u128::from(hash) * len as u128) >> 64) as usize;
@@ -438,7 +442,8 @@ impl SegmentFile {
         }
         let start = low + partition((high - low) as u32, |i| at(low + i as usize) < value) as usize;
         if start > 0 && at(start - 1) == 0 {
-            // No hash is 0: a part of the file was lost here, and `value` may have been in it.
+            // No hash is 0, so a part of the file was lost here. The lost part may have had
+            // `value`.
             self.note_lost();
         }
         let mut end = start;
@@ -452,7 +457,8 @@ impl SegmentFile {
     }
 }
 
-/// Returns the first of `0..len` for which `before` is false; it must be true for a prefix only.
+/// Returns the first number in `0..len` for which `before` is false. `before` must be true for a
+/// prefix only.
 pub fn partition(len: u32, before: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (0, len);
     while low < high {
@@ -466,8 +472,9 @@ pub fn partition(len: u32, before: impl Fn(u32) -> bool) -> u32 {
     low
 }
 
-/// Does the same as [`partition`] where the result is likely to be near `guess`. If `before` is
-/// true for more than a prefix (the file is damaged), returns some position where it becomes false.
+/// Does the same as [`partition`], but faster if the result is near `guess`. If `before` is not
+/// true for a prefix only (the file is damaged), returns any position at which `before` becomes
+/// false.
 pub fn partition_near(len: u32, guess: u32, before: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (guess.min(len), guess.min(len));
     let mut reach = 8;

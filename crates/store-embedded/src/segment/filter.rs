@@ -1,6 +1,6 @@
 //! A segment's id filter: one word shows whether an id may be in the segment. It is a Bloom filter
 //! whose bits lie close together: each id sets four bits of one 64-bit word, and eight ids share a
-//! word. About one in thirty of the ids that are not in the segment is looked up in vain.
+//! word. The false positive rate is about one in thirty.
 
 /// Number of words of a filter for `rows` rows.
 pub fn words(rows: u32) -> usize {

@@ -1,6 +1,6 @@
-//! The words of records that become a segment without having been in a head. They take far more
-//! memory as they are found than packed, so they are packed whenever they have come to a bound, and
-//! the packed parts are merged in the end.
+//! The words of records that become a segment without a head. Unpacked words take far more memory
+//! than packed words. So they are packed whenever their memory reaches a bound, and the packed
+//! parts are merged at the end.
 
 use std::io;
 
@@ -9,24 +9,25 @@ use super::merge::merge_words;
 use super::words::{WordPacker, Words};
 use crate::word_postings::WordPostings;
 
-/// Approximate bytes of memory of words that are not packed yet. Few in the tests of this crate.
+/// Maximum memory of unpacked words, approximately, in bytes. The tests of this crate use a smaller
+/// maximum.
 const UNPACKED_BYTES_MAX: usize = if cfg!(test) { 16 << 10 } else { 64 << 20 };
 
-/// The words of records, and where they are.
+/// The words of records, and their postings.
 #[derive(Default)]
 pub struct GatheredWords {
     unpacked: WordPostings,
     packed: Vec<PackedWords>,
 }
 
-/// Some of the words, as in the sections of a segment.
+/// A packed part of the words, in the form of a segment's sections.
 struct PackedWords {
     blocks: Vec<u8>,
     index: Vec<u8>,
 }
 
 impl PackedWords {
-    /// The words, as those of a segment of so many rows.
+    /// Returns the words as the words of a segment with `rows` rows.
     fn words(&self, rows: u32) -> Words<'_> {
         Words { blocks: &self.blocks, index: &self.index, rows }
     }
@@ -65,7 +66,7 @@ impl GatheredWords {
         self.unpacked.clear();
     }
 
-    /// Gives all words to `into`, a segment of so many rows.
+    /// Writes all words to `into`, a segment with `rows` rows.
     pub fn put(mut self, into: &mut WordBuilder<'_>, rows: u32) -> io::Result<()> {
         self.pack();
         let Self { unpacked, packed } = self;
@@ -91,10 +92,10 @@ mod tests {
     use crate::segment::packed::PackedList;
     use crate::segment::spool::Spool;
 
-    /// Words, their lists, and the rows of each.
+    /// Words, their lists, and the rows of each list.
     type ListsOfWords = BTreeMap<Vec<u8>, BTreeMap<ListKey, Vec<u32>>>;
 
-    /// The words of a segment file of so many rows which `give` gives them to.
+    /// Writes a segment file with `rows` rows and the words of `give`, and returns its words.
     fn written(
         dir: &Path,
         rows: u32,
@@ -126,7 +127,7 @@ mod tests {
         dir
     }
 
-    /// Adds rows with some words each, in another order than that of the rows.
+    /// Adds rows with some words each, not in the order of the rows.
     fn gather(rows: u32, model: &mut ListsOfWords) -> GatheredWords {
         let (mut random, mut gathered) = (Random::new(11), GatheredWords::default());
         for at in 0..rows {
@@ -162,7 +163,8 @@ mod tests {
         fs::remove_dir_all(&dir).unwrap();
     }
 
-    /// A page that is lost while segments are merged reads as zeros, which is noticed afterwards.
+    /// A page that is lost during a merge reads as zeros; the merge notices the loss only at the
+    /// end.
     #[test]
     fn a_lost_page_of_words_does_not_end_a_merge() {
         let (dir, rows) = (scratch(), 400);

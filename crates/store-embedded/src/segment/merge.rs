@@ -1,5 +1,5 @@
-//! Merging several segments into one. Records are read only where a segment of an earlier format
-//! lacks their ids.
+//! Merging several segments into a new segment. Records are read only if a segment of an earlier
+//! format lacks their ids.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,33 +21,34 @@ use crate::disk::Disk;
 use crate::merged::merged;
 use crate::term::TermHasher;
 
-/// What a merge has written.
+/// The result of a merge.
 pub struct MergedSegment {
-    /// For each segment and old row, the new one or [`DROPPED`].
+    /// For each segment and old row, the new row or [`DROPPED`].
     pub rows: Vec<Vec<u32>>,
-    /// Rows in the new segment.
+    /// Number of rows in the new segment.
     pub count: u32,
-    /// Bytes written.
+    /// Number of bytes written.
     pub bytes: u64,
 }
 
-/// Most bytes that a merge writes: those of the old files, times twice as wide if they span more,
-/// ids where they lack them, and spilled dictionary entries.
+/// Upper bound for the bytes that a merge writes: the bytes of the old files, wider times, missing
+/// ids, and spilled dictionary entries. Times take twice as many bytes if the new segment spans
+/// more time.
 pub fn bytes_max(segments: &[Arc<Segment>]) -> u64 {
     let bytes = |segment: &Arc<Segment>| {
         let file = &segment.file;
         let aside = file.entries() as u64 * spool::ENTRY_BYTES;
         let ids = if file.has_ids { 0 } else { 33 };
-        // Rows of words that are close together in a small segment may take three times as many bytes
-        // in a large one.
+        // Adjacent rows of a word in a small segment may take three times as many bytes in a large
+        // segment.
         let words = file.words().blocks.len() as u64 * 2;
         file.bytes() + segment.addresses.bytes() + u64::from(file.rows) * (4 + ids) + aside + words
     };
     segments.iter().map(bytes).sum()
 }
 
-/// Writes the segment `number` and its addresses (generation 0) from `segments`, which list the same
-/// labels. Rows that are dead now are left out.
+/// Writes the segment `number` and its addresses (generation 0) from `segments`, which must list
+/// the same labels. Dead rows are left out.
 pub fn merge(
     disk: &dyn Disk,
     shelf: &Path,
@@ -88,7 +89,7 @@ fn kept(map: &[u32], row: u32) -> Option<u32> {
     map.get(row as usize).copied().filter(|&new| new != DROPPED)
 }
 
-/// Returns a live row's id. Where neither the segment nor the log has it, the highest one stands for it.
+/// Returns a live row's id, or the highest id if neither the segment nor the log has the row's id.
 fn id(segment: &Segment, row: u32) -> Id {
     segment.id(row).unwrap_or([0xff; 32])
 }
@@ -135,7 +136,7 @@ fn ids(segments: &[Arc<Segment>], rows: &[Vec<u32>]) -> impl Iterator<Item = (u6
     merged(parts.collect())
 }
 
-/// Merges the values of listed labels. Those that no remaining row has are left out.
+/// Merges the values of listed labels. Values without a remaining row are left out.
 fn values<'a>(
     segments: &'a [Arc<Segment>],
     rows: &'a [Vec<u32>],
@@ -190,8 +191,8 @@ fn lists(
 /// The next word of each part.
 type WordHeap = BinaryHeap<Reverse<(Vec<u8>, usize)>>;
 
-/// Merges words and their posting lists. `kept` gives the new row for a part and its row. Words that no
-/// row has are left out.
+/// Merges words and their posting lists. `kept` returns the new row for a part and a row of the
+/// part. Words without rows are left out.
 pub fn merge_words(
     into: &mut WordBuilder<'_>,
     parts: &[Words<'_>],
@@ -219,8 +220,8 @@ pub fn merge_words(
             for (_, at, list) in same {
                 merged.extend(list.rows(parts[*at].blocks).filter_map(|row| kept(*at, row)));
             }
-            // The rows of a single part ascend, unless a page is lost just now: then the merge fails
-            // when it is done.
+            // The rows of a single part ascend, unless a page is lost during the merge. In this
+            // case the merge fails at the end.
             if !merged.is_sorted_by(|one, other| one < other) {
                 #[expect(clippy::stable_sort_primitive, reason = "the rows of each part ascend")]
                 merged.sort();

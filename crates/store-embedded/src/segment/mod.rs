@@ -1,5 +1,5 @@
-//! Segments: sealed, immutable indices over the records of one or more logs. They are derived from
-//! the logs, so that they can be removed and rebuilt. docs/format.md draws the files.
+//! Segments: sealed, immutable indices over the records of one or more logs. Segments are derived
+//! from the logs, so they can be removed and rebuilt. docs/format.md describes the files.
 
 use std::path::{Path, PathBuf};
 
@@ -18,21 +18,21 @@ pub mod words;
 
 /// First and last bytes of a segment file: the file's type and the format's version.
 pub const MAGIC: &[u8; 8] = b"HARKseg4";
-/// The same of the version before, which has the sections before [`SegmentSection::Words`], and the
-/// words among the other values and posting lists.
+/// The magic of version 3, which has the sections before [`SegmentSection::Words`]. Its words are
+/// among the other values and posting lists.
 pub const MAGIC_3: &[u8; 8] = b"HARKseg3";
-/// The same of version 2, which has the sections up to [`SegmentSection::Values`].
+/// The magic of version 2, which has the sections up to [`SegmentSection::Values`].
 pub const MAGIC_2: &[u8; 8] = b"HARKseg2";
-/// The same of the first version, which has the sections before [`SegmentSection::Values`].
+/// The magic of version 1, which has the sections before [`SegmentSection::Values`].
 pub const MAGIC_1: &[u8; 8] = b"HARKseg1";
 
-/// Rows of which a segment has a sum of ids for each so many.
+/// Number of rows per sum of ids in a segment.
 pub const SUMMED_ROWS: u32 = 64;
 
 /// The sections of a segment file, in the order of the trailer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentSection {
-    /// Times of the rows less the segment's oldest time: u32 or u64 per row.
+    /// Times of the rows minus the segment's oldest time: u32 or u64 per row.
     Times,
     /// Keyed hashes of the ids, u64, ascending.
     IdHashes,
@@ -52,11 +52,12 @@ pub enum SegmentSection {
     ExpiryTimes,
     /// The rows that expire at these times, u32.
     ExpiryRows,
-    /// Which labels and words are listed, and the values of the labels (see [`values`]).
+    /// The names of the listed labels, a fingerprint of the listed words, and the values of the
+    /// labels (see [`values`]).
     Values,
     /// The id of each row, 32 bytes.
     Ids,
-    /// For each [`SUMMED_ROWS`] rows, the sum of their ids and of all ids before.
+    /// For each [`SUMMED_ROWS`] rows, the sum of their ids and of all earlier ids.
     IdSums,
     /// The words and their packed posting lists, in blocks (see [`words`]).
     Words,
@@ -88,8 +89,8 @@ pub fn path(shelf: &Path, number: u32) -> PathBuf {
     shelf.join("seg").join(format!("{number:08}.seg"))
 }
 
-/// The address of a row's record: the log's number and the frame's offset in it. Rows whose record
-/// was removed have [`RecordAddress::GONE`].
+/// The address of a row's record: the number of the log, and the offset of the frame. Rows whose
+/// record was removed have [`RecordAddress::GONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordAddress {
     /// The log's number.

@@ -1,28 +1,29 @@
-//! Packed posting lists, which words have: ascending rows in little more bits than their gaps need.
+//! Packed posting lists, for words: ascending rows in few more bits than their gaps need.
 //!
-//! Rows are in blocks of 128. A block begins with a row that is known; of each other row the distance
-//! from the one it would be if all were neighbours is kept in two parts, as Elias and Fano did: the
-//! low bits as they are, and the high bits as the positions of ones. A list of several blocks begins
-//! with the first row and the place of each, so that a walk can skip blocks and read any row by its
-//! index. docs/format.md draws the bytes.
+//! Rows are in blocks of 128. A block begins with a known row. For each other row, the block has
+//! the row's distance from the number that the row would have without gaps. As in Elias-Fano
+//! coding, the distance has two parts: the plain low bits, and the high bits as positions of ones.
+//! A list of several blocks begins with the first row and the offset of each block, so that a walk
+//! can skip blocks and read any row by its index. docs/format.md describes the bytes.
 
 use hark_codec::record::put_varint;
 
-/// Most rows of a block.
+/// Maximum number of rows in a block.
 pub const BLOCK_ROWS: usize = 128;
 /// Bytes of an entry of the table of blocks: a row, and an offset.
 const TABLE_ENTRY: usize = 8;
-/// Bytes of a list at most, without its rows, and bytes of a row at most on average, among fewer than
-/// 2^24 rows. Eight rows share a byte of the table of blocks.
+/// Upper bounds for the bytes of a list without its rows, and for the average bytes of a row, for
+/// segments of fewer than 2^24 rows. Eight rows share a byte of the table of blocks.
 const LIST_BYTES_MAX: u64 = 32;
 const ROW_BYTES_MAX: u64 = 4;
 
-/// Most bytes of so many lists with so many rows in all, their kinds, classes and lengths included.
+/// Upper bound for the bytes of `lists` lists with `rows` rows in total, including kinds, classes
+/// and lengths.
 pub fn bytes_max(lists: u64, rows: u64) -> u64 {
     lists * LIST_BYTES_MAX + rows * ROW_BYTES_MAX
 }
 
-/// Reads a varint at the start of `bytes`, and moves it behind.
+/// Reads a varint at the start of `bytes`, and advances `bytes` past the varint.
 pub fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
@@ -36,22 +37,22 @@ pub fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// How the rows of a block are packed: `len` rows from `first` on, all below `end`.
+/// The layout of a packed block with `len` rows from `first` on, all below `end`.
 #[derive(Clone, Copy)]
 struct BlockShape {
     first: u32,
-    /// Rows behind the first.
+    /// Number of rows after the first.
     others: usize,
-    /// Low bits of each.
+    /// Number of low bits per row.
     low: u32,
-    /// Number of high bits in all.
+    /// Total number of high bits.
     high: usize,
 }
 
 impl BlockShape {
     fn new(first: u32, end: u32, len: usize) -> Self {
         let others = len.saturating_sub(1);
-        // How far the last row is at most from where it would be if all were neighbours.
+        // Maximum distance of the last row from its position without gaps.
         let spread = (end.saturating_sub(first) as usize).saturating_sub(len);
         let low = spread.checked_div(others).and_then(usize::checked_ilog2).unwrap_or(0);
         let high = if others == 0 { 0 } else { others + (spread >> low) };
@@ -78,7 +79,7 @@ impl BlockShape {
         }
     }
 
-    /// Appends the rows. Where bytes are missing or wrong, no row that exists stands for a row.
+    /// Appends the rows. For missing or wrong bytes, appends rows that do not exist.
     fn unpack(self, bytes: &[u8], rows: &mut Vec<u32>) {
         let (start, others) = (rows.len(), self.others);
         rows.push(self.first);
@@ -104,10 +105,10 @@ impl BlockShape {
     }
 }
 
-/// Bits that [`bits_at`] returns at least.
+/// Minimum number of bits that [`bits_at`] returns.
 const SURE_BITS: usize = 57;
 
-/// The bits from the one numbered `at` on.
+/// The bits from bit `at` on.
 #[inline]
 fn bits_at(bytes: &[u8], at: usize) -> u64 {
     let rest = bytes.get(at / 8..).unwrap_or_default();
@@ -122,7 +123,7 @@ fn bits_at(bytes: &[u8], at: usize) -> u64 {
     word >> (at % 8)
 }
 
-/// Appends a list to `out`. `rows` are ascending, each once, and not empty.
+/// Appends a list to `out`. `rows` must be strictly ascending and not empty.
 pub fn pack(rows: &[u32], out: &mut Vec<u8>) {
     let (Some(&first), Some(&last)) = (rows.first(), rows.last()) else { return };
     if rows.len() <= BLOCK_ROWS {
@@ -147,19 +148,19 @@ pub fn pack(rows: &[u32], out: &mut Vec<u8>) {
     put_entry(out, table, ends.len() - 1, (last + 1, data));
 }
 
-/// Sets an entry of the table of blocks to a row and to the end of what was written.
+/// Sets an entry of the table of blocks to a row and to the current end of the data.
 fn put_entry(out: &mut [u8], table: usize, at: usize, (row, data): (u32, usize)) {
     let offset = (out.len() - data) as u32;
     let entry = u64::from(offset) << 32 | u64::from(row);
     out[table + at * TABLE_ENTRY..][..TABLE_ENTRY].copy_from_slice(&entry.to_le_bytes());
 }
 
-/// A packed list: where its bytes begin in their section, and its number of rows.
+/// A packed list: its offset in the section, and its number of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedList {
     /// Offset in the section.
     pub at: usize,
-    /// Rows.
+    /// Number of rows.
     pub len: usize,
 }
 
@@ -175,7 +176,7 @@ impl PackedList {
         Some((entry as u32, (entry >> 32) as usize))
     }
 
-    /// The first row of a list of one block, its end, and the bytes behind.
+    /// For a list of one block: the first row, the end of the rows, and the bytes that follow.
     fn only_block<'a>(&self, section: &'a [u8]) -> Option<(u32, u32, &'a [u8])> {
         let mut bytes = section.get(self.at..)?;
         let first = u32::try_from(varint(&mut bytes)?).ok()?;
@@ -183,7 +184,7 @@ impl PackedList {
         Some((first, first.checked_add(span)?.checked_add(1)?, bytes))
     }
 
-    /// The offset behind the list; `None` if it is damaged.
+    /// The offset of the end of the list; `None` if the list is damaged.
     pub fn end(&self, section: &[u8]) -> Option<usize> {
         if self.len <= BLOCK_ROWS {
             let (first, end, rest) = self.only_block(section)?;
@@ -198,7 +199,7 @@ impl PackedList {
         data.checked_add(bytes).filter(|&at| at <= section.len())
     }
 
-    /// The first row of a block; no row that exists where that cannot be read.
+    /// The first row of a block, or a row that does not exist if the first row cannot be read.
     fn first(&self, section: &[u8], block: usize) -> u32 {
         if self.len <= BLOCK_ROWS {
             return self.only_block(section).map_or(u32::MAX, |(first, ..)| first);
@@ -206,7 +207,7 @@ impl PackedList {
         self.entry(section, block).map_or(u32::MAX, |(first, _)| first)
     }
 
-    /// Appends the rows of a block. They are as many as they should be, whatever the bytes are.
+    /// Appends the rows of a block. The number of rows is right even if the bytes are damaged.
     pub fn unpack(&self, section: &[u8], block: usize, rows: &mut Vec<u32>) {
         let len = self.len.saturating_sub(block * BLOCK_ROWS).min(BLOCK_ROWS);
         let shape = if self.len <= BLOCK_ROWS {
@@ -240,17 +241,17 @@ impl PackedList {
     }
 }
 
-/// A packed list that is being read: it remembers the block that was read last.
+/// Reads a packed list, and caches the last unpacked block.
 #[derive(Debug)]
 pub struct PackedReader {
     list: PackedList,
-    /// The block that is unpacked, and its rows.
+    /// The unpacked block, and its rows.
     now: usize,
     rows: Vec<u32>,
 }
 
 impl PackedReader {
-    /// Begins to read a list.
+    /// Makes a reader of a list.
     pub fn new(list: PackedList) -> Self {
         Self { list, now: usize::MAX, rows: Vec::new() }
     }
@@ -271,13 +272,14 @@ impl PackedReader {
         rows.get(index % BLOCK_ROWS).copied().unwrap_or(u32::MAX)
     }
 
-    /// The first index from `from` on whose row is `row` or comes after it. It is likely to be near.
+    /// The first index at or after `from` whose row is at least `row`. The search is fast for a
+    /// nearby index.
     pub fn seek(&mut self, section: &[u8], from: usize, row: u32) -> usize {
         if from >= self.list.len {
             return self.list.len;
         }
         let (mut block, blocks) = (from / BLOCK_ROWS, self.list.blocks());
-        // The last block whose first row is not behind `row`.
+        // Find the last block whose first row is at most `row`.
         let mut reach = 1;
         while block + reach < blocks && self.list.first(section, block + reach) <= row {
             block += reach;
@@ -311,7 +313,7 @@ mod tests {
         (section, PackedList { at: 5, len: rows.len() })
     }
 
-    /// Rows with such gaps.
+    /// Rows with these gaps.
     fn rows(gaps: impl IntoIterator<Item = u32>) -> Vec<u32> {
         let mut row = 0u32;
         let next = |gap| {
@@ -354,7 +356,8 @@ mod tests {
 
     #[test]
     fn rows_take_little_more_than_their_gaps() {
-        // Of 1 in 250 rows, at random: 8 bits each for the gaps, and as good as none for the table.
+        // On average one row of 250, at random: each gap takes 8 bits, and the table takes hardly
+        // any bits.
         let gaps = (0..40_000u32).map(|at| {
             let bits = at.wrapping_add(7).wrapping_mul(0x9e37_79b9);
             (bits ^ bits >> 15).wrapping_mul(0x85eb_ca6b) >> 16

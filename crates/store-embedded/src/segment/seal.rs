@@ -1,4 +1,4 @@
-//! Sealing: a head that no longer grows becomes a segment.
+//! Sealing: writing a segment from a head that no longer grows.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,16 +17,16 @@ use crate::disk::Disk;
 use crate::head::{Head, HeadRow, ListOfRun};
 use crate::term::{TermBuffers, TermHasher};
 
-/// The new row of an old row that was left out.
+/// The new row for an old row that was left out.
 pub const DROPPED: u32 = u32::MAX;
 
 /// A segment that has been written.
 pub struct SealedSegment {
-    /// For each old row, the new one or [`DROPPED`].
+    /// For each old row, the new row or [`DROPPED`].
     pub rows: Vec<u32>,
-    /// Rows in the new segment.
+    /// Number of rows in the new segment.
     pub count: u32,
-    /// Bytes written.
+    /// Number of bytes written.
     pub bytes: u64,
 }
 
@@ -34,25 +34,25 @@ pub struct SealedSegment {
 pub struct SegmentRow {
     /// The old row of the record.
     pub row: u32,
-    /// Its time.
+    /// The record's time.
     pub time: u64,
-    /// Its id.
+    /// The record's id.
     pub id: Id,
-    /// Its id's hash.
+    /// The hash of the record's id.
     pub hash: u64,
-    /// Its address.
+    /// The record's address.
     pub address: RecordAddress,
 }
 
-/// Returns the values of listed labels that live rows of a head have.
+/// Returns the values of listed labels in the live rows of a head.
 pub fn values<'a>(head: &'a Head, terms: &TermHasher) -> Vec<Value<'a>> {
     let live = (0..head.inserted()).filter(|&row| !head.is_dead(row));
     values::of(live.filter_map(|row| head.record(row)), terms)
 }
 
-/// Most bytes that sealing a head with these `values` writes: its rows, each with time, hash, filter,
-/// address, expiry, id and sum; the rows of its posting lists; their entries, spilled and in the dictionary;
-/// the values; and the words.
+/// Upper bound for the bytes that sealing a head with these `values` writes. The bound counts each
+/// row's time, hash, filter, address, expiry, id and sum. It also counts the rows of the posting
+/// lists, the entries of the lists (spilled and in the dictionary), the values, and the words.
 pub fn bytes_max(head: &Head, values: &[Value<'_>], terms: &TermHasher) -> u64 {
     let (mut entries, mut postings, mut rows) = (0, 0, Vec::new());
     for (.., number) in head.lists() {
@@ -70,8 +70,8 @@ pub fn bytes_max(head: &Head, values: &[Value<'_>], terms: &TermHasher) -> u64 {
         + (4 << 10)
 }
 
-/// Writes the segment `number` and its addresses (generation 0) from `head`. Rows that are dead now
-/// are left out.
+/// Writes the segment `number` and its addresses (generation 0) from `head`. Dead rows are left
+/// out.
 pub fn seal(
     disk: &dyn Disk,
     shelf: &Path,
@@ -84,7 +84,7 @@ pub fn seal(
         Some(SegmentRow {
             row,
             time,
-            // Of a record that can no longer be read, the first bytes stand for the id.
+            // If the record can no longer be read, use the known first bytes of the id.
             id: head.id(row).unwrap_or_else(|| padded(id)),
             hash,
             address: RecordAddress { log: head.log.number, offset },
@@ -96,7 +96,7 @@ pub fn seal(
     lists.sort_unstable();
     let mut old = Vec::new();
     let rows = &sorted.rows;
-    // A record may have died since its values were gathered: those that no row has stand nowhere.
+    // A record may have died since its values were gathered, so values without a row are left out.
     let mut values = values.to_vec();
     if !values.is_empty() {
         let mut has_rows = |number| {
@@ -179,13 +179,13 @@ pub fn write(
     Ok(sorted.written(bytes))
 }
 
-/// What a segment has beside rows.
+/// The content of a segment except the rows.
 struct SegmentLists<'a, N, W> {
-    /// As for [`SegmentBuilder::lists`].
+    /// The callback for [`SegmentBuilder::lists`].
     next: N,
-    /// As for [`SegmentBuilder::words`].
+    /// The callback for [`SegmentBuilder::words`].
     words: W,
-    /// Times and old rows.
+    /// Expiry times and old rows.
     expiries: Vec<(u64, u32)>,
     /// The values of listed labels.
     values: &'a [Value<'a>],
@@ -202,7 +202,7 @@ fn padded(prefix: [u64; 2]) -> Id {
 /// Records in the order of a segment.
 struct SortedRows {
     items: Vec<SegmentRow>,
-    /// For each old row, the new one or [`DROPPED`].
+    /// For each old row, the new row or [`DROPPED`].
     rows: Vec<u32>,
 }
 
@@ -216,7 +216,7 @@ impl SortedRows {
         Self { items, rows }
     }
 
-    /// Writes the segment and its addresses, and returns their bytes.
+    /// Writes the segment and its addresses, and returns the total number of bytes.
     fn write(
         &self,
         disk: &dyn Disk,

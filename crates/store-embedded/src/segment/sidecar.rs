@@ -1,5 +1,5 @@
-//! The two small files beside a segment that are replaced while the segment stays: the addresses of
-//! its records (`.addr`), and its dead rows (`.dead`). Each new file has the next generation.
+//! The two small files of a segment that can be replaced without the segment: the addresses of its
+//! records (`.addr`), and its dead rows (`.dead`). Each new file has the next generation.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::disk::Disk;
 use crate::map::Map;
 
-/// Bytes gathered before they are handed to the disk.
+/// Bytes gathered before each write to the disk.
 const BUFFER: usize = 256 << 10;
 
 /// The content of a sidecar.
@@ -46,7 +46,8 @@ impl SidecarKind {
         (bytes.saturating_sub(12) / 8) as usize
     }
 
-    /// Writes a file of words and returns its size. The file is durable then, its name is not.
+    /// Writes a file of words and returns its size. On return the file is durable, but its name is
+    /// not.
     pub fn write(
         self,
         disk: &dyn Disk,
@@ -72,7 +73,7 @@ impl SidecarKind {
         Ok(written + bytes.len() as u64)
     }
 
-    /// Opens a file of `len` words; another number of words or a wrong checksum is an error.
+    /// Opens a file of `len` words. A different number of words or a wrong checksum is an error.
     pub fn open(
         self,
         disk: &dyn Disk,
@@ -117,12 +118,12 @@ impl SidecarWords {
         (0..(self.0.len().saturating_sub(12)) / 8).filter_map(|index| self.get(index))
     }
 
-    /// Number of reads of the file that found no bytes.
+    /// Number of failed reads of the file.
     pub fn faults(&self) -> u32 {
         self.0.faults()
     }
 
-    /// Notes that a part of the file is gone.
+    /// Records that a part of the file is lost.
     pub(crate) fn note_lost(&self) {
         self.0.note_lost();
     }

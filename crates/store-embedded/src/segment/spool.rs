@@ -1,13 +1,13 @@
-//! The entries of a dictionary, spilled until their posting lists are written: there may be as many
-//! as there are labels, so they are kept on the disk and not in memory. MANIFEST never names this
-//! file (`.new`): opening a shelf removes what a killed process left of it.
+//! The entries of a dictionary, spilled until their posting lists are written. There may be as many
+//! entries as labels, so the entries are kept on the disk and not in memory. MANIFEST never names
+//! this file (`.new`), so opening a shelf removes the file of a killed process.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use crate::disk::{Disk, DiskFile};
 
-/// Bytes gathered before they are written, and bytes read at once; a multiple of [`ENTRY_BYTES`].
+/// Bytes per write and per read; a multiple of [`ENTRY_BYTES`].
 const BUFFER: usize = 64 << 10;
 
 /// A term, its kind, and the end of its list in the postings.
@@ -43,7 +43,7 @@ impl<'a> Spool<'a> {
         Ok(())
     }
 
-    /// Passes all entries to `give`, in their order; an error if the file has changed.
+    /// Passes all entries to `give`, in their order. Returns an error if the file has changed.
     pub fn for_each(
         &mut self,
         mut give: impl FnMut(SpoolEntry) -> io::Result<()>,
@@ -59,7 +59,7 @@ impl<'a> Spool<'a> {
             }
             piece.clear();
         }
-        // Checked here, since even damaged entries would get a valid checksum in the segment.
+        // Check here, since damaged entries would also get a valid checksum in the segment.
         if sum == self.sum {
             Ok(())
         } else {
@@ -93,7 +93,7 @@ mod tests {
         let dir = hark_testkit::disk::scratch("spool");
         fs::create_dir_all(dir.join("seg")).unwrap();
         let mut spool = Spool::new(&RealDisk, &dir, 7).unwrap();
-        // More than one piece, and not a whole number of them.
+        // The entries take more than one piece, but not a whole number of pieces.
         let entries: Vec<SpoolEntry> =
             (0..10_000).map(|n| (u64::MAX - n, n as u32 * 3, u32::MAX - n as u32)).collect();
         for &entry in &entries {

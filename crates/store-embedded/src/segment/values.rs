@@ -1,5 +1,6 @@
 //! The values of the labels that a segment lists. A posting list is found by the hash of its value,
-//! which does not tell the value; this section does. docs/format.md draws it.
+//! which does not reveal the value, so this section lists the values. docs/format.md describes the
+//! section.
 
 use hark_archive::Record;
 
@@ -11,7 +12,7 @@ pub type Value<'a> = (u8, &'a [u8]);
 /// Bytes of an entry without its value.
 const ENTRY: usize = 5;
 
-/// Returns the first bytes of the section: which labels it lists.
+/// Returns the first bytes of the section: the names of the listed labels.
 pub fn header(names: &[u8]) -> impl Iterator<Item = u8> {
     std::iter::once(names.len() as u8).chain(names.iter().copied())
 }
@@ -48,7 +49,7 @@ pub fn open(section: &[u8]) -> (&[u8], Values<'_>) {
     (names, Values(rest))
 }
 
-/// The values of a section, ascending. They end where the section is damaged.
+/// The values of a section, ascending. The iteration ends at a damaged part of the section.
 pub struct Values<'a>(&'a [u8]);
 
 impl<'a> Iterator for Values<'a> {
@@ -63,7 +64,7 @@ impl<'a> Iterator for Values<'a> {
 }
 
 impl Values<'_> {
-    /// Whether the section ends behind the last value that was returned.
+    /// Whether the section ends after the last returned value.
     pub fn is_at_end(&self) -> bool {
         self.0.is_empty()
     }

@@ -24,43 +24,43 @@ use crate::term::{TermHasher, lists_words};
 pub struct Segment {
     /// The segment's line of the manifest when the segment was opened.
     pub entry: SegmentEntry,
-    /// Its index.
+    /// The segment's index.
     pub file: Arc<SegmentFile>,
-    /// The addresses of its records.
+    /// The addresses of the segment's records.
     pub addresses: Arc<SidecarWords>,
-    /// The logs from the first to the last that the segment covers; `None` where a log was removed.
+    /// The logs from the first to the last that the segment covers; `None` for a removed log.
     pub logs: Vec<Option<Arc<Log>>>,
-    /// Its dead rows.
+    /// The segment's dead rows.
     pub dead: Arc<RowMarks>,
-    /// Kinds, ascending, and the positions of their lists in the postings.
+    /// The kinds, ascending, with the positions of their lists in the postings.
     pub(crate) kinds: Arc<[(u32, Range<u32>)]>,
-    /// The terms of its rare kinds, ascending. With every put, rules look for records of such a
+    /// The terms of the rare kinds, ascending. For every put, rules search for records of such a
     /// kind that name the new record, and nearly always find none.
     rare: Arc<[(u32, Box<[u64]>)]>,
     terms: TermHasher,
-    /// Whether it indexes the words that the shelf does.
+    /// Whether the segment indexes the same words as the shelf.
     has_words: bool,
 }
 
-/// The dead rows of a segment, and the rows that have been verified. They stay the same when the
-/// segment's addresses are replaced.
+/// The dead rows and the verified rows of a segment. Both stay the same when the segment's
+/// addresses are replaced.
 pub struct RowMarks {
     /// Rows that are durably deleted.
     pub dead: AtomicBits,
-    /// Rows deleted by a batch that is not synced yet; a superset of `dead`.
+    /// Rows deleted by synced batches and by the current batch; a superset of `dead`.
     pub doomed: AtomicBits,
     /// The number of dead rows, and the dead rows by kind.
     pub rows: DeadRows,
-    /// Rows whose record's checksum was verified.
+    /// Rows with a verified checksum of their record.
     pub verified: AtomicBits,
     /// Number of dead rows in the `.dead` file.
     pub saved: AtomicU32,
-    /// Rows that sums leave out, once sums were asked for. Has all dead rows.
+    /// Rows that sums exclude, including all dead rows; `None` until the first question for sums.
     pub excluded: Mutex<Option<ExcludedRows>>,
 }
 
 impl RowMarks {
-    /// Makes the dead rows from the words of a `.dead` file; without them all rows are alive.
+    /// Makes the dead rows from the words of a `.dead` file. Without words, all rows are alive.
     pub fn new(rows: u32, words: Option<&SidecarWords>) -> Self {
         let dead =
             AtomicBits::from_words(rows as usize, words.into_iter().flat_map(SidecarWords::iter));
@@ -80,7 +80,8 @@ impl RowMarks {
         rows.div_ceil(64) as usize
     }
 
-    /// Notes that the manifest names a `.dead` file with all dead rows; the writer is held.
+    /// Records that the manifest names a `.dead` file with all dead rows. The caller holds the
+    /// writer's lock.
     pub fn note_saved(&self) {
         self.saved.store(self.rows.count(), Ordering::Relaxed);
     }
@@ -91,9 +92,9 @@ impl RowMarks {
     }
 }
 
-/// All rare kinds together have at most one in this many rows.
+/// All rare kinds together have at most one row in this many.
 const RARE_SHARE: u32 = 32;
-/// Most terms per row of a rare kind, since these terms are kept in memory.
+/// Maximum number of terms per row of a rare kind, since these terms are kept in memory.
 const RARE_TERMS: usize = 16;
 
 fn rare_terms(file: &SegmentFile, kinds: &[(u32, Range<u32>)]) -> Arc<[(u32, Box<[u64]>)]> {
@@ -117,7 +118,7 @@ fn rare_terms(file: &SegmentFile, kinds: &[(u32, Range<u32>)]) -> Arc<[(u32, Box
     rare.into_iter().filter_map(|rare| Some((rare.kind, rare.terms?.into()))).collect()
 }
 
-/// A kind that may be rare: its terms are still being counted.
+/// A kind that may be rare, while its terms are counted.
 struct RareKind {
     kind: u32,
     /// `None` if the kind has too many terms to be rare.
@@ -134,11 +135,13 @@ impl RareKind {
     }
 }
 
-/// Entries of the dictionary, and postings, that weigh as much as a row. A segment within
-/// [`crate::options::EmbeddedOptions::segment_records_max`] has no more of either than fit.
+/// Number of dictionary entries, and of postings, that weigh as much as a row. So
+/// [`crate::options::EmbeddedOptions::segment_records_max`] also bounds the entries and postings of
+/// a segment.
 const ENTRIES_PER_ROW: usize = 2;
 const POSTINGS_PER_ROW: usize = 256;
-/// Most weight of a segment, whatever is set: with more, its postings could not be counted.
+/// Maximum weight of a segment, for all settings: the postings of a heavier segment could not be
+/// counted.
 pub(crate) const WEIGHT_MAX: u64 = u32::MAX as u64 / POSTINGS_PER_ROW as u64;
 
 impl Segment {
@@ -150,7 +153,7 @@ impl Segment {
         (self.file.rows as usize).max(entries).max(postings).try_into().unwrap_or(u32::MAX)
     }
 
-    /// Returns the terms of these kinds, if all of them are rare. For lookups of many terms.
+    /// Returns the terms of these kinds, if all these kinds are rare. For lookups of many terms.
     fn rare_only(&self, kinds: Option<&[u32]>) -> Option<Vec<&[u64]>> {
         let terms = |kind: &u32| {
             let at = self.rare.binary_search_by_key(kind, |(kind, _)| *kind).ok()?;
@@ -159,8 +162,8 @@ impl Segment {
         kinds?.iter().map(terms).collect()
     }
 
-    /// Whether a row of these kinds may have the term. False is certain, and is found only for rare
-    /// kinds, without reading the dictionary.
+    /// Whether a row of these kinds may have the term. Only the result false is certain; it occurs
+    /// only for rare kinds. The test does not read the dictionary.
     fn may_have(&self, term: u64, kinds: Option<&[u32]>) -> bool {
         kinds.is_none_or(|kinds| {
             kinds.iter().any(|kind| {
@@ -193,7 +196,7 @@ impl Segment {
         Self { entry, file, addresses, logs, dead, kinds, rare, terms, has_words }
     }
 
-    /// The same segment after its line of the manifest has changed.
+    /// Returns the same segment with a changed line of the manifest.
     #[must_use]
     pub fn with_entry(&self, entry: SegmentEntry) -> Self {
         Self {
@@ -209,7 +212,7 @@ impl Segment {
         }
     }
 
-    /// Sets how much of its logs is dead, as in these lines of a manifest.
+    /// Sets the dead bytes and dead records of the segment's logs from these lines of a manifest.
     pub fn set_dead(&self, lines: &[LogEntry]) {
         for log in self.logs.iter().flatten() {
             if let Some(line) = lines.iter().find(|line| line.number == log.number) {
@@ -219,7 +222,8 @@ impl Segment {
         }
     }
 
-    /// Copies how much of the logs is dead from `other`, except for the log numbered `except`.
+    /// Copies the dead bytes and dead records of the logs from `other`, except for the log numbered
+    /// `except`.
     pub fn keep_dead(&self, other: &Self, except: Option<u32>) {
         for both in self.logs.iter().zip(&other.logs) {
             if let (Some(mine), Some(theirs)) = both
@@ -230,8 +234,8 @@ impl Segment {
         }
     }
 
-    /// Counts the dead records of logs that have dead bytes but no number of dead records, as
-    /// earlier versions left it.
+    /// Counts the dead records of logs that have dead bytes but no number of dead records. Earlier
+    /// versions did not write this number.
     pub fn count_dead(&self) {
         let uncounted = |log: &Log| log.has_dead() && log.dead_records.load(Ordering::Relaxed) == 0;
         if !self.logs.iter().flatten().any(|log| uncounted(log)) {
@@ -251,34 +255,36 @@ impl Segment {
         }
     }
 
-    /// Whether it indexes the words that the shelf does.
+    /// Whether the segment indexes the same words as the shelf.
     pub fn has_words(&self) -> bool {
         self.has_words
     }
 
-    /// Whether it lists the labels and the words that the shelf does, and no others.
+    /// Whether the segment lists exactly the labels and the words that the shelf lists.
     pub fn lists_what_it_should(&self) -> bool {
         let listed = self.file.listed();
         *listed == *self.terms.listed() && (self.file.has_words || !lists_words(listed))
     }
 
-    /// Whether a part of its index could not be read, so that the index cannot be trusted.
+    /// Whether a part of the index could not be read, so that the index cannot be trusted.
     pub fn is_unreadable(&self) -> bool {
         self.faults() > 0
     }
 
-    /// Number of reads of its index that found no bytes.
+    /// Number of failed reads of the index.
     pub fn faults(&self) -> u32 {
         self.file.faults() + self.addresses.faults()
     }
 
-    /// Whether the addresses are as they were written.
+    /// Whether the addresses can be read and have the right checksum.
     pub fn has_sound_addresses(&self) -> bool {
-        // Read before asked for faults: zeros may have been read in place of a page.
+        // Read the addresses before checking for faults: the read may have returned zeros for a
+        // lost page.
         self.addresses.is_sound() && self.addresses.faults() == 0
     }
 
-    /// Returns, in words, why the index cannot be trusted; `None` if it can.
+    /// Returns a message that explains why the index cannot be trusted; `None` if the index can be
+    /// trusted.
     pub fn trouble(&self) -> Option<String> {
         let number = self.entry.number;
         self.is_unreadable().then(|| format!("a part of segment {number} could not be read"))
@@ -294,7 +300,7 @@ impl Segment {
         self.logs.get(at as usize)?.as_ref()
     }
 
-    /// Returns a row's record. If it is damaged, counts that and returns `None`.
+    /// Returns a row's record. For a damaged record, counts the damage and returns `None`.
     pub fn record(&self, row: u32) -> Option<Record<'_>> {
         self.record_at(row, self.address(row))
     }
@@ -323,7 +329,8 @@ impl Segment {
         }
     }
 
-    /// Does the same as [`Segment::kill`], without counting the record as dead; false if the row was dead.
+    /// Does the same as [`Segment::kill`], but does not count the record as dead. Returns false if
+    /// the row was already dead.
     pub fn kill_row(&self, row: u32) -> bool {
         self.dead.doomed.set(row);
         let killed = row < self.file.rows && self.dead.rows.kill(row, || self.dead.dead.set(row));
@@ -333,13 +340,13 @@ impl Segment {
         killed
     }
 
-    /// Returns a row's id, from its record if the segment has none.
+    /// Returns a row's id, from the record if the segment has no ids.
     pub fn id(&self, row: u32) -> Option<Id> {
         self.file.id(row).or_else(|| self.record_of_any(row).map(|record| *record.id()))
     }
 
-    /// Returns the kinds of dead rows, which ascend; `None` for a row that no kind has. Takes about
-    /// as long as reading the lists of all kinds, or less.
+    /// Returns the kinds of ascending dead rows; `None` for a row in no kind's list. Takes at most
+    /// about as long as reading the lists of all kinds.
     fn kinds_of(&self, rows: &[u32]) -> Vec<Option<u32>> {
         let mut kinds = vec![None; rows.len()];
         for (kind, list) in &*self.kinds {
@@ -377,7 +384,7 @@ impl Segment {
         }
     }
 
-    /// Rows with this id, dead ones included; `hash` is the hash of the id.
+    /// Rows with this id, including dead rows; `hash` is the hash of the id.
     pub fn rows_of(&self, id: &Id, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let id = *id;
         self.file.rows_of_id(hash).filter(move |&row| {
@@ -389,8 +396,8 @@ impl Segment {
         })
     }
 
-    /// Notes that a part of the file was lost if the id of a row has not the hash under which the row
-    /// stands.
+    /// Records that a part of the file was lost if the hash of a row's id differs from the row's
+    /// hash in the index.
     fn note_other(&self, id: &Id, hash: u64) {
         if self.terms.id(id) != hash {
             self.file.note_lost();
@@ -408,11 +415,11 @@ impl Segment {
     }
 }
 
-/// A segment as readers or as the writer sees it.
+/// A segment in the view of readers or of the writer.
 pub struct SegmentView {
     /// The segment.
     pub segment: Arc<Segment>,
-    /// Whether rows deleted by the current batch count as dead already.
+    /// Whether rows deleted by the current batch already count as dead.
     pub writing: bool,
 }
 
@@ -427,7 +434,7 @@ pub enum SegmentPostings {
     Packed(PackedPostings),
 }
 
-/// The posting list of a word, with the block of it that was read last.
+/// The posting list of a word, with the last unpacked block.
 pub struct PackedPostings {
     kind: u32,
     list: PackedList,
@@ -439,7 +446,7 @@ impl PackedPostings {
         Self { kind, list, reader: RefCell::new(PackedReader::new(list)) }
     }
 
-    /// The first index from `from` on whose row is `row` or comes after it.
+    /// The first index at or after `from` whose row is at least `row`.
     fn seek(&self, file: &SegmentFile, from: usize, row: u32) -> usize {
         self.reader.borrow_mut().seek(file.words().blocks, from, row)
     }
@@ -467,15 +474,15 @@ impl SegmentView {
         }
     }
 
-    /// Returns the first row behind this time and id, newest first.
+    /// Returns the first row after this time and id, newest first.
     fn first_behind(&self, time: u64, id: &Id) -> u32 {
         let start = self.file().first_at_or_before(time);
         let older = time.checked_sub(1);
         let end = older.map_or(self.file().rows, |time| self.file().first_at_or_before(time));
         start
             + partition(end.saturating_sub(start), |row| {
-                // In a format without ids, a row whose record was removed is dead; the next row with a
-                // record stands for it.
+                // In a format without ids, a row with a removed record is dead. The next row with a
+                // record replaces the dead row in the comparison.
                 let mut rows = start + row..end;
                 rows.find_map(|row| self.segment.id(row)).is_some_and(|other| other <= *id)
             })
@@ -483,7 +490,8 @@ impl SegmentView {
 }
 
 impl Source for SegmentView {
-    /// (time where it is needed, row), ascending in the query's order.
+    /// (time or 0, row), ascending in the query's order. Only the oldest-first order needs the
+    /// time.
     type Key = (u64, u32);
     type PostingList = SegmentPostings;
     type Window = Range<u32>;
@@ -578,14 +586,16 @@ impl Source for SegmentView {
 
     fn find(&self, id: &Id, hash: u64) -> Option<u32> {
         let (mut alive, mut dead) = (None, None);
-        // An id that was deleted and put again has several rows, of which one may be alive.
+        // An id that was deleted and put again has several rows, and one of these rows may be
+        // alive.
         for row in self.file().rows_of_id(hash) {
             match (self.segment.id_of_any(row), self.is_dead(row)) {
                 (Some(other), _) if other != *id => self.segment.note_other(&other, hash),
                 (None, true) => {}
                 (Some(_), true) => dead = dead.or(Some(row)),
-                // The hash says that it is the record of this id. Whoever reads it is told that
-                // it is damaged, not that there is none; if it was put again, the whole one counts.
+                // By the hash, this is the record of the id. A reader of this row reports damage
+                // instead of a missing record. If the record was put again, the whole record
+                // counts.
                 (_, false) => {
                     let first = alive.filter(|&first| self.segment.record(first).is_some());
                     alive = first.or(Some(row));
@@ -704,7 +714,7 @@ impl Source for SegmentView {
             return 0;
         };
         let len = all.len().min(some.len()) as u32;
-        // Rows of a list ascend, so the rows that are the same in both are a prefix.
+        // Rows of a list ascend, so the common rows are a prefix.
         let same = |at: u32| {
             self.file().posting(list.start + some.start as u32 + at) == all.start as u32 + at
         };

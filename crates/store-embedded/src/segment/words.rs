@@ -1,31 +1,31 @@
-//! The words of a segment, ascending, each with its posting lists: one for each kind and class that
-//! has rows. Words are in blocks, within which each is written as what differs from the word before;
-//! the lists of a block's words are behind them. docs/format.md draws the bytes.
+//! The words of a segment, ascending, each with its posting lists: one list for each kind and class
+//! that has rows. Words are in blocks. Within a block each word is written as its difference from
+//! the previous word; the lists of all words follow the words. docs/format.md describes the bytes.
 
 use hark_codec::record::put_varint;
 
 use super::packed::{self, PackedList, varint};
 
-/// Most words of a block.
+/// Maximum number of words in a block.
 const BLOCK_WORDS: usize = 32;
-/// Bytes of lists from which on a block ends.
+/// Bytes of lists at which a block ends.
 const BLOCK_BYTES: usize = 16 << 10;
 /// Bytes of a block's entry in the index of blocks.
 pub const INDEX_ENTRY: usize = 16;
 /// Bits of a class.
 const CLASS_BITS: u32 = 2;
 
-/// Most bytes that so many lists of words with so many rows take, if the words have so many bytes
-/// each time they begin one.
+/// Upper bound for the bytes of `lists` lists of words with `rows` rows in total. `word_bytes` is
+/// the total length of the words.
 pub fn bytes_max(lists: u64, rows: u64, word_bytes: u64) -> u64 {
-    // The lengths of a word and of its lists, and an entry of the index.
+    // Each list may need the lengths of a word and of its lists, and an entry of the index.
     packed::bytes_max(lists, rows) + word_bytes + lists * (12 + INDEX_ENTRY as u64)
 }
 
-/// The kind of a list's rows, and the class of the word in them.
+/// The kind of a list's rows, and the class of the word in these rows.
 pub type ListKey = (u32, u8);
 
-/// The first bytes of a word as a number that sorts like them.
+/// The first bytes of a word as a number with the same order as the bytes.
 pub fn index_key(word: &[u8]) -> u64 {
     let mut eight = [0; 8];
     eight.iter_mut().zip(word).for_each(|(to, from)| *to = *from);
@@ -43,13 +43,13 @@ pub struct WordPacker {
     next: Vec<u8>,
     last: Vec<u8>,
     index: Vec<(u64, u64)>,
-    /// Bytes of the blocks before.
+    /// Total length of the earlier blocks.
     written: u64,
 }
 
 impl WordPacker {
-    /// Adds a list of the next word. Lists ascend by their keys; rows ascend. Nothing is added for no
-    /// rows.
+    /// Adds a list of the next word. Lists ascend by their keys; rows ascend. A list without rows
+    /// is not added.
     pub fn list(&mut self, (kind, class): ListKey, rows: &[u32]) {
         if rows.is_empty() {
             return;
@@ -59,8 +59,8 @@ impl WordPacker {
         packed::pack(rows, &mut self.next);
     }
 
-    /// Ends a word, unless it has no lists. Words ascend. Returns a block of the section that is
-    /// complete.
+    /// Ends a word, unless the word has no lists. Words ascend. Returns a complete block of the
+    /// section, if a block has ended.
     pub fn word(&mut self, word: &[u8]) -> Option<Vec<u8>> {
         if self.next.is_empty() {
             return None;
@@ -83,7 +83,7 @@ impl WordPacker {
         full
     }
 
-    /// Ends the block; `None` if it is empty.
+    /// Ends the block; returns `None` if the block is empty.
     fn block(&mut self) -> Option<Vec<u8>> {
         let count = std::mem::take(&mut self.count);
         self.last.clear();
@@ -97,8 +97,8 @@ impl WordPacker {
         })
     }
 
-    /// Ends the last block. Returns it and the index of all blocks: the first bytes of the first word
-    /// of each, and its offset.
+    /// Ends the last block. Returns the last block and the index of all blocks: the first bytes of
+    /// each block's first word, and the block's offset.
     pub fn end(mut self) -> (Option<Vec<u8>>, Vec<(u64, u64)>) {
         (self.block(), self.index)
     }
@@ -109,14 +109,14 @@ impl WordPacker {
 pub struct Words<'a> {
     /// The section of blocks.
     pub blocks: &'a [u8],
-    /// The section of their index.
+    /// The section of the blocks' index.
     pub index: &'a [u8],
-    /// Rows of the segment.
+    /// Number of rows in the segment.
     pub rows: u32,
 }
 
 impl<'a> Words<'a> {
-    /// The start of a block, and the first bytes of its first word.
+    /// The first bytes of a block's first word, and the start of the block.
     fn entry(&self, block: usize) -> Option<(u64, usize)> {
         let entry = self.index.as_chunks::<INDEX_ENTRY>().0.get(block)?;
         let (key, start) = entry.split_first_chunk()?;
@@ -152,7 +152,7 @@ impl<'a> Words<'a> {
         WordReader { words: self, next: block, block: None, word: Vec::new(), lists: 0..0 }
     }
 
-    /// The last block whose first word is not behind `word`.
+    /// The last block whose first word is not after `word`.
     fn block_of(&self, word: &[u8]) -> usize {
         let key = index_key(word);
         let is_before = |block: usize| {
@@ -175,7 +175,7 @@ impl<'a> Words<'a> {
         low.saturating_sub(1)
     }
 
-    /// The lists of a word; none if no row has the word.
+    /// The lists of a word; empty if no row has the word.
     pub fn find(&self, word: &str) -> WordLists<'a> {
         let mut reader = self.from(self.block_of(word.as_bytes()));
         while reader.advance() {
@@ -189,7 +189,7 @@ impl<'a> Words<'a> {
         WordLists { words: *self, at: 0..0 }
     }
 
-    /// The words that begin with `beginning`; `None` if these are more than `max`.
+    /// The words that begin with `beginning`; `None` if there are more than `max` words.
     pub fn beginning(&self, beginning: &str, max: usize) -> Option<Vec<Box<str>>> {
         let (mut found, beginning) = (Vec::new(), beginning.as_bytes());
         let mut reader = self.from(self.block_of(beginning));
@@ -207,28 +207,28 @@ impl<'a> Words<'a> {
     }
 }
 
-/// What is left of a block.
+/// The unread part of a block.
 struct WordBlockReader<'a> {
     words: &'a [u8],
     left: u8,
-    /// Where the lists of the next word begin, and where the block ends.
+    /// The start of the next word's lists, and the end of the block.
     lists: usize,
     end: usize,
 }
 
-/// Reads words, one after the other.
+/// Reads words one after another.
 pub struct WordReader<'a> {
     words: Words<'a>,
-    /// The block after this one.
+    /// The number of the next block.
     next: usize,
     block: Option<WordBlockReader<'a>>,
-    /// The word.
+    /// The current word.
     pub word: Vec<u8>,
     lists: std::ops::Range<usize>,
 }
 
 impl<'a> WordReader<'a> {
-    /// Goes on to the next word; false if there is none. Words of a damaged block are left out.
+    /// Advances to the next word; returns false at the end. Words of a damaged block are skipped.
     pub fn advance(&mut self) -> bool {
         loop {
             if let Some(block) = &mut self.block
@@ -246,14 +246,14 @@ impl<'a> WordReader<'a> {
         }
     }
 
-    /// The lists of the word.
+    /// The lists of the current word.
     pub fn lists(&self) -> WordLists<'a> {
         WordLists { words: self.words, at: self.lists.clone() }
     }
 }
 
 impl WordBlockReader<'_> {
-    /// Changes `word` to the next one, and returns where its lists are.
+    /// Changes `word` to the next word, and returns the position of its lists.
     fn next(&mut self, word: &mut Vec<u8>) -> Option<std::ops::Range<usize>> {
         self.left = self.left.checked_sub(1)?;
         let same = usize::try_from(varint(&mut self.words)?).ok()?;
@@ -279,7 +279,7 @@ pub struct WordLists<'a> {
 impl Iterator for WordLists<'_> {
     type Item = (ListKey, PackedList);
 
-    /// The next list. They end where they are damaged.
+    /// Returns the next list. The iteration ends at a damaged list.
     fn next(&mut self) -> Option<Self::Item> {
         let section = self.words.blocks.get(..self.at.end)?;
         let mut rest = section.get(self.at.start..).filter(|rest| !rest.is_empty())?;
@@ -388,7 +388,7 @@ mod tests {
             while reader.advance() {
                 count += reader.lists().map(|(_, list)| list.rows(blocks).count()).sum::<usize>();
             }
-            // Each byte of a list is read once, and stands for 64 rows at most.
+            // Each byte of a list is read once, and accounts for at most 64 rows.
             assert!(count <= blocks.len() * 64 * (1 + index.len() / INDEX_ENTRY));
             let _ = (read.find("prefixed7").count(), read.beginning("pre", 64));
         };

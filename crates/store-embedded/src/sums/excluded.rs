@@ -1,4 +1,4 @@
-//! Sums over the rows of a segment, less those that are not to be seen.
+//! Sums over the visible rows of a segment.
 
 use std::ops::Range;
 
@@ -10,20 +10,19 @@ use crate::bits::ones;
 use crate::segment::file::{SegmentFile, partition};
 use crate::segment::view::Segment;
 
-/// The rows of a segment that sums leave out: dead ones, those of hidden kinds, and those that have
-/// expired.
+/// The rows of a segment that sums exclude: dead rows, rows of hidden kinds, and expired rows.
 pub struct ExcludedRows {
     /// The hidden kinds, ascending.
     hidden: Box<[u32]>,
-    /// Entries of the segment's list of expiries that were looked at: those up to the latest time that
-    /// was asked about.
+    /// Number of processed entries in the segment's list of expiries: all entries up to the latest
+    /// time of a question.
     expired: usize,
     rows: SummedKeys<u32>,
 }
 
 impl ExcludedRows {
-    /// Lists the rows. Takes long where there are many. Returns the words of the bits of dead rows as
-    /// they were then.
+    /// Lists the excluded rows, which takes long for many rows. Also returns a copy of the bits of
+    /// dead rows from the start of the call.
     fn new(segment: &Segment, hidden: &[u32]) -> (Self, Vec<u64>) {
         let file = &segment.file;
         let dead: Vec<u64> = segment.dead.dead.words().collect();
@@ -73,7 +72,7 @@ impl ExcludedRows {
     }
 }
 
-/// A segment with sums over what is visible.
+/// A segment with sums over its visible rows.
 pub(super) struct SummedSegment<'a> {
     segment: &'a Segment,
     hidden: &'a [u32],
@@ -85,13 +84,13 @@ impl<'a> SummedSegment<'a> {
         Self { segment, hidden, now }
     }
 
-    /// Whether the rows to leave out are listed.
+    /// Whether the excluded rows are listed.
     pub(super) fn is_ready(&self) -> bool {
         let excluded = self.segment.dead.excluded.lock();
         excluded.as_ref().is_some_and(|excluded| *excluded.hidden == *self.hidden)
     }
 
-    /// Lists the rows to leave out, and returns their number. Deletions go on meanwhile.
+    /// Lists the excluded rows, and returns their number. Deletions continue meanwhile.
     pub(super) fn prepare(&self) -> u64 {
         let (mut new, dead) = ExcludedRows::new(self.segment, self.hidden);
         let listed = new.rows.count(|_| true);
@@ -114,7 +113,7 @@ impl<'a> SummedSegment<'a> {
         }
     }
 
-    /// The rows of a position's time, and the first of them that is not before it.
+    /// The rows with a position's time, and the first of these rows at or after the position.
     fn place(&self, at: &Position) -> (Range<u32>, u32) {
         let file = &self.segment.file;
         let start = file.first_at_or_before(at.time);
@@ -125,7 +124,8 @@ impl<'a> SummedSegment<'a> {
         (start..end, start + first)
     }
 
-    /// The rows before a position: those of earlier times, and those of its own. `None` if there are none.
+    /// The rows before a position: rows of earlier times, and rows of the same time. `None` if the
+    /// segment has no earlier row.
     fn rows_before(&self, at: &Position) -> Option<[Range<u32>; 2]> {
         let file = &self.segment.file;
         if at.time > file.newest {
@@ -155,8 +155,8 @@ impl<'a> SummedSegment<'a> {
         })
     }
 
-    /// The rows between two positions, of which many may not be visible: those of times in between,
-    /// and those of the times of both.
+    /// The rows between two positions, visible or not: rows of times in between, and rows of the
+    /// two positions' times.
     fn between(&self, from: &Position, to: &Position) -> [Range<u32>; 3] {
         let ((of_from, from_row), (of_to, to_row)) = (self.place(from), self.place(to));
         if of_from == of_to {
@@ -183,7 +183,7 @@ impl<'a> SummedSegment<'a> {
         self.with_excluded(|excluded| {
             for rows in self.between(from, to) {
                 let mut end = rows.end;
-                // Of one time after the other, the rows ascend by id.
+                // Process one time after the other; the rows of a time ascend by id.
                 while out.len() < most
                     && let Some(last) = excluded.rows.last_absent(rows.start, end)
                 {

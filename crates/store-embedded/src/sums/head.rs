@@ -1,4 +1,4 @@
-//! Sums over the rows of a head that readers see.
+//! Sums over the visible rows of a head.
 
 use hark_archive::{Id, Position};
 use hark_codec::id_sum::IdTally;
@@ -6,19 +6,20 @@ use hark_codec::id_sum::IdTally;
 use super::keys::SummedKeys;
 use crate::head::Head;
 
-/// The visible rows of a head, by time and id. Takes some 40 bytes for each.
+/// The visible rows of a head, by time and id. Each row takes some 40 bytes.
 pub struct SummedHead {
     /// The hidden kinds, ascending.
     hidden: Box<[u32]>,
-    /// The first so many rows of the head were looked at.
+    /// Number of rows of the head that have been processed.
     seen: u32,
-    /// The latest time that was asked about: what has expired by then is not there.
+    /// The latest time of a question. Records that had expired by this time are not included.
     now: u64,
     rows: SummedKeys<(u64, Id)>,
 }
 
 impl SummedHead {
-    /// The rows without those of `hidden` kinds. Begins anew if other kinds were hidden before.
+    /// Returns the rows without `hidden` kinds. The list starts again if other kinds were hidden
+    /// before.
     pub fn of<'a>(summed: &'a mut Option<Self>, hidden: &[u32]) -> &'a mut Self {
         if summed.as_ref().is_some_and(|summed| *summed.hidden != *hidden) {
             *summed = None;
@@ -27,11 +28,11 @@ impl SummedHead {
         summed.get_or_insert_with(new)
     }
 
-    /// Adds the rows that were published since the last call, and takes away what has expired.
+    /// Adds the rows that were published since the last call, and removes expired rows.
     pub fn catch_up(&mut self, head: &Head, now: u64) {
         if now > self.now {
             self.now = now;
-            // What died before was taken away then.
+            // Rows that died earlier were removed at that time.
             for (_, row) in head.expired_by(now).into_iter().filter(|(_, row)| !head.is_dead(*row))
             {
                 self.take(head, row);
@@ -43,7 +44,7 @@ impl SummedHead {
             if head.is_dead(row) || head.row(row).is_none_or(|row| is_hidden(row.kind)) {
                 continue;
             }
-            // A row that dies meanwhile is taken away once this is done: `take` waits for it.
+            // `take` waits for this loop, so a row that dies meanwhile is removed afterwards.
             if let Some(record) =
                 head.record(row).filter(|r| r.expires().is_none_or(|at| at > self.now))
             {
@@ -53,7 +54,7 @@ impl SummedHead {
         self.seen = self.seen.max(published);
     }
 
-    /// Takes a row away, if it is there.
+    /// Removes a row, if the list has the row.
     pub fn take(&mut self, head: &Head, row: u32) {
         if row >= self.seen {
             return;
@@ -71,7 +72,7 @@ impl SummedHead {
         self.rows.count(|key| *key < (at.time, at.id))
     }
 
-    /// The rows from a position on, in order.
+    /// The rows from a position to the end, in order.
     pub(super) fn from(&self, at: &Position) -> impl Iterator<Item = Position> + '_ {
         let at = (at.time, at.id);
         self.rows.from(move |key| *key < at).map(|(time, id)| Position { time, id })

@@ -1,24 +1,24 @@
-//! Keys in order with the sum of their ids: a set to which keys are added and from which they are
-//! taken, and which knows the sum of any beginning.
+//! An ordered set of keys with sums of ids: keys can be added and removed, and the set knows the
+//! sum of any prefix.
 
 use hark_archive::Id;
 use hark_codec::id_sum::IdTally;
 
-/// Most keys of a chunk; a full one is divided.
+/// Maximum number of keys in a chunk; a full chunk is divided.
 const CHUNK_KEYS: usize = 256;
 
-/// Keys in order, each with an id. Whoever asks gives the id of a key.
+/// An ordered set of keys, each with an id. The caller passes the id of a key.
 #[derive(Debug)]
 pub struct SummedKeys<K> {
-    /// None is empty.
+    /// The chunks; no chunk is empty.
     chunks: Vec<SummedChunk<K>>,
-    /// The keys before each chunk, as far as it is known: of the first so many chunks.
+    /// The tally of all keys before a chunk, for a prefix of the chunks.
     before: Vec<IdTally>,
 }
 
 #[derive(Debug)]
 struct SummedChunk<K> {
-    /// Ascending.
+    /// The keys, ascending.
     keys: Vec<K>,
     tally: IdTally,
 }
@@ -28,7 +28,7 @@ impl<K: Ord + Copy> SummedKeys<K> {
         Self { chunks: Vec::new(), before: Vec::new() }
     }
 
-    /// Makes the set of keys that ascend.
+    /// Makes a set from ascending keys.
     pub fn from_sorted(keys: &[K], id: impl Fn(K) -> Option<Id>) -> Self {
         let chunks = keys.chunks(CHUNK_KEYS / 2).map(|keys| {
             let mut tally = IdTally::default();
@@ -38,21 +38,21 @@ impl<K: Ord + Copy> SummedKeys<K> {
         Self { chunks: chunks.collect(), before: Vec::new() }
     }
 
-    /// The chunk that has the key, or would.
+    /// The index of the chunk that has the key, or would have it after an insert.
     fn chunk_of(&self, key: &K) -> usize {
         self.chunks
             .partition_point(|chunk| chunk.keys.first().is_some_and(|first| first <= key))
             .saturating_sub(1)
     }
 
-    /// Whether the key is there.
+    /// Whether the set has the key.
     pub fn contains(&self, key: &K) -> bool {
         self.chunks
             .get(self.chunk_of(key))
             .is_some_and(|chunk| chunk.keys.binary_search(key).is_ok())
     }
 
-    /// Adds a key, unless it is there.
+    /// Adds a key, unless the set has the key.
     pub fn add(&mut self, key: K, id: &Id, id_of: impl Fn(K) -> Option<Id>) {
         let at = self.chunk_of(&key);
         let Some(chunk) = self.chunks.get_mut(at) else {
@@ -69,7 +69,7 @@ impl<K: Ord + Copy> SummedKeys<K> {
             return;
         }
         let keys = chunk.keys.split_off(CHUNK_KEYS / 2);
-        // Keys mostly come in order, so that this one grows no more.
+        // Keys mostly arrive in order, so this chunk will not grow again.
         chunk.keys.shrink_to_fit();
         let mut tally = IdTally::default();
         keys.iter().filter_map(|&key| id_of(key)).for_each(|id| tally.add(&id));
@@ -77,7 +77,7 @@ impl<K: Ord + Copy> SummedKeys<K> {
         self.chunks.insert(at + 1, SummedChunk { keys, tally });
     }
 
-    /// Takes a key away, if it is there.
+    /// Removes a key, if the set has the key.
     pub fn take(&mut self, key: &K, id: &Id) {
         let at = self.chunk_of(key);
         let Some(chunk) = self.chunks.get_mut(at) else { return };
@@ -91,8 +91,8 @@ impl<K: Ord + Copy> SummedKeys<K> {
         }
     }
 
-    /// The chunk in which the keys end for which `is_before` is true, and how many of its keys these
-    /// are. Makes sure that the keys before the chunk are known.
+    /// The chunk with the last key for which `is_before` is true, and the number of such keys in
+    /// the chunk. Ensures that the tally before the chunk is known.
     fn end_of(&mut self, is_before: impl Fn(&K) -> bool) -> Option<(usize, usize)> {
         let first = |chunk: &SummedChunk<K>| chunk.keys.first().is_some_and(&is_before);
         let at = self.chunks.partition_point(first).checked_sub(1)?;
@@ -106,12 +106,14 @@ impl<K: Ord + Copy> SummedKeys<K> {
         Some((at, self.chunks[at].keys.partition_point(is_before)))
     }
 
-    /// The number of keys for which `is_before` is true, which must be so of the first ones alone.
+    /// The number of keys for which `is_before` is true. `is_before` must be true for a prefix of
+    /// the keys only.
     pub fn count(&mut self, is_before: impl Fn(&K) -> bool) -> u64 {
         self.end_of(is_before).map_or(0, |(at, count)| self.before[at].count + count as u64)
     }
 
-    /// The keys for which `is_before` is true, which must be so of the first ones alone.
+    /// The tally of the keys for which `is_before` is true. `is_before` must be true for a prefix
+    /// of the keys only.
     pub fn before(
         &mut self,
         is_before: impl Fn(&K) -> bool,
@@ -120,7 +122,7 @@ impl<K: Ord + Copy> SummedKeys<K> {
         let Some((at, count)) = self.end_of(is_before) else { return IdTally::default() };
         let chunk = &self.chunks[at];
         let mut tally = IdTally::default();
-        // The shorter way.
+        // Sum the smaller part of the chunk.
         if count > chunk.keys.len() / 2 {
             chunk.keys[count..].iter().filter_map(|&key| id_of(key)).for_each(|id| tally.add(&id));
             tally = chunk.tally.minus(tally);
@@ -130,7 +132,7 @@ impl<K: Ord + Copy> SummedKeys<K> {
         self.before[at].plus(tally)
     }
 
-    /// The keys from the first one on for which `is_before` is false.
+    /// The keys from the first key for which `is_before` is false.
     pub fn from(&self, is_before: impl Fn(&K) -> bool) -> impl Iterator<Item = K> + '_ {
         let first = |chunk: &SummedChunk<K>| chunk.keys.first().is_some_and(&is_before);
         let at = self.chunks.partition_point(first).saturating_sub(1);
@@ -144,15 +146,15 @@ impl<K: Ord + Copy> SummedKeys<K> {
 }
 
 impl SummedKeys<u32> {
-    /// The last number below `end`, and not below `start`, that is no key. Skips keys that follow one
-    /// another a chunk at a time.
+    /// The last number in `start..end` that is not a key. Skips consecutive keys one chunk at a
+    /// time.
     pub fn last_absent(&self, start: u32, end: u32) -> Option<u32> {
         let mut last = end.checked_sub(1)?;
         while last >= start {
             let chunk = self.chunks.get(self.chunk_of(&last));
             let Some(keys) = chunk.map(|chunk| &chunk.keys[..]) else { return Some(last) };
             let Ok(at) = keys.binary_search(&last) else { return Some(last) };
-            // Of the keys up to this one, how many follow one another?
+            // The number of consecutive keys that end with this key.
             let follows = |n: &u32| keys[at - *n as usize] == last - n;
             let run = crate::segment::file::partition(at as u32 + 1, |n| follows(&n));
             last = last.checked_sub(run)?;
@@ -184,7 +186,7 @@ mod tests {
             let mut keys = SummedKeys::from_sorted(&model.iter().copied().collect::<Vec<_>>(), ID);
             for step in 0..6_000 {
                 let key = random.below(10_000) as u32;
-                // First it grows, then it shrinks to nothing.
+                // The set first grows and then shrinks until it is empty.
                 if random.below(6_000) > step {
                     model.insert(key);
                     keys.add(key, &id(key), ID);

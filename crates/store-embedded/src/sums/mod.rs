@@ -1,11 +1,12 @@
-//! Sums of ids over ranges of time, by which two archives find out what each of them lacks.
+//! Sums of ids over ranges of time, with which two archives find the records that each archive
+//! lacks.
 //!
-//! A segment has the ids of its rows in their order, and sums of them, written with it (`segment`). What
-//! such a sum must not have (deleted rows, kinds that a reader may not see, expired records) is
-//! taken away: those rows are kept in memory, with sums of their own (`excluded`). A head has no sums of
-//! all its rows; those that readers see are kept in memory in order (`head`). Both are made when sums are
-//! first asked for, and kept up by every deletion from then on. So a range is summed without
-//! visiting it, and no record is read.
+//! A segment has the ids of its rows in order, and sums of these ids (`segment`). Some rows must
+//! not be in such a sum: deleted rows, rows of kinds that a reader may not see, and expired
+//! records. These rows are kept in memory with their own sums, which are subtracted (`excluded`). A
+//! head has no sums of all its rows; the visible rows are kept in memory in order (`head`). The
+//! first question for sums makes both lists, and every later deletion updates both. So a range is
+//! summed without visiting its rows, and no record is read.
 
 mod excluded;
 mod head;

@@ -12,9 +12,10 @@ use crate::shelf::EmbeddedShelf;
 use crate::suspect::ReadFaults;
 use crate::view::ShelfView;
 
-/// Rows that a part counts as for a sum: a place is looked up, and the ids of two blocks are added.
+/// Cost of a sum in one part, in rows: a position is looked up, and the ids of two blocks are
+/// added.
 const SUM_ROWS: u64 = 16;
-/// Rows that a part counts as where a place alone is looked up.
+/// Cost of a position's lookup alone in one part, in rows.
 const PLACE_ROWS: u64 = 2;
 
 /// The visible records of a time window.
@@ -23,15 +24,15 @@ struct ShelfRanges {
     view: Arc<ShelfView>,
     hidden: Vec<u32>,
     now: u64,
-    /// The window: from the first position on, and before the second.
+    /// The window: from the first position (inclusive) to the second position (exclusive).
     window: (Position, Position),
     faults: ReadFaults,
     visited: Cell<u64>,
 }
 
 impl EmbeddedShelf {
-    /// Returns the records that match by ranges. `None` if sums do not answer the query, or if a
-    /// segment has none.
+    /// Returns the matching records by ranges. `None` if sums cannot answer the query, or if a
+    /// segment has no sums.
     pub(crate) fn ranges(self: &Arc<Self>, query: &Query) -> Option<Box<dyn IdRanges>> {
         let hidden = query.window_without()?;
         let (view, faults) = (self.view.load_full(), self.before());
@@ -55,12 +56,12 @@ impl ShelfRanges {
         Position { time, id }
     }
 
-    /// Counts work.
+    /// Charges work, in rows.
     fn visit(&self, rows: u64) {
         self.visited.set(self.visited.get() + rows);
     }
 
-    /// Counts work of every part.
+    /// Charges work for every part.
     fn visit_parts(&self, rows_each: u64) {
         self.visit((self.view.segments.len() + self.view.heads().count()) as u64 * rows_each);
     }

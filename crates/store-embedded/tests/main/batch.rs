@@ -1,5 +1,5 @@
-//! The rules of a batch apply to its own records, which are in no file yet: a batch is one sync,
-//! whatever is in it, and its outcomes are those of its writes one after another.
+//! The rules of a batch apply to its own records, which are in no file yet. Every batch is one
+//! sync, and has the same outcomes as its writes one after another.
 
 use hark_archive::{Outcome, Store, Write};
 use hark_codec::hex::encode_32 as hex;
@@ -10,12 +10,12 @@ use hark_testkit::disk::Trouble;
 
 use crate::support::{Fixture, everything};
 
-/// Makes events of different ids.
+/// Makes events with different ids.
 #[derive(Default)]
 struct Events(u32);
 
 impl Events {
-    /// An event of `author`, with labels whose values are bytes.
+    /// An event of `author`, with bytes as label values.
     fn one(&mut self, author: u8, kind: u32, time: u64, labels: &[(u8, Vec<u8>)]) -> Write {
         self.0 += 1;
         let mut id = [0xab; 32];
@@ -38,7 +38,7 @@ fn syncs(store: &EmbeddedStore) -> u64 {
 }
 
 /// Commits a batch to a new store and to the model, asserts that both agree, and returns the number
-/// of syncs that it took.
+/// of syncs.
 fn syncs_of(batch: &[Write]) -> u64 {
     let fixture = Fixture::new(7);
     let store = fixture
@@ -70,7 +70,7 @@ fn versions_of_a_profile_take_as_many_syncs_as_notes() {
     assert_eq!(syncs_of(&notes), 1);
     let profiles: Vec<Write> = (0..1_150).map(|n| events.one(n as u8 % 3, 0, n, &[])).collect();
     assert_eq!(syncs_of(&profiles), 1);
-    // The oldest last: all but the first of each key are too old.
+    // The oldest event comes last: all events but the first of each key are too old.
     let backwards: Vec<Write> =
         (0..1_150).map(|n| events.one(n as u8 % 3, 0, 2_000 - n, &[])).collect();
     assert_eq!(syncs_of(&backwards), 1);
@@ -88,7 +88,7 @@ fn addresses_deletions_vanishes_and_gift_wraps_of_one_batch_are_one_sync() {
         let wrap = events.one(9, 1_059, time, &[(b'p', key.clone())]);
         let names = vec![(b'e', id_of(&note)), (b'e', id_of(&wrap))];
         batch.extend([note.clone(), wrap.clone(), events.one(author, 5, time, &names)]);
-        // What was deleted comes again.
+        // The deleted events arrive again.
         batch.extend([note, wrap]);
         if n % 20 == 0 {
             let address = [&b"30000:"[..], &key, b":", &d].concat();
@@ -112,7 +112,7 @@ fn a_write_that_finds_the_disk_full_is_undone_and_the_same_store_goes_on() {
         for _ in 0..6 {
             let batch: Vec<Write> = (0..12).map(|_| Write::Put(fixture.world.record())).collect();
             let before = everything(&store);
-            // The first write of the commit is that of the batch, or of a log's header.
+            // The first write of the commit writes the batch or the header of a log.
             fixture.disk.arm(Trouble::Full, 0);
             let refused = store.commit(&batch).expect_err("nothing fits").to_string();
             fixture.disk.calm();
@@ -163,7 +163,7 @@ fn too_many_open_files_put_off_what_needs_a_new_log_and_stop_nothing() {
 #[test]
 fn what_was_stored_before_the_disk_was_full_is_answered_as_stored() {
     let mut fixture = Fixture::new(11);
-    // So little memory that a batch is committed in several pieces.
+    // With so little memory, a batch is committed in several pieces.
     let options = hark_store_embedded::EmbeddedOptions {
         seal_records: 5_000,
         head_bytes_max: 40_000,
@@ -174,7 +174,7 @@ fn what_was_stored_before_the_disk_was_full_is_answered_as_stored() {
     for _ in 0..8 {
         let batch: Vec<Write> = (0..120).map(|_| Write::Put(fixture.world.record())).collect();
         let syncs_before = syncs(&store);
-        // The first write fits, and a later one does not.
+        // The first write fits, and a later write does not.
         fixture.disk.arm(Trouble::Full, 4);
         let done = store.commit_some(&batch);
         fixture.disk.calm();

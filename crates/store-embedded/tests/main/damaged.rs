@@ -1,5 +1,5 @@
-//! Segments with flipped bits: one of them holds up no other work, and it is made anew where its records
-//! are sound.
+//! Segments with flipped bits: a damaged segment blocks no other work, and is made again if its
+//! records are sound.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn flip(path: &Path, at: usize) {
     fs::write(path, bytes).expect("is written");
 }
 
-/// A place in the first section of a segment's file.
+/// An offset in the first section of a segment's file.
 const IN_TIMES: usize = 20;
 
 fn first(fixture: &Fixture, folder: &str) -> PathBuf {
@@ -45,7 +45,7 @@ fn a_segment_that_cannot_be_made_anew_stops_no_other_work_and_is_named_once() {
     let (segment, log) = (first(&fixture, "seg"), first(&fixture, "log"));
     let store = fixture.open(fixture.options());
     flip(&segment, IN_TIMES);
-    // In most records of the segment.
+    // Damage most records of the segment.
     let len = fs::metadata(&log).expect("is there").len() as usize;
     (100..len).step_by(200).for_each(|at| flip(&log, at));
     store.settle().expect("the others are merged");
@@ -64,14 +64,14 @@ fn a_segment_that_cannot_be_made_anew_stops_no_other_work_and_is_named_once() {
 #[test]
 fn a_rewrite_loses_no_record_that_damaged_addresses_do_not_name() {
     let fixture = Fixture::with_all_maintenance_due(3);
-    // Logs have dead records, and are rewritten by a compaction only.
+    // Logs have dead records, and only a compaction rewrites these logs.
     let options =
         EmbeddedOptions { merge_fan_in: 1_000, rewrite_dead_share: 2.0, ..fixture.options() };
     let store = fixture.open(options);
     store.settle().expect("settles");
     let log = fs::metadata(first(&fixture, "log")).expect("is there").len();
     for path in files(&fixture, "seg", "addr") {
-        // Of the first rows nothing is said, behind the 8 first bytes of the file.
+        // Erase the addresses of the first rows, after the first 8 bytes of the file.
         overwrite(&path, 8, |bytes| bytes.fill(0), 80);
     }
     let named = store.compact(&mut |_| {}).expect_err("says what is damaged").to_string();

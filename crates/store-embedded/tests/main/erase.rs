@@ -1,4 +1,4 @@
-//! What was deleted is gone from the files: after a compaction, and within the time that is set.
+//! Deleted records are gone from the files after a compaction, and within the configured time.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use hark_testkit::random::Random;
 
 use crate::support::{Fixture, everything};
 
-/// Files of the shelf in which the ids of these records stand, each with one of them.
+/// Returns the files of the shelf that contain an id of these records, each with such an id.
 fn found(shelf: &Path, ids: &[[u8; 32]]) -> Vec<String> {
     let mut found = Vec::new();
     for folder in ["", "log", "seg"] {
@@ -35,7 +35,7 @@ fn ids(store: &dyn Store) -> Vec<[u8; 32]> {
     everything(store).iter().map(id).collect()
 }
 
-/// Deletes the oldest `count` records, here and in the model; returns their ids.
+/// Deletes the oldest `count` records in the store and in the model, and returns their ids.
 fn delete(fixture: &Fixture, store: &EmbeddedStore, count: usize) -> Vec<[u8; 32]> {
     let ids: Vec<_> = ids(store).into_iter().rev().take(count).collect();
     let query = Query { ids: Some(ids.clone()), ..Query::default() };
@@ -45,7 +45,7 @@ fn delete(fixture: &Fixture, store: &EmbeddedStore, count: usize) -> Vec<[u8; 32
     ids
 }
 
-/// What `check` counts as deleted is what `stats` says.
+/// Asserts that `check` and `stats` report the same numbers of records and of deleted records.
 fn figures_agree(fixture: &Fixture, store: &EmbeddedStore) {
     let report = check(&fixture.dir(), &fixture.options(), &mut |_| {}).expect("can be checked");
     let stats = store.stats();
@@ -110,7 +110,8 @@ fn figures_are_true_through_merges_rewrites_and_a_restart() {
     let after = store.stats();
     assert_eq!((after.dead, after.dead_bytes), (before.dead, before.dead_bytes));
     store.compact(&mut |_| {}).expect("compacts");
-    // Up to where a log was purged is known to the log only, so that some deletions may stay.
+    // The position up to which a log was purged is known only in memory, so some deletions may
+    // stay.
     let after = store.stats();
     assert_eq!(after.dead, 0, "{after:?}");
     assert!(after.dead_bytes < 30 * 45, "{after:?}");
@@ -141,7 +142,7 @@ fn what_was_deleted_before_a_rebuild_is_erased_after_it() {
 #[test]
 fn what_was_deleted_is_erased_in_time_in_heads_and_segments_and_over_restarts() {
     let mut fixture = Fixture::with_all_maintenance_due(13);
-    // With no time at all, every round of maintenance erases.
+    // With a bound of zero, every round of maintenance erases.
     let options = EmbeddedOptions {
         erase_within: Some(Duration::ZERO),
         rewrite_dead_share: 2.0,
@@ -153,7 +154,7 @@ fn what_was_deleted_is_erased_in_time_in_heads_and_segments_and_over_restarts() 
     store.settle().expect("settles");
     assert!(!found(&fixture.dir(), &deleted).is_empty(), "nothing is erased unless it is set");
     drop(store);
-    // The next process does not know what was deleted and what replaced, and erases both.
+    // The next process cannot distinguish deleted from replaced records, and erases both.
     let store = fixture.open(options);
     for round in 0..4 {
         store.settle().expect("settles");
@@ -170,7 +171,7 @@ fn what_was_deleted_is_erased_in_time_in_heads_and_segments_and_over_restarts() 
 #[test]
 fn bounds_that_change_while_the_shelf_is_open_hold_from_the_next_round_on() {
     let mut fixture = Fixture::with_all_maintenance_due(15);
-    // No log is ever dead enough to be rewritten for its own sake.
+    // No log ever reaches the dead share for a rewrite.
     let options = EmbeddedOptions { rewrite_dead_share: 2.0, ..fixture.options() };
     let bounds = SpaceBounds {
         log_bytes_max: options.log_bytes_max,
@@ -235,7 +236,8 @@ fn a_compaction_that_fails_or_is_cut_off_anywhere_loses_nothing() {
             let store = case(&fixture);
             let when = format!("{trouble:?} in {after} operations");
             fixture.disk.arm(trouble, after);
-            // It may fail, or not: removing a file may be what fails.
+            // The compaction may fail or succeed: the failing operation may be the removal of a
+            // file.
             let compacted = store.compact(&mut |_| {}).map_err(|error| error.to_string());
             fixture.same_as_model(&store, &format!("{when}: {compacted:?}"));
             let crashed = fixture.disk.crash(&mut random).expect("is made");

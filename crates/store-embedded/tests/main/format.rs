@@ -1,7 +1,8 @@
-//! Archives of earlier formats are opened and brought to the present one. Segments of format 1 list no
-//! labels; the files in `format-1/` were written by the last version that wrote it. Those of formats 1
-//! and 2 have no ids; a segment of format 2 is one of format 4 without its last four sections. A segment
-//! of format 3 without words is one without its last two.
+//! Archives of earlier formats are opened and converted to the current format. Segments of format 1
+//! list no labels; the last version with format 1 wrote the files in `format-1/`. Segments of
+//! formats 1 and 2 have no ids. A segment of format 2 is a segment of format 4 without its last
+//! four sections. A segment of format 3 without words is a segment of format 4 without its last two
+//! sections.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use hark_testkit::contract::compare_values;
 use hark_testkit::disk::scratch;
 use hark_testkit::random::encode;
 
-/// The records and deletes that the files hold, in the model.
+/// Applies the records and deletes of the files to the model.
 fn model() -> MemoryStore {
     let model = MemoryStore::new(KeepAll);
     for first in (0..110).step_by(10) {
@@ -116,7 +117,7 @@ fn segments_of_format_3_are_read_and_kept_until_they_are_merged() {
     fs::remove_dir_all(dir).expect("is removed");
 }
 
-/// Writes the segments of a shelf as an earlier version wrote them, with so many sections.
+/// Writes the segments of a shelf in the format of an earlier version, with this many `sections`.
 fn write_in_format(dir: &Path, magic: &[u8], sections: usize) {
     let options = EmbeddedOptions { background: false, ..EmbeddedOptions::default() };
     let store = EmbeddedStore::open(dir, Box::new(KeepAll), options).expect("opens");
@@ -181,7 +182,7 @@ fn a_damaged_list_of_values_is_found_and_mended() {
         EmbeddedOptions { background: false, listed_labels: b"pt", ..EmbeddedOptions::default() };
     let open = || EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     open().settle().expect("settles");
-    // The values stand in the section alone: a dictionary has hashes.
+    // Only the section of values has the values: a dictionary has hashes.
     let listed = b"t\x07\0\0\0topic 5";
     for (damage, fault) in [(5, "that of no row"), (11, "out of order")] {
         let files = fs::read_dir(dir.join("seg")).expect("is there");

@@ -1,4 +1,4 @@
-//! Who may read an archive's files.
+//! Permissions of an archive's files.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

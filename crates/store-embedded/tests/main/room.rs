@@ -1,5 +1,5 @@
-//! Maintenance on a disk without room: it leaves nothing behind, takes nothing that the writer needs, and
-//! goes on by itself.
+//! Maintenance on a full disk: maintenance leaves no files behind, takes no space that the writer
+//! needs, and continues by itself.
 
 use hark_archive::{CommitError, Store, Write};
 use hark_testkit::disk::Trouble;
@@ -28,7 +28,7 @@ fn maintenance_that_fails_leaves_only_what_manifest_names() {
             let unnamed = fixture.unnamed();
             let again = store.settle().err().map(|error| error.to_string());
             if again.as_ref().is_some_and(|error| error.contains("the disk failed once")) {
-                // A sync failed: nothing is written, or taken away, before the next start.
+                // A sync failed, so nothing is written or removed before the next start.
                 continue;
             }
             assert_eq!(again, None, "{when}, and then");
@@ -50,7 +50,8 @@ fn maintenance_that_fails_leaves_only_what_manifest_names() {
 fn a_merge_that_does_not_fit_leaves_the_room_to_the_writer_and_comes_later() {
     let mut fixture = Fixture::with_all_maintenance_due(2);
     let store = fixture.open(fixture.options());
-    // Enough for sealing, and to spare for the writer, but not for a merge beside it.
+    // This space suffices for sealing with a reserve for the writer, but not for a merge with its
+    // larger reserve.
     fixture.disk.give_room(Some(fixture.disk.used() + (16 << 20)));
     let refused = store.settle().expect_err("a merge is due").to_string();
     assert!(refused.contains("not enough room") && refused.contains("merging"), "{refused}");
@@ -101,7 +102,8 @@ fn a_file_of_the_manifest_that_was_begun_in_vain_is_taken_away_and_its_number_is
     fixture.disk.calm();
     let after = std::fs::read_to_string(fixture.dir().join("MANIFEST")).expect("is there");
     assert_eq!(before, after);
-    // What is in memory is what is on the disk: a takeover that fails looks at that.
+    // The manifest in memory equals the manifest on the disk, which a resume after a failed
+    // takeover checks.
     store.rest(true);
     store.release().expect("is released");
     store.resume().expect("goes on");

@@ -1,5 +1,5 @@
-//! The slow check finds what no question meets, has it made again where the log is sound, and finds
-//! nothing where nothing is wrong.
+//! The slow check finds damage that no question reads, makes damaged files again if the log is
+//! sound, and reports no false fault.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -12,7 +12,7 @@ use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, rebuild};
 
 use crate::support::{Fixture, everything, files, overwrite};
 
-/// Where a section of a segment is, and its bytes (docs/format.md draws the table).
+/// The offset and the length of a section in a segment (docs/format.md describes the table).
 fn section(segment: &Path, number: usize) -> (u64, usize) {
     let bytes = std::fs::read(segment).expect("is read");
     let entry = &bytes[bytes.len() - (SECTIONS.len() * 20 + 32) + number * 20..];
@@ -38,7 +38,7 @@ fn a_sound_shelf_is_read_whole_and_nothing_is_found() {
                 store.compact(&mut |_| {}).expect("compacts");
             }
         }
-        // Nothing is rewritten behind the pass, of which the figures then are.
+        // No job rewrites files that the pass has already read, so that the figures match the pass.
         store.settle().expect("settles");
         let before = store.stats().scrub.expect("is there").read_bytes;
         let scrubbed = store.scrub().expect("scrubs");
@@ -74,12 +74,12 @@ fn a_damaged_section_is_found_and_its_segment_made_again() {
 fn a_damaged_frame_is_found_before_a_question_meets_it_and_only_told_of() {
     for wanted_put in [true, false] {
         let fixture = Fixture::with_all_maintenance_due(9);
-        // A log that is rewritten has no deletions left.
+        // A rewritten log has no deletions left, so logs are not rewritten here.
         let options = EmbeddedOptions { rewrite_dead_share: 2.0, ..fixture.options() };
         let store = fixture.open(options.clone());
         store.settle().expect("settles");
         drop(store);
-        // The last frame of its kind in a log that is not the last.
+        // Find the last frame of this kind in a log that is not the last log.
         let mut logs = files(&fixture, "log", "log");
         logs.pop();
         let found = logs.iter().rev().find_map(|path| {
@@ -126,7 +126,7 @@ fn a_record_that_was_read_when_it_was_whole_is_not_given_once_it_is_known_to_be_
         store.settle().expect("settles");
         fixture.write(&store, 5);
         let all = everything(&store);
-        // The last byte of a record that is alive.
+        // Choose the last byte of a live record.
         let logs = files(&fixture, "log", "log");
         let log = if is_sealed { &logs[0] } else { logs.last().expect("a log") };
         let bytes = std::fs::read(log).expect("is read");
@@ -151,7 +151,7 @@ fn damaged_addresses_are_found_and_made_again_at_once() {
     store.settle().expect("settles");
     fixture.same_as_model(&store, "sound");
     let segments = store.stats().segments;
-    // Behind the file's first bytes there are 8 for each row.
+    // After the first 8 bytes, the file has 8 bytes for each row.
     overwrite(&files(&fixture, "seg", "addr")[0], 8, <[u8]>::reverse, 160);
     let scrubbed = store.scrub().expect("scrubs");
     assert_eq!((scrubbed.last_faults, scrubbed.repaired), (1, 1));
@@ -187,12 +187,12 @@ fn the_background_thread_reads_everything_again_and_again() {
     assert!(scrubbed.last_pass_age.is_some());
 }
 
-/// Stores records again that a damaged index does not know.
+/// Stores records twice, by damaging the index of their ids in between.
 fn store_twice(fixture: &mut Fixture) -> (EmbeddedStore, u64) {
     let store = fixture.open(EmbeddedOptions { merge_fan_in: 1_000, ..fixture.options() });
     store.settle().expect("settles");
     let all = everything(&store);
-    // A hole, which reads as zeros, would be noticed.
+    // Not a hole: a hole reads as zeros and would be noticed.
     for segment in files(fixture, "seg", "seg") {
         let (at, len) = section(&segment, ID_HASHES);
         overwrite(&segment, at, |bytes| bytes.fill(0xff), len);
@@ -232,7 +232,7 @@ fn a_record_of_the_last_log_that_rots_is_left_out_before_and_after_it_was_read()
         fixture.write(&store, 40);
         let whole = everything(&store);
         if !was_read {
-            // As if nobody had read them yet.
+            // Forget that the records have been verified.
             store.look_at_files();
         }
         let log = files(&fixture, "log", "log").pop().expect("a log");
@@ -241,7 +241,7 @@ fn a_record_of_the_last_log_that_rots_is_left_out_before_and_after_it_was_read()
         let at = bytes.windows(rotten.len()).position(|part| part == rotten).expect("is there");
         overwrite(&log, (at + rotten.len() / 2) as u64, |byte| byte[0] ^= 0x10, 1);
         if was_read {
-            // An hour later.
+            // Simulate the check after an hour.
             store.look_at_files();
         }
         let left = everything(&store);
@@ -291,7 +291,7 @@ fn a_hole_in_the_ids_of_a_segment_is_noticed_before_anything_is_stored_twice() {
         store.settle().expect("settles");
         let segment = files(&fixture, "seg", "seg").remove(0);
         let (at, len) = section(&segment, number);
-        // Whole numbers of eight bytes, as pages have.
+        // A multiple of eight bytes, like a page.
         let hole = (len / 2 / 8 * 8).min(4_096);
         overwrite(&segment, at + len as u64 / 32 * 8, |bytes| bytes.fill(0), hole);
         let mut put_off = 0;
@@ -304,7 +304,7 @@ fn a_hole_in_the_ids_of_a_segment_is_noticed_before_anything_is_stored_twice() {
             }
             fixture.model.commit(part).expect("commits");
         }
-        // The filter only spares searches, so a hole in it changes nothing.
+        // The filter only saves searches, so a hole in the filter changes no result.
         assert_eq!(put_off, usize::from(number != ID_FILTER), "section {number}");
         fixture.same_as_model(&store, "made again");
     }
@@ -325,7 +325,7 @@ fn a_hole_in_times_kinds_or_postings_is_noticed_by_the_first_question_that_reads
         let segment = files(&fixture, "seg", "seg").remove(0);
         let (start, len) = section(&segment, number);
         let end = start + len as u64;
-        // A page, as far as it is of the section.
+        // The part of a page that belongs to the section.
         let at = start.next_multiple_of(4_096);
         assert!(at < end, "section {number} is long enough");
         overwrite(&segment, at, |bytes| bytes.fill(0), (end - at).min(4_096) as usize);
@@ -351,7 +351,7 @@ fn a_hole_in_times_kinds_or_postings_is_noticed_by_the_first_question_that_reads
     }
 }
 
-/// Questions that find a record by each of its lists, and by its time.
+/// Questions that find a record through each of its lists, and by its time.
 fn questions(record: &hark_archive::Record<'_>) -> Vec<Query> {
     let time = record.time();
     let mut all = vec![

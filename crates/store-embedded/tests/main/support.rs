@@ -1,4 +1,4 @@
-//! A shelf on a faulty disk beside the model store, which says what the answers should be.
+//! A shelf on a faulty disk, and a model store that gives the expected answers.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -14,7 +14,7 @@ use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check};
 use hark_testkit::disk::FaultyDisk;
 use hark_testkit::random::{Flavour, World};
 
-/// Everything in a store, newest first.
+/// All records of a store, newest first.
 pub(crate) fn everything(store: &dyn Store) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let mut search = store.search(&Query::default()).expect("searches");
@@ -27,7 +27,7 @@ pub(crate) fn everything(store: &dyn Store) -> Vec<Vec<u8>> {
     all
 }
 
-/// Changes bytes of a file in place, as a failing disk does: maps of it see that.
+/// Changes bytes of a file in place, as a failing disk does. Maps of the file show the change.
 pub(crate) fn overwrite(path: &Path, at: u64, change: impl Fn(&mut [u8]), len: usize) {
     let file = OpenOptions::new().read(true).write(true).open(path).expect("opens");
     let mut bytes = vec![0; len];
@@ -36,7 +36,7 @@ pub(crate) fn overwrite(path: &Path, at: u64, change: impl Fn(&mut [u8]), len: u
     file.write_all_at(&bytes, at).expect("is written");
 }
 
-/// The files with this ending, by name.
+/// The files with this extension, sorted by name.
 pub(crate) fn files(fixture: &Fixture, folder: &str, ending: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(fixture.dir().join(folder)).expect("is there");
     let paths = entries.map(|entry| entry.expect("is there").path());
@@ -46,7 +46,7 @@ pub(crate) fn files(fixture: &Fixture, folder: &str, ending: &str) -> Vec<PathBu
     paths
 }
 
-/// A shelf, and what should be in it.
+/// A shelf, and a model with the expected content.
 pub(crate) struct Fixture {
     pub disk: FaultyDisk,
     pub world: World,
@@ -62,8 +62,8 @@ impl Fixture {
         }
     }
 
-    /// A shelf with three heads to seal, four segments to merge and dead records in its logs, of which
-    /// nothing has been done yet.
+    /// A shelf with pending maintenance: three heads to seal, four segments to merge, and dead
+    /// records in its logs.
     pub(crate) fn with_all_maintenance_due(seed: u64) -> Self {
         let mut fixture = Self::new(seed);
         let nothing_due =
@@ -133,7 +133,7 @@ impl Fixture {
     }
 }
 
-/// The files that MANIFEST names, itself included.
+/// The files that MANIFEST names, and MANIFEST.
 fn named(shelf: &Path) -> BTreeSet<String> {
     let text = std::fs::read_to_string(shelf.join("MANIFEST")).expect("is there");
     let mut named = BTreeSet::from(["MANIFEST".to_owned()]);

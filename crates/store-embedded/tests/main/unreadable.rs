@@ -1,5 +1,5 @@
-//! Files that are shortened while they are mapped: what asks for the missing pages gets an error, and
-//! the process lives.
+//! Files that are shortened while they are mapped: operations that need a missing page return an
+//! error, and the process survives.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use hark_networks::nostr::rules::NostrRules;
 
 use crate::support::{Fixture, everything};
 
-/// Cuts all longer files with this ending to a length; says which.
+/// Truncates all longer files with this extension to a length, and returns their paths.
 fn cut(fixture: &Fixture, folder: &str, ending: &str, len: u64) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(fixture.dir().join(folder)).expect("is there");
     let paths = entries.map(|entry| entry.expect("is there").path());
@@ -19,7 +19,7 @@ fn cut(fixture: &Fixture, folder: &str, ending: &str, len: u64) -> Vec<PathBuf> 
         paths.filter(|path| path.extension().is_some_and(|is| is == ending)).collect();
     paths.sort();
     if folder == "log" {
-        // The last one is being written.
+        // The last log is being written.
         paths.pop();
     }
     paths.retain(|path| std::fs::metadata(path).expect("is there").len() > len);
@@ -59,7 +59,7 @@ fn segments_that_lose_their_pages_are_asked_in_vain_until_they_are_made_anew() {
         let named = store.stats().damaged_files;
         assert!(!named.is_empty() && named[0].contains(".seg"), "{named:?}");
 
-        // Both are made again from the logs.
+        // Maintenance makes both files again from the logs.
         store.settle().expect("settles");
         assert_eq!(store.stats().damaged_files, Vec::<String>::new());
         assert!(everything(&store) == expected, "{ending}");

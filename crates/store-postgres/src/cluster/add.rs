@@ -1,4 +1,4 @@
-//! Adds a node to a cluster, and spreads the shards over it.
+//! Adds a node to a cluster, and spreads the shards over all nodes.
 
 use std::thread;
 use std::time::Duration;
@@ -17,33 +17,33 @@ use super::rebalance::balance;
 use super::work::ClusterWork;
 use crate::session::{DatabaseSession, StatementError};
 
-/// How often a node is added that Citus refuses, and the pause before the next try.
+/// How often adding a node is tried if Citus refuses, and the pause between two tries.
 const TRIES: usize = 3;
 const TRY_AGAIN: Duration = Duration::from_millis(500);
-/// The database that every server has.
+/// A database that every PostgreSQL server has.
 const MAINTENANCE: &str = "postgres";
 
-/// How a node is added.
+/// Options for adding a node.
 #[derive(Clone, Copy, Debug)]
 pub struct AddOptions {
-    /// Whether shards move to the node at once.
+    /// Whether to move shards to the node at once.
     pub rebalance: bool,
     /// How they move.
     pub mode: TransferMode,
 }
 
-/// What was done.
+/// The result of adding a node.
 #[derive(Clone, Copy, Debug)]
 pub struct AddResult {
     /// Whether the node was in the cluster before.
     pub was_there: bool,
-    /// What was moved.
+    /// The groups of shards that were moved.
     pub totals: MoveTotals,
 }
 
-/// Adds a node, unless it is there, and then moves shards to it until they are spread evenly.
+/// Adds a node unless the cluster has it, and then moves shards until they are spread evenly.
 ///
-/// The database and the extension are made on the node if they are missing. A node that is being
+/// The database and the extension are created on the node if they are missing. A node that is being
 /// drained is opened for shards again.
 pub fn add(
     coordinator: &mut Coordinator,
@@ -96,7 +96,7 @@ pub fn add(
     Ok(AddResult { was_there: known.is_some(), totals })
 }
 
-/// Connects to the new node. Without the database there, no session is returned.
+/// Connects to the new node. If the node does not have the database, no session is returned.
 fn arrive(
     coordinator: &Coordinator,
     address: &NodeAddress,
@@ -118,7 +118,7 @@ fn arrive(
             Err(fault) => fault,
         },
         Err(fault @ StatementError::Refused(_)) => {
-            // The database may be missing there.
+            // The node may not have the database.
             let opened = coordinator.to_database(address, MAINTENANCE).open();
             match opened.and_then(|mut session| look_for_database(coordinator, &mut session)) {
                 Ok(Some(facts)) => return Ok((None, facts)),
@@ -131,7 +131,7 @@ fn arrive(
     Err(fault.into())
 }
 
-/// Returns what the node says about itself if it does not have the database.
+/// Returns the facts of a node that does not have the database.
 fn look_for_database(
     coordinator: &Coordinator,
     session: &mut DatabaseSession,
@@ -146,7 +146,7 @@ fn look_for_database(
     NodeFacts::read(session).map(Some)
 }
 
-/// Looks whether the node runs the same versions as the coordinator.
+/// Checks whether the node runs the same versions as the coordinator.
 fn same_programs(node: &NodeAddress, facts: &NodeFacts, own: &NodeFacts) -> Vec<ClusterCheck> {
     let on = Some(node);
     let found = facts.citus.as_ref().or(facts.citus_available.as_ref());
@@ -189,7 +189,7 @@ fn same_programs(node: &NodeAddress, facts: &NodeFacts, own: &NodeFacts) -> Vec<
     ]
 }
 
-/// Makes the database as the coordinator has it. `None` in a dry run.
+/// Creates the database with the coordinator's encoding and locale. Returns `None` in a dry run.
 fn make_database(
     coordinator: &mut Coordinator,
     address: &NodeAddress,
@@ -215,7 +215,7 @@ fn make_database(
     })
 }
 
-/// Makes the extension if it is missing. `None` if it is missing in a dry run.
+/// Creates the extension if it is missing. Returns `None` if it is missing in a dry run.
 fn make_extension(
     mut session: DatabaseSession,
     address: &NodeAddress,
@@ -226,7 +226,8 @@ fn make_extension(
     if facts.citus.is_some() {
         return Ok(Some(session));
     }
-    // The version was compared with what the server would install.
+    // `same_programs` has compared this version with the version that the node's server would
+    // install.
     let version = own.citus.as_deref().unwrap_or_default();
     let made = work.step("extension", format!("Citus {version} is made on {address}"), || {
         session.batch("CREATE EXTENSION IF NOT EXISTS citus").map_err(|fault| {
@@ -239,8 +240,8 @@ fn make_extension(
     Ok(made.map(|()| session))
 }
 
-/// Looks whether the nodes reach each other, as Citus connects them, and whether the new one belongs
-/// to another cluster.
+/// Checks whether Citus can connect the nodes with each other, and whether the new node belongs to
+/// another cluster.
 fn connections(
     coordinator: &mut Coordinator,
     session: &mut DatabaseSession,
@@ -282,7 +283,7 @@ fn connections(
     Ok(checks)
 }
 
-/// The address by which workers know the coordinator, or will know it.
+/// The coordinator's address for the workers: the recorded address, or the address to record.
 fn own_address(
     coordinator: &Coordinator,
     new: &NodeAddress,
@@ -290,11 +291,11 @@ fn own_address(
 ) -> Option<NodeAddress> {
     let known = nodes.iter().find(|node| node.role == NodeRole::Coordinator);
     let known = known.map(|node| node.address.clone());
-    // Citus' own default, which is of no use on other machines.
+    // `localhost` is Citus' default, which is of no use on other machines.
     known.filter(|at| at.host != "localhost" || new.host == at.host).or(coordinator.own_address())
 }
 
-/// Tells the cluster by which address workers reach the coordinator, if it has none.
+/// Sets the address at which workers reach the coordinator, unless the cluster has it already.
 fn name_coordinator(
     coordinator: &mut Coordinator,
     address: &NodeAddress,
@@ -319,7 +320,7 @@ fn name_coordinator(
     Ok(())
 }
 
-/// Adds the node, or opens one that is there for shards.
+/// Adds the node. A node that is in the cluster already is opened for shards.
 fn join(
     coordinator: &mut Coordinator,
     address: &NodeAddress,
@@ -351,8 +352,9 @@ fn join(
     Ok(())
 }
 
-/// Adds the node, as a whole or not at all. Roles, which Citus writes to it, belong to all databases of
-/// a server, so this fails if another cluster adds the same server at the same time.
+/// Adds the node completely or not at all. Citus copies the roles to the node, and roles belong to
+/// all databases of a server. So this fails if another cluster adds the same server at the same
+/// time.
 fn add_node(coordinator: &mut Coordinator, address: &NodeAddress) -> Result<(), ClusterError> {
     let mut tries = 0;
     loop {
@@ -366,7 +368,7 @@ fn add_node(coordinator: &mut Coordinator, address: &NodeAddress) -> Result<(), 
     }
 }
 
-/// Copies tables that every node has to nodes that do not have them.
+/// Copies the missing reference tables to all nodes.
 fn copy_reference_tables(
     coordinator: &mut Coordinator,
     mode: TransferMode,

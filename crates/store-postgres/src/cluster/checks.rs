@@ -1,4 +1,4 @@
-//! What is looked at before anything is changed, and how to mend what is missing.
+//! Requirements that are checked before anything is changed, each with a remedy.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use super::facts::{NodeFacts, free_bytes};
 use super::nodes::{ClusterNode, NodeAddress};
 use super::plan::{ShardMove, TransferMode};
 
-/// Looks at what a node needs for shards to move to it and from it. `slots` is the number of
-/// replication slots that a move takes.
+/// Checks whether shards can move to and from a node. `slots` is the number of replication slots
+/// that a move needs.
 pub(crate) fn for_moves(
     node: &NodeAddress,
     facts: &NodeFacts,
@@ -61,7 +61,7 @@ pub(crate) fn for_moves(
     checks
 }
 
-/// Asks all nodes that have shards, or could have them, and looks at what moves need there.
+/// Checks whether shards can move to and from every node that has shards or may get some.
 pub(crate) fn cluster_for_moves(
     coordinator: &mut Coordinator,
     nodes: &[ClusterNode],
@@ -77,7 +77,7 @@ pub(crate) fn cluster_for_moves(
         let on = Some(&node.address);
         match facts {
             Some(Ok(facts)) => {
-                // The coordinator takes part in moves only if it has shards.
+                // The coordinator takes part in moves only if it may have shards.
                 let takes_part = node.group != 0 || node.may_have_shards;
                 let needed = if takes_part { slots } else { 0 };
                 let mode = if takes_part { mode } else { TransferMode::Blocking };
@@ -101,7 +101,8 @@ pub(crate) fn cluster_for_moves(
     Ok(checks)
 }
 
-/// Returns how many replication slots a move takes: one for each owner of distributed tables.
+/// Returns the number of replication slots that a move needs: one for each owner of distributed
+/// tables.
 fn slots_of_a_move(coordinator: &mut Coordinator) -> Result<i64, ClusterError> {
     let rows = coordinator.query(
         "SELECT greatest(1, count(DISTINCT c.relowner)) FROM pg_dist_partition p \
@@ -111,7 +112,7 @@ fn slots_of_a_move(coordinator: &mut Coordinator) -> Result<i64, ClusterError> {
     Ok(rows.first().map_or(1, |row| row.get(0)))
 }
 
-/// Looks for tables whose rows cannot be updated or deleted while they move by logical replication.
+/// Checks for tables whose rows cannot be updated or deleted during a move by logical replication.
 fn tables_have_identities(coordinator: &mut Coordinator) -> Result<ClusterCheck, ClusterError> {
     let rows = coordinator.query(
         "SELECT c.oid::regclass::text FROM pg_dist_partition p \
@@ -138,7 +139,7 @@ fn tables_have_identities(coordinator: &mut Coordinator) -> Result<ClusterCheck,
     })
 }
 
-/// Looks for a rebalancing that Citus runs in the background.
+/// Checks that Citus runs no rebalancing in the background.
 fn no_rebalancing_runs(coordinator: &mut Coordinator) -> Result<ClusterCheck, ClusterError> {
     let rows = coordinator.query(
         "SELECT job_id FROM pg_dist_background_job \
@@ -155,7 +156,7 @@ fn no_rebalancing_runs(coordinator: &mut Coordinator) -> Result<ClusterCheck, Cl
     ))
 }
 
-/// Looks whether the file systems of the targets have space for what moves to them.
+/// Checks whether the target nodes have enough disk space for the shards.
 pub(crate) fn space_for(coordinator: &Coordinator, moves: &[ShardMove]) -> Vec<ClusterCheck> {
     let mut needed: BTreeMap<&NodeAddress, u64> = BTreeMap::new();
     for one in moves {

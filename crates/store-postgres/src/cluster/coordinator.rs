@@ -1,7 +1,7 @@
-//! How the coordinator and the other nodes are reached.
+//! Connections to the coordinator and to the other nodes.
 //!
-//! Nodes are reached with the user, the password, the database and the TLS settings of the
-//! coordinator's URL, at the host and the port that the cluster knows them by.
+//! A node is reached at the host and port that the cluster knows. The user, password, database and
+//! TLS settings are those of the coordinator's URL.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ use super::nodes::{ClusterNode, NodeAddress};
 use crate::address::DatabaseAddress;
 use crate::session::{Connector, DatabaseSession, StatementError};
 
-/// The longest statement that moves no rows. Adding a node is the longest: it writes all of the
-/// cluster's tables to it.
+/// Time limit of a statement that moves no rows. The longest one adds a node: it writes all of the
+/// cluster's tables to the node.
 pub(crate) const STATEMENT_MAX: Duration = Duration::from_mins(15);
-/// How long a node has to accept a connection and to answer a question about itself.
+/// Time limit for a node to accept a connection, and for a query about the node itself.
 pub(crate) const NODE_ANSWERS: Duration = Duration::from_secs(5);
-/// Most nodes that are asked at the same time.
+/// Maximum number of nodes that are queried at the same time.
 const NODES_AT_ONCE: usize = 16;
-/// The advisory lock that work that moves shards holds on the coordinator: "hark" and "move".
+/// The advisory lock on the coordinator that is held while shards are moved: "hark" and "move".
 const LOCK: i64 = 0x6861_726b_6d6f_7665;
-/// How long to wait for the lock: the connection of a process that was killed may close late.
+/// How long to wait for the lock: the connection of a killed process may close late.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -34,7 +34,7 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Connects to the database at `url`, which must be a coordinator's.
+    /// Connects to the database at `url`, which must be the coordinator of a cluster.
     pub fn open(url: &str) -> Result<Self, ClusterError> {
         let address = DatabaseAddress::read(url)?;
         let connector = Connector::to_node(address.clone(), STATEMENT_MAX);
@@ -48,7 +48,7 @@ impl Coordinator {
                 connector.name()
             )));
         }
-        // A node that does not answer delays no statement for long.
+        // With this timeout, a node that does not answer does not delay statements for long.
         session
             .batch(&format!("SET citus.node_connection_timeout TO {}", NODE_ANSWERS.as_millis()))?;
         let mut found = Self { address, session };
@@ -90,19 +90,20 @@ impl Coordinator {
         self.address.config.get_dbname().or(self.address.config.get_user()).unwrap_or("").into()
     }
 
-    /// The first host of the coordinator's URL, if it is no directory of sockets.
+    /// The first host and port of the coordinator's URL. `None` if the host is a directory of
+    /// sockets.
     pub(crate) fn own_address(&self) -> Option<NodeAddress> {
         let host = self.address.hosts().next().filter(|host| !host.starts_with('/'))?;
         let port = self.address.config.get_ports().first().copied().unwrap_or(5432);
         Some(NodeAddress { host, port })
     }
 
-    /// Returns how to reach a node.
+    /// Returns a connector for a node.
     pub(crate) fn to_node(&self, node: &NodeAddress) -> NodeConnector {
         NodeConnector(Connector::to_node(at(&self.address, node, None), NODE_ANSWERS))
     }
 
-    /// Returns how to reach another database of a node.
+    /// Returns a connector for another database of a node.
     pub(crate) fn to_database(&self, node: &NodeAddress, database: &str) -> NodeConnector {
         let address = at(&self.address, node, Some(database));
         NodeConnector(Connector::to_node(address, STATEMENT_MAX))
@@ -125,8 +126,8 @@ impl Coordinator {
         })
     }
 
-    /// Takes the lock that only one process that moves shards may hold. It is released with the
-    /// connection, so also when this process is killed.
+    /// Takes the lock of processes that move shards; one process at a time holds the lock. The lock
+    /// is released with the connection, even if this process is killed.
     pub(crate) fn lock(&mut self) -> Result<(), ClusterError> {
         let until = Instant::now() + LOCK_WAIT;
         loop {
@@ -146,7 +147,7 @@ impl Coordinator {
     }
 }
 
-/// How a node is reached.
+/// Opens sessions on a node.
 #[derive(Clone)]
 pub(crate) struct NodeConnector(Connector);
 
@@ -181,8 +182,8 @@ fn at(from: &DatabaseAddress, node: &NodeAddress, database: Option<&str>) -> Dat
     DatabaseAddress { config, tls: from.tls.clone(), passed_over: from.passed_over.clone() }
 }
 
-/// Runs `ask` for each item, several at the same time, and returns the results in order. `None` if
-/// a thread failed.
+/// Runs `ask` for each item, several at the same time, and returns the results in order. The result
+/// of a thread that panicked is `None`.
 pub(crate) fn each<T: Sync, R: Send>(items: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<Option<R>> {
     let ask = &ask;
     let mut results = Vec::with_capacity(items.len());

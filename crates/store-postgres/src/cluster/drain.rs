@@ -9,20 +9,20 @@ use super::nodes::{ClusterNode, NodeAddress, NodeRole};
 use super::plan::{PlanGoal, TransferMode, may_have_shards, plan_of_drain};
 use super::work::ClusterWork;
 
-/// What a drain did.
+/// The result of a drain.
 #[derive(Clone, Copy, Debug)]
 pub struct DrainResult {
-    /// What was moved by this run.
+    /// The groups of shards that this run moved.
     pub totals: MoveTotals,
-    /// Whether the node was removed. Unset in a dry run.
+    /// Whether the node was removed. `false` in a dry run.
     pub is_removed: bool,
 }
 
 /// Moves every shard off a node while reads and writes go on, and then removes the node from the
 /// cluster.
 ///
-/// First the node is marked as one that gets no shards, then the shards move one group after the
-/// other, and last the node is removed. Whoever runs this again continues.
+/// First the node is marked to get no new shards. Then the shards move, one group after the other.
+/// Last, the node is removed. After an interruption, another run continues the work.
 pub fn drain(
     coordinator: &mut Coordinator,
     address: &NodeAddress,
@@ -72,7 +72,8 @@ pub fn drain(
         return Ok(DrainResult { totals: MoveTotals::default(), is_removed: false });
     }
     let totals = move_all(coordinator, PlanGoal::Drain(address), mode, work)?;
-    // What moved is dropped at its source now, as Citus can no longer reach a node that is removed.
+    // The moved shards are dropped at their source now: Citus cannot reach a node once it is
+    // removed.
     clean_up(coordinator, work)?;
     nothing_is_lost(coordinator, &node)?;
     for standby in nodes.iter().filter(|one| one.group == node.group && one.id != node.id) {
@@ -86,7 +87,7 @@ pub fn drain(
     Ok(DrainResult { totals, is_removed: true })
 }
 
-/// Looks for another node that can take the shards.
+/// Checks that another node can take the shards.
 fn others_take_shards(node: &ClusterNode, nodes: &[ClusterNode]) -> ClusterCheck {
     let takes = |one: &&ClusterNode| {
         one.is_primary() && one.is_active && one.may_have_shards && one.id != node.id
@@ -102,7 +103,7 @@ fn others_take_shards(node: &ClusterNode, nodes: &[ClusterNode]) -> ClusterCheck
     ClusterCheck::of(None, "other_nodes", !takers.is_empty(), found, remedy)
 }
 
-/// Fails if the node has the only copy of something.
+/// Fails if the node has the only copy of any shard.
 fn nothing_is_lost(coordinator: &mut Coordinator, node: &ClusterNode) -> Result<(), ClusterError> {
     let rows = coordinator.query(
         "SELECT count(*), coalesce(min(shard_name(s.logicalrelid, s.shardid)), '') \

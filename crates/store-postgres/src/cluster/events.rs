@@ -1,57 +1,57 @@
-//! What work on a cluster reports: requirements, steps and moves.
+//! Events that work on a cluster reports: checks, steps and moves.
 
 use std::time::Instant;
 
 use super::nodes::NodeAddress;
 use super::plan::ShardMove;
 
-/// What is reported.
+/// An event of work on a cluster.
 #[derive(Clone, Debug)]
 pub enum ClusterEvent {
-    /// A requirement was looked at.
+    /// A requirement was checked.
     Check(ClusterCheck),
     /// A step was taken, or would be taken.
     Step(ClusterStep),
     /// A shard is moved, was moved, or would be moved.
     Move(MoveProgress),
-    /// Something to know while waiting.
+    /// Information while the work waits.
     Note(String),
 }
 
-/// A step of some work.
+/// A step of the work.
 #[derive(Clone, Debug)]
 pub struct ClusterStep {
     /// A short name, for programs.
     pub name: &'static str,
-    /// What is done, for people.
+    /// A description of the step, for people.
     pub words: String,
-    /// Whether it was done. Unset in a dry run.
+    /// Whether the step was taken. `false` in a dry run.
     pub taken: bool,
-    /// How long it took, in seconds.
+    /// Duration of the step, in seconds.
     pub seconds: f64,
 }
 
-/// How a requirement is met.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckVerdict {
-    /// It is met.
+    /// The requirement is met.
     Passed,
-    /// It could not be looked at, or is met with a restriction.
+    /// The requirement could not be checked, or is met with a restriction.
     Warning,
-    /// It is not met, so nothing is changed.
+    /// The requirement is not met, so nothing is changed.
     Failed,
 }
 
-/// A requirement that was looked at.
+/// A requirement that was checked.
 #[derive(Clone, Debug)]
 pub struct ClusterCheck {
-    /// The node that it is about. `None` for the whole cluster.
+    /// The node that was checked. `None` for the whole cluster.
     pub node: Option<NodeAddress>,
-    /// What was looked at: a setting's name, or a word for programs.
+    /// The subject of the check: a setting's name, or a word for programs.
     pub subject: &'static str,
-    /// Whether it is met.
+    /// Whether the requirement is met.
     pub verdict: CheckVerdict,
-    /// What was found, and how to mend it.
+    /// The finding. If the requirement is not met, the remedy follows.
     pub found: String,
 }
 
@@ -66,7 +66,8 @@ impl ClusterCheck {
         Self { node: node.cloned(), subject, verdict: CheckVerdict::Passed, found }
     }
 
-    /// A requirement that is met if `met`, else fails with these words.
+    /// A requirement that is met if `met` is true. Otherwise it has failed, and `remedy` is added
+    /// to `found`.
     pub(crate) fn of(
         node: Option<&NodeAddress>,
         subject: &'static str,
@@ -82,7 +83,7 @@ impl ClusterCheck {
         check
     }
 
-    /// A requirement that could not be looked at, or is met with a restriction.
+    /// A requirement that could not be checked, or is met with a restriction.
     pub(crate) fn warning(
         node: Option<&NodeAddress>,
         subject: &'static str,
@@ -92,54 +93,55 @@ impl ClusterCheck {
     }
 }
 
-/// How far a move is.
+/// The state of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveState {
-    /// It would be made.
+    /// A dry run would make this move.
     Planned,
-    /// It begins.
+    /// The move begins.
     Started,
-    /// It is under way.
+    /// The move is under way.
     Running,
-    /// It is done and committed.
+    /// The move is done and committed.
     Done,
 }
 
-/// A move, and how far all moves are.
+/// The progress of a move, and of all moves together.
 #[derive(Clone, Debug)]
 pub struct MoveProgress {
-    /// How far this move is.
+    /// The state of this move.
     pub state: MoveState,
-    /// Number of this move, from 1, and of all moves that are known to be needed.
+    /// Number of this move, from 1.
     pub number: usize,
-    /// Moves that are needed in all.
+    /// Number of all moves that are known to be needed.
     pub of: usize,
-    /// The shard that stands for the group that moves.
+    /// The shard that represents the moving group.
     pub shard: i64,
     /// The tables of the group.
     pub tables: Vec<String>,
-    /// Where the shards were.
+    /// The node from which the shards move.
     pub from: NodeAddress,
-    /// Where they go.
+    /// The node to which the shards move.
     pub to: NodeAddress,
-    /// Bytes of the group, and those that are copied.
+    /// Bytes of this group.
     pub bytes: u64,
     /// Bytes of this group that have arrived.
     pub bytes_arrived: u64,
-    /// Bytes of all moves, and those that have arrived.
+    /// Bytes of all moves.
     pub total_bytes: u64,
     /// Bytes of all moves that have arrived.
     pub total_arrived: u64,
-    /// What Citus says about the move: `Copying Data`, `Catching Up`, …
+    /// The phase that Citus reports for the move: `Copying Data`, `Catching Up`, …
     pub phase: String,
     /// Time since this move began, in seconds.
     pub seconds: f64,
-    /// Expected time until all moves are done, in seconds, once there is something to go by.
+    /// Expected time until all moves are done, in seconds. `None` until a move is done or bytes
+    /// have arrived.
     pub left_s: Option<u64>,
 }
 
 impl MoveProgress {
-    /// Returns a move that begins, the `at`th of `of`.
+    /// Returns a move that begins: the one at index `at`, of `of` moves.
     pub(crate) fn of(
         one: &ShardMove,
         at: usize,
@@ -165,8 +167,8 @@ impl MoveProgress {
         }
     }
 
-    /// Estimates how long the rest takes: by moves, as small shards take as long as empty ones, and
-    /// by bytes. The larger of both is returned, as the estimate should not grow.
+    /// Estimates the remaining time by the number of moves, as small shards take as long as empty
+    /// ones, and by bytes. The larger estimate is used, because the estimate should not grow later.
     pub(crate) fn expect(&mut self, started: Instant) {
         let spent = started.elapsed().as_secs_f64();
         let done = if self.state == MoveState::Done { self.number } else { self.number - 1 };

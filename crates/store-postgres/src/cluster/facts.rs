@@ -1,15 +1,16 @@
-//! What a node says about itself.
+//! The settings and the state of a node.
 
 use crate::session::{DatabaseSession, StatementError};
 
 /// Settings and state of a node.
 #[derive(Clone, Debug)]
 pub struct NodeFacts {
-    /// Version of PostgreSQL, as it is written: `15.4 (Debian …)`.
+    /// Version of PostgreSQL as the server writes it: `15.4 (Debian …)`.
     pub version: String,
     /// Major version of PostgreSQL.
     pub major: i32,
-    /// Version of the extension in the database. `None` if the database does not have it.
+    /// Version of the extension in the database. `None` if the database does not have the
+    /// extension.
     pub citus: Option<String>,
     /// Version of the extension that the server would install. `None` if its files are missing.
     pub citus_available: Option<String>,
@@ -19,18 +20,18 @@ pub struct NodeFacts {
     pub in_recovery: bool,
     /// `replica`, `logical` or `minimal`.
     pub wal_level: String,
-    /// Most prepared transactions, and so most commits over several nodes at a time.
+    /// Maximum number of prepared transactions, and so of simultaneous commits over several nodes.
     pub prepared_max: i64,
-    /// Most replication slots, and those that exist.
+    /// Maximum number of replication slots, and the number that exist.
     pub slots: (i64, i64),
-    /// Most connections of standbys and subscriptions, and those that exist.
+    /// Maximum number of connections of standbys and subscriptions, and the number that exist.
     pub senders: (i64, i64),
-    /// Most workers that apply what other nodes send.
+    /// Maximum number of workers that apply the changes of other nodes.
     pub apply_workers_max: i64,
 }
 
 impl NodeFacts {
-    /// Asks a node.
+    /// Reads the facts of a node.
     pub(crate) fn read(session: &mut DatabaseSession) -> Result<Self, StatementError> {
         let rows = session.query_once(
             "SELECT current_setting('server_version'), \
@@ -64,13 +65,13 @@ impl NodeFacts {
         })
     }
 
-    /// Version of PostgreSQL without what its packager adds.
+    /// Version of PostgreSQL without the packager's addition.
     pub fn short_version(&self) -> &str {
         self.version.split_whitespace().next().unwrap_or_default()
     }
 }
 
-/// Returns the free space of the file system that a node's data is on, in bytes, as Citus sees it.
+/// Returns the free bytes of the file system with a node's data, as reported by Citus.
 pub(crate) fn free_bytes(session: &mut DatabaseSession) -> Result<u64, StatementError> {
     let rows = session
         .query_once("SELECT available_disk_size FROM citus_local_disk_space_stats()", &[])?;

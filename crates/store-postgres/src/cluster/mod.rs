@@ -1,12 +1,12 @@
-//! The nodes of a Citus cluster: how they are, and how one is added, drained or replaced.
+//! The nodes of a Citus cluster: their state, and how a node is added, drained or replaced.
 //!
-//! Everything is done with Citus' own functions on the coordinator, in small steps, and nothing but
-//! Citus' own tables remembers how far a piece of work is. So work that was interrupted, however, is
-//! done by running it again: it looks at what is there and does what is missing.
+//! All work is done in small steps with Citus' own functions on the coordinator. Only Citus' own
+//! tables record the progress. So interrupted work is continued by running it again: it reads the
+//! state of the cluster and does the missing steps.
 //!
-//! Read `nodes` first (who belongs to a cluster), then `coordinator` (how nodes are reached), `events`
-//! and `work` (how work reports and stops), `checks` and `facts` (what is looked at before anything is changed),
-//! `plan` and `moves` (how shards move), and then each piece of work in a file of its own.
+//! Read `nodes` first (the nodes of a cluster), then `coordinator` (connections to nodes). `events`
+//! and `work` report and stop work, `checks` and `facts` have the requirements, and `plan` and
+//! `moves` move shards. Each piece of work then has its own file.
 
 use crate::address::AddressError;
 use crate::session::StatementError;
@@ -41,13 +41,13 @@ mod status;
 mod successor;
 mod work;
 
-/// Why work on a cluster was not done, or not to its end.
+/// Why work on a cluster was not done or not finished.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The URL cannot be used.
     #[error("the address of the database cannot be used: {0}")]
     Address(#[from] AddressError),
-    /// The database is no coordinator of a cluster.
+    /// The database is not the coordinator of a cluster.
     #[error("{0}")]
     NotCluster(String),
     /// The coordinator is unreachable.
@@ -60,10 +60,10 @@ pub enum ClusterError {
     #[error("{0} of the requirements above {are} not met; nothing was changed. Mend what is said \
              there and run the command again", are = if *.0 == 1 { "is" } else { "are" })]
     Requirements(usize),
-    /// What was asked for would do harm, or makes no sense.
+    /// The requested work would do harm, or makes no sense.
     #[error("{0}")]
     Refused(String),
-    /// The caller asked to stop. What was done is complete.
+    /// The caller asked to stop. The steps that were taken are complete.
     #[error("stopped between two steps; what is done is complete. Run the command again to go on")]
     Interrupted,
 }

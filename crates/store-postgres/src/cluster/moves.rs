@@ -1,9 +1,10 @@
-//! How shards move: one group of colocated shards at a time, by `citus_move_shard_placement`.
+//! Moves shards: one group of colocated shards at a time, with `citus_move_shard_placement`.
 //!
-//! A move is one statement of the coordinator's and ends with one commit, so it is done or not done.
-//! If this process is killed, the coordinator finishes the move that it is in; whoever comes next
-//! waits for that. If the coordinator is killed, it leaves a half copied shard and a replication slot
-//! behind, which Citus has noted and `citus_cleanup_orphaned_resources` removes.
+//! A move is one statement on the coordinator and ends with one commit, so it is done completely or
+//! not at all. If this process is killed, the coordinator finishes the current move, and the next
+//! process waits for its end. If the coordinator is killed, a partly copied shard and a replication
+//! slot remain. Citus has recorded both for `citus_cleanup_orphaned_resources`, which removes such
+//! remains.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
@@ -17,16 +18,17 @@ use super::status::running_moves;
 use super::work::ClusterWork;
 use crate::session::{DatabaseSession, StatementError};
 
-/// The longest move of one group of shards.
+/// Time limit for moving one group of shards.
 pub(crate) const MOVE_MAX: Duration = Duration::from_hours(7 * 24);
-/// How often the progress of a move is read.
+/// Interval at which the progress of a move is read.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
-/// How often a move is tried that the database refuses, as when it ends a deadlock by it.
+/// How often a move is tried that the database refuses, for example to end a deadlock.
 const TRIES: usize = 3;
-/// Most plans in a row. A plan has something new only if tables were made during the moves before.
+/// Maximum number of plans in a row. A further plan has moves only if tables were created during
+/// the moves before.
 const PLANS_MAX: usize = 10;
 
-/// What was moved.
+/// The groups of shards that were moved, and their size.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MoveTotals {
     /// Groups of shards.
@@ -35,7 +37,7 @@ pub struct MoveTotals {
     pub bytes: u64,
 }
 
-/// Plans moves and makes them, until no more are needed.
+/// Plans and makes moves until no more are needed.
 pub(crate) fn move_all(
     coordinator: &mut Coordinator,
     goal: PlanGoal<'_>,
@@ -57,7 +59,7 @@ pub(crate) fn move_all(
     )))
 }
 
-/// Waits for moves of others, and removes what interrupted moves have left behind.
+/// Waits for the moves of other processes, and removes the remains of interrupted moves.
 pub(crate) fn clean_up(
     coordinator: &mut Coordinator,
     work: &mut ClusterWork<'_>,
@@ -86,7 +88,7 @@ pub(crate) fn clean_up(
     coordinator.batch("CALL citus_cleanup_orphaned_resources()")
 }
 
-/// Reports the moves of a plan, which are not made.
+/// Reports the moves of a plan in a dry run.
 pub(crate) fn report_planned(moves: &[ShardMove], work: &mut ClusterWork<'_>) {
     let total = moves.iter().map(|one| one.bytes).sum();
     for (at, one) in moves.iter().enumerate() {
@@ -144,7 +146,7 @@ fn make(
     Ok(())
 }
 
-/// Makes a move on a thread of its own, and reports its progress meanwhile.
+/// Makes a move on its own thread, and reports the progress meanwhile.
 fn watch(
     coordinator: &mut Coordinator,
     mover: &mut DatabaseSession,
@@ -171,7 +173,7 @@ fn watch(
                     &mode.name(),
                 ],
             );
-            // The receiver is gone if the coordinator could not be asked for progress.
+            // The receiver is gone if the thread that watches the progress has panicked.
             let _ = done.send(moved.map(drop));
         });
         loop {
@@ -186,7 +188,7 @@ fn watch(
                 told = true;
                 work.note("stopping once this shard has moved");
             }
-            // Progress is for people: a move goes on without it.
+            // Progress is only informative: the move goes on if the progress cannot be read.
             let Ok(running) = running_moves(coordinator) else { continue };
             let Some(running) = running.first() else { continue };
             let mut progress = progress.clone();

@@ -1,15 +1,15 @@
-//! Who belongs to a cluster: the rows of Citus' `pg_dist_node`.
+//! The nodes of a cluster: the rows of Citus' table `pg_dist_node`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use tokio_postgres::Row;
 
-/// PostgreSQL's port, for addresses that name none.
+/// PostgreSQL's default port, for addresses without a port.
 const PORT: u16 = 5432;
 
-/// Host and port of a node, as the other nodes reach it. Citus tells nodes apart by this text alone,
-/// so `localhost` and `127.0.0.1` are two nodes.
+/// Host and port at which the other nodes reach a node. Citus distinguishes nodes by this text
+/// alone, so `localhost` and `127.0.0.1` are two nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeAddress {
     /// Name or IP address, without brackets.
@@ -63,25 +63,26 @@ impl fmt::Display for NodeAddress {
 }
 
 impl NodeAddress {
-    /// Returns the address from Citus' columns. A port out of range becomes 0, which nothing reaches.
+    /// Returns the address in Citus' columns. A port out of range becomes 0, which cannot be
+    /// reached.
     pub(crate) fn of_columns(host: String, port: i32) -> Self {
         Self { host, port: u16::try_from(port).unwrap_or(0) }
     }
 
-    /// The port, as Citus' functions take it.
+    /// The port in the type of Citus' functions.
     pub(crate) fn port(&self) -> i32 {
         self.port.into()
     }
 }
 
-/// What a node is for.
+/// The role of a node in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeRole {
-    /// Plans queries and keeps the cluster's tables. May have shards too.
+    /// Plans queries and keeps the cluster's tables. The coordinator may have shards too.
     Coordinator,
     /// Has shards.
     Worker,
-    /// A copy of another node that the cluster knows of (Citus' secondaries and clones).
+    /// A copy of another node, registered in the cluster (Citus' secondaries and clones).
     Standby,
 }
 
@@ -99,17 +100,17 @@ impl NodeRole {
 /// A node of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterNode {
-    /// Citus' number of the node. It stays when a standby takes the node's place.
+    /// Citus' number of the node. A standby that takes the node's place keeps this number.
     pub id: i32,
-    /// Citus' number of a node and its standbys. Placements of shards belong to groups.
+    /// Citus' number of the group: a node and its standbys. Placements of shards belong to groups.
     pub group: i32,
     /// Host and port.
     pub address: NodeAddress,
-    /// What the node is for.
+    /// The role of the node.
     pub role: NodeRole,
     /// Whether Citus uses the node.
     pub is_active: bool,
-    /// Whether new shards may be placed on the node. Unset while it is drained.
+    /// Whether new shards may be placed on the node. `false` while the node is drained.
     pub may_have_shards: bool,
     /// Whether the node's own copy of the cluster's tables is current.
     pub is_synced: bool,
@@ -141,7 +142,7 @@ impl ClusterNode {
         }
     }
 
-    /// Whether the node is one that shards are on or could be on.
+    /// Whether the node can have shards: a coordinator or a worker.
     pub fn is_primary(&self) -> bool {
         self.role != NodeRole::Standby
     }

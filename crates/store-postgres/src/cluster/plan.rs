@@ -1,4 +1,4 @@
-//! Which shards have to move, as Citus' rebalancer plans it.
+//! The shards that have to move, as planned by Citus' rebalancer.
 
 use super::ClusterError;
 use super::coordinator::Coordinator;
@@ -7,29 +7,29 @@ use super::nodes::{ClusterNode, NodeAddress};
 /// Shards that move together: those of colocated tables for the same range of hashes.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardMove {
-    /// The shard that stands for its group.
+    /// The shard that represents its group.
     pub shard: i64,
     /// The tables of the group.
     pub tables: Vec<String>,
-    /// Size of all shards of the group, with their indices. 0 where it is unknown.
+    /// Size of all shards of the group, with their indices. 0 if the size is unknown.
     pub bytes: u64,
-    /// Where the shards are.
+    /// The node that has the shards.
     pub from: NodeAddress,
-    /// Where they go.
+    /// The node to which the shards move.
     pub to: NodeAddress,
 }
 
 /// How shards move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferMode {
-    /// By logical replication: reads and writes go on, and writes wait for a moment at the end.
+    /// By logical replication: reads and writes go on. Writes wait for a moment at the end.
     Logical,
-    /// By a plain copy: writes to the shard wait until it is done.
+    /// By a plain copy: writes to the shard wait until the copy is done.
     Blocking,
 }
 
 impl TransferMode {
-    /// Citus' name for it.
+    /// Citus' name of the mode.
     pub fn name(self) -> &'static str {
         match self {
             Self::Logical => "force_logical",
@@ -38,16 +38,16 @@ impl TransferMode {
     }
 }
 
-/// What a plan is for.
+/// The goal of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlanGoal<'a> {
     /// To spread shards evenly.
     Balance,
-    /// To have no shard on this node.
+    /// To move all shards off this node.
     Drain(&'a NodeAddress),
 }
 
-/// Returns the moves that are still needed, in the order in which they should be made.
+/// Returns the moves that are still needed, in their order.
 pub(crate) fn plan(
     coordinator: &mut Coordinator,
     goal: PlanGoal<'_>,
@@ -75,7 +75,7 @@ pub(crate) fn plan(
         from: NodeAddress::of_columns(row.get(3), row.get(4)),
         to: NodeAddress::of_columns(row.get(5), row.get(6)),
     });
-    // Other nodes may be half drained; they are another piece of work.
+    // Other nodes may be partly drained. Their moves do not belong to this drain.
     let wanted = |one: &ShardMove| match goal {
         PlanGoal::Balance => true,
         PlanGoal::Drain(node) => one.from == *node,
@@ -83,7 +83,7 @@ pub(crate) fn plan(
     Ok(moves.filter(wanted).collect())
 }
 
-/// Returns the moves that a drain of this node would need, without leaving a change behind.
+/// Returns the moves that a drain of this node would need. Nothing is changed.
 pub(crate) fn plan_of_drain(
     coordinator: &mut Coordinator,
     node: &ClusterNode,

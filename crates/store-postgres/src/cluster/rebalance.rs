@@ -7,7 +7,7 @@ use super::moves::{MoveTotals, move_all, report_planned};
 use super::plan::{PlanGoal, TransferMode, plan};
 use super::work::ClusterWork;
 
-/// Moves shards until they are spread evenly, as Citus' default strategy weighs them.
+/// Moves shards until they are spread evenly by the weights of Citus' default strategy.
 ///
 /// Reads and writes go on. Nothing is moved if a requirement is not met.
 pub fn rebalance(
@@ -22,7 +22,8 @@ pub fn rebalance(
     balance(coordinator, mode, work)
 }
 
-/// Moves shards until they are spread evenly. Requirements but that of space are met.
+/// Moves shards until they are spread evenly. The caller has checked all requirements except the
+/// disk space.
 pub(crate) fn balance(
     coordinator: &mut Coordinator,
     mode: TransferMode,

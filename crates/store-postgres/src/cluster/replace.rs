@@ -1,4 +1,4 @@
-//! Gives the place of a worker that is lost to its standby.
+//! Replaces a lost worker by its standby.
 
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::thread;
@@ -15,42 +15,42 @@ use super::successor::{
 use super::work::ClusterWork;
 use crate::session::StatementError;
 
-/// How long the worker that is said to be lost has to accept a connection.
+/// Time limit for the worker that is reported lost to accept a connection.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
-/// How long a promotion may take, in seconds.
+/// Time limit of a promotion, in seconds.
 const PROMOTION_S: i32 = 60;
-/// After this time, in milliseconds, Citus ends transactions that hold locks on the worker's shards.
+/// Time in milliseconds after which Citus ends transactions that hold locks on the worker's shards.
 const LOCK_COOLDOWN_MS: i32 = 1_000;
 
-/// How a worker is replaced.
+/// Options for replacing a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplaceOptions {
-    /// Whether a worker that still answers is replaced.
+    /// Whether to replace a worker that still answers.
     pub force: bool,
-    /// Whether the standby is told not to wait for a standby of its own, as it has none.
+    /// Whether to set the standby not to wait for a standby of its own, as it has none.
     pub alone: bool,
 }
 
-/// What was done.
+/// The result of a replacement.
 #[derive(Clone, Debug)]
 pub struct ReplaceResult {
-    /// Whether the standby had taken the place before.
+    /// Whether the standby had taken the worker's place before this run.
     pub was_done: bool,
-    /// Shards of the node.
+    /// Number of shards of the node.
     pub shards: usize,
-    /// Transactions of several nodes that were completed or undone.
+    /// Number of transactions over several nodes that were completed or undone.
     pub recovered: i32,
-    /// Time from the beginning until the standby had taken the place, in seconds.
+    /// Time from the beginning until the standby had taken the worker's place, in seconds.
     pub seconds: f64,
-    /// When the last transaction that the standby has received was committed, in seconds before the
-    /// promotion. `None` if it was promoted before, or has received none.
+    /// Age of the last transaction that the standby had replayed before the promotion, in seconds.
+    /// `None` if the standby had been promoted before, or has replayed no transaction.
     pub last_commit_s: Option<f64>,
 }
 
-/// Gives the place of `dead` to `standby`, which is promoted if it has not been.
+/// Replaces `dead` by `standby`, which is promoted unless it has been.
 ///
-/// Refuses if `dead` still accepts connections, as two nodes that both accept writes lose some of
-/// them, and if `standby` was copied from another node.
+/// Refuses if `dead` still accepts connections, unless forced: if two nodes accept writes, some
+/// writes are lost. Refuses also if `standby` was copied from another node.
 pub fn replace(
     coordinator: &mut Coordinator,
     dead: &NodeAddress,
@@ -119,7 +119,8 @@ pub fn replace(
     })
 }
 
-/// Returns whether the standby has the place already, and fails if the nodes are not what is meant.
+/// Returns whether the standby has taken the worker's place already. Fails if the nodes do not have
+/// the required roles.
 fn is_done(
     nodes: &[ClusterNode],
     dead: &NodeAddress,
@@ -147,8 +148,8 @@ fn is_done(
     }
 }
 
-/// Asks the lost worker, from here and from the coordinator, and the standby, all at the same time.
-/// Returns how the worker was reached, and what the standby says.
+/// Queries the standby, and tries to reach the lost worker from here and from the coordinator, all
+/// at the same time. Returns how the worker was reached, and the standby's facts.
 fn ask_both(
     coordinator: &Coordinator,
     dead: &NodeAddress,
@@ -185,8 +186,8 @@ fn ask_both(
     Ok((lives, found))
 }
 
-/// Returns whether something accepts connections at this address. A server that is suspended does,
-/// and may write again once it is resumed.
+/// Returns whether something accepts connections at this address. A suspended server accepts
+/// connections, too, and may write again once it is resumed.
 fn accepts(node: &NodeAddress) -> bool {
     let addresses = (node.host.as_str(), node.port).to_socket_addrs();
     addresses
@@ -218,7 +219,7 @@ fn sign_of_life(
     }
 }
 
-/// Empties the setting that [`can_commit`] looks at.
+/// Empties the setting that [`can_commit`] checks.
 fn let_commit(coordinator: &Coordinator, standby: &NodeAddress) -> Result<(), ClusterError> {
     let mut session = coordinator.to_node(standby).open()?;
     session.batch("ALTER SYSTEM SET synchronous_standby_names = ''")?;
@@ -238,7 +239,8 @@ fn promote(coordinator: &Coordinator, standby: &NodeAddress) -> Result<(), Clust
     )))
 }
 
-/// Looks whether the node is reached by the coordinator, takes writes and has all shards.
+/// Checks whether the coordinator reaches the node, and whether the node accepts writes and has all
+/// shards.
 fn takes_writes(
     coordinator: &mut Coordinator,
     node: &NodeAddress,

@@ -1,42 +1,41 @@
-//! Whether the nodes have standbys that could take their places.
+//! The standbys of the nodes, and advice on missing ones.
 
 use super::ClusterError;
 use super::coordinator::{Coordinator, each};
 use super::nodes::{ClusterNode, NodeAddress};
 use crate::session::{DatabaseSession, StatementError};
 
-/// With longer waits between two tries to stream, a standby takes that long to notice that it is
-/// promoted.
+/// Longest recommended wait of a standby between two tries to stream, in milliseconds. A standby
+/// may notice its promotion only after this wait.
 const RETRY_MS_MAX: i64 = 1_000;
 
-/// A standby, as its primary sees it.
+/// A standby, as reported by its primary.
 #[derive(Clone, Debug)]
 pub struct StandbyState {
-    /// Its `application_name`, by which `synchronous_standby_names` names it.
+    /// Its `application_name`, the name to use in `synchronous_standby_names`.
     pub name: String,
-    /// The address that it connects from. Empty for a socket.
+    /// The address from which the standby connects. Empty for a socket.
     pub address: String,
-    /// `streaming`, or what comes before that: `startup`, `catchup`.
+    /// `streaming`, or an earlier state: `startup`, `catchup`.
     pub state: String,
     /// `sync`, `quorum`, `potential` or `async`.
     pub sync: String,
-    /// Bytes of the log that the primary has and the standby has not yet made durable: what would
-    /// be lost.
+    /// Bytes of the primary's log that the standby has not yet made durable. They would be lost
+    /// with the primary.
     pub behind_bytes: u64,
-    /// Bytes of the log that the standby has not yet replayed: what a promotion waits for.
+    /// Bytes of the log that the standby has not yet replayed. A promotion waits for their replay.
     pub replay_bytes: u64,
-    /// How long it took lately from a commit to its replay, in seconds. `None` while nothing is
-    /// written.
+    /// Recent time from a commit to its replay, in seconds. `None` while nothing is written.
     pub lag_s: Option<f64>,
 }
 
 impl StandbyState {
-    /// Whether it receives the log as it is written.
+    /// Whether the standby receives the log as it is written.
     pub fn is_streaming(&self) -> bool {
         self.state == "streaming"
     }
 
-    /// Whether commits wait for it.
+    /// Whether commits wait for the standby.
     pub fn is_synchronous(&self) -> bool {
         self.sync == "sync" || self.sync == "quorum"
     }
@@ -45,11 +44,11 @@ impl StandbyState {
 /// A replication slot for a standby.
 #[derive(Clone, Debug)]
 pub struct WalSlot {
-    /// Its name.
+    /// The slot's name.
     pub name: String,
-    /// Whether a standby uses it.
+    /// Whether a standby uses the slot.
     pub is_active: bool,
-    /// Bytes of the log that are kept for it.
+    /// Bytes of the log that are kept for the slot.
     pub kept_bytes: u64,
 }
 
@@ -58,18 +57,18 @@ pub struct WalSlot {
 pub struct NodeStandbys {
     /// The node.
     pub node: ClusterNode,
-    /// What the node says, or why it could not be asked.
+    /// The standbys and settings that the node reports, or why it could not be queried.
     pub found: Result<StandbySetup, String>,
-    /// What to set, in the order in which it is done. Empty if nothing is missing.
+    /// Recommended changes, in their order. Empty if nothing is missing.
     pub advice: Vec<String>,
 }
 
-/// What a node says about its standbys.
+/// The standbys of a node, and the node's settings for replication.
 #[derive(Clone, Debug)]
 pub struct StandbySetup {
-    /// Its standbys.
+    /// The node's standbys.
     pub standbys: Vec<StandbyState>,
-    /// Its slots for standbys.
+    /// The node's replication slots for standbys.
     pub slots: Vec<WalSlot>,
     /// The setting `synchronous_standby_names`.
     pub synchronous_names: String,
@@ -86,7 +85,7 @@ impl NodeStandbys {
     }
 }
 
-/// Returns the standbys of a node, or of all nodes that are no standbys themselves.
+/// Returns the standbys of a node, or of all nodes that are not standbys themselves.
 pub fn standbys(
     coordinator: &mut Coordinator,
     node: Option<&NodeAddress>,
@@ -113,11 +112,11 @@ pub fn standbys(
         .collect())
 }
 
-/// Reads the standbys of a node. `None` if this user may not see them.
+/// Reads the standbys of a node. Returns `None` if this user lacks the permission.
 pub(crate) fn read_standbys(
     session: &mut DatabaseSession,
 ) -> Result<Option<Vec<StandbyState>>, StatementError> {
-    // Subscriptions, by which shards move, and base backups are no standbys.
+    // Base backups and subscriptions (moves of shards) are not standbys.
     let rows = session.query_once(
         "WITH here AS (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
                                    ELSE pg_current_wal_lsn() END AS lsn) \
@@ -184,7 +183,8 @@ fn setup(session: &mut DatabaseSession) -> Result<Option<StandbySetup>, Statemen
     }))
 }
 
-/// Returns what is missing for a standby that can take the node's place quickly and without loss.
+/// Returns the changes that are needed for a standby to take the node's place quickly and without
+/// loss.
 fn advice(node: &NodeAddress, found: &StandbySetup) -> Vec<String> {
     let mut advice = Vec::new();
     let streaming: Vec<_> = found.standbys.iter().filter(|one| one.is_streaming()).collect();
@@ -196,8 +196,9 @@ fn advice(node: &NodeAddress, found: &StandbySetup) -> Vec<String> {
         ));
     }
     if found.synchronous_names.is_empty() && !streaming.is_empty() {
-        // Named, and only now: `*` would also be in the settings of a standby that is copied from here,
-        // which could not commit after its promotion.
+        // The setting names the standbys, and is recommended only once they stream. A standby
+        // copied from here would also have the setting `*`, and could not commit after its
+        // promotion.
         let names: Vec<String> =
             streaming.iter().map(|one| format!("\"{}\"", one.name.replace('"', "\"\""))).collect();
         advice.push(format!(

@@ -1,4 +1,4 @@
-//! How a cluster is: its nodes, what moves, and what went wrong.
+//! The state of a cluster: its nodes, the moves of shards, and failed jobs.
 
 use std::time::Instant;
 
@@ -10,86 +10,86 @@ use super::plan::{PlanGoal, plan};
 use super::standby::{StandbyState, read_standbys};
 use crate::session::{DatabaseSession, StatementError};
 
-/// Most failed jobs that are shown, the newest first.
+/// Maximum number of failed jobs that are shown, the newest first.
 const JOBS_MAX: i64 = 10;
 
-/// How a cluster is.
+/// The state of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterStatus {
     /// All nodes, the coordinator first.
     pub nodes: Vec<NodeStatus>,
     /// Moves of shards that are under way.
     pub moves: Vec<RunningMove>,
-    /// Groups of shards that would have to move for an even spread, or why that is not known.
+    /// Groups of shards that would have to move for an even spread, or why the number is unknown.
     pub moves_needed: Result<usize, String>,
     /// Citus' background jobs that have failed, the newest first.
     pub failed_jobs: Vec<FailedJob>,
 }
 
-/// How a node is.
+/// The state of a node.
 #[derive(Clone, Debug)]
 pub struct NodeStatus {
-    /// The node, as the cluster knows it.
+    /// The node as recorded in the cluster's tables.
     pub node: ClusterNode,
-    /// Shards on it, copies of reference tables included.
+    /// Shards on the node, including copies of reference tables.
     pub shards: u64,
-    /// Their size with their indices. `None` if the node does not answer.
+    /// Size of the shards with their indices. `None` if the node does not answer.
     pub bytes: Option<u64>,
-    /// What the node says about itself, or why it could not be asked.
+    /// The details that the node reports, or why it could not be queried.
     pub details: Result<NodeDetails, String>,
 }
 
-/// What a node says about itself.
+/// Details that a node reports.
 #[derive(Clone, Debug)]
 pub struct NodeDetails {
-    /// Its settings and its state.
+    /// The node's settings and state.
     pub facts: NodeFacts,
-    /// Time that it took to connect and to answer, in milliseconds.
+    /// Time that the node took to accept a connection and to answer, in milliseconds.
     pub answer_ms: f64,
-    /// Its standbys. `None` if this user may not see them.
+    /// The node's standbys. `None` if this user lacks the permission.
     pub standbys: Option<Vec<StandbyState>>,
-    /// Transactions that are prepared, and the age of the oldest in seconds. Those older than a
-    /// second or two are in doubt: their coordinator has not said how they end.
+    /// Number of prepared transactions. If one is older than a second or two, it is in doubt: its
+    /// coordinator has not decided its outcome.
     pub prepared: u64,
-    /// Age of the oldest in seconds.
+    /// Age of the oldest prepared transaction, in seconds.
     pub prepared_oldest_s: f64,
 }
 
 /// A move that is under way.
 #[derive(Clone, Debug)]
 pub struct RunningMove {
-    /// The coordinator's process that moves.
+    /// The coordinator's process that moves the shards.
     pub process: i32,
-    /// Since when, in seconds.
+    /// Time since the move began, in seconds.
     pub seconds: f64,
     /// The tables whose shards move.
     pub tables: Vec<String>,
-    /// Where the shards are. `None` while Citus prepares the move.
+    /// The node that has the shards. `None` while Citus prepares the move.
     pub from: Option<NodeAddress>,
-    /// Where they go.
+    /// The node to which the shards move. `None` while Citus prepares the move.
     pub to: Option<NodeAddress>,
-    /// Their size.
+    /// Size of the shards.
     pub bytes: u64,
     /// Bytes that have arrived.
     pub bytes_arrived: u64,
-    /// What Citus says about the move.
+    /// The phase that Citus reports for the move.
     pub phase: String,
 }
 
 /// A background job of Citus that has failed.
 #[derive(Clone, Debug)]
 pub struct FailedJob {
-    /// Its number.
+    /// The job's number.
     pub id: i64,
-    /// What it was to do.
+    /// The job's description.
     pub description: String,
-    /// When it ended, as PostgreSQL writes it. Empty if that is unknown.
+    /// The time at which the job ended, in PostgreSQL's format. Empty if the time is unknown.
     pub ended: String,
-    /// Errors of its tasks.
+    /// Errors of the job's tasks.
     pub errors: Vec<String>,
 }
 
-/// Returns how a cluster is. Nodes that do not answer are in it with the reason.
+/// Returns the state of a cluster. A node that does not answer is listed with the reason.
 pub fn status(coordinator: &mut Coordinator) -> Result<ClusterStatus, ClusterError> {
     let nodes = coordinator.nodes()?;
     let sizes = coordinator.query(
@@ -149,11 +149,11 @@ fn details(session: &mut DatabaseSession, started: Instant) -> Result<NodeDetail
     })
 }
 
-/// Returns the moves that the coordinator's other sessions make.
+/// Returns the moves that other sessions of the coordinator make.
 pub(crate) fn running_moves(
     coordinator: &mut Coordinator,
 ) -> Result<Vec<RunningMove>, ClusterError> {
-    // The brackets keep this text from finding itself in other sessions.
+    // Because of the brackets, this pattern does not match itself in other sessions.
     let rows = coordinator.query(
         "SELECT a.pid, coalesce(extract(epoch FROM clock_timestamp() - a.query_start), 0)::float8, \
                 coalesce(g.tables, '{}'), g.sourcename, g.sourceport, g.targetname, g.targetport, \

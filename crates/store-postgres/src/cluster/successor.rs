@@ -1,4 +1,4 @@
-//! The standby that is to take a worker's place: whether it is a copy of it, and takes writes.
+//! The standby that is to replace a worker: whether it is a copy of the worker, and accepts writes.
 
 use super::ClusterError;
 use super::coordinator::Coordinator;
@@ -7,25 +7,26 @@ use super::facts::NodeFacts;
 use super::nodes::{ClusterNode, NodeAddress};
 use crate::session::{DatabaseSession, StatementError};
 
-/// Most missing shards that are named.
+/// Maximum number of missing shards that are named.
 const NAMED_MAX: usize = 5;
 
-/// What a standby says about itself.
+/// The state of a standby.
 pub(crate) struct StandbyFacts {
     pub facts: NodeFacts,
     /// Citus' number of the group that the standby was copied from. `None` without Citus.
     group: Option<i32>,
     /// The identifier that a standby shares with its primary.
     system: i64,
-    /// Age of the last transaction that it has replayed, in seconds. `None` once it is promoted.
+    /// Age of the last transaction that the standby has replayed, in seconds. `None` once the
+    /// standby is promoted.
     pub last_commit_s: Option<f64>,
-    /// Shards of the worker that it does not have.
+    /// Shards of the worker that the standby does not have.
     missing: Vec<String>,
-    /// Whether writes to it would wait for a standby of its own, and it has none.
+    /// Whether writes would wait for a standby of this standby, although it has none.
     pub waits_for_none: bool,
 }
 
-/// Asks a standby, and looks which of these shards it lacks.
+/// Reads the state of a standby, and which of these shards it lacks.
 pub(crate) fn read(
     session: &mut DatabaseSession,
     shards: &[String],
@@ -52,7 +53,7 @@ pub(crate) fn read(
     Ok(StandbyFacts { facts, group, system, last_commit_s, missing, waits_for_none })
 }
 
-/// Looks whether the standby is a copy of the node: of its group, with all of its shards.
+/// Checks whether the standby is a copy of the node: of the same group, with all shards.
 pub(crate) fn is_copy(
     node: &ClusterNode,
     standby: &NodeAddress,
@@ -92,8 +93,8 @@ pub(crate) fn is_copy(
     ]
 }
 
-/// Looks whether writes to the standby would wait for a standby of its own. `pg_basebackup` copies the
-/// setting from the node that is lost.
+/// Checks whether writes to the standby would wait for a standby of its own. `pg_basebackup` copies
+/// this setting from the lost node.
 pub(crate) fn can_commit(standby: &NodeAddress, found: &StandbyFacts, alone: bool) -> ClusterCheck {
     let words = if found.waits_for_none {
         "names standbys, and none streams from this node"
@@ -110,7 +111,7 @@ pub(crate) fn can_commit(standby: &NodeAddress, found: &StandbyFacts, alone: boo
     )
 }
 
-/// Compares the identities of a worker that still accepts connections and of the standby.
+/// Compares the system identifiers of a worker that still accepts connections and of the standby.
 pub(crate) fn same_system(
     coordinator: &Coordinator,
     dead: &NodeAddress,
@@ -135,7 +136,7 @@ pub(crate) fn same_system(
     }
 }
 
-/// Returns the names of the tables that a node has as shards.
+/// Returns the names of the tables that are the shards of a node.
 pub(crate) fn shard_names(
     coordinator: &mut Coordinator,
     node: &ClusterNode,
@@ -148,7 +149,7 @@ pub(crate) fn shard_names(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Returns the names of those tables that a node does not have.
+/// Returns the names of those of `shards` that a node does not have.
 pub(crate) fn missing_shards(
     session: &mut DatabaseSession,
     shards: &[String],

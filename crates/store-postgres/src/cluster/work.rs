@@ -1,4 +1,4 @@
-//! What all work on a cluster has in common: it reports what it checks and does, takes no step in a
+//! The common part of all work on a cluster. Work reports its checks and steps, takes no step in a
 //! dry run, and stops between two steps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,13 +7,13 @@ use std::time::Instant;
 use super::ClusterError;
 use super::events::{CheckVerdict, ClusterCheck, ClusterEvent, ClusterStep};
 
-/// How work is done.
+/// The options and the reporting of work on a cluster.
 pub struct ClusterWork<'a> {
-    /// Whether the steps are only reported.
+    /// Whether the steps are only reported, and not taken.
     pub dry_run: bool,
-    /// Set by the caller to stop the work after the step that it is in.
+    /// Set by the caller to stop the work after the current step.
     pub stop: &'a AtomicBool,
-    /// Gets everything that is reported, in order.
+    /// Receives all events in order.
     pub report: &'a mut dyn FnMut(&ClusterEvent),
 }
 
@@ -35,7 +35,7 @@ impl ClusterWork<'_> {
         if self.is_stopped() { Err(ClusterError::Interrupted) } else { Ok(()) }
     }
 
-    /// Takes a step and reports it. In a dry run it is only reported, and `None` is returned.
+    /// Takes and reports a step. In a dry run the step is only reported, and `None` is returned.
     pub(crate) fn step<T>(
         &mut self,
         name: &'static str,
@@ -54,7 +54,7 @@ impl ClusterWork<'_> {
         Ok(taken)
     }
 
-    /// Reports requirements, and fails if one is not met.
+    /// Reports requirements, and fails if any of them is not met.
     pub(crate) fn require(&mut self, checks: Vec<ClusterCheck>) -> Result<(), ClusterError> {
         let failed = checks.iter().filter(|one| one.verdict == CheckVerdict::Failed).count();
         for check in checks {

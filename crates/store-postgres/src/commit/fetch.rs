@@ -1,4 +1,4 @@
-//! Fetches all stored records that the rules of a batch's records could touch, in one round trip.
+//! Fetches all stored records that the rules of a batch may affect, in one round trip.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,11 +15,13 @@ use crate::state::PostgresState;
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 
-/// Most slots and ids that a commit looks up for the rules of its puts: as many as one event can name.
+/// Maximum number of slots and ids that a commit looks up for the rules of its puts: as many as one
+/// event can name.
 const LOOKUPS_MAX: usize = 2_500;
-/// Most queries that a commit searches for, as no look-up answers them: as many as a request to vanish has.
+/// Maximum number of queries of a commit that need a search, as no look-up answers them: the number
+/// that a request to vanish has.
 const SEARCHES_MAX: usize = 2;
-/// The same on a cluster, where ids are searched for.
+/// The same maximum on a cluster, where ids are searched for, too.
 const PLACED_SEARCHES_MAX: usize = 16;
 
 /// The conditions of a slot's query, if an index has them: an author, a kind, and optionally a
@@ -32,8 +34,8 @@ pub(super) struct SlotQuery {
 }
 
 impl SlotQuery {
-    /// Returns the slots whose records a query is for, in a layout with so many at most. `None` if the
-    /// query has other conditions.
+    /// Returns the slots whose records a query selects, if there are at most `max`. Returns `None`
+    /// if the query has other conditions.
     pub(super) fn all(query: &Query, terms: &DatabaseTermHasher, max: usize) -> Option<Vec<Self>> {
         let ([author], Some(kinds)) = (query.authors.as_deref()?, &query.kinds) else {
             return None;
@@ -54,7 +56,7 @@ impl SlotQuery {
         (plain && kinds.len() * terms.len() <= max).then(|| kinds.iter().flat_map(of).collect())
     }
 
-    /// Returns the slots that a record is in.
+    /// Returns the slots that contain a record.
     pub(super) fn of(put: &PreparedPut<'_>, terms: &DatabaseTermHasher) -> Vec<Self> {
         let Some(author) = put.record.author() else { return Vec::new() };
         let kind = put.record.kind().cast_signed();
@@ -65,21 +67,22 @@ impl SlotQuery {
     }
 }
 
-/// Whether a query has none of the conditions that rules never have.
+/// Whether a query has only conditions that rules use.
 fn is_plain(query: &Query) -> bool {
     query.gate.is_none() && query.words.is_none() && query.not_authors.is_empty()
 }
 
-/// Returns the ids that a query names, if what is fetched of a record tells whether it matches.
+/// Returns the ids that a query names, if the fetched columns of a record suffice for the
+/// comparison.
 fn named(query: &Query) -> Option<&[Id]> {
     let of_kinds = query.labels.is_empty() || query.kinds.is_some();
     query.ids.as_deref().filter(|_| is_plain(query) && of_kinds)
 }
 
-/// How a store's layout answers the queries of rules.
+/// The look-ups and searches by which a store's layout answers the queries of rules.
 #[derive(Clone, Copy)]
 pub(super) struct RuleLookups {
-    /// Most slots of a query.
+    /// Maximum number of slots of a query.
     slots_max: usize,
     by_id: bool,
     searches_max: usize,
@@ -101,8 +104,8 @@ impl RuleLookups {
         named(query).filter(|_| self.by_id)
     }
 
-    /// Returns how many of the first writes a commit carries out, so that it looks up and searches for a
-    /// bounded number of things.
+    /// Returns how many of the first writes fit into one commit, whose look-ups and searches are
+    /// bounded.
     pub(super) fn fit(self, puts: &[Option<PreparedPut<'_>>], terms: &DatabaseTermHasher) -> usize {
         let (mut lookups, mut searches) = (0, 0);
         let cost = |query: &Query| match (self.ids(query), self.slots(query, terms)) {
@@ -111,7 +114,7 @@ impl RuleLookups {
             (None, None) => (0, 1),
         };
         let mut fits = |put: &Option<PreparedPut<'_>>| {
-            // Any other write is a search by itself.
+            // A write that is not a put needs one search.
             let Some(put) = put else {
                 searches += 1;
                 return searches <= self.searches_max;
@@ -126,24 +129,24 @@ impl RuleLookups {
     }
 }
 
-/// The key of a stored record, and the bytes that the record has.
+/// The key of a stored record, and the size of the record in bytes.
 #[derive(Clone, Copy)]
 pub(super) struct SizedKey {
     pub(super) key: IndexKey,
     pub(super) bytes: usize,
 }
 
-/// As much of a stored record as tells whether a rule that names its id matches it.
+/// The columns of a stored record that suffice to match rules that name the record's id.
 pub(super) struct NamedRecord {
     pub(super) found: SizedKey,
     author: Option<Author>,
     kind: u32,
-    /// Those of its terms that rules of this batch ask for.
+    /// Those of the record's terms that rules of this batch contain.
     terms: Vec<i64>,
 }
 
 impl NamedRecord {
-    /// Whether the record matches a query for ids, of which its own is one.
+    /// Whether the record matches a query whose ids include the record's own.
     pub(super) fn matches(&self, query: &Query, terms: &DatabaseTermHasher) -> bool {
         let has_label = |set: &LabelSet| {
             let mut asked = set.values.iter().map(|value| terms.label(set.name, value, None));
@@ -165,19 +168,19 @@ pub(super) struct FetchedState {
     pub(super) records: i64,
     /// The version of the parts.
     pub(super) parts: i64,
-    /// The line that the numbers belong to.
+    /// The timeline of the numbers.
     pub(super) line: i64,
-    /// The texts whose words are indexed, if any are.
+    /// The texts whose words are indexed. `None` if no texts are indexed.
     pub(super) texts: Option<i64>,
-    /// The number up to which words are indexed.
+    /// The number of the put up to which words are indexed.
     pub(super) words_seq: i64,
     /// The batch's ids that are stored.
     pub(super) known: HashSet<[u8; 32]>,
-    /// The newest forbidding record of each key that has one.
+    /// The newest forbidding record of each key that has such a record.
     pub(super) forbids: HashMap<i64, Vec<u8>>,
     /// The records in each slot.
     pub(super) slots: HashMap<SlotQuery, Vec<SizedKey>>,
-    /// The records of the ids that rules name, as far as they are stored.
+    /// The records of the ids that rules name. `None` for ids that are not stored.
     pub(super) named: HashMap<Id, Option<NamedRecord>>,
 }
 
@@ -215,7 +218,7 @@ impl FetchedState {
         let known: [&(dyn ToSql + Sync); 2] = [&times, &ids];
         let forbids: [&(dyn ToSql + Sync); 1] = [&keys];
         let slots: [&(dyn ToSql + Sync); 2] = [&authors, &kinds];
-        // A cluster's statement finds the authors afterwards.
+        // On a cluster, `find_placed` compares the authors afterwards.
         let term_slots: [&(dyn ToSql + Sync); 3] = [&slot_terms, &term_kinds, &term_authors];
         let term_slots = if is_distributed { &term_slots[..2] } else { &term_slots[..] };
         let named: [&(dyn ToSql + Sync); 3] = [&by_id.ids, &by_id.kinds, &by_id.terms];
@@ -277,8 +280,8 @@ impl FetchedState {
         Ok(fetched)
     }
 
-    /// Adds what distributed tables have: the slots of authors, and records that are fetched by their
-    /// places, which are the newest forbidding ones and those of the slots of terms.
+    /// Adds the results of distributed tables. The slots of authors are complete. The newest
+    /// forbidding records and the records of slots of terms are fetched by their places.
     fn find_placed(
         &mut self,
         inner: &PostgresState,
@@ -289,7 +292,7 @@ impl FetchedState {
     ) -> Result<(), StatementError> {
         for row in slots {
             let slot = SlotQuery { author: id(row.get(0)), kind: row.get(1), term: None };
-            // All kinds of all authors were asked for.
+            // The statement returns all combinations of these authors and kinds.
             if let Some(held) = self.slots.get_mut(&slot) {
                 let key = IndexKey { time: row.get(2), id: id(row.get(3)) };
                 held.push(SizedKey { key, bytes: 0 });
@@ -315,7 +318,7 @@ impl FetchedState {
             let term: i64 = row.get(0);
             let Some((key, body)) = bodies.get(&id(row.get(2))) else { continue };
             let Ok(record) = Record::new(body) else { continue };
-            // Another author or value may have the same term.
+            // A label of another author or another value may have the same term.
             let is_theirs = inner.terms.of(&record).binary_search(&term).is_ok();
             let Some(author) = record.author().filter(|_| is_theirs) else { continue };
             let slot = SlotQuery { author: *author, kind: row.get(1), term: Some(term) };
@@ -327,7 +330,7 @@ impl FetchedState {
     }
 }
 
-/// The ids that rules name, and the kinds and terms that they ask for beside these.
+/// The ids that rules name, and the kinds and terms that these rules also contain.
 #[derive(Default)]
 struct NamedIds<'a> {
     ids: Vec<&'a [u8]>,
@@ -360,7 +363,7 @@ impl<'a> NamedIds<'a> {
     }
 }
 
-/// Reads a record's key and bytes, which begin at column `at`.
+/// Reads a record's key and size, which begin at column `at`.
 fn sized(row: &Row, at: usize) -> SizedKey {
     let key = IndexKey { time: row.get(at), id: id(row.get(at + 1)) };
     SizedKey { key, bytes: row.get::<_, i32>(at + 2).unsigned_abs() as usize }

@@ -1,12 +1,13 @@
 //! Commits a batch in one transaction. The whole database commits one batch at a time.
 //!
 //! 1. One round trip begins the transaction, locks the shelf's row in `state`, and fetches every
-//!    stored record that the rules of this batch's records could touch.
+//!    stored record that the rules of this batch may affect.
 //! 2. The rules are applied here, in order, to the fetched records and the batch's own records
 //!    ([`play`]).
 //! 3. The resulting deletions and insertions are executed, counted and made durable.
 //!
-//! So numbers follow the order of commits without gaps, and rules hold when several nodes write.
+//! So the numbers of puts follow the order of commits without gaps, and rules hold when several
+//! nodes write.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,9 +39,9 @@ mod fetch;
 pub(crate) mod placed;
 mod play;
 
-/// Most records of other processes delivered with a batch.
+/// Maximum number of other processes' records that are delivered with a batch.
 const NEWS_MAX: i64 = 20_000;
-/// Approximate bytes of the pieces in which rows of records are sent.
+/// Approximate size in bytes of the pieces in which rows of records are sent.
 const PIECE_BYTES: usize = 128 << 10;
 
 /// A record and the effects that its rules require.
@@ -57,10 +58,10 @@ pub(crate) struct CommitterState {
     backoff: Backoff,
 }
 
-/// A batch that was made durable, and the puts of other processes before it.
+/// A durable batch, and the earlier puts of other processes that were delivered with the batch.
 pub(crate) struct CommittedBatch {
     pub(crate) committed: CommitResult,
-    /// The position before the batch, and the number of the batch's last put.
+    /// The position before the batch. `seq` is the number of the batch's last put.
     pub(crate) position: TimelinePosition,
     pub(crate) seq: i64,
     /// Keys of the records that the batch stored, with the records' numbers.
@@ -101,7 +102,7 @@ impl CommitterState {
             });
             match attempted {
                 Ok(Some(carried)) => return Ok(carried),
-                // A new session settles which line the database is on.
+                // A new session determines the database's current timeline.
                 Ok(None) if !fresh => self.session = None,
                 Ok(None) => {
                     self.session = None;
@@ -156,7 +157,7 @@ fn attempt(
     puts: &[Option<PreparedPut<'_>>],
     begun: &mut bool,
 ) -> Result<Option<CommittedBatch>, StatementError> {
-    // The other writes are left for the next step, so that this one looks up a bounded number of things.
+    // The other writes are left for the next step, so that the look-ups of this step are bounded.
     let fit = RuleLookups::of(inner).fit(puts, &inner.terms);
     let fetched = FetchedState::get(inner, session, &puts[..fit])?;
     *begun = true;
@@ -174,7 +175,8 @@ fn attempt(
     }
     let before = news(inner, position, session, seq)?;
     let (texts, mut words_seq) = (inner.indexes(fetched.texts), fetched.words_seq);
-    // Above a put that was not indexed none is, until the ones below are.
+    // Words are indexed in the order of puts. If an earlier put is not indexed yet, this batch is
+    // not indexed.
     let texts = texts.filter(|_| words_seq == seq);
     let mut play = BatchReplay::new(inner, session, fetched, position);
     let mut committed = CommitResult {
@@ -184,7 +186,7 @@ fn attempt(
     };
     for (at, (write, put)) in writes.iter().zip(puts).enumerate() {
         if at == fit {
-            // A step that deletes nothing yet.
+            // The first write of the next step. It has deleted nothing yet.
             committed.outcomes.push(Outcome::Erased(0));
             committed.unfinished = true;
             break;
@@ -283,7 +285,7 @@ fn insert(
     let records = std::iter::from_fn(|| {
         let piece = making.piece();
         if piece.is_none() {
-            // Meanwhile the database is still inserting records.
+            // The tag rows are encoded while the database is still inserting records.
             tags = making.tag_rows();
         }
         piece
@@ -326,12 +328,12 @@ fn insert_words(
     Ok(rows.bytes())
 }
 
-/// Encodes the rows of records, of their tags, and of what the records forbid.
+/// Encodes the rows of records, of their tags, and of the table `forbid`.
 struct RowEncoder<'a> {
     inner: &'a PostgresState,
     kept: std::slice::Iter<'a, (i64, &'a PreparedPut<'a>)>,
     records: CopyRows,
-    /// Whether rows also say where their records lie.
+    /// Whether rows also have the places of their records (distributed tables).
     is_distributed: bool,
     /// The id and the place of each record.
     places: Vec<(&'a [u8], &'a [u8])>,
@@ -429,7 +431,7 @@ impl<'a> RowEncoder<'a> {
         }
     }
 
-    /// Returns the tag rows of all records, in index order, so that it visits an index page once.
+    /// Returns the tag rows of all records in index order, so that each index page is visited once.
     fn tag_rows(&mut self) -> Option<Bytes> {
         if self.tags.is_empty() {
             return None;

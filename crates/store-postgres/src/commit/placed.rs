@@ -1,4 +1,4 @@
-//! What a commit does in distributed tables only.
+//! Steps of a commit that only distributed tables need.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,12 @@ use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::time::IndexKey;
 
-/// Most tags that a statement deletes. Each shard looks for all of them.
+/// Maximum number of tags that a statement deletes. Each shard searches for all of these tags.
 const TAGS_MAX: usize = 2_000;
 
-/// Prepares a session that is going to commit. What an earlier coordinator left in doubt on the workers
-/// is decided first, if the user may do that; the cluster does it by itself a little later.
+/// Prepares a session for commits. Transactions that an earlier coordinator left in doubt on the
+/// workers are ended first, if the user has the privilege. Otherwise the cluster ends them by
+/// itself a little later.
 pub(super) fn begin(session: &mut DatabaseSession) -> Result<(), StatementError> {
     let allowed =
         "SELECT has_function_privilege('pg_catalog.recover_prepared_transactions()', 'execute')";
@@ -23,8 +24,8 @@ pub(super) fn begin(session: &mut DatabaseSession) -> Result<(), StatementError>
     Ok(())
 }
 
-/// Runs a commit while no other process commits, and then notifies others. The coordinator frees the
-/// row in `state` before the workers have committed; this lock ends after that.
+/// Runs a commit while no other process commits, and then notifies other processes. The coordinator
+/// frees the row in `state` before the workers have committed. This lock is held until they have.
 pub(super) fn alone(
     session: &mut DatabaseSession,
     commit: impl FnOnce(&mut DatabaseSession) -> Result<Option<CommittedBatch>, StatementError>,
@@ -38,12 +39,13 @@ pub(super) fn alone(
         Ok(Some(batch)) if !batch.kept.is_empty() || !batch.deleted.is_empty() => {
             let has_deleted = i32::from(!batch.deleted.is_empty());
             let told = session.query(StatementForm::LeaveTelling, &[&has_deleted]);
-            // The batch is durable. If the session is lost, its lock is, and others look by themselves.
+            // The batch is durable. A lost session frees its lock, and other processes find the
+            // batch by polling.
             if let Err(fault) = told {
                 tracing::debug!(%fault, "others were not told of a commit");
             }
         }
-        // The session is closed, which frees the lock.
+        // The caller closes the session, which frees the lock.
         Ok(None) => {}
         Err(fault) if fault.is_away() => {}
         Err(_) => {
@@ -71,7 +73,7 @@ pub(crate) fn quiet<T>(
     done
 }
 
-/// Deletes records, their tags and their places. Returns how many records there were.
+/// Deletes records, their tags and their places. Returns the number of deleted records.
 pub(super) fn delete(
     inner: &PostgresState,
     session: &mut DatabaseSession,

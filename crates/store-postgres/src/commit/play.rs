@@ -1,4 +1,4 @@
-//! Applies a batch's writes, one after another, to the stored records and the batch's own puts.
+//! Applies a batch's writes, in order, to the stored records and the batch's own puts.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -23,7 +23,8 @@ pub(super) struct BatchReplay<'a, 'p> {
     position: TimelinePosition,
     /// The number of the newest put.
     seq: i64,
-    /// Puts of this batch, in order, with their numbers. `None` for puts that were deleted again.
+    /// Puts of this batch, in order, with their numbers. `None` for a put that a later write of the
+    /// batch has deleted.
     puts: Vec<Option<(i64, &'p PreparedPut<'p>)>>,
     /// The position in `puts` of each id.
     ids: HashMap<[u8; 32], usize>,
@@ -36,18 +37,18 @@ pub(super) struct BatchReplay<'a, 'p> {
     step: EraseLimits,
 }
 
-/// The deletions that a commit may still make, and those of the current write. They are limited in
-/// bytes as well, as tag rows take as long to delete as records.
+/// The deletions that a commit may still make, and those of the current write. Their bytes are
+/// limited as well, because deleting a tag row takes as long as deleting a record.
 struct EraseLimits {
     left: usize,
     bytes_left: usize,
-    /// Whether more records must be deleted than the commit may delete.
+    /// Whether records are left that the commit may no longer delete.
     unfinished: bool,
     /// Ids deleted by the current write.
     erased: Vec<Id>,
 }
 
-/// Approximate limit of the bytes of records that one commit deletes.
+/// Approximate maximum number of bytes of the records that one commit deletes.
 const STEP_BYTES: usize = 1 << 20;
 
 impl<'a, 'p> BatchReplay<'a, 'p> {
@@ -79,7 +80,7 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         }
     }
 
-    /// Whether the last write was done only in part.
+    /// Whether the last write is only partly done.
     pub(super) fn is_unfinished(&self) -> bool {
         self.step.unfinished
     }
@@ -148,7 +149,7 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
 
     /// Deletes the matching records, up to the commit's limit.
     fn erase_step(&mut self, query: &Query) -> Result<u64, StatementError> {
-        // One record more than may be deleted shows whether more exist.
+        // One record more than the limit shows whether more records match.
         let limit = query.limit.min(self.step.left + 1);
         let (mut found, cut) =
             self.find_some(&Query { limit, ..query.clone() }, self.step.bytes_left)?;
@@ -160,7 +161,7 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         Ok(found.len() as u64)
     }
 
-    /// Whether a forbidding record is stored, or was put by this batch.
+    /// Whether a forbidding record is stored or was put by this batch.
     fn is_there(&mut self, there_is: &Prohibition<'_>) -> Result<bool, StatementError> {
         let key = self.inner.terms.forbidding(there_is);
         let query = there_is.query();
@@ -174,19 +175,20 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         if !self.deleted_ids.contains(newest.id()) && query.matches(&newest) {
             return Ok(true);
         }
-        // The newest record does not forbid. An earlier record can forbid only if the newest was
-        // deleted, or is another author's.
+        // The newest record does not forbid the put. An earlier record can forbid only if this
+        // batch deletes the newest one, or if the newest one has another author.
         let is_theirs = newest.author() == Some(there_is.author) && newest.time() < there_is.from;
         if is_theirs { Ok(false) } else { Ok(!self.find(&query)?.is_empty()) }
     }
 
-    /// Returns the keys of matching records, stored or put by this batch, in the query's order. At
-    /// least as many as the limit, if that many match.
+    /// Returns the keys of matching records, stored or put by this batch, in the query's order. If
+    /// at least `limit` records match, at least `limit` keys are returned.
     fn find(&mut self, query: &Query) -> Result<Vec<IndexKey>, StatementError> {
         self.find_some(query, usize::MAX).map(|(found, _)| found)
     }
 
-    /// As `find`, but stops at about `bytes_max` stored bytes. Also returns whether it did.
+    /// Like `find`, but stops after about `bytes_max` stored bytes. Also returns whether this limit
+    /// ended the search.
     fn find_some(
         &mut self,
         query: &Query,
@@ -202,13 +204,14 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         let own = own.into_iter().filter_map(|at| self.puts[at]).map(|(_, put)| put);
         found.extend(own.filter(matching).map(|put| put.key));
         found.sort_by(|a, b| query.order.compare(&a.position(), &b.position()));
-        // One that is in two of the slots came twice.
+        // A record that is in two of the slots was found twice.
         found.dedup();
         Ok((found, cut))
     }
 
-    /// Returns the keys of matching stored records, whether `bytes_max` cut them off, and the positions of
-    /// those puts of this batch that may match. What rules ask for is fetched already, with few exceptions.
+    /// Returns the keys of matching stored records, whether `bytes_max` cut them off, and the
+    /// positions of this batch's puts that may match. With few exceptions, the records for rules
+    /// have been fetched already.
     fn look_up(
         &mut self,
         query: &Query,
@@ -242,8 +245,8 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         Ok((found, cut, own))
     }
 
-    /// Returns the keys that this batch has not deleted, up to about `bytes_max`, and whether there are
-    /// more.
+    /// Returns the keys of records that this batch has not deleted, up to about `bytes_max`, and
+    /// whether there are more.
     fn left(
         &self,
         found: impl Iterator<Item = SizedKey>,
@@ -269,7 +272,7 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         // The search also finds records that this batch deletes.
         let limit = query.limit.saturating_add(self.deleted.len());
         let query = Query { limit, budget: u64::MAX, ..query.clone() };
-        // It has no era: a commit depends on the database alone.
+        // The search has no era (no cached records): a commit depends on the database alone.
         let asked = SqlQuery::opened(&query, &self.inner.terms, self.inner.nature, i64::MAX);
         let mut finder = Finders::new(asked);
         let (mut found, mut bytes) = (Vec::new(), 0);

@@ -1,10 +1,11 @@
-//! The layout for a Citus cluster: records lie in the shard of their author, labels in the shard of
-//! the label, and a look-up table of ids in the shard of the id.
+//! The layout for a Citus cluster. Records are in the shard of their author, tags in the shard of
+//! their term, and the rows of a look-up table of ids in the shard of the id.
 //!
-//! Citus refuses a lateral subquery with a limit over a list of values, by which the layout for one
-//! server reads many index ranges at once. So a condition of one value and one kind is an ordered index
-//! range of one shard, and any other condition is read in windows of time: all rows of a window that
-//! meet the condition, sorted by each shard. Searches choose the windows (`search/windows.rs`).
+//! The layout for one server reads many index ranges at once with a lateral subquery that has a
+//! limit over a list of values. Citus refuses such subqueries. So only a condition of one value and
+//! one kind is read as an ordered index range of one shard. Any other condition is read in windows
+//! of time: all rows of a window that meet the condition, sorted by each shard. Searches choose the
+//! windows (`search/windows.rs`).
 
 use hark_archive::Order;
 
@@ -12,11 +13,11 @@ use super::{
     Layout, MigrationText, PlainLayout, StatementForm, ValueCount, WindowForm, WindowTable,
 };
 
-/// The tables as `migrations/citus/` makes them.
+/// The layout of the tables that `migrations/citus/` creates.
 pub(crate) struct CitusLayout;
 
-/// The lock of the shelf in this schema that a commit holds until all workers have committed, whereas
-/// the lock of `state` ends when the coordinator has.
+/// The shelf's advisory lock. A commit holds this lock until all workers have committed; the lock
+/// of `state` is released when the coordinator has.
 const SHELF: &str = "hashtextextended(current_schema(), 7235419860234518)";
 
 impl Layout for CitusLayout {
@@ -52,7 +53,7 @@ impl Layout for CitusLayout {
             StatementForm::AddForbids => "INSERT INTO forbid SELECT * FROM \
                 unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])"
                 .into(),
-            // Others are told after the workers have committed.
+            // Other processes are notified after the workers have committed (`LeaveTelling`).
             StatementForm::Advance => "UPDATE state SET seq = $1, records = $2 \
                 WHERE $3::int IS NOT NULL AND $4::bigint IS NOT NULL"
                 .into(),
@@ -67,7 +68,8 @@ impl Layout for CitusLayout {
         }
     }
 
-    // Each statement is planned for its values, which tell its shards. Workers plan by themselves.
+    // Each statement is planned for its values, which determine its shards. Workers make their own
+    // plans.
     fn settings(&self) -> &'static [(&'static str, &'static str)] {
         &[
             ("jit", "off"),
@@ -76,8 +78,9 @@ impl Layout for CitusLayout {
             ("synchronous_commit", "on"),
             ("client_min_messages", "warning"),
             ("idle_in_transaction_session_timeout", "30s"),
-            // One connection to each worker, which is kept. Citus would open further ones for a question
-            // that takes some milliseconds, and close them after it, which costs more than they gain.
+            // One permanent connection to each worker. Citus would open more connections for a
+            // query that takes some milliseconds, and close them afterwards. That costs more than
+            // they gain.
             ("citus.max_adaptive_executor_pool_size", "1"),
         ]
     }
@@ -147,7 +150,7 @@ pub(super) fn text(form: StatementForm) -> String {
         }
         StatementForm::PlacedBodies(count) => {
             let place = same("r.place", "bytea", count, "$4");
-            // Numbers are not looked up by index here either: see `conditions`.
+            // `+ 0` keeps the index of numbers out here, too: see `conditions`.
             let head = if count == ValueCount::One { ValueCount::One } else { ValueCount::Many };
             let head = same("r.id_head", "bigint", head, "$1");
             format!(
@@ -171,7 +174,7 @@ pub(super) fn text(form: StatementForm) -> String {
             "SELECT pg_notify(current_schema(), seq || ' ' || $1::int || ' ' || parts || ' ' || line), \
              pg_advisory_unlock({SHELF}) FROM state"
         ),
-        // Waits until the workers have committed what the coordinator has.
+        // Waits until the workers have committed the coordinator's last transaction.
         StatementForm::WholeState => format!(
             "SELECT s.line, s.seq FROM (SELECT pg_advisory_lock_shared({SHELF}), \
              pg_advisory_unlock_shared({SHELF})) l, LATERAL (SELECT line, seq FROM state \
@@ -181,8 +184,8 @@ pub(super) fn text(form: StatementForm) -> String {
     }
 }
 
-/// Returns a statement for the next rows of a window, in order. The rows have times from $1 to $2,
-/// number at most $3, and lie behind ($4, $5). The values of [`conditions`] come behind these.
+/// Returns a statement for the next rows of a window, in order. At most $3 rows are returned, with
+/// times from $1 to $2, behind ($4, $5). The values of [`conditions`] follow these values.
 fn window(form: WindowForm) -> String {
     let columns = if form.table == WindowTable::Tag { KEY } else { "r.time, r.id, r.body" };
     let (behind, sorted) = match form.order {
@@ -210,9 +213,9 @@ fn few(form: WindowForm) -> String {
 /// The columns of a key and its place.
 const KEY: &str = "r.time, r.id, r.place";
 
-/// Returns the table of a window and its conditions, with times from $1 to $2. Their values are behind
-/// value `last`, as far as there are such: kinds, terms or authors, excluded kinds; and for records the
-/// highest number and the terms to cut by. Each arm of a union has its own kind.
+/// Returns the table of a window and its conditions, with times from $1 to $2. The values that are
+/// needed follow value `last`: kinds, terms or authors, and excluded kinds. For records, the
+/// highest number and the terms to filter by come next. Each arm of a union has its own kind.
 fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, String) {
     let mut value = || {
         last += 1;
@@ -229,7 +232,8 @@ fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, Str
     match form.table {
         WindowTable::Tag => all.push(same("r.term", "bigint", form.values, &value())),
         WindowTable::Author => {
-            // Few ids are an author too, and records are compared with the query in any case.
+            // A place is an author, or the id of a record without an author. Hardly any id equals
+            // an author, and records are compared with the query anyway.
             all.push(same("r.place", "bytea", form.values, &value()));
         }
         WindowTable::Record => {}
@@ -240,8 +244,8 @@ fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, Str
     let mut table = "tag";
     if form.table != WindowTable::Tag {
         table = "record";
-        // The sum keeps the index of numbers out: without statistics of a shard it is what PostgreSQL
-        // would read, whole.
+        // The sum prevents the use of the index of numbers. Without statistics of a shard,
+        // PostgreSQL would read that whole index.
         all.push(format!("r.seq + 0 <= {}", value()));
         let terms = value();
         all.push(format!("({terms}::bigint[] IS NULL OR r.terms && {terms})"));
@@ -249,7 +253,7 @@ fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, Str
     (table, all.join(" AND "))
 }
 
-/// Returns the condition that a column has one of so many values.
+/// Returns the condition that a column has one of the given values, according to their count.
 fn same(column: &str, of: &str, count: ValueCount, value: &str) -> String {
     match count {
         ValueCount::None => "true".into(),

@@ -2,21 +2,21 @@
 
 use hark_archive::Order;
 
-/// How many values a condition has. With one value, an index has the rows in order.
+/// The number of values of a condition. With one value, an index has the rows in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ValueCount {
-    /// There is no condition.
+    /// No condition.
     None,
-    /// One.
+    /// One value.
     One,
-    /// A list of so many, each of which has its own index range of one shard.
+    /// A list with this number of values. Each value has its own index range of one shard.
     Arms(usize),
-    /// A list.
+    /// A list of values.
     Many,
 }
 
 impl ValueCount {
-    /// The count of the values of a condition, if there is one.
+    /// Returns the count of a condition's values. `None` means no condition.
     pub(crate) fn of<T>(values: Option<&[T]>) -> Self {
         match values {
             None => Self::None,
@@ -26,7 +26,7 @@ impl ValueCount {
     }
 }
 
-/// What a window is read by.
+/// The table and condition by which a window is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WindowTable {
     /// Keys and places by terms.
@@ -42,16 +42,16 @@ pub(crate) enum WindowTable {
 pub(crate) struct WindowForm {
     pub(crate) order: Order,
     pub(crate) table: WindowTable,
-    /// How many terms or authors there are.
+    /// The number of terms or authors.
     pub(crate) values: ValueCount,
     pub(crate) kinds: ValueCount,
     pub(crate) has_not_kinds: bool,
 }
 
-/// A statement, prepared once a session.
+/// A statement that is prepared once per session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StatementForm {
-    /// Keys of index ranges of (term, kind), each range behind its own position.
+    /// Keys of index ranges of (term, kind), each behind its own position.
     TermKeys(Order),
     /// Keys of index ranges of (author, kind).
     AuthorKeys(Order),
@@ -59,19 +59,19 @@ pub(crate) enum StatementForm {
     KindKeys(Order),
     /// Keys and authors of all records.
     TimeKeys(Order),
-    /// Keys and authors of all records but those of some kinds.
+    /// Keys and authors of all records except those of some kinds.
     TimeKeysBut(Order),
-    /// A page of index ranges of (term, kind), with its records: of all parts, or of one.
+    /// A page of index ranges of (term, kind) with its records, in all parts or one part.
     TermPage(Order, usize, Option<i64>),
-    /// A page of index ranges of (author, kind): of all parts, or of one.
+    /// A page of index ranges of (author, kind), in all parts or one part.
     AuthorPage(Order, usize, Option<i64>),
-    /// A page of index ranges of a kind: of all parts, or of one.
+    /// A page of index ranges of a kind, in all parts or one part.
     KindPage(Order, usize, Option<i64>),
-    /// A page of all records: of all parts, or of one.
+    /// A page of all records, in all parts or one part.
     TimePage(Order, Option<i64>),
-    /// A page of all records but those of some kinds: of all parts, or of one.
+    /// A page of all records except those of some kinds, in all parts or one part.
     TimePageBut(Order, Option<i64>),
-    /// A page of all records that have any of some terms: of all parts, or of one.
+    /// A page of all records that have any of the given terms, in all parts or one part.
     TermTimePage(Order, Option<i64>),
     /// Keys of ids, with their records if `whole`.
     Ids { whole: bool },
@@ -83,21 +83,21 @@ pub(crate) enum StatementForm {
     TermFewBut,
     /// The first few keys of authors, in ranges of kinds.
     AuthorFewBut,
-    /// How many records have each of some listed terms, together, and how many records there are.
+    /// The sum of the numbers of records of listed terms, and the number of all records.
     ListedSize,
-    /// Which kinds terms have.
+    /// The kinds of the rows of terms.
     TermKinds,
-    /// Which kinds authors have.
+    /// The kinds of the records of authors.
     AuthorKinds,
-    /// How many rows terms have, up to a bound.
+    /// The number of rows of terms, up to a bound.
     TermSize,
-    /// How many rows authors have, up to a bound.
+    /// The number of rows of authors, up to a bound.
     AuthorSize,
-    /// How many rows terms have in ranges of kinds, each up to a bound.
+    /// The number of rows of terms in ranges of kinds, each up to a bound.
     TermSizeBut,
-    /// How many rows authors have in ranges of kinds, each up to a bound.
+    /// The number of rows of authors in ranges of kinds, each up to a bound.
     AuthorSizeBut,
-    /// Bodies of keys: of all parts, or of one.
+    /// Bodies of keys, in all parts or one part.
     Bodies(Option<i64>),
     /// Begins a transaction.
     Begin,
@@ -111,11 +111,11 @@ pub(crate) enum StatementForm {
     Slots,
     /// Keys of records with a term and a kind.
     TermSlots,
-    /// As much of the records of ids as tells whether rules delete them.
+    /// The columns of the records of ids that suffice to match rules.
     NamedRecords,
     /// Deletes records and their tags.
     Delete,
-    /// The same, and lowers the numbers of records of their labels' values.
+    /// Deletes records and their tags, and lowers the numbers of records of their labels' values.
     DeleteListed,
     /// Deletes the `forbid` rows of records.
     DeleteForbids,
@@ -131,35 +131,37 @@ pub(crate) enum StatementForm {
     Values,
     /// Updates the shelf's state, and notifies other nodes.
     Advance,
-    /// The shelf's line and number, and records by number.
+    /// The shelf's timeline and number, and records by number.
     News,
-    /// The shelf's line and the number of the newest put.
+    /// The shelf's timeline and the number of the newest put.
     Newest,
     /// Records that have expired.
     Expired,
     /// The parts.
     Parts,
-    /// Which words are indexed, up to which put, and the newest put.
+    /// The texts whose words are indexed, the number of the last indexed put, and the number of the
+    /// newest put.
     WordState,
     /// The next rows of index ranges of (word, kind), with the classes of further words.
     WordKeys(Order),
-    /// The words that begin in the same way.
+    /// The words with the same beginning.
     WordsFrom,
-    /// How many rows words have in some kinds, up to a bound.
+    /// The number of rows of words in some kinds, up to a bound.
     WordSize,
-    /// Records by time and the first bits of their ids: of all parts, or of one.
+    /// Records by time and the first bits of their ids, in all parts or one part.
     WordBodies(Option<i64>),
-    /// Bodies of keys that have some words.
+    /// Bodies of those keys whose records have some words.
     WordedBodies(Option<i64>),
     /// Inserts the rows of words.
     CopyWords,
-    /// Inserts the words of records.
+    /// Inserts the list of words of each record.
     CopyWorded,
-    /// Notes up to which put words are indexed.
+    /// Sets the number of the put up to which words are indexed.
     AdvanceWords,
-    /// The numbers of puts that are still stored.
+    /// Those of the given numbers whose records are still stored.
     StillThere,
-    /// The next rows of a window of time. This form and those below are for distributed tables.
+    /// The next rows of a window of time. This form and the following ones are for distributed
+    /// tables.
     Window(WindowForm),
     /// Some keys and places of a window, in no order.
     Few(WindowForm),
@@ -177,13 +179,13 @@ pub(crate) enum StatementForm {
     DeleteTags,
     /// Deletes the places of ids.
     DeletePlaces,
-    /// Waits until no other process commits, and keeps others from it.
+    /// Waits until no other process commits, and excludes other commits.
     Enter,
-    /// Lets others commit.
+    /// Lets other processes commit.
     Leave,
-    /// The same, and notifies other nodes.
+    /// Lets other processes commit, and notifies other nodes.
     LeaveTelling,
-    /// The shelf's line and the number up to which all workers have committed.
+    /// The shelf's timeline and the number of the put up to which all workers have committed.
     WholeState,
 }
 

@@ -1,5 +1,5 @@
-//! The tables of a shelf's records, and their SQL. The rest of the crate knows forms of
-//! statements and parts of a shelf, and gets their SQL from the layout.
+//! The tables of a shelf's records, and their SQL. The rest of the crate uses forms of statements
+//! and parts of a shelf, and gets their SQL from the layout.
 
 pub(crate) use citus::CitusLayout;
 pub(crate) use form::{StatementForm, ValueCount, WindowForm, WindowTable};
@@ -10,25 +10,26 @@ mod form;
 mod plain;
 mod words;
 
-/// A migration: its number, its name and its text. What has been released is never changed.
+/// A migration: its number, its name and its text. A released migration is never changed.
 pub(crate) type MigrationText = (i32, &'static str, &'static str);
 
-/// How long a statement may wait for the lock of tables that questions read: these wait behind it.
+/// How long a statement may wait for the lock of tables that queries read. Queries wait behind such
+/// a statement.
 pub(crate) const LOCK_TIMEOUT_MS: u32 = 50;
 
 /// A layout. Names of tables are found through the session's search path.
 pub(crate) trait Layout: Send + Sync {
-    /// The text of a statement, which a session prepares once.
+    /// Returns the text of a statement, which a session prepares once.
     fn text(&self, form: StatementForm) -> String;
 
     /// Settings of every session, by name.
     fn settings(&self) -> &'static [(&'static str, &'static str)];
 
-    /// What makes the tables, in order.
+    /// The migrations that create the tables, in order.
     fn migrations(&self) -> &'static [MigrationText];
 
-    /// Whether tables are divided into shards. Then searches read windows of time instead of many index
-    /// ranges, and a commit needs to know where a record lies.
+    /// Whether tables are divided into shards. If so, searches read windows of time instead of many
+    /// index ranges, and a commit needs the places of records.
     fn is_distributed(&self) -> bool {
         false
     }
@@ -37,14 +38,14 @@ pub(crate) trait Layout: Send + Sync {
     /// `stop`. A commit executes them in this order.
     fn make_part(&self, number: u64, start: i64, stop: i64) -> Vec<String>;
 
-    /// The statements of [`Layout::make_part`] for the tables of words, as far as these do not exist.
+    /// The statements of [`Layout::make_part`] for those tables of words that do not exist.
     fn make_word_tables(&self, number: u64, start: i64, stop: i64) -> Vec<String>;
 
-    /// Counts the records of a part that are of the kinds in $1, and their rows with those of their labels
-    /// and words, up to $2 records.
+    /// Counts the records of a part that have the kinds in $1, up to $2 records. Also counts their
+    /// rows, including those of their labels and words.
     fn count_spared(&self, number: i64) -> String;
 
-    /// Counts at most $2 records, with numbers above $1, of a part or a retired part. Also returns
+    /// Counts at most $2 records with numbers above $1, in a part or a retired part. Also returns
     /// the number of the last record.
     fn count_part(&self, number: i64, retired: bool) -> String;
 
@@ -56,11 +57,11 @@ pub(crate) trait Layout: Send + Sync {
     fn drop_part(&self, number: i64, counted: i64, records: i64) -> String;
 
     /// Adds the spared records to the numbers of their labels' values, in the transaction of
-    /// [`Layout::retire_part`]. The numbers of a part still count the whole part until it is dropped.
+    /// [`Layout::retire_part`]. The numbers include the whole part until it is dropped.
     fn keep_spared_values(&self) -> &'static str;
 
-    /// Counts the records of at most $2 records, with numbers above $1, of a retired part, by listed
-    /// value. Also returns the number of the last record, if there is one.
+    /// Counts at most $2 records with numbers above $1 of a retired part, by listed value. Also
+    /// returns the number of the last record, or NULL without records.
     fn count_values(&self, number: i64) -> String;
 
     /// Lowers the numbers of records of the values in $1 by those in $2.
@@ -189,7 +190,7 @@ mod tests {
         forms
     }
 
-    /// The forms whose texts are not those of the layout for one server.
+    /// The forms whose texts differ from the layout for one server.
     fn distributed_forms() -> Vec<StatementForm> {
         let (none, one, many) = (ValueCount::None, ValueCount::One, ValueCount::Many);
         let window = |table, values, kinds, has_not_kinds| {

@@ -1,25 +1,26 @@
-//! The layout for one server: a shelf's tables are partitioned by time, each part with its indices.
+//! The layout for one server: a shelf's tables are partitioned by time. Each part has its own
+//! indices.
 //!
 //! Each statement has one plan only: a few index ranges, read in order up to a limit. Hark chooses
-//! the ranges, and the sessions' settings make PostgreSQL read them whatever its statistics say.
+//! the ranges. The sessions' settings make PostgreSQL read them regardless of its statistics.
 
 use hark_archive::Order;
 
 use super::words::DELETE_WORDS;
 use super::{LOCK_TIMEOUT_MS, Layout, MigrationText, StatementForm};
 
-/// The tables as `migrations/` makes them.
+/// The layout of the tables that `migrations/` creates.
 pub(crate) struct PlainLayout;
 
 /// The end of [`StatementForm::Delete`].
 const COUNT_GONE: &str = " SELECT count(*) FROM gone";
-/// Lowers the numbers of records of values by those in `lost`. Values of no records are deleted.
+/// Lowers the numbers of records of values by those in `lost`. Values without records are deleted.
 const LOWER_VALUES: &str = "ended AS (DELETE FROM label_value v USING lost l \
     WHERE v.term = l.term AND v.records <= l.records), \
     lowered AS (UPDATE label_value v SET records = v.records - l.records FROM lost l \
     WHERE v.term = l.term AND v.records > l.records)";
 
-/// The mark of a record, of class 0: the first 62 bits of its id, with the first one turned over.
+/// The mark of a record, of class 0: the first 62 bits of its id, with the first bit inverted.
 const MARK: &str = "((('x' || encode(substr(r.id, 1, 8), 'hex'))::bit(64)::bigint | 3) - 3) \
     # (-9223372036854775808)";
 
@@ -81,7 +82,7 @@ impl Layout for PlainLayout {
             StatementForm::TermSizeBut => size("term bigint", "tag", true),
             StatementForm::AuthorSizeBut => size("author bytea", "record", true),
             // Records are found by time, not by id: the records of an answer lie close together in
-            // time. Going through all parts' tables takes as long again as finding the record.
+            // time. A look-up in the tables of all parts would double the time.
             StatementForm::Bodies(part) => {
                 let record = of_part("record", part);
                 format!(
@@ -110,7 +111,7 @@ impl Layout for PlainLayout {
                 FROM unnest($1::bytea[], $2::int[]) WITH ORDINALITY AS v(author, kind, n) \
                 CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record r WHERE r.author = v.author AND r.kind = v.kind OFFSET 0) r"
                 .into(),
-            // Another author may have the same term.
+            // A record of another author may have the same term.
             StatementForm::TermSlots => "SELECT v.n, t.time, t.id, octet_length(r.body) \
                 FROM unnest($1::bigint[], $2::int[], $3::bytea[]) \
                 WITH ORDINALITY AS v(term, kind, author, n) CROSS JOIN LATERAL (SELECT t.time, t.id \
@@ -164,7 +165,7 @@ impl Layout for PlainLayout {
                 words_seq = $4 RETURNING seq, parts, line) SELECT pg_notify(current_schema(), \
                 seq || ' ' || $3::int || ' ' || parts || ' ' || line) FROM s"
                 .into(),
-            // Without records, one row is still returned, for the line and its number.
+            // Without records, one row with the timeline and its number is still returned.
             StatementForm::News => {
                 "SELECT s.line, s.seq, r.seq, r.body FROM state s LEFT JOIN LATERAL \
                 (SELECT r.seq, r.body FROM record r WHERE r.seq > $1 AND r.seq <= $2 \
@@ -195,7 +196,7 @@ impl Layout for PlainLayout {
             ("synchronous_commit", "on"),
             ("client_min_messages", "warning"),
             ("idle_in_transaction_session_timeout", "30s"),
-            // Without it nothing is committed: see migrations/0004_words.sql.
+            // Without this setting, commits are refused: see migrations/0004_words.sql.
             ("hark.writes_words", "on"),
         ]
     }
@@ -220,7 +221,7 @@ impl Layout for PlainLayout {
         texts
     }
 
-    // A version that does not know words may have dropped the part without them.
+    // A version without tables of words may have dropped the part, but not its tables of words.
     fn make_word_tables(&self, number: u64, start: i64, stop: i64) -> Vec<String> {
         let make = |table| {
             let (filled, attached) = make_table(table, number, start, stop);
@@ -331,7 +332,8 @@ impl Layout for PlainLayout {
     }
 }
 
-/// Returns the statements that fill the table of a part from that of no part, and the one that attaches it.
+/// Returns the statements that fill a part's table with the rows outside of all parts, and the
+/// statement that attaches the table.
 fn make_table(table: &str, number: u64, start: i64, stop: i64) -> (String, String) {
     let filled = format!(
         "
@@ -357,9 +359,10 @@ pub(super) fn sorted(order: Order) -> &'static str {
     }
 }
 
-/// Returns two queries for the first rows behind a time and a row of that time, in an order: for other rows
-/// of the same time, of which `rest` is the condition, and for rows of later times. Each of them begins
-/// where the row is; one with both conditions would read all rows of its time first.
+/// Returns two queries for the first rows behind a given row, in an order. The first one is for
+/// rows of the same time, with the condition `rest`; the second one is for later times. Each query
+/// starts at the given row. A single query with both conditions would first read all rows of that
+/// time.
 pub(super) fn behind(
     order: Order,
     rows: &str,
@@ -373,19 +376,21 @@ pub(super) fn behind(
 
 /// The columns of a page of records.
 const RECORD: &str = "r.time, r.id, r.body";
-/// The condition that a record's term is among those given. The terms become a hash table, so that a
-/// record costs the same however many there are. Records of several terms pass whatever these are, and
-/// are compared here.
+/// The condition that a record's term is among the given terms. The terms become a hash table, so
+/// the cost per record does not depend on their number. Records with several terms always pass, and
+/// Hark compares their terms.
 const ANY_TERM: &str = "(r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1)";
 /// The condition that excludes records stored after the query began.
 const SEEN: &str = " AND r.seq <= $6";
 
 /// Returns a statement for the next rows of `ranges` index ranges together, in order. Each range is
-/// one or two arms of a union, read no further than the page needs. The rows have times from $1 to $2, lie
-/// behind ($3, $4), and number at most $5. The arrays $7 and $8 have each range's kind and value.
+/// one or two arms of a union, and is read only as far as the page needs. At most $5 rows are
+/// returned, with times from $1 to $2, behind ($3, $4). The arrays $7 and $8 have each range's kind
+/// and value.
 ///
-/// A page of all parts has one arm for a range, as each takes a plan of all tables; searches do not go on
-/// within such a page (`TimeWindows::narrow`), so its rows begin at the edge of its times.
+/// A page of all parts has one arm per range, because each arm takes a plan of all tables. Searches
+/// do not continue within such a page (`TimeWindows::narrow`), so its rows begin at the edge of its
+/// times.
 fn page(
     value: Option<(&str, &str)>,
     ranges: usize,
@@ -420,7 +425,7 @@ fn page(
     format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $5", arms.join(" UNION ALL "))
 }
 
-/// Returns the name of the table of all parts, or of one part.
+/// Returns the name of a table: of all parts, or of one part.
 pub(super) fn of_part(table: &str, part: Option<i64>) -> String {
     part.map_or_else(|| table.into(), |number| format!("{table}_{number}"))
 }
@@ -449,7 +454,7 @@ fn keys(value: &str, table: &str, more: &str, order: Order) -> String {
     )
 }
 
-/// Returns a statement for the first few keys of each value, with times between those of two parts.
+/// Returns a statement for the first few keys of each value, with times from $3 to $4.
 fn few(value: &str, table: &str) -> String {
     let (column, kind) = value.split_once(' ').unwrap_or_default();
     format!(
@@ -459,8 +464,8 @@ fn few(value: &str, table: &str) -> String {
     )
 }
 
-/// Returns a statement that skips from kind to kind: two index lookups per kind, however many rows
-/// a kind has.
+/// Returns a statement that skips from kind to kind. It needs two index lookups per kind,
+/// regardless of the kind's number of rows.
 fn kinds(value: &str, table: &str) -> String {
     let (column, kind) = value.split_once(' ').unwrap_or_default();
     format!(
@@ -496,7 +501,7 @@ fn time_keys(order: Order, more: &str) -> String {
     format!("SELECT * FROM ({arms}) r {end}")
 }
 
-/// Returns a statement that counts the rows of values: all rows, or those in ranges of kinds.
+/// Returns a statement that counts the rows of values: all rows, or only those in ranges of kinds.
 fn size(value: &str, table: &str, in_ranges: bool) -> String {
     let (column, kind) = value.split_once(' ').unwrap_or_default();
     let (ranges, within) = if in_ranges {

@@ -1,4 +1,4 @@
-//! The statements of full-text search, which the layout for one server has: a word is an ordered index
+//! The statements of full-text search, for the layout for one server. A word is an ordered index
 //! range, like a label (`migrations/0004_words.sql`).
 
 use hark_archive::Order;
@@ -6,8 +6,9 @@ use hark_archive::Order;
 use super::StatementForm;
 use super::plain::behind;
 
-/// Most records of one time whose ids begin with the same 62 bits that a row of a word finds. Two such
-/// records take some billion attempts to make, and only their author can make them.
+/// Maximum number of records that a row of a word finds: records of the same time whose ids have
+/// the same first 62 bits. Making two such records takes some billion attempts, and only their
+/// author can make such a pair.
 const SAME_MARK_MAX: u32 = 16;
 
 /// Returns the text of a statement about words.
@@ -62,7 +63,7 @@ pub(super) fn text(form: StatementForm) -> Option<String> {
     })
 }
 
-/// The parts of [`StatementForm::Delete`] that delete the words of `gone` records.
+/// The clauses of [`StatementForm::Delete`] that delete the words of the records in `gone`.
 pub(super) const DELETE_WORDS: &str = "listed AS (DELETE FROM worded w USING gone g \
     WHERE w.time = g.time AND w.mark = g.mark AND w.kind = g.kind \
     RETURNING w.time, w.mark, w.kind, w.words), words AS (DELETE FROM word w USING \
@@ -70,8 +71,9 @@ pub(super) const DELETE_WORDS: &str = "listed AS (DELETE FROM worded w USING gon
     WHERE w.word = l.word AND w.kind = l.kind AND w.time = l.time \
     AND w.mark >= l.mark AND w.mark <= l.mark + 3)";
 
-/// Returns a statement for the next rows of each range of a word and kind, in order, with the classes
-/// of the words in $8 in the same records. A class is NULL if the record does not have the word.
+/// Returns a statement for the next rows of each range of a word and kind, in order, with the
+/// classes of the words in $8 in the same records. A class is NULL if the record does not have the
+/// word.
 fn keys(order: Order) -> String {
     let sorted = super::plain::sorted(order).replace("r.id", "r.mark");
     let rows = "SELECT r.time, r.mark FROM word r WHERE r.word = v.word AND r.kind = v.kind \

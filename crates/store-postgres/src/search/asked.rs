@@ -1,4 +1,4 @@
-//! A query, and what the database needs of it.
+//! A query and the values that its statements need.
 
 use std::sync::Arc;
 
@@ -10,37 +10,40 @@ use hark_archive::query::ranked::RankBound;
 use crate::state::ShelfProperties;
 use crate::terms::DatabaseTermHasher;
 
-/// Most values of a label condition that the database also compares, to send only what matches.
+/// Maximum number of values of a label condition that the database also compares, to send only
+/// matching records.
 const CUT_VALUES_MAX: usize = 64;
 
-/// A query, and what is derived from it before it is run.
+/// A query and the values that are derived from it before it is run.
 pub(crate) struct SqlQuery {
     pub(crate) query: Query,
     /// The terms of each label condition's values. `None` if no index has these terms.
     pub(crate) terms: Vec<Option<Vec<i64>>>,
-    /// For each label condition, whether large parts of all records meet it.
+    /// For each label condition, whether a large part of all records meets the condition.
     pub(crate) common: Vec<bool>,
     /// For each label condition, whether the numbers of records of its values are kept.
     pub(crate) listed: Vec<bool>,
-    /// Records with a higher sequence number are not seen.
+    /// Records with a higher sequence number are invisible to the search.
     pub(crate) seq: i64,
-    /// The era of the records fetched lately that the search may use; see
-    /// [`recent`](super::recent). `None` if it depends on the database alone, as a commit's does.
+    /// The era of the cached records that the search may use; see [`recent`](super::recent). `None`
+    /// if the search depends on the database alone, as a commit's does.
     pub(crate) era: Option<u64>,
     /// The only set that may drive the search. `None` leaves the choice to the planner.
     pub(crate) driver: Option<Set>,
-    /// The query without its words, which are the dearest to compare.
+    /// The query without its words, which are the most expensive part to compare.
     pub(super) plain: Query,
-    /// The bound of the ranked search that this one is part of. That search compares words itself.
+    /// The bound of the ranked search that contains this search. The ranked search compares words
+    /// itself.
     pub(crate) rank: Option<Arc<RankBound>>,
-    /// How many of the best records are wanted, in a ranked search.
+    /// The number of best records that a ranked search wants.
     pub(crate) best: usize,
-    /// Words that records must have to be read, if they are indexed and no word drives the search.
+    /// Words that a record must have to be read. Used if words are indexed but no word drives the
+    /// search.
     pub(super) probes: Vec<Vec<u8>>,
 }
 
 impl SqlQuery {
-    /// Returns the queries that replace a query which may have a gate.
+    /// Returns the queries without a gate that replace a query.
     pub(crate) fn opened(
         query: &Query,
         terms: &DatabaseTermHasher,
@@ -116,7 +119,8 @@ impl SqlQuery {
         self.query.not_kinds.iter().map(|kind| kind.cast_signed()).collect()
     }
 
-    /// Returns the label condition, other than `driver`, that the database compares most cheaply.
+    /// Returns the label condition, other than `driver`, that is cheapest for the database to
+    /// compare.
     pub(super) fn cut(&self, driver: Option<Set>) -> Option<&Vec<i64>> {
         let others =
             self.terms.iter().enumerate().filter(|(at, _)| driver != Some(Set::Label(*at)));

@@ -1,7 +1,7 @@
 //! Runs queries: finds keys in ordered index ranges, then fetches the records with these keys.
 //!
 //! No transaction outlives a statement. A search resumes behind the last key that it read. Records
-//! stored after the search began are recognised by their sequence number, and left out.
+//! stored after the search began are recognised by their sequence numbers and left out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -38,22 +38,24 @@ mod walk;
 pub(crate) mod windows;
 mod words;
 
-/// Most records fetched at a time.
+/// Maximum number of records fetched at a time.
 const FETCH_MAX: usize = 500;
-/// Most parts whose own tables are read. Records in more parts are fetched from the parent table.
+/// Maximum number of parts whose own tables are read. Records in more parts are fetched from the
+/// parent table.
 const FETCH_PARTS_MAX: usize = 4;
-/// Least number of records fetched at a time, however long the records are.
+/// Lower bound of the maximum number of records fetched at a time, regardless of their length.
 const FETCH_MIN: usize = 16;
-/// Most records whose words are read at a time, and the least that a ranked search reads.
+/// Maximum number of records whose words are read at a time, and the minimum for a ranked search.
 const WORDS_READ_MAX: usize = 64;
-/// If fewer than one in so many of the first records matches, common conditions are counted too.
+/// If at least `RARE_MIN` records were fetched, and fewer than one in `RARE_SHARE` matches, common
+/// conditions are counted too.
 const RARE_MIN: usize = 500;
 const RARE_SHARE: usize = 16;
 /// Bytes of records that every search may keep between slices. Other records are fetched again.
 const KEPT_BYTES: usize = 64 << 10;
 /// Bytes of records that a search keeps if it gets a permit from `PostgresState::room`.
 const KEPT_BYTES_MAX: usize = 1 << 20;
-/// Bytes of these permits, for all searches together.
+/// Bytes of these permits for all searches together.
 pub(crate) const KEPT_ALL_BYTES: usize = 64 << 20;
 
 /// The sessions on which a search runs its statements.
@@ -74,23 +76,23 @@ impl Sessions for DatabaseSession {
     }
 }
 
-/// How a search finds its keys.
+/// The way in which a search finds its keys.
 enum SearchStage {
     /// The search is not planned yet.
     Start,
-    /// A walk along index ranges finds the keys.
+    /// The search walks index ranges to find the keys.
     Walk(Box<IndexWalk>),
     /// The search reads pages of keys together with their records.
     Pages(Box<PageWalk>),
     /// The search reads windows of distributed tables.
     Windows(Box<WindowWalk>),
-    /// A walk along index ranges of words reads the records.
+    /// The search walks index ranges of words, and reads the records.
     Words(Box<WordWalk>),
     /// All keys are found.
     Found,
 }
 
-/// A search that runs on the sessions its caller passes in.
+/// A search that runs on the sessions of its caller.
 pub(crate) struct Finder {
     asked: SqlQuery,
     stage: SearchStage,
@@ -100,19 +102,21 @@ pub(crate) struct Finder {
     bodies: VecDeque<Box<[u8]>>,
     /// The permit for the bytes of `bodies` between slices.
     room: Option<OwnedSemaphorePermit>,
-    /// Most records fetched at a time; lowered when the records turn out to be long.
+    /// Maximum number of records fetched at a time. Lowered when the records turn out to be long.
     fetch_max: usize,
-    /// Most records of a page: those that a slice delivers, lowered when records turn out to be long.
+    /// Maximum number of records of a page: the number that a slice delivers. Lowered when the
+    /// records turn out to be long.
     page_max: usize,
     delivered: usize,
-    /// The number of keys whose records were fetched; `matched` of the records match the query.
+    /// The number of keys whose records were fetched. `matched` is the number of those that match
+    /// the query.
     fetched: usize,
     matched: usize,
     visited: u64,
     driver: Option<Set>,
     /// Whether walking past other authors' records has turned out to be expensive.
     by_value: bool,
-    /// Whether hardly any record has met the conditions that nearly all were thought to meet.
+    /// Whether hardly any record has met the conditions that were expected to be common.
     by_size: bool,
 }
 
@@ -136,7 +140,7 @@ impl Finder {
         }
     }
 
-    /// Has all records fetched, so that the statements are those of a search of the database alone.
+    /// Disables the cache of records, so that the statements fetch all records from the database.
     pub(crate) fn fetch_all(&mut self) {
         self.asked.era = None;
     }
@@ -149,24 +153,25 @@ impl Finder {
         self.driver
     }
 
-    /// Whether there is nothing left to find or fetch.
+    /// Whether nothing is left to find or fetch.
     fn is_through(&self) -> bool {
         matches!(self.stage, SearchStage::Found) && self.keys.is_empty()
     }
 
-    /// Returns how many records are still wanted, with one more that shows whether more exist.
+    /// Returns how many records are still wanted, plus one that shows whether more exist.
     fn wanted(&self) -> usize {
         (self.asked.query.limit - self.delivered)
             .saturating_add(1)
             .saturating_sub(self.bodies.len())
     }
 
-    /// Returns how many keys yield the wanted number of records, if the share of matches stays the
+    /// Returns how many keys yield the wanted number of records if the share of matches stays the
     /// same.
     fn reach(&self) -> usize {
         let reach = self.wanted().saturating_mul(self.fetched + 1) / (self.matched + 1);
         if self.asked.rank.is_some() {
-            // A ranked search sets no limit, and ends where no record can be better than those it has.
+            // A ranked search has no limit. It ends where no later record can be better than the
+            // best so far.
             let best = self.asked.best.saturating_add(self.fetched);
             reach.min(best.clamp(WORDS_READ_MAX, FETCH_MAX))
         } else if self.asked.query.words.is_some() {
@@ -176,7 +181,7 @@ impl Finder {
         }
     }
 
-    /// Takes a step towards the next record. Returns false if no record is left.
+    /// Makes one step towards the next record. Returns false if no record is left.
     fn step(
         &mut self,
         inner: &PostgresState,
@@ -229,7 +234,7 @@ impl Finder {
                 };
                 self.matched += page.len();
                 self.bodies.extend(page);
-                // Another condition may have far fewer records, or none.
+                // Far fewer records may meet another condition, or none.
                 let is_rare = self.fetched >= RARE_MIN && self.matched * RARE_SHARE < self.fetched;
                 if let Some(at) = pages.resumes_behind()
                     && is_rare
@@ -287,7 +292,7 @@ impl Finder {
             return self.fetch_placed(&keys, session);
         }
         let mut found: Vec<(usize, Arc<[u8]>)> = Vec::new();
-        // Words are looked for beside the records.
+        // The statement checks the probed words in the database, so the cache is not used.
         let era = self.asked.era.filter(|_| self.asked.probes.is_empty());
         let missing: Vec<usize> = if let Some(era) = era {
             let seq = self.asked.seq;
@@ -299,7 +304,7 @@ impl Finder {
             let some: Vec<IndexKey> = missing.iter().map(|&at| keys[at]).collect();
             let parts = inner.parts();
             let rows = match self.rows(&some, &|key| parts.of_time(key.time), session) {
-                // A part may have been dropped, or not have reached a lagging replica.
+                // A part may have been dropped, or a lagging replica may not have it yet.
                 Err(StatementError::Missing(_)) => self.rows(&some, &|_| None, session)?,
                 rows => rows?,
             };
@@ -323,7 +328,8 @@ impl Finder {
         Ok(())
     }
 
-    /// Fetches the records of the next keys, which have to be looked up first.
+    /// Fetches the records of the next keys from distributed tables. Their places are looked up
+    /// first.
     fn fetch_placed(
         &mut self,
         keys: &[IndexKey],
@@ -343,7 +349,7 @@ impl Finder {
     }
 
     /// Returns the rows of `keys`, each with its key's position in `keys`. The rows are read from
-    /// the tables of single parts if at most [`FETCH_PARTS_MAX`] parts are concerned.
+    /// the tables of single parts if they are in at most [`FETCH_PARTS_MAX`] parts.
     fn rows(
         &self,
         keys: &[IndexKey],
@@ -394,7 +400,7 @@ impl Finder {
         Ok(rows.collect())
     }
 
-    /// Runs the search for one slice, as [`Search::slice`] does.
+    /// Runs the search for one slice, like [`Search::slice`].
     pub(crate) fn slice(
         &mut self,
         inner: &PostgresState,
@@ -406,7 +412,7 @@ impl Finder {
             return Ok(SearchProgress::Done { more: false });
         }
         self.room = None;
-        // What a slice does not need is not kept.
+        // Pages are no larger than a slice, so that no records have to be kept for the next slice.
         self.page_max = self.page_max.min(usize::try_from(work).unwrap_or(usize::MAX)).max(1);
         let start = self.visited;
         let mut handed = 0;
@@ -442,9 +448,10 @@ impl Finder {
         }
     }
 
-    /// Releases the records that exceed the bytes a search may keep until the next slice.
+    /// Releases the records beyond the bytes that a search may keep until the next slice.
     fn rest(&mut self, inner: &PostgresState) -> SearchProgress {
-        // What its keys name may be deleted before the next slice.
+        // The records of the remaining keys may be deleted before the next slice, so the cache is
+        // not used any more.
         self.asked.era = None;
         let (mut kept, bytes) = self.first(KEPT_BYTES_MAX);
         if bytes > KEPT_BYTES {
@@ -465,7 +472,7 @@ impl Finder {
         SearchProgress::Paused
     }
 
-    /// Returns how many of the next records fit in `bytes_max`, and how many bytes these have.
+    /// Returns how many of the next records fit in `bytes_max`, and their bytes.
     fn first(&self, bytes_max: usize) -> (usize, usize) {
         let (mut count, mut bytes) = (0, 0);
         for body in &self.bodies {
@@ -478,8 +485,8 @@ impl Finder {
     }
 }
 
-/// Returns the records that match the query. In a ranked search they may lack its words. Adds the rows
-/// that it takes to compare words.
+/// Returns the records that match the query. In a ranked search, the words are not compared. Adds
+/// the cost of comparing words to `visited`, as rows.
 fn matching<'a>(
     asked: &SqlQuery,
     bodies: impl Iterator<Item = &'a [u8]>,

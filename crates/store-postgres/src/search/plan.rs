@@ -1,11 +1,11 @@
 //! Chooses the index ranges that a search walks.
 //!
 //! Nothing is estimated. If several conditions have an index, their rows are counted up to a bound.
-//! Values without kinds are read whole if they have few rows, and kind by kind if they have many. Of these
-//! and of what is counted, only the parts are read in which the question's times lie.
-//! Values of a listed label, whose numbers of records are kept, are found by walking all records by
-//! time if a large part of these have them. For very many authors, all records are walked by time
-//! while enough of them have these authors.
+//! Values without kinds are read completely if they have few rows, and kind by kind if they have
+//! many. Both reads are restricted to the parts that contain the query's times. The numbers of
+//! records of a listed label's values are known. If a large part of all records has these values,
+//! all records are walked by time. For very many authors, all records are walked by time while
+//! enough of them have these authors.
 
 use hark_archive::Order;
 use hark_archive::query::plan::Set;
@@ -20,21 +20,23 @@ use crate::parts::Parts;
 use crate::session::{DatabaseSession, StatementError};
 use crate::time::{IndexKey, to_db};
 
-/// Most rows counted of a condition's values, to choose between conditions.
+/// Maximum number of rows that are counted of a condition's values, to choose between conditions.
 const SIZE_MAX: i64 = 1_000;
-/// Most kinds of a query whose ranges are walked without first finding the kinds that values have.
+/// Maximum number of kinds of a query whose ranges are walked without first finding the kinds of
+/// the values.
 const KINDS_MAX: usize = 8;
-/// Rows of a value that are read whole, whatever their kinds: least, most, and of all values.
+/// Numbers of rows up to which a value is read completely, in all kinds: the minimum and maximum
+/// for one value, and the total of all values.
 const FEW_MIN: usize = 8;
 const FEW_MAX: usize = 256;
 const FEW_ALL: usize = 8_192;
-/// Most values whose ranges between excluded kinds are read at once.
+/// Maximum number of values whose ranges between excluded kinds are read at once.
 const GAPS_VALUES_MAX: usize = 4;
-/// Most ranges that are walked without first trying to walk all records by time.
+/// Maximum number of ranges that are walked without first trying to walk all records by time.
 const RANGES_MAX: usize = 128;
 
-/// All records are gone through by time if one in so many meets the condition: of few values, whose
-/// ranges PostgreSQL merges, and of many.
+/// All records are walked by time if at least one in this number meets the condition. `FEW_SHARE`
+/// is for few values, whose ranges PostgreSQL merges, and `MANY_SHARE` for many values.
 const FEW_SHARE: i64 = 4;
 const MANY_SHARE: i64 = 24;
 
@@ -76,7 +78,7 @@ impl ConditionValues<'_> {
             Self::Authors(authors) => {
                 RangeValue::Author(authors[at].try_into().unwrap_or_default())
             }
-            // Their ranges are walked in another way.
+            // Ranges of words are walked by `WordWalk`.
             Self::Words(_) => RangeValue::Any,
         }
     }
@@ -112,7 +114,7 @@ impl Finder {
         if let Some(ids) = &asked.query.ids {
             self.driver = Some(Set::Ids);
             let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
-            // Records are read with their keys only if one fetch could return them all.
+            // Records are read together with their keys only if one fetch could return all records.
             let whole = ids.len() <= self.wanted().min(FETCH_MAX);
             let rows = session.query(StatementForm::Ids { whole }, &[&ids, &asked.seq])?;
             let mut found: Vec<(IndexKey, &Row)> =
@@ -185,7 +187,7 @@ fn key(time: i64, id: &[u8]) -> IndexKey {
     IndexKey { time, id: id.try_into().unwrap_or_default() }
 }
 
-/// Returns the times that the query's cursor leaves of the query's; both bounds are inclusive.
+/// Returns the query's times behind the query's cursor; both bounds are inclusive.
 fn times(asked: &SqlQuery) -> (i64, i64) {
     let query = &asked.query;
     let (from, to) = (to_db(query.from), to_db(query.to));
@@ -196,7 +198,7 @@ fn times(asked: &SqlQuery) -> (i64, i64) {
     }
 }
 
-/// Whether a key lies within the query's times and behind the query's cursor.
+/// Whether a key is within the query's times and behind the query's cursor.
 pub(super) fn lies_ahead(asked: &SqlQuery, key: &IndexKey) -> bool {
     let query = &asked.query;
     let after = query.after.map(|after| IndexKey { time: to_db(after.time), id: after.id });
@@ -227,8 +229,8 @@ fn values(asked: &SqlQuery, set: Set) -> Option<ConditionValues<'_>> {
     }
 }
 
-/// Returns the indexed condition that the fewest records meet, among those of the parts with `times`. One
-/// that is common is only compared with others if `by_size` is set.
+/// Returns the indexed condition that the fewest records in the parts with the given times meet.
+/// Common conditions are ignored unless `by_size` is set or all conditions are common.
 fn choose(
     asked: &SqlQuery,
     indexed: Option<&IndexedWords>,
@@ -253,7 +255,7 @@ fn choose(
         return Ok(sets.first().map(|(set, _)| *set));
     }
     let bound = |values: &ConditionValues<'_>| match values {
-        // Of all words and kinds together.
+        // The bound is for all words and kinds together.
         ConditionValues::Words(_) => SIZE_MAX,
         _ => (SIZE_MAX / i64::try_from(values.len()).unwrap_or(SIZE_MAX).max(1)).max(16),
     };
@@ -287,9 +289,9 @@ fn choose(
     Ok(best.map(|(.., set)| set))
 }
 
-/// If so many records meet a condition that it is cheaper to go through all records by time, returns
-/// how many of these there are for each record that meets it. This is known where the database keeps
-/// the numbers of records of the condition's values, and there is no other condition.
+/// Returns the number of all records per matching record if so many records match that walking all
+/// records by time is cheaper. Otherwise returns `None`. The numbers are known only for a listed
+/// label, and used only if the query has no other condition.
 fn most(
     asked: &SqlQuery,
     set: Set,
@@ -315,8 +317,8 @@ fn most(
     Ok(is_most.then(|| all.max(matching).cast_unsigned() / matching.cast_unsigned()))
 }
 
-/// Returns a walk for values without kinds, or with many kinds. Values with few rows in the parts with
-/// `times` are read at once, other values kind by kind.
+/// Returns a walk for values without kinds, or with many kinds. Values with few rows in the parts
+/// with `times` are read at once. Other values are read kind by kind.
 fn by_kind(
     asked: &SqlQuery,
     (set, values): (Set, &ConditionValues<'_>),
@@ -367,12 +369,12 @@ struct FirstRow {
     kind: i32,
 }
 
-/// Returns the first few rows of each value, without rows of excluded kinds. Times from `from` to `to`
-/// are those of whole parts, so every row that is read counts.
+/// Returns the first few rows of each value, without rows of excluded kinds. `from` and `to` are
+/// bounds of whole parts, so every row that is read counts.
 ///
 /// Reading between the excluded kinds costs one index lookup per range. If there are many values,
-/// this is done only for values that have excluded rows among their first few rows, and may have
-/// more rows behind these. The counts are the same.
+/// it is done only for values with excluded rows among their first few rows that may have more
+/// rows. The resulting counts are the same.
 fn few_of(
     asked: &SqlQuery,
     values: &ConditionValues<'_>,

@@ -1,4 +1,4 @@
-//! Searches that run on pooled sessions, and ranked ones, which are made of these.
+//! Searches on pooled sessions. A ranked search consists of several such searches.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,15 +1,16 @@
-//! Records that were fetched lately, by their keys, so that they need not be fetched again.
+//! A cache of recently fetched records, by their keys.
 //!
 //! A key that was just read from an index names a record that the database has, and a record never
-//! changes. So what is read of an index says which records there are, and nothing depends on
-//! hearing of what is deleted. A record that was deleted can be put once more, with the same id but
-//! another number and other bytes (a signature, white space). So every put is noted here before a
-//! search sees its number: the record that was here goes, and no search keeps one that it may have
-//! read before the put.
+//! changes. So the index determines which records exist, and the cache need not be notified of
+//! deletions. A deleted record can be put again, with the same id but another number and other
+//! bytes (a signature, white space). So every put is reported to the cache before a search sees its
+//! number. The cached record is removed, and no search caches a record that it may have read before
+//! the put.
 //!
-//! Numbers compare within an era of [`TimelinePosition`](crate::line::TimelinePosition). What is of
-//! an earlier era goes when a later one is heard of, and searches of the earlier one find and keep
-//! nothing any more.
+//! Numbers are comparable only within an era of
+//! [`TimelinePosition`](crate::line::TimelinePosition). When a later era begins, the records of the
+//! earlier era are dropped. Searches of the earlier era then find nothing in the cache, and add
+//! nothing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,11 +20,11 @@ use parking_lot::Mutex;
 
 use crate::time::IndexKey;
 
-/// The bytes of records that a shelf keeps.
+/// Maximum number of bytes of a shelf's cached records.
 const BYTES_MAX: usize = 128 << 20;
-/// Approximate bytes of memory of a record besides its own.
+/// Approximate memory overhead of a cached record, in bytes.
 const ENTRY_BYTES: usize = 128;
-/// Sets of keys whose last puts are noted: one for each value of [`key_set`].
+/// Number of sets of keys whose last puts are recorded: one set for each value of [`key_set`].
 const KEY_SETS: usize = 1 << 16;
 
 /// A record, and the database's number of its put.
@@ -33,8 +34,8 @@ pub(crate) struct FetchedRecord {
     pub(crate) body: Arc<[u8]>,
 }
 
-/// The records, in two generations. What is found in the older one moves to the younger one; when that
-/// has half of the bytes, the older one is dropped.
+/// The cache, in two generations. A record that is found in the older generation moves to the
+/// younger generation. When the younger one has half of the bytes, the older one is dropped.
 pub(crate) struct RecentRecords {
     generations: Mutex<Generations>,
     bytes_max: usize,
@@ -51,12 +52,12 @@ struct Generations {
     bytes: usize,
     /// The number of the last put in each of [`KEY_SETS`] sets of keys. Empty before the first put.
     ///
-    /// A search that sees this number reads of the set's keys what was put last. Any other search
-    /// may have read what was there before, and keeps no record of the set. The numbers take the
-    /// same space however many puts pass while a search is in progress, so none is ever forgotten.
-    /// That keys share a number costs no more than that some records are fetched again.
+    /// A search that sees this number has read the last puts of the set's keys. Any other search
+    /// may have read earlier records, and caches no record of the set. The space of these numbers
+    /// does not depend on the number of puts during a search, so no put is ever forgotten. Since
+    /// keys share a number, some records are fetched again; this is the only cost.
     last_puts: Vec<i64>,
-    /// Generations to be dropped once nobody waits for that.
+    /// Generations to drop after the lock is released.
     gone: Vec<Generation>,
 }
 
@@ -67,8 +68,8 @@ impl Default for RecentRecords {
 }
 
 impl RecentRecords {
-    /// Passes the records of `keys` that are here to `each`, with their positions in `keys`, and
-    /// returns the positions of the others. Records with a number above `seq` are not seen.
+    /// Passes the cached records of `keys` to `each`, with their positions in `keys`. Returns the
+    /// positions of the other keys, which include those of records with a number above `seq`.
     pub(crate) fn find(
         &self,
         keys: &[IndexKey],
@@ -89,7 +90,8 @@ impl RecentRecords {
         found.unwrap_or_else(|| (0..keys.len()).collect())
     }
 
-    /// Keeps what a search that sees puts up to `seq` has fetched, where the key names it.
+    /// Adds records that were fetched by a search that sees puts up to `seq`. A record with another
+    /// key than the given one is ignored.
     pub(crate) fn keep(
         &self,
         era: u64,
@@ -107,7 +109,7 @@ impl RecentRecords {
         });
     }
 
-    /// Notes that records with these keys were put, perhaps once more, under these numbers.
+    /// Records puts with these keys and numbers. A key may have been put before.
     pub(crate) fn put(&self, era: u64, puts: impl Iterator<Item = (IndexKey, i64)>) {
         let puts: Vec<(IndexKey, i64)> = puts.collect();
         self.with(era, |all| {
@@ -128,7 +130,8 @@ impl RecentRecords {
         }
     }
 
-    /// Works on what is of this era. Returns `None`, and does nothing, if a later one has begun.
+    /// Runs `work` on the records of this era. Does nothing and returns `None` if a later era has
+    /// begun.
     fn with<T>(&self, era: u64, work: impl FnOnce(&mut Generations) -> T) -> Option<T> {
         let mut all = self.generations.lock();
         if all.era < era {
@@ -143,7 +146,7 @@ impl RecentRecords {
 }
 
 impl Generations {
-    /// Begins an era, without anything of the one before it.
+    /// Begins an era, and drops everything of the previous era.
     fn begin(&mut self, era: u64) {
         self.gone.extend([std::mem::take(&mut self.young), std::mem::take(&mut self.old)]);
         (self.era, self.bytes) = (era, 0);
@@ -165,7 +168,8 @@ impl Generations {
             return;
         }
         if self.bytes + added > bytes_max / 2 {
-            // As large as the one before it, so that it need not grow while others wait.
+            // The capacity of the previous generation, so that the map need not grow while other
+            // threads wait.
             let young = Generation::with_capacity(self.young.capacity());
             let old = std::mem::replace(&mut self.young, young);
             self.gone.push(std::mem::replace(&mut self.old, old));
@@ -184,18 +188,18 @@ impl Generations {
         self.old.remove(key);
     }
 
-    /// Returns a number that is not below that of the last put of `key`.
+    /// Returns a number that is at least that of the last put of `key`.
     fn last_put(&self, key: &IndexKey) -> i64 {
         self.last_puts.get(key_set(key)).copied().unwrap_or(0)
     }
 }
 
-/// Whether `body` is the record that `key` names. A damaged one is read anew each time.
+/// Whether `body` is the record with this key. Damaged records are not cached.
 fn is_of(key: &IndexKey, body: &[u8]) -> bool {
     Record::new(body).is_ok_and(|record| IndexKey::of(&record) == *key)
 }
 
-/// Returns the set that a key is in: the last bits of its id, as ids may be chosen to begin alike.
+/// Returns the set of a key: the last 16 bits of its id, because ids may be chosen to begin alike.
 fn key_set(key: &IndexKey) -> usize {
     usize::from(u16::from_le_bytes([key.id[30], key.id[31]]))
 }
@@ -224,7 +228,7 @@ mod tests {
         (key, FetchedRecord { seq, body: encode(&head, &[(b't', vec![0; len])]).into() })
     }
 
-    /// Returns which records of `keys` a search of this era finds that sees puts up to `seq`.
+    /// Returns the records of `keys` that a search of this era finds if it sees puts up to `seq`.
     fn found_in(recent: &RecentRecords, era: u64, keys: &[u8], seq: i64) -> Vec<u8> {
         let (keys, mut found) = (keys.iter().map(|n| key(*n)).collect::<Vec<_>>(), Vec::new());
         let missing = recent.find(&keys, era, seq, |at, body| {
@@ -272,10 +276,10 @@ mod tests {
     fn what_may_have_been_read_before_it_was_put_again_is_not_kept() {
         let recent = RecentRecords::default();
         recent.keep(0, 4, [record(1, 1, 10)].into_iter());
-        // A batch that has deleted its put number 6.
+        // A batch whose put number 6 was deleted in the same batch.
         recent.put(0, [(key(1), 5), (key(2), 7)].into_iter());
         assert!(found(&recent, &[1, 2], 7).is_empty());
-        // From a replica, or by searches that began before the batch.
+        // Records from a replica, or from searches that began before the batch.
         recent.keep(0, 4, [record(1, 1, 10), record(2, 2, 10)].into_iter());
         assert!(found(&recent, &[1, 2], 7).is_empty());
         recent.keep(0, 7, [record(1, 5, 10), record(2, 7, 10)].into_iter());
@@ -321,7 +325,7 @@ mod tests {
         assert!(found_in(&recent, 1, &[1, 2], 10).is_empty());
         recent.keep(1, 10, [record(1, 1, 10)].into_iter());
         assert_eq!(found_in(&recent, 1, &[1], 10), [1], "numbers begin anew");
-        // A search, and news, from before the process went over to another line.
+        // A search and a put from before the process switched to another line.
         recent.keep(0, 20, [record(2, 2, 10)].into_iter());
         recent.put(0, [(key(1), 21)].into_iter());
         assert!(found_in(&recent, 0, &[1, 2], 20).is_empty());

@@ -1,4 +1,4 @@
-//! Runs a query as one search, or as several searches that find disjoint records (see
+//! Runs a query as one search, or as several searches for disjoint sets of records (see
 //! [`Query::opened`](hark_archive::Query::opened)).
 
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use crate::session::StatementError;
 use crate::state::PostgresState;
 use crate::time::IndexKey;
 
-/// Searches whose answers are merged.
+/// Searches whose results are merged.
 pub(crate) struct Finders {
     all: Vec<Finder>,
     delivered: usize,
@@ -23,7 +23,7 @@ impl Finders {
         Self { all: some.map(Finder::new).collect(), delivered: 0 }
     }
 
-    /// Has all records fetched, so that the statements are those of a search of the database alone.
+    /// Disables the cache of records, so that the statements fetch all records from the database.
     pub(crate) fn fetch_all(&mut self) {
         self.all.iter_mut().for_each(Finder::fetch_all);
     }
@@ -36,7 +36,7 @@ impl Finders {
         self.all.iter().find_map(Finder::driver)
     }
 
-    /// As [`Search::slice`](hark_archive::Search::slice).
+    /// Like [`Search::slice`](hark_archive::Search::slice).
     pub(crate) fn slice(
         &mut self,
         inner: &PostgresState,
@@ -88,7 +88,7 @@ impl Finders {
             let order = self.all.first().map_or_else(Default::default, |f| f.asked.query.order);
             let next = heads.min_by(|(_, a), (_, b)| match (a, b) {
                 (Some(a), Some(b)) => compare(order, a, b),
-                // Bytes that are no record come first, and are skipped below.
+                // Bytes that are not a record come first, and are skipped below.
                 (a, b) => a.is_some().cmp(&b.is_some()),
             });
             let Some((at, _)) = next else { return Ok(SearchProgress::Done { more: false }) };

@@ -1,10 +1,10 @@
-//! Walks index ranges, one for each value and kind of the query. [`IndexRange`] is such a range.
+//! Walks index ranges: one [`IndexRange`] for each value and kind of the query.
 //!
-//! A union of many ranges is read a few keys per range at a time. The merged keys are complete up
-//! to the frontier: the earliest of the last keys read from ranges that may have more. A range is
-//! read again only when its keys are used up, with a higher limit each time. Times are walked in
-//! windows of whole parts, the first of one part, so that an answer in the newest part reads no
-//! older parts.
+//! Many ranges are merged: a few keys of each range are read at a time. The merged keys are
+//! complete up to the frontier: the earliest of the last keys read from ranges that may have more.
+//! A range is read again only when its keys are used up, with a higher limit each time. Times are
+//! walked in windows of whole parts. The first window is one part, so that an answer in the newest
+//! part reads no older parts.
 
 use std::collections::VecDeque;
 
@@ -20,30 +20,32 @@ use crate::parts::Parts;
 use crate::session::{DatabaseSession, StatementError};
 use crate::time::{IndexKey, to_db};
 
-/// Least and most keys read from a range at a time.
+/// Minimum and maximum number of keys read from a range at a time.
 const ASK_MIN: usize = 4;
 const ASK_MAX: usize = 1_000;
-/// Keys read from all ranges together at first. Every further read of a range is a round trip.
+/// Number of keys of the first read, of all ranges together. Every further read of a range is a
+/// round trip.
 const ASK_ALL: usize = 2_048;
-/// Most ranges that are read as pages.
+/// Maximum number of ranges that are read as pages.
 pub(super) const PAGE_RANGES_MAX: usize = 10;
-/// Most records of a page.
+/// Maximum number of records of a page.
 const PAGE_MAX: usize = 2_048;
-/// Bytes of a page's records, unless one is longer.
+/// Maximum number of bytes of a page's records. A single longer record is allowed.
 pub(super) const PAGE_BYTES_MAX: usize = 2 << 20;
-/// The factor by which each window is wider than the window before it.
+/// The factor by which each window is wider than the previous window.
 const WIDEN: usize = 3;
-/// Keys walked before deciding whether to continue past other authors' records.
+/// Number of keys that are walked before the decision whether to continue past other authors'
+/// records.
 const TRIAL: u64 = 256;
 
-/// What the keys of an index range have in common, besides their kind.
+/// The common property of an index range's keys, besides their kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeValue {
     Term(i64),
     Author(Author),
-    /// Nothing: the range has all records of the kind.
+    /// No property: the range has all records of the kind.
     Kind,
-    /// Nothing, not even the kind: the range has all records.
+    /// No property, not even the kind: the range has all records.
     Any,
     /// Any of the terms of the query's label condition.
     AnyTerm,
@@ -59,7 +61,7 @@ struct IndexRange {
     at: Option<IndexKey>,
     /// Whether the range may have more keys in the window.
     more: bool,
-    /// How many keys to read next from the range.
+    /// The number of keys to read next from the range.
     ask: usize,
 }
 
@@ -67,10 +69,10 @@ pub(super) struct IndexWalk {
     pub(super) set: Set,
     pub(super) visited: u64,
     ranges: Vec<IndexRange>,
-    /// Keys that are known already, in order.
+    /// Keys that were read before the walk, in order.
     known: VecDeque<IndexKey>,
     windows: TimeWindows,
-    /// For a walk past other authors' records: how many ranges could be walked instead.
+    /// For a walk past other authors' records: the number of ranges that could be walked instead.
     instead: Option<u64>,
     walked: u64,
     matched: u64,
@@ -83,7 +85,7 @@ pub(super) struct TimeWindows {
     /// The current window; both bounds are inclusive.
     now: (i64, i64),
     parts: usize,
-    /// The factor by which each window is wider than the window before it.
+    /// The factor by which each window is wider than the previous window.
     widen: usize,
     /// The key behind which the first window begins.
     after: Option<IndexKey>,
@@ -117,8 +119,8 @@ impl TimeWindows {
         true
     }
 
-    /// Begins the current window at `time`, and ends it where the part of that time ends; what lies behind
-    /// is no longer covered.
+    /// Restricts the current window to the times from `time` to the end of that time's part. The
+    /// later times go back to `rest`.
     fn narrow(&mut self, time: i64, order: Order, parts: &Parts) {
         let ((lo, hi), (start, stop)) = (self.now, parts.covering(time, time));
         match order {
@@ -137,7 +139,8 @@ impl TimeWindows {
         }
     }
 
-    /// Returns the key behind which the current window begins. `None` if the window is read whole.
+    /// Returns the key behind which the current window begins, or `None` if the whole window is
+    /// read.
     pub(super) fn begins_behind(&mut self, order: Order) -> Option<IndexKey> {
         let edge = self.edge(order);
         self.after.take().filter(|after| after.time == edge)
@@ -163,19 +166,20 @@ pub(super) struct PageWalk {
     ranges: Vec<(RangeValue, i32)>,
     windows: TimeWindows,
     /// Whether the current window may have more keys. `at` is the last key read; `None` if the
-    /// window is read from its start. Both change only when a page has arrived, so that a page that
-    /// failed can be requested again.
+    /// window is read from its start. Both change only after a page has arrived, so that a failed
+    /// page can be requested again.
     open: bool,
     at: Option<IndexKey>,
-    /// How many rows are gone through for each that is found.
+    /// The number of rows that are visited for each row that is found.
     passed: u64,
-    /// Most records of the next page.
+    /// Maximum number of records of the next page.
     pub(super) records_max: usize,
 }
 
 impl PageWalk {
-    /// Creates a walk through all records by time, which finds those that have any of the terms of the
-    /// query's only label condition. A window is one part, so no statement goes through more.
+    /// Creates a walk through all records by time. It finds the records with any of the terms of
+    /// the query's only label condition. A window is one part, so a statement visits at most one
+    /// part.
     pub(super) fn by_time(asked: &SqlQuery, passed: u64) -> Self {
         Self {
             set: Set::Time,
@@ -190,8 +194,8 @@ impl PageWalk {
         }
     }
 
-    /// Reads up to `wanted` records and returns those that match. `None` if no record is left. Each
-    /// page may have twice as many records as the one before it, as long as they are short.
+    /// Reads up to `wanted` records and returns those that match, or `None` if no record is left.
+    /// While the records are short, each page may have twice as many records as the previous page.
     pub(super) fn next(
         &mut self,
         asked: &SqlQuery,
@@ -211,14 +215,14 @@ impl PageWalk {
         if let Some(at) = at {
             self.windows.narrow(at.time, order, parts);
         }
-        // All ids lie behind an empty one.
+        // An empty id sorts before all other ids.
         let behind =
             at.as_ref().map_or((self.windows.edge(order), &[][..]), |at| (at.time, &at.id));
-        // Going through the tables of all parts takes as long again as finding the records.
+        // A look-up in the tables of all parts would double the time.
         let (first, last) = self.windows.now;
         let part = parts.of_time(first).filter(|part| parts.of_time(last) == Some(*part));
         let (rows, is_cut) = match self.read(asked, behind, wanted, part, session) {
-            // The part may have been dropped, or not have reached a lagging replica.
+            // The part may have been dropped, or a lagging replica may not have it yet.
             Err(StatementError::Missing(_)) if part.is_some() => {
                 self.read(asked, behind, wanted, None, session)?
             }
@@ -228,8 +232,8 @@ impl PageWalk {
             let id: &[u8] = row.get(1);
             IndexKey { time: row.get(0), id: id.try_into().unwrap_or_default() }
         };
-        // A record with two of the values comes twice. A record stored after the query began has
-        // no body.
+        // A record with two of the values is returned twice. A record stored after the query began
+        // has no body.
         let once = || rows.chunk_by(|a, b| key(a) == key(b));
         let bodies = once().filter_map(|same| same[0].get(2));
         let found = matching(asked, bodies, &mut self.visited)?;
@@ -245,7 +249,7 @@ impl PageWalk {
         Ok(Some(found))
     }
 
-    /// Returns the last key that was read, if a walk may go on behind it.
+    /// Returns the last key that was read if the current window may have more keys.
     pub(super) fn resumes_behind(&self) -> Option<IndexKey> {
         self.at.filter(|_| self.open)
     }
@@ -315,7 +319,7 @@ pub(super) enum GatherResult {
     Some,
     /// No keys are left.
     All,
-    /// Behind this key, it is cheaper to walk the ranges of single values.
+    /// After this key, walking the ranges of single values is cheaper.
     Instead(IndexKey),
 }
 
@@ -350,13 +354,14 @@ impl IndexWalk {
         }
     }
 
-    /// Makes the walk pass other authors' records while that is cheaper than `ranges` ranges.
+    /// Lets the walk pass other authors' records while this is cheaper than walking `ranges`
+    /// ranges.
     pub(super) fn or_instead(mut self, ranges: u64) -> Self {
         self.instead = Some(ranges);
         self
     }
 
-    /// Appends the next keys, if any are left, to `out`.
+    /// Appends the next keys to `out`.
     pub(super) fn gather(
         &mut self,
         asked: &SqlQuery,
@@ -420,10 +425,11 @@ impl IndexWalk {
         true
     }
 
-    /// Converts the walk to pages, if it has few ranges and all of their records are wanted.
+    /// Converts the walk to pages if it has few ranges and all of their records are wanted.
     pub(super) fn pages(&self, asked: &SqlQuery) -> Option<PageWalk> {
         let few = (1..=PAGE_RANGES_MAX).contains(&self.ranges.len()) && self.known.is_empty();
-        // Nearly all records meet a common condition, so hardly any record is fetched in vain.
+        // Nearly all records meet a common condition, so hardly any record is fetched
+        // unnecessarily.
         let labels =
             (0..asked.terms.len()).filter(|&at| !asked.common[at] || self.set == Set::Label(at));
         let conditions = labels.count() + usize::from(asked.query.authors.is_some());
@@ -458,7 +464,7 @@ impl IndexWalk {
         let kinds: Vec<i32> = ranges().map(|range| range.kind).collect();
         let (lo, hi) = self.windows.now;
         let (order, limit) = (asked.query.order, i64::from(ask as u32));
-        // All ids lie behind an empty one.
+        // An empty id sorts before all other ids.
         let edge = if order == Order::NewestFirst { hi } else { lo };
         let times: Vec<i64> = ranges().map(|range| range.at.map_or(edge, |at| at.time)).collect();
         let ids: Vec<&[u8]> =
@@ -488,7 +494,7 @@ impl IndexWalk {
                 with_author = true;
                 session.query(StatementForm::KindKeys(order), &[&head[..], &[&limit]].concat())?
             }
-            // The latter is only walked in pages.
+            // `AnyTerm` is only read as pages.
             RangeValue::Any | RangeValue::AnyTerm => {
                 with_author = true;
                 let not_kinds = asked.not_kinds();
@@ -529,7 +535,7 @@ impl IndexWalk {
             range.keys.make_contiguous().sort_unstable_by(|a, b| compare(order, a, b));
         }
         self.walked += rows.len() as u64;
-        // Reading an empty range is work too.
+        // Reading an empty range is charged, too.
         self.visited += rows.len() as u64 + due.len() as u64 / 4;
         Ok(())
     }
@@ -538,7 +544,7 @@ impl IndexWalk {
     fn is_dear(&mut self, wanted: usize) -> bool {
         let Some(ranges) = self.instead else { return false };
         let ahead = wanted as u64 * self.walked / self.matched.max(1);
-        // Most of the keys read are passed over, so more keys are read at a time.
+        // Most keys are skipped, so more keys are read at a time.
         let ask = (ahead as usize / self.ranges.len()).clamp(TRIAL as usize, ASK_MAX);
         self.ranges.iter_mut().for_each(|range| range.ask = ask);
         self.walked >= TRIAL / 4 && ahead > ranges * 2 + wanted as u64

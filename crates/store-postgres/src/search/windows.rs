@@ -1,8 +1,9 @@
-//! Searches distributed tables. A condition of one value and one kind is an ordered index range of one
-//! shard, read with the limit of the query. Any other condition concerns several shards, each of which
-//! sorts its rows and returns as many as are wanted of all. So these are read in windows of time, of
-//! which the first is to have some more records than are wanted. If it has fewer, all the rest is read
-//! at once if it is little; otherwise each window shows how wide the next one should be.
+//! Searches distributed tables. A condition of one value and one kind is an ordered index range of
+//! one shard, and is read with the query's limit. Any other condition needs several shards, each of
+//! which would sort its rows and return as many rows as the whole query wants. So such conditions
+//! are read in windows of time. The first window should have a few more records than are wanted. If
+//! it has fewer, all the rest is read at once if it has few rows. Otherwise the rows of each window
+//! determine the width of the next window.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -25,34 +26,37 @@ pub(crate) type Place = [u8; 32];
 /// A record's key and bytes.
 pub(crate) type PlacedBody = (IndexKey, Box<[u8]>);
 
-/// Most keys that are read at once, without windows.
+/// Maximum number of keys that are read at once, without windows.
 const FEW_MAX: u32 = 1_024;
-/// Rows of tags read at a time: least and most.
+/// Minimum and maximum number of tag rows read at a time.
 const KEYS_MIN: usize = 64;
 const KEYS_MAX: usize = 1_000;
-/// Most kinds of one term or author whose index ranges are merged.
+/// Maximum number of kinds of one term or author whose index ranges are merged.
 const ARMS_MAX: usize = 10;
-/// Most places that a statement for records names, to ask their shards alone.
+/// Maximum number of places that a statement for records names, so that only their shards are
+/// queried.
 const PLACES_MAX: usize = 16;
-/// How many of the newest records show how densely records lie in time.
+/// Number of newest records from which the density of records in time is computed.
 const DENSITY_RECORDS: i64 = 1_000;
-/// How long the density is taken for known.
+/// How long a computed density is used.
 const DENSITY_AGE_MAX: Duration = Duration::from_mins(1);
-/// One in so many records is taken to meet a condition, until a window has shown it: no condition,
-/// kinds, or terms or authors.
+/// Assumed shares for the first window: one in this number of records meets the condition. For no
+/// condition, for kinds, and for terms or authors.
 const SHARE_ALL: u64 = 2;
 const SHARE_KINDS: u64 = 4;
 const SHARE_VALUES: u64 = 32;
-/// A window without rows is followed by one that is wider by this.
+/// The factor by which a window is widened after a window without rows. It is also the maximum
+/// factor.
 const WIDEN_MAX: u64 = 64;
 
-/// How densely the records of a shelf lie in time.
+/// The density of a shelf's records in time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordDensity {
     read: Instant,
     oldest: i64,
     newest: i64,
-    /// The width of the newest [`DENSITY_RECORDS`]. The greatest, if there are fewer.
+    /// The span of time of the newest [`DENSITY_RECORDS`] records. The maximum if there are fewer
+    /// records.
     width: u64,
 }
 
@@ -64,7 +68,7 @@ enum WindowValues {
     None,
 }
 
-/// The values of a statement that are no lists.
+/// The values of a statement that are not lists.
 struct SingleValues<'a> {
     kind: Option<i32>,
     term: Option<i64>,
@@ -73,7 +77,7 @@ struct SingleValues<'a> {
     cut: Option<&'a Vec<i64>>,
 }
 
-/// A walk along a condition, window by window.
+/// A walk through the records of a condition, window by window.
 pub(super) struct WindowWalk {
     pub(super) set: Set,
     pub(super) visited: u64,
@@ -85,17 +89,17 @@ pub(super) struct WindowWalk {
     rest: Option<(i64, i64)>,
     /// The current window; both bounds are inclusive.
     now: Option<(i64, i64)>,
-    /// The last key read, behind which all later ones lie.
+    /// The last key read. All later keys are behind this key.
     at: Option<IndexKey>,
-    /// The width of the next window. `None` if it is all the rest.
+    /// The width of the next window. `None` if the next window is all the rest.
     width: Option<u64>,
-    /// Whether all the rest may be little.
+    /// Whether all the rest may have few rows. Unset once this was checked.
     may_be_few: bool,
     /// Whether a window was read.
     has_read: bool,
     /// Rows found in the current window.
     found: usize,
-    /// Where records begin and end, as far as it is known.
+    /// The known bounds of the records' times.
     oldest: i64,
     newest: i64,
     /// The next keys whose records are not fetched yet.
@@ -103,7 +107,7 @@ pub(super) struct WindowWalk {
 }
 
 impl Finder {
-    /// Chooses how a query of distributed tables is run. A query for ids is run at once.
+    /// Plans a query of distributed tables. A query for ids is run at once.
     pub(super) fn plan_windows(
         &mut self,
         inner: &PostgresState,
@@ -117,7 +121,7 @@ impl Finder {
             let mut keys: Vec<(IndexKey, Place)> =
                 placed.into_iter().map(|(id, place)| (IndexKey { time: 0, id }, place)).collect();
             let mut found = Vec::new();
-            // All are needed to know their order.
+            // All records are needed to sort them by time.
             for page in keys.chunks_mut(FETCH_MAX) {
                 found.extend(bodies(session, page, asked.seq, None)?);
             }
@@ -145,7 +149,7 @@ impl Finder {
             let first = drivers.iter().find(|set| **set == Set::Authors).or(drivers.first());
             walk.drive(asked, first.copied().unwrap_or(Set::Time));
             let is_one = walk.form().values == ValueCount::One;
-            // A question for one shard asks no other, unless it has very many rows.
+            // A query for one shard queries no other shard, unless it has very many rows.
             if !(is_one && (walk.is_ordered() || walk.read_few(asked, session)?)) {
                 walk.begin(density(inner, session)?, wanted);
             }
@@ -156,7 +160,7 @@ impl Finder {
     }
 }
 
-/// Returns the conditions that may drive a search: labels of few values first.
+/// Returns the conditions that may drive a search. Labels with few values come first.
 fn drivers(asked: &SqlQuery) -> Vec<Set> {
     if let Some(set) = asked.driver {
         return vec![set];
@@ -218,14 +222,14 @@ impl WindowWalk {
         };
     }
 
-    /// Chooses the width of the first window, for so many wanted records.
+    /// Chooses the width of the first window for a number of wanted records.
     fn begin(&mut self, density: RecordDensity, wanted: usize) {
         let share = match (&self.values, &self.kinds) {
             (WindowValues::None, None) => SHARE_ALL,
             (WindowValues::None, Some(_)) => SHARE_KINDS,
             _ => SHARE_VALUES,
         };
-        // So wide are as many of the newest records.
+        // This width contains the given number of the newest records.
         let records = (wanted.min(FETCH_MAX) as u64).saturating_mul(share);
         let width = u128::from(density.width) * u128::from(records);
         let width = width / u128::from(DENSITY_RECORDS.unsigned_abs());
@@ -254,7 +258,7 @@ impl WindowWalk {
         }
     }
 
-    /// Whether one index range of each shard has the rows in order.
+    /// Whether an index range of each shard has the rows in order.
     fn is_ordered(&self) -> bool {
         let form = self.form();
         match (form.values, form.kinds) {
@@ -269,7 +273,7 @@ impl WindowWalk {
         self.rest.is_none() && self.now.is_none()
     }
 
-    /// Reads all keys of the rest, if these are few. Returns whether they are.
+    /// Reads all keys of the rest if there are few keys. Returns whether there were few.
     fn read_few(
         &mut self,
         asked: &SqlQuery,
@@ -295,7 +299,8 @@ impl WindowWalk {
         Ok(true)
     }
 
-    /// Returns the next records that match, of about as many rows as `reach`. `None` if none is left.
+    /// Reads about `reach` rows, and returns the matching records. Returns `None` if no rows are
+    /// left.
     pub(super) fn next(
         &mut self,
         asked: &SqlQuery,
@@ -312,7 +317,8 @@ impl WindowWalk {
             self.keys.drain(..count);
             return Ok(Some(found));
         }
-        // The first window had fewer than are wanted. Ordered ranges are read with a limit all the same.
+        // The first window had too few rows. Ordered ranges do not need this step: they are read
+        // with a limit.
         let has_begun = self.now.is_none() && self.has_read;
         if has_begun && self.width.is_some() && self.read_few(asked, session)? {
             return Ok(Some(Vec::new()));
@@ -324,13 +330,14 @@ impl WindowWalk {
         let limit =
             if is_tag { reach.clamp(KEYS_MIN, KEYS_MAX) } else { reach.clamp(1, FETCH_MAX) };
         let (rows, is_cut) = self.read(asked, form, now, limit, session)?;
-        // How many windows there are must not tell how many records others may not see.
+        // Windows are not charged: their number must not reveal how many records the reader may not
+        // see.
         self.visited += rows.len() as u64;
         self.found += rows.len();
         let mut found = Vec::new();
         if is_tag {
             let mut keys: Vec<_> = rows.iter().map(placed_key).collect();
-            // A record with two of the values comes twice.
+            // A record with two of the values is returned twice.
             keys.dedup();
             let last = self.keys.back().copied();
             self.keys.extend(keys.into_iter().filter(|key| Some(*key) != last));
@@ -356,7 +363,7 @@ impl WindowWalk {
         session: &mut DatabaseSession,
     ) -> Result<(Vec<Row>, bool), StatementError> {
         let edge = if self.order == Order::NewestFirst { i64::MAX } else { i64::MIN };
-        // All ids lie behind an empty one.
+        // An empty id sorts before all other ids.
         let (time, id) = self.at.as_ref().map_or((edge, &[][..]), |at| (at.time, &at.id));
         let limit = i64::from(limit as u32);
         let single = self.single(asked);
@@ -381,7 +388,7 @@ impl WindowWalk {
         single
     }
 
-    /// Adds the values of a form's conditions, in the order of the layout's texts.
+    /// Adds the values of a form's conditions, in the order of the layout's statements.
     fn push<'a>(
         &'a self,
         values: &mut Vec<&'a (dyn ToSql + Sync)>,
@@ -409,7 +416,7 @@ impl WindowWalk {
         }
     }
 
-    /// Returns the next window, and takes it off the rest.
+    /// Returns the next window, and removes the window from the rest.
     fn begin_window(&mut self) -> Option<(i64, i64)> {
         let (from, to) = self.rest.take()?;
         (self.has_read, self.found) = (true, 0);
@@ -430,7 +437,7 @@ impl WindowWalk {
         })
     }
 
-    /// Chooses the width of the window after one that had fewer rows than `wanted`.
+    /// Chooses the width of the next window after a window with fewer rows than `wanted`.
     fn widen(&mut self, wanted: usize) {
         let Some(width) = self.width else { return };
         if self.is_ordered() {
@@ -455,7 +462,7 @@ fn placed_key(row: &Row) -> (IndexKey, Place) {
     (key(row), place.try_into().unwrap_or_default())
 }
 
-/// Returns the places of the ids that are stored.
+/// Returns the places of those ids that are stored.
 pub(crate) fn places<'a>(
     session: &mut DatabaseSession,
     ids: impl Iterator<Item = &'a [u8]>,
@@ -468,7 +475,7 @@ pub(crate) fn places<'a>(
     Ok(rows.iter().map(|row| (bytes(row, 0), bytes(row, 1))).collect())
 }
 
-/// Fetches records by id and place, in no order. Only the ids of `keys` are looked at.
+/// Fetches records by id and place, in no order. The times of `keys` are ignored.
 pub(crate) fn bodies(
     session: &mut DatabaseSession,
     keys: &[(IndexKey, Place)],
@@ -487,7 +494,7 @@ pub(crate) fn bodies(
             let form = StatementForm::PlacedBodies(ValueCount::One);
             session.query(form, &[head, &seq, &cut, place])?
         }
-        // These are not in all shards.
+        // The places restrict the query to their shards.
         _ if places.len() <= PLACES_MAX => {
             let form = StatementForm::PlacedBodies(ValueCount::Many);
             session.query(form, &[&heads, &seq, &cut, &places])?
@@ -497,18 +504,18 @@ pub(crate) fn bodies(
             session.query(form, &[&heads, &seq, &cut])?
         }
     };
-    // Ids may begin alike.
+    // Different ids may have the same first 8 bytes.
     let ids: HashSet<&[u8]> = keys.iter().map(|(key, _)| &key.id[..]).collect();
     let wanted = rows.iter().filter(|row| ids.contains(row.get::<_, &[u8]>(1)));
     Ok(wanted.map(|row| (key(row), row.get::<_, &[u8]>(2).into())).collect())
 }
 
-/// The first 8 bytes of an id, by which an index finds it.
+/// Returns the first 8 bytes of an id, the column of an index.
 pub(crate) fn id_head(id: &[u8; 32]) -> i64 {
     id.first_chunk().map_or(0, |head| i64::from_be_bytes(*head))
 }
 
-/// Returns how densely records lie, as it was found lately.
+/// Returns the density of records, which is computed again when it is too old.
 fn density(
     inner: &PostgresState,
     session: &mut DatabaseSession,
@@ -521,7 +528,7 @@ fn density(
     let oldest = session.query(StatementForm::OldestTime, &[])?;
     let time = |row: Option<&Row>| row.map(|row| row.get::<_, i64>(0));
     let last = newest.get(DENSITY_RECORDS as usize - 1);
-    // Few records may lie far ahead of all others.
+    // A few records may be dated far ahead of all others.
     let first = time(newest.get(newest.len() / 10)).unwrap_or(i64::MAX);
     let density = RecordDensity {
         read: Instant::now(),

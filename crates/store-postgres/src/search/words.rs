@@ -1,10 +1,11 @@
-//! Walks the index ranges of a word, or of the words that begin alike, one for each word and kind.
+//! Walks the index ranges of a word, or of all words with the same beginning: one range for each
+//! word and kind.
 //!
-//! A row of a word has the first bits of its record's id and the word's class, and PostgreSQL adds the
-//! classes that other words of the question have in the same record. So a record is read only if it
-//! has these words and, in a ranked search, only if their classes can make it one of the best. Rows are merged
-//! as in [`super::walk`]. Two records of the same time whose ids begin with the same 62 bits share
-//! their rows; both are read then.
+//! A row of a word has the first bits of its record's id and the word's class. PostgreSQL adds the
+//! classes that other words of the query have in the same record. So a record is read only if it
+//! has these words. A ranked search also reads a record only if the classes can make it one of the
+//! best. Rows are merged as in [`super::walk`]. Two records of the same time whose ids begin with
+//! the same 62 bits share their rows, and both are read.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,30 +24,35 @@ use crate::time::{IndexKey, from_db};
 use crate::words::mark::{CLASS_BITS, ids_of, mark};
 use crate::words::state::WordState;
 
-/// Least and most rows read from a range at a time, and from all ranges together at first.
+/// Minimum and maximum number of rows read from a range at a time, and minimum of the first read of
+/// all ranges together.
 const ASK_MIN: usize = 4;
 const ASK_MAX: usize = 2_000;
 const ASK_ALL: usize = 512;
-/// Most rows read at a time from all ranges together, unless that is less than `ASK_MIN` from each.
+/// Maximum number of rows read at a time from all ranges together. At least `ASK_MIN` rows are read
+/// from each range.
 const PAGE_ROWS_MAX: usize = 4_000;
-/// Most other words that each row is looked up in.
+/// Maximum number of other words whose classes are looked up for each row.
 const CUTS_MAX: usize = 3;
-/// Most words that the beginning of a word is completed to. If there are more, records are read.
+/// Maximum number of words to which the beginning of a word is completed. If there are more, the
+/// beginning does not drive the search.
 const COMPLETED_MAX: i64 = 64;
-/// Most words that records are compared by before they are read, if other conditions drive a search.
+/// Maximum number of words that are checked before a record is read, if another condition drives
+/// the search.
 const PROBES_MAX: usize = 4;
 
-/// The words of a question that an index has, by the position of the needed word.
+/// The indexed words of a query, by the position of the needed word.
 #[derive(Debug, Default)]
 pub(super) struct IndexedWords {
-    /// Words, and beginnings of words with what they are completed to.
+    /// Words, and beginnings of words with their completions.
     pub(super) sets: Vec<(usize, Vec<Vec<u8>>)>,
-    /// Words that are not beginnings.
+    /// Complete words, as opposed to beginnings.
     whole: Vec<(usize, Vec<u8>)>,
 }
 
-/// Fails if words are no longer indexed as [`IndexedWords::of`] has found them: the search would miss
-/// records. `rows` is the result of [`StatementForm::WordState`] after what was read by words.
+/// Fails if the words are no longer indexed as [`IndexedWords::of`] has found: the search would
+/// miss records. `rows` is the result of [`StatementForm::WordState`] after the rows of words were
+/// read.
 pub(super) fn still_indexed(asked: &SqlQuery, rows: &[Row]) -> Result<(), StatementError> {
     if WordState::of(rows)?.has(&asked.query, asked.seq) {
         return Ok(());
@@ -56,8 +62,8 @@ pub(super) fn still_indexed(asked: &SqlQuery, rows: &[Row]) -> Result<(), Statem
 }
 
 impl IndexedWords {
-    /// Finds out which words of the question are indexed. `None` if the database does not have the words
-    /// of all records.
+    /// Determines which words of the query are indexed. Returns `None` if the database does not
+    /// have the words of all records.
     pub(super) fn of(
         asked: &SqlQuery,
         session: &mut DatabaseSession,
@@ -75,7 +81,8 @@ impl IndexedWords {
         let given: Vec<[&(dyn ToSql + Sync); 3]> =
             beginnings.iter().map(|(_, first, end)| [first as _, end as _, &more as _]).collect();
         let words_from = given.iter().map(|given| (StatementForm::WordsFrom, &given[..]));
-        // Words that are read between these two are complete: they were indexed before, and not deleted.
+        // The words are complete if the index is complete before and after the read: it was not
+        // cleared meanwhile.
         let mut calls: Vec<StatementCall<'_>> = vec![(StatementForm::WordState, &[])];
         calls.extend(words_from);
         calls.push((StatementForm::WordState, &[]));
@@ -102,7 +109,7 @@ impl IndexedWords {
         Ok(Some(found))
     }
 
-    /// Returns the words that a record must have to be read, in a search that no word drives.
+    /// Returns the words that a record must have to be read, if no word drives the search.
     pub(super) fn probes(&self) -> Vec<Vec<u8>> {
         self.whole.iter().take(PROBES_MAX).map(|(_, word)| word.clone()).collect()
     }
@@ -117,7 +124,7 @@ impl IndexedWords {
             cuts.push(word.clone());
             terms.push(needed.get(*other).map(|one| one.term));
         }
-        // What a beginning is completed to tells no class.
+        // The classes of completions are not those of a needed word.
         terms.push(needed.get(at).filter(|one| !one.is_prefix).map(|one| one.term));
         let range = |(word, kind): (&Vec<u8>, i32)| WordRange {
             word: word.clone(),
@@ -143,10 +150,10 @@ impl IndexedWords {
     }
 }
 
-/// Returns what lies behind all words that begin so, and before all others that do.
+/// Returns the end of the range of all words with this beginning.
 fn behind_all(beginning: &[u8]) -> Vec<u8> {
     let mut end = beginning.to_vec();
-    // UTF-8 has no byte of 255.
+    // The sum cannot overflow: UTF-8 has no byte 255.
     if let Some(last) = end.last_mut() {
         *last += 1;
     }
@@ -159,19 +166,19 @@ struct WordRange {
     word: Vec<u8>,
     kind: i32,
     rows: VecDeque<WordRow>,
-    /// The time and the mark from which on to read.
+    /// The time and the mark at which to continue reading.
     from: (i64, i64),
     /// Whether the range may have more rows in the window.
     more: bool,
     ask: usize,
 }
 
-/// A row of a word whose record has the other words too.
+/// A row of a word. `has_all` is whether the record also has the other words.
 #[derive(Clone, Copy, Debug)]
 struct WordRow {
     time: i64,
     mark: i64,
-    /// The sum of classes that the record has at most.
+    /// Upper bound of the sum of the record's classes.
     points: u32,
     has_all: bool,
 }
@@ -182,14 +189,15 @@ pub(super) struct WordWalk {
     /// Records that were read.
     pub(super) fetched: usize,
     ranges: Vec<WordRange>,
-    /// Other words, in which each row is looked up.
+    /// Other words. For each row, their classes in the same record are looked up.
     cuts: Vec<Vec<u8>>,
-    /// For each of these, and behind them for the walked word, the term whose class it tells.
+    /// For each of these words, and last for the walked word, the term of the query to which its
+    /// class belongs.
     terms: Vec<Option<usize>>,
     windows: TimeWindows,
     /// The next rows whose records are not read yet, in order.
     rows: VecDeque<WordRow>,
-    /// The time and the mark of the last of them, of class 0.
+    /// The time and the mark (of class 0) of the last row that was added to `rows`.
     last: Option<(i64, i64)>,
     /// The time up to which rows are read.
     reached: Option<i64>,
@@ -203,7 +211,7 @@ fn order_rows(order: Order, a: (i64, i64), b: (i64, i64)) -> std::cmp::Ordering 
     times.then_with(|| a.1.cmp(&b.1))
 }
 
-/// Returns the first place behind a row.
+/// Returns the first position behind a row.
 fn behind(order: Order, (time, mark): (i64, i64)) -> (i64, i64) {
     match (mark.checked_add(1), order) {
         (Some(mark), _) => (time, mark),
@@ -213,7 +221,8 @@ fn behind(order: Order, (time, mark): (i64, i64)) -> (i64, i64) {
 }
 
 impl WordWalk {
-    /// Returns the next records that match, of about as many rows as `reach`. `None` if none is left.
+    /// Reads about `reach` rows, and returns the matching records. Returns `None` if no rows are
+    /// left.
     pub(super) fn next(
         &mut self,
         asked: &SqlQuery,
@@ -237,7 +246,7 @@ impl WordWalk {
         let count = reach.clamp(1, self.rows.len());
         let some: Vec<WordRow> = self.rows.iter().take(count).copied().collect();
         let found = match self.read(asked, &some, &|time| parts.of_time(time), session) {
-            // A part may have been dropped, or not have reached a lagging replica.
+            // A part may have been dropped, or a lagging replica may not have it yet.
             Err(StatementError::Missing(_)) => self.read(asked, &some, &|_| None, session)?,
             found => found?,
         };
@@ -261,7 +270,7 @@ impl WordWalk {
                 return Ok(false);
             }
             let begin = match self.windows.begins_behind(order) {
-                // The row of the cursor may be that of another record as well.
+                // The row of the cursor may also belong to another record.
                 Some(after) => (after.time, mark(&after.id)),
                 None => (self.windows.edge(order), i64::MIN),
             };
@@ -291,7 +300,7 @@ impl WordWalk {
         });
         for row in found {
             let record = (row.time, row.mark & !CLASS_BITS);
-            // A record that has several of the words comes several times.
+            // A record with several of the words is returned several times.
             if row.has_all && self.last != Some(record) {
                 self.rows.push_back(row);
                 self.last = Some(record);
@@ -352,18 +361,18 @@ impl WordWalk {
             let key = |row: &WordRow| (row.time, row.mark);
             range.rows.make_contiguous().sort_unstable_by(|a, b| order_rows(order, key(a), key(b)));
         }
-        // Reading an empty range is work too.
+        // Reading an empty range is charged, too.
         self.visited += rows.len() as u64 + due.len() as u64 / 4;
         Ok(())
     }
 
-    /// Returns the sum of classes that a record has at most.
+    /// Returns the upper bound of the sum of a record's classes.
     fn points(&self, asked: &SqlQuery, mark: i64, cuts: &[Option<i32>]) -> u32 {
         let Some(bound) = &asked.rank else { return 0 };
         let mut classes = vec![u32::from(CLASS_MAX); bound.words().term_count()];
         let own = (mark & CLASS_BITS).unsigned_abs() as u32;
         let found = cuts.iter().map(|class| class.map(i32::unsigned_abs)).chain([Some(own)]);
-        // The words of a phrase are at least as often in a record as the phrase is.
+        // A word of a phrase has at least the class of the phrase, so its class is an upper bound.
         for (term, class) in self.terms.iter().zip(found) {
             if let (Some(known), Some(class)) = (term.and_then(|at| classes.get_mut(at)), class) {
                 *known = (*known).min(class);

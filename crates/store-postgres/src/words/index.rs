@@ -1,12 +1,13 @@
-//! Brings the index of words up to what is stored and to what the settings say.
+//! Keeps the index of words in step with the stored records and with the settings.
 //!
-//! `state.words_seq` is a number of a put: the words of all stored records up to it are indexed, and of
-//! none above it. A commit indexes what it stores, and moves the number, if the number was that of the
-//! newest put and if `state.texts` are the texts of its process. Otherwise the number stays, and
-//! [`step`] moves it later, some records at a time, under the lock that commits take. So it does not matter which
-//! processes wrote meanwhile, nor with which settings, and a step that is interrupted is repeated.
-//! Searches use the index only if the number has reached all that they see. Deleting needs no texts: the
-//! table `worded` has the words of each record.
+//! `state.words_seq` is the number of a put. The words of all stored records up to this number are
+//! indexed, and no words of later records. A commit indexes its own records and advances the number
+//! under two conditions: the number was that of the newest put, and `state.texts` are the texts of
+//! the process. Otherwise [`step`] advances the number later, some records at a time, under the
+//! lock of commits. So it does not matter which processes have written meanwhile, or with which
+//! settings. An interrupted step is repeated. A search uses the index only if the number covers all
+//! records that the search sees. Deleting a record needs no texts: the table `worded` has the words
+//! of each record.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
@@ -22,23 +23,24 @@ use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::{PostgresStore, failed};
 
-/// Records that a step indexes. Commits wait while their rows are written, for some hundredths of a second.
+/// Maximum number of records that a step indexes. Commits wait while the rows are written, for some
+/// hundredths of a second.
 const STEP: i64 = 100;
-/// Rows of words after which a step takes no further record.
+/// Number of rows of words after which a step adds no further record.
 const STEP_ROWS: usize = 10_000;
-/// How often to look whether there is something to index.
+/// Interval of checks for records to index.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long to wait after a fault.
+/// Wait after a fault.
 const RETRY: Duration = Duration::from_secs(5);
-/// How often a command tries to delete words while their tables are in use, once per `LOOK_EVERY`.
+/// Number of tries of a command to delete words while their tables are in use, one per
+/// `LOOK_EVERY`.
 const TRIES: u32 = 20;
-/// After this time in which nothing was indexed, the process that had the database index its texts is taken
-/// to be gone.
+/// Time without progress after which the process that has set other texts is assumed to have ended.
 const STALLED: Duration = Duration::from_mins(5);
 
-/// Has the database index these texts from now on, or none. What it has indexed of others is deleted. Returns
-/// the texts that it indexed before, if they were others. Fails with [`StatementError::Busy`] if searches read
-/// the words of others for longer than commits and further searches should wait.
+/// Sets the texts whose words the database indexes, or none. Words of other texts are deleted.
+/// Returns the previous texts if they were different. Fails with [`StatementError::Busy`] if
+/// searches use the old words for longer than commits and other searches should wait.
 pub(crate) fn set_texts(
     session: &mut DatabaseSession,
     texts: Option<i64>,
@@ -65,7 +67,7 @@ pub(crate) fn set_texts(
     Ok(before.flatten())
 }
 
-/// Calls [`set_texts`] until searches leave it time.
+/// Calls [`set_texts`] repeatedly while searches use the tables.
 fn set_texts_in_time(
     inner: &PostgresState,
     texts: Option<i64>,
@@ -83,13 +85,13 @@ fn set_texts_in_time(
 /// The result of [`step`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StepResult {
-    /// There may be more to index.
+    /// More records may have to be indexed.
     More(WordProgress),
-    /// Everything that is stored is indexed.
+    /// All stored records are indexed.
     Done(WordProgress),
     /// The database indexes other texts.
     Others(WordProgress),
-    /// The database indexes none.
+    /// The database indexes no texts.
     None,
 }
 
@@ -107,7 +109,7 @@ pub(crate) fn step(
     if before.words_seq >= before.seq {
         return Ok(StepResult::Done(before.progress()));
     }
-    // The records are read and divided into words before commits have to wait.
+    // The records are read and divided into words before the lock of commits is taken.
     let mut puts = listen::read(session, before.words_seq, before.seq, STEP)?.puts;
     let mut is_last = (puts.len() as u64) < STEP.unsigned_abs();
     let mut all = WordRows::new(texts, &inner.terms);
@@ -128,7 +130,7 @@ pub(crate) fn step(
         if now != Some((before.texts, before.words_seq)) {
             return Ok(None);
         }
-        // Some may have been deleted since they were read.
+        // Some records may have been deleted since they were read.
         let there = session.query(StatementForm::StillThere, &[&numbers])?;
         if there.len() < puts.len() {
             let mut there: Vec<i64> = there.iter().map(|row| row.get(0)).collect();
@@ -147,8 +149,8 @@ pub(crate) fn step(
     Ok(StepResult::More(WordState { words_seq, ..before }.progress()))
 }
 
-/// Indexes the words of everything that is stored. `progress` may stop it between two steps. Returns
-/// how far it came.
+/// Indexes the words of all stored records. `progress` may stop the work between two steps. Returns
+/// the progress.
 pub(crate) fn index_all(
     inner: &PostgresState,
     texts: &Arc<dyn TextSource>,
@@ -174,9 +176,9 @@ pub(crate) fn index_all(
 }
 
 impl PostgresStore {
-    /// Indexes the words of everything that is stored. A server does this by itself, in the background.
-    /// `progress` may stop it; it goes on there when it is called again. Returns how far it came; `None` if
-    /// the options have no texts, or if the database is a cluster.
+    /// Indexes the words of all stored records. A server does this by itself, in the background.
+    /// `progress` may stop the work; the next call continues the work. Returns the progress, or
+    /// `None` if the options have no texts or the database is a cluster.
     pub fn index_words(
         &self,
         progress: &mut dyn FnMut(WordProgress) -> ControlFlow<()>,
@@ -186,7 +188,8 @@ impl PostgresStore {
         indexed.map(Some).map_err(|fault| failed(&fault))
     }
 
-    /// Deletes the index of words, whatever texts it is of. Returns whether there was one.
+    /// Deletes the index of words, of whatever texts. Returns whether the database had an index of
+    /// words.
     pub fn drop_words(&self) -> Result<bool, SearchError> {
         if self.is_cluster() {
             return Ok(false);
@@ -195,7 +198,8 @@ impl PostgresStore {
         dropped.map(|before| before.is_some()).map_err(|fault| failed(&fault))
     }
 
-    /// Returns how far the words of the options' texts are indexed. `None` if the database does not index these.
+    /// Returns the progress of indexing the words of the options' texts. `None` if the database
+    /// does not index these texts.
     pub fn word_progress(&self) -> Result<Option<WordProgress>, SearchError> {
         if self.inner.texts.is_none() {
             return Ok(None);
@@ -216,23 +220,24 @@ pub(crate) fn run(inner: &Weak<PostgresState>) {
     }
 }
 
-/// What the background thread has done and said.
+/// The state of the background thread, including what it has logged.
 #[derive(Default)]
 struct BackgroundIndexing {
-    /// Whether the database was told which texts to index.
+    /// Whether this process has set its texts in the database.
     has_begun: bool,
-    /// Whether records were found that are not indexed, and it was not said since that all are.
+    /// Whether many records were not indexed, and the end of indexing has not been logged since.
     is_behind: bool,
-    /// Whether it was said that another process has other texts.
+    /// Whether it was logged that another process has other texts.
     has_warned: bool,
-    /// Why indexing fails, as it was last said.
+    /// The last logged reason why indexing fails.
     failure: Option<String>,
-    /// How far another process has indexed other texts, and since when it is no further.
+    /// The number up to which another process has indexed other texts, and the time since which
+    /// this number has not changed.
     others: Option<(u64, Instant)>,
 }
 
 impl BackgroundIndexing {
-    /// Takes a step, and returns how long to wait for the next one.
+    /// Makes one step, and returns the pause before the next step.
     fn go_on(&mut self, inner: &PostgresState, texts: &Arc<dyn TextSource>) -> Duration {
         let started = Instant::now();
         let result = inner.pool.with(|session| {
@@ -269,7 +274,7 @@ impl BackgroundIndexing {
                         "words are being indexed; until that is done searches read records"
                     );
                 }
-                // Others commit meanwhile.
+                // The pause lets other processes commit.
                 started.elapsed().min(LOOK_EVERY)
             }
             Ok(StepResult::None) => {
@@ -306,8 +311,8 @@ impl BackgroundIndexing {
         }
     }
 
-    /// Whether nobody indexes the other texts any more: there is something to index, and nothing was for a
-    /// while.
+    /// Whether the other texts are abandoned: there are records to index, but no progress for
+    /// [`STALLED`].
     fn is_left(&mut self, at: WordProgress, now: Instant) -> bool {
         let before = self.others.filter(|(indexed, _)| *indexed == at.indexed);
         if at.indexed >= at.newest {

@@ -1,4 +1,4 @@
-//! The index of words: what keeps it in step with the records. Searches walk it in `search/words.rs`.
+//! Maintains the index of words. Searches walk the index in `search/words.rs`.
 
 pub(crate) mod index;
 pub(crate) mod mark;

@@ -1,4 +1,4 @@
-//! The rows by which records are found by their words.
+//! The rows of the tables `word` and `worded`.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::session::{DatabaseSession, StatementError};
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 
-/// Rows that are copied in at a time.
+/// Number of rows from which on a batch of rows is written.
 const ROWS: usize = 50_000;
-/// Rows of words that are being made.
+/// Rows of words that are not written yet.
 pub(crate) struct WordRows<'a> {
     texts: &'a Arc<dyn TextSource>,
     terms: &'a DatabaseTermHasher,
@@ -22,9 +22,9 @@ pub(crate) struct WordRows<'a> {
     found: WeighedWords,
     /// The letters of all words.
     letters: Vec<u8>,
-    /// Where a word ends in `letters`, and what else its row has.
+    /// The position of each word in `letters`, and the other columns of its row.
     rows: Vec<CopiedWord>,
-    /// Of each record its key, its kind, and where its words begin and end in `rows`.
+    /// For each record: the time, the mark, the kind, and the range of its words in `rows`.
     records: Vec<(i64, i64, i32, std::ops::Range<usize>)>,
     bytes: u64,
 }
@@ -73,14 +73,14 @@ impl<'a> WordRows<'a> {
         }
     }
 
-    /// Adds the words of a record as it is stored.
+    /// Adds the words of a stored record.
     pub(crate) fn add_stored(&mut self, body: &[u8]) {
         if let Ok(record) = Record::new(body) {
             self.add(&record, &IndexKey::of(&record));
         }
     }
 
-    /// The number of rows that are to be written.
+    /// The number of rows to write.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
@@ -90,7 +90,7 @@ impl<'a> WordRows<'a> {
         self.rows.len() >= ROWS
     }
 
-    /// Inserts the rows, and begins anew.
+    /// Inserts and then clears the rows.
     pub(crate) fn write(&mut self, session: &mut DatabaseSession) -> Result<(), StatementError> {
         if self.rows.is_empty() {
             return Ok(());
@@ -106,7 +106,7 @@ impl<'a> WordRows<'a> {
             worded.byte_strings(rows[range].iter().map(word));
         }
         worded.end();
-        // In the order of the index, so that a page of it is visited once.
+        // Sort in the order of the index, so that each index page is visited once.
         rows.sort_unstable_by(|a, b| (word(a), a.kind).cmp(&(word(b), b.kind)));
         let mut copied = CopyRows::new(letters.len() + rows.len() * 40);
         for row in rows.iter() {
@@ -125,7 +125,7 @@ impl<'a> WordRows<'a> {
         Ok(())
     }
 
-    /// The bytes of all rows that were written.
+    /// The bytes of all written rows.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

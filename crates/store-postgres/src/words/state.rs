@@ -1,4 +1,4 @@
-//! What the database says of its index of words.
+//! The state of the database's index of words.
 
 use hark_archive::Query;
 use tokio_postgres::Row;
@@ -6,16 +6,16 @@ use tokio_postgres::Row;
 use crate::layout::StatementForm;
 use crate::session::{DatabaseSession, StatementError};
 
-/// How far words are indexed.
+/// The progress of indexing words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WordProgress {
-    /// The number of the newest put whose words are indexed, like those of all puts before it.
+    /// The number of the put up to which the words of all puts are indexed.
     pub indexed: u64,
     /// The number of the newest put.
     pub newest: u64,
 }
 
-/// What the database says of its words.
+/// The state of the index of words, from the table `state`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WordState {
     pub(crate) texts: Option<i64>,
@@ -28,7 +28,7 @@ impl WordState {
         Self::of(&session.query(StatementForm::WordState, &[])?)
     }
 
-    /// Whether the words that a query asks for are indexed of all puts up to a number.
+    /// Whether the words of a query's texts are indexed for all puts up to number `seq`.
     pub(crate) fn has(&self, query: &Query, seq: i64) -> bool {
         let texts = query.words.as_ref().map(|words| words.texts().fingerprint());
         texts.is_some_and(|texts| self.texts == Some(texts.cast_signed()))

@@ -1,4 +1,4 @@
-//! A shelf in a database whose records have words.
+//! A shelf in a database, with records that have words.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -60,13 +60,13 @@ impl WordShelf {
         self.database.sql(text).trim().to_owned()
     }
 
-    /// The rows of words, and the words of records, that the tables have.
+    /// Returns the numbers of rows of the tables `word` and `worded`.
     pub(crate) fn rows(&self) -> (String, String) {
         let count = |table| self.sql(&format!("SELECT count(*) FROM hark_nostr.{table}"));
         (count("word"), count("worded"))
     }
 
-    /// Panics unless the words are those of the records that there are.
+    /// Panics unless the tables of words match each other and the stored records.
     pub(crate) fn assert_sound(&self) {
         let lost = "SELECT count(*) FROM hark_nostr.worded w WHERE NOT EXISTS (SELECT FROM \
             hark_nostr.record r WHERE r.time = w.time AND r.kind = w.kind)";
@@ -78,7 +78,7 @@ impl WordShelf {
     }
 }
 
-/// Indexes up to `steps` steps.
+/// Indexes words in at most `steps` steps.
 pub(crate) fn index_some(store: &PostgresStore, mut steps: usize) -> Option<WordProgress> {
     let mut next = |_| {
         steps = steps.saturating_sub(1);

@@ -1,5 +1,5 @@
-//! Converts rows to records: parses each envelope like one that comes in, and checks that its key
-//! is the one that a mail server gives it.
+//! Converts rows to records. Each envelope is parsed like a newly received envelope, and its key is
+//! compared with the key that a mail server derives from the envelope.
 
 use hark_archive::Id;
 use hark_codec::whisper::record::encode;
@@ -10,13 +10,13 @@ use super::source::EnvelopeRow;
 use crate::commands::adopt::{ConvertedRows, text};
 use crate::commands::refusal::RefusalReason;
 
-/// Length of a key's topic, which older keys do not have.
+/// Length of the topic in a key. Older keys have no topic.
 const TOPIC_BYTES: usize = 4;
-/// Bytes of a foreign key that are shown.
+/// Maximum bytes shown of a foreign key.
 const SHOWN_BYTES: usize = 32;
 
-/// Reads a key: when the envelope was sent, and its hash. Returns `None` if no mail server makes
-/// such keys.
+/// Reads the time of sending and the envelope's hash from a key. Returns `None` if no mail server
+/// makes such keys.
 pub(super) fn position(key: &[u8]) -> Option<HistoryCursor> {
     let (position, topic) = key.split_at_checked(HistoryCursor::BYTES)?;
     if matches!(topic.len(), 0 | TOPIC_BYTES) { HistoryCursor::read(position) } else { None }
@@ -42,7 +42,7 @@ pub(super) fn convert(rows: &[EnvelopeRow], bounds: &EnvelopeBounds) -> Converte
     converted
 }
 
-/// Why a row is no envelope, and details, which may be empty.
+/// The reason why a row is no envelope, and details, which may be empty.
 type RowRefusal = (RefusalReason, String);
 
 fn convert_row(row: &EnvelopeRow, bounds: &EnvelopeBounds) -> Result<(Id, Box<[u8]>), RowRefusal> {

@@ -1,8 +1,8 @@
 //! `hark adopt mailserver`: copies the envelopes of a mail server of Status or go-ethereum, from
 //! its LevelDB directory or from its PostgreSQL database.
 //!
-//! Rows are read in the order of their keys, which is that of time. The last key of each batch is
-//! saved, so the next run continues behind it.
+//! Rows are read in the order of their keys, which is the order of time. The last key of each batch
+//! is saved, and the next run continues behind this key.
 
 mod convert;
 mod leveldb;
@@ -60,7 +60,7 @@ pub(super) struct AdoptMailserverArgs {
     json: bool,
 }
 
-/// Why rows stay behind.
+/// The reasons why rows are not copied.
 const REASONS: ReasonWords = &[
     (RefusalReason::Malformed, "malformed", "not an envelope"),
     (RefusalReason::BadId, "bad id", "the key says another hash than the envelope has"),
@@ -86,7 +86,8 @@ pub(super) fn run(
     let envelope_bytes_max = location.shelf_config().record_bytes_max;
     let mut adoption = MailAdoption {
         args,
-        // Their mail server has accepted them, each with the minimum of its time.
+        // The mail server has accepted the envelopes, each with the minimum proof of work at that
+        // time.
         bounds: EnvelopeBounds { envelope_bytes_max, pow_min: 0.0 },
         pace: AdoptPace::start(args.rate, &stop),
         tally: AdoptTally::new(REASONS),

@@ -14,7 +14,7 @@ pub(super) struct MailProgress {
     source: String,
     /// All rows up to this key were put into the archive; empty if none was.
     pub(super) key: Vec<u8>,
-    /// Rows brought over so far, by earlier runs as well.
+    /// Rows copied so far, including earlier runs.
     pub(super) envelopes: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Reads what a mail server has kept: rows of a key and an envelope, by key.
+//! Reads the stored rows of a mail server, each a key and an envelope, in key order.
 //!
-//! A key is the time of sending in 4 bytes, big endian, the envelope's hash, and since 2019 its
-//! topic, so keys are in the order of time.
+//! A key consists of the time of sending in 4 bytes, big endian, the envelope's hash and, since
+//! 2019, its topic. So the order of keys is the order of time.
 
 use std::path::PathBuf;
 
@@ -13,24 +13,24 @@ use super::leveldb::LevelDb;
 use crate::commands::adopt::database::{LOST, SourceDatabase};
 use crate::print::CountedUnit;
 
-/// A batch ends with the envelope that makes it this long, in bytes.
+/// A batch ends with the envelope that brings it to this length, in bytes.
 const BATCH_BYTES_MAX: usize = 32 << 20;
 
-/// A key and its value, as the mail server has them.
+/// A key and its value, as stored by the mail server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EnvelopeRow {
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
 }
 
-/// Where a mail server keeps its envelopes.
+/// The store in which a mail server keeps its envelopes.
 pub(super) enum MailSource {
     Directory { dir: PathBuf, open: Option<LevelDb> },
     Database { database: Box<SourceDatabase>, after: Vec<u8>, rows: u64 },
 }
 
 impl MailSource {
-    /// Opens a directory, or a database if `address` is the URL of one.
+    /// Opens the source: a database if `address` is a URL, otherwise a directory.
     pub(super) fn open(address: &str) -> anyhow::Result<Self> {
         if is_database(address) {
             let database = Box::new(SourceDatabase::open(address, "the mail server")?);
@@ -54,7 +54,7 @@ impl MailSource {
         let dir = dir.canonicalize().with_context(|| {
             format!("the directory {} cannot be read; nothing was done", dir.display())
         })?;
-        // So that what is no directory of a mail server is reported before anything is made.
+        // A directory that is not a mail server's is reported here, before anything is created.
         let open = Some(LevelDb::open(&dir, &[])?);
         Ok(Self::Directory { dir, open })
     }
@@ -67,8 +67,8 @@ impl MailSource {
         }
     }
 
-    /// Makes the next batch begin behind a key, or with the first one if the key is empty. `rows_done`
-    /// were read up to it.
+    /// Makes the next batch begin behind a key, or with the first row if the key is empty.
+    /// `rows_done` is the number of rows up to this key.
     pub(super) fn begin(&mut self, key: &[u8], rows_done: u64) -> anyhow::Result<()> {
         match self {
             Self::Directory { dir, open } => *open = Some(LevelDb::open(dir, key)?),
@@ -120,7 +120,7 @@ impl MailSource {
         }
     }
 
-    /// How much there is, approximately; 0 if that is not known.
+    /// Returns the approximate size of the source; 0 if it is unknown.
     pub(super) fn total(&self) -> anyhow::Result<u64> {
         match self {
             Self::Directory { open, .. } => Ok(open.as_ref().map_or(0, |open| open.progress().1)),
@@ -128,8 +128,8 @@ impl MailSource {
         }
     }
 
-    /// The number of damaged parts that were passed since the source was begun, and words on the
-    /// first.
+    /// Returns the number of damaged parts found since [`MailSource::begin`], and a description of
+    /// the first.
     pub(super) fn damage(&self) -> (u64, &str) {
         match self {
             Self::Directory { open: Some(open), .. } => open.damage(),
@@ -138,8 +138,8 @@ impl MailSource {
     }
 }
 
-/// Returns the rows of the table `envelopes` behind a key. They are taken one by one, so a batch of
-/// large envelopes is never in memory as a whole.
+/// Returns the rows of the table `envelopes` behind a key. The rows are fetched one at a time, so
+/// that the result of a query is never in memory as a whole.
 fn rows_after(
     database: &SourceDatabase,
     after: &[u8],

@@ -1,5 +1,6 @@
-//! The end of an adoption: looks up all keys of the source in the archive, stores the missing
-//! envelopes or counts why they are refused, and compares bytes if that is asked for.
+//! The last step of an adoption: compares all keys of the source with the archive. Missing
+//! envelopes are stored, or counted by the reason of their refusal. With `--verify`, the bytes are
+//! compared as well.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -62,8 +63,8 @@ fn look_up(
 ) -> anyhow::Result<Vec<EnvelopeRow>> {
     swept.rows += rows.len() as u64;
     let positions: Vec<_> = rows.iter().filter_map(|row| position(&row.key)).collect();
-    // The rows are close together in time, so a store that is divided into parts by time looks in
-    // few parts.
+    // The rows are close together in time, so a store that is partitioned by time searches few
+    // partitions.
     let times = positions.iter().map(|position| u64::from(position.sent));
     let query = Query {
         ids: Some(positions.iter().map(|position| position.hash).collect()),
@@ -71,7 +72,7 @@ fn look_up(
         to: times.max().unwrap_or(0),
         ..Query::default()
     };
-    // For each envelope its bytes, if these are compared.
+    // The bytes of each envelope found, if bytes are compared.
     let mut found: HashMap<Id, Vec<u8>> = HashMap::new();
     let mut search = archive.search(&query)?;
     while search.slice(u64::MAX, &mut |record| {
@@ -93,7 +94,7 @@ fn look_up(
     Ok(missing)
 }
 
-/// Stores the envelopes of rows, or counts why they are refused.
+/// Stores the envelopes of rows, and counts refusals by reason.
 fn bring(
     writer: &mut HistoryWriter,
     adoption: &mut MailAdoption<'_>,

@@ -33,7 +33,7 @@ Every id is checked to be the hash of its event, so no value can have come over 
 checked, since the relay has done so; --verify-signatures does it again, at some 30 us an event on a core.
 Deleted, expired and ephemeral events stay behind; what else is refused is counted by reason.")]
 pub(super) struct AdoptNostrRsRelayArgs {
-    /// The relay's database: nostr.db, or the data directory that has it
+    /// The relay's database: the file nostr.db or its directory
     #[arg(value_name = "FILE")]
     from: PathBuf,
     #[command(flatten)]

@@ -11,7 +11,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Row, params};
 use crate::commands::adopt::relay::{BATCH_BYTES_MAX, RelayRow, RelaySource};
 use crate::commands::refusal::RefusalReason;
 
-/// The schemas in which the columns that are read mean the same: the first has the column `hidden`.
+/// The schema versions in which the columns read here have the same meaning. Older versions lack
+/// the column `hidden`.
 const SCHEMA_MIN: i64 = 2;
 const SCHEMA_MAX: i64 = 18;
 /// The columns that are read.
@@ -118,13 +119,13 @@ fn begins_with_magic(path: &Path) -> std::io::Result<bool> {
     Ok(first == MAGIC)
 }
 
-/// Opens the database for reading, and returns the number of its schema, and the columns that the
-/// table `event` lacks: all if there is no such table.
+/// Opens the database for reading. Returns the connection, the schema version, and the columns that
+/// the table `event` lacks (all of them if the table does not exist).
 fn open_database(path: &Path) -> rusqlite::Result<(Connection, i64, Vec<&'static str>)> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let database = Connection::open_with_flags(path, flags)?;
     database.busy_timeout(LOCK_TIMEOUT)?;
-    // The schema is not trusted to name functions, nor cells to lie within their pages.
+    // The schema must not call unsafe functions, and cells must lie within their pages.
     database.execute_batch("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON")?;
     let schema = database.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let sql = "SELECT columns.name FROM sqlite_schema JOIN pragma_table_info('event') AS columns \
@@ -137,7 +138,7 @@ fn open_database(path: &Path) -> rusqlite::Result<(Connection, i64, Vec<&'static
     Ok((database, schema, COLUMNS.into_iter().filter(is_missing).collect()))
 }
 
-/// What helps if the database cannot be opened, or not be read on.
+/// Returns advice for a database that cannot be opened or read.
 fn advice(error: &rusqlite::Error, file: &str) -> String {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => format!(

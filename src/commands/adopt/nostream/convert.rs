@@ -48,8 +48,8 @@ mod tests {
         ConvertOptions { event_bytes_max: 65_536, own_urls: OwnUrls::new([]), verify_signatures }
     }
 
-    /// Returns a row as nostream would store it, and its event. `spaced` has the tags as jsonb
-    /// prints them.
+    /// Returns a row as nostream would store it, and its event. `spaced` is the tags in the text
+    /// form of PostgreSQL's jsonb.
     fn row(tags: &[&[&str]], content: &str, spaced: &str) -> (NostreamRow, Vec<u8>) {
         let keys = KeyPair::from_secret([7; 32]).unwrap();
         let mut line = Vec::new();

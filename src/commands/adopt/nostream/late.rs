@@ -19,7 +19,7 @@ const PIECE: u64 = 4_096;
 /// The pause after a piece, as a multiple of the time that the piece took.
 const REST: u32 = 9;
 
-/// The state of the reading.
+/// The state of the repeated reads.
 pub(super) struct LateScan {
     /// The round looks for rows that this transaction or a later one has written.
     since: u64,
@@ -28,7 +28,7 @@ pub(super) struct LateScan {
     /// The next page that the round reads, and the number of the table's pages.
     page: u64,
     pages: u64,
-    /// When the next piece may be read.
+    /// The earliest time at which the next piece may be read.
     due: Instant,
 }
 
@@ -65,7 +65,7 @@ impl LateScan {
         Ok(ids)
     }
 
-    /// Notes that the new rows of the last piece are stored.
+    /// Moves on after the new rows of the last piece are stored.
     pub(super) fn pass(&mut self) {
         if self.page >= self.pages {
             self.page = 0;

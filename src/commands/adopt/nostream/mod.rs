@@ -1,9 +1,10 @@
 //! `hark adopt nostream`: copies the events of nostream's database while the database is in use.
 //!
 //! A reader thread reads rows in batches, in the order of their time, and converts them to records.
-//! The main thread puts the records and saves the position. After a crash, a batch whose position
-//! was not saved is put again, which changes nothing: each id is stored once. Late rows, whose time
-//! was passed already, are found by `late` (with `--follow`) and by comparing all ids at the end.
+//! The main thread puts the records and saves the position. After a crash, the next run puts the
+//! last batch again if its position was not saved. This does no harm, since each id is stored once.
+//! Late rows have a time that the adoption has already passed. They are found by `late` (with
+//! `--follow`) and by comparing all ids at the end.
 
 mod convert;
 mod late;
@@ -71,7 +72,7 @@ pub(crate) struct AdoptNostreamArgs {
     pub(crate) json: bool,
 }
 
-/// Why rows stay behind.
+/// The reasons why rows are not copied.
 const REASONS: ReasonWords = &[
     (RefusalReason::Malformed, "malformed", "not a Nostr event"),
     (RefusalReason::BadId, "bad id", "the id is not the event's hash"),
@@ -87,7 +88,8 @@ const REASONS: ReasonWords = &[
 ];
 /// Interval between two reads of newly published events.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
-/// How far before the newest time such a read begins, since events arrive a little late.
+/// Overlap between two such reads, in seconds before the newest time. Events may arrive a little
+/// late.
 const OVERLAP_S: i64 = 120;
 
 pub(crate) fn run(
@@ -99,7 +101,7 @@ pub(crate) fn run(
     let mut writer = location.bring()?;
     hark_store_embedded::permissions::create_dir(&location.data)?;
     let mut progress = NostreamProgress::open(location, &source.name())?;
-    // A saved transaction that lies ahead is from another database of the same name.
+    // A saved transaction number in the future is from another database of the same name.
     let transaction = source.transaction()?;
     progress.since = progress.since.filter(|since| *since <= transaction).or(Some(transaction));
     if progress.at > RowCursor::default() {
@@ -203,7 +205,7 @@ impl Adoption<'_> {
                 self.bring(writer, progress, &rows)?;
                 progress.at = progress.at.max(at);
             }
-            // The next read does not see rows older than this, so `late` has to find them.
+            // The next read starts at this position. `late` finds new rows with earlier times.
             from = behind(progress.at);
             progress.since = Some(late.since());
             progress.save()?;
@@ -237,7 +239,7 @@ impl Adoption<'_> {
         Ok(())
     }
 
-    /// Puts rows that were published meanwhile. Some of them may be stored already.
+    /// Puts newly published rows. Some of them may be stored already.
     fn bring(
         &mut self,
         writer: &mut HistoryWriter,

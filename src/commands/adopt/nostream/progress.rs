@@ -14,10 +14,10 @@ pub(super) struct NostreamProgress {
     source: String,
     /// All rows up to this position were put into the archive.
     pub(super) at: RowCursor,
-    /// Rows brought over so far, by earlier runs as well.
+    /// Rows copied so far, including earlier runs.
     pub(super) events: u64,
-    /// Rows that this or a later transaction of the source has written may have an earlier time
-    /// than `at`, and still be missing. `None` if nothing has looked for such rows.
+    /// A transaction number of the source. Rows written by this transaction or a later one may be
+    /// missing although their time is earlier than `at`. `None` if no scan for such rows has run.
     pub(super) since: Option<u64>,
 }
 

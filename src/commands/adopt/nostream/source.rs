@@ -91,7 +91,7 @@ pub(super) struct NostreamSource {
 }
 
 impl NostreamSource {
-    /// Connects, checks that the database is nostream's, and detects what its version can do.
+    /// Connects, checks that the database is nostream's, and detects the features of its version.
     pub(super) fn open(url: &str) -> anyhow::Result<Self> {
         let database = SourceDatabase::open(url, "nostream")?;
         let missing = database.missing("events", &COLUMNS)?;
@@ -134,8 +134,8 @@ impl NostreamSource {
         self.rows(rest, &[&at.created_at, &&at.id[..], &i64::from(limit)])
     }
 
-    /// Returns the oldest transaction that has not ended. Rows that are not visible yet are written
-    /// by this transaction or by later ones.
+    /// Returns the oldest transaction that has not ended. Rows that are not visible yet were
+    /// written by this transaction or by later ones.
     pub(super) fn transaction(&self) -> anyhow::Result<u64> {
         let sql = "SELECT txid_snapshot_xmin(txid_current_snapshot())";
         let transaction: i64 = self.database.query_one(sql, &[])?.get(0);
@@ -149,8 +149,8 @@ impl NostreamSource {
         Ok(pages.unsigned_abs())
     }
 
-    /// Returns the ids of rows on these pages that have a time before `created_at` and were written
-    /// by transaction `since` or a later one.
+    /// Returns the ids of rows on these pages that transaction `since` or a later transaction
+    /// wrote. Only rows with a time before `created_at` are returned.
     pub(super) fn written(
         &self,
         since: u64,
@@ -158,8 +158,8 @@ impl NostreamSource {
         created_at: i64,
     ) -> anyhow::Result<Vec<Id>> {
         let page = |page: u64| page.min(u32::MAX.into());
-        // A row has the low half of its transaction's number. The first three numbers are reserved.
-        // A row so old that its number seems to lie in the future is not returned.
+        // A row stores the low half of its transaction number. The first three numbers are
+        // reserved. The query skips rows so old that their number seems to lie in the future.
         let since = (since & u64::from(u32::MAX)).max(3);
         let sql = format!(
             "SELECT event_id FROM events \
@@ -178,7 +178,7 @@ impl NostreamSource {
         self.rows("event_id = ANY($1)", &[&ids])
     }
 
-    /// Returns the row with this id or the next higher one.
+    /// Returns the row with this id, or else the row with the next higher id.
     pub(super) fn near(&self, id: &Id) -> anyhow::Result<Vec<NostreamRow>> {
         self.rows("event_id >= $1 ORDER BY event_id LIMIT $2", &[&&id[..], &NEAR])
     }

@@ -1,5 +1,5 @@
-//! The end of an adoption: looks up all ids of the source in the archive, and stores the missing
-//! events or counts why they are refused. Compares a sample byte for byte.
+//! The last step of an adoption: looks up all ids of the source in the archive. Missing events are
+//! stored, or counted by the reason of their refusal. A sample is compared byte for byte.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -19,7 +19,7 @@ use crate::when;
 /// Ids read together, and ids looked up together.
 const READ: i64 = 20_000;
 const LOOK_UP: usize = 500;
-/// The reasons that say that the source is damaged.
+/// The reasons that mean that the source is damaged.
 const FAULTY: [RefusalReason; 3] =
     [RefusalReason::Malformed, RefusalReason::BadId, RefusalReason::BadSignature];
 
@@ -29,7 +29,8 @@ pub(super) struct SweepTotals {
     /// Ids in the source: all, and those that nostream would return to clients.
     ids: u64,
     alive: u64,
-    /// Ids of the source that were in the archive, that the comparison stored, and that it refused.
+    /// Ids of the source that were in the archive, that the comparison stored, and that the
+    /// comparison refused.
     here: u64,
     late: u64,
     refused: u64,
@@ -54,7 +55,8 @@ impl SweepTotals {
         }
     }
 
-    /// The number of the source's rows that are no events, or not those that their ids name.
+    /// Returns the number of the source's rows that are no events, or whose event does not match
+    /// the id.
     pub(super) fn faulty(&self) -> u64 {
         FAULTY.iter().map(|reason| self.why.count(*reason)).sum()
     }
@@ -148,7 +150,7 @@ pub(super) fn run(
 }
 
 /// Appends the ids of `places` that the archive lacks to `missing`. The places are close together
-/// in time, so a store that is divided into parts by time looks in few parts.
+/// in time, so a store that is partitioned by time searches few partitions.
 fn missing_of(
     archive: &dyn Store,
     places: &[RowCursor],
@@ -177,7 +179,7 @@ fn missing_of(
     Ok(())
 }
 
-/// Stores the events of `ids`, or counts why they are refused.
+/// Stores the events of `ids`, and counts refusals by reason.
 fn bring(
     source: &NostreamSource,
     writer: &mut HistoryWriter,

@@ -1,10 +1,9 @@
-//! Copies the events of a relay that keeps each under a number of its own, in the order in which they
-//! came in.
+//! Copies the events of a relay that numbers its events in the order of their arrival.
 //!
-//! Rows are read in batches, by their numbers. The last number of each batch is saved, so the next
-//! run continues behind it. Every batch is a short read of its own, so a relay that goes on is never
-//! held up. A relay may give the number of a deleted event to a new one, which the reading has
-//! passed then; the comparison at the end finds such events.
+//! Rows are read in batches, by their numbers. The last number of each batch is saved, and the next
+//! run continues behind this number. Every batch is a separate short read, so a running relay never
+//! waits for the adoption. A relay may reuse the number of a deleted event for a new event, after
+//! the adoption has passed that number. The comparison at the end finds such events.
 
 mod progress;
 mod sweep;
@@ -28,7 +27,7 @@ use crate::location::{ArchiveLocation, HistoryWriter};
 use crate::print::{self, CountedUnit};
 use crate::when;
 
-/// Why rows stay behind.
+/// The reasons why rows are not copied.
 const REASONS: ReasonWords = &[
     (RefusalReason::Malformed, "malformed", "not a Nostr event"),
     (RefusalReason::BadId, "bad id", "the id is not the event's hash"),
@@ -42,14 +41,14 @@ const REASONS: ReasonWords = &[
     (RefusalReason::Vanished, "vanished", "its author asked to vanish"),
     (RefusalReason::Gone, "deleted there", "the relay keeps the row and returns it to nobody"),
 ];
-/// A batch ends with the event that makes it this long, in bytes.
+/// A batch ends with the event that brings it to this length, in bytes.
 pub(super) const BATCH_BYTES_MAX: usize = 32 << 20;
 /// Interval between two reads of newly published events.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
-/// How many numbers before the last such a read begins, since the numbers of deleted events may be
-/// given again.
+/// How many numbers before the last number such a read begins. The numbers of deleted events may be
+/// reused.
 const FOLLOW_OVERLAP: usize = 200;
-/// Longest sleep, so that an interrupt is noticed.
+/// Maximum sleep, so that an interrupt is noticed in time.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
 /// The flags that all of these relays have in common.
@@ -76,19 +75,19 @@ pub(super) struct RelayAdoptArgs {
     json: bool,
 }
 
-/// What the reports say about a relay's program.
+/// The name of a relay's program in reports, and its position file.
 pub(super) struct AdoptedRelay {
     pub(super) name: &'static str,
-    /// The file beside the archive that has the position.
+    /// The name of the file beside the archive that stores the position.
     pub(super) position_file: &'static str,
 }
 
 /// A row of the relay's database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RelayRow {
-    /// The number under which the relay keeps the event.
+    /// The number under which the relay stores the event.
     pub(super) number: u64,
-    /// The event as JSON, or why there is none.
+    /// The event as JSON, or the reason why the row has no event.
     pub(super) event: Result<Vec<u8>, EventRowFault>,
 }
 
@@ -111,7 +110,7 @@ pub(super) trait RelaySource: Send {
     fn batch(&mut self, after: u64, limit: u32) -> anyhow::Result<Vec<RelayRow>>;
     /// Returns the highest number.
     fn last(&mut self) -> anyhow::Result<u64>;
-    /// The number of damaged pages that were passed over, and words on the first.
+    /// Returns the number of damaged pages that were skipped, and a description of the first.
     fn damage(&self) -> (u64, &str) {
         (0, "")
     }
@@ -208,7 +207,7 @@ impl RelayAdoption<'_> {
             "hark: brought over: {events}; new events follow until Ctrl-C. Stop {name} before Ctrl-C, \
              and nothing is missing"
         );
-        // The last rows, which the next read finds again.
+        // The last rows of the previous read, which the next read returns again.
         let mut known: Vec<RelayRow> = Vec::new();
         while !self.pace.is_stopped() {
             let mut after =

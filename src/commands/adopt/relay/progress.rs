@@ -12,7 +12,7 @@ pub(super) struct RelayProgress {
     source: String,
     /// All rows up to this number were put into the archive; 0 if none was.
     pub(super) number: u64,
-    /// Rows brought over so far, by earlier runs as well.
+    /// Rows copied so far, including earlier runs.
     pub(super) events: u64,
 }
 
@@ -42,7 +42,7 @@ impl RelayProgress {
     }
 }
 
-/// Reads the number of the last row, and how many there were.
+/// Reads the number of the last row, and the count of rows so far.
 fn read(found: &Value) -> anyhow::Result<(u64, u64)> {
     let number = found["number"].as_u64().context("no number")?;
     Ok((number, found["events"].as_u64().context("no events")?))

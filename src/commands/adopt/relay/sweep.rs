@@ -1,5 +1,6 @@
-//! The end of an adoption: looks up all events of the source in the archive, stores the missing ones
-//! or counts why they are refused, and compares bytes if that is asked for.
+//! The last step of an adoption: looks up all events of the source in the archive. Missing events
+//! are stored, or counted by the reason of their refusal. With `--verify`, the bytes are compared
+//! as well.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -24,8 +25,8 @@ const WORDS: SweepWords = SweepWords {
     faulty: &[RefusalReason::Malformed, RefusalReason::BadId, RefusalReason::BadSignature],
 };
 
-/// Looks up all events and stores the missing ones. Returns `None` if it was interrupted. With
-/// --follow the interrupt has come before, and this goes on to the end.
+/// Looks up all events and stores the missing ones. Returns `None` if the run was interrupted. With
+/// --follow, the interrupt has already happened, and the comparison runs to its end.
 pub(super) fn run(
     source: &mut impl RelaySource,
     writer: &mut HistoryWriter,
@@ -69,13 +70,13 @@ fn look_up(
     let views = || converted.records.iter().filter_map(|record| Record::new(record).ok());
     let query = Query {
         ids: Some(views().map(|record| *record.id()).collect()),
-        // A store that is divided into parts by time looks in few parts, if the events are close
-        // together in time.
+        // If the events are close together in time, a store that is partitioned by time searches
+        // few partitions.
         from: views().map(|record| record.time()).min().unwrap_or(0),
         to: views().map(|record| record.time()).max().unwrap_or(0),
         ..Query::default()
     };
-    // For each event its JSON, if that is compared.
+    // The JSON of each event found, if bytes are compared.
     let mut found: HashMap<Id, Vec<u8>> = HashMap::new();
     let mut search = archive.search(&query)?;
     while search.slice(u64::MAX, &mut |record| {

@@ -34,7 +34,7 @@ Every id is checked to be the hash of its event, so no value can have come over 
 checked, since strfry has done so; --verify-signatures does it again, at some 30 us an event on a core.
 Expired and ephemeral events stay behind; what else is refused is counted by reason.")]
 pub(super) struct AdoptStrfryArgs {
-    /// strfry's database: the directory that `db` names in strfry.conf, or a data.mdb
+    /// strfry's database: the directory named by `db` in strfry.conf, or a file data.mdb
     #[arg(value_name = "DIR")]
     from: PathBuf,
     #[command(flatten)]

@@ -1,8 +1,9 @@
 //! The records of strfry's small tables: FlatBuffers with one table each.
 //!
-//! A buffer begins with the offset of its table. A table begins with the distance back to its list of
-//! fields: the list's length, the table's, and for each field its offset in the table, or 0 if it has
-//! its default; each 2 bytes. See <https://flatbuffers.dev/internals/>.
+//! A buffer begins with the offset of its table. A table begins with the distance back to its list
+//! of fields. The list consists of 2-byte numbers: the length of the list, the length of the table,
+//! and the offset of each field in the table. The offset is 0 for a field with its default value.
+//! See <https://flatbuffers.dev/internals/>.
 
 /// Reads `N` bytes at an offset.
 fn array<const N: usize>(buffer: &[u8], at: usize) -> Option<[u8; N]> {
@@ -14,14 +15,14 @@ fn offset(buffer: &[u8], at: usize) -> Option<usize> {
     Some(u32::from_le_bytes(array(buffer, at)?) as usize)
 }
 
-/// Where a field of a buffer is.
+/// The location of a field in a buffer.
 enum FieldPlace {
-    /// Nowhere: it has its default.
+    /// The field is absent and has its default value.
     Default,
     At(usize),
 }
 
-/// Returns where a field of the buffer's table is, or `None` if the buffer is damaged.
+/// Returns the location of a field of the buffer's table, or `None` if the buffer is damaged.
 fn field(buffer: &[u8], number: usize) -> Option<FieldPlace> {
     let table = offset(buffer, 0)?;
     let back = i64::from(i32::from_le_bytes(array(buffer, table)?));
@@ -36,7 +37,7 @@ fn field(buffer: &[u8], number: usize) -> Option<FieldPlace> {
     })
 }
 
-/// Reads a field that is a number, by default 0. Returns `None` if the buffer is damaged.
+/// Reads a numeric field; the default is 0. Returns `None` if the buffer is damaged.
 pub(super) fn number(buffer: &[u8], field_number: usize) -> Option<u64> {
     match field(buffer, field_number)? {
         FieldPlace::Default => Some(0),
@@ -44,7 +45,7 @@ pub(super) fn number(buffer: &[u8], field_number: usize) -> Option<u64> {
     }
 }
 
-/// Reads a field that is bytes, by default none. Returns `None` if the buffer is damaged.
+/// Reads a field of bytes; the default is empty. Returns `None` if the buffer is damaged.
 pub(super) fn bytes(buffer: &[u8], field_number: usize) -> Option<&[u8]> {
     let at = match field(buffer, field_number)? {
         FieldPlace::Default => return Some(&[]),
@@ -59,7 +60,8 @@ pub(super) fn bytes(buffer: &[u8], field_number: usize) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// A table of two numbers, as strfry's table Meta has them: the list of fields is behind it.
+    /// A buffer with two numbers, as in strfry's table Meta. The list of fields is behind the
+    /// table.
     const NUMBERS: [u8; 38] = [
         4, 0, 0, 0, // the table
         0xea, 0xff, 0xff, 0xff, // its list of fields is 22 bytes further

@@ -1,8 +1,8 @@
-//! Reads strfry's database: the JSON of events, by the numbers under which strfry keeps them.
+//! Reads the JSON of events from strfry's database, in the order of strfry's event numbers.
 //!
-//! Of its tables three are read: Meta has the database's version, EventPayload the events, and
-//! CompressionDictionary what is needed to decompress some of them. The indices, and the trees for
-//! comparisons, are left.
+//! Three tables are read: Meta has the database's version, EventPayload the events, and
+//! CompressionDictionary the dictionaries of compressed events. The indices and the trees for
+//! comparisons are not read.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,13 +18,13 @@ use crate::commands::adopt::events::EventRowFault;
 use crate::commands::adopt::relay::{BATCH_BYTES_MAX, RelayRow, RelaySource};
 use crate::commands::refusal::RefusalReason;
 
-/// The version of a database that is read.
+/// The supported database version.
 const DATABASE_VERSION: u64 = 3;
 /// The only key of the table Meta, and its fields.
 const META_KEY: u64 = 1;
 const META_VERSION: usize = 0;
 const META_ENDIANNESS: usize = 1;
-/// What [`META_ENDIANNESS`] is if it was written as it is read.
+/// The value of [`META_ENDIANNESS`] if the file has this machine's byte order.
 const SAME_ENDIANNESS: u64 = 1;
 /// The field of the table CompressionDictionary.
 const DICTIONARY: usize = 0;
@@ -33,14 +33,14 @@ const META: &str = "rasgueadb_defaultDb__Meta";
 const PAYLOADS: &str = "rasgueadb_defaultDb__EventPayload";
 const DICTIONARIES: &str = "rasgueadb_defaultDb__CompressionDictionary";
 
-/// Longest dictionary, in bytes. strfry makes them of 100,000 unless it is told otherwise.
+/// Maximum length of a dictionary, in bytes. strfry's dictionaries have 100,000 bytes by default.
 const DICTIONARY_BYTES_MAX: usize = 16 << 20;
-/// Dictionaries that are kept in memory.
+/// Maximum dictionaries in memory.
 const DICTIONARIES_MAX: usize = 16;
-/// Longest record of the table Meta, in bytes.
+/// Maximum length of a record of the table Meta, in bytes.
 const META_BYTES_MAX: usize = 4096;
 
-/// First byte of a payload, and the length of what precedes the event.
+/// The first byte of a payload, and the length of the header before a compressed event.
 const PLAIN: u8 = 0;
 const COMPRESSED: u8 = 1;
 const COMPRESSED_HEADER: usize = 5;
@@ -50,16 +50,16 @@ pub(super) struct StrfrySource {
     file: LmdbFile,
     path: PathBuf,
     event_bytes_max: usize,
-    /// By the dictionaries' numbers; `None` if a dictionary is not there or damaged.
+    /// Decompressors by dictionary number; `None` if the dictionary is missing or damaged.
     decompressors: HashMap<u32, Option<Decompressor<'static>>>,
-    /// A decompressed event.
+    /// Buffer for a decompressed event.
     event: Vec<u8>,
     damaged: DamagedPages,
 }
 
 impl StrfrySource {
-    /// Opens a directory, or a file that has been copied from one, and checks that it has a database
-    /// of strfry that is known. Events above `event_bytes_max` are not read.
+    /// Opens a database directory or a copied file, and checks that it is a strfry database of a
+    /// supported version. Events above `event_bytes_max` are not read.
     pub(super) fn open(from: &Path, event_bytes_max: usize) -> anyhow::Result<Self> {
         let path = if from.is_dir() { from.join("data.mdb") } else { from.into() };
         let path = path.canonicalize().with_context(|| {
@@ -113,7 +113,7 @@ impl StrfrySource {
         })
     }
 
-    /// Takes the event out of a payload.
+    /// Extracts the event from a payload.
     fn event(&mut self, payload: LmdbValue) -> anyhow::Result<Result<Vec<u8>, EventRowFault>> {
         let malformed = |words: &str| Ok(Err((RefusalReason::Malformed, words.to_owned())));
         let payload = match payload {
@@ -174,7 +174,7 @@ impl StrfrySource {
     }
 }
 
-/// Reads a dictionary, if it is there and whole.
+/// Reads a dictionary; `None` if it is missing or damaged.
 fn read_decompressor(
     file: &LmdbFile,
     number: u32,
@@ -224,7 +224,8 @@ impl RelaySource for StrfrySource {
             let event = self.event(payload)?;
             bytes += event.as_ref().map_or(0, Vec::len);
             rows.push(RelayRow { number, event });
-            // What was compressed may be many times as long. The rest is read again.
+            // Decompressed events may be many times longer. The rest of the batch is read again
+            // later.
             if bytes >= BATCH_BYTES_MAX {
                 break;
             }
@@ -235,7 +236,7 @@ impl RelaySource for StrfrySource {
     fn last(&mut self) -> anyhow::Result<u64> {
         self.file.read(|snapshot, _| {
             let table = payloads(snapshot)?;
-            // If the last page is damaged, the number of entries is the best that is known.
+            // If the last page is damaged, the number of entries is the best estimate.
             match snapshot.last_key(table) {
                 Err(LmdbFault::Damage(_)) => Ok(table.entries()),
                 last => last,

@@ -1,21 +1,21 @@
-//! Items, and the bounds between them.
+//! Items of a set, and the bounds of ranges.
 
 use crate::record::Id;
 
 /// An item of a set: the time and id of an event. Items are ordered by time and then by id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NegentropyItem {
-    /// When the event was made. `u64::MAX` stands for infinity, which no item has.
+    /// Time of the event. `u64::MAX` stands for infinity, which no item has.
     pub time: u64,
     /// The event's id.
     pub id: Id,
 }
 
-/// The end of a range: the first position that is not in it. Bytes of the id beyond `len` are 0.
+/// The end of a range, exclusive. Bytes of the id beyond `len` are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RangeBound {
     pub(super) at: NegentropyItem,
-    /// Bytes of the id that are written, at most 32.
+    /// Number of bytes of the id that are written, at most 32.
     pub(super) len: u8,
 }
 
@@ -24,8 +24,7 @@ impl RangeBound {
     pub(super) const INFINITE: Self =
         Self { at: NegentropyItem { time: u64::MAX, id: [0; 32] }, len: 0 };
 
-    /// The shortest bound that has `before` in front of it and `next` behind it. `before` must come
-    /// before `next`.
+    /// The shortest bound that separates `before` from `next`. `before` must come before `next`.
     pub(super) fn between(before: &NegentropyItem, next: &NegentropyItem) -> Self {
         let mut at = NegentropyItem { time: next.time, id: [0; 32] };
         if before.time != next.time {

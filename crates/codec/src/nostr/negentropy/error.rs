@@ -9,10 +9,10 @@ pub enum NegentropyError {
     /// A number that is not written in as few digits as possible, or does not fit 64 bits.
     #[error("the comparison message has a number that is too large or too long")]
     Number,
-    /// The first byte is not that of a version.
+    /// The first byte is not a protocol version.
     #[error("the comparison message begins with {0:#04x}, which is no protocol version")]
     NoVersion(u8),
-    /// The other side speaks this version and not ours.
+    /// The other side speaks only this version, not ours.
     #[error("the other side of the comparison speaks version {0:#04x} only")]
     Version(u8),
     /// More than 32 bytes of an id.
@@ -21,7 +21,7 @@ pub enum NegentropyError {
     /// An unknown mode.
     #[error("the comparison message has a range of unknown mode {0}")]
     Mode(u64),
-    /// A bound before the previous one.
+    /// A bound that comes before the previous bound.
     #[error("the comparison message has ranges that are not in order")]
     Order,
 }

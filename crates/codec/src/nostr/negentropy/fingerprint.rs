@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use super::write::number;
 use crate::id_sum::IdSum;
 
-/// The fingerprint of a range: the first half of a SHA-256.
+/// The fingerprint of a range: the first 16 bytes of a SHA-256.
 pub type Fingerprint = [u8; 16];
 
 /// The fingerprint of `count` ids with this sum.
@@ -31,8 +31,8 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// SHA-256 of 32 zero bytes and the byte 0 for no id, as `sha256sum` has it; of two ids whose sum
-    /// is 0, and the byte 2.
+    /// The expected values come from `sha256sum`: SHA-256 of 32 zero bytes and the byte 0 (no ids),
+    /// and of 32 zero bytes and the byte 2 (two ids with the sum 0).
     #[test]
     fn fingerprints_follow_the_text() {
         assert_eq!(print(IdSum::default(), 0), "7f9c9e31ac8256ca2f258583df262dbc");

@@ -1,4 +1,4 @@
-//! The side that asks, and learns the differences.
+//! The initiator: the side that begins a comparison and learns the differences.
 
 use super::bound::RangeBound;
 use super::error::NegentropyError;
@@ -11,24 +11,25 @@ use crate::record::Id;
 /// An item that only one side has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NegentropyDifference {
-    /// Only the initiator has it.
+    /// Only the initiator has this item.
     Have(Id),
-    /// Only the responder has it.
+    /// Only the responder has this item.
     Need(Id),
 }
 
-/// A comparison of `set` with that of a responder.
+/// A comparison of `set` with a responder's set.
 #[derive(Debug)]
 pub struct NegentropyInitiator<'a, S> {
     set: &'a S,
     frame_bytes_max: usize,
-    /// Ids of the responder in one range, sorted, and which of them the initiator has.
+    /// The responder's ids in one range, sorted. `shared` marks the ids that the initiator has,
+    /// too.
     theirs: Vec<Id>,
     shared: Vec<bool>,
 }
 
 impl<'a, S: NegentropySet> NegentropyInitiator<'a, S> {
-    /// A comparison whose messages have at most `frame_bytes_max` bytes, or
+    /// Makes a comparison with messages of at most `frame_bytes_max` bytes, or
     /// [`FRAME_BYTES_MIN`](super::FRAME_BYTES_MIN) if that is more.
     pub fn new(set: &'a S, frame_bytes_max: usize) -> Self {
         Self { set, frame_bytes_max, theirs: Vec::new(), shared: Vec::new() }
@@ -42,9 +43,10 @@ impl<'a, S: NegentropySet> NegentropyInitiator<'a, S> {
         writer.finish().0
     }
 
-    /// Reads an answer, passes the differences that it settles to `found`, and returns the next
-    /// message. `None`: the comparison is complete. A difference may be found again in a later
-    /// answer, as the end of an answer that is cut covers ranges that are settled, too.
+    /// Reads an answer, passes the differences to `found`, and returns the next message. Returns
+    /// `None` if the comparison is complete. The same difference may be found again in a later
+    /// answer: the fingerprint at the end of a truncated answer also covers ranges that are already
+    /// settled.
     pub fn answer(
         &mut self,
         message: &[u8],

@@ -2,8 +2,8 @@
 //! lacks, and send little more than the ids that differ.
 //!
 //! Each side has a set of items, sorted by time and id. A message divides all times and ids into
-//! consecutive ranges, and says of each range that it is settled, or the fingerprint of the
-//! sender's items in it, or all ids of these items:
+//! consecutive ranges. A range is marked as settled, or has the fingerprint of the sender's items
+//! in the range, or all ids of these items:
 //!
 //! ```text
 //! message      0x61, ranges
@@ -16,17 +16,18 @@
 //!
 //! A range ends before its bound, and begins where the range before it ends. The time of a bound is
 //! written as 0 if it is infinite, else as 1 more than its distance from the time of the previous
-//! bound. What follows the last range is settled.
+//! bound. Everything after the last range is settled.
 //!
-//! The initiator begins with its whole set. From then on each side answers each range with a
-//! finer one: equal fingerprints with a skip, others with the fingerprints of sixteen parts or, if
-//! there are few items, with their ids. Only the initiator learns the differences; the responder
-//! holds nothing between two messages but its set. A set that is held must not change
-//! ([`NegentropyResponder`]). A set too large for that is answered by ranges, as they are at the time
-//! ([`RangesResponder`]): what changed meanwhile is found as a difference, or with the next comparison.
+//! The initiator begins with its whole set. Then the sides answer each other's ranges in turn.
+//! Equal fingerprints are answered with a skip. Other fingerprints are answered with the
+//! fingerprints of sixteen parts or, if there are few items, with their ids. Only the initiator
+//! learns the differences. Between two messages, the responder holds only its set. A set in memory
+//! must not change ([`NegentropyResponder`]). If a set is too large for memory, each range is read
+//! when it is answered ([`RangesResponder`]). Items that change meanwhile are found as differences,
+//! or by the next comparison.
 //!
-//! An answer has a bound of bytes. What does not fit is answered with one fingerprint, of all that is
-//! left, and so comes back in the initiator's next message.
+//! An answer has a maximum length. If it is reached, one fingerprint covers all remaining items.
+//! The initiator's next message then continues with these items.
 
 mod bound;
 mod error;
@@ -51,5 +52,5 @@ pub use set::{NegentropySet, SortedItems, SummedItems};
 /// The first byte of a message of this version.
 pub const VERSION: u8 = 0x61;
 
-/// The least bound of an answer, in bytes. The answer to one range always fits.
+/// The smallest maximum length of a message, in bytes. The answer to one range always fits.
 pub const FRAME_BYTES_MIN: usize = 4096;

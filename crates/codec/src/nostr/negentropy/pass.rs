@@ -1,4 +1,4 @@
-//! One side's pass over a message of the other side: each range is answered in turn.
+//! Answers a message of the other side, range by range.
 
 use std::ops::Range;
 
@@ -26,8 +26,8 @@ impl<M: AsRef<[u8]>> AnswerPass<M> {
         Self { message, reader, writer, start: 0 }
     }
 
-    /// Answers the next range. `answer_ids` answers one that names ids; it returns the index of the
-    /// first item that it has not dealt with. Returns false at the end of the message, and when the
+    /// Answers the next range. `answer_ids` answers a range of ids, and returns the index of the
+    /// first item that is not answered yet. Returns false at the end of the message, and when the
     /// answer is full.
     pub(super) fn step<S: NegentropySet>(
         &mut self,
@@ -63,7 +63,7 @@ impl<M: AsRef<[u8]>> AnswerPass<M> {
         Ok(false)
     }
 
-    /// The answer, and whether it says anything.
+    /// The answer, and whether it has any ranges.
     pub(super) fn finish(self) -> (Vec<u8>, bool) {
         self.writer.finish()
     }

@@ -1,4 +1,4 @@
-//! The side that answers, over a set that is too large to be held: it is asked for ranges.
+//! The responder for a set that is too large for memory and is queried by ranges.
 
 use std::ops::Range;
 
@@ -11,15 +11,16 @@ use super::set::{NegentropySet as _, SortedItems};
 use super::write::{MessageFull, MessageWriter, PARTS};
 use crate::id_sum::IdTally;
 
-/// Most items of a range that are fetched to be divided exactly. A larger range is divided where its
-/// set proposes.
+/// Maximum number of items in a range that is fetched and divided exactly. A larger range is
+/// divided at the positions that the set proposes.
 const FETCHED_MAX: u64 = 1024;
 
-/// A set of items in order that keeps sums, and is asked for ranges. It may change between two calls:
-/// then what is said of a range is true of some moment, and no two ranges need the same one.
+/// A sorted set of items that keeps sums and is queried by ranges. The set may change between two
+/// calls. The answer for a range is then correct at some moment, which may differ from range to
+/// range.
 pub trait NegentropyRanges {
-    /// The items before a position. Others may be added, at each position the same ones: only the
-    /// difference of two positions counts.
+    /// The tally of the items before a position. The tally may include other items if these are the
+    /// same at each position: only the difference between two positions counts.
     fn before(&self, at: &NegentropyItem) -> IdTally;
 
     /// The first items of a range, in order, at most `max`.
@@ -30,19 +31,19 @@ pub trait NegentropyRanges {
     fn divide(&self, range: Range<NegentropyItem>, parts: usize) -> Vec<NegentropyItem>;
 }
 
-/// The answer to one message of an initiator, worked out in steps.
+/// The answer to one message of an initiator, computed in steps.
 #[derive(Debug)]
 pub struct RangesResponder {
     message: Vec<u8>,
     reader: MessageReader,
     /// `None` if the message has another version.
     writer: Option<MessageWriter>,
-    /// Where the next range begins, and the items before it, if they are known.
+    /// Start of the next range, and the tally of the items before this start, if known.
     start: (NegentropyItem, Option<IdTally>),
 }
 
 impl RangesResponder {
-    /// Does the same as [`NegentropyResponder::new`](super::NegentropyResponder::new).
+    /// Begins an answer, like [`NegentropyResponder::new`](super::NegentropyResponder::new).
     pub fn new(message: Vec<u8>, frame_bytes_max: usize) -> Result<Self, NegentropyError> {
         let writer = check_message(&message)?.then(|| MessageWriter::new(frame_bytes_max));
         let (reader, start) = (MessageReader::new(), (NegentropyItem::default(), None));
@@ -102,7 +103,7 @@ impl RangesResponder {
     }
 }
 
-/// Says the ids of a range, or of as many items as fit. Returns the first item that was left out.
+/// Writes the ids of a range, or as many ids as fit. Returns the first item that was left out.
 fn say_ids(
     writer: &mut MessageWriter,
     set: &impl NegentropyRanges,
@@ -115,7 +116,7 @@ fn say_ids(
     Ok(items.item(said).copied())
 }
 
-/// Says the fingerprints of the parts of a range.
+/// Writes the fingerprints of the parts of a range.
 fn divide(
     writer: &mut MessageWriter,
     set: &impl NegentropyRanges,

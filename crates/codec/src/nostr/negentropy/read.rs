@@ -6,7 +6,7 @@ use super::error::NegentropyError;
 use super::fingerprint::Fingerprint;
 use crate::record::Id;
 
-/// What a message says of a range.
+/// Content of a range in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeWords<'a> {
     /// Nothing: the range is settled.
@@ -25,7 +25,8 @@ pub(super) struct MessageReader {
     bound: NegentropyItem,
 }
 
-/// Returns whether a message has this version. Another version is answered with ours alone.
+/// Returns whether a message has this version. The answer to another version is our version byte
+/// alone.
 pub(super) fn is_ours(message: &[u8]) -> Result<bool, NegentropyError> {
     match message.first() {
         None => Err(NegentropyError::Short),
@@ -35,8 +36,8 @@ pub(super) fn is_ours(message: &[u8]) -> Result<bool, NegentropyError> {
     }
 }
 
-/// Checks all of a message, and returns whether it has this version. Of another version only the first
-/// byte is looked at.
+/// Checks a whole message, and returns whether it has this version. In a message of another
+/// version, only the first byte is checked.
 pub fn check_message(message: &[u8]) -> Result<bool, NegentropyError> {
     let is_ours = is_ours(message)?;
     let mut reader = MessageReader::new();
@@ -107,7 +108,7 @@ fn take_number(from: &mut &[u8]) -> Result<u64, NegentropyError> {
     }
 }
 
-/// Reads the bound after one whose time is `before`.
+/// Reads a bound. `before` is the time of the previous bound.
 fn take_bound(from: &mut &[u8], before: u64) -> Result<RangeBound, NegentropyError> {
     let time = match take_number(from)?.checked_sub(1) {
         None => u64::MAX,

@@ -1,4 +1,4 @@
-//! The side that answers.
+//! The responder: the side that answers.
 
 use super::VERSION;
 use super::error::NegentropyError;
@@ -6,7 +6,7 @@ use super::pass::AnswerPass;
 use super::read::check_message;
 use super::set::NegentropySet;
 
-/// The answer to one message of an initiator, worked out in steps.
+/// The answer to one message of an initiator, computed in steps.
 #[derive(Debug)]
 pub struct NegentropyResponder {
     /// `None` if the message has another version.
@@ -14,16 +14,16 @@ pub struct NegentropyResponder {
 }
 
 impl NegentropyResponder {
-    /// Checks all of `message` ([`check_message`]). One of another version is answered with ours alone.
-    /// The answer has at most `frame_bytes_max` bytes, or
+    /// Checks the whole `message` ([`check_message`]). The answer to another version is our version
+    /// byte alone. The answer has at most `frame_bytes_max` bytes, or
     /// [`FRAME_BYTES_MIN`](super::FRAME_BYTES_MIN) if that is more.
     pub fn new(message: Vec<u8>, frame_bytes_max: usize) -> Result<Self, NegentropyError> {
         let is_ours = check_message(&message)?;
         Ok(Self { pass: is_ours.then(|| AnswerPass::new(message, frame_bytes_max)) })
     }
 
-    /// Answers the next `ranges_max` ranges, from the same `set` in every step. Returns whether more
-    /// are left.
+    /// Answers the next `ranges_max` ranges, from the same `set` in every step. Returns whether
+    /// more are left.
     pub fn step(&mut self, set: &impl NegentropySet, ranges_max: usize) -> bool {
         let Some(pass) = &mut self.pass else { return false };
         (0..ranges_max).all(|_| {

@@ -8,8 +8,8 @@ use crate::id_sum::IdSum;
 
 /// A set of items in order, which must not change while it is compared.
 ///
-/// A comparison asks for few items by index and for many sums of ranges. So a set may keep sums, and
-/// answer without touching all items.
+/// A comparison reads few items by index and many sums of ranges. A set may therefore keep sums, so
+/// that it need not read all items.
 pub trait NegentropySet {
     /// The number of items.
     fn size(&self) -> usize;
@@ -73,8 +73,8 @@ impl NegentropySet for SortedItems {
     }
 }
 
-/// A set with the sum of every 128 items, so that a fingerprint touches few items however many its
-/// range has.
+/// A set with a stored sum for every 128 items, so that a fingerprint reads few items, however
+/// large its range is.
 #[derive(Clone, Debug, Default)]
 pub struct SummedItems {
     items: Vec<NegentropyItem>,
@@ -82,7 +82,7 @@ pub struct SummedItems {
     sums: Vec<IdSum>,
 }
 
-/// Items of a group.
+/// Number of items in a group.
 const SUMMED_TOGETHER: usize = 128;
 
 impl From<Vec<NegentropyItem>> for SummedItems {

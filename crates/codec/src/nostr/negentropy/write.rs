@@ -10,14 +10,15 @@ use super::{FRAME_BYTES_MIN, VERSION};
 /// Parts that a range is divided into.
 pub(super) const PARTS: usize = 16;
 
-/// Most bytes of a range without its ids: a bound (a time, a length, an id), a mode, and a count.
+/// Maximum length of a range without its ids, in bytes: a bound (a time, a length, an id), a mode,
+/// and a count.
 const RANGE_BYTES_MAX: usize = 10 + 1 + 32 + 1 + 10;
 
-/// Bytes that are left free for the end of a message whose bound is reached: a skipped range, and a
-/// fingerprint up to infinity.
+/// Bytes reserved for the end of a message that is full: a skipped range, and a fingerprint up to
+/// infinity.
 const END_BYTES: usize = RANGE_BYTES_MAX + 1 + 1 + 1 + 16;
 
-/// Ten digits to the base 128, of which the last so many are the number.
+/// Ten digits to the base 128, and how many of the last digits form the number.
 pub(super) fn number(mut value: u64) -> ([u8; 10], usize) {
     let (mut digits, mut len) = ([0; 10], 0);
     for digit in digits.iter_mut().rev() {
@@ -39,16 +40,16 @@ pub(super) struct MessageWriter {
     state: WriterState,
 }
 
-/// What a range that did not fit is taken back to.
+/// Writer state to restore when a range does not fit.
 #[derive(Clone, Copy, Debug)]
 struct WriterState {
     /// Time of the last written bound.
     time: u64,
-    /// End of the settled ranges after the last written one.
+    /// End of the settled ranges after the last written range.
     skipped: Option<RangeBound>,
 }
 
-/// A range did not fit into the message, which has taken nothing of it.
+/// A range did not fit into the message. The message is unchanged.
 pub(super) struct MessageFull;
 
 impl MessageWriter {
@@ -58,19 +59,19 @@ impl MessageWriter {
         Self { out: vec![VERSION], bytes_max, state: WriterState { time: 0, skipped: None } }
     }
 
-    /// The message, and whether it says anything. What it has skipped last goes without saying.
+    /// The message, and whether it has any ranges. Skipped ranges at the end are not written.
     pub(super) fn finish(self) -> (Vec<u8>, bool) {
         let says = self.out.len() > 1;
         (self.out, says)
     }
 
-    /// Says nothing of the range up to `bound`.
+    /// Skips the range up to `bound`.
     pub(super) fn skip(&mut self, bound: RangeBound) {
         self.state.skipped = Some(bound);
     }
 
-    /// Says what the items in `range` are, up to `bound`: the fingerprints of their parts or, if they
-    /// are few, their ids.
+    /// Writes the items in `range`, up to `bound`: the fingerprints of their parts or, if there are
+    /// few items, their ids.
     pub(super) fn split(
         &mut self,
         set: &impl NegentropySet,
@@ -93,7 +94,7 @@ impl MessageWriter {
         }))
     }
 
-    /// Says the fingerprints of consecutive ranges, each with its end.
+    /// Writes the fingerprints of consecutive ranges, each with its end.
     pub(super) fn fingerprints(
         &mut self,
         ranges: impl Iterator<Item = (RangeBound, Fingerprint)>,
@@ -105,7 +106,8 @@ impl MessageWriter {
         self.unless_full(len, state)
     }
 
-    /// Takes back what was written from `len` on if the end of the message has no space left.
+    /// Truncates the message to `len` and restores `state` if no space is left for the message's
+    /// end.
     fn unless_full(&mut self, len: usize, state: WriterState) -> Result<(), MessageFull> {
         if self.out.len() + END_BYTES > self.bytes_max {
             self.out.truncate(len);
@@ -121,8 +123,8 @@ impl MessageWriter {
         Ok(self.bytes_max.checked_sub(taken).ok_or(MessageFull)? / 32)
     }
 
-    /// Says the ids of the items in `range`, up to `bound`, or of as many as fit. Returns the index
-    /// after the last one.
+    /// Writes the ids of the items in `range`, up to `bound`, or as many ids as fit. Returns the
+    /// index after the last written item.
     pub(super) fn ids_that_fit(
         &mut self,
         set: &impl NegentropySet,
@@ -162,7 +164,7 @@ impl MessageWriter {
         self.out.extend_from_slice(fingerprint);
     }
 
-    /// Begins a range, behind those that were skipped.
+    /// Begins a range, after any skipped ranges.
     fn open(&mut self, bound: RangeBound, mode: u64) {
         if let Some(skipped) = self.state.skipped.take() {
             self.bound(skipped);

@@ -1,5 +1,6 @@
-//! Comparisons of sets by NIP-77: the bytes that the protocol's reference implementation sends, and
-//! that both sides are equal afterwards, whatever the sets and the bounds of messages.
+//! Comparisons of sets by NIP-77. Messages have the bytes of the protocol's reference
+//! implementation, and both sides are equal afterwards, for any sets and any limits of message
+//! length.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,7 +14,8 @@ use hark_codec::nostr::negentropy::{
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
-/// Item `n` of the recorded exchanges. 64 items share a time, and every fifth id begins as others do.
+/// Item `n` of the recorded exchanges. 64 items share a time, and every fifth id has a common
+/// prefix.
 fn item(n: u32) -> NegentropyItem {
     let mut id: [u8; 32] = Sha256::digest(n.to_be_bytes()).into();
     if n.is_multiple_of(5) {
@@ -38,7 +40,7 @@ fn answer(message: Vec<u8>, set: &SortedItems, frame_bytes_max: usize) -> Vec<u8
     responder.finish()
 }
 
-/// A set that is asked for ranges. It divides them unevenly.
+/// A set that is queried by ranges. It divides ranges unevenly.
 struct Ranges<'a>(&'a SortedItems);
 
 impl Ranges<'_> {
@@ -70,7 +72,8 @@ fn answer_by_ranges(message: Vec<u8>, set: &SortedItems, frame_bytes_max: usize)
     responder.finish()
 }
 
-/// Compares two sets. Returns all messages, and the differences in the order in which they are found.
+/// Compares two sets. Returns all messages, and the differences in the order in which they are
+/// found.
 fn compare(
     ours: &SortedItems,
     theirs: &SortedItems,
@@ -79,7 +82,7 @@ fn compare(
     compare_with(ours, frames, |message| answer(message, theirs, frames[1]))
 }
 
-/// Does the same with a responder that is given.
+/// Like [`compare`], with the given responder.
 fn compare_with(
     ours: &SortedItems,
     frames: [usize; 2],
@@ -106,8 +109,8 @@ fn expected(ours: &SortedItems, theirs: &SortedItems) -> BTreeSet<NegentropyDiff
     have.chain(need).collect()
 }
 
-/// What two instances of the reference implementation (hoytech/negentropy, in JavaScript) said to
-/// each other.
+/// The recorded exchanges are between two instances of the reference implementation
+/// (hoytech/negentropy, in JavaScript).
 #[test]
 fn messages_have_the_bytes_of_the_reference_implementation() {
     let sets = [
@@ -146,13 +149,13 @@ fn every_refusal_and_what_is_accepted() {
         ("", Err(NegentropyError::Short)),
         ("50", Err(NegentropyError::NoVersion(0x50))),
         ("70", Err(NegentropyError::NoVersion(0x70))),
-        // Another version is answered with ours.
+        // The answer to another version is our version.
         ("60", Ok("61")),
         ("62ffff", Ok("61")),
-        // Nothing is said, or all is skipped.
+        // No range, or one skipped range.
         ("61", Ok("61")),
         ("61000000", Ok("61")),
-        // Infinity twice, as some say it whose message is full.
+        // Infinity twice, as some implementations write when a message is full.
         ("610000000000020000", Err(NegentropyError::Short)),
         ("61000000000000", Ok("61")),
         ("6101", Err(NegentropyError::Short)),
@@ -195,7 +198,7 @@ fn every_refusal_and_what_is_accepted() {
     assert!(found.is_empty());
 }
 
-/// Answers are cut at their bound, and the bytes that are cut off come in the next round.
+/// Answers are truncated at their maximum length, and the remaining items follow in the next round.
 #[test]
 fn large_differences_need_rounds_and_no_large_messages() {
     let all: Vec<u32> = (0..5_000).collect();
@@ -204,12 +207,13 @@ fn large_differences_need_rounds_and_no_large_messages() {
         let (messages, found) = compare(&ours, &theirs, frames);
         assert_eq!(BTreeSet::from_iter(found), expected(&ours, &theirs), "{frames:?}");
         let sent: usize = messages.iter().map(Vec::len).sum();
-        // Two in three bytes of all that is sent are ids that one side lacks.
+        // Two thirds of all bytes sent are ids that one side lacks.
         assert!(sent < 3 * 32 * 4_100 / 2, "{sent} bytes, {frames:?}");
     }
 }
 
-/// A responder that is asked for ranges finds the same, in hardly more rounds and bytes.
+/// A responder that is queried by ranges finds the same differences, with few additional rounds and
+/// bytes.
 #[test]
 fn a_set_that_is_not_held_is_compared_like_one_that_is() {
     let (ours, theirs) = (set(40_000, &[100, 555, 20_556]), set(40_000, &[7, 980, 39_999]));
@@ -230,14 +234,14 @@ fn sets() -> impl Strategy<Value = (SortedItems, SortedItems)> {
     let time = prop_oneof![0..4_u64, 1_700_000_000..1_700_000_100_u64, Just(u64::MAX - 1)];
     let item = (time, id).prop_map(|(time, (shared, mut id))| {
         id[..shared].fill(0x5a);
-        // The sum of some ids is what tells two sets apart. 1 + 4 = 2 + 3: ids that differ in one byte
-        // would have the same sums by chance. Of powers of two no two choices have the same sum.
+        // Sets are compared by sums of ids. Ids that differ in one byte could have equal sums by
+        // chance, such as 1 + 4 = 2 + 3. No two sets of distinct powers of two have the same sum.
         if shared == 31 {
             id[31] = 1 << (id[31] % 8);
         }
         NegentropyItem { time, id }
     });
-    // Of eight items, so many are in one of the sets only.
+    // Of every eight items, `apart` are in only one of the sets.
     let sizes = prop::sample::select(vec![0_usize, 1, 31, 32, 33, 400, 1_500]);
     (sizes, 0..=8_u8)
         .prop_flat_map(move |(size, apart)| {
@@ -276,7 +280,7 @@ proptest! {
         prop_assert!(messages.len() <= 2 * (3 + (ours.size() + theirs.size()) / 30));
     }
 
-    /// Whatever is asked, ids in the answer are those of the set.
+    /// For any message, the answer contains only ids of the set.
     #[test]
     fn the_responder_says_no_id_that_it_has_not(
         (ours, theirs) in sets(),

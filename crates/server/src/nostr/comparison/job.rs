@@ -1,9 +1,9 @@
-//! The answer to one message of a comparison, on the reader threads: to the first one the set is
-//! taken from a search, then each message is answered from it. Without a set, each message is
+//! Answers one message of a comparison, on the reader threads. For the first message, a search
+//! collects the set; each message is then answered from the set. Without a set, each message is
 //! answered from the store's sums.
 //!
-//! What takes long is done in time slices: the search by its rows, the answer by its ranges. A
-//! message is checked as a whole before anything is searched for it.
+//! Long work is done in time slices: the search in slices of rows, the answer in slices of ranges.
+//! A message is checked as a whole before its search begins.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -29,10 +29,11 @@ use crate::rate::RatedConnection;
 /// Ranges of a message that are answered in one time slice. Each takes some microseconds.
 const RANGES_PER_SLICE: usize = 64;
 
-/// How long a time slice takes where the store sums ranges up: each takes microseconds to milliseconds.
+/// Length of a time slice where the store sums ranges. The sum of a range takes microseconds to
+/// milliseconds.
 const SUMMED_SLICE: Duration = Duration::from_micros(500);
 
-/// Bytes of a NEG-MSG beside its hex digits, at most: an id of 64 characters, all escaped.
+/// Maximum bytes of a NEG-MSG beside its hex digits: an id of 64 characters, all escaped.
 const NEG_MSG_BYTES: usize = 512;
 
 impl From<NegentropyError> for ComparisonRefusal {
@@ -54,13 +55,13 @@ pub(super) struct ComparisonJob {
     /// The message, until it is answered.
     message: Option<Vec<u8>>,
     answer_bytes_max: usize,
-    /// What the first message may be answered from instead of a set, until that is known.
+    /// The ranges that may answer the first message instead of a set, until this is decided.
     candidate: Option<RangesCandidate>,
     /// The answer from a set.
     answer: Option<NegentropyResponder>,
     /// The answer from the store's sums.
     by_ranges: Option<(RangesResponder, StoreRanges)>,
-    /// The memory of the set that is to be taken.
+    /// The memory for the set to be collected.
     memory: Option<SetMemory>,
     taking: Option<(TimedSearch, ComparedSet)>,
     cost: QuestionCost,
@@ -68,7 +69,8 @@ pub(super) struct ComparisonJob {
 }
 
 impl ComparisonJob {
-    /// `memory` is that of the set, if there is none yet.
+    /// `memory` is the memory for the set. The parameter is present only for the first message of a
+    /// comparison.
     pub(super) fn new(
         relay: Arc<Relay>,
         comparison: Arc<Comparison>,
@@ -104,7 +106,8 @@ impl ComparisonJob {
             return self.work_by_ranges();
         }
         if self.memory.is_some() || self.taking.is_some() {
-            // Taken for a message of another version, too: the client will ask again in ours.
+            // The set is also collected for a message of another version, because the client will
+            // ask again in the version used here.
             let Some(set) = self.take_set()? else { return Ok(SliceResult::More) };
             self.comparison.keep(set);
             return Ok(SliceResult::More);
@@ -126,7 +129,8 @@ impl ComparisonJob {
         Ok(SliceResult::Done)
     }
 
-    /// Checks the message, and finds out by what it is answered. Keeps it if there is more to find out.
+    /// Checks the message, and decides whether the answer comes from a set or from the store's
+    /// sums. Keeps the message if the decision needs another time slice.
     fn begin(&mut self, message: Vec<u8>) -> Result<(), ComparisonRefusal> {
         let settings = self.relay.settings();
         let limits = &settings.limits;
@@ -136,7 +140,7 @@ impl ComparisonJob {
         let mut query = self.comparison.state.lock().by_ranges.clone();
         if self.memory.is_some() {
             if self.candidate.is_none() {
-                // A message that is wrong costs nothing.
+                // An invalid message costs no search.
                 check_message(&message)?;
                 self.candidate = RangesCandidate::of(&self.comparison, store)?;
             }
@@ -187,7 +191,7 @@ impl ComparisonJob {
         Ok(SliceResult::Done)
     }
 
-    /// Takes a part of the set. Returns the set when it is whole.
+    /// Collects a part of the set. Returns the set when it is complete.
     fn take_set(&mut self) -> Result<Option<ComparedSet>, ComparisonRefusal> {
         let mut work = self.relay.settings().limits.slice_rows;
         let (mut search, mut set) = if let Some(taking) = self.taking.take() {
@@ -222,8 +226,8 @@ impl ComparisonJob {
         }
     }
 
-    /// Refuses a comparison over too many events before they are visited, if the store can count them
-    /// within a time slice.
+    /// Refuses a comparison over too many events before the events are visited. This works if the
+    /// store can count the events within a time slice.
     fn count(&mut self, budget: u64) -> Result<(), ComparisonRefusal> {
         let Comparison { query, events_max, .. } = &*self.comparison;
         if query.limit <= *events_max {

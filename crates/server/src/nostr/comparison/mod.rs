@@ -1,14 +1,15 @@
 //! Comparisons of sets of events (NIP-77): a client finds out which events it and the relay lack,
 //! and the two exchange little more than the ids that differ.
 //!
-//! A comparison is over the events that matched its filter when it was opened, as a REQ would have
-//! found them: their times and ids are taken once, into a set that is held until the comparison
-//! ends. So what it says is consistent, and no event that the client may not see is part of a
-//! fingerprint. Between two messages a comparison holds its set and nothing else. Sets and messages
-//! are worked on by the reader threads, in the slices of all questions.
+//! A comparison covers the events that matched its filter when it was opened, found as for a REQ.
+//! Their times and ids are collected once, into a set that lives until the comparison ends. So all
+//! answers are consistent, and no fingerprint includes an event that the client may not see.
+//! Between two messages, a comparison holds only its set. The reader threads work on sets and
+//! messages, in time slices like those of all questions.
 //!
-//! A comparison over many events that only a time window selects holds no set, if the store keeps sums
-//! ([`hark_archive::store::ranges`]): each message is answered from the events as they are then. The gate holds as well.
+//! A comparison holds no set if only a time window selects its events, the events are many, and the
+//! store keeps sums ([`hark_archive::store::ranges`]). Each message is then answered from the
+//! events stored at that time. The gate applies here as well.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -36,11 +37,11 @@ mod job;
 mod ranges;
 mod set;
 
-/// The longest time after which it is looked again whether the rates allow a message that was put off.
+/// Maximum interval between two checks whether the rates allow a deferred message.
 const PUT_OFF_MAX: Duration = Duration::from_secs(1);
 
-/// Why a comparison ends: the reason with its prefix, and the most events that one may be over if it
-/// had more.
+/// Why a comparison ends: the reason with its prefix. If the comparison had too many events, also
+/// the maximum number of events.
 pub(super) struct ComparisonRefusal {
     reason: String,
     events_max: Option<usize>,
@@ -55,11 +56,12 @@ impl From<String> for ComparisonRefusal {
 /// An open comparison.
 pub(super) struct Comparison {
     id: Box<str>,
-    /// Its limit is above `events_max` only if the client's own limit is.
+    /// The limit of the query is above `events_max` only if the client's limit is above
+    /// `events_max`.
     query: Query,
     /// Whether the client asks for all events, without a limit.
     is_whole: bool,
-    /// The most events that it may be over.
+    /// Maximum number of events of the comparison.
     events_max: usize,
     over: EndFlag,
     outbox: Arc<Outbox>,
@@ -72,9 +74,9 @@ pub(super) struct Comparison {
 struct ComparisonState {
     /// `None` before the first answer, and after the end.
     set: Option<Arc<ComparedSet>>,
-    /// The query whose events the store is asked for by ranges, if there is no set.
+    /// The query for the store's sums over ranges, if there is no set.
     by_ranges: Option<Arc<Query>>,
-    /// When the last answer was given. `None` while the next one is worked on.
+    /// The time of the last answer. `None` while the next answer is in progress.
     answered_at: Option<Instant>,
     has_ended: bool,
 }
@@ -111,11 +113,11 @@ impl Comparison {
         self.end();
     }
 
-    /// Sends an answer. From now on the client is expected to go on.
+    /// Sends an answer. From now on, the time until the client's next message counts as idle.
     fn answer(&self, message: &[u8]) {
         let mut out = Vec::new();
         reply::write_neg_msg(&mut out, &self.id, message);
-        // Set first, as the client may go on before this returns.
+        // Set first, because the client's next message may arrive before this function returns.
         self.state.lock().answered_at = Some(Instant::now());
         self.metrics.answered(Verb::Neg, "");
         let mut page = FramedMessages::default();
@@ -130,22 +132,22 @@ pub(super) struct Comparisons {
     outbox: Arc<Outbox>,
     rated: RatedConnection,
     open: HashMap<Box<str>, Arc<Comparison>>,
-    /// Bytes of their sets.
+    /// Bytes of the sets of all open comparisons.
     bytes: Arc<AtomicUsize>,
-    /// Messages that came faster than the rates allow. They are answered later, as their comparisons would
-    /// be lost if they were refused.
+    /// Messages that came faster than the rates allow. They are answered later, because a refusal
+    /// would end their comparisons.
     put_off: VecDeque<(Arc<Comparison>, ReceivedComparison)>,
-    /// Rings when the first of them may be answered.
+    /// The timer for the next check of the deferred messages.
     put_off_until: Option<Pin<Box<Sleep>>>,
-    /// Rings when the next comparison may have been idle for too long.
+    /// The timer for the next check of idle comparisons.
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
-/// A message of a comparison, and the memory that is reserved for it and for its answer.
+/// A message of a comparison, with the memory reserved for the message and its answer.
 pub(super) struct ReceivedComparison {
     pub(super) message: Vec<u8>,
     pub(super) memory: BudgetShare,
-    /// The most bytes of the answer that the memory is for.
+    /// Maximum bytes of the answer, for which memory is reserved.
     pub(super) answer_bytes_max: usize,
 }
 
@@ -163,8 +165,8 @@ impl Comparisons {
         }
     }
 
-    /// Opens a comparison over the events that match `query`, and has its first message answered.
-    /// `question` is the memory of the question, `of` an empty share for its set.
+    /// Opens a comparison over the events that match `query`, and queues its first message for an
+    /// answer. `question` is the memory of the question, and `of` an empty share for the set.
     pub(super) fn open(
         &mut self,
         id: &str,
@@ -199,7 +201,8 @@ impl Comparisons {
         Ok(())
     }
 
-    /// Has the next message of a comparison answered, after `wait` if there is one.
+    /// Queues the next message of a comparison for an answer. The message is deferred if `wait` is
+    /// given, or if other messages are deferred already.
     pub(super) fn go_on(
         &mut self,
         id: &str,
@@ -224,7 +227,7 @@ impl Comparisons {
         Ok(())
     }
 
-    /// Has messages answered that were put off, as far as the rates allow it by now.
+    /// Queues the deferred messages that the rates allow by now.
     fn poll_put_off(&mut self, cx: &mut Context<'_>) {
         self.put_off.retain(|(comparison, _)| !comparison.over.is());
         while !self.put_off.is_empty()
@@ -270,8 +273,8 @@ impl Comparisons {
         self.alarm = None;
     }
 
-    /// Ends the comparisons whose client took too long, goes on with those that were put off, and has the
-    /// task woken when either is next due.
+    /// Queues deferred messages that are due, and ends the comparisons whose client took too long.
+    /// The task is woken when either is due again.
     pub(super) fn poll_idle(&mut self, cx: &mut Context<'_>) {
         self.poll_put_off(cx);
         if self.open.is_empty() {

@@ -1,4 +1,4 @@
-//! Comparisons over events that are not held: the store is asked for sums.
+//! Comparisons without a set in memory: the store computes sums over ranges.
 
 use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
@@ -12,7 +12,8 @@ use hark_codec::nostr::negentropy::{NegentropyItem, NegentropyRanges};
 use super::Comparison;
 use crate::nostr::cost::QuestionCost;
 
-/// Most events of a set that is held although the store keeps sums: 800 KB.
+/// Maximum number of events of a set that is held although the store keeps sums. Such a set takes
+/// 800 KB.
 const HELD_MAX: u64 = 20_000;
 
 fn position(at: &NegentropyItem) -> Position {
@@ -35,14 +36,14 @@ impl StoreRanges {
         Self { ranges, charged: Cell::new(0) }
     }
 
-    /// Returns what `work` does, and the rows that it counts as.
+    /// Returns the result of `work`, and the rows to charge for the work.
     pub(super) fn counted<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
         let worked = work();
         let visited = self.ranges.visited();
         (worked, visited - self.charged.replace(visited))
     }
 
-    /// Returns an error if what was answered may be wrong.
+    /// Returns an error if an earlier answer may be wrong.
     pub(super) fn check(&self) -> Result<(), SearchError> {
         self.ranges.check()
     }
@@ -76,13 +77,14 @@ impl RangesCandidate {
         Ok(ranges.map(|ranges| Self { query: Arc::new(query), gate, ranges }))
     }
 
-    /// Does a part of what has to be done first. Returns whether there is more to do, and its rows.
+    /// Does a part of the preparation. Returns whether more preparation is left, and the rows to
+    /// charge for this part.
     pub(super) fn prepare(&self) -> (bool, u64) {
         self.ranges.counted(|| self.ranges.ranges.prepare())
     }
 
-    /// Returns the query by which the comparison's events are asked for by ranges. `None` if its set is
-    /// to be held.
+    /// Returns the query for the store's sums over ranges. `None` if the comparison is to hold a
+    /// set.
     pub(super) fn query(
         self,
         comparison: &Comparison,

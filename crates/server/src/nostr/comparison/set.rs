@@ -1,8 +1,8 @@
 //! The times and ids of the events of a comparison.
 //!
-//! They come from a search, the newest first, and are compared the oldest first. They are kept in
-//! chunks of equal size, so that no growth copies them, and with the sum of the ids before each
-//! chunk, so that a fingerprint adds few ids whatever its range.
+//! A search yields the items newest first, and the comparison reads the items oldest first. The
+//! items are kept in chunks of equal size, so growth copies no items. Each chunk has the sum of the
+//! ids before the chunk, so a fingerprint of any range adds only few ids.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -22,7 +22,7 @@ const CHUNK_ITEMS: usize = 128;
 pub(super) const CHUNK_BYTES: usize =
     CHUNK_ITEMS * size_of::<NegentropyItem>() + size_of::<Vec<NegentropyItem>>() + 32;
 
-/// The memory of a set, counted for its connection and for all of them.
+/// The memory of a set, charged to its connection and to all connections together.
 pub(super) struct SetMemory {
     share: BudgetShare,
     of_connection: Arc<AtomicUsize>,
@@ -31,7 +31,7 @@ pub(super) struct SetMemory {
 }
 
 impl SetMemory {
-    /// No memory yet, of the empty `share` and of a connection that has `of_connection` bytes.
+    /// Empty memory, for the empty `share` and a connection that has `of_connection` bytes.
     pub(super) fn new(
         share: BudgetShare,
         of_connection: Arc<AtomicUsize>,
@@ -41,7 +41,7 @@ impl SetMemory {
         Self { share, of_connection, connection_bytes_max, bytes_max: limits.negentropy_bytes_max }
     }
 
-    /// Reserves memory for one more chunk, or returns why there is none.
+    /// Reserves memory for one more chunk, or returns the reason for refusal.
     fn grow(&mut self) -> Result<(), String> {
         let max = self.connection_bytes_max;
         let before = self.of_connection.fetch_add(CHUNK_BYTES, Ordering::Relaxed);
@@ -67,11 +67,11 @@ impl Drop for SetMemory {
 
 /// The set, in the order of the search until [`ComparedSet::seal`] has been called.
 pub(super) struct ComparedSet {
-    /// All but the last are full.
+    /// All chunks but the last are full.
     chunks: Vec<Vec<NegentropyItem>>,
-    /// The sum of the ids before each full chunk, and before the one that follows.
+    /// The sum of the ids before each full chunk, and before the chunk after the full chunks.
     sums: Vec<IdSum>,
-    /// Index of the first item that has the time of the last one.
+    /// Index of the first item that has the time of the last item.
     run: usize,
     memory: SetMemory,
 }
@@ -81,8 +81,8 @@ impl ComparedSet {
         Self { chunks: Vec::new(), sums: vec![IdSum::default()], run: 0, memory }
     }
 
-    /// Adds the next item of the search: time descending and, at equal time, id ascending. Returns
-    /// why there is no memory for it.
+    /// Adds the next item of the search: time descending and, at equal time, id ascending. Fails
+    /// with the reason if there is no memory for the item.
     pub(super) fn push(&mut self, item: NegentropyItem) -> Result<(), String> {
         let len = self.size();
         if self.run < len && self.pushed(len - 1).is_none_or(|last| last.time != item.time) {
@@ -98,14 +98,15 @@ impl ComparedSet {
         Ok(())
     }
 
-    /// Makes the set ready to be compared.
+    /// Prepares the set for comparison.
     pub(super) fn seal(mut self) -> Self {
         self.end_run();
         self
     }
 
-    /// Sorts the items of the last time, of which there are no more, by id descending: backwards the
-    /// set is in order then. Adds up the chunks that have got their last place.
+    /// Reverses the items of the last time to descending ids, once no more items of that time
+    /// follow. So the set is in order when read backwards. Adds the sums of the chunks whose items
+    /// have their final places.
     fn end_run(&mut self) {
         let len = self.size();
         let (mut low, mut high) = (self.run, len);
@@ -166,12 +167,13 @@ impl NegentropySet for ComparedSet {
     }
 }
 
-/// Items that a sum counts as: half of the items of a chunk at both ends, an addition each.
+/// Items that a sum is charged as. On average, a sum adds half of a chunk's items at each of its
+/// ends.
 const SUM_ITEMS: u64 = 16;
 /// Items that are compared or copied in the time in which a search visits a row.
 const ITEMS_PER_ROW: u64 = 4;
 
-/// A set that counts what is asked of it.
+/// A set that counts the items and sums read from the set.
 pub(super) struct CountedSet<'a> {
     set: &'a ComparedSet,
     items: Cell<u64>,

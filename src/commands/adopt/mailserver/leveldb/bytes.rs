@@ -1,6 +1,6 @@
 //! The numbers and strings of LevelDB's formats, and its checksum.
 
-/// Added to a checksum that is stored beside what it covers.
+/// Constant that is added to a checksum when it is stored beside the bytes that it covers.
 const MASK: u32 = 0xa282_ead8;
 
 /// Reads from the front of bytes.
@@ -24,7 +24,8 @@ impl<'a> ByteReader<'a> {
         self.take(N)?.try_into().ok()
     }
 
-    /// Reads a number: seven bits a byte, the lowest first, and a bit that says whether more follow.
+    /// Reads a variable-length number: seven bits per byte, the lowest first, and a bit that is set
+    /// if more bytes follow.
     pub(super) fn number(&mut self) -> Option<u64> {
         let mut number = 0u64;
         for shift in (0..64).step_by(7) {
@@ -49,8 +50,8 @@ impl<'a> ByteReader<'a> {
     }
 }
 
-/// The checksum of bytes, as it is stored: CRC-32C, rotated and with a number added, so that the
-/// checksum of bytes that contain a checksum is not special.
+/// Returns the checksum of bytes in its stored form: CRC-32C, rotated, plus [`MASK`]. The mask
+/// avoids problems with checksums of bytes that themselves contain checksums.
 pub(super) fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(MASK)
 }

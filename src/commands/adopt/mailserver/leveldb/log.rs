@@ -1,4 +1,4 @@
-//! A log: records in the order in which they were written. MANIFEST is one too.
+//! A log: records in the order in which they were written. MANIFEST has the same format.
 //!
 //! A log is blocks of 32 KiB. A record is one chunk in a block, or several in adjacent blocks:
 //!
@@ -22,11 +22,11 @@ const MIDDLE: u8 = 3;
 const LAST: u8 = 4;
 
 /// Passes each record of a log to `each`, in order, and returns the number of damaged parts. The
-/// rest of a block behind a damaged part is skipped. A record that is cut short by the end of the
-/// file is not counted: its writer was ended, or is still writing it.
+/// rest of a block after a damaged part is skipped. A record that is cut off by the end of the file
+/// does not count as damaged: the writer was killed, or is still writing the record.
 pub(super) fn read(log: &[u8], each: &mut dyn FnMut(&[u8])) -> u64 {
     let mut damaged = 0;
-    // What is known of a record in several parts.
+    // The parts read so far of a record that spans several chunks.
     let mut parts: Option<Vec<u8>> = None;
     for block in log.chunks(BLOCK_BYTES) {
         let mut rest = block;
@@ -34,7 +34,8 @@ pub(super) fn read(log: &[u8], each: &mut dyn FnMut(&[u8])) -> u64 {
             match chunk(rest) {
                 Chunk::Good { kind, data, len } => {
                     rest = rest.get(len..).unwrap_or_default();
-                    // A record that was never finished is followed by the next one.
+                    // The writer may have started the next record without finishing the previous
+                    // record.
                     match (kind, parts.take()) {
                         (WHOLE, _) => each(data),
                         (FIRST, _) => parts = Some(data.to_vec()),
@@ -46,7 +47,7 @@ pub(super) fn read(log: &[u8], each: &mut dyn FnMut(&[u8])) -> u64 {
                             record.extend_from_slice(data);
                             each(&record);
                         }
-                        // The rest of a record whose beginning was damaged.
+                        // The remaining parts of a record with a damaged beginning.
                         (MIDDLE | LAST, None) => {}
                         _ => damaged += 1,
                     }
@@ -64,15 +65,15 @@ pub(super) fn read(log: &[u8], each: &mut dyn FnMut(&[u8])) -> u64 {
     damaged
 }
 
-/// What a block goes on with.
+/// The next item in a block.
 enum Chunk<'a> {
-    /// A chunk, and its length with the head.
+    /// A whole chunk. `len` includes the head.
     Good { kind: u8, data: &'a [u8], len: usize },
-    /// Nothing more.
+    /// The end of the block's chunks.
     End,
     /// A chunk that reaches beyond the block.
     Short,
-    /// A chunk with another checksum.
+    /// A chunk with a wrong checksum.
     Damaged,
 }
 
@@ -83,7 +84,7 @@ fn chunk(rest: &[u8]) -> Chunk<'_> {
         return Chunk::End;
     };
     let (sum, len) = (u32::from_le_bytes(sum), usize::from(u16::from_le_bytes(len)));
-    // Space that was reserved and not written.
+    // Reserved space that was never written.
     if (sum, len, kind) == (0, 0, 0) {
         return Chunk::End;
     }
@@ -127,7 +128,8 @@ mod tests {
     use super::*;
 
     fn records() -> Vec<Vec<u8>> {
-        // The second ends six bytes before its block, the fourth takes four blocks.
+        // The second record ends six bytes before the end of its block. The fourth record takes
+        // four blocks.
         let lens = [0, BLOCK_BYTES - 7 - 7 - 6, 10, 3 * BLOCK_BYTES, 1, 40_000];
         lens.iter().enumerate().map(|(n, len)| vec![n as u8; *len]).collect()
     }
@@ -160,7 +162,7 @@ mod tests {
             assert!(records.starts_with(&found), "{len}");
             assert_eq!(damaged, 0, "{len}");
         }
-        // Space that was reserved.
+        // Reserved space.
         let filled = [&log[..], &[0; 100]].concat();
         assert_eq!(all(&filled), (records, 0));
     }

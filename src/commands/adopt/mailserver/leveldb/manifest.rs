@@ -1,9 +1,9 @@
-//! MANIFEST: which files make up a LevelDB, as a log of changes.
+//! MANIFEST: a log of changes to the set of files that make up a LevelDB.
 //!
-//! A record is fields, each a number that says which one, and its value: 1 the name of the order of
-//! keys, 2 the first log that is not in a table, 3 the next file's number, 4 the last sequence
-//! number, 5 where merging goes on, 6 a table that is no longer used, 7 a new table, 9 the log
-//! before. See db/version_edit.cc of LevelDB.
+//! A record is a sequence of fields. Each field is a tag and a value. Tag 1 is the name of the key
+//! order, and 2 the first log that is not in a table. Tag 3 is the number of the next file, and 4
+//! the last sequence number. Tag 5 is the position at which merging continues, 6 a table that is no
+//! longer used, 7 a new table, and 9 the previous log. See db/version_edit.cc of LevelDB.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use super::bytes::ByteReader;
 use super::log;
 
-/// The order of keys: that of their bytes.
+/// The name of the bytewise key order.
 const BYTEWISE: &[u8] = b"leveldb.BytewiseComparator";
 
 /// A file of sorted keys.
@@ -29,9 +29,10 @@ pub(super) struct TableFile {
 /// The files of a LevelDB at one time.
 #[derive(Debug, Default)]
 pub(super) struct DatabaseVersion {
-    /// Tables by level and number. Those of one level do not overlap, except on level 0.
+    /// Tables by level and number. Tables of one level do not overlap, except on level 0.
     pub(super) levels: BTreeMap<u64, BTreeMap<u64, TableFile>>,
-    /// Logs from this one on are not in a table, and `previous_log` is not.
+    /// The first log that is not in a table. All later logs and `previous_log` are not in tables
+    /// either.
     pub(super) log: u64,
     pub(super) previous_log: u64,
 }
@@ -99,7 +100,7 @@ impl DatabaseVersion {
         Ok(())
     }
 
-    /// Removes the tables of which `is_lost` says so, and returns them.
+    /// Removes and returns the tables for which `is_lost` is true.
     pub(super) fn without(&mut self, is_lost: impl Fn(&TableFile) -> bool) -> Vec<TableFile> {
         let mut lost = Vec::new();
         for tables in self.levels.values_mut() {
@@ -108,7 +109,7 @@ impl DatabaseVersion {
         lost
     }
 
-    /// Whether a log has what no table has.
+    /// Whether a log has entries that are not in a table.
     pub(super) fn has_log(&self, number: u64) -> bool {
         number >= self.log || (number == self.previous_log && number != 0)
     }

@@ -9,11 +9,11 @@ use super::manifest::{DatabaseVersion, TableFile};
 use super::table::{InternalKey, TableFault, TableReader};
 use super::{Entry, FileError, LevelDbRow, ScanState};
 
-/// Entries in their order.
+/// A source of entries in key order.
 enum EntrySource {
-    /// Those of the logs.
+    /// Entries of the logs.
     Logs(IntoIter<Entry>),
-    /// Those of tables that do not overlap, one after the other.
+    /// Entries of tables that do not overlap, one table after the other.
     Tables {
         dir: PathBuf,
         files: VecDeque<TableFile>,
@@ -49,12 +49,12 @@ impl EntrySource {
     }
 }
 
-/// The part of a key that its writer has given.
+/// Returns the user's part of a key.
 fn user_key(key: &[u8]) -> &[u8] {
     InternalKey::read(key).map_or(key, |key| key.user)
 }
 
-/// The next entry of a source. The greatest is the one with the first key and, of these, with the
+/// The next entry of a source. The greatest entry has the lowest key; among equal keys, it has the
 /// highest sequence number.
 struct NextEntry {
     entry: Entry,
@@ -82,7 +82,7 @@ impl PartialEq for NextEntry {
 
 impl Eq for NextEntry {}
 
-/// The keys that are there, in their order, each once.
+/// A scan over the keys that are not deleted, in key order, each key once.
 pub(super) struct MergedScan {
     sources: Vec<EntrySource>,
     heap: BinaryHeap<NextEntry>,
@@ -91,7 +91,8 @@ pub(super) struct MergedScan {
 }
 
 impl MergedScan {
-    /// Begins behind the key `after`. A missing table is found when it is needed, or here.
+    /// Starts a scan behind the key `after`. A missing table is noticed only when the scan opens
+    /// the table.
     pub(super) fn open(
         dir: &Path,
         version: DatabaseVersion,
@@ -109,7 +110,7 @@ impl MergedScan {
         for (level, files) in version.levels {
             let mut files: Vec<_> = files.into_values().collect();
             if level == 0 {
-                // They may overlap.
+                // Tables of level 0 may overlap.
                 sources.extend(files.into_iter().map(|file| tables(VecDeque::from([file]))));
             } else {
                 files.sort_unstable_by(|a, b| user_key(&a.first).cmp(user_key(&b.first)));
@@ -128,7 +129,8 @@ impl MergedScan {
         }
         while let Some(NextEntry { entry, source }) = self.heap.pop() {
             self.refill(source, state)?;
-            // What holds comes first; the rest are versions before it.
+            // The current version of a key comes first; later entries of the same key are older
+            // versions.
             let is_older = self.last.as_ref().is_some_and(|last| entry.key <= *last);
             if is_older {
                 continue;

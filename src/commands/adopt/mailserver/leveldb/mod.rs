@@ -1,13 +1,14 @@
-//! Reads a LevelDB directory, and never writes into it.
+//! A read-only LevelDB reader that never writes into the directory.
 //!
-//! There are crates for LevelDB. They are whole databases, which write when they are opened: they
-//! make a log into a table, take the lock and merge. A mail server's directory is the original of
-//! what is adopted, so it must stay as it is, and the server may run on. The formats that have to be
-//! read for that are small and have not changed since 2011.
+//! Existing LevelDB crates are whole databases, which write when they are opened: they turn a log
+//! into a table, take the lock and merge. An adoption must not change the mail server's directory,
+//! since the directory is the original, and the mail server may keep running. The formats to read
+//! are small and have not changed since 2011.
 //!
-//! CURRENT names the newest MANIFEST (`manifest`), which names the tables (`table`) and the
-//! first of the logs (`log`) with what is in no table. Of all entries with a key, the one with the
-//! highest sequence number holds: it has the value, or says that the key was deleted.
+//! CURRENT names the newest MANIFEST (`manifest`). MANIFEST names the tables (`table`) and the
+//! first log (`log`) with entries that are not in a table. Among all entries with the same key, the
+//! entry with the highest sequence number is current: it has the value, or marks the key as
+//! deleted.
 
 mod bytes;
 mod log;
@@ -26,15 +27,16 @@ use self::bytes::ByteReader;
 use self::manifest::DatabaseVersion;
 use self::merge::MergedScan;
 
-/// Maximum length of MANIFEST and of all logs together, in bytes. They are read whole.
+/// Maximum length of MANIFEST and of all logs together, in bytes. These files are read into memory
+/// as a whole.
 const WHOLE_FILES_BYTES_MAX: u64 = 1 << 30;
-/// How often the directory is read anew, when a running server has changed it meanwhile.
+/// Maximum attempts to read the directory while a running server changes its files.
 const TRIES: usize = 20;
 
 /// A key and its value.
 type LevelDbRow = (Vec<u8>, Vec<u8>);
 
-/// What a key has, or that it was deleted.
+/// A version of a key: a value, or a deletion mark.
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
     key: Vec<u8>,
@@ -55,7 +57,7 @@ impl From<FileError> for anyhow::Error {
     }
 }
 
-/// How far a scan is, and what was damaged.
+/// The progress of a scan, and the damage found so far.
 #[derive(Debug, Default)]
 struct ScanState {
     bytes_done: u64,
@@ -74,7 +76,7 @@ impl ScanState {
     }
 }
 
-/// A LevelDB that is read from one key to the next.
+/// A LevelDB that is read key by key.
 pub(super) struct LevelDb {
     dir: PathBuf,
     scan: MergedScan,
@@ -123,32 +125,34 @@ impl LevelDb {
         )
     }
 
-    /// Bytes of the tables that were passed, and of all.
+    /// Returns the bytes of tables read so far, and of all tables.
     pub(super) fn progress(&self) -> (u64, u64) {
         (self.state.bytes_done.min(self.bytes_total), self.bytes_total)
     }
 
-    /// The number of damaged parts that were passed, and words on the first.
+    /// Returns the number of damaged parts found, and a description of the first.
     pub(super) fn damage(&self) -> (u64, &str) {
         (self.state.damaged, &self.state.first_damage)
     }
 }
 
-/// A scan that was opened, the bytes of its tables, and what was damaged in the logs.
+/// An opened scan, the bytes of its tables, and the damage in the logs.
 struct OpenedScan {
     scan: MergedScan,
     bytes_total: u64,
     of_logs: ScanState,
 }
 
-/// Reads which files there are, until this is the same before and after the logs were read and the tables
-/// were looked for. A table that is missing then was lost: it counts as damage, and the others are read.
+/// Opens a consistent set of files: reads MANIFEST and the logs, and looks for the tables, until
+/// MANIFEST is the same before and after. A table that is missing then is lost: it counts as
+/// damage, and the other tables are read.
 fn open_scan(dir: &Path, after: &[u8]) -> anyhow::Result<OpenedScan> {
     let mut missing = None;
     for _ in 0..TRIES {
         let (name, manifest) = match read_manifest(dir)? {
             Ok(read) => read,
-            // The server makes a new MANIFEST before it names it, and then removes the old one.
+            // The server writes a new MANIFEST, then names it in CURRENT, and then removes the old
+            // MANIFEST.
             Err(path) if missing.as_ref() == Some(&path) => bail!(
                 "CURRENT names {}, which is not there, so it is not known which files count. Nothing was \
                  done; bring it back from a backup, or repair a copy (goleveldb's RecoverFile) and adopt \
@@ -188,7 +192,7 @@ fn open_scan(dir: &Path, after: &[u8]) -> anyhow::Result<OpenedScan> {
     )
 }
 
-/// Reads the file that CURRENT names. The inner error is the path of one that is not there.
+/// Reads the file that CURRENT names. The inner error is the path of a missing file.
 fn read_manifest(dir: &Path) -> anyhow::Result<Result<(PathBuf, Vec<u8>), PathBuf>> {
     let current = dir.join("CURRENT");
     let name = fs::read_to_string(&current)
@@ -205,8 +209,8 @@ fn read_manifest(dir: &Path) -> anyhow::Result<Result<(PathBuf, Vec<u8>), PathBu
     })
 }
 
-/// Reads the entries of all logs that are not in tables, behind a key. Returns `None` if a
-/// log is gone, since it was made a table.
+/// Reads the entries behind a key from all logs that are not in tables. Returns `None` if a log is
+/// missing because the server has turned it into a table.
 fn read_logs(
     dir: &Path,
     version: &DatabaseVersion,
@@ -239,8 +243,9 @@ fn read_logs(
     Ok(Some(entries))
 }
 
-/// Reads a batch of writes: the first one's sequence number in 8 bytes, their number in 4, and of
-/// each whether it is a value or a deletion, the key, and the value. Returns `None` if it is damaged.
+/// Reads a batch of writes: the sequence number of the first write in 8 bytes, the number of writes
+/// in 4, then the writes. Each write has a kind (value or deletion), the key, and the value.
+/// Returns `None` if the batch is damaged.
 fn read_batch(batch: &[u8], after: &[u8], entries: &mut Vec<Entry>) -> Option<()> {
     let mut reader = ByteReader(batch);
     let first = u64::from_le_bytes(reader.array()?);
@@ -261,7 +266,7 @@ fn read_batch(batch: &[u8], after: &[u8], entries: &mut Vec<Entry>) -> Option<()
     Some(())
 }
 
-/// Reads a file. Returns `None` if it is not there.
+/// Reads a whole file. Returns `None` if the file does not exist.
 fn read_whole(path: &Path, bytes_max: u64) -> anyhow::Result<Option<Vec<u8>>> {
     let read = || -> std::io::Result<Option<Vec<u8>>> {
         if fs::metadata(path)?.len() > bytes_max {

@@ -1,4 +1,4 @@
-//! A table: a file of keys in their order, with their values.
+//! A table: a file of sorted keys with their values.
 //!
 //! ```text
 //! blocks of entries
@@ -8,11 +8,11 @@
 //! that this is a table
 //! ```
 //!
-//! A block is entries; restart points, at which keys are spelled out, 4 bytes each, and their number;
-//! a byte for the compression; and a checksum. An entry is three numbers and bytes: how many bytes
-//! its key shares with the key before, how many of its own follow, and how many of the value. A
-//! handle is the offset and the length of a block without compression and checksum. See
-//! doc/table_format.md of LevelDB.
+//! A block consists of entries, the offsets of restart points (entries with complete keys; 4 bytes
+//! each) and their number, a byte for the compression, and a checksum. An entry begins with three
+//! numbers: the bytes that its key shares with the previous key, the further bytes of the key, and
+//! the bytes of the value. These bytes follow. A handle is the offset and the length of a block
+//! without compression byte and checksum. See doc/table_format.md of LevelDB.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -21,20 +21,21 @@ use std::path::{Path, PathBuf};
 use super::bytes::{ByteReader, checksum};
 use super::{Entry, FileError, ScanState};
 
-/// Maximum length of a block, also before it is compressed. A block is 4 KiB, or one large value.
+/// Maximum length of a block, both compressed and uncompressed. A block is usually 4 KiB, or one
+/// large value.
 const BLOCK_BYTES_MAX: usize = 64 << 20;
 const FOOTER_BYTES: usize = 48;
 const MAGIC: [u8; 8] = 0xdb47_7524_8b80_fb57_u64.to_le_bytes();
-/// Behind a block: compression and checksum.
+/// Length of the compression byte and the checksum behind a block.
 const TRAILER_BYTES: usize = 5;
 const PLAIN: u8 = 0;
 const SNAPPY: u8 = 1;
 
-/// Why a part of a table cannot be read.
+/// The reason why a part of a table cannot be read.
 pub(super) enum TableFault {
     /// The operating system's error.
     File(std::io::Error),
-    /// What is damaged.
+    /// A description of the damage.
     Damage(&'static str),
 }
 
@@ -47,7 +48,8 @@ impl From<std::io::Error> for TableFault {
     }
 }
 
-/// A key as a table has it: that of its writer, and whether and when it was written.
+/// A key as stored in a table: the user's key, a sequence number, and whether the entry is a
+/// deletion.
 pub(super) struct InternalKey<'a> {
     pub(super) user: &'a [u8],
     pub(super) sequence: u64,
@@ -67,10 +69,10 @@ impl<'a> InternalKey<'a> {
     }
 }
 
-/// A block that is read from its beginning.
+/// A reader that starts at the beginning of a block.
 struct BlockReader {
     block: Vec<u8>,
-    /// Where the entries end, and the next one begins.
+    /// The end of the entries, and the offset of the next entry.
     end: usize,
     at: usize,
     key: Vec<u8>,
@@ -85,7 +87,7 @@ impl BlockReader {
         Some(Self { block, end, at: 0, key: Vec::new(), value: 0..0 })
     }
 
-    /// Goes on to the next entry, if there is one. Returns `None` if it is damaged.
+    /// Moves to the next entry. Returns false at the end, and `None` if the entry is damaged.
     fn advance(&mut self) -> Option<bool> {
         let rest = self.block.get(self.at..self.end)?;
         if rest.is_empty() {
@@ -122,18 +124,19 @@ impl BlockHandle {
     }
 }
 
-/// Where the table with this number is. Newer programs name tables .ldb, older ones .sst.
+/// Returns the path of the table with this number. Newer programs name tables .ldb, older programs
+/// .sst.
 pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
     let (new, old) = (dir.join(format!("{number:06}.ldb")), dir.join(format!("{number:06}.sst")));
     if !new.exists() && old.exists() { old } else { new }
 }
 
-/// Whether the table with this number is there, or cannot be looked for.
+/// Whether the table with this number exists. True if the file system returns an error.
 pub(super) fn exists(dir: &Path, number: u64) -> bool {
     path(dir, number).try_exists().unwrap_or(true)
 }
 
-/// The entries of a table behind a key, in their order.
+/// A reader of a table's entries behind a key, in key order.
 pub(super) struct TableReader {
     path: PathBuf,
     file: File,
@@ -207,11 +210,11 @@ impl TableReader {
         Ok(TableStep::Entry(Entry { key: key.user.to_vec(), sequence: key.sequence, value }))
     }
 
-    /// Opens the next block that may have keys behind `after`.
+    /// Moves to the next block, and opens it if it may have keys behind `after`.
     fn next_block(&mut self, state: &mut ScanState) -> Result<TableStep, TableFault> {
         let damage = TableFault::Damage("its index is damaged");
         let Some(has_more) = self.index.advance() else {
-            // Nothing behind this can be found.
+            // The rest of the index cannot be read.
             self.index.at = self.index.end;
             return Err(damage);
         };
@@ -228,7 +231,7 @@ impl TableReader {
     }
 }
 
-/// What a step through a table has come to.
+/// The result of one step through a table.
 enum TableStep {
     Entry(Entry),
     Skip,
@@ -240,7 +243,8 @@ fn read_block(file: &File, handle: BlockHandle) -> Result<BlockReader, TableFaul
     if handle.len > BLOCK_BYTES_MAX {
         return Err(TableFault::Damage("a block is too long"));
     }
-    // The length may be damaged too, so it is compared with the file's before there is a buffer.
+    // The length itself may be damaged, so it is compared with the file's length before a buffer is
+    // allocated.
     let end = handle.offset.checked_add((handle.len + TRAILER_BYTES) as u64);
     if end.is_none_or(|end| file.metadata().is_ok_and(|found| end > found.len())) {
         return Err(TableFault::Damage("a block reaches beyond its end"));

@@ -1,4 +1,5 @@
-//! Reads a directory that goleveldb has written: tests/moving/goleveldb/README.md says what is in it.
+//! Tests on a directory that goleveldb has written. tests/moving/goleveldb/README.md describes its
+//! content.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,7 @@ fn row(n: u8, is_long: bool) -> (Vec<u8>, Vec<u8>) {
     ([&place.bytes(), topic].concat(), rlp)
 }
 
-/// What goleveldb returns.
+/// The rows that goleveldb returns for the directory.
 fn expected() -> BTreeMap<Vec<u8>, Vec<u8>> {
     let deleted = [0, 1, 2, 3, 7, 37, 65];
     let kept = (0..100).filter(|n| !deleted.contains(n));
@@ -52,7 +53,7 @@ fn rest(opened: &mut LevelDb) -> anyhow::Result<Rows> {
     Ok(rows)
 }
 
-/// A copy of the directory, which is removed when this is dropped.
+/// A copy of the directory that is removed on drop.
 struct CopiedDir(PathBuf);
 
 impl CopiedDir {
@@ -88,14 +89,14 @@ fn a_scan_begins_behind_any_key() {
     for at in 0..all.len() {
         let mut opened = LevelDb::open(&fixture(), &all[at].0).unwrap();
         assert_eq!(rest(&mut opened).unwrap(), all[at + 1..], "{at}");
-        // Between two keys.
+        // A key between two existing keys.
         let before = [&all[at].0[..], &[0]].concat();
         let mut opened = LevelDb::open(&fixture(), &before).unwrap();
         assert_eq!(rest(&mut opened).unwrap(), all[at + 1..], "{at}");
     }
 }
 
-/// A number as LevelDB writes it.
+/// Appends a number in LevelDB's variable-length encoding.
 fn put_number(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -117,7 +118,7 @@ fn a_table_that_a_running_server_has_replaced_is_found_again() {
     let mut rows: Rows = (0..5).map(|_| opened.next().unwrap().unwrap()).collect();
     let (_, manifest) = read_manifest(dir).unwrap().unwrap();
     let mut version = DatabaseVersion::read(&manifest).unwrap();
-    // The second table of level 1 is not open yet.
+    // The scan has not opened the second table of level 1 yet.
     fs::rename(dir.join("000005.ldb"), dir.join("000021.sst")).unwrap();
     for tables in version.levels.values_mut() {
         if let Some(table) = tables.remove(&5) {
@@ -169,7 +170,8 @@ fn a_directory_that_is_none_or_whose_manifest_is_damaged_is_refused() {
     assert!(said(dir).contains("is no LevelDB directory"), "{}", said(dir));
 }
 
-/// Whatever byte is damaged: nothing panics, the rest is read, and something is said.
+/// Checks that damage to any byte never panics, that the remaining rows are read, and that the
+/// damage is almost always reported.
 #[test]
 fn damage_anywhere_is_counted_and_the_rest_is_read() {
     let copied = CopiedDir::new("leveldb-damage");
@@ -188,8 +190,8 @@ fn damage_anywhere_is_counted_and_the_rest_is_read() {
             let is_intact = rows.iter().map(|row| (&row.0, &row.1)).eq(&all);
             match (is_intact, opened.damage().0) {
                 (false, 1..) => said += 1,
-                // A table's block that is not needed, and a log that seems to be cut short as its
-                // length is another.
+                // Damage to a block that is not needed, or to a length in a log so that the log
+                // seems to be cut off.
                 (_, 0) => unread += 1,
                 (true, _) => panic!("{name} {at}: {:?}", opened.damage()),
             }
@@ -202,7 +204,7 @@ fn damage_anywhere_is_counted_and_the_rest_is_read() {
         let mut opened = LevelDb::open(dir, &[]).unwrap();
         let rows = rest(&mut opened).unwrap();
         assert!(!rows.iter().map(|row| (&row.0, &row.1)).eq(&all), "{name}");
-        // A log that is cut short is no damage: its server was ended.
+        // A log that is cut off does not count as damaged: its server was killed.
         assert_eq!(opened.damage().0 > 0, name.ends_with("ldb"), "{name}");
         fs::write(&file, &good).unwrap();
     }

@@ -1,18 +1,19 @@
-//! Reads an LMDB file, and never writes: neither into it nor into the lock file beside it.
+//! A read-only LMDB reader that writes neither into the file nor into the lock file beside the
+//! file.
 //!
-//! There are crates for LMDB. All of them are LMDB's C library, which maps the file and trusts each
-//! byte of it: a file that is cut off or damaged ends the process. It also writes into the lock file
-//! and keeps a slot in it, and while it reads, the program whose file it is cannot use its pages
-//! again. What has to be read is small, and the same since LMDB 0.9.0. So this reads pages with
-//! ordinary reads, checks all that it follows, and leaves no trace.
+//! All LMDB crates use LMDB's C library, which maps the file and trusts every byte: a truncated or
+//! damaged file crashes the process. The library also writes into the lock file and occupies a slot
+//! there. While it reads, the program that owns the file cannot reuse pages. The format to read is
+//! small, and has not changed since LMDB 0.9.0. So this module reads pages with ordinary reads,
+//! checks all values that it follows, and leaves no trace.
 //!
-//! **Beside a writer.** A file has two meta pages, and each names the root of a snapshot. Transaction
-//! N writes its pages to unused places, and then the meta page N modulo 2. Pages that N frees belong
-//! to the snapshot before it, and no transaction before N + 2 uses them again. So as long as a
-//! snapshot's own meta page is as it was, all pages of the snapshot are: the transaction that
-//! overwrites the meta page of snapshot N is N + 2, and the first one that may overwrite a page of it
-//! is N + 3. [`LmdbFile::read`] compares the meta page after each read, and reads again if it has
-//! changed.
+//! **Beside a writer.** A file has two meta pages, and each names the root of a snapshot.
+//! Transaction N writes its pages to unused places, and then the meta page N modulo 2. Pages that N
+//! frees belong to the previous snapshot, and are not reused before transaction N + 2. So all pages
+//! of a snapshot are unchanged while the meta page of the snapshot is unchanged. Transaction N + 2
+//! overwrites the meta page of snapshot N, and N + 3 is the first transaction that may overwrite
+//! other pages of snapshot N. [`LmdbFile::read`] compares the meta page after each read, and reads
+//! again if the page has changed.
 
 mod page;
 mod snapshot;
@@ -27,15 +28,15 @@ use anyhow::{Context as _, bail};
 use self::page::{META_END, MetaPage};
 pub(super) use self::snapshot::{DamagedPages, LmdbSnapshot, LmdbTable, LmdbValue};
 
-/// How often a read is begun anew, while the file changes.
+/// Maximum attempts of a read while the file changes.
 const TRIES: u32 = 200;
 
-/// Why something of a file cannot be read.
+/// The reason why a part of a file cannot be read.
 #[derive(Debug)]
 pub(super) enum LmdbFault {
     /// The operating system's error.
     File(Error),
-    /// What is damaged.
+    /// A description of the damage.
     Damage(String),
 }
 
@@ -57,7 +58,7 @@ pub(super) struct LmdbFile {
 }
 
 impl LmdbFile {
-    /// Opens a file, and checks that it is LMDB's.
+    /// Opens a file, and checks that it is an LMDB file.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let cannot = || format!("{} cannot be read; nothing was done", path.display());
         let file = File::open(path).with_context(cannot)?;

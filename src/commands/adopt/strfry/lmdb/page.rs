@@ -14,15 +14,15 @@
 //!           each kind 24, entries 8, root 8
 //! ```
 //!
-//! Numbers are those of the machine that wrote the file. Only files of machines with 64 bits and the
-//! low byte first are read.
+//! Numbers have the byte order and word size of the machine that wrote the file. Only files of
+//! 64-bit little-endian machines are supported.
 
 /// Length of a page's header.
 const HEADER: usize = 16;
-/// Where the meta's fields end.
+/// End of the fields of a meta page.
 pub(super) const META_END: usize = HEADER + 136;
 const MAGIC: u32 = 0xbeef_c0de;
-/// The format's only version; 999 is that of LMDB's developers.
+/// The only released version of the format; 999 is LMDB's development version.
 const VERSION: u32 = 1;
 const TABLE_BYTES: usize = 48;
 /// The root of a table without entries.
@@ -33,10 +33,10 @@ const NODE_HEADER: usize = 8;
 const BRANCH: u16 = 1;
 const LEAF: u16 = 2;
 const OVERFLOW: u16 = 4;
-/// The flags that say what a page is.
+/// The flags that tell the kind of a page.
 const PAGE_FORMS: u16 = 0x2f;
 
-/// Flags of a node: its value is on overflow pages, is a table, or is several values.
+/// Flags of a node: the value is on overflow pages, is a table, or is several values.
 const BIG: u16 = 1;
 pub(super) const TABLE: u16 = 2;
 pub(super) const SEVERAL: u16 = 4;
@@ -75,19 +75,19 @@ impl TableRoot {
     }
 }
 
-/// What a meta page says.
+/// The content of a meta page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MetaPage {
     pub(super) page_bytes: usize,
     pub(super) transaction: u64,
     /// The number of the last page that is used.
     pub(super) last_page: u64,
-    /// The table that has the others.
+    /// The table that contains the other tables.
     pub(super) tables: TableRoot,
 }
 
 impl MetaPage {
-    /// Reads a meta page, or says why it is none.
+    /// Reads a meta page, or returns the reason why the page is no meta page.
     pub(super) fn read(page: &[u8; META_END]) -> Result<Self, String> {
         let fields = &page[HEADER..];
         match u32_at(fields, 0) {
@@ -123,15 +123,15 @@ pub(super) struct LeafNode<'a> {
     pub(super) value: NodeValue<'a>,
 }
 
-/// Where a node has its value.
+/// The location of a node's value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NodeValue<'a> {
     Here(&'a [u8]),
-    /// On overflow pages, of which this is the first.
+    /// On overflow pages. The number is that of the first.
     Overflow(u64),
 }
 
-/// What a page of a tree is.
+/// The kind of a tree page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TreePageForm {
     Branch,
@@ -164,7 +164,8 @@ impl TreePage {
         Some(Self { bytes, form, count: (lower - HEADER) / 2 })
     }
 
-    /// A node's numbers, its key, and what follows that. Returns `None` if it is not in the page.
+    /// Returns a node's header, its key, and the bytes behind the key. Returns `None` if the node
+    /// is not within the page.
     fn node(&self, index: usize) -> Option<(&[u8], &[u8], &[u8])> {
         let at = usize::from(u16_at(&self.bytes, HEADER + 2 * index));
         let (header, rest) = self.bytes.get(at..)?.split_at_checked(NODE_HEADER)?;
@@ -172,15 +173,15 @@ impl TreePage {
         (at >= HEADER && index < self.count).then_some((header, key, rest))
     }
 
-    /// A branch's node: the lowest key below it, and the number of its page. The first key counts as
-    /// lower than all others, whatever it is.
+    /// Returns a node of a branch: the lowest key of the child, and the number of the child's page.
+    /// The key of the first node is not meaningful and counts as lower than all others.
     pub(super) fn child(&self, index: usize) -> Option<(&[u8], u64)> {
         let (header, key, _) = self.node(index)?;
         let low = u64::from(u32_at(header, 0));
         Some((key, low | u64::from(u16_at(header, 4)) << 32))
     }
 
-    /// A leaf's node.
+    /// Returns a node of a leaf.
     pub(super) fn leaf(&self, index: usize) -> Option<LeafNode<'_>> {
         let (header, key, rest) = self.node(index)?;
         let (len, flags) = (u32_at(header, 0) as usize, u16_at(header, 4));
@@ -193,8 +194,8 @@ impl TreePage {
     }
 }
 
-/// The offset of an overflow page's value, if this is the first of so many overflow pages that they
-/// have `len` bytes.
+/// Returns the offset of the value on an overflow page, if `first` is the first of enough overflow
+/// pages for `len` bytes.
 pub(super) fn overflow_value(
     first: &[u8; HEADER],
     number: u64,

@@ -1,7 +1,7 @@
-//! The tables of an LMDB file as they were after one transaction.
+//! The tables of an LMDB file in their state after one transaction.
 //!
-//! A table is a B+tree. Keys of the tables that are read here are numbers of 8 bytes, except for the
-//! table of tables, whose keys are names.
+//! A table is a B+tree. Keys of the tables read here are numbers of 8 bytes, except in the table of
+//! tables: there keys are names.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -15,20 +15,20 @@ use super::{LmdbFault, LmdbFile};
 
 /// Maximum depth of a tree, as in LMDB.
 const DEPTH_MAX: usize = 32;
-/// Damaged pages that are remembered, so that each is counted once.
+/// Maximum damaged pages to remember, so that each is counted once.
 const DAMAGED_MAX: usize = 10_000;
 
-/// A value, if it is not longer than was asked for.
+/// A value, unless it is longer than the requested maximum.
 #[derive(Debug, PartialEq, Eq)]
 pub(in super::super) enum LmdbValue {
     Bytes(Vec<u8>),
-    /// Its length, as it is longer.
+    /// The length of a value above the maximum.
     TooLong(usize),
-    /// It cannot be read, for this reason.
+    /// The reason why the value cannot be read.
     Damaged(String),
 }
 
-/// Pages that cannot be read, with what is wrong. What is below them is lost.
+/// Unreadable pages, with a description of each fault. The entries below these pages are lost.
 #[derive(Debug, Default)]
 pub(in super::super) struct DamagedPages(BTreeMap<u64, String>);
 
@@ -50,7 +50,7 @@ impl DamagedPages {
         self.0.len() as u64
     }
 
-    /// Words on the first page, in the order of the file.
+    /// Returns the description of the first damaged page, in file order.
     pub(in super::super) fn first(&self) -> &str {
         self.0.values().next().map_or("", |words| words)
     }
@@ -67,17 +67,18 @@ impl LmdbTable {
     }
 }
 
-/// One snapshot of a file. What is read from it counts only if [`LmdbFile::read`] returns it.
+/// One snapshot of a file. Data from a snapshot is valid only if [`LmdbFile::read`] returns it to
+/// the caller.
 pub(in super::super) struct LmdbSnapshot<'a> {
     file: &'a LmdbFile,
     tables: TableRoot,
     last_page: u64,
 }
 
-/// A walk over a table's entries: where it begins, and what it has come upon.
+/// The state of a walk over a table's entries.
 struct TableWalk<'v> {
     after: u64,
-    /// Pages that it may still read. A tree has no more pages than the file.
+    /// Pages that the walk may still read. A tree has at most as many pages as the file.
     pages_left: u64,
     damaged: DamagedPages,
     visit: &'v mut dyn FnMut(u64, LmdbValue) -> ControlFlow<()>,
@@ -89,7 +90,7 @@ impl<'a> LmdbSnapshot<'a> {
         Self { file, tables: meta.tables, last_page: meta.last_page }
     }
 
-    /// Returns the table with this name, if there is one.
+    /// Returns the table with this name; `None` if no such table exists.
     pub(in super::super) fn table(&self, name: &str) -> Result<Option<LmdbTable>, LmdbFault> {
         self.find(self.tables, &|key| key.cmp(name.as_bytes()), &|node| {
             let table = match node.value {
@@ -100,7 +101,7 @@ impl<'a> LmdbSnapshot<'a> {
         })
     }
 
-    /// Returns the value of a key, if there is one.
+    /// Returns the value of a key; `None` if the table lacks the key.
     pub(in super::super) fn value(
         &self,
         table: LmdbTable,
@@ -130,8 +131,8 @@ impl<'a> LmdbSnapshot<'a> {
         Err(damage("a tree is too deep"))
     }
 
-    /// Passes the entries with a key above `after` to `visit`, in the order of their keys, until it
-    /// breaks. Passes over pages that are damaged, and returns them.
+    /// Passes the entries with a key above `after` to `visit`, in key order, until `visit` breaks.
+    /// Damaged pages are skipped and returned.
     pub(in super::super) fn walk(
         &self,
         table: LmdbTable,
@@ -147,7 +148,8 @@ impl<'a> LmdbSnapshot<'a> {
         Ok(walk.damaged)
     }
 
-    /// Walks over one page and what is below it. Damage ends only this page.
+    /// Walks over one page and its descendants. Damage to the page ends the walk over this page
+    /// only.
     fn walk_page(
         &self,
         at: u64,
@@ -182,7 +184,7 @@ impl<'a> LmdbSnapshot<'a> {
     ) -> Result<ControlFlow<()>, LmdbFault> {
         for index in 0..page.count {
             let (_, child) = page.child(index).ok_or_else(|| no_node(at))?;
-            // All keys of a child are below the first key of the next one.
+            // All keys of a child are below the first key of the next child.
             let next = page.child(index + 1).and_then(|(key, _)| number(key));
             if next.is_some_and(|next| next <= walk.after.saturating_add(1)) {
                 continue;
@@ -203,7 +205,7 @@ impl<'a> LmdbSnapshot<'a> {
         for index in 0..page.count {
             let node = page.leaf(index).ok_or_else(|| no_node(at))?;
             let key = number(node.key).ok_or_else(|| no_node(at))?;
-            // Keys only grow, so nothing is passed on twice, whatever the pages say.
+            // Only increasing keys are accepted, so even a damaged tree passes no entry on twice.
             if key <= walk.after {
                 continue;
             }
@@ -216,7 +218,8 @@ impl<'a> LmdbSnapshot<'a> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Descends to the node whose key is found by `compare`, which says how a key compares with it.
+    /// Descends to the node whose key is equal to the wanted key. `compare` compares a key with the
+    /// wanted key.
     fn find<T>(
         &self,
         table: TableRoot,
@@ -248,7 +251,7 @@ impl<'a> LmdbSnapshot<'a> {
         Err(damage("a tree is too deep"))
     }
 
-    /// Reads the value of a node. Only the system's errors are errors.
+    /// Reads the value of a node. The error is always an error of the operating system.
     fn node_value(&self, node: &LeafNode<'_>, bytes_max: usize) -> Result<LmdbValue, LmdbFault> {
         let read = match node.value {
             _ if node.flags & (TABLE | SEVERAL) != 0 => Err(damage("an entry has other values")),
@@ -283,7 +286,7 @@ impl<'a> LmdbSnapshot<'a> {
             .ok_or_else(|| damage(&format!("page {number} is no page of a tree")))
     }
 
-    /// The offset of a page in the file. Pages 0 and 1 are the meta pages.
+    /// Returns the offset of a page in the file. Pages 0 and 1 are the meta pages.
     fn page_offset(&self, number: u64) -> Result<u64, LmdbFault> {
         let is_used = (2..=self.last_page).contains(&number);
         let at = number.checked_mul(self.file.page_bytes as u64).filter(|_| is_used);

@@ -1,5 +1,5 @@
-//! Files of LMDB's form that a test makes, page by page. tests/moving/relays.rs reads one that LMDB
-//! has written.
+//! Tests on files in LMDB's format that are built page by page. tests/moving/relays.rs reads a file
+//! that LMDB has written.
 
 use std::fs::OpenOptions;
 use std::ops::ControlFlow;
@@ -9,7 +9,7 @@ use hark_testkit::disk::scratch;
 use super::*;
 
 const PAGE: usize = 512;
-/// A root that is no page.
+/// The root of an empty table.
 const NONE: u64 = u64::MAX;
 
 /// The pages of a file.
@@ -25,7 +25,7 @@ impl Pages {
         Self { pages: vec![[0; PAGE]; 2], path: dir.join("data.mdb") }
     }
 
-    /// Adds a page of a tree, and returns its number. A node is its three numbers, key and value.
+    /// Adds a tree page, and returns its number. A node is three numbers, a key and a value.
     fn tree(&mut self, form: u16, nodes: &[([u16; 3], Vec<u8>, Vec<u8>)]) -> u64 {
         let (number, mut page) = (self.pages.len() as u64, [0; PAGE]);
         let mut upper = PAGE;
@@ -122,7 +122,8 @@ impl Drop for Pages {
     }
 }
 
-/// The value of an entry: short ones, and one in seven on overflow pages.
+/// Returns the value of an entry. Most values are short; those of multiples of seven are on
+/// overflow pages.
 fn value(key: u64) -> Vec<u8> {
     let len = if key.is_multiple_of(7) { 100 + key as usize % 1500 } else { key as usize % 40 };
     vec![key as u8; len]
@@ -221,7 +222,8 @@ fn what_is_overwritten_while_it_is_read_is_read_again() {
     let found = file.read(|snapshot, tries| {
         all_tries.push(tries);
         if tries < 2 {
-            // Two transactions: the second overwrites the meta page that is being read from.
+            // Two transactions: the second overwrites the meta page of the snapshot that is being
+            // read.
             for more in 1..=2 {
                 let transaction = u64::from(tries) * 2 + more;
                 let leaf = pages.leaf(&[(transaction, vec![1])]);
@@ -234,7 +236,7 @@ fn what_is_overwritten_while_it_is_read_is_read_again() {
     let found: Vec<u64> = found.unwrap().0.into_iter().map(|(key, _)| key).collect();
     assert_eq!((found, all_tries), (vec![4], vec![0, 1, 2]));
 
-    // One transaction leaves the snapshot before it as it is.
+    // A single transaction does not change the previous snapshot.
     let (mut tries, before) = (0, 4);
     let found = file.read(|snapshot, _| {
         tries += 1;
@@ -260,7 +262,8 @@ fn what_is_overwritten_while_it_is_read_is_read_again() {
 #[test]
 fn damaged_pages_are_passed_over_and_each_is_counted_once() {
     let mut pages = filled("lmdb-damaged", 70);
-    // The first page is the leaf of 10 to 50, as 70 is the first on an overflow page.
+    // The first page is the leaf with keys 10 to 50, since 70 is the first key with a value on
+    // overflow pages.
     assert_eq!(pages.pages[2][10], 2);
     pages.pages[2][0] ^= 1;
     let file = pages.write();
@@ -272,7 +275,7 @@ fn damaged_pages_are_passed_over_and_each_is_counted_once() {
     }
     assert_eq!((all.count(), all.first()), (1, "page 2 is no page of a tree"));
 
-    // A tree whose branches name each other in a circle, and one that names pages beyond the end.
+    // A tree with a cycle of branches, and a tree that names pages beyond the end of the file.
     for child in [2, 3, 1_000, 1] {
         let mut pages = Pages::new("lmdb-circle");
         let nodes: Vec<_> = (0..20).map(|n| (n * 10, child)).collect();
@@ -295,8 +298,8 @@ fn no_byte_of_a_file_makes_a_read_panic_or_go_on_for_ever() {
     for at in 0..whole.len() {
         for value in [whole[at] ^ 1, whole[at] ^ 0x80, 0xff] {
             written.write_all_at(&[value], at as u64).unwrap();
-            // What was read when the file was opened stays as it is, so it is opened anew where that
-            // may be damaged.
+            // Opening a file reads the meta pages, so the file is opened again if the damage is in
+            // these pages.
             let opened = if at < 2 * PAGE {
                 LmdbFile::open(&pages.path)
             } else {
@@ -315,7 +318,7 @@ fn no_byte_of_a_file_makes_a_read_panic_or_go_on_for_ever() {
         written.write_all_at(&whole[at..=at], at as u64).unwrap();
     }
     assert!(read > 0 && refused > 0 && damaged_pages > 0, "{read} {refused} {damaged_pages}");
-    // Nor does any length.
+    // The same for a file that is cut off at any length.
     for len in (0..whole.len()).rev().step_by(100) {
         written.set_len(len as u64).unwrap();
         let _ = LmdbFile::open(&pages.path).and_then(|file| {
@@ -324,7 +327,7 @@ fn no_byte_of_a_file_makes_a_read_panic_or_go_on_for_ever() {
     }
 }
 
-/// Changes the bytes of a file.
+/// A function that changes the bytes of a file.
 type ByteChange = fn(&mut Vec<u8>);
 
 #[test]
