@@ -419,7 +419,9 @@ impl SegmentFile {
     /// Returns the indices at which an ascending array of hashes equals `value`. Hashes are spread
     /// evenly, so interpolation and a short walk find the indices.
     fn equal(&self, section: SegmentSection, len: usize, value: u64) -> Range<usize> {
-        let at = |index: usize| self.u64(section, index).unwrap_or(u64::MAX);
+        let hashes = self.section(section).as_chunks::<8>().0;
+        let at =
+            |index: usize| hashes.get(index).map_or(u64::MAX, |hash| u64::from_le_bytes(*hash));
         let share = |hash: u64| ((u128::from(hash) * len as u128) >> 64) as usize;
         let guess = share(value);
         // The second guess corrects the first by the difference between the hash there and `value`.
