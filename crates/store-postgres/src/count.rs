@@ -65,11 +65,31 @@ fn all_matches(inner: &PostgresState, query: &Query, position: TimelinePosition)
     asked
 }
 
+/// The result of a count.
+pub(crate) struct CountedRows {
+    /// The number of matches. `None` if the query's budget of rows is exceeded.
+    pub(crate) matches: Option<u64>,
+    /// Rows that the count has visited.
+    pub(crate) visited: u64,
+}
+
+impl CountedRows {
+    /// A count that has visited this many rows, of which the budget allows `budget`.
+    fn within(budget: u64, matches: u64, visited: u64) -> Self {
+        Self { matches: (visited <= budget).then_some(matches), visited }
+    }
+}
+
+/// The number in a column of the only row of a result.
+fn number(rows: &[Row], column: usize) -> u64 {
+    rows.first().map_or(0, |row| row.get::<_, i64>(column)).max(0).cast_unsigned()
+}
+
 /// The statements that count a query's matches. The statements ignore the query's limit and cursor.
 pub(crate) struct CountQuery {
     /// Empty if nothing can match; several if a gate divides the query.
     statements: Vec<(String, StatementText)>,
-    budget: i64,
+    budget: u64,
 }
 
 impl CountQuery {
@@ -77,20 +97,24 @@ impl CountQuery {
         let asked = all_matches(inner, query, position);
         let budget = i64::try_from(query.budget).unwrap_or(i64::MAX);
         let statements = asked.iter().map(|asked| statement(asked, &inner.terms, budget)).collect();
-        Self { statements, budget }
+        Self { statements, budget: query.budget }
     }
 
-    /// Counts the matching records. Returns `None` if they exceed the query's budget of rows.
+    /// Counts the matching records.
     pub(crate) fn count(
         &self,
         session: &mut DatabaseSession,
-    ) -> Result<Option<u64>, StatementError> {
-        let mut count = 0_i64;
+    ) -> Result<CountedRows, StatementError> {
+        let (mut matches, mut visited) = (0, 0_u64);
         for (sql, text) in &self.statements {
             let rows = session.query_once(sql, &text.values())?;
-            count = count.saturating_add(rows.first().map_or(0, |row| row.get(0)));
+            matches += number(&rows, 0);
+            visited = visited.saturating_add(number(&rows, 1));
+            if visited > self.budget {
+                break;
+            }
         }
-        Ok((count <= self.budget).then_some(count.cast_unsigned()))
+        Ok(CountedRows::within(self.budget, matches, visited))
     }
 
     /// Returns the statements, each with PostgreSQL's output of EXPLAIN ANALYZE.
@@ -108,11 +132,11 @@ impl CountQuery {
 }
 
 /// Counts the matches in distributed tables. The workers count them unless the query has conditions
-/// of labels. Returns `None` if the query's budget of rows is exceeded.
+/// of labels.
 pub(crate) fn placed(
     inner: &Arc<PostgresState>,
     query: &Query,
-) -> Result<Option<u64>, StatementError> {
+) -> Result<CountedRows, StatementError> {
     let position = inner.current.now();
     let mut reading = QuerySessions::new(Arc::clone(inner), position);
     let asked = all_matches(inner, query, position);
@@ -121,42 +145,41 @@ pub(crate) fn placed(
         for asked in &asked {
             let (sql, text) = whole_statement(asked, &inner.terms);
             let rows = reading.with(|session| session.query_once(&sql, &text.values()))?;
-            count += rows.first().map_or(0, |row| row.get::<_, i64>(0)).max(0).cast_unsigned();
+            count += number(&rows, 0);
         }
-        return Ok((count <= query.budget).then_some(count));
+        return Ok(CountedRows::within(query.budget, count, count));
     }
     read(inner, asked, &mut reading)
 }
 
-/// Counts matches by reading the records. Returns `None` if the query's budget of rows is exceeded.
+/// Counts matches by reading the records.
 fn read(
     inner: &PostgresState,
     asked: Vec<SqlQuery>,
     reading: &mut QuerySessions,
-) -> Result<Option<u64>, StatementError> {
+) -> Result<CountedRows, StatementError> {
     let (mut finders, mut count) = (Finders::new(asked), 0);
     let mut each = |_: &Record<'_>| {
         count += 1;
         ControlFlow::Continue(())
     };
     let progress = finders.slice(inner, u64::MAX, reading, &mut each)?;
-    Ok((progress != SearchProgress::Exhausted).then_some(count))
+    let matches = (progress != SearchProgress::Exhausted).then_some(count);
+    Ok(CountedRows { matches, visited: finders.visited() })
 }
 
 /// Counts the matches of a query for words. The database counts them if the query has only words,
-/// kinds and times, and the words are indexed. Otherwise the records are read. Returns `None` if
-/// the query's budget is exceeded.
+/// kinds and times, and the words are indexed. Otherwise the records are read.
 pub(crate) fn worded(
     inner: &Arc<PostgresState>,
     query: &Query,
     position: TimelinePosition,
-) -> Result<Option<u64>, StatementError> {
+) -> Result<CountedRows, StatementError> {
     let mut reading = QuerySessions::new(Arc::clone(inner), position);
     let asked = all_matches(inner, query, position);
     if !asked.iter().all(has_words_alone) {
         return read(inner, asked, &mut reading);
     }
-    let budget = i64::try_from(query.budget).unwrap_or(i64::MAX);
     let counted = reading.with(|session| {
         // The count is complete if the index of these words is complete before and after it: the
         // index was not cleared meanwhile.
@@ -167,7 +190,7 @@ pub(crate) fn worded(
         if !is_indexed(session)? {
             return Ok(None);
         }
-        let counted = count_words(&asked, inner, budget, session)?;
+        let counted = count_words(&asked, inner, query.budget, session)?;
         Ok(is_indexed(session)?.then_some(counted))
     })?;
     match counted {
@@ -189,32 +212,30 @@ fn has_words_alone(asked: &SqlQuery) -> bool {
     is_enough && is_alone && query.kinds.is_some() && asked.driver.is_none()
 }
 
-/// Counts the matches of queries whose words are indexed. Returns `None` if more than `budget` rows
-/// of words would have to be visited.
+/// Counts the matches of queries whose words are indexed. `budget` bounds the visited rows of words.
 fn count_words(
     asked: &[SqlQuery],
     inner: &PostgresState,
-    budget: i64,
+    budget: u64,
     session: &mut DatabaseSession,
-) -> Result<Option<u64>, StatementError> {
-    let (mut count, mut left) = (0_i64, budget);
+) -> Result<CountedRows, StatementError> {
+    let (mut matches, mut visited) = (0, 0);
     for asked in asked {
         let words = asked.query.words.as_ref().map_or(&[][..], |words| words.needed());
         let mut words: Vec<Vec<u8>> =
             words.iter().map(|one| one.word.as_bytes().to_vec()).collect();
         let kinds = signed(asked.query.kinds.as_deref().unwrap_or_default());
         let first = words.remove(rarest(&words, &kinds, session)?);
+        let left = i64::try_from(budget - visited).unwrap_or(i64::MAX);
         let (sql, text) = word_statement(asked, inner, (first, words), kinds, left);
         let rows = session.query_once(&sql, &text.values())?;
-        let (matching, walked) =
-            rows.first().map_or((0, 0), |row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
-        left -= walked;
-        if left < 0 {
-            return Ok(None);
+        matches += number(&rows, 0);
+        visited += number(&rows, 1);
+        if visited > budget {
+            break;
         }
-        count += matching;
     }
-    Ok(Some(count.cast_unsigned()))
+    Ok(CountedRows::within(budget, matches, visited))
 }
 
 /// Returns the position of the word with the fewest rows. At most [`COUNTED_MAX`] rows of each word
@@ -298,19 +319,24 @@ fn whole_statement(asked: &SqlQuery, terms: &DatabaseTermHasher) -> (String, Sta
     (sql, text)
 }
 
+/// Returns a statement that visits at most `budget` rows and one more. It counts the matching
+/// records, and also returns the number of visited rows.
 fn statement(asked: &SqlQuery, terms: &DatabaseTermHasher, budget: i64) -> (String, StatementText) {
     let query = &asked.query;
     let mut text = StatementText::default();
     let times = [text.value(to_db(query.from)), text.value(to_db(query.to))];
     let within =
         |table: &str| format!("{table}.time >= {} AND {table}.time <= {}", times[0], times[1]);
-    let from = driver(asked, &mut text, &within);
-    text.condition(within("r"));
-    conditions(asked, terms, &mut text);
     let rows_max = text.value(budget.saturating_add(1));
+    let (from, rows) = driver(asked, &mut text, &within, &rows_max);
+    conditions(asked, terms, &mut text);
     let conditions = text.conditions.join(" AND ");
-    let sql =
-        format!("SELECT count(*) FROM (SELECT FROM {from} WHERE {conditions} LIMIT {rows_max}) r");
+    let sql = format!(
+        "SELECT count(*) FILTER (WHERE {conditions}), coalesce(sum(r.rows), 0)::bigint \
+         FROM (SELECT r.seq, r.expires, r.kind, r.author, r.terms, {rows} AS rows FROM {from} \
+         WHERE {} LIMIT {rows_max}) r",
+        within("r")
+    );
     (sql, text)
 }
 
@@ -355,12 +381,18 @@ fn conditions(asked: &SqlQuery, terms: &DatabaseTermHasher, text: &mut Statement
     }
 }
 
-/// Returns the FROM clause that finds the records.
-fn driver(asked: &SqlQuery, text: &mut StatementText, within: &dyn Fn(&str) -> String) -> String {
+/// Returns the FROM clause that finds the records, and the number of rows that were visited for a
+/// record. At most `rows_max` rows of labels are visited.
+fn driver(
+    asked: &SqlQuery,
+    text: &mut StatementText,
+    within: &dyn Fn(&str) -> String,
+    rows_max: &str,
+) -> (String, &'static str) {
     let query = &asked.query;
     if let Some(ids) = &query.ids {
         let ids = text.value(lists(ids));
-        return format!("unnest({ids}::bytea[]) v(id) JOIN record r ON r.id = v.id");
+        return (format!("unnest({ids}::bytea[]) v(id) JOIN record r ON r.id = v.id"), "1");
     }
     let authors = query.authors.as_ref().map_or(usize::MAX, Vec::len);
     let label = match asked.driver {
@@ -390,13 +422,16 @@ fn driver(asked: &SqlQuery, text: &mut StatementText, within: &dyn Fn(&str) -> S
         let (and_kinds, of_kind) = kinds.map_or_else(Default::default, |(kinds, within)| {
             (format!(", {kinds}"), format!(" AND t.kind {within}"))
         });
-        return format!(
-            "(SELECT DISTINCT t.time, t.id FROM unnest({terms}::bigint[]) v(term){and_kinds} \
+        let from = format!(
+            "(SELECT t.time, t.id, count(*) AS rows FROM (SELECT t.time, t.id \
+             FROM unnest({terms}::bigint[]) v(term){and_kinds} \
              CROSS JOIN LATERAL (SELECT t.time, t.id FROM tag t WHERE t.term = v.term{of_kind} \
-             AND {} OFFSET 0) t) t CROSS JOIN LATERAL (SELECT r.* FROM record r \
+             AND {} OFFSET 0) t LIMIT {rows_max}) t GROUP BY t.time, t.id) t \
+             CROSS JOIN LATERAL (SELECT r.* FROM record r \
              WHERE r.time = t.time AND r.id = t.id LIMIT 1) r",
             within("t")
         );
+        return (from, "t.rows");
     }
     let (mut lists_of, mut same) = (Vec::new(), Vec::new());
     if let Some(authors) = &query.authors {
@@ -409,12 +444,13 @@ fn driver(asked: &SqlQuery, text: &mut StatementText, within: &dyn Fn(&str) -> S
         same.push(format!("r.kind {within}"));
     }
     if lists_of.is_empty() {
-        return "record r".into();
+        return ("record r".into(), "1");
     }
-    format!(
+    let from = format!(
         "{} CROSS JOIN LATERAL (SELECT r.* FROM record r WHERE {} AND {} OFFSET 0) r",
         lists_of.join(" CROSS JOIN "),
         same.join(" AND "),
         within("r")
-    )
+    );
+    (from, "1")
 }

@@ -434,9 +434,8 @@ impl Store for PostgresStore {
             reading.with(|session| counting.count(session))
         };
         let counted = counted.map_err(|fault| failed(&fault))?;
-        // The counted rows are charged as visited. Without a count, the whole budget is charged.
-        *visited += counted.unwrap_or(u64::MAX).min(query.budget);
-        Ok(counted)
+        *visited += counted.visited;
+        Ok(counted.matches)
     }
 
     fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {

@@ -262,3 +262,32 @@ fn a_page_among_records_of_one_time_begins_where_the_last_one_ended() {
         }
     }
 }
+
+#[test]
+fn a_count_visits_no_more_rows_than_its_budget_and_is_charged_for_each() {
+    let database = Cluster::shared().database("counts");
+    let store = open(&database, false);
+    let both = [(b't', value(5)), (b't', value(6))];
+    let puts: Vec<Write> = (0..3_000).map(|n| put(START + n, n, 1, &both)).collect();
+    store.commit(&puts).expect("commits");
+    database.sql("ANALYZE");
+    let counted = |labels: &[u64], not_authors: Vec<[u8; 32]>, budget| {
+        let labels = vec![set(b't', labels.iter().copied())];
+        let mut visited = 0;
+        let query = Query { labels, not_authors, budget, ..Query::default() };
+        (store.count_visiting(&query, &mut visited).expect("counts"), visited)
+    };
+    assert_eq!(counted(&[5], vec![], 10_000), (Some(3_000), 3_000));
+    // Each record is found by two values, and counts once.
+    assert_eq!(counted(&[5, 6], vec![], 10_000), (Some(3_000), 6_000));
+    // No record matches, so only the visited rows can bound the count.
+    assert_eq!(counted(&[5], vec![[7; 32]], 10_000), (Some(0), 3_000));
+    assert_eq!(counted(&[5], vec![[7; 32]], 500), (None, 501));
+    let of_author = Query {
+        authors: Some(vec![[7; 32]]),
+        not_kinds: vec![1],
+        budget: 10_000,
+        ..Query::default()
+    };
+    assert_eq!(store.count_visiting(&of_author, &mut 0).expect("counts"), Some(0));
+}

@@ -208,4 +208,8 @@ fn a_count_is_driven_by_the_rarest_word_and_goes_through_no_more_rows_than_its_b
     assert_eq!(count("commonplace unremarkable", 100), None);
     assert_eq!(count("commonplace", 119), None);
     assert_eq!(count("commonplace", 120), Some(120));
+    let mut visited = 0;
+    let none = Query { budget: 500, ..searched("commonplace unremarkable") };
+    assert_eq!(store.count_visiting(&none, &mut visited).expect("counts"), Some(0));
+    assert_eq!(visited, 120, "rows of the rarest word");
 }
