@@ -184,6 +184,7 @@ pub(crate) async fn includes(
     let mut initiator = NegentropyInitiator::new(&set, FRAME_BYTES_MAX);
     let first = in_hex(&initiator.open());
     let filter = network.filters().text(&query);
+    let (proofs, mut asked_auth) = (client.proofs(), false);
     let mut open = client.compare(&filter, &first).await?;
     let mut waits = RateWaits::default();
     let answer = loop {
@@ -192,6 +193,16 @@ pub(crate) async fn includes(
             Ok(ComparisonAnswer::Refused(reason)) if PeerError::is_rate(&reason) => {
                 tokio::time::sleep(waits.next("a comparison", &reason)?).await;
                 open = client.compare(&filter, &first).await?;
+            }
+            Ok(ComparisonAnswer::Refused(reason))
+                if PeerError::wants_auth(&reason) && !asked_auth =>
+            {
+                asked_auth = true;
+                match client.authenticate_for(proofs, &reason).await {
+                    Ok(()) => open = client.compare(&filter, &first).await?,
+                    Err(PeerError::Refused { .. }) => return Ok(Ok(false)),
+                    Err(error) => return Err(error),
+                }
             }
             Ok(ComparisonAnswer::Refused(_)) => return Ok(Ok(false)),
             Ok(ComparisonAnswer::Notice(notice)) if is_unknown(&notice) => return Ok(Err(notice)),
