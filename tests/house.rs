@@ -1,6 +1,8 @@
 //! The rules of the source tree: allowed dependencies between crates, words and types that only
 //! some files may contain, and existing files for all names in the documents.
 
+mod sentences;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
