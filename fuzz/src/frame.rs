@@ -19,7 +19,7 @@ use hark_server::whisper::rlpx::handshake::{
 use hark_server::whisper::rlpx::{RlpxError, RlpxReader};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// The most bytes of a message.
+/// Maximum number of bytes of a message.
 const MESSAGE_MAX: usize = 4_000;
 
 /// A connection that delivers pieces of one size.

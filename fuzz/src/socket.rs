@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use hark_server::websocket::{ClientInput, DeflateOptions, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The most bytes of a message.
+/// Maximum number of bytes of a message.
 const MESSAGE_MAX: usize = 4_000;
 
 /// A connection that delivers pieces of one size.

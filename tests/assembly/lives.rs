@@ -132,8 +132,8 @@ fn make_old(world: &World) {
     }
 }
 
-/// Makes segments, and rewrites each in the format of the version before search: without the last
-/// two sections.
+/// Makes segments, and rewrites each in the format of the last version without search: without the
+/// last two sections.
 fn old_segments(world: &World) {
     world.hark(&["compact"]).ok();
     for shelf in ["nostr", "waku", "whisper"] {

@@ -73,7 +73,7 @@ fn every_event_that_got_its_ok_is_there_after_kill_9() {
     let _ = std::fs::remove_dir_all(&root);
 }
 
-/// The most events of a client without an OK.
+/// Maximum number of events of a client without an OK.
 const WINDOW: usize = 100;
 
 /// Publishes notes and deletes a third of the notes, until the server is killed. Returns the ids of

@@ -4,15 +4,15 @@
 //! read the numbers, and the NIP-11 document is derived from these numbers. A queue or buffer whose
 //! bound is not here is a mistake.
 
-/// The most records that one commit deletes. A write that deletes more (a request to vanish, an
-/// erase without a limit) is carried out in steps of this size, and other writes are committed
-/// between the steps. A step takes some tens of milliseconds in a database.
+/// Maximum number of records that one commit deletes. A write that deletes more (a request to
+/// vanish, an erase without a limit) is carried out in steps of this size, and other writes are
+/// committed between the steps. A step takes some tens of milliseconds in a database.
 pub const ERASE_STEP: usize = 1_000;
 
-/// The most rows that one write searches in one step of a commit. The searches find the records to
-/// replace or delete, and the records that forbid the write. A longer search continues in the
-/// write's next step, and other writes are committed between the steps. A step takes a tenth of a
-/// millisecond, or some hundred milliseconds if each row is read from a disk.
+/// Maximum number of rows that one write searches in one step of a commit. The searches find the
+/// records to replace or delete, and the records that forbid the write. A longer search continues
+/// in the write's next step, and other writes are committed between the steps. A step takes a tenth
+/// of a millisecond, or some hundred milliseconds if each row is read from a disk.
 pub const SEARCH_STEP: u64 = 4_096;
 
 /// Rows that all writes of a step may search together. The step then ends, and the remaining writes
@@ -118,13 +118,13 @@ pub struct Limits {
     pub filter_values_max: usize,
     /// Stored records sent for a filter that names no limit.
     pub limit_default: usize,
-    /// The most stored records sent for a filter; the bound replaces a higher limit.
+    /// Maximum number of stored records sent for a filter; the bound replaces a higher limit.
     pub limit_max: usize,
 
     /// Comparisons (NIP-77) of one connection. One more comparison is answered with NEG-ERR
     /// `blocked:`. With 0, comparisons are not offered.
     pub negentropy_per_connection_max: usize,
-    /// The most events of a comparison. Above the bound, NEG-OPEN is answered with NEG-ERR
+    /// Maximum number of events of a comparison. Above the bound, NEG-OPEN is answered with NEG-ERR
     /// `blocked:`, which names the bound.
     pub negentropy_events_max: usize,
     /// Bytes of memory of the comparisons of one connection, about 40 for each event. Above the

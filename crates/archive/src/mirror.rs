@@ -36,7 +36,7 @@ use crate::vital;
 pub struct MirrorOptions {
     /// Bytes of writes that may wait for the second store.
     pub queue_bytes_max: usize,
-    /// The most writes in one batch to the second store.
+    /// Maximum number of writes in one batch to the second store.
     pub batch_writes_max: usize,
     /// Time until a failed second store is first tried again. The time doubles with each failure,
     /// up to 32 times this value.

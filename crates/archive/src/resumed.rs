@@ -13,7 +13,8 @@ use hark_codec::record::Record;
 use crate::query::{Position, Query, SearchRank};
 use crate::store::{Search, SearchError, SearchProgress, Store};
 
-/// The most times that a search is begun again, each time because another part could not be read.
+/// Maximum number of times that a search is begun again, each time because another part could not
+/// be read.
 const RESUMES_MAX: u32 = 10_000;
 
 /// A search that is begun again whenever a part was left out.

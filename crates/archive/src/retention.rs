@@ -54,7 +54,7 @@ pub struct RetentionPolicy {
     ///
     /// [`Rules::forbids`]: crate::effects::Rules::forbids
     pub tombstone_kinds: Vec<u32>,
-    /// The most records that one write deletes.
+    /// Maximum number of records that one write deletes.
     pub batch_max: usize,
     /// Time between two rounds.
     pub every: Duration,
@@ -802,7 +802,8 @@ mod tests {
         let held = SweepResult { history_held: true, ..SweepResult::default() };
         let step = |policy: &RetentionPolicy| policy.step(&*store, &writer, &clock).unwrap();
         assert_eq!(step(&policy), held);
-        // A brought record that was young enough ages like any other, and rules delete it as usual.
+        // If an imported record was young enough, it ages like any other record, and rules delete
+        // it as usual.
         clock.set(1_002 * DAY);
         assert_eq!(step(&policy), SweepResult { aged: 1, ..held });
         // A longer age in the rule holds the same records; without a rule, nothing is held.

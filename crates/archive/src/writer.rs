@@ -34,9 +34,9 @@ const LOOK_EVERY: Duration = Duration::from_micros(500);
 /// The bounds of batches and of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterOptions {
-    /// The most writes in a batch.
+    /// Maximum number of writes in a batch.
     pub batch_writes_max: usize,
-    /// The most bytes of records in a batch, about.
+    /// Maximum number of bytes of records in a batch, about.
     pub batch_bytes_max: usize,
     /// How long a batch waits for further writes after its first write.
     pub batch_wait: Duration,

@@ -236,7 +236,7 @@ pub(crate) struct IngestArgs {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
     pub(crate) connections: usize,
 
-    /// The most events of a connection that wait for their OK
+    /// Maximum number of events of a connection that wait for their OK
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one)]
     pub(crate) window: usize,
 
@@ -574,7 +574,7 @@ pub(crate) struct WakuBenchArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) readers: usize,
 
-    /// The most pages to read of an answer
+    /// Maximum number of pages to read of an answer
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     pub(crate) pages: usize,
 

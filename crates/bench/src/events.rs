@@ -19,13 +19,14 @@ use crate::{people, text};
 const END: u64 = 1_767_225_600;
 /// The time that the events span: half a year.
 const SPAN_S: u64 = 182 * 86_400;
-/// The most events of the busiest author, who writes every fifth event below this bound.
+/// Maximum number of events of the busiest author, who writes every fifth event below this bound.
 pub(crate) const BUSIEST_MAX: u64 = 200_000;
 /// The most authors.
 pub(crate) const AUTHORS_MAX: usize = 50_000;
 /// Hashtags, common ones first.
 const TAGS: usize = 3_000;
-/// The most entries of a follow list: a list must fit into 64 KB, the most that some relays accept.
+/// Maximum number of entries of a follow list: a list must fit into 64 KB, the most that some
+/// relays accept.
 const FOLLOWS_MAX: usize = 850;
 /// A kind that few authors write.
 pub(crate) const RARE_KIND: u16 = 31_337;

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const WALK: Duration = Duration::from_mins(5);
 /// The number of authors to search for readers.
 const READERS: usize = 2_000;
-/// The most events of a page, and the most pages for each depth.
+/// Maximum number of events of a page, and the most pages for each depth.
 const PAGE: usize = 500;
 const PAGES: usize = 20;
 const MIXED: &str = "all mixed";

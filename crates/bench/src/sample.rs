@@ -14,9 +14,9 @@ use crate::lines::EventFile;
 use crate::meter::ProgressMeter;
 use crate::random::Random;
 
-/// The most ids that are kept.
+/// Maximum number of ids that are kept.
 const IDS: usize = 20_000;
-/// The most notes whose text is kept.
+/// Maximum number of notes whose text is kept.
 const NOTES: usize = 4_000;
 /// Kinds that notify the tagged people.
 pub(crate) const NOTIFYING: [u16; 4] = [1, 6, 7, 9_735];

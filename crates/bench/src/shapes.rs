@@ -193,7 +193,7 @@ fn many_e(draw: &mut ParameterSampler<'_>) -> Option<String> {
     Some(format!(r##"{{"#e":[{notes}]"##))
 }
 
-/// The most notes of a quiet author.
+/// Maximum number of notes of a quiet author.
 const QUIET: u32 = 6;
 
 const fn shape(

@@ -52,9 +52,9 @@ pub(crate) struct MissedEvents {
 /// The earliest times of events that were missed.
 #[derive(Debug, Default)]
 struct MissedTimes {
-    /// Of the events that need a comparison at once.
+    /// Missed events that must be compared at once.
     now: Option<u64>,
-    /// Of the events that failed temporarily at the relay, and are to be retried later.
+    /// Missed events that failed temporarily at the relay, and are to be retried later.
     later: Option<u64>,
 }
 

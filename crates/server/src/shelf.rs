@@ -189,7 +189,7 @@ impl Shelf {
         &self.siblings
     }
 
-    /// Sends a record that is never stored to subscribers, here and in sibling processes.
+    /// Sends subscribers, here and in sibling processes, a record that is never stored.
     pub fn pass_on(&self, record: &Record<'_>) {
         self.subscribers.together(&mut || self.subscribers.publish(None, record));
         // Outside `together`, because this call may wait for another process.

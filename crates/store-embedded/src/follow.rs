@@ -46,7 +46,7 @@ pub enum FollowError {
     TooMany {
         /// Records since the shelf was handed over.
         records: u64,
-        /// The most records allowed.
+        /// Maximum number of records allowed.
         records_max: u64,
     },
     /// A file could not be read.

@@ -118,8 +118,8 @@ pub(crate) fn is_passing(error: &io::Error) -> bool {
     is_full(error) || lacks_descriptors(error)
 }
 
-/// The disk in the view of a job. The disk is full before the job uses the space kept for others,
-/// whatever was estimated and whatever others write meanwhile.
+/// The disk in the view of a job. The job fails as on a full disk before it uses the space kept for
+/// others, even if the estimate was wrong or others write meanwhile.
 impl Disk for ReservingDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let file = self.disk.create(path)?;

@@ -309,8 +309,7 @@ pub fn migrations(
     if let Some(last) = all.last_mut().filter(|last| last.applied.is_some())
         && !label_values::is_settled(&mut session, options.listed_labels)?
     {
-        // The tables exist, but the values of the labels that the network lists are not counted
-        // yet.
+        // The tables exist, but the values of the network's listed labels are not counted yet.
         last.applied = None;
     }
     Ok(all)

@@ -89,8 +89,8 @@ impl Parts {
         session.batch("UPDATE state SET parts = parts + 1")
     }
 
-    /// Returns the times of the next `count` parts of `rest`, from its beginning in `order`. Both
-    /// bounds are inclusive. The far bound is the end of a part, unless `rest` ends earlier.
+    /// Returns the times of the first `count` parts of `rest`, in `order`. Both bounds are
+    /// inclusive. The far bound is the end of a part, unless `rest` ends earlier.
     pub(crate) fn window(&self, rest: (i64, i64), order: Order, count: usize) -> (i64, i64) {
         let (from, to) = rest;
         match order {

@@ -205,7 +205,7 @@ impl Connector {
     }
 
     /// Sets a session's settings, and checks that they are in effect, before any other statement.
-    /// Returns the session's mark: the random value of a setting of its own.
+    /// Returns the session's mark: a random value, kept in a setting that serves only this purpose.
     ///
     /// Settings are not sent as startup parameters, which a pooler may refuse or ignore.
     pub(crate) async fn prepare(&self, client: &Client) -> Result<String, StatementError> {

@@ -1,4 +1,5 @@
-//! Behind a pooler, Hark has the sessions that it needs, or refuses to start with the reason.
+//! Behind a pooler, Hark either gets the sessions that it needs, or refuses to start and states the
+//! reason.
 
 use hark_archive::{Outcome, Query, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::NostrRules;

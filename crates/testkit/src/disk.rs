@@ -80,7 +80,7 @@ struct State {
     armed: Option<(Trouble, u64)>,
     struck: bool,
     operations: u64,
-    /// The most bytes of all files together. With `None`, only the machine sets a bound.
+    /// Maximum number of bytes of all files together. With `None`, only the machine sets a bound.
     room: Option<u64>,
 }
 

@@ -53,7 +53,7 @@ impl Secrets {
         READERS + self.random.below(usize::from(OTHERS)) as u8
     }
 
-    /// Makes a record with this time. A hidden record is between people that never query.
+    /// Makes a record with this time. The sender and the recipients of a hidden record never query.
     fn record(&mut self, time: u64, hidden: bool) -> Box<[u8]> {
         let private = hidden || self.random.once_in(5);
         let kind = *self.random.pick(if private { &PRIVATE[..] } else { &PUBLIC[..] });

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-/// The most words of a phrase, at least as many as a question has.
+/// Maximum number of words of a phrase, at least as many as a question has.
 const PHRASE_MAX: usize = 64;
 
 /// The words of a record as numbers, and their places in order.

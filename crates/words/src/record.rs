@@ -28,7 +28,7 @@ use crate::token::Tokens;
 
 /// The highest class.
 pub const CLASS_MAX: u8 = 3;
-/// The most words of a record that are read.
+/// Maximum number of words of a record that are read.
 pub const TOKENS_MAX: usize = 4_096;
 /// Questions about a record after which its words are sorted.
 const SORTED_AFTER: u32 = 8;

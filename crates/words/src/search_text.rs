@@ -7,15 +7,17 @@
 
 use crate::token::Tokens;
 
-/// The most bytes of a search text.
+/// Maximum number of bytes of a search text.
 const BYTES_MAX: usize = 1_024;
-/// The most words and phrases, the most words in all of them, and the most languages.
+/// Maximum number of words and phrases, the most words in all of them, and the most languages.
 const TERMS_MAX: usize = 16;
 const WORDS_MAX: usize = 64;
 const LANGUAGES_MAX: usize = 8;
-/// The most bytes of an extension's value. With a longer value, the text counts as an address.
+/// Maximum number of bytes of an extension's value. With a longer value, the text counts as an
+/// address.
 const VALUE_BYTES_MAX: usize = 40;
-/// The most words that are looked up in an index. The other words are checked on the records.
+/// Maximum number of words that are looked up in an index. The other words are checked on the
+/// records.
 const NEEDED_MAX: usize = 16;
 
 /// A parsed search text.

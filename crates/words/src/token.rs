@@ -8,8 +8,8 @@
 
 use crate::fold;
 
-/// The most characters of a word. The rest of a longer word is cut off, in texts and in questions
-/// alike.
+/// Maximum number of characters of a word. The rest of a longer word is cut off, in texts and in
+/// questions alike.
 pub const WORD_CHARS_MAX: usize = 40;
 
 /// Bytes of text whose memory is kept for the next record.

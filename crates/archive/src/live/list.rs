@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::Subscription;
 use crate::query::Query;
 
-/// The most filters of a short list.
+/// Maximum number of filters of a short list.
 const FEW: usize = 16;
 /// The level of filters for a single point in time.
 const POINTS: u32 = 64;
@@ -208,7 +208,7 @@ impl TimeTree {
     }
 }
 
-/// Returns the position of the only node of a level that can contain a time.
+/// Returns the position, within a level, of the only node that can contain a time.
 fn position_in_level(time: u64, level: u32) -> u64 {
     if level == POINTS { time } else { above(time, level) }
 }

@@ -149,12 +149,12 @@ enum IndexingState {
     Left,
 }
 
-/// The most filters of the newest subscriptions, as each of these filters is compared with each new
-/// record. Above the bound, the oldest of these subscriptions enters its lists.
+/// Maximum number of filters of the newest subscriptions, as each of these filters is compared with
+/// each new record. Above the bound, the oldest of these subscriptions enters its lists.
 const NEWEST_MAX: usize = 32;
-/// The most filters of a subscription that may be one of the newest, and the most values in these
-/// filters. A larger subscription enters its lists at once, in steps for which its own client
-/// waits. As one of the newest, it would make many other subscriptions enter their lists.
+/// Maximum number of filters of a subscription that may be one of the newest, and the most values
+/// in these filters. A larger subscription enters its lists at once, in steps for which its own
+/// client waits. As one of the newest, it would make many other subscriptions enter their lists.
 const SMALL_FILTERS: usize = 4;
 const SMALL_VALUES: usize = 256;
 

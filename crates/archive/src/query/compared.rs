@@ -9,7 +9,7 @@ use hark_codec::record::Record;
 use super::words::{LazyWords, text_rows};
 use super::{LabelSet, Query, carries};
 
-/// The most labels that are compared without sorting, about.
+/// Maximum number of labels that are compared without sorting, about.
 const FEW_LABELS: usize = 16;
 /// If a record has this many times more labels than a condition has values, each value is looked up
 /// by binary search.

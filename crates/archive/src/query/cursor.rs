@@ -21,16 +21,16 @@ use super::stream::{PostingSlice, PostingStream, find};
 use super::words::LazyWords;
 use super::{Order, Query};
 
-/// The most rows that are gathered at once.
+/// Maximum number of rows that are gathered at once.
 const BLOCK_MAX: usize = 32;
 /// Records that are prefetched while one is read.
 const AHEAD: usize = 8;
 /// Comparisons of a label with a condition that count as a row.
 const LABELS_OF_A_ROW: usize = 64;
-/// The most rows of a driver that are intersected before they are sorted.
+/// Maximum number of rows of a driver that are intersected before they are sorted.
 const FEW_MAX: u64 = 4096;
-/// The most streams of a driver that are begun at once. More streams are begun in steps, as
-/// beginning a stream reads its first row.
+/// Maximum number of streams of a driver that are begun at once. More streams are begun in steps,
+/// as beginning a stream reads its first row.
 const BEGUN_MAX: usize = 64;
 /// The least work that a count may use in a source to look up its posting lists. The lookups are
 /// not divided into steps.

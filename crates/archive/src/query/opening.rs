@@ -15,8 +15,8 @@ use super::prepared::{PreparedQuery, WORD_LISTS};
 use super::source::Source;
 use super::stream::{PostingSlice, find};
 
-/// The most words to which the beginning of a word is completed. If more words have this beginning,
-/// the condition is checked on the records.
+/// Maximum number of words to which the beginning of a word is completed. If more words have this
+/// beginning, the condition is checked on the records.
 const COMPLETED_MAX: usize = 64;
 /// Terms that are looked up at once.
 const TERMS_AT_ONCE: usize = 32;
@@ -24,11 +24,11 @@ const TERMS_AT_ONCE: usize = 32;
 const LOOKUP_WORK: u64 = 4;
 /// Pairs of a requested term and a requested kind that count as much as one found list.
 const PAIRS_OF_A_LIST: usize = 8;
-/// The most lists of a set of several terms. A single term has at most one list for each kind, or a
-/// few.
+/// Maximum number of lists of a set of several terms. A single term has at most one list for each
+/// kind, or a few.
 const LISTS_MAX: usize = 1 << 15;
-/// The most lists of a value in which rows found by id are looked up before their records are read,
-/// and the fewest ids for which these lookups are made.
+/// Maximum number of lists of a value in which rows found by id are looked up before their records
+/// are read, and the fewest ids for which these lookups are made.
 const FEW_LISTS: usize = 32;
 const IDS_MIN: usize = 8;
 /// Lookups and lists of one source that do not count as visited rows. Most queries have fewer.

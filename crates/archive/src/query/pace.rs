@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// The least time for a record that is read from the disk by itself.
 const FROM_DISK: Duration = Duration::from_micros(20);
-/// The most time for reading and processing a record that is in memory.
+/// Maximum time for reading and processing a record that is in memory.
 const FROM_MEMORY: Duration = Duration::from_micros(4);
 
 #[derive(Debug, Default)]

@@ -22,8 +22,8 @@ use crate::store::{Search, SearchError, SearchProgress};
 
 /// Records that are read by their ids at once.
 const CHUNK: usize = 32;
-/// The most bytes of such records that are kept until they are passed on. One record is kept
-/// whatever its size.
+/// Maximum number of bytes of such records that are kept until they are passed on. One record is
+/// kept whatever its size.
 const READY_BYTES_MAX: usize = 64 << 10;
 
 /// The score below which records are not wanted. A search and its walks share this bound.
@@ -85,7 +85,7 @@ pub struct RankedSearch {
     last: Option<SearchRank>,
     seq: u64,
     visited: u64,
-    /// Rows that are charged for dividing texts into words, and buffers for the next text.
+    /// Buffers for the next text, and the number of rows to charge for dividing texts into words.
     text_rows: u64,
     words: RecordWords,
     damaged: u64,

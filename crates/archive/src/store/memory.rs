@@ -24,7 +24,7 @@ use crate::query::{Order, Position, Query, SearchRank, WordCondition};
 pub struct MemoryStore {
     rules: Box<dyn Rules>,
     state: Mutex<MemoryState>,
-    /// The most records that one [`Store::commit_some`] deletes.
+    /// Maximum number of records that one [`Store::commit_some`] deletes.
     erase_step: usize,
 }
 

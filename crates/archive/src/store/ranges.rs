@@ -21,8 +21,8 @@ pub trait IdRanges: Send {
     /// order, at most `max`.
     fn items(&self, from: &Position, to: &Position, max: usize) -> Vec<Position>;
 
-    /// Returns the number of records before a position, as [`IdRanges::before`] does. A store that
-    /// can count without the sum overrides this method.
+    /// Returns the number of records before a position, as [`IdRanges::before`] does. Stores that
+    /// can count without the sum override this method.
     fn count(&self, at: &Position) -> u64 {
         self.before(at).count
     }

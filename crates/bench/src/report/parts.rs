@@ -13,7 +13,7 @@ pub struct ReportSection {
     pub report: BenchReport,
 }
 
-/// Latencies in ms at evenly spaced shares of 0 to 100 %.
+/// Latencies in ms at evenly spaced percentiles, from 0 to 100.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     /// The name of the row.

@@ -34,13 +34,13 @@ const RELAY: &str = "/vac/waku/relay/2.0.0";
 /// The protocol by which a peer announces its shards (RFC 66/WAKU2-METADATA). nwaku disconnects
 /// peers that do not announce shards.
 const METADATA: &str = "/vac/waku/metadata/1.0.0";
-/// The most bytes that gossip adds to a payload.
+/// Maximum number of bytes that gossip adds to a payload.
 const FRAME: usize = 64 << 10;
 /// The lower bound of the frame limit in bytes: a single frame of a node names up to 5,000
 /// messages.
 const FRAME_MIN: usize = 256 << 10;
-/// The most messages that wait for a peer's connection. The bound is low, so that no message waits
-/// long.
+/// Maximum number of messages that wait for a peer's connection. The bound is low, so that no
+/// message waits long.
 const QUEUE_MAX: usize = 64;
 /// How long a node may take to announce its topics, and a connection to accept a message.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ const IDLE_MAX: Duration = Duration::from_hours(24);
 pub(super) struct GossipEndpoint {
     pub(super) addr: Multiaddr,
     topic: String,
-    /// The most bytes of a payload.
+    /// Maximum number of bytes of a payload.
     payload_max: usize,
 }
 

@@ -21,7 +21,7 @@ use crate::websocket::Url;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// The most characters of a reason in the report.
+/// Maximum number of characters of a reason in the report.
 const REASON_MAX: usize = 200;
 
 /// A connection to a node, for one request at a time. After the node has closed the connection, the

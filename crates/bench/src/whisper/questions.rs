@@ -19,7 +19,7 @@ const TOPICS_MIN: usize = 60;
 const BUSY: [usize; 3] = [2, 3, 4];
 /// Topics of the many.
 const MANY: usize = 256;
-/// The most draws of the many topics until their filter does not cover the busiest topic.
+/// Maximum number of draws of the many topics until their filter does not cover the busiest topic.
 const DRAWS_MAX: usize = 1_000;
 /// The seed of the draw.
 const SEED: u64 = 11;

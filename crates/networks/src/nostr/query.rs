@@ -101,8 +101,8 @@ fn apply(gate: &Arc<Gate>, query: &mut Query) {
     query.gate = (!gate.kinds.is_empty()).then(|| Arc::clone(gate));
 }
 
-/// The most values of `&` tags in a filter. Each value is a condition of its own, which is checked
-/// on every record that may match.
+/// Maximum number of values of `&` tags in a filter. Each value is a condition of its own, which is
+/// checked on every record that may match.
 pub const AND_VALUES_MAX: usize = 32;
 
 /// Returns the number of values of `&` tags, each of which a record must have.

@@ -3,7 +3,8 @@
 //!
 //! A stored deletion (kind 5) is itself the tombstone: an event is refused if a deletion by its
 //! author names the event, whichever came first. No deletion deletes deletions or requests to
-//! vanish. A request to vanish deletes both: its author's deletions, and their earlier requests.
+//! vanish. A request to vanish also deletes its author's deletions and the author's earlier
+//! requests to vanish.
 
 use std::collections::{BTreeMap, BTreeSet};
 

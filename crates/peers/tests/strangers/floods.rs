@@ -128,8 +128,9 @@ async fn pages_that_never_end_are_left() {
     }
 }
 
-/// Events that are in flight or wait when a connection ends are sent on the next connection, even
-/// if nothing else is compared then. In this test, the oldest events are published last.
+/// If a connection ends, the events that were in flight or waiting are sent on the next connection,
+/// even if that connection compares nothing else. In this test, the oldest events are published
+/// last.
 #[tokio::test]
 async fn what_waits_to_be_sent_when_a_stream_breaks_is_sent_later() {
     let events: Vec<Value> = (0..300).map(|n| event(n, 1_700_000_300 - n)).collect();

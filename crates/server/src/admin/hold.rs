@@ -22,7 +22,7 @@ pub(super) struct WriterHold {
     shelf: Arc<Shelf>,
     /// Lets the writer's thread continue. `None` once the thread continues.
     held: Option<Sender<TargetChange>>,
-    /// The writer's own commit function while writes are refused.
+    /// The writer's own commit function, kept here while writes are refused.
     refused: Arc<Mutex<Option<CommitFn>>>,
 }
 

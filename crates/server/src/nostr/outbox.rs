@@ -332,8 +332,8 @@ impl Outbox {
         if added.own > 0 {
             self.account.add(added.own);
         }
-        // The common bounds are read only if memory was taken, because every client writes their
-        // counters.
+        // The counters of the common bounds are read only if memory was taken, because every client
+        // writes these counters.
         let is_above = added.own > 0 && self.account.is_above_share(had);
         queue.slow = queue.weight.size > self.bytes_max || is_above;
         queue.slow

@@ -364,8 +364,8 @@ impl<'a> HistoryQuery<'a> {
 
     /// Returns the newest messages before the cursor, newest first, and whether more follow.
     ///
-    /// The archive returns messages of one nanosecond with the lowest hash first. A page needs the
-    /// highest first.
+    /// The archive returns messages with the same timestamp in ascending order of their hashes. A
+    /// page needs the highest first.
     fn backward(&mut self, store: &dyn Store) -> Result<(RecordBytes, bool), HistoryError> {
         let (before, include_data) = (self.after, self.include_data);
         // One message more than a page has shows whether more messages follow.

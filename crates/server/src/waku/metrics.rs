@@ -60,7 +60,7 @@ labels! {
         Unavailable = "503",
     }
 
-    /// A loss of gossip with a peer.
+    /// Gossip messages to or from a peer were lost.
     GossipLoss {
         /// A message that was not sent to a peer, because too much waited for the peer, or waited
         /// too long.

@@ -27,7 +27,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const NOTE_EVERY: Duration = Duration::from_secs(20);
 /// How long gossip may take to find the peers that relay messages.
 const GOSSIP_WAIT: Duration = Duration::from_secs(5);
-/// How far fetching begins before the time in the file: clocks differ, and messages take time.
+/// Fetching begins this long before the time in the file, because clocks differ and messages take
+/// time.
 const OVERLAP_NS: u64 = 60 * NS_PER_S;
 /// Delay before the next attempt after all stores have failed.
 const RETRY: Duration = Duration::from_secs(10);

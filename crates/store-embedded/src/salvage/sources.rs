@@ -180,7 +180,7 @@ impl SegmentWitness {
     }
 }
 
-/// The id at its place in a damaged frame of a record.
+/// The bytes where a damaged frame of a record should have its id.
 fn id_in_frame(bytes: &[u8], at: usize) -> Option<Id> {
     bytes.get(at.checked_add(FRAME)?..)?.first_chunk().copied()
 }

@@ -280,8 +280,9 @@ impl FetchedState {
         Ok(fetched)
     }
 
-    /// Adds the results of distributed tables. The slots of authors are complete. The newest
-    /// forbidding records and the records of slots of terms are fetched by their places.
+    /// Adds the results of distributed tables. The slots of authors are complete. Two kinds of
+    /// records are fetched by place: the newest records that forbid others, and the records that
+    /// hold the slot of a term.
     fn find_placed(
         &mut self,
         inner: &PostgresState,

@@ -1,5 +1,5 @@
-//! The statements of full-text search, for the layout for one server. A word is an ordered index
-//! range, like a label (`migrations/0004_words.sql`).
+//! The statements of full-text search, for the layout for one server. The records of a word are an
+//! ordered range of an index, like those of a label (`migrations/0004_words.sql`).
 
 use hark_archive::Order;
 

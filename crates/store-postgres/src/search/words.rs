@@ -3,9 +3,9 @@
 //!
 //! A row of a word has the first bits of its record's id and the word's class. PostgreSQL adds the
 //! classes that other words of the query have in the same record. So a record is read only if it
-//! has these words. A ranked search also reads a record only if the classes can make it one of the
-//! best. Rows are merged as in [`super::walk`]. Two records of the same time whose ids begin with
-//! the same 62 bits share their rows, and both are read.
+//! has these words. A ranked search has one more condition: it reads a record only if its classes
+//! can make it one of the best. Rows are merged as in [`super::walk`]. Two records of the same time
+//! whose ids begin with the same 62 bits share their rows, and both are read.
 
 use std::collections::{BTreeMap, VecDeque};
 

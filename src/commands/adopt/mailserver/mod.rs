@@ -112,7 +112,7 @@ struct MailAdoption<'a> {
 }
 
 impl MailAdoption<'_> {
-    /// Copies all rows behind the saved position.
+    /// Copies all rows after the saved position.
     fn copy(
         &mut self,
         source: &mut MailSource,

@@ -61,7 +61,8 @@ pub(super) fn run(
     Ok(Some(swept))
 }
 
-/// Counts and removes the records that the archive has, so that the others remain.
+/// Removes the records that the archive already has from the list, and counts them. The missing
+/// records remain.
 fn look_up(
     archive: &dyn Store,
     converted: &mut ConvertedRows,

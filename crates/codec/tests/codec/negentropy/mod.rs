@@ -72,8 +72,8 @@ fn answer_by_ranges(message: Vec<u8>, set: &SortedItems, frame_bytes_max: usize)
     responder.finish()
 }
 
-/// Compares two sets. Returns all messages, and the differences in the order in which they are
-/// found.
+/// Compares two sets. Returns all messages, and then the differences, in the order in which they
+/// were found.
 fn compare(
     ours: &SortedItems,
     theirs: &SortedItems,

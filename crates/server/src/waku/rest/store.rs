@@ -82,7 +82,7 @@ pub(super) fn from_peer(answer: Result<Vec<u8>, NoPeerAnswer>) -> RestAnswer {
     }
     let mut out = Vec::new();
     begin(&mut out, if said.is_empty() { "OK" } else { said });
-    // Elements whose hashes are none are left out.
+    // Elements without a valid hash are left out.
     let elements =
         answer.messages().filter_map(|one| <Id>::try_from(one.message_hash).ok().zip(Some(one)));
     for (at, (hash, one)) in elements.enumerate() {
