@@ -61,8 +61,8 @@ pub(super) fn run(
     Ok(Some(swept))
 }
 
-/// Removes the records that the archive already has from the list, and counts them. The missing
-/// records remain.
+/// Counts the records that the archive already has, and removes these records from the list. The
+/// missing records remain.
 fn look_up(
     archive: &dyn Store,
     converted: &mut ConvertedRows,
