@@ -37,25 +37,25 @@ pub(super) const SECTION: SettingsSection = SettingsSection {
     name: "whisper",
     doc: "A mail server of Whisper (Status) beside the relay, on a shelf of its own.",
     settings: settings! {
-        "serve" whisper.serve: "Whether there is one.";
-        "rest" whisper.rest: "Address and port of the REST interface; /openapi.json there describes it. Empty: none. Whoever reaches it may\npublish.";
-        "rest_allow_origin" whisper.access.allow_origin: "Web pages that may use it: [\"http://localhost:*\", \"app.example\"]; \"*\" is all of them. A browser lets any page\nsend requests to any address, so others are refused.";
-        "rest_hosts" whisper.access.hosts: "Names under which it is reached, beside localhost and IP addresses, e.g. [\"mail.example\"]. A request to another\nname is refused, as a web page may let its own name lead here. \"*\": any name.";
-        "listen" whisper.listen: "Address and port for peers (devp2p): go-ethereum's wnode (shh/6) and status-go (waku/1). Empty: none. The node's\nkey, which its enode URL has, is in whisper.key in the archive's directory.";
-        "password" whisper.password: "The password with which clients encrypt requests for history. Empty: none, and `request_key` has to be set.";
-        "request_key" whisper.request_key: "A secret key in hex for whose public key clients may encrypt requests instead. Empty: none.";
-        "request_pause_s" whisper.request_pause_s: "Time between two requests of a peer; one that comes earlier is refused (MailServerRateLimit). 0: none.";
-        "bare_range_max_s" whisper.bare_range_max_s: "The longest time that a request in the form before RLP may cover, e.g. 86400 as in status-go. 0: any.";
-        "trusted" whisper.trusted: "Mail servers that may fetch all envelopes to have the same ones: their enode URLs.";
-        "pow_min" whisper.pow_min: "Minimum proof of work of an envelope, and of a request. 0.000002 is that of Status's nodes since July 2020, whose\nclients seal messages above 50 KB with it, and others with 0.002; 0.2 is go-ethereum's. Less is refused.";
-        "envelope_bytes_max" whisper.envelope_bytes_max: "Bytes of an envelope. A longer one is refused.";
-        "envelopes" whisper.envelopes: "How fast an address may send envelopes: [envelopes a minute, envelopes at once after a pause]. Faster ones are\nrefused; the peer stays connected. `trusted` nodes are spared. [0, 0]: as fast as it likes.";
-        "new_topics" whisper.new_topics: "The same for envelopes of topics that the archive does not have yet, as each makes questions by bloom filter slower.";
-        "queries" whisper.requests: "How fast a client may ask for history: [requests a minute, requests at once after a pause]. Faster requests are\nrefused. [0, 0]: as fast as it likes.";
-        "query_rows_max" whisper.query_rows_max: "Rows that one request may visit. Above it, it is refused.";
-        "retention_days" whisper.retention_days: "Days after which envelopes are deleted. 0: never. [retention] says how often and in what steps, and what becomes of\nenvelopes that an adoption or an import brings when they are older.";
-        "bytes_max" whisper.bytes_max: "Bytes on disk above which the oldest envelopes are deleted, e.g. \"50GB\". 0: no bound.";
-        "part_days" whisper.part_days: "Days that one part of the tables holds in PostgreSQL. Counts when the tables are made.";
+        "serve" whisper.serve: "Whether the mail server runs.";
+        "rest" whisper.rest: "Address and port of the REST API; /openapi.json describes the API. Empty: no REST API. Anyone who reaches the\nAPI may publish.";
+        "rest_allow_origin" whisper.access.allow_origin: "Origins of web pages that may use the REST API: [\"http://localhost:*\", \"app.example\"]. \"*\": all. Requests of\nother pages are refused, because a browser lets any page send requests to any address.";
+        "rest_hosts" whisper.access.hosts: "Host names of the REST API, in addition to localhost and IP addresses, e.g. [\"mail.example\"]. A request to\nanother name is refused, because a web page can make its own name point to this address. \"*\": any name.";
+        "listen" whisper.listen: "Address and port for peers (devp2p): go-ethereum's wnode (shh/6) and status-go (waku/1). Empty: none. The node's\nkey, whose public part is in the enode URL, is in whisper.key in the archive's directory.";
+        "password" whisper.password: "Password with which clients encrypt requests for history. Empty: no password; `request_key` then has to be set.";
+        "request_key" whisper.request_key: "Secret key in hex. Clients may encrypt requests for its public key instead of with the password. Empty: none.";
+        "request_pause_s" whisper.request_pause_s: "Minimum time between two requests of a peer, in seconds (MailServerRateLimit). Earlier requests are refused. 0:\nnone.";
+        "bare_range_max_s" whisper.bare_range_max_s: "Maximum time range of a request in the form before RLP, in seconds, e.g. 86400 as in status-go. 0: any range.";
+        "trusted" whisper.trusted: "Enode URLs of mail servers that may fetch all envelopes, so that they have the same envelopes as this server.";
+        "pow_min" whisper.pow_min: "Minimum proof of work of an envelope, and of a request. Less work is refused. 0.000002 is the minimum of\nStatus's nodes since July 2020, whose clients seal messages above 50 KB with that proof of work, and other\nmessages with 0.002. go-ethereum's minimum is 0.2.";
+        "envelope_bytes_max" whisper.envelope_bytes_max: "Maximum size of an envelope in bytes. Larger envelopes are refused.";
+        "envelopes" whisper.envelopes: "How fast an address may send envelopes: [envelopes a minute, envelopes at once after a pause]. Faster envelopes\nare refused; the peer stays connected. Nodes in `trusted` have no limit. [0, 0]: no limit.";
+        "new_topics" whisper.new_topics: "The same for envelopes of topics that the archive does not have yet, because each new topic makes requests by\nbloom filter slower.";
+        "queries" whisper.requests: "How fast a client may request history: [requests a minute, requests at once after a pause]. Faster requests are\nrefused. [0, 0]: no limit.";
+        "query_rows_max" whisper.query_rows_max: "Maximum number of rows that one request may visit. A request that would visit more rows is refused.";
+        "retention_days" whisper.retention_days: "Days after which envelopes are deleted. 0: never. [retention] sets how often and in what steps envelopes are\ndeleted, and what happens to older envelopes of an adoption or an import.";
+        "bytes_max" whisper.bytes_max: "Size on disk in bytes above which the oldest envelopes are deleted, e.g. \"50GB\". 0: no bound.";
+        "part_days" whisper.part_days: "Days that one part of the tables in PostgreSQL covers. The number is fixed when the tables are created.";
     },
 };
 
