@@ -21,12 +21,12 @@ pub(crate) fn page(networks: &[OpenNetwork], reload: &LastReload) -> String {
     page.line("hark_build_info", &version, 1);
     page.gauge(
         "hark_config_last_reload_successful",
-        "1 if the configuration that was read last is in force, 0 if it was refused.",
+        "1 if the last configuration read is in force, 0 if the server refused that configuration.",
         u8::from(reload.refusal.is_none()),
     );
     page.gauge(
         "hark_config_last_reload_success_timestamp_seconds",
-        "When the configuration in force was read, in seconds since 1970.",
+        "Time at which the configuration in force was read, in seconds since 1970.",
         reload.in_force_since_s,
     );
     for network in networks {
@@ -49,7 +49,11 @@ pub(crate) fn page(networks: &[OpenNetwork], reload: &LastReload) -> String {
     mirror(&mut page, &shelves);
     let started_s =
         networks.iter().map(|network| network.shelf.since_s()).min().unwrap_or_default();
-    page.gauge("process_start_time_seconds", "When it began, in seconds since 1970.", started_s);
+    page.gauge(
+        "process_start_time_seconds",
+        "Start time of the server, in seconds since 1970.",
+        started_s,
+    );
     process(&mut page, &ProcessStats::now());
     page.into_text()
 }
@@ -96,23 +100,23 @@ fn lines<'a, T: 'a>(
 
 fn written(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
     let name = "hark_commit_seconds";
-    page.head(name, "histogram", "Time to make one batch of writes durable.");
+    page.head(name, "histogram", "Time to make one batch of writes durable, in seconds.");
     for described in shelves {
         let batches = described.shelf.writer().counters().batches.read();
         page.classes(name, &described.label, &batches);
     }
     let name = "hark_committed_writes_total";
-    page.head(name, "counter", "Writes in those batches.");
+    page.head(name, "counter", "Writes in the batches of hark_commit_seconds.");
     for described in shelves {
         page.line(name, &described.label, described.shelf.writer().counters().writes.get());
     }
     let name = "hark_sync_seconds";
-    page.head(name, "histogram", "Time that the disk took to sync a batch.");
+    page.head(name, "histogram", "Time to sync one batch of writes to disk, in seconds.");
     for described in shelves {
         page.classes(name, &described.label, &described.stats.syncs);
     }
     let name = "hark_store_writing";
-    page.head(name, "gauge", "1 while the archive takes writes, else 0.");
+    page.head(name, "gauge", "1 while the archive accepts writes, else 0.");
     for described in shelves {
         page.line(name, &described.label, u8::from(described.shelf.trouble().is_none()));
     }
@@ -125,30 +129,42 @@ fn store(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
         "gauge",
         &all,
         &[
-            ("hark_store_records", "Records kept.", |stats| stats.records as f64),
-            ("hark_store_dead_records", "Deleted records that still take space.", |stats| {
+            ("hark_store_records", "Records stored now, without deleted records.", |stats| {
+                stats.records as f64
+            }),
+            ("hark_store_dead_records", "Deleted records that still use space.", |stats| {
                 stats.dead as f64
             }),
-            ("hark_store_bytes", "Bytes on disk.", |stats| stats.bytes as f64),
-            ("hark_store_log_bytes", "Bytes of them that are records.", |stats| {
-                stats.log_bytes as f64
+            ("hark_store_bytes", "Bytes that the archive uses on disk.", |stats| {
+                stats.bytes as f64
             }),
-            ("hark_store_index_bytes", "Bytes of them that are indices.", |stats| {
-                stats.index_bytes as f64
-            }),
-            ("hark_store_dead_bytes", "Bytes of deleted records in the log.", |stats| {
-                stats.dead_bytes as f64
-            }),
-            ("hark_store_head_records", "Records not in a segment yet.", |stats| {
-                stats.head_records as f64
-            }),
+            (
+                "hark_store_log_bytes",
+                "Bytes of hark_store_bytes that belong to records.",
+                |stats| stats.log_bytes as f64,
+            ),
+            (
+                "hark_store_index_bytes",
+                "Bytes of hark_store_bytes that belong to indices.",
+                |stats| stats.index_bytes as f64,
+            ),
+            (
+                "hark_store_dead_bytes",
+                "Bytes of the log that belong to deleted records.",
+                |stats| stats.dead_bytes as f64,
+            ),
+            (
+                "hark_store_head_records",
+                "Records that are not sealed into a segment yet.",
+                |stats| stats.head_records as f64,
+            ),
             ("hark_store_segments", "Sealed segments.", |stats| stats.segments as f64),
             ("hark_store_heads_waiting", "Full heads that wait to be sealed.", |stats| {
                 stats.heads_waiting as f64
             }),
             (
                 "hark_store_merge_due_records",
-                "Records in segments that wait to be merged.",
+                "Records in the segments of the next due merge.",
                 |stats| stats.merge_due_records as f64,
             ),
             (
@@ -158,17 +174,19 @@ fn store(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
             ),
             (
                 "hark_store_damaged_files",
-                "Files that are damaged or could not be read, and are not made anew.",
+                "Files found damaged or unreadable since the start and not rebuilt.",
                 |stats| stats.damaged_files.len() as f64,
             ),
             (
                 "hark_store_damaged_records",
-                "Records found damaged and left out of answers.",
+                "Stored records found damaged since the start. Answers omit these records.",
                 |stats| stats.damaged as f64,
             ),
-            ("hark_store_dead_share", "Share of the log that is deleted records.", |stats| {
-                stats.dead_bytes as f64 / stats.log_bytes.max(1) as f64
-            }),
+            (
+                "hark_store_dead_share",
+                "Share of the log's bytes that belongs to deleted records, from 0 to 1.",
+                |stats| stats.dead_bytes as f64 / stats.log_bytes.max(1) as f64,
+            ),
         ],
     );
     lines(
@@ -188,13 +206,17 @@ fn scrub(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
         "counter",
         &all,
         &[
-            ("hark_scrub_read_bytes_total", "Bytes that the slow check has read.", |scrub| {
-                scrub.read_bytes as f64
-            }),
-            ("hark_scrub_passes_total", "Times that it has read the whole archive.", |scrub| {
-                scrub.passes as f64
-            }),
-            ("hark_scrub_repaired_total", "Damaged segments that were made again.", |scrub| {
+            (
+                "hark_scrub_read_bytes_total",
+                "Bytes read by the slow check of the archive.",
+                |scrub| scrub.read_bytes as f64,
+            ),
+            (
+                "hark_scrub_passes_total",
+                "Passes of the slow check that have read the whole archive.",
+                |scrub| scrub.passes as f64,
+            ),
+            ("hark_scrub_repaired_total", "Damaged segments that were rebuilt.", |scrub| {
                 scrub.repaired as f64
             }),
         ],
@@ -204,18 +226,22 @@ fn scrub(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
         "gauge",
         &all,
         &[
-            ("hark_scrub_pass_share", "Share of the archive read in this pass.", |scrub| {
-                (scrub.pass_bytes as f64 / scrub.total_bytes.max(1) as f64).min(1.0)
-            }),
-            ("hark_scrub_last_faults", "Faults that the last whole pass found.", |scrub| {
-                scrub.last_faults as f64
-            }),
+            (
+                "hark_scrub_pass_share",
+                "Share of the archive read in the current pass of the slow check, from 0 to 1.",
+                |scrub| (scrub.pass_bytes as f64 / scrub.total_bytes.max(1) as f64).min(1.0),
+            ),
+            (
+                "hark_scrub_last_faults",
+                "Faults found by the last complete pass of the slow check.",
+                |scrub| scrub.last_faults as f64,
+            ),
         ],
     );
     let ended = having(shelves, |stats| stats.scrub.as_ref()?.last_pass_age.as_ref());
     let age: &[ShelfNumber<Duration>] = &[(
         "hark_scrub_last_pass_age_seconds",
-        "Time since the last whole pass ended.",
+        "Time since the last complete pass of the slow check ended, in seconds.",
         Duration::as_secs_f64,
     )];
     lines(page, "gauge", &ended, age);
@@ -223,7 +249,7 @@ fn scrub(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
 
 fn disk(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
     let all = having(shelves, |stats| stats.free_bytes.as_ref());
-    let help = "Bytes that are free in the file system that the archive is in.";
+    let help = "Free bytes of the file system that contains the archive.";
     lines(page, "gauge", &all, &[("hark_store_free_bytes", help, |free| *free as f64)]);
 }
 
@@ -237,28 +263,36 @@ fn database(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
         "gauge",
         &all,
         &[
-            ("hark_database_connections", "Connections for questions.", |database| {
-                database.connections as f64
-            }),
-            ("hark_database_connections_used", "Those at work.", |database| {
-                database.connections_used as f64
-            }),
+            (
+                "hark_database_connections",
+                "Open connections to the database for queries.",
+                |database| database.connections as f64,
+            ),
+            (
+                "hark_database_connections_used",
+                "Connections to the database that queries use now.",
+                |database| database.connections_used as f64,
+            ),
             (
                 "hark_database_news_behind",
-                "Records of other servers that are not yet sent to subscribers.",
+                "Records of all servers that are not yet delivered to this server's subscribers.",
                 |database| database.news_behind as f64,
             ),
         ],
     );
     let waits: &[ShelfNumber<DatabaseStats>] = &[(
         "hark_database_waits_total",
-        "How often a question had to wait for a connection.",
+        "Waits of queries for a connection to the database.",
         |database| database.waits as f64,
     )];
     lines(page, "counter", &all, waits);
     if all.iter().any(|(_, database)| database.replica.is_some()) {
         let name = "hark_database_replica_total";
-        page.head(name, "counter", "Questions to the replica, and those it was not ready for.");
+        page.head(
+            name,
+            "counter",
+            "Queries sent to the replica (asked), or to the primary instead (passed).",
+        );
         for (described, database) in &all {
             if let Some((asked, passed)) = database.replica {
                 page.line(name, &described.and("result=\"asked\""), asked);
@@ -267,7 +301,11 @@ fn database(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
         }
     }
     let name = "hark_statement_seconds";
-    page.head(name, "histogram", "Time of statements, by form.");
+    page.head(
+        name,
+        "histogram",
+        "Time of SQL statements, by the form of the statement, in seconds.",
+    );
     for (described, database) in all {
         for (form, times) in &database.statements {
             page.classes(name, &described.and(&format!("form=\"{form}\"")), times);
@@ -284,33 +322,35 @@ fn mirror(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
         &[
             (
                 "hark_mirror_in_step",
-                "1 while the mirror has all but what is queued for it, else 0.",
+                "1 while the mirror has all writes except the queued writes, else 0.",
                 |lag| f64::from(u8::from(lag.in_step)),
             ),
             (
                 "hark_mirror_lag_seconds",
-                "Age of the oldest write that waits for the mirror, or since when it is not in step.",
+                "Age of the oldest queued write, or time spent out of step, in seconds.",
                 |lag| lag.behind_ms as f64 / 1e3,
             ),
             (
                 "hark_mirror_idle_seconds",
-                "How long the mirror has made no progress although something waits for it.",
+                "Time without progress of the mirror while writes wait, in seconds.",
                 |lag| lag.idle_ms as f64 / 1e3,
             ),
-            ("hark_mirror_queued_writes", "Writes that wait for the mirror.", |lag| {
-                lag.queued as f64
+            ("hark_mirror_queued_writes", "Writes queued for the mirror.", |lag| lag.queued as f64),
+            ("hark_mirror_queued_bytes", "Bytes of the writes queued for the mirror.", |lag| {
+                lag.queued_bytes as f64
             }),
-            ("hark_mirror_queued_bytes", "Bytes of them.", |lag| lag.queued_bytes as f64),
             ("hark_mirror_extra_records", "Records that only the mirror has.", |lag| {
                 lag.extra as f64
             }),
-            ("hark_mirror_refused_records", "Records that the mirror refused.", |lag| {
-                lag.refused as f64
-            }),
+            (
+                "hark_mirror_refused_records",
+                "Records that the mirror refused in its last comparison.",
+                |lag| lag.refused as f64,
+            ),
         ],
     );
     let copied: &[ShelfNumber<MirrorLag>] =
-        &[("hark_mirror_copied_total", "Writes that the mirror took.", |lag| lag.copied as f64)];
+        &[("hark_mirror_copied_total", "Writes copied to the mirror.", |lag| lag.copied as f64)];
     lines(page, "counter", &all, copied);
 }
 
@@ -319,11 +359,11 @@ fn process(page: &mut MetricsPage, process: &ProcessStats) {
         ("process_resident_memory_bytes", "Bytes of memory in use.", process.resident_bytes),
         (
             "process_virtual_memory_bytes",
-            "Bytes of address space, mapped files included.",
+            "Bytes of address space, including mapped files.",
             process.virtual_bytes,
         ),
         ("process_open_fds", "Open files and sockets.", process.open_fds),
-        ("process_max_fds", "How many there may be.", process.max_fds),
+        ("process_max_fds", "Maximum number of open files and sockets.", process.max_fds),
     ];
     for (name, help, value) in whole {
         if let Some(value) = value {
@@ -331,7 +371,7 @@ fn process(page: &mut MetricsPage, process: &ProcessStats) {
         }
     }
     if let Some(cpu_s) = process.cpu_s {
-        page.head("process_cpu_seconds_total", "counter", "Processor time used.");
+        page.head("process_cpu_seconds_total", "counter", "Processor time used, in seconds.");
         page.line("process_cpu_seconds_total", "", cpu_s);
     }
 }

@@ -10,7 +10,7 @@ pub(super) fn write(page: &mut MetricsPage, relay: &Relay) {
     questions(page, relay);
     page.histogram(
         "hark_verify_seconds",
-        "Time to check the signatures of the events that one thread had at hand.",
+        "Time to check the signatures of one batch of events, in seconds.",
         &relay.metrics.verify,
     );
     page.counter("hark_verified_events_total", "Signatures checked.", &relay.metrics.verified);
@@ -20,26 +20,33 @@ fn said(page: &mut MetricsPage, relay: &Relay) {
     let metrics = &relay.metrics;
     page.counters_nested(
         "hark_messages_total",
-        "Messages answered, by verb and by what became of them: done (ok), or the standard prefix of \
-         the reason.",
+        "Messages answered, by verb and by result: ok, or the standard prefix of the reason.",
         ["verb", "result"],
         metrics.answers(),
     );
     page.counters(
         "hark_rate_refusals_total",
-        "Messages refused with `rate-limited:` as they came too fast, by the setting in [rates].",
+        "Messages refused with `rate-limited:` because a rate was exceeded, by setting in [rates].",
         "rate",
         relay.rates.refusals(),
     );
-    page.head("hark_events_total", "counter", "Events kept, or passed on if ephemeral, by kind.");
+    page.head(
+        "hark_events_total",
+        "counter",
+        "Events stored, and ephemeral events passed on, by kind.",
+    );
     for (kind, count) in metrics.events.all() {
         page.line("hark_events_total", &format!("kind=\"{kind}\""), count);
     }
     for (name, help, count) in [
-        ("hark_received_messages_total", "Messages that came in.", &metrics.messages_in),
-        ("hark_received_bytes_total", "Bytes of them.", &metrics.bytes_in),
-        ("hark_sent_messages_total", "Messages that went out.", &metrics.messages_out),
-        ("hark_sent_bytes_total", "Bytes of them.", &metrics.bytes_out),
+        ("hark_received_messages_total", "Messages received from clients.", &metrics.messages_in),
+        (
+            "hark_received_bytes_total",
+            "Uncompressed bytes of the messages received.",
+            &metrics.bytes_in,
+        ),
+        ("hark_sent_messages_total", "Messages sent to clients.", &metrics.messages_out),
+        ("hark_sent_bytes_total", "Uncompressed bytes of the messages sent.", &metrics.bytes_out),
     ] {
         page.counter(name, help, count);
     }
@@ -48,17 +55,17 @@ fn said(page: &mut MetricsPage, relay: &Relay) {
 fn connections(page: &mut MetricsPage, relay: &Relay) {
     let metrics = &relay.metrics;
     page.gauge("hark_connections", "Connections open now.", metrics.connections_open.get());
-    page.gauge("hark_websockets", "Of these, WebSockets.", metrics.websockets_open.get());
-    page.counter("hark_connections_total", "Connections made.", &metrics.connections);
+    page.gauge("hark_websockets", "WebSockets open now.", metrics.websockets_open.get());
+    page.counter("hark_connections_total", "Connections opened.", &metrics.connections);
     page.counters(
         "hark_connections_refused_total",
-        "Connections turned away before they could say anything, by reason.",
+        "Connections refused before their first message, by reason.",
         "reason",
         &metrics.turned_away,
     );
     page.counters(
         "hark_handshakes_refused_total",
-        "Requests for a WebSocket that were refused, by what is wrong with them.",
+        "Requests for a WebSocket that were refused, by the fault of the request.",
         "reason",
         &metrics.handshakes_refused,
     );
@@ -71,23 +78,23 @@ fn connections(page: &mut MetricsPage, relay: &Relay) {
     page.gauge("hark_subscriptions", "Subscriptions open now.", relay.live.len());
     page.gauge(
         "hark_outbox_bytes",
-        "Bytes that wait for clients to take them.",
+        "Bytes of output that clients have not read yet.",
         relay.outboxes.bytes() as u64,
     );
     page.gauge(
         "hark_questions_bytes",
-        "Bytes of memory that questions are reckoned to take, subscriptions included.",
+        "Bytes of memory charged to queries, including subscriptions.",
         relay.questions.bytes() as u64,
     );
     page.gauge("hark_comparisons", "Comparisons open now.", metrics.comparisons_open.get());
     page.gauge(
         "hark_comparisons_bytes",
-        "Bytes of the times and ids that comparisons are over.",
+        "Bytes of the times and ids that open comparisons hold in memory.",
         relay.comparisons.bytes() as u64,
     );
     page.gauge(
         "hark_inbound_bytes",
-        "Bytes of messages that have not come whole.",
+        "Bytes of messages that are incomplete or wait to be processed.",
         relay.inbound.bytes() as u64,
     );
 }
@@ -97,25 +104,33 @@ fn questions(page: &mut MetricsPage, relay: &Relay) {
     page.head(
         "hark_query_seconds",
         "histogram",
-        "Time spent on the search of one filter, by what it was driven by.",
+        "Time of the search for one filter, by the condition that drives the search, in seconds.",
     );
     for (plan, times) in metrics.search.all() {
         page.classes("hark_query_seconds", &format!("plan=\"{plan}\""), &times.read());
     }
     page.histogram(
         "hark_query_wait_seconds",
-        "Time that a question waited until its search began.",
+        "Time that a query waited until its search began, in seconds.",
         &metrics.search_wait,
     );
     page.histogram(
         "hark_comparison_step_seconds",
-        "Time to answer one message of a comparison, once its times and ids are known.",
+        "Time to answer one message of a comparison, without the search for events, in seconds.",
         &metrics.comparison_step,
     );
     for (name, help, count) in [
-        ("hark_query_rows_total", "Rows visited by searches.", &metrics.rows_visited),
-        ("hark_query_records_total", "Stored events sent.", &metrics.records_sent),
-        ("hark_live_records_total", "Live events sent, once a subscription.", &metrics.live_sent),
+        (
+            "hark_query_rows_total",
+            "Rows visited by searches, counts and comparisons.",
+            &metrics.rows_visited,
+        ),
+        ("hark_query_records_total", "Stored events sent to clients.", &metrics.records_sent),
+        (
+            "hark_live_records_total",
+            "Live events sent, counted once for each subscription.",
+            &metrics.live_sent,
+        ),
     ] {
         page.counter(name, help, count);
     }

@@ -154,8 +154,8 @@ impl Default for NodeConfig {
     }
 }
 
-/// Whether this node can tell which messages a cluster's nodes refuse. On The Waku Network (cluster
-/// 1) each message needs a rate-limit proof (RFC 58/RLN-V2), which this node neither verifies nor
+/// Whether this node can tell which messages a cluster's nodes refuse. Each message on cluster 1,
+/// The Waku Network, needs a rate-limit proof (RFC 58/RLN-V2), which this node neither verifies nor
 /// creates.
 pub fn can_forward(cluster: u16) -> bool {
     cluster != 1

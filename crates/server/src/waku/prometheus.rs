@@ -15,8 +15,8 @@ pub(crate) fn write(page: &mut MetricsPage, waku: &WakuNode) {
     page.gauge("waku_connected_peers", "Peers connected now.", waku.metrics.peers.get());
     page.counters(
         "waku_gossip_losses_total",
-        "Messages that were not sent to a peer, and connections that were closed as their gossip had \
-         ended.",
+        "Messages not sent to a peer (message), messages stored but not forwarded (unforwarded), \
+         and connections closed because their gossip had ended (broken).",
         "what",
         &waku.metrics.gossip_losses,
     );
@@ -24,42 +24,46 @@ pub(crate) fn write(page: &mut MetricsPage, waku: &WakuNode) {
 
 fn messages(page: &mut MetricsPage, waku: &WakuNode) {
     let (metrics, stats) = (&waku.metrics, waku.shelf.store().stats());
-    page.head("waku_archive_messages", "gauge", "Messages kept.");
+    page.head("waku_archive_messages", "gauge", "Messages stored now.");
     page.line("waku_archive_messages", "type=\"stored\"", stats.records);
-    page.gauge("waku_archive_bytes", "Bytes on disk.", stats.bytes);
-    page.head("waku_archive_messages_per_shard", "gauge", "Messages stored since the start.");
+    page.gauge("waku_archive_bytes", "Bytes that the archive uses on disk.", stats.bytes);
+    page.head(
+        "waku_archive_messages_per_shard",
+        "gauge",
+        "Messages stored since the start, by shard.",
+    );
     for (shard, count) in metrics.stored_by_shard() {
         let labels = format!("shard=\"{shard}\"");
         page.line("waku_archive_messages_per_shard", &labels, count);
     }
     page.counters_nested(
         "waku_messages_total",
-        "Messages that came in, by where from and by what became of them.",
+        "Messages received, by origin and by result.",
         ["origin", "result"],
         &metrics.messages,
     );
     page.head(
         "waku_node_messages_total",
         "counter",
-        "Messages that came by gossip or were published here, and are valid.",
+        "Valid messages that were received by gossip or published here.",
     );
     let relayed: u64 = metrics.payload_bytes.classes().iter().sum();
     page.line("waku_node_messages_total", "type=\"relay\"", relayed);
     tally(
         page,
         "waku_histogram_message_size",
-        "Their payloads, in kB.",
+        "Payload sizes of the messages in waku_node_messages_total, in kB.",
         &metrics.payload_bytes,
         1e3,
     );
-    page.head("waku_archive_errors_total", "counter", "Messages that were not kept, by why.");
+    page.head("waku_archive_errors_total", "counter", "Messages that were not stored, by reason.");
     for fate in MessageFate::FAILED {
         let labels = format!("type=\"{}\"", fate.name());
         page.line("waku_archive_errors_total", &labels, metrics.messages.sum(|it| it == fate));
     }
     page.histogram(
         "waku_archive_insert_duration_seconds",
-        "Time from a message's coming until it was durable.",
+        "Time from the arrival of a message until the message was durable, in seconds.",
         &metrics.insert,
     );
 }
@@ -67,24 +71,28 @@ fn messages(page: &mut MetricsPage, waku: &WakuNode) {
 fn questions(page: &mut MetricsPage, metrics: &NodeMetrics) {
     page.histogram(
         "waku_archive_query_duration_seconds",
-        "Time to answer a question, with waiting for its turn.",
+        "Time to find the answer to a request for history, including the wait, in seconds.",
         &metrics.query,
     );
-    page.head("waku_store_time_seconds", "gauge", "Time to answer the last question.");
+    page.head(
+        "waku_store_time_seconds",
+        "gauge",
+        "Time to find the answer to the last request for history, in seconds.",
+    );
     let last_s = metrics.last_query().as_secs_f64();
     page.line("waku_store_time_seconds", "phase=\"query-db-time\"", last_s);
     let asked = metrics.queries.sum(|_| true);
     let refused = [AnswerStatus::TooManyRequests, AnswerStatus::Unavailable];
     let refused = metrics.queries.sum(|status| refused.contains(&status));
-    page.head("waku_store_queries_total", "counter", "Questions.");
+    page.head("waku_store_queries_total", "counter", "Requests for history.");
     page.line("waku_store_queries_total", "", asked);
-    page.head("waku_store_errors_total", "counter", "Questions that could not be read.");
+    page.head("waku_store_errors_total", "counter", "Malformed requests for history.");
     let unread = metrics.queries.sum(|status| status == AnswerStatus::BadRequest);
     page.line("waku_store_errors_total", "type=\"decode_rpc_failure\"", unread);
     page.head(
         "waku_service_requests_total",
         "counter",
-        "Questions, by whether they were answered.",
+        "Requests for history, by state: rejected (status 429 or 503), or served.",
     );
     for (state, count) in [("served", asked - refused), ("rejected", refused)] {
         let labels = format!("service=\"/vac/waku/store-query/3.0.0\",state=\"{state}\"");
@@ -92,19 +100,19 @@ fn questions(page: &mut MetricsPage, metrics: &NodeMetrics) {
     }
     page.counters_nested(
         "waku_store_answers_total",
-        "Questions by who asked and by status.",
+        "Requests for history, by source and by status of the answer.",
         ["asker", "status"],
         &metrics.queries,
     );
     page.counter(
         "waku_store_gone_total",
-        "Questions that were dropped because their peer had gone.",
+        "Requests for history dropped because the peer disconnected or sent unrequested data.",
         &metrics.gone,
     );
     page.counter("waku_store_messages_told_total", "Messages sent in answers.", &metrics.sent);
     page.counter(
         "waku_store_damaged_answers_total",
-        "Answers that lack a message because it is damaged.",
+        "Answers that lack a damaged message.",
         &metrics.damaged,
     );
 }
@@ -114,8 +122,7 @@ fn questions(page: &mut MetricsPage, metrics: &NodeMetrics) {
 fn sync(page: &mut MetricsPage, metrics: &NodeMetrics) {
     page.counters_nested(
         "waku_catch_ups_total",
-        "Fetches after an absence (resume) and comparisons (sync) that this node began, by whether they \
-         got to their end.",
+        "Fetches after an absence (resume) and comparisons (sync) that this node began, by result.",
         ["by", "result"],
         &metrics.caught_up,
     );
@@ -123,26 +130,26 @@ fn sync(page: &mut MetricsPage, metrics: &NodeMetrics) {
     tally(
         page,
         "reconciliation_roundtrips",
-        "Payloads received in a comparison with another store.",
+        "Payloads received in one comparison with another store.",
         &sync.round_trips,
         1.0,
     );
     tally(
         page,
         "reconciliation_differences",
-        "Messages found in a comparison that only one side has.",
+        "Messages that only one side of a comparison has, for each comparison.",
         &sync.differences,
         1.0,
     );
     page.counters_nested(
         "total_bytes_exchanged_total",
-        "Bytes of comparisons with other stores, and of the messages that followed.",
+        "Bytes of comparisons with other stores, and of the transfers after the comparisons.",
         ["protocol", "direction"],
         &sync.bytes,
     );
     page.counters(
         "total_transfer_messages_exchanged_total",
-        "Messages that followed comparisons with other stores.",
+        "Messages transferred after comparisons with other stores.",
         "direction",
         &sync.messages,
     );

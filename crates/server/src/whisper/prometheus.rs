@@ -12,7 +12,7 @@ pub(crate) fn write(page: &mut MetricsPage, mail: &MailServer) {
     let labels = format!("db=\"{database}\"");
     let fates = |fate: EnvelopeFate| metrics.envelopes.sum(|it| it == fate);
     let all = metrics.envelopes.sum(|_| true);
-    page.head("mailserver_envelopes_total", "counter", "Envelopes that came in.");
+    page.head("mailserver_envelopes_total", "counter", "Envelopes received.");
     page.line("mailserver_envelopes_total", "", all);
     page.head("mailserver_archived_envelopes_total", "counter", "Envelopes stored.");
     let stored = fates(EnvelopeFate::Stored);
@@ -25,19 +25,19 @@ pub(crate) fn write(page: &mut MetricsPage, mail: &MailServer) {
     page.counter(bytes, "Bytes of the envelopes stored.", &metrics.stored_bytes);
     page.counters_nested(
         "hark_whisper_envelopes_total",
-        "Envelopes that came in, by their way in and what was done with them.",
+        "Envelopes received, by source and by result.",
         ["source", "result"],
         &metrics.envelopes,
     );
     page.histogram(
         "hark_whisper_insert_duration_seconds",
-        "Time from an envelope's arrival until it was durable.",
+        "Time from the arrival of an envelope until the envelope was durable, in seconds.",
         &metrics.insert,
     );
     page.head("mailserver_delivery_attempts_total", "counter", "Requests for history.");
     page.line("mailserver_delivery_attempts_total", "", metrics.requests.sum(|_| true));
     let failures = "mailserver_delivery_failures_total";
-    page.head(failures, "counter", "Requests for history that were not answered, by reason.");
+    page.head(failures, "counter", "Unanswered requests for history, by reason.");
     for (name, fate) in [
         ("validation", RequestFate::Refused),
         ("rate_limit", RequestFate::TooMany),
@@ -48,13 +48,13 @@ pub(crate) fn write(page: &mut MetricsPage, mail: &MailServer) {
     }
     page.counters_nested(
         "hark_whisper_requests_total",
-        "Requests for history, by their way in and what became of them.",
+        "Requests for history, by source and by result.",
         ["source", "result"],
         &metrics.requests,
     );
     page.histogram(
         "mailserver_delivery_duration_seconds",
-        "Time to find a page of envelopes for an answer.",
+        "Time to find one page of an answer, in seconds.",
         &metrics.page,
     );
     page.counters(
@@ -71,14 +71,14 @@ pub(crate) fn write(page: &mut MetricsPage, mail: &MailServer) {
     );
     page.counters(
         "hark_whisper_damaged_pages_total",
-        "Pages of answers that lack an envelope because it is damaged.",
+        "Pages of answers that lack a damaged envelope.",
         "source",
         &metrics.damaged,
     );
     page.gauge("hark_whisper_peers", "Peers connected now.", metrics.peers.get());
     page.counters(
         "hark_whisper_handshakes_total",
-        "Connections of peers, by how their handshake ended.",
+        "Handshakes with peers, by result.",
         "result",
         &metrics.handshakes,
     );
@@ -90,7 +90,7 @@ pub(crate) fn write(page: &mut MetricsPage, mail: &MailServer) {
     );
     page.gauge(
         "hark_whisper_topics",
-        "Topics known, for questions by bloom filter.",
+        "Known topics, for requests by bloom filter.",
         mail.topics.len(),
     );
 }
