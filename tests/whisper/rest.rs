@@ -1,5 +1,8 @@
 //! The REST interface, checked against its OpenAPI document.
 
+use std::io::Write as _;
+use std::net::TcpStream;
+
 use hark_codec::crypto::keccak256;
 use hark_codec::hex;
 use hark_codec::whisper::{Bloom, Completion, Envelope, HistoryRequest, Topic};
@@ -338,4 +341,30 @@ fn answers_are_as_the_openapi_document_says() {
         }
     }
     assert_eq!(checked, 4);
+}
+
+#[test]
+fn an_address_that_reads_no_answers_leaves_others_the_memory_for_pages() {
+    let proxies = [("HARK_SERVER_TRUSTED_PROXIES", "[\"127.0.0.1\"]")];
+    let node = MailNode::start("unread", &proxies);
+    for n in 0..14 {
+        node.publish(&[envelope(ONE, 30 - n, &vec![n as u8; 900_000])]);
+    }
+    let by = |client| ("X-Forwarded-For", client);
+    let ask = |client| node.ask("POST /whisper/messages", &[JSON, by(client)], b"{}").status;
+    let head = format!(
+        "POST /whisper/messages HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+         X-Forwarded-For: 192.0.2.1\r\nContent-Length: 2\r\n\r\n{{}}",
+        node.rest
+    );
+    let mut unread = Vec::new();
+    // Until the address has no memory for another page.
+    while ask("192.0.2.1") != 503 {
+        assert!(unread.len() < 200, "an address may hold any number of pages");
+        let mut stream = TcpStream::connect(&node.rest).expect("connects");
+        stream.write_all(head.as_bytes()).expect("is sent");
+        unread.push(stream);
+    }
+    assert!(unread.len() > 5, "{}", unread.len());
+    assert_eq!(ask("192.0.2.2"), 200);
 }

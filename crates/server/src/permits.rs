@@ -120,14 +120,23 @@ impl<K: Copy + Eq + Hash> Shares<K> {
     }
 }
 
-impl<K: Copy + Eq + Hash> Drop for Share<K> {
-    fn drop(&mut self) {
+impl<K: Copy + Eq + Hash> Share<K> {
+    /// Gives back the units above `units`.
+    pub(crate) fn shrink(&mut self, units: usize) {
+        let spare = self.units.saturating_sub(units);
+        self.units -= spare;
         let mut held = self.shares.0.lock();
-        held.held -= self.units;
+        held.held -= spare;
         match held.by_key.get(&self.of) {
-            Some(&own) if own > self.units => drop(held.by_key.insert(self.of, own - self.units)),
+            Some(&own) if own > spare => drop(held.by_key.insert(self.of, own - spare)),
             _ => drop(held.by_key.remove(&self.of)),
         }
+    }
+}
+
+impl<K: Copy + Eq + Hash> Drop for Share<K> {
+    fn drop(&mut self) {
+        self.shrink(0);
     }
 }
 
@@ -156,6 +165,12 @@ mod tests {
         assert!(shares.take(7, 101).is_none());
         let all = shares.take(7, 100);
         assert!(all.is_some() && shares.take(8, 1).is_none() && shares.take_any(8, 1).is_none());
+        let mut all = all.unwrap();
+        all.shrink(70);
+        all.shrink(80);
+        assert!(shares.take(8, 31).is_none() && shares.take(8, 30).is_some());
+        drop(all);
+        assert_eq!(shares.0.lock().held, 0);
     }
 
     #[test]

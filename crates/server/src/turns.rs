@@ -19,8 +19,6 @@ const QUICK: Duration = Duration::from_millis(10);
 const WAITING_PER_SOURCE_MAX: usize = 128;
 /// Maximum number of waiting questions of all sources.
 const WAITING_MAX: usize = 8_192;
-/// The common source of all questions that are run without a source.
-const ANYBODY: RateSource = RateSource::Connection(0);
 
 /// Where the store does its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,18 +232,9 @@ impl QuestionSlots {
         Self { all: FairLine::new(all), quick: Semaphore::new(quick) }
     }
 
-    /// Runs a query on a blocking thread once a permit is free. `None` if too many questions wait,
-    /// or if the query panicked.
-    pub(crate) async fn run<T: Send + 'static>(
-        &self,
-        question: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<T> {
-        self.run_in_line(ANYBODY, WAITING_MAX, question).await.ok()
-    }
-
-    /// Like [`QuestionSlots::run`], for a question of `source`. The search can check whether its
-    /// caller still waits. `ended` receives the number of visited rows, even if the caller no
-    /// longer waits.
+    /// Runs a query of `source` on a blocking thread once a permit is free. The search can check
+    /// whether its caller still waits; otherwise it runs to its end. `ended` receives the number of
+    /// visited rows, even if the caller no longer waits.
     pub(crate) async fn run_for<T: Send + 'static>(
         &self,
         source: RateSource,
@@ -254,40 +243,36 @@ impl QuestionSlots {
     ) -> Result<TurnAnswer<T>, NotAsked> {
         let (began, asker) = (Instant::now(), Arc::<AnswerWaiter>::default());
         let _guard = WaiterGuard(Arc::clone(&asker));
-        let question = move || {
+        let turn = self.all.enter(source, WAITING_PER_SOURCE_MAX).await.ok_or(NotAsked::Line)?;
+        let quick = self.quick.acquire().await.map_err(|_| NotAsked::Line)?;
+        let mut asking = blocking::run(move || {
             let waited = began.elapsed();
             let answer = question(&asker);
+            drop(turn);
             ended(asker.visited());
             TurnAnswer { answer, waited }
-        };
-        self.run_in_line(source, WAITING_PER_SOURCE_MAX, question).await
-    }
-
-    /// Questions that wait for a turn.
-    #[cfg(test)]
-    pub(crate) fn waiting(&self) -> usize {
-        self.all.0.lock().waiting
-    }
-
-    async fn run_in_line<T: Send + 'static>(
-        &self,
-        source: RateSource,
-        waiting_max: usize,
-        question: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, NotAsked> {
-        let turn = self.all.enter(source, waiting_max).await.ok_or(NotAsked::Line)?;
-        let quick = self.quick.acquire().await.map_err(|_| NotAsked::Line)?;
-        // A query that does not check whether its caller still waits runs to its end.
-        let mut asking = blocking::run(move || {
-            let answer = question();
-            drop(turn);
-            answer
         });
         if let Ok(answer) = tokio::time::timeout(QUICK, &mut asking).await {
             return answer.map_err(|_| NotAsked::Panicked);
         }
         drop(quick);
         asking.await.map_err(|_| NotAsked::Panicked)
+    }
+
+    /// Runs a query without a source.
+    #[cfg(test)]
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let asked = self.run_for(RateSource::Connection(0), |_| question(), |_| {}).await;
+        asked.ok().map(|done| done.answer)
+    }
+
+    /// Questions that wait for a turn.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.all.0.lock().waiting
     }
 }
 

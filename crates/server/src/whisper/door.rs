@@ -12,8 +12,8 @@ use super::metrics::{EnvelopeFate, HandshakeFate, MailMetrics, RequestFate};
 #[cfg(feature = "devp2p")]
 use super::peers;
 use super::{
-    INTAKE_BYTES_MAX, INTAKE_MAX, MailServer, MailService, PAGES_BYTES_MAX, TopicIndex, prometheus,
-    rest, topics,
+    INTAKE_BYTES_MAX, INTAKE_MAX, MailServer, MailService, PAGES_BYTES_MAX,
+    PAGES_BYTES_PER_ADDRESS_MAX, TopicIndex, prometheus, rest, topics,
 };
 use crate::ServeError;
 use crate::admin::http::Operators;
@@ -22,6 +22,7 @@ use crate::door::{
 };
 use crate::listener::Listener;
 use crate::metrics::MetricsPage;
+use crate::permits::Shares;
 use crate::rate::RateBuckets;
 use crate::runtime::DoorRuntime;
 use crate::shelf::{self, Shelf, Subscribers};
@@ -79,7 +80,7 @@ impl MailService {
             metrics: MailMetrics::default(),
             intake: Arc::new(Semaphore::new(INTAKE_BYTES_MAX)),
             slots: QuestionSlots::new(config.store_at),
-            pages: Arc::new(Semaphore::new(PAGES_BYTES_MAX)),
+            pages: Shares::new(PAGES_BYTES_MAX, PAGES_BYTES_PER_ADDRESS_MAX),
             buckets: RateBuckets::default(),
             topic_buckets: RateBuckets::default(),
             unlimited: host.unlimited,

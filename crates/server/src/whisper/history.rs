@@ -9,6 +9,7 @@ use hark_codec::whisper::record::TOPIC;
 use hark_codec::whisper::{Bloom, EnvelopeRecord, HistoryCursor, HistoryRequest, Topic};
 
 use super::topics::{TopicCondition, TopicIndex};
+use crate::turns::AnswerWaiter;
 
 /// Rows that a search visits between two checks whether the page is full.
 const SLICE_ROWS: u64 = 1 << 16;
@@ -27,6 +28,9 @@ pub enum MailError {
     /// The search would visit too many rows.
     #[error("too much would have to be read; ask for a shorter time or for fewer topics")]
     TooDear,
+    /// The client has gone.
+    #[error("nobody waits for the answer")]
+    Gone,
     /// The server is shutting down.
     #[error("the server is going down")]
     Down,
@@ -178,11 +182,12 @@ impl EnvelopePage {
     }
 }
 
-/// Returns the next page of a search.
-pub fn page(
+/// Returns the next page of a search. The search ends if `waiter` has gone.
+pub(crate) fn page(
     store: &dyn Store,
     question: &EnvelopeQuestion,
     bounds: &PageBounds,
+    waiter: &AnswerWaiter,
 ) -> Result<EnvelopePage, MailError> {
     let wanted = question.query.limit.min(bounds.envelopes);
     // One envelope more than a page has shows whether more envelopes follow.
@@ -191,6 +196,9 @@ pub fn page(
     let mut page = EnvelopePage::default();
     let mut search = store.search(&query)?;
     loop {
+        if waiter.has_gone() {
+            return Err(MailError::Gone);
+        }
         let progress = search.slice(SLICE_ROWS, &mut |record| {
             let envelope = EnvelopeRecord::new(*record);
             if !question.is_wanted(envelope) {

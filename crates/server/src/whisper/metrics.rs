@@ -93,7 +93,9 @@ impl From<&MailError> for RequestFate {
         match error {
             MailError::TooMany => Self::TooMany,
             MailError::TooDear => Self::Refused,
-            MailError::Busy | MailError::Down | MailError::Archive(_) => Self::Failed,
+            MailError::Busy | MailError::Gone | MailError::Down | MailError::Archive(_) => {
+                Self::Failed
+            }
         }
     }
 }

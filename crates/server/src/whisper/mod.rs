@@ -15,13 +15,14 @@ use hark_archive::{CommitError, Outcome, Write, writer};
 use hark_codec::whisper::record::encode;
 use hark_codec::whisper::{Envelope, EnvelopeError, HistoryRequest};
 use hark_networks::whisper::admit::{EnvelopeBounds, EnvelopeRefusal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::metrics::SearchDriver;
+use crate::permits::{Share, Shares};
 use crate::rate::{RateBuckets, RateSource, RateSubject};
 use crate::shelf::{self, Shelf};
 use crate::slow::{SearchCost, SlowLog};
-use crate::turns::{QuestionSlots, StoreLocation};
+use crate::turns::{AnswerWaiter, NotAsked, QuestionSlots, StoreLocation, TurnAnswer};
 use crate::{Clients, WebAccess};
 use history::{EnvelopePage, EnvelopeQuestion, MailError, PageBounds};
 use metrics::{EnvelopeFate, MailMetrics, MailSource, RequestFate};
@@ -58,6 +59,8 @@ const PAGE_BYTES: usize = 256 << 10;
 const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Maximum size of all pages that clients have not read yet, in bytes.
 const PAGES_BYTES_MAX: usize = 256 << 20;
+/// Maximum size of such pages for one address, in bytes.
+const PAGES_BYTES_PER_ADDRESS_MAX: usize = 64 << 20;
 
 /// Rows that a search may visit on an async worker thread, which other tasks share.
 const ROWS_AT_ONCE: u64 = 20_000;
@@ -152,7 +155,7 @@ pub(crate) struct MailServer {
     intake: Arc<Semaphore>,
     slots: QuestionSlots,
     /// Permits, in bytes, for pages in transmission.
-    pages: Arc<Semaphore>,
+    pages: Shares<RateSource>,
     buckets: RateBuckets,
     /// The rate limits for new topics.
     topic_buckets: RateBuckets,
@@ -165,7 +168,7 @@ pub(crate) struct MailServer {
 /// A page and its memory permit.
 pub(crate) struct PermittedEnvelopes {
     pub(crate) page: EnvelopePage,
-    pub(crate) room: OwnedSemaphorePermit,
+    pub(crate) room: Share<RateSource>,
 }
 
 /// Maximum size of an answer's next page, in bytes. Each page may be twice as long as the previous
@@ -337,20 +340,19 @@ impl MailServer {
         EnvelopeQuestion::new(request, &self.topics, self.now_s(), limit_default)
     }
 
-    /// Returns the next page of a search. While half of the memory for pages is used up, the page
-    /// is no longer than an answer's first page.
+    /// Returns the next page of a search. If the source's share of the memory for pages does not
+    /// suffice for a long page, the page is no longer than an answer's first page.
     pub(crate) async fn page(
         &self,
-        from: MailSource,
+        (from, source): (MailSource, RateSource),
         question: &EnvelopeQuestion,
         PageBytes(bytes): PageBytes,
     ) -> Result<PermittedEnvelopes, MailError> {
-        let is_free = self.pages.available_permits() > PAGES_BYTES_MAX / 2;
-        let bytes = if is_free { bytes } else { PAGE_BYTES };
-        let room = Arc::clone(&self.pages).try_acquire_many_owned(bytes as u32);
-        let room = room.map_err(|_| MailError::Busy)?;
+        let take = |bytes| Some((bytes, self.pages.take(source, bytes)?));
+        let taken = take(bytes).or_else(|| take(PAGE_BYTES));
+        let (bytes, mut room) = taken.ok_or(MailError::Busy)?;
         let began = Instant::now();
-        let page = self.find(question, bytes).await;
+        let TurnAnswer { answer: page, waited } = self.find(source, question, bytes).await?;
         let time = began.elapsed();
         self.metrics.page.note(time);
         if self.slow.is_slow(time) {
@@ -361,11 +363,12 @@ impl MailServer {
                 }
                 Err(_) => (0, SearchDriver::from(None)),
             };
-            let spent = SearchCost { time, waited: Duration::ZERO, rows, plan };
+            let spent = SearchCost { time, waited, rows, plan };
             let limit = question.query.limit;
             self.slow.note("MAIL", &spent, std::iter::once((&question.query, limit)));
         }
         let page = page?;
+        room.shrink(page.rlp().len());
         self.metrics.sent.of(from).add(page.len() as u64);
         self.metrics.sent_bytes.of(from).add(page.rlp().len() as u64);
         self.metrics.damaged.of(from).add(page.damaged.into());
@@ -374,21 +377,27 @@ impl MailServer {
 
     async fn find(
         &self,
+        source: RateSource,
         question: &EnvelopeQuestion,
         bytes: usize,
-    ) -> Result<EnvelopePage, MailError> {
+    ) -> Result<TurnAnswer<Result<EnvelopePage, MailError>>, MailError> {
         let rows = self.settings().query_rows_max;
         let bounds = PageBounds { envelopes: usize::MAX, bytes, rows };
         if self.config.store_at == StoreLocation::Process {
             // Switching threads would take longer than nearly every search.
             let few = PageBounds { rows: rows.min(ROWS_AT_ONCE), ..bounds };
-            let page = history::page(&**self.shelf.store(), question, &few);
+            let waiter = AnswerWaiter::default();
+            let page = history::page(&**self.shelf.store(), question, &few, &waiter);
             if few.rows == rows || page != Err(MailError::TooDear) {
-                return page;
+                return Ok(TurnAnswer { answer: page, waited: Duration::ZERO });
             }
         }
         let (store, question) = (Arc::clone(self.shelf.store()), question.clone());
-        let page = self.slots.run(move || history::page(&*store, &question, &bounds)).await;
-        page.unwrap_or(Err(MailError::Down))
+        let search =
+            move |waiter: &AnswerWaiter| history::page(&*store, &question, &bounds, waiter);
+        self.slots.run_for(source, search, |_| {}).await.map_err(|not_asked| match not_asked {
+            NotAsked::Line => MailError::Busy,
+            NotAsked::Panicked => MailError::Down,
+        })
     }
 }

@@ -50,7 +50,8 @@ fn whole(
     let (mut all, mut request) = (Vec::new(), *request);
     loop {
         let question = EnvelopeQuestion::new(&request, topics, u64::from(SENT), 1_000);
-        let page = page(store, &question, &PageBounds { bytes, ..ALL }).unwrap();
+        let page =
+            page(store, &question, &PageBounds { bytes, ..ALL }, &AnswerWaiter::default()).unwrap();
         let limit = if request.limit == 0 { 1_000 } else { request.limit as usize };
         assert!(page.len() <= limit && (page.len() <= 1 || page.rlp().len() <= bytes));
         assert_eq!(page.envelopes().count(), page.len());
@@ -100,7 +101,7 @@ fn pages_have_each_envelope_once_whichever_way_it_is_asked_for() {
             question.filter = Some(bloom);
         }
         question.query.limit = usize::MAX;
-        let each = page(&store, &question, &ALL).unwrap();
+        let each = page(&store, &question, &ALL, &AnswerWaiter::default()).unwrap();
         assert_eq!(
             (each.envelopes().map(<[u8]>::to_vec).collect::<Vec<_>>(), each.more),
             (expected, false)
@@ -116,7 +117,9 @@ fn the_newest_come_first_where_that_is_asked_for() {
         EnvelopeQuestion { query: Query { limit: 25, ..Query::default() }, filter: None };
     let mut found = Vec::new();
     while question.query.limit > 0 {
-        let page = page(&store, &question, &PageBounds { envelopes: 10, ..ALL }).unwrap();
+        let page =
+            page(&store, &question, &PageBounds { envelopes: 10, ..ALL }, &AnswerWaiter::default())
+                .unwrap();
         found.extend(page.envelopes().map(<[u8]>::to_vec));
         question.advance(&page);
     }

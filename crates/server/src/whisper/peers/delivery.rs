@@ -133,7 +133,8 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     ) -> Result<Result<DeliveredPages, MailError>, PeerSessionEnd> {
         let (mut sent, mut bytes) = (DeliveredPages::default(), PageBytes::default());
         loop {
-            let found = match self.state.mail.page(MailSource::Peer, &question, bytes).await {
+            let from = (MailSource::Peer, RateSource::Address(self.address));
+            let found = match self.state.mail.page(from, &question, bytes).await {
                 Ok(found) => found,
                 Err(error) => return Ok(Err(error)),
             };

@@ -7,7 +7,7 @@ use hark_codec::whisper::rlp::{RlpError, RlpItems};
 use hark_networks::whisper::digits;
 use serde_json::json;
 
-use super::{MailState, RestClientAddress, client, is_json};
+use super::{MailState, is_json, source};
 use crate::rate::RateSource;
 use crate::rest::RestAnswer;
 use crate::whisper::metrics::MailSource;
@@ -15,7 +15,7 @@ use crate::whisper::{Archived, EnvelopeRejection, FAULTS_MAX, MailServer};
 
 /// Stores envelopes. Answers with the outcomes, after all accepted envelopes are durable.
 pub(super) async fn publish(State(rest): MailState, request: Request) -> RestAnswer {
-    let sender = client(&request).map(|RestClientAddress(at)| RateSource::Address(at.into()));
+    let sender = source(&request);
     if is_json(&request) {
         return RestAnswer::refused("envelopes are sent as RLP, application/octet-stream\n");
     }
@@ -24,7 +24,7 @@ pub(super) async fn publish(State(rest): MailState, request: Request) -> RestAns
         Err(refused) => return refused,
     };
     match split(&body.bytes) {
-        Ok(envelopes) => store(&rest.mail, sender, envelopes).await,
+        Ok(envelopes) => store(&rest.mail, Some(sender), envelopes).await,
         Err(error) => {
             let words = format!("this is neither an envelope nor a list of envelopes: {error}\n");
             RestAnswer::refused(words)

@@ -16,8 +16,7 @@ use hark_networks::whisper::digits;
 use serde::Deserialize;
 
 use super::stream::{AnswerFormat, HistoryStream};
-use super::{JSON, MailState, RLP, RestClientAddress, client, is_json, streamed};
-use crate::rate::RateSource;
+use super::{JSON, MailState, RLP, is_json, source, streamed};
 use crate::rest::RestAnswer;
 use crate::whisper::MailServer;
 use crate::whisper::history::{EnvelopeQuestion, MailError};
@@ -28,7 +27,7 @@ const DAMAGED: HeaderName = HeaderName::from_static("hark-damaged");
 
 /// Answers a request.
 pub(super) async fn history(State(rest): MailState, request: Request) -> Response {
-    let from = client(&request);
+    let source = source(&request);
     let (as_json, format) = (is_json(&request), format_of(&request));
     let newest_first = match order(request.uri().query().unwrap_or_default()) {
         Ok(newest_first) => newest_first,
@@ -38,9 +37,7 @@ pub(super) async fn history(State(rest): MailState, request: Request) -> Respons
         Ok(body) => body,
         Err(refused) => return refused.into_response(),
     };
-    if let Some(RestClientAddress(address)) = from
-        && let Err(error) = rest.mail.allow(RateSource::Address(address.into()))
-    {
+    if let Err(error) = rest.mail.allow(source) {
         return fail(&rest.mail, &error);
     }
     let question = if as_json {
@@ -59,7 +56,7 @@ pub(super) async fn history(State(rest): MailState, request: Request) -> Respons
     }
     let request = keccak256(&body.bytes);
     drop(body);
-    let mut answer = HistoryStream::new(Arc::clone(&rest.mail), question, request, format);
+    let mut answer = HistoryStream::new(Arc::clone(&rest.mail), source, question, request, format);
     // The first page decides the status.
     let first = match answer.next().await {
         Ok(first) => first.unwrap_or_default(),
@@ -84,7 +81,7 @@ fn fail(mail: &MailServer, error: &MailError) -> Response {
     let status = match error {
         MailError::TooMany => StatusCode::TOO_MANY_REQUESTS,
         MailError::TooDear => StatusCode::BAD_REQUEST,
-        MailError::Busy | MailError::Down | MailError::Archive(_) => {
+        MailError::Busy | MailError::Gone | MailError::Down | MailError::Archive(_) => {
             StatusCode::SERVICE_UNAVAILABLE
         }
     };

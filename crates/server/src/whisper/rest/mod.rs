@@ -11,10 +11,11 @@ use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{get, post};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::MailServer;
 use crate::listener::Listener;
+use crate::permits::{Share, Shares};
+use crate::rate::RateSource;
 use crate::rest::{self, RestAnswer, RestClientAddress, RestGuard, guard};
 use crate::stop::StopSignal;
 
@@ -40,7 +41,7 @@ const OPENAPI: &str = include_str!("openapi.json");
 struct RestMail {
     mail: Arc<MailServer>,
     /// Permits, in bytes, for bodies that are being received.
-    bodies: Arc<Semaphore>,
+    bodies: Shares<RateSource>,
 }
 
 type MailState = State<Arc<RestMail>>;
@@ -48,7 +49,7 @@ type MailState = State<Arc<RestMail>>;
 /// A body and its memory permit.
 struct PermittedBody {
     bytes: Bytes,
-    _room: OwnedSemaphorePermit,
+    _room: Share<RateSource>,
 }
 
 impl RestMail {
@@ -63,10 +64,9 @@ impl RestMail {
             let words = format!("a body has at most {bytes_max} bytes\n");
             return Err(RestAnswer::words(StatusCode::PAYLOAD_TOO_LARGE, words));
         }
-        let share = bytes.clamp(1, BODIES_BYTES_MAX) as u32;
-        let room = Arc::clone(&self.bodies).try_acquire_many_owned(share);
+        let room = self.bodies.take(source(&request), bytes.clamp(1, BODIES_BYTES_MAX));
         let busy = "too many requests are being received; try again later\n";
-        let room = room.map_err(|_| RestAnswer::words(StatusCode::SERVICE_UNAVAILABLE, busy))?;
+        let room = room.ok_or_else(|| RestAnswer::words(StatusCode::SERVICE_UNAVAILABLE, busy))?;
         let bytes = to_bytes(request.into_body(), bytes_max).await;
         let bytes = bytes.map_err(|error| {
             let words = format!("the body could not be received: {error}\n");
@@ -88,7 +88,8 @@ fn routes(mail: Arc<MailServer>) -> Router {
         section: "whisper",
         body_types: &BODY_TYPES,
     };
-    let state = Arc::new(RestMail { mail, bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX)) });
+    let state =
+        Arc::new(RestMail { mail, bodies: Shares::new(BODIES_BYTES_MAX, BODIES_BYTES_MAX / 4) });
     Router::new()
         .route("/whisper/envelopes", post(envelopes::publish))
         .route("/whisper/messages", post(messages::history))
@@ -111,9 +112,10 @@ async fn version() -> RestAnswer {
     RestAnswer::words(StatusCode::OK, concat!("hark-v", env!("CARGO_PKG_VERSION")))
 }
 
-/// Returns the client of a request.
-fn client(request: &Request) -> Option<RestClientAddress> {
-    request.extensions().get().copied()
+/// Returns the source that a request is charged to: the client's address, from the guard.
+fn source(request: &Request) -> RateSource {
+    let client = request.extensions().get::<RestClientAddress>();
+    client.map_or(RateSource::Connection(0), |client| RateSource::Address(client.0.into()))
 }
 
 /// Whether the content type of a request is JSON.

@@ -15,17 +15,17 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use crate::permits::Share;
+use crate::rate::RateSource;
+use crate::whisper::history::{EnvelopeQuestion, MailError};
+use crate::whisper::metrics::{MailSource, RequestFate};
+use crate::whisper::{MailServer, PageBytes, PermittedEnvelopes};
 use axum::body::Bytes;
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use hark_codec::record::Id;
 use hark_codec::whisper::{Completion, Envelope, HistoryCursor};
 use hark_networks::whisper::{digits, write_envelope};
-use tokio::sync::OwnedSemaphorePermit;
-
-use crate::whisper::history::{EnvelopeQuestion, MailError};
-use crate::whisper::metrics::{MailSource, RequestFate};
-use crate::whisper::{MailServer, PageBytes, PermittedEnvelopes};
 
 /// The format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,7 @@ pub(super) enum AnswerFormat {
 /// An answer in progress.
 pub(super) struct HistoryStream {
     mail: Arc<MailServer>,
+    source: RateSource,
     question: EnvelopeQuestion,
     /// The hash of the request.
     request: Id,
@@ -55,7 +56,7 @@ pub(super) struct HistoryStream {
 /// A part of an answer. It holds a page's memory permit until it is sent.
 struct PermittedChunk {
     bytes: Vec<u8>,
-    _room: OwnedSemaphorePermit,
+    _room: Share<RateSource>,
 }
 
 impl AsRef<[u8]> for PermittedChunk {
@@ -70,6 +71,7 @@ type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, MailError>> + Send>>;
 impl HistoryStream {
     pub(super) fn new(
         mail: Arc<MailServer>,
+        source: RateSource,
         question: EnvelopeQuestion,
         request: Id,
         format: AnswerFormat,
@@ -77,6 +79,7 @@ impl HistoryStream {
         let page_bytes = PageBytes::default();
         Self {
             mail,
+            source,
             question,
             request,
             format,
@@ -104,25 +107,25 @@ impl HistoryStream {
         if is_first && self.format == AnswerFormat::Json {
             bytes.extend_from_slice(b"{\"envelopes\":[");
         }
-        let (page, room) =
-            match self.mail.page(MailSource::Rest, &self.question, self.page_bytes).await {
-                Ok(PermittedEnvelopes { page, room }) => (page, room),
-                Err(error) => {
-                    self.ended = true;
-                    if is_first {
-                        return Err(error);
-                    }
-                    self.mail.count_request(MailSource::Rest, RequestFate::from(&error));
-                    // The status was sent long ago. In JSON, only an incomplete body can show the
-                    // error.
-                    if self.format == AnswerFormat::Json {
-                        return Err(error);
-                    }
-                    let text = error.to_string();
-                    end(&mut bytes, &Completion::Failed { request: self.request, text: &text });
-                    return Ok(Some(bytes.into()));
+        let from = (MailSource::Rest, self.source);
+        let (page, room) = match self.mail.page(from, &self.question, self.page_bytes).await {
+            Ok(PermittedEnvelopes { page, room }) => (page, room),
+            Err(error) => {
+                self.ended = true;
+                if is_first {
+                    return Err(error);
                 }
-            };
+                self.mail.count_request(MailSource::Rest, RequestFate::from(&error));
+                // The status was sent long ago. In JSON, only an incomplete body can show the
+                // error.
+                if self.format == AnswerFormat::Json {
+                    return Err(error);
+                }
+                let text = error.to_string();
+                end(&mut bytes, &Completion::Failed { request: self.request, text: &text });
+                return Ok(Some(bytes.into()));
+            }
+        };
         self.page_bytes.grow();
         bytes.reserve(page.rlp().len() + 4 * page.len() + 128);
         for (at, envelope) in page.envelopes().enumerate() {
