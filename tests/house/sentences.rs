@@ -87,6 +87,12 @@ fn add(found: &mut [String], line: &str) {
     last.push_str(line);
 }
 
+/// The words before a clause that begins with `what`.
+const BEFORE: [&str; 15] = [
+    "and", "or", "of", "to", "for", "in", "with", "by", "from", "as", "than", "on", "if", "that",
+    "",
+];
+
 /// Why a sentence is likely to be read twice.
 fn fault(sentence: &str) -> Option<&'static str> {
     let words: Vec<&str> = sentence.split(' ').collect();
@@ -94,10 +100,6 @@ fn fault(sentence: &str) -> Option<&'static str> {
     if ["What", "Whoever", "Who", "Whatever", "Which"].contains(&first) && !sentence.contains('?') {
         return Some("its subject is a clause");
     }
-    const BEFORE: [&str; 15] = [
-        "and", "or", "of", "to", "for", "in", "with", "by", "from", "as", "than", "on", "if",
-        "that", "",
-    ];
     let is_clause = |pair: &[&str]| {
         pair[1] == "what" && (BEFORE.contains(&pair[0]) || pair[0].ends_with([',', ';', ':']))
     };
