@@ -97,29 +97,30 @@ fn a_deletion_that_searches_much_goes_on_in_steps_and_misses_nothing_that_comes_
     let shelf = Shelf::new("steps");
     let store = shelf.store();
     fill(&**store, MANY);
-    let delete = deletion(90_000, AUTHOR, &["same", "own 7", "new"]);
+    let delete = deletion(90_000, AUTHOR, &["same", "own 7", "new", "later"]);
     let first = store.commit_some(std::slice::from_ref(&delete)).expect("commits");
     assert_eq!((&first.outcomes[..], first.unfinished), (&[Outcome::Erased(0)][..], true));
     assert!(first.searched <= SEARCH_STEP, "{}", first.searched);
     assert_eq!(store.count(&of(AUTHOR, "own 7")).unwrap(), Some(1), "nothing is done yet");
-    // The deletion names the first event, which is older than the deletion. The second event has no
-    // label.
+    // The deletion names the first and the second event, but the second is newer than the deletion.
+    // The third event has no label.
     let between = [
         addressed(80_000, AUTHOR, "new"),
+        addressed(95_000, AUTHOR, "later"),
         event(80_001, AUTHOR, 1, &[]),
-        deletion(90_000, AUTHOR, &["same", "own 7", "new"]),
+        deletion(90_000, AUTHOR, &["same", "own 7", "new", "later"]),
     ];
     let last = store.commit_some(&between).expect("commits");
-    assert!(!last.unfinished && last.outcomes.len() == 3, "{:?}", last.outcomes);
+    assert!(!last.unfinished && last.outcomes.len() == 4, "{:?}", last.outcomes);
     assert!(last.outcomes.iter().all(|outcome| matches!(outcome, Outcome::Stored { .. })));
     // The search continued from its last position: the two steps together visited each row once.
     let searched = first.searched + last.searched;
     assert!(searched < u64::from(MANY) + 100, "{searched} rows");
-    let mut deleted: Vec<_> = last.erased.iter().filter(|(by, _)| *by == 2).collect();
+    let mut deleted: Vec<_> = last.erased.iter().filter(|(by, _)| *by == 3).collect();
     deleted.sort();
-    assert_eq!(deleted, [&(2, key(7)), &(2, key(80_000))]);
-    for d in ["own 7", "new"] {
-        assert_eq!(store.count(&of(AUTHOR, d)).unwrap(), Some(0), "{d}");
+    assert_eq!(deleted, [&(3, key(7)), &(3, key(80_000))]);
+    for (d, left) in [("own 7", 0), ("new", 0), ("later", 1)] {
+        assert_eq!(store.count(&of(AUTHOR, d)).unwrap(), Some(left), "{d}");
     }
 }
 

@@ -14,7 +14,9 @@ pub fn skip(reason: impl Display) {
     // The test harness names each thread after its test.
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     if REPORTED.lock().insert(test.clone()) {
-        // The harness captures what `print!` writes, and shows none of it for a test that passes.
-        writeln!(std::io::stderr(), "SKIPPED: {test}: {reason}").expect("stderr takes a line");
+        // The harness captures the output of `print!`, and does not show it for a test that passes.
+        // A single write keeps the line whole beside those of other tests.
+        let line = format!("SKIPPED: {test}: {reason}\n");
+        std::io::stderr().write_all(line.as_bytes()).expect("stderr takes a line");
     }
 }
