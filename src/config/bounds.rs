@@ -50,8 +50,9 @@ static RANGES: &[(&str, &[SettingRange])] = &[
         "postgres",
         &[
             ("connections_max", 1, 1_000),
-            // The database stores the timeout as a signed 32-bit integer.
-            ("statement_timeout_ms", 1, 2_147_483_647),
+            // A commit is statements too, and a busy disk takes some 100 ms. The database stores the
+            // timeout as a signed 32-bit integer.
+            ("statement_timeout_ms", 1_000, 2_147_483_647),
             ("part_days", 1, DAYS),
             ("shards", 1, 64_000),
         ],

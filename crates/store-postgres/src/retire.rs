@@ -13,6 +13,7 @@ use std::collections::HashMap;
 
 use tokio_postgres::Row;
 
+use crate::layout::LOCK_TIMEOUT_MS;
 use crate::parts::Parts;
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
@@ -112,6 +113,7 @@ fn retire(
         // The part was made by a version without tables of words. Its words are in the tables for
         // times outside of all parts.
         let (start, stop) = (part.get(0), part.get(1));
+        session.batch(&format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))?;
         for text in session.layout().make_word_tables(number.cast_unsigned(), start, stop) {
             session.batch(&text)?;
         }

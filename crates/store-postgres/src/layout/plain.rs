@@ -291,7 +291,8 @@ impl Layout for PlainLayout {
 
     fn drop_part(&self, number: i64, counted: i64, records: i64) -> String {
         format!(
-            "DROP TABLE retired_record_{number}, retired_tag_{number};
+            "SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
+         DROP TABLE retired_record_{number}, retired_tag_{number};
          UPDATE state SET records = records + {counted} - {records};
          COMMIT"
         )

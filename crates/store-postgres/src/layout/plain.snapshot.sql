@@ -250,7 +250,8 @@ CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_19000 WHE
          UPDATE state SET parts = parts + 1, records = records + 3 - 100;
          SELECT pg_notify(current_schema(), seq || ' 1 ' || parts || ' ' || line) FROM state
 -- drop_part
-DROP TABLE retired_record_19000, retired_tag_19000;
+SET LOCAL lock_timeout = 50;
+         DROP TABLE retired_record_19000, retired_tag_19000;
          UPDATE state SET records = records + 100 - 98;
          COMMIT
 -- keep_spared_values

@@ -1,5 +1,6 @@
-//! Parts are dropped as a whole. Work that grows with the size of a part delays no commits. The
-//! next process finishes a drop that another process left unfinished.
+//! Parts are made by commits and dropped as a whole. Work that grows with the size of a part delays
+//! no commits, and neither making nor dropping a part ends a search. The next process finishes a
+//! drop that another process left unfinished.
 
 use hark_archive::{Query, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
@@ -94,4 +95,36 @@ fn a_part_that_was_taken_out_and_not_dropped_is_dropped_by_whoever_is_next() {
     let left = "SELECT count(*) FROM pg_tables WHERE schemaname = 'hark_nostr' \
                 AND tablename LIKE 'retired_%'";
     assert_eq!(database.sql(left), "0");
+}
+
+#[test]
+fn a_part_that_is_made_ends_no_search() {
+    let database = Cluster::shared().database("parts and searches");
+    let store = open(&database);
+    put(&store, 0..10, 1, OLD);
+    let held = "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation \
+        JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database() \
+        AND c.relname = 'tag_other' AND l.granted AND l.pid <> pg_backend_pid()";
+    std::thread::scope(|scope| {
+        // A long search reads tags first, and then records.
+        let search = scope.spawn(|| {
+            database.sql(
+                "SET search_path = hark_nostr; BEGIN; SELECT count(*) FROM tag_other;
+                 SELECT pg_sleep(3); SELECT count(*) FROM record_other; COMMIT",
+            )
+        });
+        while database.sql(held) == "0" {
+            assert!(!search.is_finished(), "nothing was locked");
+            std::thread::yield_now();
+        }
+        put(&store, 0..10, 1, OLD + DAY);
+        assert!(!search.is_finished(), "the commit has waited for the search");
+        // Without their part, the records are in the tables that the search has locked.
+        assert_eq!(database.sql("SELECT count(*) FROM hark_nostr.record_other"), "10");
+        assert_eq!(all(&store), 20);
+        assert_eq!(search.join().unwrap(), "0\n\n10");
+    });
+    put(&store, 10..20, 1, OLD + DAY);
+    assert_eq!(database.sql("SELECT count(*) FROM hark_nostr.record_other"), "0");
+    assert_eq!(all(&store), 30);
 }
