@@ -88,6 +88,23 @@ pub(super) async fn write(
     .await
 }
 
+/// Reads and discards all further data of a stream while `work` runs, so that none accumulates in
+/// memory.
+pub(super) async fn discarding(
+    reader: &mut (impl AsyncRead + Unpin),
+    work: impl Future<Output = ()>,
+) {
+    let discard = async {
+        let mut bytes = [0; 4_096];
+        while !matches!(reader.read(&mut bytes).await, Ok(0) | Err(_)) {}
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = work => {}
+        () = discard => {}
+    }
+}
+
 /// Closes the sending side of a stream.
 pub(super) async fn end(stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     in_time(stream.close()).await
@@ -97,5 +114,24 @@ async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> 
     match tokio::time::timeout(MESSAGE_MAX, work).await {
         Ok(done) => done,
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::io::Cursor;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn data_behind_a_request_is_read_while_the_answer_waits() {
+        let mut behind = Cursor::new(vec![0; 1 << 20]);
+        let waits = async {
+            for _ in 0..1_000 {
+                tokio::task::yield_now().await;
+            }
+        };
+        discarding(&mut behind, waits).await;
+        assert_eq!(behind.position(), 1 << 20);
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::AsyncReadExt as _;
 use hark_codec::waku::protobuf::{put_bytes, put_number, put_varint};
 
 use super::frame;
@@ -27,9 +28,14 @@ pub(super) fn serve(incoming: &IncomingStreams, waku: &WakuNode) {
             // The peer's own cluster and shards, in its request, do not matter to a store.
             let asked = tokio::time::timeout(REQUEST_WAIT, frame::read(&mut stream, REQUEST_MAX));
             if let Ok(Ok(Some(_))) = asked.await {
-                // A failure concerns only the peer.
-                let _ = frame::write(&mut stream, &answer).await;
-                let _ = frame::end(&mut stream).await;
+                let (mut reader, mut writer) = stream.split();
+                let answering = async {
+                    // A failure concerns only the peer.
+                    if frame::write(&mut writer, &answer).await.is_ok() {
+                        let _ = frame::end(&mut writer).await;
+                    }
+                };
+                frame::discarding(&mut reader, answering).await;
             }
         }
     });

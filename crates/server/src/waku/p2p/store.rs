@@ -64,8 +64,10 @@ async fn serve_one(waku: &WakuNode, long: &LongRequests, mut peer: StreamPeer, m
     let (mut reader, mut writer) = stream.split();
     let (request, _room) = match read {
         Ok(read) => read,
-        // The remaining data of the peer is ignored.
-        Err(refusal) => return send(waku, &mut writer, &[], Err(refusal)).await,
+        Err(refusal) => {
+            let refusing = send(waku, &mut writer, &[], Err(refusal));
+            return frame::discarding(&mut reader, refusing).await;
+        }
     };
     let answering = async {
         let page = waku.page(source, &request).await;
