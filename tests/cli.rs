@@ -139,9 +139,16 @@ fn a_wrong_setting_is_named_with_its_line_and_what_was_meant() {
         let said = "hark.toml:5: unknown setting `event_byte_max` in [limits]; did you mean `event_bytes_max`?";
         assert!(run.stderr.contains(said), "{}", run.stderr);
     }
-    let file = place.file("limits.toml", b"[limits]\nlimit_default = 100\nlimit_max = 10\n");
+    // Contradictions are told at once, each at the line of a setting that has a part in it.
+    let file = place.file("limits.toml", b"[limits]\nlimit_max = 10\nping_after_s = 9000\n");
     let run = hark(&["config", "--check", &file]);
-    assert!(run.code == 2 && run.stderr.contains("limit_default (100) is above"), "{}", run.stderr);
+    assert_eq!(run.code, 2);
+    for said in [
+        "limits.toml:2: [limits] `limit_default` (500) is above `limit_max` (10)",
+        "limits.toml:3: [limits] `ping_after_s` (9000) is above `idle_timeout_s` (",
+    ] {
+        assert!(run.stderr.contains(said), "{}", run.stderr);
+    }
     let run = hark(&["config", "--check", "no-such.toml"]);
     assert!(
         run.code == 2 && run.stderr.contains("no-such.toml could not be read"),

@@ -10,11 +10,9 @@ use super::{Config, bounds, keys, log};
 /// Returns the faults of a configuration whose settings could all be read.
 pub(super) fn faults(config: &Config) -> Vec<String> {
     let mut faults = bounds::faults(config);
-    // Numbers out of bounds are already reported.
-    if faults.is_empty()
-        && let Err(fault) = config.limits.check()
-    {
-        faults.push(format!("[limits] {fault}"));
+    // A number out of bounds also contradicts others.
+    if !faults.iter().any(|fault| fault.starts_with("[limits]")) {
+        faults.extend(config.limits.faults().iter().map(|fault| format!("[limits] {fault}")));
     }
     faults.extend(stores(config));
     faults.extend(info(config));

@@ -331,16 +331,19 @@ impl Config {
     }
 }
 
-/// Prefixes a fault that begins with "[section] `key`" with the place where the setting was typed.
-/// Other faults are returned unchanged.
+/// Prefixes a fault that begins with a section and names settings, as in "[section] `key`", with the
+/// place where the first of these settings was typed. Other faults are returned unchanged.
 fn placed(fault: String, typed: &[typed::TypedSetting]) -> String {
-    let names = fault.strip_prefix('[').and_then(|rest| {
-        let (section, rest) = rest.split_once("] `")?;
-        Some((section, rest.split_once('`')?.0))
-    });
-    let is_of = |typed: &&typed::TypedSetting| names == Some((typed.section, typed.setting.key));
+    let Some((section, rest)) = fault.strip_prefix('[').and_then(|rest| rest.split_once("] "))
+    else {
+        return fault;
+    };
+    let mut keys = rest.split('`').skip(1).step_by(2);
     // The environment overrides the file.
-    match typed.iter().rev().find(is_of) {
+    let place = keys.find_map(|key| {
+        typed.iter().rev().find(|typed| typed.section == section && typed.setting.key == key)
+    });
+    match place {
         Some(typed) => format!("{}: {fault}", typed.origin),
         None => fault,
     }

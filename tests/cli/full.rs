@@ -139,6 +139,22 @@ fn a_full_disk_lets_a_server_start_and_what_is_deleted_makes_room() {
 }
 
 #[test]
+fn a_log_with_few_events_left_is_compacted_with_little_space() {
+    let Some(disk) = SmallDisk::mount("few-left") else { return };
+    let place = &disk.place;
+    place.hark_fed(&["import", "--trusted"], events(0, 12_000).as_bytes()).text();
+    place.hark(&["delete", "{\"kinds\":[7]}", "--yes"]).text();
+    disk.fill();
+    // Two megabytes are too few for the whole log, and enough for what is left of the log.
+    let filler = File::options().write(true).open(disk.filler()).expect("opens");
+    filler.set_len(filler.metadata().expect("is there").len() - (2 << 20)).expect("is cut");
+    let said = place.hark(&["compact"]).text();
+    let after = place.hark(&["stats", "--json"]).json();
+    assert!(after["free_bytes"].as_u64() > Some(8 << 20), "{said}: {after}");
+    assert_eq!(count(&disk), 1_200);
+}
+
+#[test]
 fn without_any_space_a_server_reads_and_says_why_it_does_not_write() {
     let Some(disk) = SmallDisk::mount("no-space") else { return };
     let place = &disk.place;

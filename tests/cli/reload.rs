@@ -60,9 +60,7 @@ fn a_running_server_takes_over_what_changes_in_its_files() {
     config(3, "");
     std::fs::write(Path::new(&words), "casino\n").unwrap();
     server.signal("HUP");
-    server.wait_for_log(
-        "the old one stays in force: [limits] limit_default (5) is above limit_max (3)",
-    );
+    server.wait_for_log("hark.toml:3: [limits] `limit_default` (5) is above `limit_max` (3)");
     assert_eq!(limitation(&server)["max_limit"], 60);
 
     // Settings that need a restart are logged, too.

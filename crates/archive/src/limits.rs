@@ -285,8 +285,9 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns an error if bounds contradict each other or would let nothing through.
-    pub fn check(&self) -> Result<(), String> {
+    /// Returns one line for each bound that contradicts another or would let nothing through. A line
+    /// begins with the bound's name.
+    pub fn faults(&self) -> Vec<String> {
         let positive = [
             ("connections_max", self.connections_max),
             ("connections_per_address_max", self.connections_per_address_max),
@@ -309,9 +310,6 @@ impl Limits {
             ("inbound_bytes_max", self.inbound_bytes_max),
             ("control_window", self.control_window),
         ];
-        if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
-            return Err(format!("{name} is 0, so nothing could pass; set it to at least 1"));
-        }
         let ordered = [
             ("limit_default", self.limit_default, "limit_max", self.limit_max),
             (
@@ -339,12 +337,17 @@ impl Limits {
                 self.idle_timeout_s as usize,
             ),
         ];
-        match ordered.iter().find(|(_, low, _, high)| low > high) {
-            Some((low, low_is, high, high_is)) => Err(format!(
-                "{low} ({low_is}) is above {high} ({high_is}); lower the one or raise the other"
-            )),
-            None => Ok(()),
-        }
+        let zeros = positive
+            .iter()
+            .filter(|(_, value)| *value == 0)
+            .map(|(name, _)| format!("`{name}` is 0, so nothing could pass; set it to at least 1"));
+        let reversed = ordered.iter().filter(|(_, low, _, high)| low > high);
+        let reversed = reversed.map(|(low, low_is, high, high_is)| {
+            format!(
+                "`{low}` ({low_is}) is above `{high}` ({high_is}); lower the one or raise the other"
+            )
+        });
+        zeros.chain(reversed).collect()
     }
 }
 
@@ -354,12 +357,15 @@ mod tests {
 
     #[test]
     fn defaults_agree_with_each_other_and_contradictions_are_named() {
-        Limits::default().check().unwrap();
+        assert_eq!(Limits::default().faults(), [""; 0]);
         let none = Limits { slice_rows: 0, ..Limits::default() };
-        assert!(none.check().unwrap_err().starts_with("slice_rows is 0"));
-        let wide = Limits { limit_default: 1 << 30, ..Limits::default() };
-        assert!(wide.check().unwrap_err().contains("above limit_max"));
+        assert!(none.faults()[0].starts_with("`slice_rows` is 0"));
+        let wide = Limits { limit_default: 1 << 30, ping_after_s: 9_000, ..Limits::default() };
+        let faults = wide.faults();
+        assert!(faults[0].contains("above `limit_max`"), "{faults:?}");
+        assert!(faults[1].contains("above `idle_timeout_s`"), "{faults:?}");
         // A shorter message bounds its event as well.
-        Limits { message_bytes_max: 1 << 17, ..Limits::default() }.check().unwrap();
+        let short = Limits { message_bytes_max: 1 << 17, ..Limits::default() };
+        assert_eq!(short.faults(), [""; 0]);
     }
 }

@@ -31,7 +31,10 @@ pub(crate) type SharedSettings = Arc<ArcSwap<Settings>>;
 impl Settings {
     /// Checks the settings, and removes the rates if the server runs `--unlimited`.
     pub(crate) fn in_force(mut self, unlimited: bool) -> Result<Self, String> {
-        self.limits.check()?;
+        let faults = self.limits.faults();
+        if !faults.is_empty() {
+            return Err(faults.join("; "));
+        }
         if unlimited {
             self.limits.rates = RateLimits::none();
         }
