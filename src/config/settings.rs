@@ -101,7 +101,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "statement_timeout_ms" postgres.statement_timeout: "Maximum duration of a statement in milliseconds. A question with a longer statement is answered with an error.";
             "part_days" postgres.part_days: "Days that one part of the tables covers. The number is fixed when the tables are created.";
             "shards" postgres.shards: "Number of shards of each table if the database is a Citus cluster, whose tables have no parts. The number is\nfixed when the tables are created: choose several shards for each worker that there will ever be. A question\nthat is not for single authors, ids or tags is sent to every shard.";
-            "migrate" postgres.migrate: "Whether `hark serve` applies missing migrations to the tables at its start. If not, `hark migrate up` applies\nthem.";
+            "migrate" postgres.migrate: "Whether `hark serve` applies missing migrations to the tables at its start. If not, `hark migrate up` applies\nthe missing migrations.";
         },
     },
     SettingsSection {

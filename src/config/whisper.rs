@@ -53,7 +53,7 @@ pub(super) const SECTION: SettingsSection = SettingsSection {
         "new_topics" whisper.new_topics: "The same for envelopes of topics that the archive does not have yet, because each new topic makes requests by\nbloom filter slower.";
         "queries" whisper.requests: "How fast a client may request history: [requests a minute, requests at once after a pause]. Faster requests are\nrefused. [0, 0]: no limit.";
         "query_rows_max" whisper.query_rows_max: "Maximum number of rows that one request may visit. A request that would visit more rows is refused.";
-        "retention_days" whisper.retention_days: "Days after which envelopes are deleted. 0: never. [retention] sets how often and in what steps envelopes are\ndeleted, and what happens to older envelopes of an adoption or an import.";
+        "retention_days" whisper.retention_days: "Days after which envelopes are deleted. 0: never. [retention] sets how often and in which steps envelopes are\ndeleted, and whether older envelopes of an adoption or an import are deleted too.";
         "bytes_max" whisper.bytes_max: "Size on disk in bytes above which the oldest envelopes are deleted, e.g. \"50GB\". 0: no bound.";
         "part_days" whisper.part_days: "Days that one part of the tables in PostgreSQL covers. The number is fixed when the tables are created.";
     },

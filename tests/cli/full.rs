@@ -145,7 +145,7 @@ fn a_log_with_few_events_left_is_compacted_with_little_space() {
     place.hark_fed(&["import", "--trusted"], events(0, 12_000).as_bytes()).text();
     place.hark(&["delete", "{\"kinds\":[7]}", "--yes"]).text();
     disk.fill();
-    // Two megabytes are too few for the whole log, and enough for what is left of the log.
+    // Two megabytes are too few for the whole log, but enough for its live events.
     let filler = File::options().write(true).open(disk.filler()).expect("opens");
     filler.set_len(filler.metadata().expect("is there").len() - (2 << 20)).expect("is cut");
     let said = place.hark(&["compact"]).text();
