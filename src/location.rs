@@ -2,6 +2,7 @@
 //! running server. To write, a command holds the archive's lock itself, or sends its writes to the
 //! running server.
 
+use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Args, ValueHint};
 use hark_archive::clock::Clock;
 use hark_archive::retention::{RetentionPolicy, RetentionState};
 use hark_archive::store::SpaceBounds;
@@ -109,9 +110,11 @@ pub(crate) struct LocationArgs {
     /// The network that the command works on [default: the first]
     #[arg(long, value_name = "NAME", value_parser = networks(), global = true)]
     pub(crate) network: Option<String>,
-    /// A configuration file; none is needed (see `hark config`)
+    /// A configuration file; none is needed (see `hark config`) [default: /etc/hark/hark.toml, if
+    /// the file is there; an empty name stands for no file]
     #[arg(long, value_name = "FILE", env = "HARK_CONFIG", global = true)]
-    pub(crate) config: Option<PathBuf>,
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<OsString>,
 }
 
 pub(crate) fn networks() -> PossibleValuesParser {
@@ -154,10 +157,23 @@ fn database(store: &str) -> anyhow::Result<Option<String>> {
     }
 }
 
+/// The configuration of the machine's service, which all commands read unless another is named.
+const SERVICE_CONFIG: &str = "/etc/hark/hark.toml";
+
+impl LocationArgs {
+    /// Returns the configuration file to read, if any.
+    pub(crate) fn config_file(&self) -> Option<&Path> {
+        match &self.config {
+            Some(named) => Some(Path::new(named)).filter(|_| !named.is_empty()),
+            None => Some(Path::new(SERVICE_CONFIG)).filter(|file| file.symlink_metadata().is_ok()),
+        }
+    }
+}
+
 impl ArchiveLocation {
     /// Loads the configuration, and applies the flags, which override the configuration.
     pub(crate) fn new(args: LocationArgs) -> anyhow::Result<Self> {
-        let config = Config::load(args.config.as_deref())?;
+        let config = Config::load(args.config_file())?;
         let is_named = args.data.is_some() || config.data != Config::default().data;
         let data = args.data.unwrap_or_else(|| config.data.clone());
         let database = database(args.store.as_deref().unwrap_or(config.store.secret()))?;

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &ConfigArgs, location: &LocationArgs) -> anyhow::Result<
         Config::load(Some(path))?;
         print::line(&format!("{} is fine, together with the environment", path.display()))?;
     } else if args.show {
-        let config = Config::load(location.config.as_deref())?;
+        let config = Config::load(location.config_file())?;
         print::line(config.to_toml(true).trim_end())?;
     } else {
         print::line(&format!("{HEAD}\n{}", Config::default().to_toml(false).trim_end()))?;

@@ -224,7 +224,11 @@ impl Config {
                     texts.insert(path.into(), text);
                 }
                 Err(error) => {
-                    let lines = vec![format!("{} could not be read: {error}", path.display())];
+                    let lines = vec![format!(
+                        "{} could not be read: {error}; `--config FILE` names another, and \
+                         `--config ''` none",
+                        path.display()
+                    )];
                     return Err(Faults { lines, files });
                 }
             }

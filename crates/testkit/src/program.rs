@@ -36,7 +36,8 @@ pub fn assert_no_panic(log: &str) {
     }
 }
 
-/// A command that runs the binary without Hark's environment variables and with empty input.
+/// A command that runs the binary with empty input, and without the environment variables and the
+/// configuration of this machine's Hark.
 #[derive(Debug)]
 pub struct Program {
     command: Command,
@@ -53,7 +54,7 @@ impl Program {
                 command.env_remove(name);
             }
         }
-        command.stdin(Stdio::null());
+        command.env("HARK_CONFIG", "").stdin(Stdio::null());
         Self { command, log: None, is_deaf: false }
     }
 
