@@ -9,6 +9,7 @@ use crate::commands::cluster::ClusterArgs;
 use crate::commands::config::ConfigArgs;
 use crate::commands::copy::CopyArgs;
 use crate::commands::delete::DeleteArgs;
+use crate::commands::doctor::DoctorArgs;
 use crate::commands::explain::ExplainArgs;
 use crate::commands::export::ExportArgs;
 use crate::commands::healthz::HealthzArgs;
@@ -105,6 +106,8 @@ pub(crate) enum Command {
     /// Check the health of a running server; without --at, of the server that the configuration
     /// names
     Healthz(HealthzArgs),
+    /// Look at the server, the archive and the machine, and say what to do about each trouble
+    Doctor(DoctorArgs),
     /// Print the default configuration with comments, or check a configuration file
     Config(ConfigArgs),
     /// Measure a relay, this one or any other, by its URL

@@ -116,6 +116,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => commands::explain::run(&args, &location),
         Command::Reload(args) => commands::reload::run(&args, &location),
         Command::Healthz(args) => commands::healthz::run(&args, &location),
+        Command::Doctor(args) => commands::doctor::run(&args, &location),
         Command::Stats(args) => commands::stats::run(&args, &location),
         Command::Compact(args) => commands::maintenance::compact(&args, &location),
         Command::Check(args) => commands::maintenance::check(&args, &location),

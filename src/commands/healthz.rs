@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 
+use crate::config::Config;
 use crate::location::ArchiveLocation;
 use crate::print;
 
@@ -32,16 +33,25 @@ pub(crate) struct HealthzArgs {
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 pub(crate) fn run(args: &HealthzArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    let config = &location.config;
-    let at = args.at.unwrap_or_else(|| reached(config.metrics.listen.unwrap_or(config.listen)));
+    let at = args.at.unwrap_or_else(|| served_at(&location.config));
     let answer = ask(at, Duration::from_secs(args.timeout))
         .with_context(|| format!("the server at {at} does not answer /healthz"))?;
-    let status = answer.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok());
-    let (Some(status), Some((_, body))) = (status, answer.split_once("\r\n\r\n")) else {
+    let Some((status, body)) = parse(&answer) else {
         bail!("what answers at {at} is no HTTP server");
     };
     print::line(body.trim_end())?;
     Ok(if status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the address at which this machine's server answers `/healthz` with this configuration.
+pub(crate) fn served_at(config: &Config) -> SocketAddr {
+    reached(config.metrics.listen.unwrap_or(config.listen))
+}
+
+/// Returns the status and the body of an answer, or `None` if the answer is not from HTTP.
+pub(crate) fn parse(answer: &str) -> Option<(u16, &str)> {
+    let status = answer.split(' ').nth(1)?.parse().ok()?;
+    Some((status, answer.split_once("\r\n\r\n")?.1))
 }
 
 /// Returns the address at which processes on the same machine reach a server that listens on
@@ -56,7 +66,7 @@ fn reached(listen: SocketAddr) -> SocketAddr {
 }
 
 /// Returns the whole answer to a request for `/healthz`.
-fn ask(at: SocketAddr, timeout: Duration) -> std::io::Result<String> {
+pub(crate) fn ask(at: SocketAddr, timeout: Duration) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&at, timeout)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;

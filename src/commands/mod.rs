@@ -9,6 +9,7 @@ pub(crate) mod config;
 pub(crate) mod copy;
 pub(crate) mod count;
 pub(crate) mod delete;
+pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod healthz;

@@ -33,6 +33,7 @@ pub(crate) const COMMANDS: &[Door] = &[
     command("explain", explain),
     command("stats", stats),
     command("healthz", |world| Same(world.hark(&["healthz", "--at", &world.reads().relay]).ok())),
+    command("doctor", doctor),
     command("reload", |world| Same(world.hark(&["reload"]).ok())),
     command("config", config),
     command("whisper enode", enode),
@@ -81,6 +82,21 @@ pub(crate) const COMMANDS: &[Door] = &[
 
 /// Commands that are no doors to an archive, with the reason.
 pub(crate) const NO_DOORS: [(&str, &str); 1] = [("bench", "it measures a server by its address")];
+
+/// Every thing is looked at, and nothing is wrong with a server that serves.
+fn doctor(world: &World) -> Answer {
+    let said = world.hark(&["doctor", "--json", "--at", &world.reads().relay]).ok();
+    let rows: Vec<Value> =
+        said.lines().map(|row| serde_json::from_str(row).expect("JSON")).collect();
+    for subject in ["configuration", "archive", "server", "disk", "clock"] {
+        // The disk of a database belongs to another program.
+        if subject != "disk" || !world.store.is_database() {
+            let mut found = rows.iter().filter(|row| row["subject"] == subject);
+            assert!(found.any(|row| row["verdict"] == "ok"), "{subject}: {said}");
+        }
+    }
+    Own
+}
 
 /// Runs a command that is for archives in files.
 fn only_files(world: &World, args: &[&str], said: Option<&str>) -> Answer {

@@ -1,0 +1,275 @@
+//! `hark doctor`: looks at everything that commonly stands in the way of a server, and says what to
+//! do.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use hark_archive::store::StoreStats;
+use hark_server::listener::files_for_connections;
+use hark_store_embedded::backup::BackupCatalog;
+use hark_store_embedded::disk::RealDisk;
+use serde_json::json;
+
+use super::healthz;
+use crate::location::ArchiveLocation;
+use crate::print;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark doctor
+  hark doctor --json
+
+One row for each thing that was looked at: `ok`, `advice` (it works, and could be better) or `wrong`, with the remedy. \
+Nothing is changed. The exit code is 1 if something is wrong.")]
+pub(crate) struct DoctorArgs {
+    /// The server's address [default: server.metrics_listen, or else server.listen]
+    #[arg(long, value_name = "ADDR:PORT")]
+    at: Option<SocketAddr>,
+    /// Print one JSON object a row
+    #[arg(long)]
+    json: bool,
+}
+
+/// Where deploy/hark-backup.service keeps the backup of the service's archive.
+const SERVICE_BACKUP: &str = "/var/lib/hark-backup";
+/// Age of a backup from which the row gives advice.
+const BACKUP_OLD: Duration = Duration::from_hours(3 * 24);
+/// Free bytes below which the disk needs attention at once.
+const FREE_MIN: u64 = 512 << 20;
+/// How far in the future the newest record may be before the clock is doubted.
+const AHEAD_MAX: Duration = Duration::from_hours(1);
+/// How long the server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Fine,
+    Advice,
+    Wrong,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Fine => "ok",
+            Self::Advice => "advice",
+            Self::Wrong => "wrong",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Debug)]
+struct Finding {
+    subject: &'static str,
+    verdict: Verdict,
+    text: String,
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, subject: &'static str, verdict: Verdict, text: impl Into<String>) {
+        self.0.push(Finding { subject, verdict, text: text.into() });
+    }
+}
+
+pub(crate) fn run(args: &DoctorArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    let mut found = Findings::default();
+    configuration(location, &mut found);
+    let stats = archive(location, &mut found);
+    let at = args.at.unwrap_or_else(|| healthz::served_at(&location.config));
+    server(at, location, &mut found);
+    if let Some(stats) = &stats {
+        disk(stats, location, &mut found);
+        clock(stats, location, &mut found);
+    }
+    files(location, &mut found);
+    address(location, &mut found);
+    if location.database.is_none() {
+        backup(location, &mut found);
+    }
+    for Finding { subject, verdict, text } in &found.0 {
+        let verdict = verdict.word();
+        print::line(&if args.json {
+            json!({ "subject": subject, "verdict": verdict, "text": text }).to_string()
+        } else {
+            format!("{verdict:<8}{subject:<15}{text}")
+        })?;
+    }
+    let is_wrong = found.0.iter().any(|finding| finding.verdict == Verdict::Wrong);
+    Ok(if is_wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn configuration(location: &ArchiveLocation, found: &mut Findings) {
+    let file = location.config.file.as_ref();
+    let text = file.map_or("no file, so the defaults and the environment".into(), |file| {
+        file.display().to_string()
+    });
+    found.add("configuration", Verdict::Fine, text);
+    for fault in location.config.empty_lists() {
+        found.add("configuration", Verdict::Advice, fault);
+    }
+}
+
+/// Opens the archive, as `hark stats` does.
+fn archive(location: &ArchiveLocation, found: &mut Findings) -> Option<StoreStats> {
+    let name = location.database.as_deref().map_or_else(
+        || location.shelf().display().to_string(),
+        |url| hark_store_postgres::shown(url).into_owned(),
+    );
+    let is_new = location.database.is_none() && !location.data.exists();
+    if is_new {
+        let text = format!("none yet in {name}; the first start of a server makes one");
+        found.add("archive", Verdict::Advice, text);
+        return None;
+    }
+    match location.read().map(|store| store.stats()) {
+        Ok(stats) => {
+            let (records, count) = (location.network.records(), print::number(stats.records));
+            let text = format!("{count} {records} in {name}");
+            found.add("archive", Verdict::Fine, text);
+            if stats.damaged > 0 {
+                let text = format!(
+                    "{} damaged {records} were found; `hark check` lists them, and a backup or \
+                     another relay may have them",
+                    print::number(stats.damaged)
+                );
+                found.add("archive", Verdict::Wrong, text);
+            }
+            Some(stats)
+        }
+        Err(error) => {
+            found.add("archive", Verdict::Wrong, format!("{error:#}"));
+            None
+        }
+    }
+}
+
+fn server(at: SocketAddr, location: &ArchiveLocation, found: &mut Findings) {
+    match healthz::ask(at, PATIENCE).ok().as_deref().and_then(healthz::parse) {
+        None => {
+            let running = location.control().is_ok_and(|server| server.is_some());
+            let (verdict, text) = if running {
+                let text = format!("a server runs, but nothing answers at {at}");
+                (Verdict::Wrong, text + "; compare server.listen with the flags of the server")
+            } else {
+                (Verdict::Advice, format!("none runs at {at}"))
+            };
+            found.add("server", verdict, text);
+        }
+        Some((status, body)) => {
+            let mut lines = body.lines();
+            let first = lines.next().unwrap_or_default();
+            if status == 200 {
+                found.add("server", Verdict::Fine, format!("answers at {at}"));
+            } else {
+                found.add("server", Verdict::Wrong, first);
+            }
+            let verdict = if status == 200 { Verdict::Advice } else { Verdict::Wrong };
+            for line in lines {
+                found.add("server", verdict, line);
+            }
+        }
+    }
+}
+
+fn disk(stats: &StoreStats, location: &ArchiveLocation, found: &mut Findings) {
+    let Some(free) = stats.free_bytes else { return };
+    let kept_free = location.shelf_config().retention.free_bytes_min;
+    let text =
+        format!("{} free beside an archive of {}", print::bytes(free), print::bytes(stats.bytes));
+    let remedy = "a larger disk, or a rule in [retention], such as bytes_max or free_bytes_min";
+    if free < FREE_MIN.max(kept_free.unwrap_or(0)) {
+        found.add("disk", Verdict::Wrong, format!("{text}; it needs {remedy}"));
+    } else if free < stats.bytes / 5 && kept_free.is_none() {
+        found.add("disk", Verdict::Advice, format!("{text}; soon it needs {remedy}"));
+    } else {
+        found.add("disk", Verdict::Fine, text);
+    }
+}
+
+fn clock(stats: &StoreStats, location: &ArchiveLocation, found: &mut Findings) {
+    let now_s = now_s();
+    let newest_s = stats.newest.map(|newest| newest / location.network.nature().units_per_s);
+    match newest_s.filter(|newest_s| *newest_s > now_s + AHEAD_MAX.as_secs()) {
+        Some(newest_s) => {
+            let text = format!(
+                "it is {} here, but the newest record is dated {}; compare the clock with \
+                 another machine",
+                print::moment(now_s),
+                print::moment(newest_s)
+            );
+            found.add("clock", Verdict::Advice, text);
+        }
+        None => found.add("clock", Verdict::Fine, print::moment(now_s)),
+    }
+}
+
+fn files(location: &ArchiveLocation, found: &mut Findings) {
+    let (files, connections) =
+        (files_for_connections(), location.config.limits.connections_max as u64);
+    if files < connections {
+        let text = format!(
+            "a server that is started here may have {} connections, fewer than \
+             limits.connections_max, {}; raise the limit with `ulimit -n` or LimitNOFILE= of the unit",
+            print::number(files),
+            print::number(connections)
+        );
+        found.add("open files", Verdict::Advice, text);
+    } else {
+        let text = format!("enough for {} connections", print::number(connections));
+        found.add("open files", Verdict::Fine, text);
+    }
+}
+
+/// The addresses at which clients reach the relay.
+fn address(location: &ArchiveLocation, found: &mut Findings) {
+    let config = &location.config;
+    let Some(url) = &config.info.url else {
+        // The answer of the server has the same advice.
+        if found.0.iter().any(|finding| finding.text.contains("[info] url")) {
+            return;
+        }
+        let text = "[info] url is not set; set it to the address at which clients reach the relay, \
+                    such as wss://relay.example";
+        return found.add("address", Verdict::Advice, text);
+    };
+    let is_behind_proxy = url.starts_with("wss://");
+    if is_behind_proxy && config.proxies.trusted.is_empty() {
+        let text = format!(
+            "{url} needs a proxy for TLS, but server.trusted_proxies is empty, so all clients \
+             count as one address; name the proxy's address, such as \"127.0.0.1\""
+        );
+        return found.add("address", Verdict::Wrong, text);
+    }
+    found.add("address", Verdict::Fine, format!("clients use {url}"));
+}
+
+fn backup(location: &ArchiveLocation, found: &mut Findings) {
+    let dir = Path::new(SERVICE_BACKUP);
+    let is_service = location.data.starts_with("/var/lib/hark");
+    let time_s = match BackupCatalog::read(&RealDisk, dir) {
+        Ok(Some(catalog)) if catalog.time_s > 0 => catalog.time_s,
+        Ok(_) if is_service => {
+            let text = "there is none in /var/lib/hark-backup; hark-backup.timer makes one every \
+                        night: systemctl enable --now hark-backup.timer";
+            return found.add("backup", Verdict::Advice, text);
+        }
+        Ok(_) => return,
+        Err(error) => return found.add("backup", Verdict::Advice, error.to_string()),
+    };
+    let age_s = now_s().saturating_sub(time_s);
+    let text = format!("{}, in {SERVICE_BACKUP}", print::ago(age_s));
+    let is_old = age_s > BACKUP_OLD.as_secs();
+    found.add("backup", if is_old { Verdict::Wrong } else { Verdict::Fine }, text);
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
