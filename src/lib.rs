@@ -12,6 +12,8 @@ mod handover;
 mod interrupt;
 mod location;
 mod log;
+#[cfg(all(test, feature = "libp2p", feature = "devp2p"))]
+mod manual;
 mod notify;
 mod owner;
 mod print;

@@ -4,7 +4,7 @@
 //! environment.
 
 mod address;
-mod bounds;
+pub(crate) mod bounds;
 mod checks;
 mod keys;
 pub(crate) mod log;
@@ -14,7 +14,7 @@ mod nostr;
 mod policy;
 mod reread;
 mod search;
-mod settings;
+pub(crate) mod settings;
 mod sizes;
 mod typed;
 mod waku;
