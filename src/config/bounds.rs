@@ -172,7 +172,6 @@ static RANGES: &[(&str, &[SettingRange])] = &[
 ];
 
 /// Returns the minimum and maximum of a setting; `None` if it is not a number.
-/// Returns the minimum and maximum of a setting, or `None` if it is no number.
 pub(crate) fn range(section: &str, key: &str) -> Option<(u64, u64)> {
     let (_, ranges) = RANGES.iter().find(|(known, _)| *known == section)?;
     ranges.iter().find(|(known, ..)| *known == key).map(|&(_, least, most)| (least, most))
