@@ -15,7 +15,10 @@ use crate::served::{PATIENCE, hark, now_s};
 
 mod damage;
 mod history;
+#[cfg(feature = "devp2p")]
+mod peers;
 mod rest;
+mod retention;
 mod shelf;
 #[cfg(feature = "devp2p")]
 mod wnode;

@@ -208,6 +208,31 @@ fn an_address_has_as_many_connections_by_rest_as_it_may() {
 }
 
 #[test]
+fn an_address_that_reads_no_answers_leaves_others_the_memory_for_answers() {
+    let node = Node::start("unread", &[("HARK_SERVER_TRUSTED_PROXIES", "127.0.0.1")]);
+    // More than a page, whose answer exceeds the bytes that the operating system buffers.
+    for at in 0..32 {
+        node.publish(&message("unread", &"AAAA".repeat(45_000), now_ns() + at));
+    }
+    let request = "GET /store/v3/messages?includeData=true&pageSize=100";
+    let ask = |client: &str| asked(&node, request, &[("X-Forwarded-For", client)], "").status;
+    let head =
+        format!("{request} HTTP/1.1\r\nHost: {}\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n", node.rest);
+    let mut unread = Vec::new();
+    // Until the address has no memory for another answer.
+    while ask("192.0.2.1") != 503 {
+        assert!(unread.len() < 200, "an address may hold any number of answers");
+        let mut stream = TcpStream::connect(&node.rest).expect("connects");
+        stream.write_all(head.as_bytes()).expect("is sent");
+        unread.push(stream);
+    }
+    assert!(!unread.is_empty(), "a single answer is refused");
+    assert_eq!(ask("192.0.2.2"), 200);
+    drop(unread);
+    wait_for("the address has memory again", || ask("192.0.2.1") == 200);
+}
+
+#[test]
 fn what_is_not_kept_is_not_subscribed_to() {
     let node = Node::start("subscribe", &[("shards", "0,1")]);
     let pubsub = "/relay/v1/subscriptions";

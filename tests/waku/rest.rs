@@ -160,6 +160,15 @@ fn a_client_that_asks_too_fast_is_refused() {
 }
 
 #[test]
+fn the_rate_is_checked_before_the_address_of_a_peer_is_read() {
+    let node = Node::start("rate-peer", &[("queries", "[6, 2]")]);
+    let status = || node.ask("GET", "/store/v3/messages?peerAddr=nonsense", "").0;
+    assert_eq!([status(), status(), status()], [400, 400, 429]);
+    // Requests to the node's own store count towards the same rate.
+    assert_eq!(node.ask("GET", "/store/v3/messages", "").0, 429);
+}
+
+#[test]
 fn an_export_is_imported_and_exported_alike() {
     let mut node = Node::start("export", &[]);
     let now = now_ns();

@@ -114,6 +114,24 @@ fn envelopes_are_durable_and_found_by_topics_and_by_bloom_filters_page_by_page()
 }
 
 #[test]
+fn a_request_up_to_time_zero_has_no_end() {
+    let node = MailNode::start("no-end", &[]);
+    let envelopes: Vec<_> = (0..3u8).map(|n| envelope(ONE, 60 - u32::from(n), &[n; 30])).collect();
+    node.publish(&envelopes);
+    let all = node.hashes("{}");
+    assert_eq!(all.len(), 3);
+    for asked in ["{\"to\":0}", "{\"from\":1,\"to\":0}", "{\"from\":0,\"to\":0}"] {
+        assert_eq!(node.hashes(asked), all, "{asked}");
+    }
+    // Another early end is a time of 1970.
+    assert_eq!(node.hashes("{\"to\":1}"), [""; 0]);
+    let bloom = Some(Bloom::FULL);
+    let asked = HistoryRequest { lower: 1, upper: 0, bloom, ..Default::default() };
+    let answer = node.ask("POST /whisper/messages", &[RLP], &request(&asked, &[]));
+    assert_eq!(frames(&answer.body).0, envelopes);
+}
+
+#[test]
 fn a_long_history_is_streamed_and_whole() {
     let node = MailNode::start("stream", &[]);
     let mut all = Vec::new();

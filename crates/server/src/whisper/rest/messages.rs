@@ -129,10 +129,10 @@ fn read_json(mail: &MailServer, body: &[u8]) -> Result<EnvelopeQuestion, String>
     let request: JsonHistoryRequest = object::read(body).map_err(|error| error.to_string())?;
     let query = Query {
         from: request.from.unwrap_or(0),
-        // 0 means no upper bound, as in peers' requests.
+        // 0 means no bound, as in peers' requests.
         to: request.to.filter(|to| *to > 0).unwrap_or(u64::MAX),
         order: Order::OldestFirst,
-        limit: request.limit.unwrap_or(usize::MAX),
+        limit: request.limit.filter(|limit| *limit > 0).unwrap_or(usize::MAX),
         ..Query::default()
     };
     let mut question = EnvelopeQuestion { query, filter: None };

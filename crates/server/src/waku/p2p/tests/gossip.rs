@@ -383,3 +383,34 @@ async fn all_shards_of_a_peer_that_names_hundreds_in_one_frame_are_known() {
     tokio::time::timeout(Duration::from_mins(1), known).await.unwrap();
     pair.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_with_128_shards_exchange_messages() {
+    let many = |config: &mut NodeConfig| {
+        relaying(config);
+        config.shards = (0..128).collect();
+    };
+    let first = Pair::shaped("many-first", Clients::default(), many).await;
+    let second = Pair::shaped("many-second", Clients::default(), |config| {
+        many(config);
+        if let Some(p2p) = &mut config.p2p {
+            p2p.peers.push(first.addr.clone());
+        }
+    })
+    .await;
+    for pair in [&first, &second] {
+        let known = async {
+            while pair.waku.peers().await.unwrap().iter().all(|peer| peer.shards.len() != 128) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(1), known).await.unwrap();
+    }
+    for (from, to, shard) in [(&first, &second, 0), (&second, &first, 127)] {
+        let topic = format!("/waku/2/rs/1/{shard}");
+        from.waku.pass_on(topic, message(0, shard, 100)).await;
+        to.stores(1).await;
+    }
+    second.end().await;
+    first.end().await;
+}

@@ -1,8 +1,15 @@
 //! Tests of waiting requests, of disconnected peers, and of the shares of an address.
 
+use std::net::{IpAddr, TcpListener};
+
+use hark_codec::waku::sync::PayloadWriter;
+use hark_testkit::skipped::skip;
+
 use super::*;
+use crate::rate::RateSource;
 use crate::turns::StoreLocation;
-use crate::waku::NodeConfig;
+use crate::waku::history::HistoryError;
+use crate::waku::{NodeConfig, PEER_QUESTIONS_MAX, PEER_QUESTIONS_PER_ADDRESS_MAX};
 
 /// Configures a node with a database over one connection, so that one request runs at a time.
 fn in_turn(config: &mut NodeConfig) {
@@ -115,5 +122,74 @@ async fn long_requests_of_one_address_leave_others_theirs() {
     for client in clients {
         client.abort();
     }
+    pair.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn questions_of_clients_to_peers_are_bounded_per_address_and_in_all() {
+    let pair = Pair::start("peer-questions").await;
+    let take = |address: u8| {
+        let address = IpAddr::from([192, 0, 2, address]);
+        pair.waku.admit_peer_question(RateSource::Address(address.into()))
+    };
+    let mut held = Vec::new();
+    for address in 1..=40 {
+        let before = held.len();
+        let own = std::iter::from_fn(|| take(address).ok());
+        held.extend(own.take(PEER_QUESTIONS_MAX + 1));
+        let own = held.len() - before;
+        assert!(own <= PEER_QUESTIONS_PER_ADDRESS_MAX, "{address} has {own}");
+        assert!(own > 0 || held.len() == PEER_QUESTIONS_MAX, "{address} has none");
+    }
+    assert_eq!(held.len(), PEER_QUESTIONS_MAX);
+    assert!(matches!(take(41), Err(HistoryError::TooMany)));
+    drop(held.pop());
+    assert!(take(41).is_ok());
+    pair.end().await;
+}
+
+impl Comparing {
+    /// Begins a comparison. Returns its stream, on which the node waits for another payload.
+    /// Returns `None` if the node refuses.
+    async fn begin(&self, pair: &Pair) -> Option<Stream> {
+        let mut payload = PayloadWriter::new(&[], 1, 1_000);
+        // The fingerprint differs from the node's fingerprint, so the node lists its messages.
+        payload.fingerprint((100, [0; 32]), &[7; 32]);
+        let mut control = self.control.clone();
+        let protocol = StreamProtocol::new(sync::RECONCILIATION);
+        let mut stream = control.open_stream(pair.peer, protocol).await.unwrap();
+        frame::write(&mut stream, &payload.finish().0).await.unwrap();
+        let answer = frame::read(&mut stream, 1 << 20).await.ok().flatten();
+        answer.map(|_| stream)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_has_one_comparison_and_another_address_has_its_own_meanwhile() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        skip("this machine has no second address of its own, as it lacks IPv6");
+        return;
+    }
+    let mut pair = Pair::shaped("comparisons", Clients::default(), |config| {
+        if let Some(p2p) = &mut config.p2p {
+            p2p.listen.push("/ip6/::1/tcp/0".parse().unwrap());
+        }
+    })
+    .await;
+    let first = Comparing::start(&pair, Keypair::generate_secp256k1()).await;
+    let second = Comparing::start(&pair, Keypair::generate_secp256k1()).await;
+    pair.addr = pair.waku.addresses()[1].parse().unwrap();
+    let elsewhere = Comparing::start(&pair, Keypair::generate_secp256k1()).await;
+    let held = first.begin(&pair).await.unwrap();
+    assert!(first.begin(&pair).await.is_none());
+    assert!(second.begin(&pair).await.is_none(), "another peer of the same address has a session");
+    assert!(elsewhere.begin(&pair).await.is_some());
+    drop(held);
+    let again = async {
+        while second.begin(&pair).await.is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), again).await.unwrap();
     pair.end().await;
 }
