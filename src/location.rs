@@ -241,6 +241,16 @@ impl ArchiveLocation {
         self.database.is_some() || self.shelf().is_dir()
     }
 
+    /// Whether the archive has the shelf of any network.
+    fn is_begun(&self) -> bool {
+        setups().iter().any(|setup| self.of(setup.network).exists())
+    }
+
+    /// Fails, with advice, if a server would begin a second archive beside the archive of a service.
+    pub(crate) fn must_be_meant_to_serve(&self) -> anyhow::Result<()> {
+        if self.is_begun() { Ok(()) } else { self.must_be_meant(&SERVICES) }
+    }
+
     /// The options with which the database is opened.
     pub(crate) fn database_options(&self) -> hark_store_postgres::PostgresOptions {
         let config = &self.config.postgres;
@@ -320,7 +330,7 @@ impl ArchiveLocation {
             bail!("{}", owner::denied(&self.shelf()));
         }
         let (data, records) = (self.data.display(), self.network.records());
-        if setups().iter().any(|setup| self.of(setup.network).exists()) {
+        if self.is_begun() {
             bail!(
                 "the archive in {data} has no {records}: nothing of the network {} was ever kept in it",
                 self.network.name()
@@ -530,7 +540,7 @@ impl ArchiveLocation {
         if let Some(client) = self.server()? {
             return Ok(WriterHandle::Server(client));
         }
-        if !self.exists() {
+        if !self.is_begun() {
             self.must_be_meant(&SERVICES)?;
             print::note!("hark: there was no archive in {}; one is begun", self.data.display());
         }
@@ -813,5 +823,66 @@ fn erase(store: &dyn Store, ids: &[hark_archive::Id]) -> anyhow::Result<u64> {
     match committed.outcomes.first() {
         Some(Outcome::Erased(count)) => Ok(*count),
         _ => Ok(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use hark_testkit::disk::scratch;
+
+    use super::*;
+
+    #[test]
+    fn an_archive_without_a_name_is_not_begun_beside_that_of_a_service() {
+        let folder = scratch("service");
+        std::fs::create_dir(&folder).unwrap();
+        let service = folder.to_str().unwrap();
+        let missing = format!("{service}/missing");
+        let missing = missing.as_str();
+        let location = |is_named| ArchiveLocation {
+            network: setups()[0].network,
+            data: "data".into(),
+            database: None,
+            config: Config::default(),
+            is_named,
+            reserve: reserve(Path::new("data")),
+        };
+        let refusal = location(false).must_be_meant(&[missing, service]).unwrap_err();
+        assert!(refusal.is::<WrongUse>());
+        let said = refusal.to_string();
+        for part in [
+            format!("a service has one in {service}. "),
+            format!("with --data {service}, or begin another with --data ./data"),
+        ] {
+            assert!(said.contains(&part), "{part}: {said}");
+        }
+        assert!(location(false).must_be_meant(&[missing]).is_ok());
+        assert!(location(true).must_be_meant(&[service]).is_ok());
+        std::fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn no_archive_is_moved_into_place_through_a_symbolic_link() {
+        let folder = scratch("finished");
+        let (data, elsewhere) = (folder.join("data"), folder.join("elsewhere"));
+        for dir in [&data, &elsewhere] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        std::fs::write(elsewhere.join("file"), "").unwrap();
+        let finished = data.join(RESTORE.finished);
+        for name in [RESTORE.unfinished, RESTORE.finished] {
+            symlink(&elsewhere, data.join(name)).unwrap();
+            let refusal = format!("{:#}", RESTORE.finish(&data).unwrap_err());
+            assert!(refusal.contains("it is no directory, but a link"), "{name}: {refusal}");
+            assert!(elsewhere.join("file").exists() && !data.join("file").exists(), "{name}");
+            // The link has the second name in either case.
+            std::fs::remove_file(&finished).unwrap();
+        }
+        std::fs::rename(&elsewhere, &finished).unwrap();
+        RESTORE.finish(&data).unwrap();
+        assert!(data.join("file").exists() && !finished.exists());
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

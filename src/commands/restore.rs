@@ -137,6 +137,10 @@ const BEFORE: &str = "before-restore";
 /// continues to use its folder.
 fn must_be_without_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
     let before = data.join(BEFORE);
+    // A symbolic link made by a service's user could lead to any directory of this machine.
+    if before.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
+        bail!("{} is no directory, but a link or a file; remove it", before.display());
+    }
     if before.exists() && !restoring.exists() {
         bail!(
             "{} is there already, of an earlier restore; remove it if nothing of it is needed, or move \

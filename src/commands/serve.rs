@@ -101,6 +101,9 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
     }
     let setups: Vec<_> =
         setups().iter().filter(|setup| (setup.is_served)(&location.config)).collect();
+    if location.database.is_none() {
+        location.must_be_meant_to_serve()?;
+    }
     // `held` is dropped last, so that the stores close before the system releases the lock.
     let (held, taking) = hold(args, location, &setups)?;
     let (mut networks, mut mirrors) = (Vec::new(), Vec::new());

@@ -512,6 +512,31 @@ mod tests {
     }
 
     #[test]
+    fn faults_of_every_kind_are_told_at_once_each_with_its_line() {
+        let folder = hark_testkit::disk::scratch("config-faults");
+        std::fs::create_dir(&folder).unwrap();
+        let file = folder.join("hark.toml");
+        let text = "[server]\nlistn = \"x\"\n[limits]\nlimit_max = \"many\"\nfilters_max = 0\n\
+                    [info]\nother_urls = [\"wss://a.example\"]\n\
+                    [policy]\nallow_keys = [\"@missing.txt\"]\n";
+        std::fs::write(&file, text).unwrap();
+        let faults = Config::load(Some(&file)).unwrap_err();
+        for (line, said) in [
+            (2, "unknown setting `listn` in [server]"),
+            (4, "`limit_max` must be a whole number"),
+            (5, "[limits] `filters_max` must be from 1 to "),
+            (7, "[info] `other_urls` is set without `url`"),
+            (9, "[policy] `allow_keys`: "),
+        ] {
+            let begin = format!("{}:{line}: {said}", file.display());
+            let is_told = faults.lines().iter().any(|fault| fault.starts_with(&begin));
+            assert!(is_told, "{begin}: {}", faults.list());
+        }
+        assert_eq!(faults.lines().len(), 5, "{}", faults.list());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
     fn rules_are_read_from_either_form() {
         let text = "[[retention.rules]]\nkinds = [7]\nolder_than = \"90d\"\n";
         let typed = typed::from_toml("x".as_ref(), text).0;

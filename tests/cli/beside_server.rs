@@ -1,8 +1,10 @@
 //! Every command beside a running server, and the server's own start and end.
 
 use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use super::support::{Place, event, notes};
+use crate::served::PATIENCE;
 
 #[test]
 fn commands_work_beside_a_running_server() {
@@ -87,4 +89,36 @@ fn unlimited_says_so_loudly() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&output.stderr).contains("RATE LIMITS ARE OFF"));
+}
+
+#[test]
+fn localhost_is_an_address_to_listen_on_and_no_other_name_is() {
+    let place = Place::new("localhost");
+    let mut child = place.start(&["serve", "--listen", "localhost:0"]);
+    let mut first = String::new();
+    let stdout = child.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut first).unwrap();
+    child.signal("TERM");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(first.starts_with("listening on ws://127.0.0.1:"), "{first}");
+    let run = place.hark(&["serve", "--listen", "relay.example:0"]);
+    assert!(run.code == 2 && run.stderr.contains("must be an address and port"), "{run:?}");
+}
+
+#[test]
+fn statistics_right_after_a_start_have_no_age_of_zero() {
+    let place = Place::new("stats-at-start");
+    let server = place.serve();
+    let until = Instant::now() + PATIENCE;
+    // The slow check of an empty archive has nothing to read.
+    while place.hark(&["stats", "--json"]).json()["server"]["scrub"]["passes"] == 0 {
+        assert!(Instant::now() < until, "the slow check never ends");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let table = place.hark(&["stats"]).text();
+    let (_, age) = table.split_once("the last ended ").unwrap_or_else(|| panic!("{table}"));
+    let is_age = |words: &str| words.starts_with("just now,") || words.contains(" ago,");
+    assert!(is_age(age) && !age.starts_with('0'), "{table}");
+    assert_eq!(server.terminate().0, 0);
 }

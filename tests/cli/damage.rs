@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::support::{Place, Run, command, event, field, hark, notes};
+use super::support::{Place, Run, command, event, field, hark, hark_with, notes};
 use crate::served::{PATIENCE, Socket};
 
 /// Imports notes into an archive of several sealed logs.
@@ -255,6 +255,38 @@ fn an_archive_that_is_refused_is_salvaged_but_for_the_damaged_records() {
     assert_eq!(new(&["check", "--json"]).json()["faults"], json!([]));
     let again = place.hark(&args);
     assert!(again.code == 1 && again.stderr.contains("is not empty"), "{again:?}");
+}
+
+/// The expiration of both requests has passed.
+#[test]
+fn deleted_events_and_vanished_authors_stay_away_after_a_salvage() {
+    let place = archive("damage-salvage-away", 2_500);
+    let past: &[&str] = &["expiration", "1700000100"];
+    let gone = [
+        event(8, 1_700_000_000, 1, &[], "to be deleted"),
+        event(9, 1_700_000_000, 1, &[], "before vanishing"),
+    ];
+    let requests = [
+        event(8, 1_700_000_050, 5, &[&["e", &field(&gone[0], "id")], past], ""),
+        event(9, 1_700_000_050, 62, &[&["relay", "ALL_RELAYS"], past], ""),
+    ];
+    for lines in [&gone, &requests] {
+        place.hark_fed(&["import"], lines.concat().as_bytes()).text();
+    }
+    damage(&place, "note 40\\t");
+    let (from, to) = (place.data(), place.path("new"));
+    let run = place.hark(&["salvage", "--json", "--from", from.to_str().unwrap(), "--to", &to]);
+    let said = json_of(&run);
+    assert_eq!((run.code, &said["shelves"][0]["records"]), (1, &json!(2_501)), "{said}");
+    let new = |command: &[&str], stdin: &str| {
+        hark_with(&[&["--data", &to], command].concat(), &[], stdin.as_bytes())
+    };
+    let report = new(&["import", "--json"], &gone.concat()).json();
+    let refused = &report["refused"];
+    assert_eq!((&refused["deleted"], &refused["vanished"]), (&json!(1), &json!(1)), "{report}");
+    let export = new(&["export"], "").text();
+    assert!(!export.contains("to be deleted") && !export.contains("before vanishing"));
+    assert_eq!(new(&["count", r#"{"kinds":[5,62]}"#], "").text().trim(), "2");
 }
 
 #[test]

@@ -1,15 +1,16 @@
 //! Imports and exports: every form of input, every reason for a refusal, and equal bytes.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use hark_testkit::program::assert_no_panic;
+use hark_testkit::program::{Program, assert_no_panic};
 use hark_testkit::skipped::skip;
 use serde_json::{Value, json};
 
-use super::support::{Place, Run, event, field, notes};
+use super::support::{Place, Run, command, event, field, notes};
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -482,6 +483,42 @@ fn what_holds_no_records_is_said_and_fails() {
 }
 
 #[test]
+fn what_holds_no_records_is_counted_in_lines() {
+    let place = Place::new("foreign-lines");
+    let file = place.file("passwd", b"root:x:0:0::/:/bin/sh\nbin:x:1:1::/:/bin/false\n");
+    let run = place.hark(&["import", &file]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.stdout.starts_with("2 lines read and checked in "), "{run:?}");
+    assert!(run.stderr.contains("not one line could be read as a record"), "{run:?}");
+}
+
+#[test]
+fn a_new_archive_is_told_and_begun_without_a_name_only_where_no_service_has_one() {
+    let place = Place::new("begun");
+    let file = place.file("notes.jsonl", notes(1).as_bytes());
+    let begun = format!("there was no archive in {}; one is begun", place.data().display());
+    for is_told in [true, false] {
+        let run = place.hark(&["import", &file]);
+        assert_eq!((run.code, run.stderr.contains(&begun)), (0, is_told), "{run:?}");
+    }
+    let has_service = Path::new("/var/lib/hark").symlink_metadata().is_ok();
+    let (code, said) = if has_service {
+        (2, "Name the service's with --data /var/lib/hark")
+    } else {
+        (0, "there was no archive in data; one is begun")
+    };
+    let mailserver = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/moving/goleveldb");
+    for args in [&["import", &file][..], &["adopt", "mailserver", mailserver]] {
+        let unnamed = Place::new("begun-unnamed");
+        let output = command(args).current_dir(unnamed.path("")).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(stderr.contains(said), "{args:?}: {stderr}");
+        assert_eq!(unnamed.data().exists(), !has_service, "{args:?}: {stderr}");
+    }
+}
+
+#[test]
 fn an_import_from_a_terminal_says_that_it_reads_there() {
     let place = Place::new("terminal");
     let hark =
@@ -504,6 +541,42 @@ fn an_import_from_a_terminal_says_that_it_reads_there() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     shown.read_to_string(&mut line).unwrap();
     assert_no_panic(&line);
+}
+
+#[test]
+fn an_interrupted_import_clears_its_meter_and_ends_with_a_whole_line() {
+    let place = Place::new("interrupt-meter");
+    let pipe = place.path("events");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // The pipe has no end as long as this file is open.
+    let mut pipe = File::options().read(true).write(true).open(&pipe).unwrap();
+    pipe.write_all(notes(10).as_bytes()).unwrap();
+    let (hark, data) = (env!("CARGO_BIN_EXE_hark"), place.data());
+    // The terminal shows only stderr.
+    let import = format!("{hark} --data {} import events > report", data.to_str().unwrap());
+    let mut script = Program::new("script");
+    script.args(["-qefc", &import, "/dev/null"]).current_dir(place.path(""));
+    let child =
+        script.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn();
+    let Ok(mut child) = child else { return skip("there is no `script` here") };
+    let mut keys = child.stdin.take().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut shown = Vec::<u8>::new();
+    while !String::from_utf8_lossy(&shown).contains("10 events, ") {
+        let mut part = [0; 4096];
+        let read = stdout.read(&mut part).unwrap();
+        assert!(read > 0, "no meter: {}", String::from_utf8_lossy(&shown));
+        shown.extend_from_slice(&part[..read]);
+    }
+    keys.write_all(b"\x03").unwrap();
+    stdout.read_to_end(&mut shown).unwrap();
+    let shown = String::from_utf8_lossy(&shown);
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{shown}");
+    assert_no_panic(&shown);
+    // The meter is cleared before the last message.
+    let (_, last) = shown.rsplit_once("\x1b[2K").unwrap_or_else(|| panic!("{shown:?}"));
+    let is_whole = last.starts_with("hark: stopped; ") && last.ends_with(" to continue\r\n");
+    assert!(is_whole && last.lines().count() == 1, "{shown:?}");
 }
 
 /// Waits until the health report has these words. Returns the exit code and the report.

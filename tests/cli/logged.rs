@@ -1,5 +1,8 @@
 //! A server's log as JSON has one event a line, even for failures.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
 use serde_json::Value;
 
 use super::support::{Place, Run};
@@ -62,4 +65,25 @@ fn each_fault_of_a_configuration_is_an_event() {
         names_one(said);
         assert!(said[0].contains("the old one stays in force"), "{said:?}");
     }
+}
+
+#[test]
+fn a_refused_request_for_a_websocket_is_logged_with_its_reason() {
+    let place = Place::new("logged-handshake");
+    let mut server = place.serve_with(&["--log-format", "json"]);
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let request = "GET / HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\n\
+                   Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                   Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let line = server.child.wait_for_log("a request for a WebSocket was refused");
+    let event: Value = serde_json::from_str(&line).unwrap();
+    let field = |name: &str| event[name].as_str();
+    assert_eq!((field("level"), field("peer")), (Some("WARN"), Some("127.0.0.1")), "{line}");
+    // The client reads the same reason.
+    let reason = field("reason").unwrap();
+    assert!(reason.contains("proxy_http_version 1.1") && answer.contains(reason), "{answer}");
+    assert_eq!(server.terminate().0, 0);
 }

@@ -191,3 +191,18 @@ fn tables_are_brought_up_to_date_for_the_shelf_that_is_named() {
     assert_eq!((codes("waku"), codes("nostr")), (0, 1));
     assert_eq!(hark(&["count", "--network", "waku", "{}"]).text().trim(), "0");
 }
+
+#[test]
+fn a_missing_shelf_is_not_told_as_a_missing_archive() {
+    let place = Place::new("network-missing");
+    place.hark_fed(&["import"], notes(1).as_bytes()).text();
+    for (network, records) in [("waku", "messages"), ("whisper", "envelopes")] {
+        let said = format!("has no {records}: nothing of the network {network} was ever kept");
+        for command in [&["export"][..], &["count", "{}"], &["stats"]] {
+            let run = place.hark(&[command, &["--network", network]].concat());
+            assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{command:?}: {run:?}");
+            let is_told = run.stderr.contains(&said) && !run.stderr.contains("there is no archive");
+            assert!(is_told, "{command:?}: {run:?}");
+        }
+    }
+}

@@ -5,6 +5,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
+use hark_testkit::program::Program;
+use hark_testkit::skipped::skip;
+
 use super::support::{Place, command};
 
 #[test]
@@ -44,6 +47,25 @@ fn the_log_is_for_people_or_for_programs() {
     );
     let run = place.hark(&["serve", "--log-format", "xml"]);
     assert!(run.code == 2 && run.stderr.contains("possible values: text, json"), "{run:?}");
+}
+
+#[test]
+fn a_log_on_a_terminal_has_colours_unless_no_color_is_set() {
+    let place = Place::new("colours");
+    let (hark, data) = (env!("CARGO_BIN_EXE_hark"), place.data());
+    // The server ends with an error, since no machine has this address.
+    let serve = format!("{hark} --data {} serve --listen 192.0.2.1:7777", data.to_str().unwrap());
+    // The variable has no effect if it is empty.
+    for (no_color, is_coloured) in [(None, true), (Some(""), true), (Some("1"), false)] {
+        let mut script = Program::new("script");
+        script.args(["-qefc", &serve, "/dev/null"]).env_remove("NO_COLOR");
+        script.envs(no_color.map(|value| ("NO_COLOR", value)));
+        let Ok(output) = script.output() else { return skip("there is no `script` here") };
+        let shown = String::from_utf8_lossy(&output.stdout);
+        let is_logged = shown.contains("ERROR") && shown.contains("could not start");
+        assert!(output.status.code() == Some(1) && is_logged, "{no_color:?}: {shown}");
+        assert_eq!(shown.contains('\x1b'), is_coloured, "{no_color:?}: {shown}");
+    }
 }
 
 /// Receives systemd's notifications.

@@ -65,7 +65,7 @@ fn write(path: &Path, key: &[u8; 32]) -> io::Result<String> {
 mod tests {
     use super::*;
     use hark_testkit::disk::scratch;
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     #[test]
     fn a_key_is_made_once_and_for_its_owner() {
@@ -77,6 +77,27 @@ mod tests {
         assert!(matches!(load::<()>(&path, || [8; 32], |_| None), Err(KeyError::Key(_))));
         std::fs::write(&path, "no key").unwrap();
         assert!(matches!(load(&path, || [8; 32], Some), Err(KeyError::Key(_))));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn no_key_is_written_through_a_symbolic_link() {
+        let folder = scratch("key-link");
+        std::fs::create_dir(&folder).unwrap();
+        let (path, victim) = (folder.join("node.key"), folder.join("victim"));
+        std::fs::write(&victim, "kept").unwrap();
+        let unfinished = path.with_extension("unfinished");
+        symlink(&victim, &unfinished).unwrap();
+        assert!(create(&unfinished).is_err());
+        assert!(matches!(load(&path, || [7; 32], Some), Err(KeyError::File(..))));
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "kept");
+        assert!(!path.exists());
+        // A link to a missing file is replaced.
+        std::fs::remove_file(&unfinished).unwrap();
+        let missing = folder.join("missing");
+        symlink(&missing, &path).unwrap();
+        assert_eq!(load(&path, || [7; 32], Some).unwrap(), [7; 32]);
+        assert!(path.symlink_metadata().unwrap().is_file() && !missing.exists());
         std::fs::remove_dir_all(folder).unwrap();
     }
 }
