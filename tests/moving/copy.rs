@@ -48,6 +48,33 @@ fn a_copy_is_the_same_to_the_byte_and_goes_on_where_it_was() {
     assert_eq!(to.hark(&["check", "--json"]).json()["faults"], serde_json::json!([]));
 }
 
+/// The expiration of both requests has passed.
+#[test]
+fn deleted_events_and_vanished_authors_stay_away_from_the_copy() {
+    let places = ["copy-away-from", "copy-away-to", "copy-away-old"].map(Place::new);
+    let [from, to, old] = &places;
+    let past: &[&str] = &["expiration", "1700000100"];
+    let gone = [
+        event(1, 1_700_000_000, 1, &[], "to be deleted"),
+        event(2, 1_700_000_000, 1, &[], "before vanishing"),
+    ];
+    let requests = [
+        event(1, 1_700_000_050, 5, &[&["e", &field(&gone[0], "id")], past], ""),
+        event(2, 1_700_000_050, 62, &[&["relay", "ALL_RELAYS"], past], ""),
+    ];
+    for place in [from, to, old] {
+        place.hark_fed(&["import"], gone.concat().as_bytes()).text();
+    }
+    from.hark_fed(&["import"], requests.concat().as_bytes()).text();
+    let done = copy(from, to, &[]);
+    assert_eq!((&done["copied"], &done["extra"]), (&2.into(), &0.into()), "{done}");
+    // The third archive still has the events.
+    let done = copy(old, to, &[]);
+    assert_eq!((&done["copied"], &done["refused"]), (&0.into(), &2.into()), "{done}");
+    assert_eq!(to.hark(&["count", "{}"]).text().trim(), "2");
+    assert_eq!(to.hark(&["export"]).text(), from.hark(&["export"]).text());
+}
+
 #[test]
 fn both_ends_may_be_served_and_the_source_written_meanwhile() {
     let (from, to) = (Place::new("copy-served-from"), Place::new("copy-served-to"));

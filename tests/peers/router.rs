@@ -1,10 +1,11 @@
 //! A router between three servers, its file, and its metrics.
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use super::nodes::{Node, Running, free_port, id, notes, write};
+use super::nodes::{Node, Running, event, free_port, id, notes, write};
 use crate::served::{PATIENCE, now_s};
 
 fn publish(node: &Node, name: &str, count: u64) -> Vec<String> {
@@ -135,6 +136,43 @@ fn the_configuration_and_the_keys_are_read_again() {
     assert!(said("deny_kinds") >= 2 && said("now policy.deny_kinds") == 1, "{done:?}");
     // Only the changed key restarts the stream.
     assert_eq!((said("begun=1 ended=1"), said("begun=0 ended=0")), (1, 1), "{done:?}");
+}
+
+/// Authors delete their events and vanish, whatever the plugin decides.
+#[test]
+fn a_plugin_that_refuses_everything_lets_deletions_and_requests_to_vanish_in() {
+    let at = now_s() - 99;
+    let gone = [event(1, at, 1, &[], "to be deleted"), event(2, at, 1, &[], "before vanishing")];
+    let requests = [
+        event(1, at + 1, 5, &[&["e", &id(&gone[0])]], ""),
+        event(2, at + 1, 62, &[&["relay", "ALL_RELAYS"]], ""),
+    ];
+    let refused = event(3, at, 1, &[], "refused");
+    let there = Node::served("router-plugin-there", "", &[requests.concat(), refused]);
+    let here = Node::new("router-plugin-here", "", &gone);
+    let (port, file, plugin) = (free_port(), here.path("router.toml"), here.path("refuse.sh"));
+    let script = r#"while read -r line; do
+        id=${line#*'"id":"'}; id=${id%%'"'*}
+        echo '{"id":"'$id'","action":"reject","msg":"blocked: nothing passes"}'
+    done
+    "#;
+    write(&plugin, script);
+    write(
+        &file,
+        &format!(
+            "metrics = \"127.0.0.1:{port}\"\n[streams.a]\nurls = [\"{}\"]\n\
+             plugin_down = \"sh {}\"\n",
+            there.url(),
+            plugin.display()
+        ),
+    );
+    let running = Running::start(here.command(&["router", &file.to_string_lossy()]));
+    wait_for_metric(port, "hark_router_stored_events_total", "a", 2);
+    wait_for_metric(port, "hark_router_refused_events_total", "a", 1);
+    let done = running.stop();
+    assert_eq!(done.code, 0, "{done:?}");
+    let expected: BTreeSet<String> = requests.iter().map(|line| id(line)).collect();
+    assert_eq!(here.ids("{}"), expected);
 }
 
 #[test]

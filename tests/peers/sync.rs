@@ -140,6 +140,54 @@ fn private_events_stay_deletions_travel_and_refusals_are_told() {
     assert_eq!(again.code, 0, "{again:?}");
 }
 
+/// The expiration of both requests has passed.
+#[test]
+fn deleted_events_and_vanished_authors_do_not_come_back_from_another_relay() {
+    let past: &[&str] = &["expiration", "1700000100"];
+    let gone =
+        [event(1, START, 1, &[], "to be deleted"), event(2, START, 1, &[], "before vanishing")];
+    let requests = [
+        event(1, START + 50, 5, &[&["e", &id(&gone[0])], past], ""),
+        event(2, START + 50, 62, &[&["relay", "ALL_RELAYS"], past], ""),
+    ];
+    let there = Node::served("away-there", "", &gone);
+    let here = Node::new("away-here", "", &requests);
+    let before = here.ids("{}");
+    assert_eq!(before.len(), 2);
+    let done = here.run(&["sync", &there.url(), "--json"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let refused = &done.json()["down"]["not_stored"];
+    assert_eq!(refused["deleted"]["events"], 1, "{refused}");
+    assert_eq!(refused["vanished"]["events"], 1, "{refused}");
+    assert_eq!(here.ids("{}"), before);
+    // The requests have the same effect on the relay.
+    let done = here.run(&["sync", &there.url(), "--dir", "up", "--json"]);
+    assert_eq!((done.code, &done.json()["up"]["taken"]), (0, &2.into()), "{done:?}");
+    assert_eq!(there.ids("{}"), before);
+}
+
+/// A relay shows private events to their parties only, so no comparison finds these events.
+#[test]
+fn the_report_names_the_private_kinds_that_may_stay_on_the_other_side() {
+    let shared = notes("shared", 3, START);
+    let private = event(4, START, 4, &[&["p", &"ab".repeat(32)]], "a message");
+    let there = Node::served("private-left-there", "", &all(&[&shared, &[private]]));
+    let here = Node::new("private-left-here", "", &shared);
+    let left = "private kinds (4, 1059, 21059) stay where they are: the relay shows those of a key";
+    let url = there.url();
+    for (filter, kinds, is_told) in
+        [("{}", &[4, 1059, 21_059][..], true), (r#"{"kinds":[1,7,30]}"#, &[], false)]
+    {
+        let sync = ["sync", &url, "--filter", filter];
+        let done = here.run(&[&sync[..], &["--json"]].concat());
+        let kinds = serde_json::json!(kinds);
+        assert_eq!((done.code, &done.json()["private_kinds_left"]), (0, &kinds), "{done:?}");
+        let done = here.run(&sync);
+        assert_eq!((done.code, done.stdout.contains(left)), (0, is_told), "{done:?}");
+    }
+    assert_eq!(here.ids("{}").len(), 3);
+}
+
 /// A stopped run reports the interruption, and the next run continues.
 #[test]
 fn what_was_stopped_or_cut_off_goes_on_with_the_next_run() {

@@ -1,11 +1,14 @@
 //! Relays that send without end, or more than is read, or nothing useful.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hark_codec::crypto::KeyPair;
+use hark_codec::crypto::{KeyPair, sha256};
+use hark_codec::hex;
 use hark_peers::{Direction, PeerError};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
@@ -13,6 +16,26 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 use crate::kit::{Here, event, held, play, play_quickly, pour};
 use crate::{answer, paged};
+
+/// Waits until `is_so` returns true.
+async fn until(what: &str, is_so: &dyn Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_mins(1), "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// An event that nobody has signed, with a valid id.
+fn unsigned(time: u64) -> Value {
+    let key = "ab".repeat(32);
+    let hashed = format!("[0,\"{key}\",{time},1,[],\"\"]");
+    let id = String::from_utf8(hex::encode_32(&sha256(hashed.as_bytes())).to_vec()).unwrap();
+    json!({
+        "id": id, "pubkey": key, "created_at": time, "kind": 1, "tags": [], "content": "",
+        "sig": "00".repeat(64),
+    })
+}
 
 /// An event that is too long is counted, and all other events are received, both in pages and by
 /// their ids.
@@ -151,13 +174,6 @@ async fn what_waits_to_be_sent_when_a_stream_breaks_is_sent_later() {
     let (mut stream, status) = here.stream(&url);
     (stream.options.direction, stream.options.catch_up_s) = (Direction::Up, Some(0));
     let feed = Arc::clone(&stream.ends.feed);
-    let until = async |what: &str, is_so: &dyn Fn() -> bool| {
-        let began = Instant::now();
-        while !is_so() {
-            assert!(began.elapsed() < Duration::from_mins(1), "{what}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
     let as_expected = async {
         until("it connects", &|| status.is_connected()).await;
         Here::publish(&feed, &events);
@@ -255,6 +271,71 @@ async fn a_slow_comparison_in_many_parts_ends_well() {
     assert!(rounds > 40 && began.elapsed() > patience, "{rounds}");
 }
 
+/// A relay that slowly refuses each part of a comparison as too large is left long before the parts
+/// are single seconds.
+#[tokio::test]
+async fn slow_refusals_of_ever_smaller_parts_come_to_an_end() {
+    let refusals = Arc::new(AtomicUsize::new(0));
+    let url = play({
+        let refusals = Arc::clone(&refusals);
+        move |message| match message[0].as_str() {
+            Some("NEG-OPEN") => {
+                std::thread::sleep(Duration::from_millis(80));
+                refusals.fetch_add(1, Ordering::Relaxed);
+                vec![json!(["NEG-ERR", message[1], "blocked: too many results"]).to_string()]
+            }
+            _ => answer(message, &[], 500),
+        }
+    })
+    .await;
+    let mut here = Here::with(&[]);
+    here.client.patience = Duration::from_millis(400);
+    let error = here.sync(&url, Direction::Down).await.unwrap_err();
+    assert!(error.to_string().contains("hardly anything"), "{error}");
+    // Ten times the patience for one answer is enough for 50 refusals.
+    let refusals = refusals.load(Ordering::Relaxed);
+    assert!((2..60).contains(&refusals), "{refusals}");
+    assert_eq!(here.finish().rounds, 0);
+}
+
+/// A relay that refuses the first request for each part because of its rate is asked once more for
+/// each part.
+#[tokio::test]
+async fn each_part_of_a_comparison_that_came_too_fast_is_asked_for_once_more() {
+    let all = 1_700_000_000 - 1_577_836_800;
+    let asked = Arc::<Mutex<BTreeMap<String, u32>>>::default();
+    let url = play({
+        let asked = Arc::clone(&asked);
+        move |message| {
+            if message[0] != "NEG-OPEN" {
+                return answer(message, &[], 500);
+            }
+            let time = |name: &str| message[2][name].as_u64();
+            let from = time("since").unwrap_or(0).max(1_577_836_800);
+            let is_large = time("until").unwrap_or(u64::MAX).saturating_sub(from) > all / 2;
+            let mut asked = asked.lock();
+            let times = asked.entry(message[2].to_string()).or_default();
+            *times += 1;
+            let reply = match (*times, is_large) {
+                (1, _) => json!(["NEG-ERR", message[1], "rate-limited: slower"]),
+                (_, true) => json!(["NEG-ERR", message[1], "blocked: too many"]),
+                (_, false) => json!(["NEG-MSG", message[1], "61"]),
+            };
+            vec![reply.to_string()]
+        }
+    })
+    .await;
+    let mut here = Here::with(&[]);
+    here.query.to = 1_700_000_000;
+    let report = here.sync(&url, Direction::Down).await.unwrap();
+    assert_eq!(report.paged, None);
+    // The whole time range, and its two halves.
+    let times: Vec<u32> = asked.lock().values().copied().collect();
+    assert_eq!(times, [2; 3]);
+    let totals = here.finish();
+    assert_eq!((totals.slowed, totals.rounds), (3, 2), "{totals:?}");
+}
+
 /// A stalled TLS handshake is given up in time.
 #[tokio::test]
 async fn tls_that_stalls_is_given_up() {
@@ -301,4 +382,53 @@ async fn a_stream_of_forged_events_ends_and_another_one_goes_on() {
     let said = bad_status.last_error().unwrap();
     assert!(said.contains("not valid"), "{said}");
     assert_eq!(good_status.meter.totals().received, 95);
+}
+
+/// A relay that does not compare names events without end, which nobody has signed. The stream to
+/// another relay still sends its events.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_invented_ids_holds_up_no_other_stream() {
+    let flood = play_quickly(|message| match message[0].as_str() {
+        Some("REQ") => {
+            let to = message[2]["until"].as_u64().unwrap_or(u64::MAX).min(1_800_000_000);
+            let named = (0..500).map(|n| json!(["EVENT", message[1], unsigned(to - n)]));
+            let eose = json!(["EOSE", message[1]]);
+            named.chain([eose]).map(|said| said.to_string()).collect()
+        }
+        _ => paged(message, &[], 500),
+    })
+    .await;
+    let taken = Arc::new(AtomicUsize::new(0));
+    let good = play({
+        let taken = Arc::clone(&taken);
+        move |message| match message[0].as_str() {
+            Some("EVENT") => {
+                taken.fetch_add(1, Ordering::Relaxed);
+                vec![json!(["OK", message[1]["id"], true, ""]).to_string()]
+            }
+            _ => paged(message, &[], 500),
+        }
+    })
+    .await;
+    let here = Here::with(&[]);
+    let (mut flood, flood_status) = here.stream(&flood);
+    flood.options.direction = Direction::Up;
+    let (mut good, good_status) = here.stream(&good);
+    (good.options.direction, good.options.catch_up_s) = (Direction::Up, Some(0));
+    let feed = Arc::clone(&good.ends.feed);
+    let events: Vec<Value> = (0..95).map(|n| event(n, 1_700_000_000 + n)).collect();
+    let pages = || flood_status.meter.totals().pages;
+    let as_expected = async {
+        until("the flood begins", &|| pages() > 20 && good_status.is_connected()).await;
+        Here::publish(&feed, &events);
+        until("all are sent", &|| taken.load(Ordering::Relaxed) >= events.len()).await;
+        let before = pages();
+        until("the flood goes on", &|| pages() > before).await;
+    };
+    tokio::select! {
+        error = flood.run() => panic!("{error}"),
+        error = good.run() => panic!("{error}"),
+        () = as_expected => {}
+    }
+    assert!(!flood_status.is_in_step());
 }

@@ -179,4 +179,16 @@ mod tests {
             "everybody reads kind 4 then"
         );
     }
+
+    #[test]
+    fn the_relays_own_key_is_in_the_document_if_it_has_one() {
+        let own_key = |self_key: Option<String>| {
+            let info = RelayInfo { self_key, ..RelayInfo::default() };
+            let text = document(&info, &Limits::default(), &EventPolicy::default(), &[], false);
+            serde_json::from_str::<Value>(&text).unwrap().get("self").cloned()
+        };
+        let key = "ab".repeat(32);
+        assert_eq!(own_key(Some(key.clone())), Some(json!(key)));
+        assert_eq!(own_key(None), None);
+    }
 }

@@ -152,10 +152,38 @@ impl Compressors {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
     use hark_testkit::deflate::{self as zlib, Content, LEVELS, WINDOW_BITS};
     use hark_testkit::random::Random;
 
     use super::*;
+
+    /// The offers of a client are a list, in one header or in several (RFC 7692, section 5).
+    #[test]
+    fn an_offer_is_found_wherever_it_stands_among_others() {
+        let is_agreed = |lists: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for &list in lists {
+                headers.append(SEC_WEBSOCKET_EXTENSIONS, HeaderValue::from_static(list));
+            }
+            DeflateOptions::new(1).agree(&headers).is_some()
+        };
+        for lists in [
+            &["x-webkit-deflate-frame, permessage-deflate; client_max_window_bits"][..],
+            &["x-webkit-deflate-frame,permessage-deflate"],
+            &["permessage-deflate; server_max_window_bits=10, permessage-deflate"],
+            &["x-webkit-deflate-frame", "permessage-deflate"],
+        ] {
+            assert!(is_agreed(lists), "{lists:?}");
+        }
+        for lists in [
+            &["x-webkit-deflate-frame; permessage-deflate"][..],
+            &["permessage-deflate-frame, x-permessage-deflate"],
+            &["permessage-deflate; server_max_window_bits=10", "permessage-deflate; unheard_of"],
+        ] {
+            assert!(!is_agreed(lists), "{lists:?}");
+        }
+    }
 
     /// A decompressor holds back output that does not fit, so some calls consume nothing and
     /// produce much.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::kit::{NOW_S, Relay, event, http, http_as, note};
+use crate::wire;
 
 /// The samples of a page, by name and labels. Fails on anything that Prometheus would refuse.
 fn samples(page: &str) -> BTreeMap<String, f64> {
@@ -219,4 +220,26 @@ async fn health_tells_that_no_address_is_served() {
         assert_eq!(health.contains(said), is_told, "{health}");
         relay.stop().await;
     }
+}
+
+/// Programs on this machine share the bound of the loopback address.
+#[tokio::test(flavor = "multi_thread")]
+async fn health_and_metrics_answer_while_loopback_has_all_its_connections() {
+    let relay = Relay::start(|config| {
+        config.proxies.trusted.clear();
+        config.limits.connections_per_address_max = 2;
+    })
+    .await;
+    let (_one, _two) = (relay.client().await, relay.client().await);
+    let (answer, _) = wire::upgrade(&relay, "").await;
+    assert_eq!(wire::status(&answer), 429, "{answer}");
+    let (status, health) = http(&relay.url, "/healthz", "").await;
+    assert!(status == 200 && health.starts_with("ok\n"), "{health}");
+    let found = scrape(&relay).await;
+    for (series, value) in
+        [("hark_websockets", 2.0), ("hark_connections_refused_total{reason=\"address\"}", 1.0)]
+    {
+        assert_eq!(found.get(series), Some(&value), "{series}");
+    }
+    relay.stop().await;
 }

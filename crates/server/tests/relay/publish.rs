@@ -109,6 +109,26 @@ async fn replaced_deleted_and_vanished_events_are_refused_as_the_nips_say() {
     relay.stop().await;
 }
 
+/// Each kind of address and each recipient costs searches for which all other events wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn deletions_of_too_many_kinds_and_wraps_for_too_many_recipients_are_blocked() {
+    let relay = Relay::start(|_| {}).await;
+    let mut client = relay.client().await;
+    let addresses: Vec<String> =
+        (30_000..30_065).map(|kind| format!("{kind}:{}:d", pubkey(1))).collect();
+    let recipients: Vec<String> = (1..=17).map(pubkey).collect();
+    for (who, kind, name, values, reason) in [
+        (1, 5, "a", addresses, "blocked: deletes addresses of more than 64 kinds"),
+        (9, 1059, "p", recipients, "blocked: a gift wrap for more than 16 recipients"),
+    ] {
+        let tags: Vec<[&str; 2]> = values.iter().map(|value| [name, value.as_str()]).collect();
+        let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
+        client.keep(&event(who, NOW_S, kind, &tags[1..], "")).await;
+        assert_eq!(client.publish(&event(who, NOW_S, kind, &tags, "")).await, plain(false, reason));
+    }
+    relay.stop().await;
+}
+
 /// Without a configured URL, the relay does not know whether a request names this relay.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_to_vanish_is_not_taken_by_who_cannot_tell_whom_it_names() {
