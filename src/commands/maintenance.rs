@@ -59,6 +59,7 @@ pub(crate) fn check(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Res
             "dead": report.dead,
             "segments": report.segments,
             "logs": report.logs,
+            "torn_bytes": report.torn_bytes,
             "faults": faults,
         });
         print::line(&json.to_string())?;
@@ -82,13 +83,25 @@ pub(crate) fn check(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Res
             print::line(&format!("  and {} more", faults.len() - FAULTS_SHOWN))?;
         }
     }
+    if report.torn_bytes > 0 {
+        print::note!(
+            "hark: the last log ends in {} that are no whole batch, which the next start cuts off. After a \
+             crash or a power cut, nothing in them was acknowledged. Otherwise the disk has damaged \
+             acknowledged {}: before the next start or `hark rebuild`, run `hark salvage`, which \
+             copies all whole ones",
+            print::bytes(report.torn_bytes),
+            location.network.records()
+        );
+    }
     if faults.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
     let mendable = report.faults.iter().all(|fault| fault.mendable);
     print::note!(
         "hark: nothing was changed. {}",
-        if mendable {
+        if mendable && report.torn_bytes > 0 {
+            "All other records are whole; `hark rebuild` rebuilds the rest, with the server stopped"
+        } else if mendable {
             "The records are whole; `hark rebuild` rebuilds the rest, with the server stopped"
         } else {
             "Records are damaged: restore the files from a backup, or bring all that is whole into a \

@@ -290,6 +290,22 @@ fn deleted_events_and_vanished_authors_stay_away_after_a_salvage() {
 }
 
 #[test]
+fn damage_in_the_last_batch_is_told_by_a_check_and_survived_by_a_salvage() {
+    let place = Place::new("last-batch");
+    place.hark_fed(&["import"], notes(50).as_bytes()).text();
+    damage(&place, "note 40\\t");
+    let checked = place.hark(&["check", "--json"]);
+    assert!(json_of(&checked)["torn_bytes"].as_u64() > Some(0), "{checked:?}");
+    assert!(checked.stderr.contains("before the next start"), "{}", checked.stderr);
+    let to = Place::new("last-batch-salvaged");
+    let (from, data) = (place.data(), to.data());
+    let args = ["salvage", "--from", from.to_str().unwrap(), "--to", data.to_str().unwrap()];
+    let salvaged = place.hark(&args);
+    assert!(data.is_dir(), "{salvaged:?}");
+    assert_eq!(to.hark(&["count", "{}"]).text().trim(), "49");
+}
+
+#[test]
 fn a_salvage_that_is_cut_off_does_not_pass_for_whole_and_is_run_again() {
     let place = archive("damage-salvage-cut", 6_000);
     let whole = place.hark(&["export"]).text();
