@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::config::Config;
+use crate::config::{Config, StoreAddress};
 use crate::location::LocationArgs;
 use crate::print;
 
@@ -22,7 +22,7 @@ pub(crate) struct ConfigArgs {
     /// Check this file: report whether Hark would start with it as its configuration
     #[arg(long, value_name = "FILE")]
     pub(crate) check: Option<PathBuf>,
-    /// Print the settings in force: file, environment and defaults together
+    /// Print the settings in force: flags, environment, file and defaults together
     #[arg(long, conflicts_with = "check")]
     pub(crate) show: bool,
 }
@@ -38,7 +38,13 @@ pub(crate) fn run(args: &ConfigArgs, location: &LocationArgs) -> anyhow::Result<
         Config::load(Some(path))?;
         print::line(&format!("{} is fine, together with the environment", path.display()))?;
     } else if args.show {
-        let config = Config::load(location.config_file())?;
+        let mut config = Config::load(location.config_file())?;
+        if let Some(data) = &location.data {
+            config.data.clone_from(data);
+        }
+        if let Some(store) = &location.store {
+            config.store = StoreAddress::new(store.clone());
+        }
         print::line(config.to_toml(true).trim_end())?;
     } else {
         print::line(&format!("{HEAD}\n{}", Config::default().to_toml(false).trim_end()))?;

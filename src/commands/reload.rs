@@ -40,7 +40,9 @@ pub(crate) fn run(_: &ReloadArgs, location: &ArchiveLocation) -> anyhow::Result<
         print::line(&format!("  {change}"))?;
     }
     if changes.is_empty() {
-        print::line("  nothing has changed")?;
+        print::line(
+            "  nothing has changed since the server last read it, which it does by itself",
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -30,7 +30,7 @@ use hark_archive::retention::RetentionPolicy;
 use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, ThreadCounts};
 use hark_server::{AddressLists, MetricsDoor, Proxies, SparedClients};
 
-use address::StoreAddress;
+pub(crate) use address::StoreAddress;
 pub(crate) use log::{LogFormat, LogSettings};
 pub use networks::{
     NETWORKS, NetworkService, NetworkSetup, ReloadCallback, ShelfConfig, StoreFacts,

@@ -651,7 +651,8 @@ impl SettingType for Vec<u16> {
 impl SettingType for Vec<u32> {
     fn read(value: &TypedValue) -> Result<Self, String> {
         let kinds = numbers(value).map(|kinds| kinds.into_iter().map(u32::from).collect());
-        kinds.map_or_else(|| wanted("a list of kinds like [1, 7]", value), Ok)
+        kinds
+            .map_or_else(|| wanted("a list of single kinds like [1, 7], without ranges", value), Ok)
     }
 
     fn show(&self) -> String {
