@@ -37,7 +37,7 @@ On a fresh machine:
 
 Exit codes: 0 done, 1 failed or faults found, 2 wrong flags, filter or configuration, 3 done in part (`hark sync`), 130 interrupted.
 
-Documentation: docs/operating.md";
+Documentation: docs/README.md, or /usr/share/doc/hark/docs of a package";
 
 /// Keeps the messages of open messaging networks and returns any part of the history, fast.
 ///

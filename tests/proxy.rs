@@ -1,4 +1,4 @@
-//! The server behind a real nginx, with the configuration in docs/operating.md.
+//! The server behind a real nginx, with the configuration in docs/proxy.md.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
@@ -25,7 +25,7 @@ impl Drop for Nginx {
 
 /// The indented block of the document with this line, without indentation.
 fn block_with(line: &str) -> String {
-    let document = include_str!("../docs/operating.md");
+    let document = include_str!("../docs/proxy.md");
     let (mut blocks, mut is_code) = (vec![String::new()], false);
     for text in document.lines() {
         let code = text.strip_prefix("    ").or(text.is_empty().then_some(""));
@@ -39,7 +39,7 @@ fn block_with(line: &str) -> String {
         }
     }
     let found = blocks.into_iter().find(|block| block.lines().any(|text| text.trim() == line));
-    found.unwrap_or_else(|| panic!("docs/operating.md has no block with `{line}`"))
+    found.unwrap_or_else(|| panic!("docs/proxy.md has no block with `{line}`"))
 }
 
 /// The document's block, changed for a test server: without a certificate, on a free port.

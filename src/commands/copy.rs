@@ -26,7 +26,7 @@ Examples:
 Both are walked through side by side, oldest first, and what is missing is brought over, whole and as it
 is: exports of both are equal byte for byte. Servers may run on either, and the source may be written
 meanwhile: another walk brings what came. A copy that was stopped goes on when run again, as what is there
-is only compared. To have none missing at the moment of the change, turn [mirror] on (docs/operating.md).")]
+is only compared. To have none missing at the moment of the change, turn [mirror] on (docs/moving.md).")]
 pub(crate) struct CopyArgs {
     /// The archive to read: a directory or a postgres:// URL
     #[arg(long, value_name = "STORE")]

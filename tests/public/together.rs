@@ -1,5 +1,5 @@
 //! Clients make the server hold as much as possible of every kind at the same time. The server must
-//! not exceed the memory that docs/operating.md calculates.
+//! not exceed the memory that docs/resources.md calculates.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::{long, masked, upgrade};
 use crate::served::{PATIENCE, Server, Socket, now_s, publication, publish};
 
-/// The server's memory for these settings, calculated as in docs/operating.md.
+/// The server's memory for these settings, calculated as in docs/resources.md.
 const MEMORY_BYTES: u64 = 288 << 20;
 const SETTINGS: &str = "
 [archive]
