@@ -370,7 +370,10 @@ impl ArchiveLocation {
     pub(crate) fn open_store(&self) -> anyhow::Result<EmbeddedStore> {
         let shelf = self.shelf();
         EmbeddedStore::open(&shelf, self.network.rules(), self.options()).map_err(|error| {
-            let advice = if error.is_unexplained() {
+            let advice = if error.is_damaged_log() {
+                ". Restore the file from a backup, or bring all that is whole into a new archive with \
+                 `hark salvage`"
+            } else if error.is_unexplained() {
                 ". `hark check` says what is wrong with it, `hark rebuild` rebuilds its indices"
             } else {
                 ""

@@ -140,17 +140,21 @@ pub(crate) fn rebuild(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::R
     })?;
     meter.finish();
     drop(lock);
+    // The last log has no index, and a server continues this log.
+    let in_all = location.read()?.stats().records;
     let text = if args.json {
         let (records, segments, doubles) = (rebuilt.records, rebuilt.segments, rebuilt.doubles);
-        json!({ "records": records, "segments": segments, "doubles": doubles }).to_string()
+        json!({ "records": records, "segments": segments, "doubles": doubles, "in_all": in_all })
+            .to_string()
     } else {
         let doubles = match rebuilt.doubles {
             0 => String::new(),
             doubles => format!("; stored twice, and now once: {}", print::number(doubles)),
         };
         format!(
-            "{} in {}, rebuilt from the log{doubles}",
-            print::count(rebuilt.records, location.network.record()),
+            "{} in the archive; {} of them in {}, rebuilt from the log{doubles}",
+            print::count(in_all, location.network.record()),
+            print::number(rebuilt.records),
             print::count(rebuilt.segments, "segment")
         )
     };

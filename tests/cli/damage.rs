@@ -306,6 +306,30 @@ fn damage_in_the_last_batch_is_told_by_a_check_and_survived_by_a_salvage() {
 }
 
 #[test]
+fn a_missing_manifest_and_a_damaged_header_are_told_with_the_right_remedy() {
+    let place = archive("damage-remedies", 3_500);
+    let stored = place.hark(&["count", "{}"]).text();
+    let shelf = place.data().join("nostr");
+    fs::remove_file(shelf.join("MANIFEST")).unwrap();
+    for args in [&["check"][..], &["count", "{}"], &["stats"], &["compact"]] {
+        let run = place.hark(args);
+        assert_eq!(run.code, 1, "{run:?}");
+        assert!(run.stderr.contains("has logs but no MANIFEST"), "{}", run.stderr);
+    }
+    let rebuilt = place.hark(&["rebuild", "--json"]).json();
+    assert_eq!(rebuilt["in_all"].to_string(), stored.trim());
+    assert_eq!(place.hark(&["count", "{}"]).text(), stored);
+
+    let log = shelf.join("log").join("00000001-0.log");
+    let mut bytes = fs::read(&log).unwrap();
+    bytes[3] ^= 0xFF;
+    fs::write(&log, bytes).unwrap();
+    let run = place.hark(&["compact"]);
+    assert!(run.code == 1 && run.stderr.contains("its header is damaged"), "{run:?}");
+    assert!(run.stderr.contains("hark salvage") && !run.stderr.contains("hark rebuild"), "{run:?}");
+}
+
+#[test]
 fn a_salvage_that_is_cut_off_does_not_pass_for_whole_and_is_run_again() {
     let place = archive("damage-salvage-cut", 6_000);
     let whole = place.hark(&["export"]).text();

@@ -17,7 +17,7 @@ use crate::head::{Head, HeadView, ROWS_MAX};
 use crate::log::{self, Log, LogEnd, LogError, LogFrame};
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::map::unreadable;
-use crate::open::{ShelfOpenError, open_segment};
+use crate::open::{ShelfOpenError, existing_manifest, open_segment};
 use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::rebuild::DeletionMap;
 use crate::salvage::scan::{ScannedPart, scan};
@@ -91,12 +91,7 @@ pub fn check(
     options: &EmbeddedOptions,
     progress: OnProgress<'_>,
 ) -> Result<CheckReport, ShelfOpenError> {
-    let read = || {
-        let path = dir.join("MANIFEST");
-        Manifest::read(&*options.disk, dir)
-            .map_err(|cause| ShelfOpenError::Manifest { path, cause })?
-            .ok_or_else(|| ShelfOpenError::Missing(dir.into()))
-    };
+    let read = || existing_manifest(&*options.disk, dir);
     let mut manifest = read()?;
     for _ in 1..TRIES {
         let report = check_files(dir, options, manifest.clone(), progress);

@@ -121,6 +121,12 @@ impl ShelfOpenError {
         }
     }
 
+    /// Whether a log is damaged. Indices can be rebuilt, but not a log.
+    pub fn is_damaged_log(&self) -> bool {
+        let Self::Io { path, cause } = self else { return false };
+        cause.kind() == io::ErrorKind::InvalidData && path.extension().is_some_and(|e| e == "log")
+    }
+
     /// Whether a file that the manifest names is missing. If another process writes, that process
     /// has replaced the manifest meanwhile.
     fn is_stale(&self) -> bool {
@@ -205,8 +211,7 @@ impl EmbeddedStore {
         mut options: EmbeddedOptions,
     ) -> Result<Self, ShelfOpenError> {
         options.disk = Arc::new(FailStopDisk::new(options.disk));
-        let manifest = read_manifest(&*options.disk, dir)?;
-        let manifest = manifest.ok_or_else(|| ShelfOpenError::Missing(dir.into()))?;
+        let manifest = existing_manifest(&*options.disk, dir)?;
         let background = options.background;
         let shelf = Arc::new(Self::load(dir, rules, options, manifest, None)?);
         shelf.note_all_erasable();
@@ -229,9 +234,7 @@ impl EmbeddedStore {
     /// Opens a snapshot of a shelf for reading only; a server may be writing to the shelf.
     #[allow(clippy::needless_pass_by_value)] // like `open`
     pub fn open_read_only(dir: &Path, options: EmbeddedOptions) -> Result<Self, ShelfOpenError> {
-        let read = || {
-            read_manifest(&*options.disk, dir)?.ok_or_else(|| ShelfOpenError::Missing(dir.into()))
-        };
+        let read = || existing_manifest(&*options.disk, dir);
         let mut manifest = read()?;
         loop {
             let rules = Box::new(hark_archive::effects::KeepAll);
@@ -467,6 +470,18 @@ pub(crate) fn read_manifest(
 ) -> Result<Option<Manifest>, ShelfOpenError> {
     let path = dir.join("MANIFEST");
     Manifest::read(disk, dir).map_err(|cause| ShelfOpenError::Manifest { path, cause })
+}
+
+/// Reads the manifest of a shelf that must exist.
+pub(crate) fn existing_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpenError> {
+    if let Some(manifest) = read_manifest(disk, dir)? {
+        return Ok(manifest);
+    }
+    // A directory with records but without a manifest is a damaged shelf.
+    let logs = disk.list(&dir.join("log")).unwrap_or_default();
+    let has_records = logs.iter().any(|(_, len)| *len > log::HEADER);
+    let error = if has_records { ShelfOpenError::NoManifest } else { ShelfOpenError::Missing };
+    Err(error(dir.into()))
 }
 
 /// Creates a shelf: one empty log, and a manifest that names the log.

@@ -11,7 +11,7 @@ use super::copy::BackedUpLog;
 use crate::disk::Disk;
 use crate::log::{self, LogError};
 use crate::manifest::{LogEntry, Manifest};
-use crate::open::{ShelfOpenError, read_manifest};
+use crate::open::{ShelfOpenError, existing_manifest, read_manifest};
 
 /// The archive to back up.
 pub struct BackupSource<'a> {
@@ -127,8 +127,7 @@ impl<'a> ShelfCopying<'a> {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(ShelfBackup, SavedShelf), BackupError> {
         loop {
-            let missing = || ShelfOpenError::Missing(self.shelf.clone());
-            let manifest = read_manifest(self.from, &self.shelf)?.ok_or_else(missing)?;
+            let manifest = existing_manifest(self.from, &self.shelf)?;
             if let Some((secret, backup)) = self.expected
                 && secret != manifest.secret
             {
