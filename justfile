@@ -17,7 +17,7 @@ test:
 check:
     cargo fmt --all --check
     cargo clippy --locked --workspace --all-targets -- -D warnings
-    RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --lib --examples
 
 # A relay on ws://127.0.0.1:7777.
 serve *ARGS:

@@ -365,6 +365,32 @@ impl DiskFile for FaultyFile {
     }
 }
 
+impl FaultyDisk {
+    /// Syncs the names in a directory. `operation` is the operation that can fail: the folder may
+    /// have to be opened.
+    fn sync_names(&self, path: &Path, operation: Operation) -> io::Result<()> {
+        let mut state = self.0.state.lock();
+        let failed = state.strike(operation);
+        if let Some(error) = &failed
+            && error.raw_os_error() == Some(EMFILE)
+        {
+            // No sync began, so no written data is in doubt.
+            return Err(io::Error::from_raw_os_error(EMFILE));
+        }
+        let fate = if failed.is_some() { Fate::Suspect } else { Fate::Durable };
+        let dir = self.relative(path);
+        for naming in &mut state.namings {
+            let here = naming.names.iter().any(|(name, _)| name.parent() == Some(&dir));
+            // A directory cannot be created again, so its name stays open for the next sync.
+            let folder = naming.names.iter().any(|(_, node)| *node == Some(Node::Dir));
+            if here && naming.fate == Fate::Open && !(folder && failed.is_some()) {
+                naming.fate = fate;
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
 impl Disk for FaultyDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let mut state = self.0.state.lock();
@@ -424,11 +450,12 @@ impl Disk for FaultyDisk {
     }
 
     fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
+        // The real disk opens the folder first, so that a lack of files leaves everything unchanged.
         if let Some(error) = self.0.state.lock().lacks_files() {
             return Err(error);
         }
         self.rename(from, to)?;
-        self.sync_dir(to.parent().unwrap_or(Path::new(".")))
+        self.sync_names(to.parent().unwrap_or(Path::new(".")), Operation::Other)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -470,24 +497,6 @@ impl Disk for FaultyDisk {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.0.state.lock();
-        let failed = state.strike(Operation::Open);
-        if let Some(error) = &failed
-            && error.raw_os_error() == Some(EMFILE)
-        {
-            // No sync began, so no written data is in doubt.
-            return Err(io::Error::from_raw_os_error(EMFILE));
-        }
-        let fate = if failed.is_some() { Fate::Suspect } else { Fate::Durable };
-        let dir = self.relative(path);
-        for naming in &mut state.namings {
-            let here = naming.names.iter().any(|(name, _)| name.parent() == Some(&dir));
-            // A directory cannot be created again, so its name stays open for the next sync.
-            let folder = naming.names.iter().any(|(_, node)| *node == Some(Node::Dir));
-            if here && naming.fate == Fate::Open && !(folder && failed.is_some()) {
-                naming.fate = fate;
-            }
-        }
-        failed.map_or(Ok(()), Err)
+        self.sync_names(path, Operation::Open)
     }
 }
