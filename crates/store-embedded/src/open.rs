@@ -56,8 +56,8 @@ pub enum ShelfOpenError {
     },
     /// The shelf has logs, but no manifest.
     #[error(
-        "{0} has logs but no MANIFEST: Hark does not guess which of them count. Restore MANIFEST \
-         from a backup, or run `hark rebuild`, which makes a new one from the logs"
+        "{0} has logs but no MANIFEST: Hark does not guess which of them count. Run `hark rebuild`, \
+         which makes a new one from the logs, or restore the archive from a backup"
     )]
     NoManifest(PathBuf),
     /// A log is damaged at a place that no crash can have damaged.
