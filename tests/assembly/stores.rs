@@ -121,7 +121,12 @@ impl Backing {
             return name;
         }
         let name = format!("assembly_{number}");
-        self.primary().sql("postgres", &format!("CREATE DATABASE {name}"));
+        let sql = format!("CREATE DATABASE {name}");
+        // After a failover only the replica runs, as the primary.
+        let servers = [Some(self.primary()), self.replica()];
+        let tries = servers.into_iter().flatten().map(|of| of.try_sql("postgres", &sql));
+        let faults: Vec<String> = tries.map_while(Result::err).collect();
+        assert!(faults.len() < servers.iter().flatten().count(), "{faults:?}");
         name
     }
 
