@@ -48,7 +48,7 @@ const DEAD_SHARE: u64 = 20;
 const CONTROL_SOCKET: &str = "control.sock";
 
 /// The directories in which services have their archives; see deploy/hark.service.
-const SERVICES: [&str; 1] = ["/var/lib/hark"];
+pub(crate) const SERVICES: [&str; 1] = ["/var/lib/hark"];
 
 /// A command that creates a whole archive. It builds the archive in a separate directory within the
 /// archive's directory. Once all files are durable, the separate directory is renamed, which

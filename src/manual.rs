@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::cli;
 use crate::config::{Config, bounds, settings};
+use crate::print::number;
 
 /// Begins the part of a page that is made from the program.
 const MARK: &str =
@@ -23,19 +24,6 @@ fn compare(name: &str, page: &str, made: &str) {
     }
 }
 
-/// Groups the digits of a number by thousands.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 #[test]
 fn the_page_of_settings_is_made_from_the_table_of_settings() {
     let (mut made, config) = (String::new(), Config::default());
@@ -45,7 +33,7 @@ fn the_page_of_settings_is_made_from_the_table_of_settings() {
         for setting in section.settings {
             let live = if settings::is_live(section, setting) { ", live" } else { "" };
             let range = bounds::range(section.name, setting.key)
-                .map(|(least, most)| format!("; from {} to {}", grouped(least), grouped(most)));
+                .map(|(least, most)| format!("; from {} to {}", number(least), number(most)));
             let (key, value) = (setting.key, (setting.show)(&config));
             let doc = setting.doc.replace('\n', " ").replace('<', "\\<");
             let range = range.unwrap_or_default();

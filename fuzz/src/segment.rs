@@ -49,10 +49,12 @@ pub fn check(bytes: &[u8]) {
         let more: Vec<Write> = (0..50).map(|n| Write::Put(make(1000 + n))).collect();
         for batch in more.chunks(10) {
             // Beside a segment with unreadable ids, a commit waits until the segment is made anew.
-            if let Err(CommitError::Unavailable(_)) = store.commit(batch) {
+            let mut done = store.commit(batch);
+            if let Err(CommitError::Unavailable(_)) = done {
                 store.settle().expect("makes the segment anew");
+                done = store.commit(batch);
             }
-            store.commit(batch).expect("commits");
+            done.expect("commits");
         }
         world.ask(&store);
         // Compaction may be refused, with advice. The shelf is then unchanged.

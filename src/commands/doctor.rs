@@ -14,7 +14,7 @@ use hark_store_embedded::disk::RealDisk;
 use serde_json::json;
 
 use super::healthz;
-use crate::location::ArchiveLocation;
+use crate::location::{ArchiveLocation, SERVICES};
 use crate::print;
 
 #[derive(Debug, Args)]
@@ -36,7 +36,7 @@ pub(crate) struct DoctorArgs {
 
 /// Where deploy/hark-backup.service keeps the backup of the service's archive.
 const SERVICE_BACKUP: &str = "/var/lib/hark-backup";
-/// Age of a backup from which the row gives advice.
+/// Age from which a backup that is made every night counts as missing.
 const BACKUP_OLD: Duration = Duration::from_hours(3 * 24);
 /// Free bytes below which the disk needs attention at once.
 const FREE_MIN: u64 = 512 << 20;
@@ -253,7 +253,7 @@ fn address(location: &ArchiveLocation, found: &mut Findings) {
 
 fn backup(location: &ArchiveLocation, found: &mut Findings) {
     let dir = Path::new(SERVICE_BACKUP);
-    let is_service = location.data.starts_with("/var/lib/hark");
+    let is_service = SERVICES.iter().any(|service| location.data.starts_with(service));
     let time_s = match BackupCatalog::read(&RealDisk, dir) {
         Ok(Some(catalog)) if catalog.time_s > 0 => catalog.time_s,
         Ok(_) if is_service => {

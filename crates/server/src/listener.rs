@@ -32,8 +32,8 @@ const FILES_KEPT_MIN: u64 = 64;
 const FILES_KEPT_MAX: u64 = 1024;
 
 /// The lowest file descriptor number that no connection may have, which is about the number of
-/// connections that the process can have. The system gives each file the
-/// lowest free number, so a connection with this number shows that all lower numbers are in use.
+/// connections that the process can have. The system gives each file the lowest free number, so a
+/// connection with this number shows that all lower numbers are in use.
 pub fn files_for_connections() -> u64 {
     getrlimit(Resource::Nofile).current.map_or(u64::MAX, |allowed| {
         allowed

@@ -478,10 +478,18 @@ pub(crate) fn existing_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest,
         return Ok(manifest);
     }
     // A directory with records but without a manifest is a damaged shelf.
-    let logs = disk.list(&dir.join("log")).unwrap_or_default();
-    let has_records = logs.iter().any(|(_, len)| *len > log::HEADER);
+    let has_records = has_records(disk, dir).map_err(ShelfOpenError::io(dir))?;
     let error = if has_records { ShelfOpenError::NoManifest } else { ShelfOpenError::Missing };
     Err(error(dir.into()))
+}
+
+/// Whether the directory of a shelf has a log with more than its header.
+pub(crate) fn has_records(disk: &dyn Disk, dir: &Path) -> io::Result<bool> {
+    match disk.list(&dir.join("log")) {
+        Ok(logs) => Ok(logs.iter().any(|(_, len)| *len > log::HEADER)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Creates a shelf: one empty log, and a manifest that names the log.

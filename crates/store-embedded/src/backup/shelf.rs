@@ -1,7 +1,7 @@
 //! Copying the logs of one shelf, also while a server writes to the shelf.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::copy::BackedUpLog;
 use crate::disk::Disk;
 use crate::log::{self, LogError};
 use crate::manifest::{LogEntry, Manifest};
-use crate::open::{ShelfOpenError, existing_manifest, read_manifest};
+use crate::open::{ShelfOpenError, existing_manifest, has_records, read_manifest};
 
 /// The archive to back up.
 pub struct BackupSource<'a> {
@@ -33,12 +33,7 @@ impl BackupSource<'_> {
         if read_manifest(&*self.disk, &shelf)?.is_some() {
             return Ok(true);
         }
-        let logs = match self.disk.list(&shelf.join("log")) {
-            Ok(logs) => logs,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(BackupError::io(&shelf)(error)),
-        };
-        if logs.iter().any(|(_, len)| *len > log::HEADER) {
+        if has_records(&*self.disk, &shelf).map_err(BackupError::io(&shelf))? {
             return Err(ShelfOpenError::NoManifest(shelf).into());
         }
         Ok(false)

@@ -211,7 +211,8 @@ fn attempt(
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = now.as_nanos() / (1_000_000_000 / u128::from(inner.units_per_s.max(1)));
     let missing = parts.missing(times, u64::try_from(now).unwrap_or(u64::MAX), &inner.grid);
-    // Without its part, a record is kept with those outside of all parts. A later commit moves the record.
+    // Without its part, a record is kept with those outside of all parts. A later commit moves the
+    // record.
     if !missing.is_empty() && Parts::make(session, &missing, &inner.grid)? {
         inner.set_parts(Parts::read(session, parts.version + 1)?);
     }
