@@ -25,8 +25,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hark_archive::limits::Limits;
 use hark_archive::retention::RetentionPolicy;
+use hark_server::limits::Limits;
 use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, ThreadCounts};
 use hark_server::{AddressLists, MetricsDoor, Proxies, SparedClients};
 

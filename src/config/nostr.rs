@@ -19,7 +19,7 @@ pub(super) const SETUP: NetworkSetup = NetworkSetup {
             ..config.retention(&config.retention)
         },
         part_days: config.postgres.part_days,
-        record_bytes_max: config.limits.event_bytes_max,
+        record_bytes_max: config.limits.events.event_bytes_max,
         texts: config.search.texts(&config.private_kinds),
     },
     is_served: |_| true,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 #[cfg(feature = "libp2p")]
 use std::time::Duration;
 
-use hark_archive::limits::Rate;
 use hark_codec::waku::ProtectedShard;
 use hark_networks::waku::NS_PER_S;
 use hark_networks::waku::retention::Retention;
+use hark_server::limits::Rate;
 use hark_server::shelf;
 use hark_server::waku::{NodeConfig, NodeService, NodeSettings, can_forward, shared};
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 #[cfg(feature = "devp2p")]
 use std::time::Duration;
 
-use hark_archive::limits::Rate;
 use hark_archive::retention::{RetentionPolicy, RetentionRule};
 use hark_networks::whisper::admit::EnvelopeBounds;
+use hark_server::limits::Rate;
 #[cfg(feature = "devp2p")]
 use hark_server::whisper::peers::{PeerTimes, PeersConfig, RequestRules};
 use hark_server::whisper::{MailConfig, MailService, MailSettings, shared};

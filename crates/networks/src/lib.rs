@@ -15,6 +15,8 @@ pub mod object;
 pub mod waku;
 pub mod whisper;
 
+pub use nostr::limits::{EventLimits, FilterLimits};
+
 /// The interface of a network to an archive.
 pub trait Network: Send + Sync {
     /// The name of the network's shelf: in its folder, its tables, `--network` and metrics' labels.

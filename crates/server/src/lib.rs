@@ -9,8 +9,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hark_archive::limits::Limits;
-
 mod address;
 mod admin;
 mod blocking;
@@ -23,6 +21,7 @@ pub mod hosts;
 mod http;
 #[cfg(any(feature = "devp2p", feature = "libp2p"))]
 mod key_file;
+pub mod limits;
 pub mod listener;
 pub mod metrics;
 pub mod nostr;
@@ -51,6 +50,7 @@ use admin::handover::TakeoverLock;
 pub use admin::http::MetricsDoor;
 pub use clients::{AddressLists, Clients};
 pub use error::ServeError;
+use limits::Limits;
 pub use rate::SparedClients;
 pub use reload::{ReloadHandle, ReloadRequest};
 pub use rest::WebAccess;

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hark_archive::limits::{Rate, RateLimits};
 use hark_codec::record::Key;
 use ipnet::IpNet;
 use parking_lot::Mutex;
 
 use crate::address::ClientAddress;
+use crate::limits::{Rate, RateLimits};
 use crate::metrics::{ByLabel, MetricLabel, labels};
 use crate::ranges;
 use crate::settings::SharedSettings;
@@ -491,7 +491,7 @@ mod tests {
         let settings = SharedSettings::default();
         let put = |spared: SparedClients| {
             let rates = RateLimits { events_per_address: Some(SLOW), ..RateLimits::none() };
-            let limits = hark_archive::limits::Limits { rates, ..Default::default() };
+            let limits = crate::limits::Limits { rates, ..Default::default() };
             let spared = Arc::new(spared);
             settings.store(Arc::new(crate::Settings { limits, spared, ..Default::default() }));
         };
@@ -526,7 +526,7 @@ mod tests {
     fn a_long_message_counts_once_more_for_every_64_kib() {
         let settings = SharedSettings::default();
         let rates = RateLimits { events_per_address: Some(SLOW), ..RateLimits::none() };
-        let limits = hark_archive::limits::Limits { rates, ..Default::default() };
+        let limits = crate::limits::Limits { rates, ..Default::default() };
         settings.store(Arc::new(crate::Settings { limits, ..Default::default() }));
         let rates = RateLimiter::new(settings);
         for (number, bytes, taken) in [(1, 65_535, 5), (2, 65_536, 3), (3, 1 << 20, 1)] {

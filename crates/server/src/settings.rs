@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use hark_archive::limits::{Limits, RateLimits};
 
 use crate::clients::AddressLists;
+use crate::limits::{Limits, RateLimits};
 use crate::rate::SparedClients;
 
 /// The settings in force.

@@ -40,7 +40,7 @@ impl ConvertOptions {
     pub(super) fn new(location: &ArchiveLocation, verify_signatures: bool) -> Self {
         let config = &location.config;
         Self {
-            event_bytes_max: config.limits.event_bytes_max,
+            event_bytes_max: config.limits.events.event_bytes_max,
             own_urls: OwnUrls::new(config.info.urls()),
             verify_signatures,
         }

@@ -16,10 +16,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use hark_archive::Store;
-use hark_archive::limits::Limits;
 use hark_codec::crypto::KeyPair;
 use hark_codec::hex;
 use hark_codec::nostr::{EventArena, npub};
+use hark_networks::EventLimits;
 use hark_networks::ReadOptions;
 use hark_networks::nostr::admit::{self, OwnUrls};
 use hark_peers::{
@@ -90,7 +90,7 @@ impl LogArgs {
 pub(crate) fn client(config: &Config, patience: Duration) -> ClientOptions {
     let defaults = ClientOptions::default();
     let message_bytes_max =
-        defaults.message_bytes_max.max(config.limits.event_bytes_max.saturating_add(4096));
+        defaults.message_bytes_max.max(config.limits.events.event_bytes_max.saturating_add(4096));
     ClientOptions { patience, message_bytes_max, ..defaults }
 }
 
@@ -124,14 +124,14 @@ pub(crate) fn events(location: &ArchiveLocation) -> anyhow::Result<ArchiveLocati
 pub(super) struct RelayRules(Arc<RwLock<RulesInForce>>);
 
 struct RulesInForce {
-    limits: Limits,
+    limits: EventLimits,
     policy: EventPolicy,
     own_urls: OwnUrls,
 }
 
 impl RulesInForce {
     fn new(config: &Config) -> Self {
-        let (limits, policy) = (config.limits.clone(), config.policy.clone());
+        let (limits, policy) = (config.limits.events.clone(), config.policy.clone());
         Self { limits, policy, own_urls: OwnUrls::new(config.info.urls()) }
     }
 }

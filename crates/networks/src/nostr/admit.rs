@@ -1,10 +1,10 @@
 //! The conditions on which an event is accepted, and the private labels of its record.
 
 use hark_archive::effects::Refusal;
-use hark_archive::limits::Limits;
 use hark_archive::{Key, Outcome, Record};
 use hark_codec::nostr::{Event, EventArena, EventEncoder, REQUESTS};
 
+use super::limits::EventLimits;
 use super::rules::{
     DELETED_KINDS_MAX, DELETION, KindClass, SLOT, VANISH, WRAP_RECIPIENTS_MAX, class,
     deletes_too_many_kinds, wraps_for_too_many,
@@ -222,7 +222,7 @@ pub fn larger_than(event: &Event<'_>, event_bytes: usize, max: usize) -> Option<
 pub fn refusal(
     event: &Event<'_>,
     event_bytes: usize,
-    limits: &Limits,
+    limits: &EventLimits,
     now_s: u64,
     proven: &[Key],
     arena: &mut EventArena,
@@ -280,7 +280,7 @@ pub fn refusal(
 }
 
 /// Returns the reason if an event is refused for its time.
-fn time_refusal(event: &Event<'_>, limits: &Limits, now_s: u64) -> Option<String> {
+fn time_refusal(event: &Event<'_>, limits: &EventLimits, now_s: u64) -> Option<String> {
     let (kind, time) = (event.kind(), event.created_at());
     let is_request = REQUESTS.contains(&kind);
     let ahead_max = limits.created_at_ahead_s_max.max(if is_request { REQUEST_AHEAD_S } else { 0 });

@@ -6,6 +6,7 @@ use crate::{Filters, LineFormat, Network, RecordProperties};
 
 pub mod admit;
 mod filters;
+pub mod limits;
 mod lines;
 pub mod query;
 pub mod rules;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use hark_archive::limits::Limits;
 use hark_archive::{Gate, LabelSet, Query, WordCondition};
 use hark_codec::nostr::Filter;
 use hark_words::{SearchText, SearchTextError};
 
+use super::limits::FilterLimits;
 use crate::SearchedTexts;
 
 /// Why a filter's search is refused.
@@ -58,7 +58,7 @@ pub fn of(filter: &Filter, texts: SearchedTexts<'_>) -> Result<Query, SearchRefu
 /// the client is not authenticated and the filters name only restricted kinds.
 pub fn at_door(
     filters: &[Filter],
-    limits: &Limits,
+    limits: &FilterLimits,
     now_s: u64,
     gate: &Arc<Gate>,
     texts: SearchedTexts<'_>,
@@ -113,7 +113,7 @@ pub fn and_values(filter: &Filter) -> usize {
 /// Maximum number of stored records beyond the default limit that may be sent for `filter` to
 /// complete a second. At most `limit_max` records are sent in all. The number is 0 if the client
 /// names a limit, and for a search, as its results are not ordered by time.
-pub fn room(filter: &Filter, limits: &Limits) -> usize {
+pub fn room(filter: &Filter, limits: &FilterLimits) -> usize {
     if filter.search().is_some() || filter.limit().is_some() {
         return 0;
     }
@@ -143,7 +143,7 @@ mod tests {
 
     fn asked(json: &str, gate: &Arc<Gate>) -> Result<Query, String> {
         let filters = [filter(json)];
-        at_door(&filters, &Limits::default(), 77, gate, Some(&texts()))
+        at_door(&filters, &FilterLimits::default(), 77, gate, Some(&texts()))
             .map(|mut queries| queries.remove(0))
     }
 
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn room_is_there_where_the_relays_bound_cuts_and_never_beyond_what_is_wanted() {
-        let room = |json| super::room(&filter(json), &Limits::default());
+        let room = |json| super::room(&filter(json), &FilterLimits::default());
         assert_eq!([room(r#"{"limit":0}"#), room(r#"{"limit":5000}"#), room("{}")], [0, 0, 4_500]);
         assert_eq!([room(r#"{"limit":5003}"#), room(r#"{"limit":99999}"#)], [0, 0]);
     }
@@ -217,7 +217,7 @@ mod tests {
             assert!(asked(r#"{"kinds":[]}"#, gate).is_ok());
         }
         let both = [filter(private), filter(mixed)];
-        let queries = at_door(&both, &Limits::default(), 0, &stranger, None).unwrap();
+        let queries = at_door(&both, &FilterLimits::default(), 0, &stranger, None).unwrap();
         assert!(queries[0].is_void() && !queries[1].is_void());
     }
 }

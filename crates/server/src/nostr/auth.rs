@@ -12,7 +12,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 
-use hark_archive::limits::Limits;
 use hark_archive::{Gate, Key};
 use hark_codec::crypto::sha256;
 use hark_codec::hex;
@@ -22,6 +21,7 @@ use parking_lot::Mutex;
 use hark_networks::nostr::admit::{AUTH, authority};
 
 use super::identity::SharedIdentity;
+use crate::limits::Limits;
 
 /// The state for checking the AUTH answers of all connections.
 pub(crate) struct AuthState {

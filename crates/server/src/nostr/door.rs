@@ -8,7 +8,6 @@ use std::task::Context;
 use std::time::Duration;
 
 use hark_archive::Query;
-use hark_archive::limits::Limits;
 use hark_codec::hex;
 use hark_codec::nostr::{
     ClientMessage, Filter, MessageBuffers, MessageError, RefusalSubject, reply,
@@ -28,6 +27,7 @@ use super::page::{SessionSubscription, StoredAnswer};
 use super::readers::ReaderJob;
 use crate::address::ClientAddress;
 use crate::budget::BudgetShare;
+use crate::limits::Limits;
 use crate::rate::{RateExceeded, RatedConnection};
 
 thread_local! {
@@ -56,7 +56,9 @@ const UNREAD_BYTES: u64 = 4;
 /// Maximum bytes of a REQ, COUNT or NEG-OPEN. An event may be longer, but thousands of short filter
 /// values take milliseconds to parse. A filter with the maximum number of ids fits.
 pub(super) fn question_bytes_max(limits: &Limits) -> usize {
-    (256 << 10).max(limits.filter_values_max.saturating_mul(80)).min(limits.message_bytes_max)
+    (256 << 10)
+        .max(limits.filters.filter_values_max.saturating_mul(80))
+        .min(limits.message_bytes_max)
 }
 
 /// Bytes at the beginning of a longer question in which its id is searched, so that the refusal can
@@ -193,7 +195,7 @@ impl MessageHandler {
     /// then the result is the time that the client should wait.
     pub(crate) fn handle(&mut self, text: &[u8]) -> Option<Duration> {
         let settings = self.relay.settings();
-        let filters_max = settings.limits.filters_max;
+        let filters_max = settings.limits.filters.filters_max;
         let bytes_max = question_bytes_max(&settings.limits);
         INBOX.with_borrow_mut(|inbox| {
             if inbox.as_ref().is_none_or(|(bound, _)| *bound != filters_max) {
@@ -334,7 +336,7 @@ impl MessageHandler {
         );
         self.subs.push(Arc::clone(&sub));
         let permit = self.outbox.permit(RequestKind::Search);
-        let rooms = filters.iter().map(|filter| query::room(filter, limits));
+        let rooms = filters.iter().map(|filter| query::room(filter, &limits.filters));
         let cost = QuestionCost::new(&self.relay, self.rated.clone());
         let answer = StoredAnswer::new(Arc::clone(&self.relay), sub, queries, rooms, cost, permit);
         self.ask(Box::new(answer));
@@ -437,8 +439,11 @@ impl MessageHandler {
         let refusal = if id.chars().count() > limits.subscription_id_chars_max {
             let bound = limits.subscription_id_chars_max;
             Some(format!("invalid: subscription id is longer than {bound} characters"))
-        } else if filters.iter().any(|filter| query::values(filter) > limits.filter_values_max) {
-            let bound = limits.filter_values_max;
+        } else if filters
+            .iter()
+            .any(|filter| query::values(filter) > limits.filters.filter_values_max)
+        {
+            let bound = limits.filters.filter_values_max;
             Some(format!("blocked: a filter has more than {bound} values; split it"))
         } else if filters.iter().any(|filter| query::and_values(filter) > query::AND_VALUES_MAX) {
             let bound = query::AND_VALUES_MAX;
@@ -450,7 +455,7 @@ impl MessageHandler {
             return Err(reason);
         }
         let (now_s, gate) = (self.relay.shelf.clock().now_s(), self.caller.gate());
-        query::at_door(filters, limits, now_s, &gate, self.relay.texts.as_ref())
+        query::at_door(filters, &limits.filters, now_s, &gate, self.relay.texts.as_ref())
     }
 
     fn end(&mut self, id: &str) {
@@ -510,11 +515,9 @@ mod tests {
     #[test]
     fn a_filter_of_as_many_ids_as_it_may_have_fits_into_a_question() {
         let bytes_max = |values: usize, message: usize| {
-            question_bytes_max(&Limits {
-                filter_values_max: values,
-                message_bytes_max: message,
-                ..Limits::default()
-            })
+            let mut limits = Limits { message_bytes_max: message, ..Limits::default() };
+            limits.filters.filter_values_max = values;
+            question_bytes_max(&limits)
         };
         assert_eq!(bytes_max(2_500, 1 << 20), 256 << 10);
         assert_eq!(bytes_max(10_000, 1 << 20), 800_000);

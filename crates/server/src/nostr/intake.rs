@@ -476,7 +476,7 @@ fn check(
         // An import also stores requests that concern other relays.
         (refusal.or_else(|| vanish_refusal(parts, event)), None)
     } else {
-        let refusal = admit::refusal(event, bytes, &settings.limits, now_s, proven, arena);
+        let refusal = admit::refusal(event, bytes, &settings.limits.events, now_s, proven, arena);
         let policy = parts.policy.load();
         let stranger = proven.is_empty().then(|| policy.auth_refusal(event)).flatten();
         let refusal = refusal.or(stranger).or_else(|| vanish_refusal(parts, event));

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::HeaderValue;
-use hark_archive::limits::{Limits, Rate};
 use hark_archive::retention::{RetentionPolicy, RetentionRule};
 use serde_json::{Map, Value};
 use tokio::sync::Mutex;
@@ -13,6 +12,7 @@ use tokio::sync::Mutex;
 use super::door::question_bytes_max;
 use super::{Relay, nip11, policy};
 use crate::blocking;
+use crate::limits::{Limits, Rate};
 use crate::words::{age, bytes, date, number, size_set};
 
 /// The script that refreshes the counts.
@@ -234,19 +234,23 @@ fn list(kinds: &[u32]) -> String {
 fn bounds(limits: &Limits, policy: &policy::EventPolicy) -> String {
     let count = |value: usize| number(value as u64);
     let size = |value: usize| size_set(value as u64);
-    let answer = format!("{}, {} if asked", count(limits.limit_default), count(limits.limit_max));
-    let past = limits.created_at_behind_s_max.map_or("any".into(), age);
+    let answer = format!(
+        "{}, {} if asked",
+        count(limits.filters.limit_default),
+        count(limits.filters.limit_max)
+    );
+    let past = limits.events.created_at_behind_s_max.map_or("any".into(), age);
     let rows = [
-        ("Size of an event", size(limits.event_bytes_max.min(limits.message_bytes_max))),
-        ("Tags of an event", count(limits.event_tags_max)),
-        ("Tags of a list", count(limits.list_tags_max.max(limits.event_tags_max))),
+        ("Size of an event", size(limits.events.event_bytes_max.min(limits.message_bytes_max))),
+        ("Tags of an event", count(limits.events.event_tags_max)),
+        ("Tags of a list", count(limits.events.list_tags_max.max(limits.events.event_tags_max))),
         ("Age of an event when it comes in", past),
-        ("How far its time may lie ahead", age(limits.created_at_ahead_s_max)),
+        ("How far its time may lie ahead", age(limits.events.created_at_ahead_s_max)),
         ("Size of a message", size(limits.message_bytes_max)),
         ("Size of a question", size(question_bytes_max(limits))),
         ("Stored events for a filter", answer),
-        ("Filters in a question", count(limits.filters_max)),
-        ("Values in a filter", count(limits.filter_values_max)),
+        ("Filters in a question", count(limits.filters.filters_max)),
+        ("Values in a filter", count(limits.filters.filter_values_max)),
         ("Subscriptions of a connection", count(limits.subscriptions_max)),
         ("Events of an address", rate(limits.rates.events_per_address)),
         ("Events of a key", rate(limits.rates.events_per_key)),
@@ -341,7 +345,7 @@ mod tests {
         assert!(!said.contains("Who may publish") && !said.contains("NIP-13"), "{said}");
         policy.pow_bits_min = 20;
         policy.allow_keys = Some([[1; 32]].into());
-        limits.filters_max = 3;
+        limits.filters.filters_max = 3;
         limits.rates.events_per_key = Some(Rate { per_minute: 1_200, at_once: 1 });
         let said = bounds(&limits, &policy);
         for row in [

@@ -1,12 +1,12 @@
 //! The NIP-11 document: the relay's description of itself for programs. The document follows from
 //! the effective limits.
 
-use hark_archive::limits::Limits;
 use serde_json::{Map, Value, json};
 
 use super::RelayInfo;
 use super::door::question_bytes_max;
 use super::policy::EventPolicy;
+use crate::limits::Limits;
 
 /// NIPs that are offered under every configuration. NIPs for clients alone are not listed.
 const NIPS: [u16; 8] = [1, 9, 11, 40, 45, 67, 70, 91];
@@ -88,19 +88,19 @@ pub(crate) fn document(
         // This length is allowed for every type of message. An event may be longer.
         "max_message_length": question_bytes_max(limits),
         "max_subscriptions": limits.subscriptions_max,
-        "max_limit": limits.limit_max,
-        "default_limit": limits.limit_default,
+        "max_limit": limits.filters.limit_max,
+        "default_limit": limits.filters.limit_default,
         "max_subid_length": limits.subscription_id_chars_max,
-        "max_event_tags": limits.event_tags_max,
+        "max_event_tags": limits.events.event_tags_max,
         "max_content_length": content_chars_max(limits),
-        "created_at_upper_limit": limits.created_at_ahead_s_max,
+        "created_at_upper_limit": limits.events.created_at_ahead_s_max,
         "min_pow_difficulty": policy.pow_bits_min,
         "auth_required": false,
         "payment_required": false,
         "restricted_writes": policy.restricts_writes(),
     });
     if let (Some(bound), Some(fields)) =
-        (limits.created_at_behind_s_max, limitation.as_object_mut())
+        (limits.events.created_at_behind_s_max, limitation.as_object_mut())
     {
         fields.insert("created_at_lower_limit".into(), json!(bound));
     }
@@ -114,8 +114,8 @@ const BARE_EVENT_BYTES: usize = 350;
 /// Maximum number of characters of a content: by its own limit, and by the limit of an event's
 /// bytes.
 fn content_chars_max(limits: &Limits) -> usize {
-    let event_bytes_max = limits.event_bytes_max.min(limits.message_bytes_max);
-    limits.content_chars_max.min(event_bytes_max.saturating_sub(BARE_EVENT_BYTES))
+    let event_bytes_max = limits.events.event_bytes_max.min(limits.message_bytes_max);
+    limits.events.content_chars_max.min(event_bytes_max.saturating_sub(BARE_EVENT_BYTES))
 }
 
 pub(crate) fn name(info: &RelayInfo) -> &str {
@@ -128,7 +128,8 @@ mod tests {
 
     #[test]
     fn the_document_follows_the_limits() {
-        let limits = Limits { limit_max: 77, ..Limits::default() };
+        let mut limits = Limits::default();
+        limits.filters.limit_max = 77;
         let url = Some("wss://relay.example".into());
         let info = RelayInfo { name: "<b>{url}".into(), url, ..RelayInfo::default() };
         let document = document(&info, &limits, &EventPolicy::default(), &[4], true);

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use futures_util::task::AtomicWaker;
-use hark_archive::limits::Limits;
 use hark_archive::live::NewRecord;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
@@ -23,6 +22,7 @@ use super::outboxes::OutboxAccount;
 #[cfg(test)]
 use super::outboxes::Outboxes;
 use super::readers::ReaderJob;
+use crate::limits::Limits;
 use crate::websocket::{FramedMessages, Framing};
 
 /// Number of waiting sessions that are woken before the end of [`together`], so that they send

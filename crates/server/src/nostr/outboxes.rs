@@ -18,13 +18,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hark_archive::limits::Limits;
 use hark_archive::live::LiveIndex;
 use parking_lot::Mutex;
 
 use super::metrics::RelayMetrics;
 use super::readers::{ReaderJob, Readers};
 use crate::address::ClientAddress;
+use crate::limits::Limits;
 
 /// The bytes of all outboxes.
 pub(crate) struct Outboxes {

@@ -255,7 +255,7 @@ impl Default for Readers {
 
 #[cfg(test)]
 mod tests {
-    use hark_archive::limits::Limits;
+    use crate::limits::Limits;
 
     use super::*;
     use crate::nostr::outbox::OutboxItem;

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
-use hark_archive::limits::Rate;
 use hark_archive::{CommitError, Outcome, Record, Store, Write, writer};
 use hark_codec::waku::{Message, MessageEncoder, ProtectedShard, RateLimitProof, Shard, signed};
 use hark_networks::waku::admit;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::Clients;
+use crate::limits::Rate;
 use crate::metrics::SearchDriver;
 use crate::permits::{Share, Shares};
 use crate::rate::{RateBuckets, RateLimiter, RateSource, RateSubject};

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
-use hark_archive::limits::Rate;
 use hark_archive::{CommitError, Outcome, Write, writer};
 use hark_codec::whisper::record::encode;
 use hark_codec::whisper::{Envelope, EnvelopeError, HistoryRequest};
 use hark_networks::whisper::admit::{EnvelopeBounds, EnvelopeRefusal};
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::limits::Rate;
 use crate::metrics::SearchDriver;
 use crate::permits::{Share, Shares};
 use crate::rate::{RateBuckets, RateSource, RateSubject};

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hark_archive::Write;
-use hark_archive::limits::Rate;
 use hark_codec::crypto::keccak256;
 use hark_codec::whisper::message::{SealingKey, seal};
 use hark_codec::whisper::rlp::RlpItems;
 use hark_codec::whisper::{Bloom, Completion, Envelope, HistoryRequest, Topic};
+use hark_server::limits::Rate;
 use hark_server::whisper::MailSettings;
 use hark_testkit::mail::{
     MailClient, SHH, WAKU, envelope, list, new_key, number, packet, request, status, string,

@@ -20,8 +20,8 @@ async fn full(relay: &Relay) -> Client {
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_come_newest_first_up_to_the_limit_and_once() {
     let relay = Relay::start(|config| {
-        config.limits.limit_default = 7;
-        config.limits.limit_max = 12;
+        config.limits.filters.limit_default = 7;
+        config.limits.filters.limit_max = 12;
         config.limits.slice_rows = 2;
     })
     .await;
@@ -94,8 +94,8 @@ async fn eose_says_whether_there_is_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_never_splits_a_second_silently() {
     let relay = Relay::start(|config| {
-        config.limits.limit_default = 3;
-        config.limits.limit_max = 5;
+        config.limits.filters.limit_default = 3;
+        config.limits.filters.limit_max = 5;
     })
     .await;
     let mut client = relay.client().await;
@@ -222,8 +222,8 @@ async fn events_that_have_all_of_several_tags_are_found() {
 async fn limits_refuse_with_closed_and_a_reason() {
     let relay = Relay::start(|config| {
         config.limits.subscriptions_max = 2;
-        config.limits.filters_max = 2;
-        config.limits.filter_values_max = 3;
+        config.limits.filters.filters_max = 2;
+        config.limits.filters.filter_values_max = 3;
         config.limits.subscription_id_chars_max = 5;
         config.limits.subscription_bytes_max = 100;
     })
@@ -368,8 +368,8 @@ async fn a_handshake_that_fails_says_why() {
 /// and does not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_of_10_000_entries_is_stored_and_found() {
-    let relay = Relay::start(|config| config.limits.event_bytes_max = 1 << 20).await;
-    let longest = hark_archive::limits::Limits::default().message_bytes_max;
+    let relay = Relay::start(|config| config.limits.events.event_bytes_max = 1 << 20).await;
+    let longest = hark_server::limits::Limits::default().message_bytes_max;
     let mut client = relay.client().await;
     let keys: Vec<String> = (0..10_001).map(|n| format!("{n:064x}")).collect();
     let tags: Vec<[&str; 3]> = keys.iter().map(|key| ["p", key, "wss://r.example"]).collect();

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use hark_archive::limits::{Limits, Rate, RateLimits};
 use hark_server::Settings;
+use hark_server::limits::{Limits, Rate, RateLimits};
 use serde_json::{Value, json};
 
 use crate::compare::{NOTHING, compare, held, text};
@@ -45,7 +45,7 @@ async fn a_query_that_is_too_big_is_refused_with_the_bound() {
 async fn what_is_refused_says_why_and_ends_the_comparison() {
     let relay = Relay::start(|config| {
         config.limits.negentropy_per_connection_max = 2;
-        config.limits.filter_values_max = 3;
+        config.limits.filters.filter_values_max = 3;
         config.limits.subscription_id_chars_max = 5;
     })
     .await;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use hark_archive::limits::{Limits, RateLimits};
+use hark_networks::FilterLimits;
+use hark_server::limits::{Limits, RateLimits};
 use hark_testkit::random::Random;
 use serde_json::{Value, json};
 
@@ -57,7 +58,7 @@ pub(crate) fn ids<'a>(events: impl IntoIterator<Item = &'a Value>) -> BTreeSet<S
 async fn a_comparison_finds_what_a_question_finds() {
     let relay = Relay::start(|config| {
         config.limits = Limits {
-            limit_default: 5_000,
+            filters: FilterLimits { limit_default: 5_000, ..FilterLimits::default() },
             slice_rows: 7,
             // Some answers do not fit into one message.
             negentropy_message_bytes_max: 9_216,
@@ -110,7 +111,7 @@ async fn a_comparison_finds_what_a_question_finds() {
 async fn more_events_than_a_set_may_have_are_compared_by_sums() {
     let relay = Relay::start(|config| {
         config.limits = Limits {
-            limit_default: 5_000,
+            filters: FilterLimits { limit_default: 5_000, ..FilterLimits::default() },
             negentropy_events_max: 20,
             negentropy_message_bytes_max: 9_216,
             rates: RateLimits::none(),

@@ -1,6 +1,6 @@
 //! Compressed messages (permessage-deflate, RFC 7692) in the form that browsers send.
 
-use hark_archive::limits::RateLimits;
+use hark_server::limits::RateLimits;
 use hark_testkit::deflate::{Content, deflate, inflate};
 use hark_testkit::random::Random;
 use serde_json::{Value, json};

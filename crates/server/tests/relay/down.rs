@@ -29,7 +29,7 @@ async fn going_down_answers_what_was_taken_and_says_goodbye() {
 async fn too_long_a_message_ends_its_connection_only() {
     let relay = Relay::start(|config| {
         config.limits.message_bytes_max = 1_000;
-        config.limits.event_bytes_max = 900;
+        config.limits.events.event_bytes_max = 900;
     })
     .await;
     let (mut client, mut other) = (relay.client().await, relay.client().await);

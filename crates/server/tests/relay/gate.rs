@@ -1,7 +1,7 @@
 //! Events that only their author and recipients may see: direct messages and gift wraps (NIP-04,
 //! NIP-17, NIP-59).
 
-use hark_archive::limits::{Rate, RateLimits};
+use hark_server::limits::{Rate, RateLimits};
 use hark_server::nostr::{RelayInfo, SharedIdentity};
 use serde_json::{Value, json};
 

@@ -1,6 +1,7 @@
 //! The limits that the relay reports are true; rate limits hold; and both can change while it runs.
 
-use hark_archive::limits::{Limits, Rate, RateLimits};
+use hark_networks::{EventLimits, FilterLimits};
+use hark_server::limits::{Limits, Rate, RateLimits};
 use hark_server::{Settings, SparedClients};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -37,15 +38,17 @@ async fn every_field_of_the_limitation_document_is_true() {
     let relay = Relay::start(|config| {
         config.limits = Limits {
             message_bytes_max: 5_000,
-            event_bytes_max: 4_500,
-            content_chars_max: 1_000,
+            events: EventLimits {
+                event_bytes_max: 4_500,
+                content_chars_max: 1_000,
+                event_tags_max: 5,
+                created_at_ahead_s_max: 60,
+                created_at_behind_s_max: Some(1_000),
+                ..EventLimits::default()
+            },
             subscriptions_max: 3,
             subscription_id_chars_max: 10,
-            limit_default: 4,
-            limit_max: 7,
-            event_tags_max: 5,
-            created_at_ahead_s_max: 60,
-            created_at_behind_s_max: Some(1_000),
+            filters: FilterLimits { limit_default: 4, limit_max: 7, ..FilterLimits::default() },
             ..Limits::default()
         };
         config.policy.pow_bits_min = 3;
@@ -389,9 +392,10 @@ async fn limits_change_while_connections_are_open() {
     for n in 0..5 {
         assert_eq!(client.publish(&note(1, NOW_S - n, "x")).await.1, "");
     }
-    let settings = |limit_max, rates| Settings {
-        limits: Limits { limit_max, limit_default: 2, rates, ..Limits::default() },
-        ..Settings::default()
+    let settings = |limit_max, rates| {
+        let filters = FilterLimits { limit_max, limit_default: 2, ..FilterLimits::default() };
+        let limits = Limits { filters, rates, ..Limits::default() };
+        Settings { limits, ..Settings::default() }
     };
     relay.reload.set(settings(3, RateLimits::none())).unwrap();
     assert_eq!(req(&mut client, "s", json!({"limit": 100})).await, Ok(3));

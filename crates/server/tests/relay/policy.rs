@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use hark_archive::limits::Limits;
 use hark_codec::hex;
+use hark_networks::EventLimits;
+use hark_server::limits::Limits;
 use hark_server::nostr::policy::{ADDRESSED_KINDS, EventPolicy, WordList};
 use hark_server::{AddressLists, Settings};
 use serde_json::{Value, json};
@@ -175,14 +176,15 @@ async fn who_may_not_publish_deletes_and_vanishes_all_the_same() {
         EventPolicy { deny_words: WordList::new(&["please"]).unwrap(), ..none() },
         EventPolicy { pow_bits_min: 32, ..none() },
     ];
-    let limits = Limits {
+    let events = EventLimits {
         event_bytes_max: 600,
         content_chars_max: 5,
         event_tags_max: 1,
         created_at_behind_s_max: Some(10),
         created_at_ahead_s_max: 0,
-        ..Limits::default()
+        ..EventLimits::default()
     };
+    let limits = Limits { events, ..Limits::default() };
     for policy in policies {
         let relay = Relay::start(|_| {}).await;
         let mut client = relay.client().await;
@@ -257,7 +259,8 @@ async fn gift_wraps_are_taken_from_those_who_authenticate_where_that_is_set() {
 /// NIP-59 dates gift wraps up to two days back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gift_wrap_is_not_too_old_for_its_date() {
-    let relay = Relay::start(|config| config.limits.created_at_behind_s_max = Some(60)).await;
+    let relay =
+        Relay::start(|config| config.limits.events.created_at_behind_s_max = Some(60)).await;
     let mut client = relay.client().await;
     let wrap = |age, kind| event(3, NOW_S - age, kind, &[&["p", &pubkey(1)]], "");
     for kind in [1059, 21_059] {

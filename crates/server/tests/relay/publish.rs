@@ -21,8 +21,8 @@ fn plain(accepted: bool, reason: &str) -> (bool, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn ok_says_what_became_of_an_event() {
     let relay = Relay::start(|config| {
-        config.limits.created_at_behind_s_max = Some(1_000_000);
-        config.limits.event_tags_max = 3;
+        config.limits.events.created_at_behind_s_max = Some(1_000_000);
+        config.limits.events.event_tags_max = 3;
     })
     .await;
     let mut client = relay.client().await;
@@ -308,7 +308,7 @@ async fn bad_messages_get_an_answer_and_the_connection_goes_on() {
 async fn many_events_at_once_are_all_answered_and_none_waits_for_ever() {
     let relay = Relay::start(|config| {
         config.limits.message_bytes_max = 2_000;
-        config.limits.event_bytes_max = 2_000;
+        config.limits.events.event_bytes_max = 2_000;
         config.limits.intake_bytes_max = 4_000;
         config.limits.events_per_connection_max = 3;
     })

@@ -44,7 +44,7 @@ pub(super) fn run(
     args: &AdoptNostrRsRelayArgs,
     location: &ArchiveLocation,
 ) -> anyhow::Result<ExitCode> {
-    let source = NostrRsSource::open(&args.from, location.config.limits.event_bytes_max)?;
+    let source = NostrRsSource::open(&args.from, location.config.limits.events.event_bytes_max)?;
     let relay = AdoptedRelay { name: "nostr-rs-relay", position_file: "adopt-nostr-rs-relay.json" };
     relay::run(source, &relay, &args.relay, location)
 }

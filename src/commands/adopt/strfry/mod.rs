@@ -42,7 +42,7 @@ pub(super) struct AdoptStrfryArgs {
 }
 
 pub(super) fn run(args: &AdoptStrfryArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    let source = StrfrySource::open(&args.from, location.config.limits.event_bytes_max)?;
+    let source = StrfrySource::open(&args.from, location.config.limits.events.event_bytes_max)?;
     let relay = AdoptedRelay { name: "strfry", position_file: "adopt-strfry.json" };
     relay::run(source, &relay, &args.relay, location)
 }

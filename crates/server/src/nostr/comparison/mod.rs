@@ -19,7 +19,6 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hark_archive::Query;
-use hark_archive::limits::Limits;
 use hark_codec::nostr::reply;
 use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
@@ -28,6 +27,7 @@ use super::Relay;
 use super::metrics::{RelayMetrics, Verb};
 use super::outbox::{EndFlag, Outbox, OutboxItem, RequestKind};
 use crate::budget::BudgetShare;
+use crate::limits::Limits;
 use crate::rate::RatedConnection;
 use crate::websocket::FramedMessages;
 use job::ComparisonJob;

@@ -9,11 +9,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hark_archive::limits::Limits;
 use hark_codec::id_sum::IdSum;
 use hark_codec::nostr::negentropy::{NegentropyItem, NegentropySet};
 
 use crate::budget::BudgetShare;
+use crate::limits::Limits;
 
 /// Items of a chunk.
 const CHUNK_ITEMS: usize = 128;

@@ -14,7 +14,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hark_archive::limits::Rate;
 use hark_codec::hex;
 use hark_codec::whisper::keys::{PublicKey, SecretKey};
 use tokio::net::TcpStream;
@@ -28,6 +27,7 @@ use crate::ServeError;
 use crate::budget::{Budget, BudgetShare};
 use crate::door::Host;
 use crate::key_file::{self, KeyError};
+use crate::limits::Rate;
 use crate::listener::{Listener, accept};
 use crate::rate::{RateBuckets, RateSource, RateSubject};
 use crate::stop::StopSignal;

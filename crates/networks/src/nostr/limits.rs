@@ -1,0 +1,69 @@
+//! Bounds of events and of filters from clients, with the effect of reaching each bound.
+//!
+//! The bounds are plain numbers, which the binary fills in from its settings. Names end with their
+//! unit; `_max` means "up to and including".
+
+/// Bounds of events from clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventLimits {
+    /// Bytes of one event as it is stored. A larger event is answered with OK false `invalid:`.
+    pub event_bytes_max: usize,
+    /// Characters of an event's content. More are answered with OK false `invalid:`.
+    pub content_chars_max: usize,
+    /// Tags of an event. More are answered with OK false `invalid:`.
+    pub event_tags_max: usize,
+    /// Tags of a list: an event of kind 3, or of a kind from 10000 to 39999. More are answered with
+    /// OK false `invalid:`. If `event_tags_max` is higher, lists may have that many.
+    pub list_tags_max: usize,
+    /// How far an event's time may lie in the future. An event further ahead is answered with OK
+    /// false `invalid:`.
+    pub created_at_ahead_s_max: u64,
+    /// How old an event may be on arrival. `None` is no bound. An older event is answered with OK
+    /// false `invalid:`.
+    pub created_at_behind_s_max: Option<u64>,
+}
+
+impl Default for EventLimits {
+    fn default() -> Self {
+        Self {
+            // As many as fit into a message. A list of 10,000 keys with relays has about 1 MB. A
+            // private message of 64 KiB (NIP-44), wrapped twice (NIP-59), has 154 KB.
+            event_bytes_max: 1_088 << 10,
+            content_chars_max: 160_000,
+            event_tags_max: 2_500,
+            list_tags_max: 10_000,
+            created_at_ahead_s_max: 900,
+            created_at_behind_s_max: None,
+        }
+    }
+}
+
+/// Bounds of the filters of a REQ or COUNT, and of the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterLimits {
+    /// Filters in a REQ or COUNT. More are answered with CLOSED `blocked:`.
+    pub filters_max: usize,
+    /// Values in one filter (ids, authors, kinds and tag values together). More are answered with
+    /// CLOSED `blocked:`.
+    pub filter_values_max: usize,
+    /// Stored records sent for a filter that names no limit.
+    pub limit_default: usize,
+    /// Maximum number of stored records sent for a filter; the bound replaces a higher limit.
+    pub limit_max: usize,
+    /// Rows that the searches of one REQ or COUNT may visit in all. Lookups in a part of the
+    /// archive count as rows, too, beyond the first 64 values and lists. Above the bound, the
+    /// answer ends with CLOSED `error:`.
+    pub query_rows_max: u64,
+}
+
+impl Default for FilterLimits {
+    fn default() -> Self {
+        Self {
+            filters_max: 20,
+            filter_values_max: 2_500,
+            limit_default: 500,
+            limit_max: 5_000,
+            query_rows_max: 2_000_000,
+        }
+    }
+}
