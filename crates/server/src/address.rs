@@ -99,6 +99,30 @@ fn hop_ip(hop: &str) -> Option<IpAddr> {
     ip.parse().ok().map(|ip: IpAddr| ip.to_canonical())
 }
 
+/// Lists of allowed and denied client addresses. An address on both lists is denied.
+#[derive(Clone, Debug, Default)]
+pub struct AddressLists {
+    /// The addresses whose clients are served. An empty list serves nobody, and `None` serves all.
+    pub allow: Option<Vec<IpNet>>,
+    /// Clients at these addresses are not served.
+    pub deny: Vec<IpNet>,
+}
+
+impl AddressLists {
+    /// Returns a warning for the operator if the list of allowed addresses is empty.
+    pub fn serve_nobody(&self) -> Option<&'static str> {
+        self.allow.as_ref().is_some_and(Vec::is_empty).then_some(
+            "[policy] allow_addresses has no entry, so no client is served; [\"*\"] would serve all",
+        )
+    }
+
+    /// Whether a client at `ip` is served.
+    pub(crate) fn serve(&self, ip: IpAddr) -> bool {
+        let on = |list: &[IpNet]| ranges::contain(list, ip);
+        !on(&self.deny) && self.allow.as_deref().is_none_or(on)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -45,10 +45,10 @@ pub mod websocket;
 pub mod whisper;
 pub mod words;
 
-pub use address::Proxies;
+pub use address::{AddressLists, Proxies};
 use admin::handover::TakeoverLock;
 pub use admin::http::MetricsDoor;
-pub use clients::{AddressLists, Clients};
+pub use clients::Clients;
 pub use error::ServeError;
 use limits::Limits;
 pub use rate::SparedClients;

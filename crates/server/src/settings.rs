@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use crate::clients::AddressLists;
+use crate::address::AddressLists;
 use crate::limits::{Limits, RateLimits};
 use crate::rate::SparedClients;
 

@@ -1,0 +1,189 @@
+//! The buckets of tokens.
+//!
+//! A bucket is one number: the time at which it will be full again. Taking a token moves that time
+//! forward. So the capacity of buckets can change while they are in use, and a full bucket equals a
+//! bucket that was never used.
+//!
+//! The number of buckets is fixed. Every subject has two buckets, found by a keyed hash, and the
+//! fuller bucket decides. So a subject that shares only one bucket loses nothing. Below tens of
+//! thousands of busy subjects, a subject rarely shares both buckets with busy subjects.
+
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::limits::Rate;
+use hark_codec::record::Key;
+
+use crate::address::ClientAddress;
+
+/// Number of buckets; together they take 1 MiB.
+const BUCKETS: usize = 1 << 17;
+
+/// A subject of a rate limit. Each subject has its own buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum RateSubject {
+    /// EVENT and AUTH messages of a source.
+    Events(RateSource),
+    /// Events of a key.
+    EventsOf(Key),
+    /// REQs, COUNTs and other messages of a source that need an answer.
+    Questions(RateSource),
+    /// REQs and COUNTs of a key that was proved.
+    QuestionsOf(Key),
+    /// Rows that the questions of a source visit.
+    Rows(RateSource),
+}
+
+/// Where messages come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum RateSource {
+    /// All connections of an address.
+    Address(ClientAddress),
+    /// One connection, by its number.
+    Connection(u64),
+}
+
+/// All buckets.
+pub(crate) struct RateBuckets {
+    start: Instant,
+    hasher: RandomState,
+    full_at_ns: Box<[AtomicU64]>,
+}
+
+impl Default for RateBuckets {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            hasher: RandomState::new(),
+            full_at_ns: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+}
+
+impl RateBuckets {
+    fn of(&self, meter: RateSubject) -> [&AtomicU64; 2] {
+        let hash = self.hasher.hash_one(meter) as usize;
+        [&self.full_at_ns[hash % BUCKETS], &self.full_at_ns[(hash >> 32) % BUCKETS]]
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// Nanoseconds until the bucket is full again.
+    fn spent_ns(&self, meter: RateSubject, now_ns: u64) -> u64 {
+        let [one, two] = self.of(meter).map(|full_at_ns| full_at_ns.load(Ordering::Relaxed));
+        one.min(two).saturating_sub(now_ns)
+    }
+
+    /// The time until the bucket has one token.
+    pub(super) fn wait(&self, meter: RateSubject, rate: Rate) -> Duration {
+        let (interval_ns, holds_ns) = (interval_ns(rate), holds_ns(rate));
+        let spent_ns = self.spent_ns(meter, self.now_ns());
+        Duration::from_nanos(spent_ns.saturating_add(interval_ns).saturating_sub(holds_ns))
+    }
+
+    /// Takes `count` tokens, even if the bucket has fewer: for work whose size is known only
+    /// afterwards. The debt is at most the capacity of the bucket.
+    pub(super) fn spend(&self, meter: RateSubject, rate: Rate, count: u64) {
+        let now_ns = self.now_ns();
+        let spent_ns = self.spent_ns(meter, now_ns);
+        let spent_ns = spent_ns.saturating_add(interval_ns(rate).saturating_mul(count));
+        let full_at_ns = now_ns.saturating_add(spent_ns.min(holds_ns(rate).saturating_mul(2)));
+        for bucket in self.of(meter) {
+            bucket.fetch_max(full_at_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Begins a pause of the subject, or returns the remaining time of a pause that has begun. A
+    /// subject has a pause or a rate, not both.
+    #[cfg(feature = "devp2p")]
+    pub(crate) fn pause(&self, subject: RateSubject, pause: Duration) -> Result<(), Duration> {
+        let now_ns = self.now_ns();
+        match self.spent_ns(subject, now_ns) {
+            0 => {
+                let until_ns = now_ns.saturating_add(pause.as_nanos() as u64);
+                for bucket in self.of(subject) {
+                    bucket.fetch_max(until_ns, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            left_ns => Err(Duration::from_nanos(left_ns)),
+        }
+    }
+
+    /// Takes one token, or returns the time until a token is available.
+    pub(crate) fn take(&self, meter: RateSubject, rate: Rate) -> Result<(), Duration> {
+        self.take_many(meter, rate, 1)
+    }
+
+    /// Takes `count` tokens if at least one token is available, or returns the time until then.
+    pub(super) fn take_many(
+        &self,
+        meter: RateSubject,
+        rate: Rate,
+        count: u64,
+    ) -> Result<(), Duration> {
+        let wait = self.wait(meter, rate);
+        if wait > Duration::ZERO {
+            return Err(wait);
+        }
+        self.spend(meter, rate, count);
+        Ok(())
+    }
+}
+
+/// Time in which one token is refilled.
+fn interval_ns(rate: Rate) -> u64 {
+    60_000_000_000 / rate.per_minute.max(1)
+}
+
+/// Time in which an empty bucket becomes full.
+fn holds_ns(rate: Rate) -> u64 {
+    interval_ns(rate).saturating_mul(rate.at_once.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOW: Rate = Rate { per_minute: 1, at_once: 5 };
+
+    #[test]
+    fn a_bucket_gives_what_it_holds_and_then_says_how_long() {
+        let buckets = RateBuckets::default();
+        let meter = |n| RateSubject::Events(RateSource::Connection(n));
+        for _ in 0..5 {
+            assert!(buckets.take(meter(1), SLOW).is_ok());
+        }
+        let wait = buckets.take(meter(1), SLOW).unwrap_err();
+        assert!(wait > Duration::from_secs(30) && wait <= Duration::from_mins(1), "{wait:?}");
+        assert!(buckets.take(meter(2), SLOW).is_ok(), "another has its own");
+        let questions = RateSubject::Questions(RateSource::Connection(1));
+        assert!(buckets.take(questions, SLOW).is_ok(), "and so has another meter");
+        // A raised rate applies at once.
+        assert!(buckets.take(meter(1), Rate { at_once: 6, ..SLOW }).is_ok());
+    }
+
+    #[cfg(feature = "devp2p")]
+    #[test]
+    fn a_pause_is_one_of_its_subject_and_ends() {
+        let buckets = RateBuckets::default();
+        let subject = |n| RateSubject::QuestionsOf([n; 32]);
+        assert_eq!(buckets.pause(subject(1), Duration::from_mins(1)), Ok(()));
+        let left = buckets.pause(subject(1), Duration::from_mins(1)).unwrap_err();
+        assert!(left > Duration::from_secs(30) && left <= Duration::from_mins(1), "{left:?}");
+        assert_eq!(buckets.pause(subject(2), Duration::ZERO), Ok(()));
+        assert_eq!(buckets.pause(subject(2), Duration::from_mins(1)), Ok(()), "it is over");
+    }
+
+    #[test]
+    fn what_is_owed_is_bounded() {
+        let buckets = RateBuckets::default();
+        let meter = RateSubject::Rows(RateSource::Connection(7));
+        buckets.spend(meter, SLOW, u64::MAX);
+        let wait = buckets.take(meter, SLOW).unwrap_err();
+        assert!(wait <= Duration::from_mins(6), "{wait:?}");
+    }
+}

@@ -1,0 +1,11 @@
+//! Rate limits: at most N per minute, and at most M at once after a pause (a token bucket).
+
+mod buckets;
+mod client;
+mod limiter;
+mod spared;
+
+pub(crate) use buckets::{RateBuckets, RateSource, RateSubject};
+pub(crate) use client::RatedConnection;
+pub(crate) use limiter::{RateExceeded, RateLimiter};
+pub use spared::SparedClients;
