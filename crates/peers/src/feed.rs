@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::address::RelayAddress;
 use crate::local::LocalEvent;
 use crate::meter::SyncMeter;
-use crate::upload::Withheld;
+use crate::withheld::Withheld;
 
 /// Maximum number of remembered ids of a relay, in each of two generations.
 const SEEN_MAX: usize = 1 << 15;
@@ -107,7 +107,7 @@ impl OwedEvent {
     }
 
     /// Marks that the event needs no retry.
-    pub(crate) fn settle(mut self) {
+    pub(crate) fn finish(mut self) {
         self.missed = None;
     }
 }
@@ -246,7 +246,7 @@ impl FeedOutlet {
         let owed = OwedEvent::new(event, Some(Arc::clone(&self.missed)));
         let left = if is_full { Some(owed) } else { self.to.try_send(owed).err().map(left) };
         if let Some(left) = left {
-            left.settle();
+            left.finish();
             self.bytes.fetch_sub(json.len(), Ordering::Relaxed);
             self.missed.add(time);
         }
@@ -312,7 +312,7 @@ mod tests {
         }
         let owed = events.next().await.unwrap();
         assert_eq!(owed.event.id[..2], [0, 2]);
-        owed.settle();
+        owed.finish();
         assert_eq!((events.outlet.waiting(), meter.totals().withheld), (0, 1));
         assert!(feed.has_stored(&{
             let mut id = [0; 32];
@@ -326,10 +326,10 @@ mod tests {
         missed.any().await;
         // The time of the dropped event.
         assert_eq!((missed.take(), missed.take()), (Some(1), None));
-        // Events that wait when the stream ends are not forgotten, and settled events need no
+        // Events that wait when the stream ends are not forgotten, and finished events need no
         // retry.
         for _ in 0..WAITING_MAX - 1 {
-            events.next().await.unwrap().settle();
+            events.next().await.unwrap().finish();
         }
         assert!(!missed.has_failed());
         drop(events);

@@ -16,7 +16,7 @@ use hark_networks::{LineFault, LineReader, Network, ReadOptions};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
-use crate::client::now_s;
+use crate::clock::now_s;
 use crate::error::PeerError;
 use crate::feed::{LocalFeed, MissedEvents, SeenIds};
 use crate::meter::SyncMeter;

@@ -1,16 +1,18 @@
 //! The client of other relays, used by `hark sync`, `hark stream` and `hark router`.
 //!
 //! Read the modules in this order: `address`, `connection` and `frames` (a WebSocket to a relay),
-//! `message` (a relay's messages), `client`, `request` and `route` (requests, and the routing of
-//! answers to requests). Next come the users of requests: `compare` (NIP-77), `page` (for relays
-//! that do not compare), `fetch`, `upload`. `intake` checks events on all cores and passes them to
-//! a writer. `sync` runs all these once, `stream` runs them continuously.
+//! `message` (a relay's messages), `route` (which request gets an answer), `link` and `tasks` (the
+//! state and the two tasks of a connection), `request` and `client`. Next come the users of
+//! requests: `window` and `compare` (NIP-77), `page` (for relays that do not compare), `fetch`,
+//! `upload`. `intake` checks events on all cores and passes them to a writer. `sync` runs all these
+//! once, `stream` runs them continuously.
 //!
 //! Relays are not trusted: everything that a relay sends is bounded, checked and counted, and no
 //! relay can make a command wait for ever.
 
 mod address;
 mod client;
+mod clock;
 mod compare;
 mod connection;
 mod error;
@@ -18,6 +20,7 @@ mod feed;
 mod fetch;
 mod frames;
 mod intake;
+mod link;
 mod local;
 mod message;
 mod meter;
@@ -28,16 +31,20 @@ mod route;
 mod status;
 mod stream;
 mod sync;
+mod tasks;
 mod tls;
 mod upload;
+mod window;
+mod withheld;
 
 pub use address::RelayAddress;
-pub use client::{ClientOptions, PeerClient};
+pub use client::PeerClient;
 pub use error::PeerError;
 pub use feed::LocalFeed;
 pub use intake::{
     EventIntake, EventRules, EventWriter, IntakeOptions, IntakeQueue, StoredListener, WriteOutcome,
 };
+pub use link::ClientOptions;
 pub use meter::{ReasonCounts, SyncMeter, SyncTotals};
 pub use plugin::EventPlugin;
 pub use status::StreamStatus;

@@ -10,7 +10,7 @@ use hark_archive::{Id, Order, Position, Query, Record, SearchProgress, Store};
 use hark_codec::nostr::negentropy::NegentropyItem;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::client::now_s;
+use crate::clock::now_s;
 use crate::error::PeerError;
 
 /// Number of rows that a search visits before it pauses.

@@ -20,7 +20,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::client::now_s;
+use crate::clock::now_s;
 use crate::connection::shortened;
 
 /// Maximum time for a plugin's answer to an event.

@@ -1,14 +1,12 @@
 //! Requests to a relay that have several answers. Dropping a request ends it on the relay.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
-use tokio_tungstenite::tungstenite::Message;
 
-use crate::client::{ClientShared, send};
 use crate::error::PeerError;
+use crate::link::RelayLink;
 use crate::route::{BytesPermit, ComparisonAnswer, SubscriptionAnswer};
 
 /// Time limit for all answers to a request, as a multiple of the limit for one answer.
@@ -16,32 +14,43 @@ pub(crate) const PATIENCE_FOR_ALL: u32 = 10;
 
 /// The stored and live events of a filter. Dropping this closes the subscription.
 pub(crate) struct RelaySubscription {
-    pub(crate) id: String,
-    pub(crate) answers: mpsc::UnboundedReceiver<(SubscriptionAnswer, Option<BytesPermit>)>,
-    pub(crate) shared: Arc<ClientShared>,
-    pub(crate) outgoing: mpsc::Sender<Message>,
-    pub(crate) is_open: bool,
+    id: String,
+    answers: mpsc::UnboundedReceiver<(SubscriptionAnswer, Option<BytesPermit>)>,
+    link: Arc<RelayLink>,
+    is_open: bool,
     /// Total time spent waiting for answers.
-    pub(crate) waited: Duration,
+    waited: Duration,
 }
 
 impl RelaySubscription {
+    /// Begins a subscription. `filter` is a filter's JSON.
+    pub(crate) async fn open(link: &Arc<RelayLink>, filter: &str) -> Result<Self, PeerError> {
+        let id = format!("h{}", link.next_number());
+        let (to, answers) = mpsc::unbounded_channel();
+        link.routes.lock().subscriptions.insert(id.clone(), to);
+        let request = format!("[\"REQ\",\"{id}\",{filter}]");
+        let link = Arc::clone(link);
+        let subscription = Self { id, answers, link, is_open: true, waited: Duration::ZERO };
+        subscription.link.send(request).await?;
+        Ok(subscription)
+    }
+
     /// Waits for the next answer, up to the time limit for one answer.
     pub(crate) async fn next(
         &mut self,
         what: &'static str,
     ) -> Result<SubscriptionAnswer, PeerError> {
-        let Self { answers, shared, is_open, waited, .. } = self;
+        let Self { answers, link, is_open, waited, .. } = self;
         let (answer, _permit) = if let Ok(answer) = answers.try_recv() {
             answer
         } else {
             let began = Instant::now();
-            let answer = shared.within(what, async || answers.recv().await).await?;
-            if !shared.was_held_up_since(began) {
+            let answer = link.within(what, async || answers.recv().await).await?;
+            if !link.was_held_up_since(began) {
                 *waited += began.elapsed();
             }
-            if *waited > shared.patience() * PATIENCE_FOR_ALL {
-                return Err(shared.silent(what));
+            if *waited > link.patience() * PATIENCE_FOR_ALL {
+                return Err(link.silence_error(what));
             }
             answer
         };
@@ -56,68 +65,75 @@ impl RelaySubscription {
                 self.is_open &= !matches!(answer, SubscriptionAnswer::Closed(_));
                 Ok(answer)
             }
-            None => Err(self.shared.ended_error()),
+            None => Err(self.link.ended_error()),
         }
     }
 }
 
 impl Drop for RelaySubscription {
     fn drop(&mut self) {
-        self.shared.routes.lock().subscriptions.remove(&self.id);
+        self.link.routes.lock().subscriptions.remove(&self.id);
         if self.is_open {
-            close(&self.shared, &self.outgoing, format!("[\"CLOSE\",\"{}\"]", self.id));
+            self.link.send_later(format!("[\"CLOSE\",\"{}\"]", self.id));
         }
-    }
-}
-
-/// Sends a message that ends a request, without blocking the caller.
-fn close(shared: &ClientShared, outgoing: &mpsc::Sender<Message>, text: String) {
-    shared.sent_bytes.fetch_add(text.len() as u64, Ordering::Relaxed);
-    if let Err(mpsc::error::TrySendError::Full(message)) = outgoing.try_send(Message::text(text))
-        && let Ok(runtime) = tokio::runtime::Handle::try_current()
-    {
-        let outgoing = outgoing.clone();
-        // Sending fails only if the connection has ended, which ends the request, too.
-        runtime.spawn(async move { outgoing.send(message).await.is_ok() });
     }
 }
 
 /// An open comparison. Dropping this value closes the comparison.
-pub(crate) struct Comparing {
-    pub(crate) id: String,
-    pub(crate) answers: mpsc::UnboundedReceiver<(ComparisonAnswer, BytesPermit)>,
-    pub(crate) shared: Arc<ClientShared>,
-    pub(crate) outgoing: mpsc::Sender<Message>,
+pub(crate) struct RelayComparison {
+    id: String,
+    answers: mpsc::UnboundedReceiver<(ComparisonAnswer, BytesPermit)>,
+    link: Arc<RelayLink>,
     /// When the message that awaits an answer was sent.
-    pub(crate) asked: Instant,
+    sent_at: Instant,
 }
 
-impl Comparing {
+impl RelayComparison {
+    /// Begins a comparison (NIP-77). `filter` is a filter's JSON, and `hex` the first message.
+    pub(crate) async fn open(
+        link: &Arc<RelayLink>,
+        filter: &str,
+        hex: &str,
+    ) -> Result<Self, PeerError> {
+        let id = format!("n{}", link.next_number());
+        let (to, answers) = mpsc::unbounded_channel();
+        link.routes.lock().comparisons.insert(id.clone(), to);
+        let request = format!("[\"NEG-OPEN\",\"{id}\",{filter},\"{hex}\"]");
+        let comparison = Self { id, answers, link: Arc::clone(link), sent_at: Instant::now() };
+        comparison.link.send(request).await?;
+        Ok(comparison)
+    }
+
     /// Waits for the next answer. Notices do not extend the time limit for the answer.
     pub(crate) async fn next(&mut self) -> Result<ComparisonAnswer, PeerError> {
-        let Self { answers, shared, asked, .. } = self;
+        let Self { answers, link, sent_at, .. } = self;
         let what = "a comparison";
-        let (answer, _permit) = shared.within(what, async || answers.recv().await).await?;
+        let (answer, _permit) = link.within(what, async || answers.recv().await).await?;
         if !matches!(answer, ComparisonAnswer::Notice(_)) {
             return Ok(answer);
         }
-        if asked.elapsed() > shared.patience() && !shared.was_held_up_since(*asked) {
-            return Err(shared.silent(what));
+        if sent_at.elapsed() > link.patience() && !link.was_held_up_since(*sent_at) {
+            return Err(link.silence_error(what));
         }
         Ok(answer)
     }
 
+    /// Whether the reading task was blocked since `began`.
+    pub(crate) fn was_held_up_since(&self, began: Instant) -> bool {
+        self.link.was_held_up_since(began)
+    }
+
     /// Sends the next message.
-    pub(crate) async fn say(&mut self, hex: &str) -> Result<(), PeerError> {
-        self.asked = Instant::now();
+    pub(crate) async fn send(&mut self, hex: &str) -> Result<(), PeerError> {
+        self.sent_at = Instant::now();
         let text = format!("[\"NEG-MSG\",\"{}\",\"{hex}\"]", self.id);
-        send(&self.shared, &self.outgoing, text).await
+        self.link.send(text).await
     }
 }
 
-impl Drop for Comparing {
+impl Drop for RelayComparison {
     fn drop(&mut self) {
-        self.shared.routes.lock().comparisons.remove(&self.id);
-        close(&self.shared, &self.outgoing, format!("[\"NEG-CLOSE\",\"{}\"]", self.id));
+        self.link.routes.lock().comparisons.remove(&self.id);
+        self.link.send_later(format!("[\"NEG-CLOSE\",\"{}\"]", self.id));
     }
 }

@@ -16,15 +16,18 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::RelayAddress;
-use crate::client::{ClientOptions, PeerClient, now_s};
+use crate::client::PeerClient;
+use crate::clock::now_s;
 use crate::error::PeerError;
 use crate::feed::{FeedOutlet, FeedReceiver, LocalFeed, MissedEvents, OwedComparison, SeenIds};
 use crate::intake::{IntakeQueue, Origin, Wanted};
+use crate::link::ClientOptions;
 use crate::plugin::EventPlugin;
 use crate::route::SubscriptionAnswer;
 use crate::status::StreamStatus;
 use crate::sync::{Direction, LocalEnd, SyncOptions, sync};
-use crate::upload::{UploadList, Uploader, Withheld};
+use crate::upload::{UploadList, Uploader};
+use crate::withheld::Withheld;
 
 /// The first and the longest wait before a reconnection. Each wait is twice the previous one, minus
 /// a random part, so that many streams do not reconnect at the same time.

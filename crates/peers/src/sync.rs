@@ -8,8 +8,9 @@ use hark_archive::{Id, Query, Store};
 use hark_networks::Network;
 use tokio::sync::mpsc;
 
-use crate::client::{PeerClient, now_s};
-use crate::compare::{self, Compared, DifferenceSink};
+use crate::client::PeerClient;
+use crate::clock::now_s;
+use crate::compare::{self, Compared};
 use crate::error::PeerError;
 use crate::feed::{MissedEvents, SeenIds};
 use crate::fetch::Fetcher;
@@ -18,7 +19,9 @@ use crate::local::{self, LocalWindow};
 use crate::meter::SyncMeter;
 use crate::page::{RelayPages, WalkBudget};
 use crate::plugin::EventPlugin;
-use crate::upload::{UploadList, Uploader, Withheld};
+use crate::upload::{UploadList, Uploader};
+use crate::window::{self, DifferenceSink};
+use crate::withheld::Withheld;
 
 /// Maximum number of lists of ids that wait between the comparison and the fetcher or the uploader.
 /// A list has about a thousand ids at most.
@@ -251,7 +254,7 @@ impl SyncJob<'_> {
         }
         let network = self.local.network;
         for item in local::sample(Arc::clone(&self.local.store), private).await? {
-            match compare::includes(self.client, network, &self.options.query, item).await? {
+            match window::includes(self.client, network, &self.options.query, item).await? {
                 Ok(true) => {
                     self.query.not_kinds.clone_from(&self.options.query.not_kinds);
                     self.query.kinds.clone_from(&self.options.query.kinds);
@@ -321,7 +324,7 @@ impl SyncJob<'_> {
             // Oldest first, in the same order as in a comparison.
             have.reverse();
             for ids in have.chunks(LIST_IDS) {
-                differences.take(Vec::new(), ids.to_vec()).await?;
+                differences.receive(Vec::new(), ids.to_vec()).await?;
             }
             if ours.from <= from {
                 break;
@@ -331,7 +334,7 @@ impl SyncJob<'_> {
         if self.options.direction == Direction::Neither {
             let theirs: Vec<Id> = theirs.into_keys().collect();
             for ids in theirs.chunks(LIST_IDS) {
-                differences.take(ids.to_vec(), Vec::new()).await?;
+                differences.receive(ids.to_vec(), Vec::new()).await?;
             }
         }
         Ok(())
@@ -347,7 +350,7 @@ struct Differences<'a> {
 }
 
 impl DifferenceSink for Differences<'_> {
-    async fn take(&mut self, mut need: Vec<Id>, have: Vec<Id>) -> Result<(), PeerError> {
+    async fn receive(&mut self, mut need: Vec<Id>, have: Vec<Id>) -> Result<(), PeerError> {
         // Events of private kinds are not compared, so they may already be in the archive.
         let store = Arc::clone(&self.store);
         let need = local::blocking(move || {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use hark_archive::{Id, Store};
-use hark_codec::nostr::{Event, EventArena};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -17,6 +16,7 @@ use crate::local::{self, LocalEvent};
 use crate::meter::SyncMeter;
 use crate::plugin::EventPlugin;
 use crate::route::PublishAnswer;
+use crate::withheld::Withheld;
 
 /// Maximum number of unanswered events, and of their bytes.
 const UNANSWERED_MAX: usize = 256;
@@ -25,36 +25,6 @@ const UNANSWERED_BYTES_MAX: usize = 4 << 20;
 const READ_TOGETHER: usize = 256;
 /// Maximum number of consecutive events that a relay may leave unanswered.
 const SILENT_MAX: u32 = 3;
-
-/// The events that do not leave this archive.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Withheld {
-    /// Sorted.
-    pub(crate) kinds: Vec<u32>,
-    /// Whether protected events (NIP-70), which only their authors may publish, are withheld.
-    pub(crate) protected: bool,
-}
-
-impl Withheld {
-    /// Withholds these kinds and, unless `send_protected` is set, protected events.
-    pub(crate) fn new(kinds: &[u32], send_protected: bool) -> Self {
-        let mut kinds = kinds.to_vec();
-        kinds.sort_unstable();
-        Self { kinds, protected: !send_protected }
-    }
-
-    /// Whether an event is withheld.
-    pub(crate) fn has(&self, kind: u32, json: &str) -> bool {
-        if self.kinds.binary_search(&kind).is_ok() {
-            return true;
-        }
-        // Only an event with this text can be protected.
-        self.protected
-            && json.contains("\"-\"")
-            && Event::parse(json.as_bytes(), &mut EventArena::new())
-                .is_ok_and(|event| event.is_protected())
-    }
-}
 
 /// Some events that are to be sent.
 pub(crate) enum UploadList {
@@ -111,90 +81,166 @@ enum Answered {
     Later(Upload, String),
 }
 
+/// The events of an uploader that are not sent, and the limits for the next ones.
+struct UploadQueue {
+    /// Ids of events that are not read yet.
+    ids: VecDeque<Id>,
+    waiting: VecDeque<Upload>,
+    /// Whether more events may come.
+    is_open: bool,
+    /// Bytes of unanswered events.
+    bytes: usize,
+    /// Maximum number of unanswered events. If the relay limits the rate, fewer events are sent at
+    /// a time, until the relay accepts events again.
+    window: usize,
+    not_before: Instant,
+    waits: RateWaits,
+    /// Number of events that were sent.
+    number: u64,
+    /// Number of consecutive events without an answer.
+    silent: u32,
+}
+
+impl UploadQueue {
+    fn new() -> Self {
+        Self {
+            ids: VecDeque::new(),
+            waiting: VecDeque::new(),
+            is_open: true,
+            bytes: 0,
+            window: UNANSWERED_MAX,
+            not_before: Instant::now(),
+            waits: RateWaits::default(),
+            number: 0,
+            silent: 0,
+        }
+    }
+
+    /// Adds a list of events; `None` after the last list.
+    fn add(&mut self, list: Option<UploadList>) {
+        match list {
+            Some(UploadList::Ids(ids)) => self.ids.extend(ids),
+            Some(UploadList::Event(event)) => self.waiting.push_back(Upload::new(event)),
+            None => self.is_open = false,
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.is_open && self.ids.is_empty() && self.waiting.len() < READ_TOGETHER
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.ids.is_empty()
+    }
+
+    /// Returns the next event to send, if the limits allow another one.
+    fn next(&mut self, unanswered: usize, now: Instant) -> Option<Upload> {
+        let may_send =
+            unanswered < self.window && self.bytes < UNANSWERED_BYTES_MAX && now >= self.not_before;
+        if may_send { self.waiting.pop_front() } else { None }
+    }
+
+    /// Queues an event again, because of the relay's rate limit. Returns whether a wait begins.
+    fn delay(&mut self, upload: Upload, reason: &str) -> Result<bool, PeerError> {
+        let now = Instant::now();
+        // One wait counts for all events in flight.
+        let begins = now >= self.not_before;
+        if begins {
+            self.not_before = now + self.waits.next("events", reason)?;
+            self.window = (self.window / 2).max(1);
+        }
+        // Events are sent again in their original order, so that each has its turn.
+        let later = |other: &Upload| other.was_sent && other.number < upload.number;
+        self.waiting.insert(self.waiting.partition_point(later), upload);
+        Ok(begins)
+    }
+}
+
 impl Uploader<'_> {
     /// Sends the events in `lists`, until the channel is closed.
     pub(crate) async fn run(&self, mut lists: mpsc::Receiver<UploadList>) -> Result<(), PeerError> {
         let mut running = FuturesUnordered::new();
-        let (mut waiting_ids, mut waiting) = (VecDeque::new(), VecDeque::new());
-        let (mut bytes, mut is_open, mut silent) = (0, true, 0);
-        // If the relay limits the rate, fewer events are sent at a time, until the relay accepts
-        // them again.
-        let (mut not_before, mut window, mut number) = (Instant::now(), UNANSWERED_MAX, 0);
-        let mut waits = RateWaits::default();
+        let mut queue = UploadQueue::new();
         loop {
-            if waiting.is_empty() && !waiting_ids.is_empty() {
-                let count = waiting_ids.len().min(READ_TOGETHER);
-                self.read(waiting_ids.drain(..count).collect(), &mut waiting).await?;
+            if queue.waiting.is_empty() && !queue.ids.is_empty() {
+                let count = queue.ids.len().min(READ_TOGETHER);
+                let ids = queue.ids.drain(..count).collect();
+                self.read(ids, &mut queue.waiting).await?;
             }
             let now = Instant::now();
-            while running.len() < window && bytes < UNANSWERED_BYTES_MAX && now >= not_before {
-                let Some(mut upload): Option<Upload> = waiting.pop_front() else { break };
-                if let Some(plugin) = self.plugin.filter(|_| !upload.was_sent)
-                    && let Err(refusal) = plugin.accept(&upload.event().json).await
-                {
-                    if !refusal.is_failure {
-                        upload.owed.settle();
-                    }
-                    self.meter.add(|meter| &meter.withheld, 1);
-                    continue;
-                }
+            while let Some(upload) = queue.next(running.len(), now) {
+                let Some(mut upload) = self.accepted(upload).await else { continue };
                 upload.proofs = self.client.proofs();
                 if !std::mem::replace(&mut upload.was_sent, true) {
-                    number += 1;
-                    upload.number = number;
+                    queue.number += 1;
+                    upload.number = queue.number;
                     self.meter.add(|meter| &meter.sent, 1);
                 }
-                bytes += upload.event().json.len();
+                queue.bytes += upload.event().json.len();
                 running.push(self.send(upload).await?);
             }
-            let is_idle = running.is_empty() && waiting.is_empty() && waiting_ids.is_empty();
-            if !is_open && is_idle {
+            if !queue.is_open && queue.is_empty() && running.is_empty() {
                 return Ok(());
             }
+            let not_before = queue.not_before;
             tokio::select! {
-                more = lists.recv(), if is_open && waiting_ids.is_empty() && waiting.len() < READ_TOGETHER => match more {
-                    Some(UploadList::Ids(ids)) => waiting_ids.extend(ids),
-                    Some(UploadList::Event(event)) => waiting.push_back(Upload::new(event)),
-                    None => is_open = false,
-                },
-                () = sleep_until(not_before), if !waiting.is_empty() && not_before > now => {}
+                list = lists.recv(), if queue.has_room() => queue.add(list),
+                () = sleep_until(not_before), if !queue.waiting.is_empty() && not_before > now => {}
                 Some((upload, answer)) = running.next(), if !running.is_empty() => {
-                    bytes -= upload.event().json.len();
-                    match answer {
-                        Ok(answer) => {
-                            silent = 0;
-                            match self.answered(upload, answer).await? {
-                                Answered::Done => {
-                                    waits.over();
-                                    window = UNANSWERED_MAX.min(window + 1);
-                                }
-                                Answered::Again(upload) => waiting.push_front(upload),
-                                Answered::Later(upload, reason) => {
-                                    let now = Instant::now();
-                                    // One wait counts for all events in flight.
-                                    if now >= not_before {
-                                        not_before = now + waits.next("events", &reason)?;
-                                        self.meter.add(|meter| &meter.slowed, 1);
-                                        window = (window / 2).max(1);
-                                    }
-                                    // Events are sent again in their original order, so that each
-                                    // has its turn.
-                                    let later = |other: &Upload| other.was_sent && other.number < upload.number;
-                                    waiting.insert(waiting.partition_point(later), upload);
-                                }
-                            }
-                        }
-                        Err(PeerError::Silent { .. }) if silent < SILENT_MAX => {
-                            silent += 1;
-                            self.meter.refuse_there("no answer", "");
-                        }
-                        Err(error) => return Err(error),
-                    }
+                    self.receive(upload, answer, &mut queue).await?;
                 }
             }
         }
     }
 
+    /// Returns the event, unless the plugin refuses the event.
+    async fn accepted(&self, upload: Upload) -> Option<Upload> {
+        if let Some(plugin) = self.plugin.filter(|_| !upload.was_sent)
+            && let Err(refusal) = plugin.accept(&upload.event().json).await
+        {
+            if !refusal.is_failure {
+                upload.owed.finish();
+            }
+            self.meter.add(|meter| &meter.withheld, 1);
+            return None;
+        }
+        Some(upload)
+    }
+
+    /// Processes the answer to an event, or the lack of an answer.
+    async fn receive(
+        &self,
+        upload: Upload,
+        answer: Result<PublishAnswer, PeerError>,
+        queue: &mut UploadQueue,
+    ) -> Result<(), PeerError> {
+        queue.bytes -= upload.event().json.len();
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(PeerError::Silent { .. }) if queue.silent < SILENT_MAX => {
+                queue.silent += 1;
+                self.meter.refuse_there("no answer", "");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        queue.silent = 0;
+        match self.answered(upload, answer).await? {
+            Answered::Done => {
+                queue.waits.over();
+                queue.window = UNANSWERED_MAX.min(queue.window + 1);
+            }
+            Answered::Again(upload) => queue.waiting.push_front(upload),
+            Answered::Later(upload, reason) => {
+                if queue.delay(upload, &reason)? {
+                    self.meter.add(|meter| &meter.slowed, 1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads events of the archive, and queues the events that may leave the archive.
     async fn read(&self, ids: Vec<Id>, waiting: &mut VecDeque<Upload>) -> Result<(), PeerError> {
         let Some(store) = &self.store else { return Ok(()) };
         for event in local::events(Arc::clone(store), ids).await? {
@@ -237,7 +283,7 @@ impl Uploader<'_> {
         }
         // After `error:`, the relay may accept the event at another time.
         if accepted || !reason.starts_with("error") {
-            upload.owed.settle();
+            upload.owed.finish();
         }
         count(self.meter, accepted, &reason);
         Ok(Answered::Done)
@@ -295,20 +341,5 @@ mod tests {
                 ("pow", 1, "pow: 3 is less than 20"),
             ]
         );
-    }
-
-    #[test]
-    fn what_is_private_stays_here() {
-        let withheld = Withheld { kinds: vec![4, 1059], protected: true };
-        let event = |tags: &str| {
-            let (id, sig) = ("0".repeat(64), "0".repeat(128));
-            format!(
-                r#"{{"id":"{id}","pubkey":"{id}","created_at":1,"kind":1,"tags":{tags},"content":"\"-\"","sig":"{sig}"}}"#
-            )
-        };
-        assert!(withheld.has(4, "{}") && withheld.has(1059, "{}"));
-        assert!(withheld.has(1, &event(r#"[["-"]]"#)));
-        assert!(!withheld.has(1, &event(r#"[["t","-"]]"#)));
-        assert!(!Withheld::default().has(4, &event(r#"[["-"]]"#)));
     }
 }
