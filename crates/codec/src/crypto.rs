@@ -23,10 +23,10 @@ pub fn keccak256(bytes: &[u8]) -> [u8; 32] {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
     /// No point of the curve has this x coordinate.
-    #[error("invalid: pubkey is not a point of the curve")]
+    #[error("pubkey is not a point of the curve")]
     Key,
     /// The key has not signed this id.
-    #[error("invalid: signature does not belong to this id and pubkey")]
+    #[error("signature does not belong to this id and pubkey")]
     Signature,
 }
 

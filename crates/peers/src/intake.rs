@@ -323,7 +323,7 @@ impl EventChecker<'_> {
         let Self { options, reader, unverified, arena, record } = self;
         let event = match Event::parse(json.as_bytes(), arena) {
             Ok(event) => event,
-            Err(error) => return Err(Some(("malformed", plain(&error.to_string())))),
+            Err(error) => return Err(Some(("malformed", error.to_string()))),
         };
         if let Wanted::Ids(ids) = &origin.wanted
             && !ids.left.lock().remove(event.id())
@@ -361,14 +361,9 @@ impl EventChecker<'_> {
     }
 }
 
-/// Returns a text without the prefix that it has in an answer to a client.
-fn plain(words: &str) -> String {
-    words.strip_prefix("invalid: ").unwrap_or(words).into()
-}
-
 fn reason_of(fault: LineFault) -> (&'static str, String) {
     match fault {
-        LineFault::Malformed(words) => ("malformed", plain(&words)),
+        LineFault::Malformed(words) => ("malformed", words),
         LineFault::TooLarge(words) => ("too large", words),
         LineFault::Id => ("bad id", String::new()),
         LineFault::Signature => ("bad signature", String::new()),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use hark_archive::{Id, Query};
 use hark_codec::nostr::{Event, EventArena};
 use hark_networks::Network;
+use hark_networks::nostr::NostrRefusal;
 
 use crate::client::PeerClient;
 use crate::error::{PeerError, RateWaits};
@@ -258,7 +259,7 @@ impl RelayPages<'_> {
                 }
                 Ok(event) => (*event.id(), event.created_at()),
                 Err(error) => {
-                    self.meter.refuse_here("malformed", &error.to_string());
+                    self.meter.refuse_here("malformed", &NostrRefusal::from(error).to_string());
                     continue;
                 }
             };

@@ -13,6 +13,7 @@ use std::time::Duration;
 use hark_archive::Id;
 use hark_codec::hex;
 use hark_codec::nostr::{Event, EventArena};
+use hark_networks::nostr::NostrRefusal;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -89,7 +90,8 @@ impl EventPlugin {
         let event = match event {
             Ok(event) => event,
             Err(error) => {
-                let words = format!("the event cannot be read: {error}");
+                let refusal = NostrRefusal::from(error);
+                let words = format!("the event cannot be read: {refusal}");
                 return Err(PluginRefusal { words, event: None, is_failure: false });
             }
         };

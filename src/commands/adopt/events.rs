@@ -6,6 +6,7 @@ use std::panic::resume_unwind;
 use hark_archive::Id;
 use hark_codec::crypto::SignatureVerifier;
 use hark_codec::nostr::{Event, EventArena, EventEncoder, VerifiedEvent};
+use hark_networks::nostr::NostrRefusal;
 use hark_networks::nostr::admit::{OwnUrls, PrivateLabels, larger_than};
 use hark_networks::nostr::rules::{KindClass, class};
 
@@ -118,7 +119,7 @@ impl ConvertWorker<'_> {
         self.json.clear();
         row.write_json(&mut self.json)?;
         let event = Event::parse(&self.json, &mut self.arena)
-            .map_err(|error| (RefusalReason::Malformed, error.to_string()))?;
+            .map_err(|error| (RefusalReason::Malformed, NostrRefusal::from(error).to_string()))?;
         *id = Some(*event.id());
         if class(u32::from(event.kind())) == KindClass::Ephemeral {
             return Err(plain(RefusalReason::Ephemeral));
@@ -138,7 +139,7 @@ impl ConvertWorker<'_> {
         if self.terms.verify_signatures
             && let Err(error) = VerifiedEvent::check(event, &mut self.verifier)
         {
-            return Err((RefusalReason::BadSignature, error.to_string()));
+            return Err((RefusalReason::BadSignature, NostrRefusal::from(error).to_string()));
         }
         Ok(record.into())
     }

@@ -55,7 +55,7 @@ impl ImportTally {
         // The store reports outcomes later than the worker, so refusals are not counted in the
         // order of lines.
         if count.first.as_ref().is_none_or(|first| line < first.line) {
-            let words = words.strip_prefix("invalid: ").unwrap_or(words).to_owned();
+            let words = words.to_owned();
             count.first = Some(FirstRefusal { file: PathBuf::new(), line, words });
         }
     }

@@ -22,19 +22,19 @@ pub const REQUESTS: [u16; 2] = [5, 62];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
     /// Not valid JSON.
-    #[error("invalid: {0}")]
+    #[error("{0}")]
     Json(#[from] JsonError),
     /// Not an object.
-    #[error("invalid: event is not an object")]
+    #[error("event is not an object")]
     NoObject,
     /// A field is missing.
-    #[error("invalid: event has no {0}")]
+    #[error("event has no {0}")]
     Missing(&'static str),
     /// A field occurs twice.
-    #[error("invalid: event has more than one {0}")]
+    #[error("event has more than one {0}")]
     Duplicate(&'static str),
     /// A field is not hex, not lowercase or not of the right length.
-    #[error("invalid: {field} is not {digits} lowercase hex digits")]
+    #[error("{field} is not {digits} lowercase hex digits")]
     Hex {
         /// Name of the field.
         field: &'static str,
@@ -42,28 +42,28 @@ pub enum EventError {
         digits: u8,
     },
     /// `created_at` is not a valid number.
-    #[error("invalid: created_at {0}")]
+    #[error("created_at {0}")]
     CreatedAt(NumberError),
     /// `created_at` is above [`CREATED_AT_MAX`].
-    #[error("invalid: created_at {0} is above {CREATED_AT_MAX}")]
+    #[error("created_at {0} is above {CREATED_AT_MAX}")]
     CreatedAtRange(u64),
     /// `kind` is not a valid number.
-    #[error("invalid: kind {0}")]
+    #[error("kind {0}")]
     Kind(NumberError),
     /// `kind` is beyond 16 bits.
-    #[error("invalid: kind {0} is above 65535")]
+    #[error("kind {0} is above 65535")]
     KindRange(u64),
     /// `tags` is not an array of arrays.
-    #[error("invalid: tags is not an array of arrays")]
+    #[error("tags is not an array of arrays")]
     Tags,
     /// A tag without a name.
-    #[error("invalid: tag {0} is empty, it must have a name at least")]
+    #[error("tag {0} is empty, it must have a name at least")]
     EmptyTag(u32),
     /// A tag with something other than strings.
-    #[error("invalid: tag {0} holds something other than strings")]
+    #[error("tag {0} holds something other than strings")]
     TagValue(u32),
     /// `content` is not a string.
-    #[error("invalid: content is not a string")]
+    #[error("content is not a string")]
     Content,
 }
 

@@ -39,19 +39,19 @@ impl fmt::Display for Element {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
     /// Not valid JSON.
-    #[error("invalid: {0}")]
+    #[error("{0}")]
     Json(#[from] JsonError),
     /// Not an object.
-    #[error("invalid: filter is not an object")]
+    #[error("filter is not an object")]
     NoObject,
     /// Not an array.
-    #[error("invalid: {0} is not an array")]
+    #[error("{0} is not an array")]
     NoArray(Element),
     /// Not a string.
-    #[error("invalid: {0} holds something other than strings")]
+    #[error("{0} holds something other than strings")]
     NoString(Element),
     /// Not an id or a key.
-    #[error("invalid: {element}[{index}] is not 64 lowercase hex digits")]
+    #[error("{element}[{index}] is not 64 lowercase hex digits")]
     Hex {
         /// The list.
         element: Element,
@@ -59,7 +59,7 @@ pub enum FilterError {
         index: u32,
     },
     /// Not a valid number.
-    #[error("invalid: {element} {reason}")]
+    #[error("{element} {reason}")]
     Number {
         /// The element.
         element: Element,
@@ -67,13 +67,13 @@ pub enum FilterError {
         reason: NumberError,
     },
     /// A kind beyond 16 bits.
-    #[error("invalid: kind {0} is above 65535")]
+    #[error("kind {0} is above 65535")]
     KindRange(u64),
     /// An element that occurs twice.
-    #[error("invalid: filter has more than one {0}")]
+    #[error("filter has more than one {0}")]
     Duplicate(Element),
     /// An element that the relay does not know: ignoring it would answer a different query.
-    #[error("unsupported: filter element {0:?}")]
+    #[error("filter element {0:?}")]
     Unsupported(Box<str>),
 }
 

@@ -84,35 +84,35 @@ pub struct MessageError<'a> {
     pub reason: MessageErrorKind,
 }
 
-/// Why a message cannot be parsed. The text can be sent to the client unchanged.
+/// Why a message cannot be parsed. The text is for people, and has no prefix of NIP-01.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageErrorKind {
     /// The message is not valid JSON.
-    #[error("invalid: {0}")]
+    #[error("{0}")]
     Json(#[from] JsonError),
     /// Not an array that begins with a string.
-    #[error("invalid: message is not an array that begins with its type")]
+    #[error("message is not an array that begins with its type")]
     NoMessage,
     /// A type that the relay does not know.
-    #[error("unsupported: message type {0:?}")]
+    #[error("message type {0:?}")]
     Type(Box<str>),
     /// The subscription id is missing or not a string.
-    #[error("invalid: subscription id is not a string")]
+    #[error("subscription id is not a string")]
     NoSub,
     /// The subscription id is empty.
-    #[error("invalid: subscription id is empty")]
+    #[error("subscription id is empty")]
     EmptySub,
     /// The subscription id is longer than [`SUB_LEN_MAX`].
-    #[error("invalid: subscription id is longer than {SUB_LEN_MAX} characters")]
+    #[error("subscription id is longer than {SUB_LEN_MAX} characters")]
     LongSub,
     /// A REQ or COUNT without a filter.
-    #[error("invalid: no filter")]
+    #[error("no filter")]
     NoFilter,
     /// Too many filters.
-    #[error("blocked: more than {0} filters")]
+    #[error("more than {0} filters")]
     TooManyFilters(usize),
     /// A comparison message that is not lowercase hex.
-    #[error("invalid: comparison message is not lowercase hex")]
+    #[error("comparison message is not lowercase hex")]
     NegHex,
     /// The event is malformed.
     #[error(transparent)]

@@ -9,7 +9,7 @@ use crate::crypto::{SignatureVerifier, VerifyError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
     /// The id is not the hash of the event.
-    #[error("invalid: id is not the hash of the event")]
+    #[error("id is not the hash of the event")]
     Id,
     /// The signature is not valid.
     #[error(transparent)]

@@ -5,6 +5,10 @@ use hark_archive::{Key, Outcome, Record};
 use hark_codec::nostr::{Event, EventArena, EventEncoder, REQUESTS};
 
 use super::limits::EventLimits;
+use super::refusal::NostrRefusal;
+use super::refusal::NostrVerdict::{
+    AuthRequired, Blocked, Duplicate, Invalid, Replaced, Restricted,
+};
 use super::rules::{
     DELETED_KINDS_MAX, DELETION, KindClass, SLOT, VANISH, WRAP_RECIPIENTS_MAX, class,
     deletes_too_many_kinds, wraps_for_too_many,
@@ -185,10 +189,11 @@ fn event_bytes_max(kind: u16, max: usize) -> usize {
 
 /// Returns the reason if an event that only its author may publish (NIP-70) is refused on a
 /// connection that has authenticated the keys `proven`.
-pub fn protected_refusal(event: &Event<'_>, proven: &[Key]) -> Option<String> {
+pub fn protected_refusal(event: &Event<'_>, proven: &[Key]) -> Option<NostrRefusal> {
     (event.is_protected() && !proven.contains(event.pubkey())).then(|| {
-        let prefix = if proven.is_empty() { "auth-required" } else { "restricted" };
-        format!("{prefix}: event is protected; only its author may publish it")
+        let is_stranger = proven.is_empty();
+        let verdict = if is_stranger { AuthRequired } else { Restricted };
+        verdict.because("event is protected; only its author may publish it")
     })
 }
 
@@ -226,10 +231,10 @@ pub fn refusal(
     now_s: u64,
     proven: &[Key],
     arena: &mut EventArena,
-) -> Option<String> {
+) -> Option<NostrRefusal> {
     let is_request = REQUESTS.contains(&event.kind());
     if let Some(bytes_max) = larger_than(event, event_bytes, limits.event_bytes_max) {
-        return Some(format!("invalid: event is larger than {bytes_max} bytes"));
+        return Some(Invalid.because(format!("event is larger than {bytes_max} bytes")));
     }
     let chars_max = if is_request {
         event_bytes_max(event.kind(), limits.event_bytes_max)
@@ -237,22 +242,22 @@ pub fn refusal(
         limits.content_chars_max
     };
     if event.content().len() > chars_max && event.content().chars().count() > chars_max {
-        return Some(format!("invalid: content is longer than {chars_max} characters"));
+        return Some(Invalid.because(format!("content is longer than {chars_max} characters")));
     }
     let list_tags_max = if is_list(event.kind()) { limits.list_tags_max } else { 0 };
     let own_tags_max = if is_request { REQUEST_TAGS } else { list_tags_max };
     let tags_max = limits.event_tags_max.max(own_tags_max);
     if event.tag_count() > tags_max {
-        return Some(format!("invalid: event has more than {tags_max} tags"));
+        return Some(Invalid.because(format!("event has more than {tags_max} tags")));
     }
     if event.kind() == AUTH {
-        return Some("invalid: kind 22242 answers a challenge and belongs into AUTH".into());
+        return Some(Invalid.because("kind 22242 answers a challenge and belongs into AUTH"));
     }
     if let Some(reason) = time_refusal(event, limits, now_s) {
         return Some(reason);
     }
     if event.expiration().is_some_and(|at| at <= now_s) {
-        return Some("invalid: event has expired".into());
+        return Some(Invalid.because("event has expired"));
     }
     if let Some(reason) = protected_refusal(event, proven) {
         return Some(reason);
@@ -260,62 +265,67 @@ pub fn refusal(
     if REPOSTS.contains(&event.kind())
         && Event::parse(event.content().as_bytes(), arena).is_ok_and(|inner| inner.is_protected())
     {
-        return Some("blocked: repost holds a protected event".into());
+        return Some(Blocked.because("repost holds a protected event"));
     }
     if event.kind() == VANISH_KIND && !event.tags().any(|tag| tag.name() == "relay") {
-        return Some("invalid: request to vanish names no relay".into());
+        return Some(Invalid.because("request to vanish names no relay"));
     }
     let addresses = event.tags().filter(|tag| tag.name() == "a").filter_map(|tag| tag.value());
     let addresses = addresses.map(str::as_bytes);
     if deletes_too_many_kinds(u32::from(event.kind()), event.pubkey(), addresses) {
-        return Some(format!("blocked: deletes addresses of more than {DELETED_KINDS_MAX} kinds"));
+        return Some(
+            Blocked.because(format!("deletes addresses of more than {DELETED_KINDS_MAX} kinds")),
+        );
     }
     let recipients = event.tags().filter(|tag| tag.name() == "p");
     if wraps_for_too_many(u32::from(event.kind()), recipients) {
-        return Some(format!(
-            "blocked: a gift wrap for more than {WRAP_RECIPIENTS_MAX} recipients"
-        ));
+        return Some(
+            Blocked.because(format!("a gift wrap for more than {WRAP_RECIPIENTS_MAX} recipients")),
+        );
     }
     None
 }
 
 /// Returns the reason if an event is refused for its time.
-fn time_refusal(event: &Event<'_>, limits: &EventLimits, now_s: u64) -> Option<String> {
+fn time_refusal(event: &Event<'_>, limits: &EventLimits, now_s: u64) -> Option<NostrRefusal> {
     let (kind, time) = (event.kind(), event.created_at());
     let is_request = REQUESTS.contains(&kind);
     let ahead_max = limits.created_at_ahead_s_max.max(if is_request { REQUEST_AHEAD_S } else { 0 });
     if time > now_s.saturating_add(ahead_max) {
-        return Some(format!("invalid: created_at is more than {ahead_max} s in the future"));
+        return Some(
+            Invalid.because(format!("created_at is more than {ahead_max} s in the future")),
+        );
     }
     let behind_max = limits.created_at_behind_s_max.filter(|_| !is_request)?;
     let behind_max = if is_wrap(kind) { behind_max.saturating_add(WRAP_AGE_S) } else { behind_max };
     (time < now_s.saturating_sub(behind_max))
-        .then(|| format!("invalid: created_at is more than {behind_max} s in the past"))
+        .then(|| Invalid.because(format!("created_at is more than {behind_max} s in the past")))
 }
 
-/// Maps an outcome to the fields of OK: whether an event of this kind is accepted, and the reason.
-pub fn answer(kind: u16, outcome: Outcome) -> (bool, &'static str) {
-    match outcome {
+/// Returns the answer to the sender of an event of this kind: OK without a reason, or a refusal.
+pub fn answer(kind: u16, outcome: Outcome) -> Result<(), NostrRefusal> {
+    let (verdict, words) = match outcome {
+        Outcome::Stored { .. } | Outcome::Erased(_) => return Ok(()),
+        Outcome::Duplicate => return Err(duplicate()),
         Outcome::Refused(Refusal::Vanished) if kind == VANISH_KIND => {
-            (true, "duplicate: its author has asked to vanish already")
+            (Duplicate, "its author has asked to vanish already")
         }
-        Outcome::Stored { .. } | Outcome::Erased(_) => (true, ""),
-        Outcome::Duplicate => (true, DUPLICATE),
         // The event is not stored, so a client must not conclude that, for example, its profile was
-        // saved.
-        Outcome::Superseded => (false, REPLACED),
-        Outcome::Refused(Refusal::Deleted) => (false, "blocked: event was deleted by its author"),
-        Outcome::Refused(Refusal::Vanished) => (false, "blocked: its author asked to vanish"),
-    }
+        // saved. NIP-01 has no prefix for this case, and its `duplicate` would mean that the event
+        // is stored.
+        Outcome::Superseded => {
+            (Replaced, "have a newer version, or one of the same time with a lower id")
+        }
+        Outcome::Refused(Refusal::Deleted) => (Blocked, "event was deleted by its author"),
+        Outcome::Refused(Refusal::Vanished) => (Blocked, "its author asked to vanish"),
+    };
+    Err(verdict.because(words))
 }
 
-/// The text of OK for a version of a replaceable or addressable event that loses to the stored
-/// version. Other relays use this prefix. NIP-01 has no prefix for this case, and its `duplicate`
-/// would mean that the event is stored.
-const REPLACED: &str = "replaced: have a newer version, or one of the same time with a lower id";
-
-/// The text of OK for an event that is already stored.
-pub const DUPLICATE: &str = "duplicate: already have this event";
+/// Returns the answer for an event that is already stored.
+pub fn duplicate() -> NostrRefusal {
+    Duplicate.because("already have this event")
+}
 
 #[cfg(test)]
 mod tests {

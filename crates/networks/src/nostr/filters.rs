@@ -26,10 +26,7 @@ impl Filters for EventFilters {
     ) -> Result<Option<Query>, String> {
         let text = with_hex_keys(text)?;
         let mut filter = Filter::default();
-        filter.parse(text.as_bytes()).map_err(|error| {
-            let said = error.to_string();
-            said.split_once(": ").map_or(said.as_str(), |(_, words)| words).to_owned()
-        })?;
+        filter.parse(text.as_bytes()).map_err(|error| error.to_string())?;
         let query = query::of(&filter, texts).map_err(|refusal| match refusal {
             SearchRefusal::NotOffered => "it searches for words, and none are indexed here".into(),
             SearchRefusal::TooMuch(error) => error.to_string(),

@@ -9,8 +9,11 @@ mod filters;
 pub mod limits;
 mod lines;
 pub mod query;
+mod refusal;
 pub mod rules;
 pub mod texts;
+
+pub use refusal::{NostrRefusal, NostrVerdict};
 
 /// The Nostr network.
 #[derive(Clone, Copy, Debug)]

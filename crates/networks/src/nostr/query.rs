@@ -7,6 +7,7 @@ use hark_codec::nostr::Filter;
 use hark_words::{SearchText, SearchTextError};
 
 use super::limits::FilterLimits;
+use super::refusal::{NostrRefusal, NostrVerdict};
 use crate::SearchedTexts;
 
 /// Why a filter's search is refused.
@@ -18,6 +19,16 @@ pub enum SearchRefusal {
     /// The search text exceeds a bound.
     #[error("{0}")]
     TooMuch(SearchTextError),
+}
+
+impl From<SearchRefusal> for NostrRefusal {
+    fn from(refusal: SearchRefusal) -> Self {
+        let verdict = match refusal {
+            SearchRefusal::NotOffered => NostrVerdict::Unsupported,
+            SearchRefusal::TooMuch(_) => NostrVerdict::Invalid,
+        };
+        verdict.because(refusal.to_string())
+    }
 }
 
 /// Maps the conditions and the limit of `filter`. The caller sets `now`, `budget` and `gate`. If
@@ -54,27 +65,25 @@ pub fn of(filter: &Filter, texts: SearchedTexts<'_>) -> Result<Query, SearchRefu
 }
 
 /// Maps a client's filters to queries, restricted to the records that the client may see and
-/// bounded by the limits. The error is the reason of a refusal: a search cannot be carried out, or
-/// the client is not authenticated and the filters name only restricted kinds.
+/// bounded by the limits. Refused if a search cannot be carried out, or if the client is not
+/// authenticated and the filters name only restricted kinds.
 pub fn at_door(
     filters: &[Filter],
     limits: &FilterLimits,
     now_s: u64,
     gate: &Arc<Gate>,
     texts: SearchedTexts<'_>,
-) -> Result<Vec<Query>, String> {
+) -> Result<Vec<Query>, NostrRefusal> {
     let mut queries = Vec::with_capacity(filters.len());
     for filter in filters {
-        let query = of(filter, texts).map_err(|refusal| match refusal {
-            SearchRefusal::NotOffered => format!("unsupported: {refusal}"),
-            SearchRefusal::TooMuch(_) => format!("invalid: {refusal}"),
-        })?;
+        let query = of(filter, texts)?;
         let asked = filter.limit().map(|_| query.limit.min(limits.limit_max));
         let limit = asked.unwrap_or(limits.limit_default);
         queries.push(Query { now: now_s, budget: limits.query_rows_max, limit, ..query });
     }
     if gate.readers.is_empty() && queries.iter().all(|query| is_private(query, gate)) {
-        return Err("auth-required: these kinds are for their author and recipients only".into());
+        let words = "these kinds are for their author and recipients only";
+        return Err(NostrVerdict::AuthRequired.because(words));
     }
     for query in &mut queries {
         apply(gate, query);
@@ -141,7 +150,7 @@ mod tests {
         filter
     }
 
-    fn asked(json: &str, gate: &Arc<Gate>) -> Result<Query, String> {
+    fn asked(json: &str, gate: &Arc<Gate>) -> Result<Query, NostrRefusal> {
         let filters = [filter(json)];
         at_door(&filters, &FilterLimits::default(), 77, gate, Some(&texts()))
             .map(|mut queries| queries.remove(0))
@@ -159,7 +168,7 @@ mod tests {
         assert!(!none.ranked && none.words.is_none());
         assert!(asked(r#"{"search":"!"}"#, &gate(None)).unwrap().is_void());
         let long = format!(r#"{{"search":"{}"}}"#, "x".repeat(2_000));
-        assert!(asked(&long, &gate(None)).unwrap_err().starts_with("invalid: "));
+        assert!(asked(&long, &gate(None)).unwrap_err().verdict == NostrVerdict::Invalid);
         let refused = of(&filter(r#"{"search":"fox"}"#), None);
         assert_eq!(refused.unwrap_err(), SearchRefusal::NotOffered);
     }
@@ -205,7 +214,8 @@ mod tests {
     fn the_gate_stands_where_it_matters_and_says_so_where_nothing_is_left() {
         let (stranger, reader) = (gate(None), gate(Some([0xab; 32])));
         let private = r#"{"kinds":[1059,4]}"#;
-        assert!(asked(private, &stranger).unwrap_err().starts_with("auth-required: "));
+        let refused = asked(private, &stranger).unwrap_err();
+        assert_eq!(refused.verdict, NostrVerdict::AuthRequired);
         assert_eq!(asked(private, &reader).unwrap().gate.as_ref(), Some(&reader));
         let mixed = r#"{"kinds":[1,4]}"#;
         assert_eq!(asked(mixed, &stranger).unwrap().kinds, Some(vec![1]));

@@ -19,6 +19,7 @@ use hark_codec::nostr::Event;
 use parking_lot::Mutex;
 
 use hark_networks::nostr::admit::{AUTH, authority};
+use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 
 use super::identity::SharedIdentity;
 use crate::limits::Limits;
@@ -76,9 +77,9 @@ impl ClientIdentity {
     /// The challenge, to be sent again with the first refusal that demands authentication.
     /// Otherwise a client that starts to listen only after the connection is open could miss the
     /// challenge.
-    pub(super) fn repeated_challenge(&self, reason: &str) -> Option<&str> {
-        let is_due =
-            reason.starts_with("auth-required:") && !self.is_repeated.swap(true, Ordering::Relaxed);
+    pub(super) fn repeated_challenge(&self, refusal: &NostrRefusal) -> Option<&str> {
+        let is_due = refusal.verdict == NostrVerdict::AuthRequired
+            && !self.is_repeated.swap(true, Ordering::Relaxed);
         is_due.then(|| self.challenge())
     }
 
@@ -98,35 +99,49 @@ impl ClientIdentity {
         }
     }
 
-    /// The reason for refusing an answer, independent of its signature. `None` if the answer is
-    /// acceptable.
-    pub(super) fn refusal(&self, event: &Event<'_>, limits: &Limits, now_s: u64) -> Option<String> {
+    /// The refusal of an answer, independent of its signature. `None` if the answer is acceptable.
+    pub(super) fn refusal(
+        &self,
+        event: &Event<'_>,
+        limits: &Limits,
+        now_s: u64,
+    ) -> Option<NostrRefusal> {
         if event.kind() != AUTH {
-            return Some(format!("invalid: AUTH takes an event of kind {AUTH}"));
+            return Some(
+                NostrVerdict::Invalid.because(format!("AUTH takes an event of kind {AUTH}")),
+            );
         }
         if event.first_value("challenge") != Some(self.challenge()) {
-            return Some("invalid: challenge is not the one of this connection".into());
+            return Some(
+                NostrVerdict::Invalid.because("challenge is not the one of this connection"),
+            );
         }
         if !event.first_value("relay").is_some_and(|url| self.is_us(url)) {
             return Some(self.not_us());
         }
         if event.created_at().abs_diff(now_s) > limits.auth_age_s_max {
             let bound = limits.auth_age_s_max;
-            return Some(format!("invalid: created_at is more than {bound} s from now"));
+            return Some(
+                NostrVerdict::Invalid
+                    .because(format!("created_at is more than {bound} s from now")),
+            );
         }
         None
     }
 
     /// The reason for refusing an answer that names another relay.
-    fn not_us(&self) -> String {
+    fn not_us(&self) -> NostrRefusal {
         let identity = self.state.identity.current();
         if identity.knows_url() {
             let us = identity.own_urls.first();
-            return format!("invalid: relay is not the URL of this one, {us}");
+            return NostrVerdict::Invalid
+                .because(format!("relay is not the URL of this one, {us}"));
         }
         SAID.call_once(|| tracing::warn!("an AUTH was refused: {NO_URL}"));
         let local = self.local.map(|local| format!(", or ws://{local}")).unwrap_or_default();
-        format!("invalid: relay must be the URL of this one, which its operator has not set{local}")
+        NostrVerdict::Invalid.because(format!(
+            "relay must be the URL of this one, which its operator has not set{local}"
+        ))
     }
 
     /// Whether a URL names this relay: by the host of a configured URL, or by the address that the
@@ -137,12 +152,13 @@ impl ClientIdentity {
     }
 
     /// Adds a key that signed a valid answer. Fails with a reason if `keys_max` are proven already.
-    pub(super) fn prove(&self, key: &Key, keys_max: usize) -> Result<(), String> {
+    pub(super) fn prove(&self, key: &Key, keys_max: usize) -> Result<(), NostrRefusal> {
         let mut gate = self.gate.lock();
         self.follow(&mut gate);
         let Err(at) = gate.readers.binary_search(key) else { return Ok(()) };
         if gate.readers.len() >= keys_max {
-            return Err(format!("restricted: more than {keys_max} keys on one connection"));
+            return Err(NostrVerdict::Restricted
+                .because(format!("more than {keys_max} keys on one connection")));
         }
         let mut wider = Gate::clone(&gate);
         wider.readers.insert(at, *key);
@@ -225,9 +241,11 @@ mod tests {
     fn the_challenge_comes_again_with_the_first_demand_for_it() {
         let state = AuthState::new(SharedIdentity::default()).unwrap();
         let caller = Arc::new(state).caller(None);
-        assert_eq!(caller.repeated_challenge("blocked: no"), None);
-        assert_eq!(caller.repeated_challenge("auth-required: who?"), Some(caller.challenge()));
-        assert_eq!(caller.repeated_challenge("auth-required: who?"), None);
+        let [other, demand] =
+            [NostrVerdict::Blocked, NostrVerdict::AuthRequired].map(|it| it.because("who?"));
+        assert_eq!(caller.repeated_challenge(&other), None);
+        assert_eq!(caller.repeated_challenge(&demand), Some(caller.challenge()));
+        assert_eq!(caller.repeated_challenge(&demand), None);
     }
 
     #[test]
@@ -239,7 +257,8 @@ mod tests {
         for key in [[7; 32], [1; 32], [7; 32]] {
             assert_eq!(caller.prove(&key, 2), Ok(()));
         }
-        assert!(caller.prove(&[2; 32], 2).unwrap_err().starts_with("restricted: "));
+        let refused = caller.prove(&[2; 32], 2).unwrap_err();
+        assert_eq!(refused.verdict, NostrVerdict::Restricted);
         let gate = caller.gate();
         assert_eq!((&gate.kinds[..], &gate.readers[..]), (&[4, 9][..], &[[1; 32], [7; 32]][..]));
         assert!(gate.addressed.values.is_sorted());

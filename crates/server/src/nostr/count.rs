@@ -12,14 +12,15 @@ use std::sync::Arc;
 use hark_archive::query::{ComparedRecord, ComparisonCost};
 use hark_archive::{Query, Record, SearchProgress};
 use hark_codec::nostr::reply;
+use hark_networks::nostr::NostrRefusal;
 
 use super::Relay;
 use super::cost::{QuestionCost, TimedSearch};
 use super::hll::HyperLogLog;
 use super::metrics::Verb;
 use super::outbox::{Outbox, RequestPermit};
-use super::page::{BUG, TOO_MUCH};
 use super::readers::{ReaderJob, SliceResult};
+use super::refusal::{bug, too_much};
 use crate::budget::BudgetShare;
 
 pub(super) struct CountJob {
@@ -67,23 +68,23 @@ impl CountJob {
     }
 
     /// Lets the store count the first filter, if it can within a time slice.
-    fn count_first(&mut self, budget: u64) -> Result<(), String> {
+    fn count_first(&mut self, budget: u64) -> Result<(), NostrRefusal> {
         let Some(first) = self.queries.first() else { return Ok(()) };
         let first = Query { budget: first.budget.min(budget), ..first.clone() };
         let count = self.cost.count(&**self.relay.shelf.store(), &first);
-        if let Some(count) = count.map_err(|error| error.to_string())? {
+        if let Some(count) = count? {
             (self.count, self.at) = (count, 1);
         }
         Ok(())
     }
 
-    fn work(&mut self, rows_max: u64) -> Result<SliceResult, String> {
+    fn work(&mut self, rows_max: u64) -> Result<SliceResult, NostrRefusal> {
         let mut work = self.relay.settings().limits.slice_rows.min(rows_max);
         if self.at == 0 && self.search.is_none() && self.hll.is_none() {
             self.count_first(work)?;
         }
         let Some(query) = self.queries.get(self.at) else {
-            self.relay.metrics.answered(Verb::Count, "");
+            self.relay.metrics.done(Verb::Count);
             let registers = self.hll.as_ref().map(HyperLogLog::registers);
             self.outbox
                 .say(|out| reply::write_count(out, &self.id, self.count, self.damaged, registers));
@@ -94,8 +95,7 @@ impl CountJob {
         } else {
             let budget = query.budget.saturating_sub(self.cost.visited);
             let query = Query { budget, ..query.clone() };
-            let search = self.cost.open(&**self.relay.shelf.store(), &query, &mut work);
-            search.map_err(|error| error.to_string())?
+            self.cost.open(&**self.relay.shelf.store(), &query, &mut work)?
         };
         let (before, count) = (&self.queries[..self.at], &mut self.count);
         let hll = &mut self.hll;
@@ -115,17 +115,17 @@ impl CountJob {
         });
         self.cost.read(compared_rows);
         self.damaged |= search.has_met_damage();
-        match progress.map_err(|error| error.to_string())?.0 {
+        match progress?.0 {
             SearchProgress::Paused => self.search = Some(search),
             SearchProgress::Done { .. } => self.at += 1,
-            SearchProgress::Exhausted => return Err(TOO_MUCH.into()),
+            SearchProgress::Exhausted => return Err(too_much()),
         }
         Ok(SliceResult::More)
     }
 
-    fn refuse(&self, reason: &str) {
-        self.relay.metrics.answered(Verb::Count, reason);
-        self.outbox.say(|out| reply::write_closed(out, &self.id, reason));
+    fn refuse(&self, refusal: &NostrRefusal) {
+        self.relay.metrics.refused(Verb::Count, refusal.verdict);
+        self.outbox.say(|out| refusal.write_closed(out, &self.id));
     }
 }
 
@@ -142,14 +142,14 @@ impl ReaderJob for CountJob {
             return SliceResult::Done;
         }
         self.cost.begin();
-        self.work(rows_max).unwrap_or_else(|reason| {
-            self.refuse(&format!("error: {reason}"));
+        self.work(rows_max).unwrap_or_else(|refusal| {
+            self.refuse(&refusal);
             SliceResult::Done
         })
     }
 
     fn fail(&mut self) {
-        self.refuse(BUG);
+        self.refuse(&bug());
     }
 
     fn outbox(&self) -> Arc<Outbox> {

@@ -23,6 +23,7 @@ use hark_codec::nostr::{
 use hark_codec::record::{Id, Key};
 use hark_networks::nostr::admit::{self, PrivateLabels};
 use hark_networks::nostr::rules::DELETION;
+use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -80,14 +81,14 @@ struct EventQueue {
 pub(crate) struct ReceivedEvent {
     pub(crate) what: RequestKind,
     pub(crate) text: Box<[u8]>,
-    /// The reason if the message is refused independent of its content.
-    pub(crate) refusal: Option<String>,
+    /// Present if the message is refused independent of its content.
+    pub(crate) refusal: Option<NostrRefusal>,
 }
 
 /// An EVENT or AUTH message in the queue.
 struct QueuedEvent {
     text: Box<[u8]>,
-    refusal: Option<String>,
+    refusal: Option<NostrRefusal>,
     from: ReplyHandle,
 }
 
@@ -114,7 +115,7 @@ struct CheckedEvent {
 enum EventPurpose {
     Keep(Vec<u8>),
     /// A request about its author's own data. The author may not publish, for the given reason.
-    KeepRequest(Vec<u8>, String),
+    KeepRequest(Vec<u8>, NostrRefusal),
     PassOn(Vec<u8>),
     Prove,
 }
@@ -263,19 +264,21 @@ impl<'a> VerifyWorker<'a> {
     /// is known; such a message is answered here.
     fn stage(&mut self, arrival: QueuedEvent, now_s: u64) -> Option<CheckedEvent> {
         let QueuedEvent { text, refusal, from } = arrival;
-        let event = match ClientMessage::parse(&text, &mut self.inbox) {
-            Ok(ClientMessage::Event(event) | ClientMessage::Auth(event)) if refusal.is_some() => {
-                from.ok(event.id(), false, &refusal.unwrap_or_default());
+        let event = match (ClientMessage::parse(&text, &mut self.inbox), refusal) {
+            (Ok(ClientMessage::Event(event) | ClientMessage::Auth(event)), Some(refusal)) => {
+                from.refuse(event.id(), &refusal);
                 return None;
             }
-            Ok(ClientMessage::Event(event)) => event,
-            Ok(ClientMessage::Auth(event)) => return stage_proof(self.parts, &event, from, now_s),
-            Ok(_) => return None,
-            Err(error) => {
-                let reason = refusal.unwrap_or_else(|| error.reason.to_string());
+            (Ok(ClientMessage::Event(event)), None) => event,
+            (Ok(ClientMessage::Auth(event)), None) => {
+                return stage_proof(self.parts, &event, from, now_s);
+            }
+            (Ok(_), _) => return None,
+            (Err(error), refusal) => {
+                let refusal = refusal.unwrap_or_else(|| (&error.reason).into());
                 match error.about {
-                    RefusalSubject::Event(id) => from.ok(&id, false, &reason),
-                    _ => from.notice(&reason),
+                    RefusalSubject::Event(id) => from.refuse(&id, &refusal),
+                    _ => from.notice(&refusal),
                 }
                 return None;
             }
@@ -284,13 +287,13 @@ impl<'a> VerifyWorker<'a> {
         let verdict = check(self.parts, &event, bytes, now_s, &from, &mut self.arena);
         let unwelcome = match verdict {
             PolicyVerdict::Pass => None,
-            PolicyVerdict::PassRequest(reason) => Some(reason),
+            PolicyVerdict::PassRequest(refusal) => Some(refusal),
             PolicyVerdict::Known => {
-                from.ok(event.id(), true, admit::DUPLICATE);
+                from.refuse(event.id(), &admit::duplicate());
                 return None;
             }
-            PolicyVerdict::Refuse(reason) => {
-                from.ok(event.id(), false, &reason);
+            PolicyVerdict::Refuse(refusal) => {
+                from.refuse(event.id(), &refusal);
                 return None;
             }
         };
@@ -299,7 +302,7 @@ impl<'a> VerifyWorker<'a> {
         let private = PrivateLabels::of(&event, &identity.own_urls);
         self.encoder.encode(&event, private.labels(), &mut record);
         let purpose = match unwelcome {
-            Some(reason) => EventPurpose::KeepRequest(record, reason),
+            Some(refusal) => EventPurpose::KeepRequest(record, refusal),
             None if admit::is_ephemeral(&event) => EventPurpose::PassOn(record),
             None => EventPurpose::Keep(record),
         };
@@ -330,21 +333,21 @@ impl<'a> VerifyWorker<'a> {
             left -= 1;
             expected.left(left);
             if let Err(error) = result {
-                from.ok(&id, false, &error.to_string());
+                from.refuse(&id, &error.into());
                 continue;
             }
             if !matches!(purpose, EventPurpose::Prove)
                 && let Err(too_fast) = from.rated.publishes_of(&key)
             {
-                from.ok(&id, false, &too_fast.reason);
+                from.refuse(&id, &too_fast.into());
                 continue;
             }
             match purpose {
                 EventPurpose::Keep(record) => self.submit(id, kind, record, from),
-                EventPurpose::KeepRequest(record, reason) => match self.is_heard(kind, &record) {
+                EventPurpose::KeepRequest(record, refusal) => match self.is_heard(kind, &record) {
                     Ok(true) => self.submit(id, kind, record, from),
-                    Ok(false) => from.ok(&id, false, &reason),
-                    Err(error) => from.ok(&id, false, &format!("error: {error}")),
+                    Ok(false) => from.refuse(&id, &refusal),
+                    Err(error) => from.refuse(&id, &error.into()),
                 },
                 EventPurpose::PassOn(record) => {
                     if let Ok(record) = Record::new(&record) {
@@ -354,11 +357,13 @@ impl<'a> VerifyWorker<'a> {
                 }
                 EventPurpose::Prove => {
                     let keys_max = self.parts.settings.load().limits.auth_keys_max;
-                    let proven = from.caller.prove(&key, keys_max);
-                    if proven.is_ok() {
-                        from.rated.proved(&key);
+                    match from.caller.prove(&key, keys_max) {
+                        Ok(()) => {
+                            from.rated.proved(&key);
+                            from.done(&id);
+                        }
+                        Err(refusal) => from.refuse(&id, &refusal),
                     }
-                    from.ok(&id, proven.is_ok(), &proven.err().unwrap_or_default());
                 }
             }
         }
@@ -397,22 +402,21 @@ impl<'a> VerifyWorker<'a> {
     fn submit(&self, id: Id, kind: u16, record: Vec<u8>, from: ReplyHandle) {
         let outbox = Arc::clone(from.outbox());
         let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {
-            Ok(outcome) => {
-                let (accepted, reason) = admit::answer(kind, outcome);
-                if accepted && reason.is_empty() {
-                    from.accepted(&id, kind);
-                } else {
-                    from.ok(&id, accepted, reason);
-                }
+            Ok(outcome) => match admit::answer(kind, outcome) {
+                Ok(()) => from.accepted(&id, kind),
+                Err(refusal) => from.refuse(&id, &refusal),
+            },
+            Err(error) => {
+                let words = format!("event was not kept: {error}");
+                from.refuse(&id, &NostrVerdict::Error.because(words));
             }
-            Err(error) => from.ok(&id, false, &format!("error: event was not kept: {error}")),
         };
         if let Err(WriterBusy(_)) =
             self.parts.shelf.writer().submit(Write::Put(record.into()), Box::new(done))
         {
-            let reason = "error: the archive takes no more writes";
-            self.parts.metrics.answered(Verb::Event, reason);
-            outbox.say(|out| reply::write_ok(out, &id, false, reason));
+            let refusal = NostrVerdict::Error.because("the archive takes no more writes");
+            self.parts.metrics.refused(Verb::Event, refusal.verdict);
+            outbox.say(|out| refusal.write_ok(out, &id));
         }
     }
 }
@@ -439,8 +443,8 @@ fn stage_proof(
 ) -> Option<CheckedEvent> {
     let settings = parts.settings.load();
     let refusal = from.caller.refusal(event, &settings.limits, now_s);
-    if let Some(reason) = refusal.or_else(|| wrong_id(event)) {
-        from.ok(event.id(), false, &reason);
+    if let Some(refusal) = refusal.or_else(|| wrong_id(event)) {
+        from.refuse(event.id(), &refusal);
         return None;
     }
     Some(CheckedEvent::new(event, EventPurpose::Prove, from))
@@ -450,9 +454,9 @@ enum PolicyVerdict {
     Pass,
     /// The event is a request about its author's own data. The author may not publish, for the
     /// given reason.
-    PassRequest(String),
+    PassRequest(NostrRefusal),
     Known,
-    Refuse(String),
+    Refuse(NostrRefusal),
 }
 
 fn check(
@@ -465,7 +469,7 @@ fn check(
 ) -> PolicyVerdict {
     let known = match parts.shelf.store().knows(event.id()) {
         Ok(known) => known,
-        Err(error) => return PolicyVerdict::Refuse(format!("error: {error}")),
+        Err(error) => return PolicyVerdict::Refuse(error.into()),
     };
     let settings = parts.settings.load();
     let gate = from.caller.gate();
@@ -491,14 +495,14 @@ fn check(
         // The author's rate is charged only once the signature is verified: otherwise anybody could
         // use up the rate of another author.
         let rate = || from.rated.may_publish_of(event.pubkey()).err();
-        (!known).then(rate).flatten().map(|too_fast| too_fast.reason)
+        (!known).then(rate).flatten().map(NostrRefusal::from)
     });
     // A known event is hashed as well: otherwise a client that has only the id of a private event
     // could find out here whether that event is stored.
     match (refusal.or_else(|| wrong_id(event)), unwelcome) {
-        (Some(reason), _) => PolicyVerdict::Refuse(reason),
+        (Some(refusal), _) => PolicyVerdict::Refuse(refusal),
         (None, _) if known => PolicyVerdict::Known,
-        (None, Some(reason)) => PolicyVerdict::PassRequest(reason),
+        (None, Some(refusal)) => PolicyVerdict::PassRequest(refusal),
         (None, None) => PolicyVerdict::Pass,
     }
 }
@@ -506,7 +510,7 @@ fn check(
 /// The reason for refusing a request to vanish from certain relays. Either this relay does not know
 /// whether the request names it, or the request names another path of its host. If the relay stored
 /// the request, it would delete nothing, and the author would believe everything deleted.
-fn vanish_refusal(parts: &IntakeContext, event: &Event<'_>) -> Option<String> {
+fn vanish_refusal(parts: &IntakeContext, event: &Event<'_>) -> Option<NostrRefusal> {
     if !admit::vanishes_from_some(event) {
         return None;
     }
@@ -515,23 +519,23 @@ fn vanish_refusal(parts: &IntakeContext, event: &Event<'_>) -> Option<String> {
         return None;
     }
     let Some(url) = &identity.info.url else {
-        return Some(
-            "error: this relay does not know its own URL, so it cannot carry this request out; its \
-             operator has to set it. A request to vanish from ALL_RELAYS is carried out"
-                .into(),
-        );
+        let words = "this relay does not know its own URL, so it cannot carry this request out; \
+                     its operator has to set it. A request to vanish from ALL_RELAYS is carried \
+                     out";
+        return Some(NostrVerdict::Error.because(words));
     };
     // Another path may belong to another relay, and a deletion cannot be undone.
     identity.own_urls.are_missed_by(event).then(|| {
-        format!(
-            "invalid: the request names this host, and not this relay: nothing was deleted. Name {url} \
-             or ALL_RELAYS"
-        )
+        NostrVerdict::Invalid.because(format!(
+            "the request names this host, and not this relay: nothing was deleted. Name {url} or \
+             ALL_RELAYS"
+        ))
     })
 }
 
-fn wrong_id(event: &Event<'_>) -> Option<String> {
-    (!event.has_valid_id()).then(|| "invalid: id is not the hash of the event".into())
+fn wrong_id(event: &Event<'_>) -> Option<NostrRefusal> {
+    (!event.has_valid_id())
+        .then(|| NostrVerdict::Invalid.because("id is not the hash of the event"))
 }
 
 impl ReplyHandle {
@@ -542,19 +546,26 @@ impl ReplyHandle {
     /// Counts an event that was stored or passed on, and answers it with OK.
     fn accepted(&self, id: &Id, kind: u16) {
         self.outbox().metrics().events.add(kind);
-        self.ok(id, true, "");
+        self.done(id);
     }
 
-    fn notice(&self, text: &str) {
-        self.outbox().metrics().answered(self.verb, text);
-        self.outbox().say(|out| reply::write_notice(out, text));
+    /// Answers with an OK without a reason.
+    fn done(&self, id: &Id) {
+        self.outbox().metrics().done(self.verb);
+        self.outbox().say(|out| reply::write_ok(out, id, true, ""));
     }
 
-    fn ok(&self, id: &Id, accepted: bool, reason: &str) {
-        if let Some(challenge) = self.caller.repeated_challenge(reason) {
+    fn notice(&self, refusal: &NostrRefusal) {
+        self.outbox().metrics().refused(self.verb, refusal.verdict);
+        self.outbox().say(|out| refusal.write_notice(out));
+    }
+
+    /// Answers with an OK that gives the reason.
+    fn refuse(&self, id: &Id, refusal: &NostrRefusal) {
+        if let Some(challenge) = self.caller.repeated_challenge(refusal) {
             self.outbox().say(|out| reply::write_auth(out, challenge));
         }
-        self.outbox().metrics().answered(self.verb, reason);
-        self.outbox().say(|out| reply::write_ok(out, id, accepted, reason));
+        self.outbox().metrics().refused(self.verb, refusal.verdict);
+        self.outbox().say(|out| refusal.write_ok(out, id));
     }
 }

@@ -9,7 +9,7 @@ use hark_archive::retention::{RetentionPolicy, RetentionRule};
 use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 
-use super::door::question_bytes_max;
+use super::message_head::question_bytes_max;
 use super::{Relay, nip11, policy};
 use crate::blocking;
 use crate::limits::{Limits, Rate};

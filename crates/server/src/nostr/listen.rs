@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use hark_networks::nostr::NostrVerdict;
 use hark_networks::nostr::admit::host_name;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -18,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::Relay;
 use super::auth::NO_URL;
-use super::metrics::{Verb, Verdict};
+use super::metrics::{MessageResult, Verb};
 use super::open::RelayThreads;
 use super::policy::nothing_allowed;
 use super::report::LoggedCounts;
@@ -62,10 +63,13 @@ impl Door for RelayDoor {
         let relay = &self.relay;
         // How many messages of these verbs were done as requested, and how many were refused.
         let answered = |what, verbs: &[Verb]| {
-            let as_asked = |verdict| matches!(verdict, Verdict::Ok | Verdict::Duplicate);
-            let verdicts = verbs.iter().map(|verb| relay.metrics.answers().of(*verb));
-            let done = verdicts.clone().map(|verdicts| verdicts.sum(as_asked)).sum();
-            let refused = verdicts.map(|verdicts| verdicts.sum(|it| !as_asked(it))).sum();
+            let is_done = |result| {
+                use MessageResult::{Done, Refused};
+                matches!(result, Done | Refused(NostrVerdict::Duplicate))
+            };
+            let results = verbs.iter().map(|verb| relay.metrics.answers().of(*verb));
+            let done = results.clone().map(|results| results.sum(is_done)).sum();
+            let refused = results.map(|results| results.sum(|it| !is_done(it))).sum();
             (what, number(done), format!("{} refused", number(refused)))
         };
         let plain = |what, value| (what, value, String::new());

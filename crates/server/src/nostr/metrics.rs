@@ -1,6 +1,7 @@
-//! Counters of the relay since its start. A refusal is counted where it is sent, by its verb and by
-//! the standard prefix of its reason: [`RelayMetrics::answered`].
+//! Counters of the relay since its start. A refusal is counted where it is sent, by its verb and
+//! its verdict: [`RelayMetrics::refused`].
 
+use hark_networks::nostr::NostrVerdict;
 use hark_networks::nostr::rules::{KindClass, class};
 
 use crate::metrics::{
@@ -27,38 +28,6 @@ labels! {
         Unknown = "unknown",
     }
 
-    /// The result of a message: accepted, or the standard prefix of the reason sent.
-    Verdict {
-        /// Done as requested.
-        Ok = "ok",
-        /// Nothing to do: the event is already stored.
-        Duplicate = "duplicate",
-        /// Refused: a version that supersedes the event is stored.
-        Replaced = "replaced",
-        /// Refused: too little proof of work.
-        Pow = "pow",
-        /// Refused by the relay's bounds or rules.
-        Blocked = "blocked",
-        /// Refused: too many at a time.
-        RateLimited = "rate-limited",
-        /// Refused: the message, event or filter is malformed.
-        Invalid = "invalid",
-        /// Refused to this reader or writer.
-        Restricted = "restricted",
-        /// Accepted, but delivered to no subscriber.
-        Mute = "mute",
-        /// Could not be done.
-        Error = "error",
-        /// Refused until a key is proved.
-        AuthRequired = "auth-required",
-        /// Not offered here.
-        Unsupported = "unsupported",
-        /// The comparison is not open, or was ended as its client took too long.
-        Closed = "closed",
-        /// A reason without a standard prefix.
-        Other = "other",
-    }
-
     /// Why a connection ended.
     ConnectionEnd {
         /// The client left, or the connection broke.
@@ -76,15 +45,45 @@ labels! {
     }
 }
 
-impl Verdict {
-    /// Returns the verdict of a reason, by its prefix. An empty reason is `Ok`.
-    pub fn of(reason: &str) -> Self {
-        if reason.is_empty() {
-            return Self::Ok;
+/// The result of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageResult {
+    /// Done as requested.
+    Done,
+    /// Refused.
+    Refused(NostrVerdict),
+    /// Refused for a reason without a verdict. No such reason exists; the metric is always 0.
+    Other,
+}
+
+const fn refused(verdict: NostrVerdict) -> (MessageResult, &'static str) {
+    (MessageResult::Refused(verdict), verdict.prefix())
+}
+
+impl MetricLabel for MessageResult {
+    const ALL: &'static [(Self, &'static str)] = &[
+        (Self::Done, "ok"),
+        refused(NostrVerdict::Duplicate),
+        refused(NostrVerdict::Replaced),
+        refused(NostrVerdict::Pow),
+        refused(NostrVerdict::Blocked),
+        refused(NostrVerdict::RateLimited),
+        refused(NostrVerdict::Invalid),
+        refused(NostrVerdict::Restricted),
+        refused(NostrVerdict::Mute),
+        refused(NostrVerdict::Error),
+        refused(NostrVerdict::AuthRequired),
+        refused(NostrVerdict::Unsupported),
+        refused(NostrVerdict::Closed),
+        (Self::Other, "other"),
+    ];
+
+    fn number(self) -> usize {
+        match self {
+            Self::Done => 0,
+            Self::Refused(verdict) => 1 + verdict as usize,
+            Self::Other => Self::ALL.len() - 1,
         }
-        let prefix = reason.split(':').next().unwrap_or_default();
-        let found = Self::ALL.iter().skip(1).find(|(_, name)| *name == prefix);
-        found.map_or(Self::Other, |(verdict, _)| *verdict)
     }
 }
 
@@ -154,8 +153,8 @@ pub struct RelayMetrics {
     pub bytes_out: Counter,
     /// Bytes that wait for clients to read them, without the shared bytes of live records.
     pub outbox_bytes: Counter,
-    /// Messages by verb and verdict.
-    answers: ByLabel<Verb, ByLabel<Verdict>>,
+    /// Messages by verb and result.
+    answers: ByLabel<Verb, ByLabel<MessageResult>>,
     /// Events that were kept, or passed on if ephemeral.
     pub events: EventsByKind,
     /// Time to verify the signatures of one batch of events.
@@ -179,14 +178,18 @@ pub struct RelayMetrics {
 }
 
 impl RelayMetrics {
-    /// Counts a message by its verb and by the `reason` sent in OK, CLOSED or NOTICE. The reason is
-    /// empty if the message was done as requested.
-    pub fn answered(&self, verb: Verb, reason: &str) {
-        self.answers.of(verb).of(Verdict::of(reason)).add(1);
+    /// Counts a message that was done as requested.
+    pub fn done(&self, verb: Verb) {
+        self.answers.of(verb).of(MessageResult::Done).add(1);
     }
 
-    /// Messages by verb and verdict.
-    pub fn answers(&self) -> &ByLabel<Verb, ByLabel<Verdict>> {
+    /// Counts a message that was refused.
+    pub fn refused(&self, verb: Verb, verdict: NostrVerdict) {
+        self.answers.of(verb).of(MessageResult::Refused(verdict)).add(1);
+    }
+
+    /// Messages by verb and result.
+    pub fn answers(&self) -> &ByLabel<Verb, ByLabel<MessageResult>> {
         &self.answers
     }
 }
@@ -196,15 +199,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_counted_by_the_prefix_of_its_reason() {
+    fn a_refusal_is_counted_by_its_verdict() {
         let metrics = RelayMetrics::default();
-        for reason in ["", "blocked: no", "rate-limited: slow down", "what?", "ok: no prefix"] {
-            metrics.answered(Verb::Event, reason);
+        metrics.done(Verb::Event);
+        metrics.refused(Verb::Event, NostrVerdict::Blocked);
+        metrics.refused(Verb::Event, NostrVerdict::Closed);
+        metrics.refused(Verb::Event, NostrVerdict::Closed);
+        let counted = metrics.answers().of(Verb::Event).named();
+        assert_eq!(counted, serde_json::json!({ "ok": 1, "blocked": 1, "closed": 2 }));
+        assert_eq!(metrics.answers().of(Verb::Req).named(), serde_json::json!({}));
+        for (number, (result, _)) in MessageResult::ALL.iter().enumerate() {
+            assert_eq!(result.number(), number, "{result:?}");
         }
-        let of = |verdict| metrics.answers().of(Verb::Event).of(verdict).get();
-        let counted = [Verdict::Ok, Verdict::Blocked, Verdict::RateLimited, Verdict::Other].map(of);
-        assert_eq!(counted, [1, 1, 1, 2]);
-        assert_eq!(metrics.answers().of(Verb::Req).of(Verdict::Blocked).get(), 0);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The Nostr relay: it translates messages to questions and records, and back.
 //!
-//! `listen` accepts connections, `web` answers HTTP, and `session` serves one WebSocket. `door`
-//! handles the messages of a session. Events go to `intake` (parse, hash, verify, write), questions
-//! to `page` and `count`, and messages of NIP-77 to `comparison`. The reader threads run `page`,
-//! `count` and `comparison`. `page` also sends live events.
+//! `listen` accepts connections, `web` answers HTTP, and `session` serves one WebSocket.
+//! `messages` turns the messages of a session into requests. Events go to `intake` (parse, hash,
+//! verify, write), questions to `page` and `count`, and messages of NIP-77 to `comparison`. The
+//! reader threads run `page`, `count` and `comparison`. `page` also sends live events.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,12 +29,13 @@ mod auth;
 mod comparison;
 mod cost;
 mod count;
-mod door;
 mod hll;
 mod identity;
 mod intake;
 mod landing;
 mod listen;
+mod message_head;
+mod messages;
 pub mod metrics;
 mod nip11;
 mod open;
@@ -44,6 +45,7 @@ mod page;
 pub mod policy;
 mod prometheus;
 mod readers;
+mod refusal;
 mod report;
 mod session;
 mod vanish;

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::RelayInfo;
-use super::door::question_bytes_max;
+use super::message_head::question_bytes_max;
 use super::policy::EventPolicy;
 use crate::limits::Limits;
 

@@ -15,6 +15,7 @@ use hark_archive::live::{self, AnswerReach, NewRecord, SubscriptionHandle};
 use hark_archive::query::{ComparisonCost, SearchRank};
 use hark_archive::{Position, Query, Record, SearchProgress};
 use hark_codec::nostr::reply::{self, EoseHint};
+use hark_networks::nostr::NostrRefusal;
 use parking_lot::Mutex;
 
 use super::Relay;
@@ -22,6 +23,7 @@ use super::cost::{QuestionCost, TimedSearch};
 use super::metrics::Verb;
 use super::outbox::{EndFlag, Outbox, OutboxItem, RequestKind, RequestPermit};
 use super::readers::{ReaderJob, Readers, SliceResult};
+use super::refusal::{bug, too_much};
 use crate::budget::BudgetShare;
 use crate::websocket::FramedMessages;
 
@@ -117,9 +119,9 @@ impl SessionSubscription {
     }
 
     /// Ends the subscription with a CLOSED that gives the reason.
-    fn refuse(&self, reason: &str, readers: &Readers) {
+    fn refuse(&self, refusal: &NostrRefusal, readers: &Readers) {
         let mut out = Vec::new();
-        reply::write_closed(&mut out, &self.id, reason);
+        refusal.write_closed(&mut out, &self.id);
         self.outbox.put_for(&self.over, OutboxItem::One(out));
         self.end(readers);
     }
@@ -230,7 +232,7 @@ impl StoredAnswer {
     }
 
     /// Opens the search for the current query. None if the query has no stored part.
-    fn open(&mut self, work: &mut u64) -> Result<Option<TimedSearch>, String> {
+    fn open(&mut self, work: &mut u64) -> Result<Option<TimedSearch>, NostrRefusal> {
         let Some(query) = self.queries.get_mut(self.at) else { return Ok(None) };
         if query.is_void() {
             self.unasked |= query.limit == 0;
@@ -238,15 +240,14 @@ impl StoredAnswer {
         }
         (self.handed, self.last, self.last_rank) = (0, None, None);
         query.budget = query.budget.saturating_sub(self.cost.visited);
-        let search = self.cost.open(&**self.relay.shelf.store(), query, work);
-        let search = search.map_err(|error| error.to_string())?;
+        let search = self.cost.open(&**self.relay.shelf.store(), query, work)?;
         if let Some(handle) = self.sub.handle() {
             handle.opened(self.at, search.seq());
         }
         Ok(Some(search))
     }
 
-    fn work(&mut self, rows_max: u64) -> Result<SliceResult, String> {
+    fn work(&mut self, rows_max: u64) -> Result<SliceResult, NostrRefusal> {
         // All queries enter the live index before the first search, so that no event is missed
         // between the two.
         if self.at == 0
@@ -295,7 +296,7 @@ impl StoredAnswer {
                     ControlFlow::Continue(())
                 }
             });
-            let (progress, left) = progress.map_err(|error| error.to_string())?;
+            let (progress, left) = progress?;
             self.cost.read(compared_rows);
             work = left.saturating_sub(compared_rows).max(1);
             self.last_rank = search.last_rank();
@@ -310,7 +311,7 @@ impl StoredAnswer {
                 SearchProgress::Done { more } => self.end(more),
                 SearchProgress::Exhausted => {
                     self.put(page);
-                    return Err(TOO_MUCH.into());
+                    return Err(too_much());
                 }
             }
         }
@@ -324,7 +325,7 @@ impl StoredAnswer {
         if let Some(handle) = self.sub.handle() {
             handle.release(std::mem::take(&mut self.reached));
         }
-        self.relay.metrics.answered(Verb::Req, "");
+        self.relay.metrics.done(Verb::Req);
         Ok(SliceResult::Done)
     }
 
@@ -345,9 +346,9 @@ impl StoredAnswer {
         self.at += 1;
     }
 
-    fn refuse(&self, reason: &str) {
-        self.relay.metrics.answered(Verb::Req, reason);
-        self.sub.refuse(reason, &self.relay.readers);
+    fn refuse(&self, refusal: &NostrRefusal) {
+        self.relay.metrics.refused(Verb::Req, refusal.verdict);
+        self.sub.refuse(refusal, &self.relay.readers);
     }
 
     fn put(&self, page: EventPage<'_>) {
@@ -358,13 +359,6 @@ impl StoredAnswer {
         }
     }
 }
-
-/// The reason sent after a panic.
-pub(super) const BUG: &str = "error: the relay failed at this; its log says how";
-
-/// The reason sent when a question exceeds its budget of rows.
-pub(super) const TOO_MUCH: &str =
-    "too much to read for one question; name authors, kinds, tags or a shorter time";
 
 impl Drop for StoredAnswer {
     fn drop(&mut self) {
@@ -379,14 +373,14 @@ impl ReaderJob for StoredAnswer {
             return SliceResult::Done;
         }
         self.cost.begin();
-        self.work(rows_max).unwrap_or_else(|reason| {
-            self.refuse(&format!("error: {reason}"));
+        self.work(rows_max).unwrap_or_else(|refusal| {
+            self.refuse(&refusal);
             SliceResult::Done
         })
     }
 
     fn fail(&mut self) {
-        self.refuse(BUG);
+        self.refuse(&bug());
     }
 
     fn outbox(&self) -> Arc<Outbox> {

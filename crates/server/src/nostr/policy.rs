@@ -13,6 +13,7 @@ use hark_codec::hex;
 use hark_codec::nostr::Event;
 use hark_codec::record::Key;
 use hark_networks::nostr::admit::is_wrap;
+use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 
 /// The policy in force. It can be replaced while the relay runs.
 pub type SharedPolicy = Arc<ArcSwap<EventPolicy>>;
@@ -73,9 +74,10 @@ impl EventPolicy {
     }
 
     /// The reason if an event is refused only because its connection has no authenticated key.
-    pub(crate) fn auth_refusal(&self, event: &Event<'_>) -> Option<String> {
-        (self.wraps_need_auth && is_wrap(event.kind()))
-            .then(|| "auth-required: gift wraps are taken from those who authenticate".into())
+    pub(crate) fn auth_refusal(&self, event: &Event<'_>) -> Option<NostrRefusal> {
+        (self.wraps_need_auth && is_wrap(event.kind())).then(|| {
+            NostrVerdict::AuthRequired.because("gift wraps are taken from those who authenticate")
+        })
     }
 
     /// Whether the lists of kinds accept events of this kind.
@@ -85,21 +87,28 @@ impl EventPolicy {
     }
 
     /// The reason for refusing an event. `None` if the policy allows the event.
-    pub fn refusal(&self, event: &Event<'_>) -> Option<String> {
+    pub fn refusal(&self, event: &Event<'_>) -> Option<NostrRefusal> {
         let (key, kind) = (event.pubkey(), event.kind());
         let on = |list: &[RangeInclusive<u16>]| list.iter().any(|kinds| kinds.contains(&kind));
         if self.deny_keys.contains(key) {
-            return Some("blocked: this relay does not take events of this key".into());
+            return Some(
+                NostrVerdict::Blocked.because("this relay does not take events of this key"),
+            );
         }
         if let Some(keys) = &self.allow_keys
             && !keys.contains(key)
             && !on(&self.open_kinds)
             && !(on(&self.addressed_kinds) && is_addressed(event, keys))
         {
-            return Some("blocked: this relay takes events of certain keys only".into());
+            return Some(
+                NostrVerdict::Blocked.because("this relay takes events of certain keys only"),
+            );
         }
         if on(&self.deny_kinds) || self.allow_kinds.as_deref().is_some_and(|kinds| !on(kinds)) {
-            return Some(format!("blocked: this relay does not take events of kind {kind}"));
+            return Some(
+                NostrVerdict::Blocked
+                    .because(format!("this relay does not take events of kind {kind}")),
+            );
         }
         if let Some(reason) = self.work_missing(event) {
             return Some(reason);
@@ -109,28 +118,37 @@ impl EventPolicy {
         }
         let text = text(event);
         if self.deny_words.are_in(&text) {
-            return Some("blocked: the event has a word that this relay does not take".into());
+            return Some(
+                NostrVerdict::Blocked.because("the event has a word that this relay does not take"),
+            );
         }
         if self.allow_words.as_ref().is_some_and(|words| !words.are_in(&text)) {
-            return Some("blocked: the event has none of the words that this relay is for".into());
+            return Some(
+                NostrVerdict::Blocked
+                    .because("the event has none of the words that this relay is for"),
+            );
         }
         None
     }
 
-    fn work_missing(&self, event: &Event<'_>) -> Option<String> {
+    fn work_missing(&self, event: &Event<'_>) -> Option<NostrRefusal> {
         let wanted = u32::from(self.pow_bits_min);
         if wanted == 0 {
             return None;
         }
         let done = leading_zero_bits(event.id());
         if done < wanted {
-            return Some(format!("pow: difficulty {done} is less than {wanted}"));
+            return Some(
+                NostrVerdict::Pow.because(format!("difficulty {done} is less than {wanted}")),
+            );
         }
         // An event that was mined for less work may pass by luck. Its nonce tag can name the
         // intended difficulty, but need not do so (NIP-13).
         let nonce = event.tags().find(|tag| tag.name() == "nonce");
         let aim: u32 = nonce?.get(2)?.parse().ok()?;
-        (aim < wanted).then(|| format!("pow: the nonce tag commits to {aim}, less than {wanted}"))
+        (aim < wanted).then(|| {
+            NostrVerdict::Pow.because(format!("the nonce tag commits to {aim}, less than {wanted}"))
+        })
     }
 }
 

@@ -17,8 +17,9 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::Relay;
 use super::auth::ClientIdentity;
-use super::door::{self, MessageHandler};
 use super::intake::{EventPermit, ReceivedEvent};
+use super::message_head::request_kind;
+use super::messages::MessageHandler;
 use super::metrics::ConnectionEnd;
 use super::outbox::{Outbox, OutboxItem, OutboxWeight, RequestKind};
 use super::outboxes::OutboxAccount;
@@ -58,7 +59,7 @@ struct RelaySession {
     outbox: Arc<Outbox>,
     caller: Arc<ClientIdentity>,
     rated: RatedConnection,
-    door: MessageHandler,
+    messages: MessageHandler,
     outgoing: OutgoingItems,
     /// Unsent bytes of the socket, as last reported to the outbox.
     unsent: usize,
@@ -129,7 +130,7 @@ pub(crate) fn run(
     // In a box, because a future reserves memory for every value that is moved inside the future.
     let session = Box::new(RelaySession {
         socket,
-        door: MessageHandler::new(
+        messages: MessageHandler::new(
             Arc::clone(&relay),
             Arc::clone(&outbox),
             Arc::clone(&caller),
@@ -168,11 +169,11 @@ impl RelaySession {
 
     fn leave(&mut self) {
         self.leaving = true;
-        self.door.end_all();
+        self.messages.end_all();
     }
 
     async fn finish(mut self: Box<Self>, end: SessionEnd) {
-        self.door.end_all();
+        self.messages.end_all();
         self.outbox.hang_up();
         let ended = match end {
             SessionEnd::Gone => ConnectionEnd::Gone,
@@ -221,16 +222,16 @@ impl RelaySession {
         if let Poll::Ready(end) = self.poll_read(cx) {
             return Poll::Ready(end);
         }
-        self.door.poll_idle(cx);
+        self.messages.poll_idle(cx);
         self.socket.settle();
         if !self.count_inbound() {
             return Poll::Ready(SessionEnd::Close(CloseReason::Crowded));
         }
         let mut written = self.poll_write(cx);
-        while matches!(written, Poll::Ready(Ok(()))) && self.door.go_on_asking() {
+        while matches!(written, Poll::Ready(Ok(()))) && self.messages.go_on_asking() {
             written = self.poll_write(cx);
         }
-        self.door.end_poll(written.is_pending());
+        self.messages.end_poll(written.is_pending());
         if self.held_back && !self.is_busy() {
             cx.waker().wake_by_ref();
         }
@@ -288,7 +289,7 @@ impl RelaySession {
                     self.receive(received);
                 }
             }
-            if bytes >= TURN_BYTES || self.door.is_spent() {
+            if bytes >= TURN_BYTES || self.messages.is_spent() {
                 break;
             }
         }
@@ -329,12 +330,12 @@ impl RelaySession {
             ClientInput::Text(text) => {
                 self.relay.metrics.messages_in.add(1);
                 self.relay.metrics.bytes_in.add(text.len() as u64);
-                match door::brings(&text) {
+                match request_kind(&text) {
                     Some(what) => self.bring(what, text),
-                    None => self.door.handle(&text),
+                    None => self.messages.handle(&text),
                 }
             }
-            ClientInput::Binary => self.door.handle_binary(),
+            ClientInput::Binary => self.messages.handle_binary(),
             ClientInput::Alive | ClientInput::End | ClientInput::Broken => None,
         };
         self.rest = wait.map(|wait| Box::pin(sleep(wait.min(REST_MAX))));
@@ -345,7 +346,7 @@ impl RelaySession {
     fn bring(&mut self, what: RequestKind, text: Box<[u8]>) -> Option<Duration> {
         let bytes = text.len();
         let too_fast = self.rated.publishes(bytes).err();
-        let (wait, refusal) = too_fast.map(|it| (it.wait, it.reason)).unzip();
+        let (wait, refusal) = too_fast.map(|it| (it.wait, it.into())).unzip();
         let brought = ReceivedEvent { what, text, refusal };
         if let Some(permit) = self.relay.intake.try_enter(bytes) {
             self.relay.intake.push(brought, &self.outbox, &self.caller, &self.rated, permit);

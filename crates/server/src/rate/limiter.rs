@@ -29,8 +29,8 @@ labels! {
 
 /// A refusal, and how long to wait.
 pub(crate) struct RateExceeded {
-    /// The text that is sent to the client, with its prefix.
-    pub(crate) reason: String,
+    /// The reason in words for the client.
+    pub(crate) words: String,
     pub(crate) wait: Duration,
 }
 
@@ -119,15 +119,13 @@ impl RateLimiter {
         }
     }
 
-    /// Counts a refusal, and formats the reason.
+    /// Counts a refusal, and words the reason.
     fn too_fast(&self, meter: RateSubject, rate: Rate, wait: Duration) -> RateExceeded {
         let name = meter.name();
         self.refusals.of(name).add(1);
         let (what, whose) = name.words();
         let (per_minute, wait_s) = (rate.per_minute, wait.as_secs() + 1);
-        let reason = format!(
-            "rate-limited: more than {per_minute} {what} a minute of {whose}; wait {wait_s} s"
-        );
-        RateExceeded { reason, wait }
+        let words = format!("more than {per_minute} {what} a minute of {whose}; wait {wait_s} s");
+        RateExceeded { words, wait }
     }
 }

@@ -9,11 +9,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hark_archive::{Query, Record, SearchError, SearchProgress};
+use hark_archive::{Query, Record, SearchProgress};
 use hark_codec::nostr::negentropy::{
-    NegentropyError, NegentropyItem, NegentropyResponder, NegentropySet, RangesResponder,
-    check_message,
+    NegentropyItem, NegentropyResponder, NegentropySet, RangesResponder, check_message,
 };
+use hark_networks::nostr::NostrVerdict;
 
 use super::ranges::{RangesCandidate, StoreRanges};
 use super::set::{ComparedSet, CountedSet, SetMemory};
@@ -22,8 +22,8 @@ use crate::budget::BudgetShare;
 use crate::nostr::Relay;
 use crate::nostr::cost::{QuestionCost, TimedSearch};
 use crate::nostr::outbox::{Outbox, RequestPermit};
-use crate::nostr::page::BUG;
 use crate::nostr::readers::{ReaderJob, SliceResult};
+use crate::nostr::refusal::bug;
 use crate::rate::RatedConnection;
 
 /// Ranges of a message that are answered in one time slice. Each takes some microseconds.
@@ -35,18 +35,6 @@ const SUMMED_SLICE: Duration = Duration::from_micros(500);
 
 /// Maximum bytes of a NEG-MSG beside its hex digits: an id of 64 characters, all escaped.
 const NEG_MSG_BYTES: usize = 512;
-
-impl From<NegentropyError> for ComparisonRefusal {
-    fn from(error: NegentropyError) -> Self {
-        format!("invalid: {error}").into()
-    }
-}
-
-impl From<SearchError> for ComparisonRefusal {
-    fn from(error: SearchError) -> Self {
-        format!("error: {error}").into()
-    }
-}
 
 /// A message that is being answered.
 pub(super) struct ComparisonJob {
@@ -159,13 +147,13 @@ impl ComparisonJob {
         };
         let hidden = query.gate.as_ref().map_or(&[][..], |gate| &gate.kinds);
         if *hidden != *self.relay.identity.current().private_kinds() {
-            let changed = "closed: other events are private since you began; begin again";
-            return Err(changed.to_owned().into());
+            let changed = "other events are private since you began; begin again";
+            return Err(NostrVerdict::Closed.because(changed).into());
         }
         let now = Query { now: self.relay.shelf.clock().now_s(), ..(*query).clone() };
         let Some(ranges) = store.ranges(&now)? else {
-            let lacking = "error: a part of the archive is being made anew; begin again";
-            return Err(lacking.to_owned().into());
+            let lacking = "a part of the archive is being made anew; begin again";
+            return Err(NostrVerdict::Error.because(lacking).into());
         };
         let answer = RangesResponder::new(message, frame_bytes_max)?;
         self.by_ranges = Some((answer, StoreRanges::new(ranges)));
@@ -212,8 +200,8 @@ impl ComparisonJob {
             no_memory = set.push(item).err();
             if no_memory.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        if let Some(reason) = no_memory {
-            return Err(reason.into());
+        if let Some(refusal) = no_memory {
+            return Err(refusal.into());
         }
         match progress?.0 {
             _ if set.size() > self.comparison.events_max => Err(self.too_big()),
@@ -243,7 +231,7 @@ impl ComparisonJob {
 
     fn too_big(&self) -> ComparisonRefusal {
         ComparisonRefusal {
-            reason: "blocked: this query is too big".into(),
+            why: NostrVerdict::Blocked.because("this query is too big"),
             events_max: Some(self.comparison.events_max),
         }
     }
@@ -270,7 +258,7 @@ impl ReaderJob for ComparisonJob {
     }
 
     fn fail(&mut self) {
-        self.comparison.refuse(&BUG.to_owned().into());
+        self.comparison.refuse(&bug().into());
     }
 
     fn outbox(&self) -> Arc<Outbox> {

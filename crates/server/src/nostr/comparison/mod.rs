@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use hark_archive::Query;
 use hark_codec::nostr::reply;
+use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 
@@ -40,16 +41,15 @@ mod set;
 /// Maximum interval between two checks whether the rates allow a deferred message.
 const PUT_OFF_MAX: Duration = Duration::from_secs(1);
 
-/// Why a comparison ends: the reason with its prefix. If the comparison had too many events, also
-/// the maximum number of events.
+/// Why a comparison ends. If the comparison had too many events, also the maximum number of events.
 pub(super) struct ComparisonRefusal {
-    reason: String,
+    why: NostrRefusal,
     events_max: Option<usize>,
 }
 
-impl From<String> for ComparisonRefusal {
-    fn from(reason: String) -> Self {
-        Self { reason, events_max: None }
+impl<T: Into<NostrRefusal>> From<T> for ComparisonRefusal {
+    fn from(why: T) -> Self {
+        Self { why: why.into(), events_max: None }
     }
 }
 
@@ -104,11 +104,11 @@ impl Comparison {
 
     /// Ends the comparison with a NEG-ERR that gives the reason.
     fn refuse(&self, refusal: &ComparisonRefusal) {
-        let (mut out, events_max) = (Vec::new(), refusal.events_max);
-        let events_max = events_max.map(|events_max| events_max as u64);
-        reply::write_neg_err(&mut out, &self.id, &refusal.reason, events_max);
+        let ComparisonRefusal { why, events_max } = refusal;
+        let mut out = Vec::new();
+        why.write_neg_err(&mut out, &self.id, events_max.map(|events_max| events_max as u64));
         if self.outbox.put_for(&self.over, OutboxItem::One(out)) {
-            self.metrics.answered(Verb::Neg, &refusal.reason);
+            self.metrics.refused(Verb::Neg, why.verdict);
         }
         self.end();
     }
@@ -119,7 +119,7 @@ impl Comparison {
         reply::write_neg_msg(&mut out, &self.id, message);
         // Set first, because the client's next message may arrive before this function returns.
         self.state.lock().answered_at = Some(Instant::now());
-        self.metrics.answered(Verb::Neg, "");
+        self.metrics.done(Verb::Neg);
         let mut page = FramedMessages::default();
         page.add(self.outbox.framing(), &[&out]);
         self.outbox.put_for(&self.over, OutboxItem::Page(page));
@@ -173,13 +173,15 @@ impl Comparisons {
         mut query: Query,
         received: ReceivedComparison,
         (question, of): (BudgetShare, BudgetShare),
-    ) -> Result<(), String> {
+    ) -> Result<(), NostrRefusal> {
         let settings = self.relay.settings();
         let limits = &settings.limits;
         self.open.retain(|_, comparison| !comparison.over.is());
         let bound = limits.negentropy_per_connection_max;
         if self.open.len() >= bound {
-            return Err(format!("blocked: more than {bound} comparisons; close some"));
+            return Err(
+                NostrVerdict::Blocked.because(format!("more than {bound} comparisons; close some"))
+            );
         }
         let (events_max, is_whole) = (limits.negentropy_events_max, query.limit == usize::MAX);
         query.limit = query.limit.min(events_max.saturating_add(1));
@@ -208,13 +210,14 @@ impl Comparisons {
         id: &str,
         received: ReceivedComparison,
         wait: Option<Duration>,
-    ) -> Result<(), String> {
+    ) -> Result<(), NostrRefusal> {
         let comparison = self.open.get(id).filter(|comparison| !comparison.over.is());
         let Some(comparison) = comparison else {
-            return Err("closed: no comparison of this id is open".into());
+            return Err(NostrVerdict::Closed.because("no comparison of this id is open"));
         };
         if comparison.state.lock().answered_at.take().is_none() {
-            return Err("invalid: the previous message of this comparison has no answer yet".into());
+            return Err(NostrVerdict::Invalid
+                .because("the previous message of this comparison has no answer yet"));
         }
         let comparison = Arc::clone(comparison);
         if wait.is_none() && self.put_off.is_empty() {
@@ -289,7 +292,8 @@ impl Comparisons {
                 let answered_at = comparison.state.lock().answered_at;
                 let left = answered_at.map_or(idle_max, |at| idle_max.saturating_sub(at.elapsed()));
                 if left.is_zero() {
-                    comparison.refuse(&"closed: you took too long to respond".to_owned().into());
+                    let late = NostrVerdict::Closed.because("you took too long to respond");
+                    comparison.refuse(&late.into());
                 }
                 next = next.min(left.max(Duration::from_millis(1)));
                 !comparison.over.is()

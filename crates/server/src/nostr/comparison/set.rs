@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hark_codec::id_sum::IdSum;
 use hark_codec::nostr::negentropy::{NegentropyItem, NegentropySet};
+use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 
 use crate::budget::BudgetShare;
 use crate::limits::Limits;
@@ -41,19 +42,20 @@ impl SetMemory {
         Self { share, of_connection, connection_bytes_max, bytes_max: limits.negentropy_bytes_max }
     }
 
-    /// Reserves memory for one more chunk, or returns the reason for refusal.
-    fn grow(&mut self) -> Result<(), String> {
+    /// Reserves memory for one more chunk, or refuses.
+    fn grow(&mut self) -> Result<(), NostrRefusal> {
         let max = self.connection_bytes_max;
         let before = self.of_connection.fetch_add(CHUNK_BYTES, Ordering::Relaxed);
         if before + CHUNK_BYTES > max {
             self.of_connection.fetch_sub(CHUNK_BYTES, Ordering::Relaxed);
-            return Err(format!("blocked: comparisons of more than {max} bytes; close some"));
+            let words = format!("comparisons of more than {max} bytes; close some");
+            return Err(NostrVerdict::Blocked.because(words));
         }
         if !self.share.resize(self.share.bytes() + CHUNK_BYTES, self.bytes_max) {
             self.of_connection.fetch_sub(CHUNK_BYTES, Ordering::Relaxed);
-            return Err("rate-limited: open comparisons take all the memory there is for them; \
-                        close some, or try again later"
-                .into());
+            let words = "open comparisons take all the memory there is for them; close some, or \
+                         try again later";
+            return Err(NostrVerdict::RateLimited.because(words));
         }
         Ok(())
     }
@@ -81,9 +83,9 @@ impl ComparedSet {
         Self { chunks: Vec::new(), sums: vec![IdSum::default()], run: 0, memory }
     }
 
-    /// Adds the next item of the search: time descending and, at equal time, id ascending. Fails
-    /// with the reason if there is no memory for the item.
-    pub(super) fn push(&mut self, item: NegentropyItem) -> Result<(), String> {
+    /// Adds the next item of the search: time descending and, at equal time, id ascending. Refused
+    /// if there is no memory for the item.
+    pub(super) fn push(&mut self, item: NegentropyItem) -> Result<(), NostrRefusal> {
         let len = self.size();
         if self.run < len && self.pushed(len - 1).is_none_or(|last| last.time != item.time) {
             self.end_run();
@@ -262,13 +264,15 @@ mod tests {
         let connection =
             Limits { negentropy_connection_bytes_max: 2 * CHUNK_BYTES, ..Limits::default() };
         let all = Limits { negentropy_bytes_max: 2 * CHUNK_BYTES, ..Limits::default() };
-        for (limits, prefix) in [(connection, "blocked: "), (all, "rate-limited: ")] {
+        for (limits, verdict) in
+            [(connection, NostrVerdict::Blocked), (all, NostrVerdict::RateLimited)]
+        {
             let of_connection = Arc::default();
             let mut set = ComparedSet::new(memory(&of_connection, &limits));
             let refused = (0..).find_map(|n| {
                 set.push(NegentropyItem { time: u64::MAX - 1 - n, id: [1; 32] }).err()
             });
-            assert!(refused.is_some_and(|reason| reason.starts_with(prefix)), "{prefix}");
+            assert_eq!(refused.map(|refusal| refusal.verdict), Some(verdict));
             assert_eq!(set.size(), 2 * CHUNK_ITEMS);
             drop(set);
             assert_eq!(of_connection.load(Ordering::Relaxed), 0);

@@ -1,6 +1,6 @@
-//! Handles the messages of a client. Nothing here waits: events and questions go to their threads,
-//! and refusals are sent at once. If the message has an id, a refusal is an OK or CLOSED for that
-//! id.
+//! Turns the messages of a client into requests. Nothing here waits: events and questions go to
+//! their threads, and refusals are sent at once. If the message has an id, a refusal is an OK or
+//! CLOSED for that id.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -9,11 +9,9 @@ use std::time::Duration;
 
 use hark_archive::Query;
 use hark_codec::hex;
-use hark_codec::nostr::{
-    ClientMessage, Filter, MessageBuffers, MessageError, RefusalSubject, reply,
-};
+use hark_codec::nostr::{ClientMessage, Filter, MessageBuffers, RefusalSubject, reply};
 use hark_codec::record::Id;
-use hark_networks::nostr::query;
+use hark_networks::nostr::{NostrRefusal, NostrVerdict, query};
 
 use super::Relay;
 use super::auth::ClientIdentity;
@@ -21,13 +19,13 @@ use super::comparison::{Comparisons, ReceivedComparison};
 use super::cost::QuestionCost;
 use super::count::CountJob;
 use super::hll::HyperLogLog;
+use super::message_head::{head_of_long_question, question_bytes_max};
 use super::metrics::Verb;
 use super::outbox::{Outbox, RequestKind};
 use super::page::{SessionSubscription, StoredAnswer};
 use super::readers::ReaderJob;
 use crate::address::ClientAddress;
 use crate::budget::BudgetShare;
-use crate::limits::Limits;
 use crate::rate::{RateExceeded, RatedConnection};
 
 thread_local! {
@@ -52,18 +50,6 @@ const SEARCH_BYTES: usize = 2 << 10;
 
 /// Bytes of a malformed message that are charged as one row.
 const UNREAD_BYTES: u64 = 4;
-
-/// Maximum bytes of a REQ, COUNT or NEG-OPEN. An event may be longer, but thousands of short filter
-/// values take milliseconds to parse. A filter with the maximum number of ids fits.
-pub(super) fn question_bytes_max(limits: &Limits) -> usize {
-    (256 << 10)
-        .max(limits.filters.filter_values_max.saturating_mul(80))
-        .min(limits.message_bytes_max)
-}
-
-/// Bytes at the beginning of a longer question in which its id is searched, so that the refusal can
-/// name the id.
-const QUESTION_HEAD: usize = 4 << 10;
 
 /// Minimum bytes of an answer to a comparison for which memory is reserved.
 const SHORT_ANSWER: usize = 16 << 10;
@@ -95,31 +81,6 @@ impl Drop for MessageHandler {
     fn drop(&mut self) {
         self.end_all();
     }
-}
-
-/// Returns the kind of a message for the intake, which is an EVENT or an AUTH. Neither may be
-/// parsed on the runtime's threads.
-pub(crate) fn brings(text: &[u8]) -> Option<RequestKind> {
-    if is_of(text, b"\"EVENT\"") {
-        return Some(RequestKind::Event);
-    }
-    is_of(text, b"\"AUTH\"").then_some(RequestKind::Proof)
-}
-
-/// Whether a message begins with this type.
-fn is_of(text: &[u8], quoted: &[u8]) -> bool {
-    let rest = text.trim_ascii_start().strip_prefix(b"[");
-    rest.is_some_and(|rest| rest.trim_ascii_start().starts_with(quoted))
-}
-
-/// Returns the beginning of a question that is too long to be parsed, up to its first filter.
-/// `None` for any other message.
-fn head_of_long_question(text: &[u8], bytes_max: usize) -> Option<&[u8]> {
-    let types: [&[u8]; 3] = [b"\"REQ\"", b"\"COUNT\"", b"\"NEG-OPEN\""];
-    let is_long = text.len() > bytes_max && types.iter().any(|of| is_of(text, of));
-    let head = is_long.then(|| &text[..QUESTION_HEAD.min(text.len())])?;
-    let head = &head[..head.iter().position(|&byte| byte == b'{').unwrap_or(head.len())];
-    Some(head.utf8_chunks().next().map_or(&[], |text| text.valid().as_bytes()))
 }
 
 impl MessageHandler {
@@ -216,15 +177,19 @@ impl MessageHandler {
                 (Ok(message), too_fast) => self.answer(&message, text.len(), too_fast),
                 (Err(error), None) => {
                     self.rated.visited(head.unwrap_or(text).len() as u64 / UNREAD_BYTES);
-                    let too_long =
-                        || format!("blocked: a question has at most {bytes_max} bytes; split it");
-                    let reason = head.map_or_else(|| error.reason.to_string(), |_| too_long());
-                    self.refuse(&error, &reason);
+                    let refusal = if head.is_some() {
+                        let words = format!("a question has at most {bytes_max} bytes; split it");
+                        NostrVerdict::Blocked.because(words)
+                    } else {
+                        (&error.reason).into()
+                    };
+                    self.refuse(&error.about, &refusal);
                     None
                 }
                 (Err(error), Some(too_fast)) => {
-                    self.refuse(&error, &too_fast.reason);
-                    Some(too_fast.wait)
+                    let wait = too_fast.wait;
+                    self.refuse(&error.about, &too_fast.into());
+                    Some(wait)
                 }
             }
         })
@@ -234,8 +199,9 @@ impl MessageHandler {
     /// exceeded a rate.
     pub(crate) fn handle_binary(&self) -> Option<Duration> {
         let too_fast = self.rated.speaks(0).err();
-        let (wait, reason) = too_fast.map(|it| (it.wait, it.reason)).unzip();
-        self.notice(reason.as_deref().unwrap_or("invalid: messages are text, not binary"));
+        let (wait, refusal) = too_fast.map(|it| (it.wait, it.into())).unzip();
+        let is_binary = || NostrVerdict::Invalid.because("messages are text, not binary");
+        self.notice(&refusal.unwrap_or_else(is_binary));
         wait
     }
 
@@ -255,64 +221,65 @@ impl MessageHandler {
         if too_fast.is_none() && asks {
             too_fast = self.rated.asks(&self.caller.gate().readers).err();
         }
-        let (wait, too_fast) = too_fast.map(|it| (it.wait, it.reason)).unzip();
+        let (wait, too_fast) = too_fast.map(|it| (it.wait, it.into())).unzip();
         match message {
             ClientMessage::Req { sub, filters } => {
                 let done = too_fast.map_or_else(|| self.req(sub, filters, bytes), Err);
-                if let Err(reason) = done {
+                if let Err(refusal) = done {
                     self.end(sub);
-                    self.closed(Verb::Req, sub, &reason);
+                    self.closed(Verb::Req, sub, &refusal);
                 }
             }
             ClientMessage::Count { sub, filters } => {
                 let done = too_fast.map_or_else(|| self.count(sub, filters, bytes), Err);
-                if let Err(reason) = done {
-                    self.closed(Verb::Count, sub, &reason);
+                if let Err(refusal) = done {
+                    self.closed(Verb::Count, sub, &refusal);
                 }
             }
             ClientMessage::Close { sub } => {
                 self.end(sub);
-                self.relay.metrics.answered(Verb::Close, "");
+                self.relay.metrics.done(Verb::Close);
             }
             // The session hands these messages to the intake. Only a message whose type is written
-            // with escapes, which no client does, is missed by `brings` and gets here.
+            // with escapes, which no client does, is missed by `request_kind` and gets here.
             ClientMessage::Event(event) | ClientMessage::Auth(event) => {
-                self.refuse_event(event.id(), "invalid: message type is written with escapes");
+                let escaped = NostrVerdict::Invalid.because("message type is written with escapes");
+                self.refuse_event(event.id(), &escaped);
             }
             ClientMessage::NegOpen { sub, filter, message } => {
                 // An open comparison with this id ends, even if the new comparison is refused.
                 self.comparisons.end(sub);
                 let open = || self.compare(sub, filter, message, bytes);
-                if let Err(reason) = too_fast.map_or_else(open, Err) {
-                    self.neg_err(sub, &reason);
+                if let Err(refusal) = too_fast.map_or_else(open, Err) {
+                    self.neg_err(sub, &refusal);
                 }
             }
             ClientMessage::NegMsg { sub, message } => match self.go_on(sub, message, wait) {
                 // The message is accepted, and its answer follows later.
                 Ok(()) => return None,
-                Err(reason) => self.neg_err(sub, &too_fast.unwrap_or(reason)),
+                Err(refusal) => self.neg_err(sub, &too_fast.unwrap_or(refusal)),
             },
             ClientMessage::NegClose { sub } => {
                 self.comparisons.end(sub);
-                self.relay.metrics.answered(Verb::Neg, "");
+                self.relay.metrics.done(Verb::Neg);
             }
         }
         wait
     }
 
-    fn refuse(&mut self, error: &MessageError<'_>, reason: &str) {
-        match error.about {
-            RefusalSubject::Nothing => self.notice(reason),
-            RefusalSubject::Event(id) => self.refuse_event(&id, reason),
+    fn refuse(&mut self, about: &RefusalSubject<'_>, refusal: &NostrRefusal) {
+        match about {
+            RefusalSubject::Nothing => self.notice(refusal),
+            RefusalSubject::Event(id) => self.refuse_event(id, refusal),
             RefusalSubject::Sub(sub) => {
                 self.end(sub);
-                self.closed(Verb::Req, sub, reason);
+                self.closed(Verb::Req, sub, refusal);
             }
-            RefusalSubject::Neg(sub) => self.neg_err(sub, reason),
+            RefusalSubject::Neg(sub) => self.neg_err(sub, refusal),
         }
     }
 
-    fn req(&mut self, id: &str, filters: &[Filter], bytes: usize) -> Result<(), String> {
+    fn req(&mut self, id: &str, filters: &[Filter], bytes: usize) -> Result<(), NostrRefusal> {
         let queries = self.queries(id, filters)?;
         self.end(id);
         self.subs.retain(|sub| !sub.is_over());
@@ -320,11 +287,13 @@ impl MessageHandler {
         let limits = &settings.limits;
         let bound = limits.subscriptions_max;
         if self.subs.len() >= bound {
-            return Err(format!("blocked: more than {bound} subscriptions; close some"));
+            return Err(NostrVerdict::Blocked
+                .because(format!("more than {bound} subscriptions; close some")));
         }
         let bound = limits.subscription_bytes_max;
         if self.subs.iter().map(|sub| sub.bytes()).sum::<usize>() + bytes > bound {
-            return Err(format!("blocked: subscriptions of more than {bound} bytes; close some"));
+            return Err(NostrVerdict::Blocked
+                .because(format!("subscriptions of more than {bound} bytes; close some")));
         }
         let memory = self.memory(bytes, filters)?;
         let sub = SessionSubscription::start(
@@ -343,7 +312,7 @@ impl MessageHandler {
         Ok(())
     }
 
-    fn count(&mut self, id: &str, filters: &[Filter], bytes: usize) -> Result<(), String> {
+    fn count(&mut self, id: &str, filters: &[Filter], bytes: usize) -> Result<(), NostrRefusal> {
         let queries = self.queries(id, filters)?;
         let memory = self.memory(bytes, filters)?;
         let permit = self.outbox.permit(RequestKind::Search);
@@ -367,9 +336,9 @@ impl MessageHandler {
         filter: &Filter,
         message: &str,
         bytes: usize,
-    ) -> Result<(), String> {
+    ) -> Result<(), NostrRefusal> {
         if self.relay.settings().limits.negentropy_per_connection_max == 0 {
-            return Err("unsupported: NIP-77 is not offered".into());
+            return Err(NostrVerdict::Unsupported.because("NIP-77 is not offered"));
         }
         let queries = self.queries(id, std::slice::from_ref(filter))?;
         let Some(query) = queries.into_iter().next() else { return Ok(()) };
@@ -383,19 +352,24 @@ impl MessageHandler {
         self.comparisons.open(id, query, received, (question, set))
     }
 
-    fn go_on(&mut self, id: &str, message: &str, wait: Option<Duration>) -> Result<(), String> {
+    fn go_on(
+        &mut self,
+        id: &str,
+        message: &str,
+        wait: Option<Duration>,
+    ) -> Result<(), NostrRefusal> {
         let received = self.received(message)?;
         self.comparisons.go_on(id, received, wait)
     }
 
     /// The bytes of a comparison's message, with memory for the message and its answer. If memory
     /// is scarce, the answer is short, and the rest follows in a later answer.
-    fn received(&self, hex_text: &str) -> Result<ReceivedComparison, String> {
+    fn received(&self, hex_text: &str) -> Result<ReceivedComparison, NostrRefusal> {
         let limit = self.relay.settings().limits.negentropy_message_bytes_max;
         let lengths = [1, 8, 64].map(|part| (limit / part).max(SHORT_ANSWER.min(limit)));
         let reserve = |answer_bytes_max: usize| {
             let memory = self.reserve((hex_text.len() / 2).saturating_add(answer_bytes_max))?;
-            Ok::<_, String>((memory, answer_bytes_max))
+            Ok::<_, NostrRefusal>((memory, answer_bytes_max))
         };
         let (memory, answer_bytes_max) = reserve(lengths[0])
             .or_else(|_| reserve(lengths[1]))
@@ -404,55 +378,52 @@ impl MessageHandler {
         if hex::decode_into(hex_text.as_bytes(), &mut message) {
             return Ok(ReceivedComparison { message, memory, answer_bytes_max });
         }
-        Err("invalid: comparison message is not lowercase hex".into())
+        Err(NostrVerdict::Invalid.because("comparison message is not lowercase hex"))
     }
 
-    /// Reserves memory for a question of the given bytes and filters, or returns the reason for
-    /// refusal. A filter of few values takes far more memory than its text. So does a filter of
-    /// many short values, because an entry in the live index has about the same size for every
-    /// value. The search needs memory as well.
-    fn memory(&self, bytes: usize, filters: &[Filter]) -> Result<BudgetShare, String> {
+    /// Reserves memory for a question of the given bytes and filters, or refuses the question. A
+    /// filter of few values takes far more memory than its text. So does a filter of many short
+    /// values, because an entry in the live index has about the same size for every value. The
+    /// search needs memory as well.
+    fn memory(&self, bytes: usize, filters: &[Filter]) -> Result<BudgetShare, NostrRefusal> {
         let values: usize = filters.iter().map(query::values).sum();
         let of_values = (4 * bytes).max(VALUE_BYTES * values);
         let searches = filters.iter().filter(|filter| filter.search().is_some()).count();
         self.reserve(1024 + of_values + 512 * filters.len() + SEARCH_BYTES * searches)
     }
 
-    /// Reserves bytes of the memory of questions, or returns the reason for refusal.
-    fn reserve(&self, bytes: usize) -> Result<BudgetShare, String> {
+    /// Reserves bytes of the memory of questions, or refuses the question.
+    fn reserve(&self, bytes: usize) -> Result<BudgetShare, NostrRefusal> {
         let mut memory = self.relay.questions.share(self.address);
         let max = self.relay.settings().limits.questions_bytes_max;
         if memory.resize(bytes, max) {
             return Ok(memory);
         }
-        Err("rate-limited: open questions take all the memory there is for them; close some, or \
-             try again later"
-            .into())
+        let words = "open questions take all the memory there is for them; close some, or try \
+                     again later";
+        Err(NostrVerdict::RateLimited.because(words))
     }
 
-    fn queries(&self, id: &str, filters: &[Filter]) -> Result<Vec<Query>, String> {
+    fn queries(&self, id: &str, filters: &[Filter]) -> Result<Vec<Query>, NostrRefusal> {
         let settings = self.relay.settings();
         let limits = &settings.limits;
         // The values were parsed and sorted, even if the question is refused. This work is charged
         // as one row per value.
         self.rated.visited(filters.iter().map(query::values).sum::<usize>() as u64);
-        let refusal = if id.chars().count() > limits.subscription_id_chars_max {
-            let bound = limits.subscription_id_chars_max;
-            Some(format!("invalid: subscription id is longer than {bound} characters"))
-        } else if filters
-            .iter()
-            .any(|filter| query::values(filter) > limits.filters.filter_values_max)
-        {
-            let bound = limits.filters.filter_values_max;
-            Some(format!("blocked: a filter has more than {bound} values; split it"))
-        } else if filters.iter().any(|filter| query::and_values(filter) > query::AND_VALUES_MAX) {
-            let bound = query::AND_VALUES_MAX;
-            Some(format!("blocked: a filter has more than {bound} values of which all are wanted"))
-        } else {
-            None
-        };
-        if let Some(reason) = refusal {
-            return Err(reason);
+        let bound = limits.subscription_id_chars_max;
+        if id.chars().count() > bound {
+            let words = format!("subscription id is longer than {bound} characters");
+            return Err(NostrVerdict::Invalid.because(words));
+        }
+        let bound = limits.filters.filter_values_max;
+        if filters.iter().any(|filter| query::values(filter) > bound) {
+            let words = format!("a filter has more than {bound} values; split it");
+            return Err(NostrVerdict::Blocked.because(words));
+        }
+        let bound = query::AND_VALUES_MAX;
+        if filters.iter().any(|filter| query::and_values(filter) > bound) {
+            let words = format!("a filter has more than {bound} values of which all are wanted");
+            return Err(NostrVerdict::Blocked.because(words));
         }
         let (now_s, gate) = (self.relay.shelf.clock().now_s(), self.caller.gate());
         query::at_door(filters, &limits.filters, now_s, &gate, self.relay.texts.as_ref())
@@ -464,87 +435,34 @@ impl MessageHandler {
         }
     }
 
-    fn refuse_event(&self, id: &Id, reason: &str) {
-        self.relay.metrics.answered(Verb::Event, reason);
-        self.outbox.say(|out| reply::write_ok(out, id, false, reason));
+    fn refuse_event(&self, id: &Id, refusal: &NostrRefusal) {
+        self.relay.metrics.refused(Verb::Event, refusal.verdict);
+        self.outbox.say(|out| refusal.write_ok(out, id));
     }
 
-    fn closed(&self, verb: Verb, sub: &str, reason: &str) {
-        self.challenge_again(reason);
-        self.relay.metrics.answered(verb, reason);
-        self.outbox.say(|out| reply::write_closed(out, sub, reason));
+    fn closed(&self, verb: Verb, sub: &str, refusal: &NostrRefusal) {
+        self.challenge_again(refusal);
+        self.relay.metrics.refused(verb, refusal.verdict);
+        self.outbox.say(|out| refusal.write_closed(out, sub));
     }
 
-    fn notice(&self, text: &str) {
-        self.relay.metrics.answered(Verb::Unknown, text);
-        self.outbox.say(|out| reply::write_notice(out, text));
+    fn notice(&self, refusal: &NostrRefusal) {
+        self.relay.metrics.refused(Verb::Unknown, refusal.verdict);
+        self.outbox.say(|out| refusal.write_notice(out));
     }
 
     /// Refuses a message of a comparison, which ends the comparison.
-    fn neg_err(&mut self, sub: &str, reason: &str) {
+    fn neg_err(&mut self, sub: &str, refusal: &NostrRefusal) {
         self.comparisons.end(sub);
-        self.challenge_again(reason);
-        self.relay.metrics.answered(Verb::Neg, reason);
-        self.outbox.say(|out| reply::write_neg_err(out, sub, reason, None));
+        self.challenge_again(refusal);
+        self.relay.metrics.refused(Verb::Neg, refusal.verdict);
+        self.outbox.say(|out| refusal.write_neg_err(out, sub, None));
     }
 
     /// Sends the client its challenge again before the first refusal that asks for an AUTH.
-    fn challenge_again(&self, reason: &str) {
-        if let Some(challenge) = self.caller.repeated_challenge(reason) {
+    fn challenge_again(&self, refusal: &NostrRefusal) {
+        if let Some(challenge) = self.caller.repeated_challenge(refusal) {
             self.outbox.say(|out| reply::write_auth(out, challenge));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_are_recognised_by_their_first_bytes() {
-        for text in [r#"["EVENT",{}]"#, " [ \"EVENT\" , {}]", "\n[\"EVENT\""] {
-            assert!(matches!(brings(text.as_bytes()), Some(RequestKind::Event)), "{text}");
-        }
-        assert!(matches!(brings(br#"[ "AUTH",{}]"#), Some(RequestKind::Proof)));
-        for text in [r#"["REQ","EVENT"]"#, r#"["EVENTS"]"#, r#"["AUTHOR"]"#, "[", "", r#"{"EVENT""#]
-        {
-            assert!(brings(text.as_bytes()).is_none(), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_filter_of_as_many_ids_as_it_may_have_fits_into_a_question() {
-        let bytes_max = |values: usize, message: usize| {
-            let mut limits = Limits { message_bytes_max: message, ..Limits::default() };
-            limits.filters.filter_values_max = values;
-            question_bytes_max(&limits)
-        };
-        assert_eq!(bytes_max(2_500, 1 << 20), 256 << 10);
-        assert_eq!(bytes_max(10_000, 1 << 20), 800_000);
-        assert_eq!(bytes_max(10_000, 1 << 16), 1 << 16);
-    }
-
-    #[test]
-    fn of_a_question_that_is_too_long_only_the_beginning_is_read() {
-        const BYTES_MAX: usize = 16 << 10;
-        let long = |head: &str| head.to_owned() + &" ".repeat(BYTES_MAX - head.len() + 1);
-        let read = |text: &str| {
-            let head = head_of_long_question(text.as_bytes(), BYTES_MAX)?;
-            Some(String::from_utf8(head.to_vec()).unwrap())
-        };
-        for (text, head) in [
-            (r#"["REQ","s",{"ids":["#, Some(r#"["REQ","s","#)),
-            (r#" [ "COUNT" , "s" , {"#, Some(r#" [ "COUNT" , "s" , "#)),
-            (r#"["NEG-OPEN","n",{}"#, Some(r#"["NEG-OPEN","n","#)),
-            (r#"["NEG-MSG","n",""#, None),
-            (r#"["EVENT",{"#, None),
-        ] {
-            assert_eq!(read(&long(text)).as_deref(), head, "{text}");
-            assert_eq!(read(text), None, "{text}");
-        }
-        assert_eq!(read(&long(r#"["REQ","s""#)).map(|head| head.len()), Some(QUESTION_HEAD));
-        // A letter that is cut in two is left out.
-        let cut = read(&long(&format!(r#"["REQ", "{}"#, "é".repeat(QUESTION_HEAD)))).unwrap();
-        assert_eq!(cut.len(), QUESTION_HEAD - 1);
     }
 }

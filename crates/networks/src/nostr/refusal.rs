@@ -1,0 +1,216 @@
+//! Refusals in the form of NIP-01: a machine-readable prefix, and words for people. A rule names
+//! the verdict, and the prefix is added here, where the message to the client is written.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use hark_archive::SearchError;
+use hark_codec::crypto::VerifyError;
+use hark_codec::nostr::negentropy::NegentropyError;
+use hark_codec::nostr::{CheckError, EventError, FilterError, MessageErrorKind, reply};
+use hark_codec::record::Id;
+
+/// The verdict on a message that is not simply accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NostrVerdict {
+    /// Nothing to do: the event is already stored.
+    Duplicate,
+    /// Refused: a version that supersedes the event is stored.
+    Replaced,
+    /// Refused: too little proof of work.
+    Pow,
+    /// Refused by the relay's bounds or rules.
+    Blocked,
+    /// Refused: too many at a time.
+    RateLimited,
+    /// Refused: the message, event or filter is malformed.
+    Invalid,
+    /// Refused to this reader or writer.
+    Restricted,
+    /// Accepted, but delivered to no subscriber.
+    Mute,
+    /// Could not be done.
+    Error,
+    /// Refused until a key is proved.
+    AuthRequired,
+    /// Not offered here.
+    Unsupported,
+    /// The comparison is not open, or was ended as its client took too long.
+    Closed,
+}
+
+impl NostrVerdict {
+    /// The prefix of the verdict in messages, without the colon. Most prefixes are those of
+    /// NIP-01. NIP-42 has `auth-required`, NIP-77 has `closed`, and other relays also send
+    /// `replaced` and `unsupported`.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Self::Duplicate => "duplicate",
+            Self::Replaced => "replaced",
+            Self::Pow => "pow",
+            Self::Blocked => "blocked",
+            Self::RateLimited => "rate-limited",
+            Self::Invalid => "invalid",
+            Self::Restricted => "restricted",
+            Self::Mute => "mute",
+            Self::Error => "error",
+            Self::AuthRequired => "auth-required",
+            Self::Unsupported => "unsupported",
+            Self::Closed => "closed",
+        }
+    }
+
+    /// Whether OK reports the event as accepted: the relay has the event.
+    pub fn is_accepted(self) -> bool {
+        matches!(self, Self::Duplicate | Self::Mute)
+    }
+
+    /// Makes a refusal with this verdict. `words` give the reason.
+    pub fn because(self, words: impl Into<Cow<'static, str>>) -> NostrRefusal {
+        NostrRefusal { verdict: self, words: words.into() }
+    }
+}
+
+/// A verdict, with the reason in words for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct NostrRefusal {
+    /// The verdict, which programs understand.
+    pub verdict: NostrVerdict,
+    /// The reason, without a prefix.
+    pub words: Cow<'static, str>,
+}
+
+impl fmt::Display for NostrRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.verdict.prefix(), self.words)
+    }
+}
+
+impl NostrRefusal {
+    /// Appends the OK of an event.
+    pub fn write_ok(&self, out: &mut Vec<u8>, id: &Id) {
+        reply::write_ok(out, id, self.verdict.is_accepted(), &self.to_string());
+    }
+
+    /// Appends the CLOSED of a subscription or count.
+    pub fn write_closed(&self, out: &mut Vec<u8>, sub: &str) {
+        reply::write_closed(out, sub, &self.to_string());
+    }
+
+    /// Appends a NOTICE, for a message that names no event and no subscription.
+    pub fn write_notice(&self, out: &mut Vec<u8>) {
+        reply::write_notice(out, &self.to_string());
+    }
+
+    /// Appends the NEG-ERR of a comparison (NIP-77). If the comparison has too many events,
+    /// `events_max` is their maximum number.
+    pub fn write_neg_err(&self, out: &mut Vec<u8>, sub: &str, events_max: Option<u64>) {
+        reply::write_neg_err(out, sub, &self.to_string(), events_max);
+    }
+}
+
+impl From<&MessageErrorKind> for NostrRefusal {
+    fn from(error: &MessageErrorKind) -> Self {
+        let verdict = match error {
+            MessageErrorKind::TooManyFilters(_) => NostrVerdict::Blocked,
+            MessageErrorKind::Type(_) => NostrVerdict::Unsupported,
+            MessageErrorKind::Filter(error) => return error.into(),
+            _ => NostrVerdict::Invalid,
+        };
+        verdict.because(error.to_string())
+    }
+}
+
+impl From<&FilterError> for NostrRefusal {
+    fn from(error: &FilterError) -> Self {
+        let is_unsupported = error.is_unsupported();
+        let verdict =
+            if is_unsupported { NostrVerdict::Unsupported } else { NostrVerdict::Invalid };
+        verdict.because(error.to_string())
+    }
+}
+
+impl From<EventError> for NostrRefusal {
+    fn from(error: EventError) -> Self {
+        NostrVerdict::Invalid.because(error.to_string())
+    }
+}
+
+impl From<VerifyError> for NostrRefusal {
+    fn from(error: VerifyError) -> Self {
+        NostrVerdict::Invalid.because(error.to_string())
+    }
+}
+
+impl From<CheckError> for NostrRefusal {
+    fn from(error: CheckError) -> Self {
+        NostrVerdict::Invalid.because(error.to_string())
+    }
+}
+
+impl From<NegentropyError> for NostrRefusal {
+    fn from(error: NegentropyError) -> Self {
+        NostrVerdict::Invalid.because(error.to_string())
+    }
+}
+
+impl From<SearchError> for NostrRefusal {
+    fn from(error: SearchError) -> Self {
+        NostrVerdict::Error.because(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_codec::nostr::{ClientMessage, MessageBuffers};
+
+    use super::*;
+
+    #[test]
+    fn the_prefix_stands_before_the_words_in_every_message() {
+        let refusal = NostrVerdict::RateLimited.because("slow down");
+        let written = |write: &dyn Fn(&mut Vec<u8>)| {
+            let mut out = Vec::new();
+            write(&mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let zeros = "00".repeat(32);
+        for (got, expected) in [
+            (
+                written(&|out| refusal.write_ok(out, &[0; 32])),
+                &*format!(r#"["OK","{zeros}",false,"rate-limited: slow down"]"#),
+            ),
+            (
+                written(&|out| NostrVerdict::Duplicate.because("x").write_ok(out, &[0; 32])),
+                &*format!(r#"["OK","{zeros}",true,"duplicate: x"]"#),
+            ),
+            (
+                written(&|out| refusal.write_closed(out, "s")),
+                r#"["CLOSED","s","rate-limited: slow down"]"#,
+            ),
+            (written(&|out| refusal.write_notice(out)), r#"["NOTICE","rate-limited: slow down"]"#),
+            (
+                written(&|out| refusal.write_neg_err(out, "n", Some(7))),
+                r#"["NEG-ERR","n","rate-limited: slow down",7]"#,
+            ),
+        ] {
+            assert_eq!(got, expected);
+        }
+    }
+
+    #[test]
+    fn messages_that_cannot_be_parsed_have_a_verdict() {
+        for (text, expected) in [
+            (r#"["PING"]"#, r#"unsupported: message type "PING""#),
+            (r#"["REQ","s"]"#, "invalid: no filter"),
+            (r#"["REQ","s",{},{}]"#, "blocked: more than 1 filters"),
+            (r#"["REQ","s",{"foo":1}]"#, r#"unsupported: filter element "foo""#),
+            (r#"["REQ","s",{"ids":1}]"#, "invalid: ids is not an array"),
+            (r#"["EVENT",1]"#, "invalid: event is not an object"),
+        ] {
+            let mut buffers = MessageBuffers::new(1);
+            let error = ClientMessage::parse(text.as_bytes(), &mut buffers).unwrap_err();
+            assert_eq!(NostrRefusal::from(&error.reason).to_string(), expected);
+        }
+    }
+}
