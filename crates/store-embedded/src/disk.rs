@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 use crate::links::SafePath;
 use crate::map::Map;
 use crate::permissions;
-use crate::room::lacks_descriptors;
+use crate::space::errors::lacks_descriptors;
 
 /// A file that is written from front to back.
 pub trait DiskFile: Send {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::disk::{RealDisk, make_dir};
 use crate::permissions;
-use crate::room::is_full;
+use crate::space::errors::is_full;
 
 /// Number of attempts to lock WRITER while holding LOCK, and the time between two attempts. Another
 /// process holds WRITER at that point only while that process ends.

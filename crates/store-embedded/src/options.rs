@@ -9,7 +9,7 @@ use hark_archive::store::SpaceBounds;
 use crate::disk;
 use crate::head;
 use crate::log::LOG_BYTES_MAX;
-use crate::reserve::DiskReserve;
+use crate::space::reserve::DiskReserve;
 
 /// Settings of an embedded shelf. The settings of [`SpaceBounds`] can change while the shelf is
 /// open, by [`Store::set_space`](hark_archive::Store::set_space).

@@ -10,11 +10,11 @@ use hark_archive::{Id, Query, Record, Store as _, Write};
 use hark_codec::record::{self, LabelPosition};
 use hark_testkit::allocations::{Counting, bytes_of_this_thread};
 
-use crate::check::check;
 use crate::head::{Head, ROWS_MAX};
 use crate::log::{self, Log, LogFrame};
 use crate::manifest::{LogEntry, Manifest};
 use crate::options::EmbeddedOptions;
+use crate::repair::check::check;
 use crate::term::{TermBuffers, TermHasher};
 use crate::{EmbeddedStore, rebuild};
 

@@ -25,8 +25,8 @@ mod unpack;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::engine::open_error::ShelfOpenError;
 use crate::log::LogError;
-use crate::open::ShelfOpenError;
 
 pub use catalog::{BackupCatalog, LogCopy, SavedFile, ShelfBackup};
 pub use copy::damaged_copies;

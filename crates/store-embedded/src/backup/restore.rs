@@ -8,7 +8,7 @@ use super::copy::pass;
 use crate::disk::{Disk, make_dir};
 use crate::log;
 use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
-use crate::rebuild::{RebuildResult, rebuild};
+use crate::repair::rebuild::{RebuildResult, rebuild};
 
 /// Restores a shelf into `shelf`, an empty or missing directory, from its backup in `from`, and
 /// rebuilds the segments. Every byte is verified by a checksum; the backup is only read. On return

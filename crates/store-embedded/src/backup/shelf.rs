@@ -9,9 +9,10 @@ use super::BackupError;
 use super::catalog::{LogCopy, ShelfBackup};
 use super::copy::BackedUpLog;
 use crate::disk::Disk;
+use crate::engine::open_error::ShelfOpenError;
+use crate::engine::shelf_dir::{existing_manifest, has_records, read_manifest};
 use crate::log::{self, LogError};
 use crate::manifest::{LogEntry, Manifest};
-use crate::open::{ShelfOpenError, existing_manifest, has_records, read_manifest};
 
 /// The archive to back up.
 pub struct BackupSource<'a> {

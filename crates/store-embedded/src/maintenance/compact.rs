@@ -1,16 +1,15 @@
 //! Compaction: frees the space of all deleted records, and merges segments into as few as possible.
 
-use std::sync::atomic::Ordering;
-
 use hark_archive::Store as _;
 
-use super::MaintenanceError;
 use super::due::next_to_fit;
+use super::error::MaintenanceError;
 use super::rewrite::RewriteOrder;
 use super::round::MaintenanceRound;
+use crate::engine::embedded_store::EmbeddedStore;
+use crate::engine::shelf::OpenShelf;
 use crate::options::{JobProgress, OnProgress};
-use crate::shelf::EmbeddedShelf;
-use crate::store::EmbeddedStore;
+use crate::space::writes::look_for_space;
 
 /// The result of a compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,20 +30,20 @@ impl EmbeddedStore {
     pub fn compact(&self, progress: OnProgress<'_>) -> Result<CompactionResult, MaintenanceError> {
         let shelf = &self.shelf;
         let before = self.stats();
-        let _one_at_a_time = shelf.maintenance.lock();
-        if shelf.signal.lock().resting {
+        let _one_at_a_time = shelf.jobs.run_alone();
+        if shelf.jobs.signal().resting {
             return Err(MaintenanceError::Resting);
         }
-        if let Some(reserve) = &shelf.options.reserve {
+        if let Some(reserve) = &shelf.files.options().reserve {
             reserve.give_up_below(reserve.bytes())?;
         }
-        shelf.space.compacting.store(true, Ordering::Relaxed);
+        shelf.jobs.space().set_compacting(true);
         let compacted = compact(shelf, progress);
-        shelf.space.compacting.store(false, Ordering::Relaxed);
-        shelf.look_for_space();
+        shelf.jobs.space().set_compacting(false);
+        look_for_space(&shelf.files, &shelf.jobs);
         compacted?;
-        if let Some(path) = shelf.known.lock().damaged.keys().next() {
-            return Err(MaintenanceError::Damaged(path.clone()));
+        if let Some(path) = shelf.jobs.damaged_files().into_iter().next() {
+            return Err(MaintenanceError::Damaged(path));
         }
         let after = self.stats();
         Ok(CompactionResult {
@@ -57,7 +56,7 @@ impl EmbeddedStore {
 }
 
 /// Runs a compaction. The caller holds the shelf's `maintenance` lock.
-fn compact(shelf: &EmbeddedShelf, progress: OnProgress<'_>) -> Result<(), MaintenanceError> {
+fn compact(shelf: &OpenShelf, progress: OnProgress<'_>) -> Result<(), MaintenanceError> {
     let never = || false;
     let mut round = MaintenanceRound::new(shelf, &never);
     round.seal();

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::engine::view::ShelfView;
 use crate::log::Log;
-use crate::view::ShelfView;
+use crate::options::EmbeddedOptions;
 
 /// Bytes of deleted records and of deletions in the logs of a shelf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub(crate) struct DeadBytes {
 
 impl DeadBytes {
     /// Counts the dead bytes of a view.
-    pub(crate) fn of(view: &ShelfView, options: &crate::options::EmbeddedOptions) -> Self {
+    pub(crate) fn of(view: &ShelfView, options: &EmbeddedOptions) -> Self {
         let mut dead = Self::default();
         let is_due = |log: &Log| log.dead_share() > options.rewrite_dead_share;
         for log in view.segments.iter().flat_map(|segment| segment.logs.iter().flatten()) {

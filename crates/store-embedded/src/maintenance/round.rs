@@ -1,44 +1,32 @@
 //! A round of maintenance: all due jobs, one after another. A failed job is skipped until the next
 //! round, so that it delays no other job, and the files of the failed job are removed.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::damaged_segment::remake;
 use super::due::due_merge;
-use super::rewrite::RewriteOrder;
-use super::{JobFailure, MaintenanceError};
+use super::error::MaintenanceError;
+use super::rewrite::{RewriteOrder, due_log, rewrite};
+use super::segments::{merge_segments, seal_next};
+use super::signal::JobFailure;
+use crate::engine::heads::freeze_head;
+use crate::engine::open_error::ShelfOpenError;
+use crate::engine::shelf::OpenShelf;
+use crate::engine::shelf_dir::orphans;
 use crate::log::{self, Log, LogError};
-use crate::open::{ShelfOpenError, orphans};
 use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::segment;
 use crate::segment::view::Segment;
-use crate::shelf::EmbeddedShelf;
-
-/// The state that a shelf's maintenance keeps between rounds.
-#[derive(Debug, Default)]
-pub(crate) struct MaintenanceState {
-    /// Damaged files that could not be rebuilt, with the reason. Maintenance does not touch these
-    /// files until the next start.
-    pub damaged: BTreeMap<PathBuf, String>,
-    /// Numbers of segments that were found damaged. Maintenance makes these segments again.
-    pub suspects: BTreeSet<u32>,
-    /// Number of failed reads, for each file in which failed reads were noticed.
-    pub unreadable: BTreeMap<PathBuf, u32>,
-    /// Whether files may exist that MANIFEST does not name.
-    pub untidy: bool,
-    /// Why such files could not be removed.
-    untidied: Option<String>,
-}
 
 /// Finds segments to merge among neighbours.
 type MergeFinder = fn(&[Arc<Segment>], &EmbeddedOptions) -> Option<Range<usize>>;
 
 /// A round of maintenance. The owner of the round holds the shelf's `maintenance` lock.
 pub(crate) struct MaintenanceRound<'a> {
-    shelf: &'a EmbeddedShelf,
+    shelf: &'a OpenShelf,
     /// Whether the round is to end after the current job.
     stop: &'a dyn Fn() -> bool,
     /// The first failure of the round.
@@ -57,7 +45,7 @@ pub(crate) struct MaintenanceRound<'a> {
 }
 
 impl<'a> MaintenanceRound<'a> {
-    pub(crate) fn new(shelf: &'a EmbeddedShelf, stop: &'a dyn Fn() -> bool) -> Self {
+    pub(crate) fn new(shelf: &'a OpenShelf, stop: &'a dyn Fn() -> bool) -> Self {
         let mut round = Self {
             shelf,
             stop,
@@ -69,7 +57,7 @@ impl<'a> MaintenanceRound<'a> {
             unwritten: HashSet::new(),
         };
         if !stop() {
-            shelf.tidy();
+            tidy(shelf);
             round.pass_damaged();
         }
         round
@@ -79,7 +67,7 @@ impl<'a> MaintenanceRound<'a> {
     pub(crate) fn end(self) -> Result<(), MaintenanceError> {
         if !(self.stop)() {
             // The first attempt to remove an old file may have failed.
-            self.shelf.tidy();
+            tidy(self.shelf);
         }
         self.failed.map_or(Ok(()), Err)
     }
@@ -87,9 +75,9 @@ impl<'a> MaintenanceRound<'a> {
     /// Seals full heads.
     pub(crate) fn seal(&mut self) {
         while self.seals && !(self.stop)() {
-            let sealed = self.shelf.seal_next();
-            self.shelf.signal.lock().unsealed = sealed.as_ref().err().map(JobFailure::new);
-            self.shelf.signalled.notify_all();
+            let sealed = seal_next(self.shelf);
+            self.shelf.jobs.signal().unsealed = sealed.as_ref().err().map(JobFailure::new);
+            self.shelf.jobs.notify();
             match sealed {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -107,11 +95,11 @@ impl<'a> MaintenanceRound<'a> {
     /// rebuilt.
     pub(crate) fn merge(&mut self, due: MergeFinder) {
         let view = self.shelf.view.load_full();
-        let suspects = self.shelf.known.lock().suspects.clone();
+        let suspects = self.shelf.jobs.suspects();
         for segment in &view.segments {
             let is_suspect = suspects.contains(&segment.entry.number);
             if is_suspect || segment.is_unreadable() {
-                self.mend(segment);
+                self.remake(segment);
             } else if !segment.lists_what_it_should() {
                 self.list_anew(segment);
                 self.merge_due(due_merge);
@@ -124,7 +112,7 @@ impl<'a> MaintenanceRound<'a> {
 
     /// Merges the due segments, except segments that are to be made again.
     fn merge_due(&mut self, due: MergeFinder) {
-        let suspects = self.shelf.known.lock().suspects.clone();
+        let suspects = self.shelf.jobs.suspects();
         while !(self.stop)() {
             let view = self.shelf.view.load_full();
             let passed = |old: &Segment| {
@@ -132,7 +120,7 @@ impl<'a> MaintenanceRound<'a> {
                 let is_passed = self.unmerged.contains(&number) || self.bad.contains(&number);
                 is_passed || suspects.contains(&number) || !old.lists_what_it_should()
             };
-            let due = |neighbours: &[_]| due(neighbours, &self.shelf.options);
+            let due = |neighbours: &[_]| due(neighbours, self.shelf.files.options());
             let Some(range) = between(&view.segments, passed, due) else { return };
             let olds = &view.segments[range];
             self.merge_now(olds);
@@ -142,11 +130,11 @@ impl<'a> MaintenanceRound<'a> {
     /// Merges segments. Rebuilds a damaged segment instead, and records segments that cannot be
     /// merged. Returns whether a new segment has replaced the old segments.
     fn merge_now(&mut self, olds: &[Arc<Segment>]) -> bool {
-        let merged = self.shelf.merge(olds);
+        let merged = merge_segments(self.shelf, olds);
         let is_merged = matches!(merged, Ok(None));
         match merged {
             Ok(None) => {}
-            Ok(Some(bad)) => self.mend(&bad),
+            Ok(Some(bad)) => self.remake(&bad),
             Err(error) => {
                 self.unmerged.extend(olds.iter().map(|old| old.entry.number));
                 self.note(error);
@@ -181,13 +169,13 @@ impl<'a> MaintenanceRound<'a> {
         is_due: &dyn Fn(&Log) -> bool,
         progress: OnProgress<'_>,
     ) {
-        let total = self.shelf.manifest.lock().logs.len() as u64;
+        let total = self.shelf.writer.manifest().logs.len() as u64;
         let mut done = 0;
         while !(self.stop)()
-            && let Some((segment, log)) = self.shelf.due_log(order, is_due, &self.bad, &self.logs)
+            && let Some((segment, log)) = due_log(self.shelf, order, is_due, &self.bad, &self.logs)
         {
             self.logs.insert(log);
-            if let Err(error) = self.shelf.rewrite(&segment, log) {
+            if let Err(error) = rewrite(self.shelf, &segment, log) {
                 self.unwritten.insert(log);
                 self.note(error);
             }
@@ -203,7 +191,7 @@ impl<'a> MaintenanceRound<'a> {
         if (self.stop)() || !self.seals {
             return;
         }
-        match self.shelf.freeze_head() {
+        match freeze_head(self.shelf) {
             Ok(()) => self.seal(),
             Err(error) => self.note(error.into()),
         }
@@ -266,16 +254,16 @@ impl<'a> MaintenanceRound<'a> {
     }
 
     /// Rebuilds a damaged segment from its logs, or marks the segment as damaged for good.
-    fn mend(&mut self, bad: &Arc<Segment>) {
+    fn remake(&mut self, bad: &Arc<Segment>) {
         let number = bad.entry.number;
-        if (self.stop)() || !self.shelf.has_segment(number) || !self.bad.insert(number) {
+        if (self.stop)() || !has_segment(self.shelf, number) || !self.bad.insert(number) {
             return;
         }
-        let path = segment::path(&self.shelf.dir, number);
-        match self.shelf.mend(bad) {
+        let path = segment::path(self.shelf.files.dir(), number);
+        match remake(self.shelf, bad) {
             Ok(segments) => {
-                self.shelf.known.lock().suspects.remove(&number);
-                self.shelf.note_repaired();
+                self.shelf.jobs.clear_suspect(number);
+                self.shelf.jobs.scrub().note_repaired();
                 tracing::warn!(
                     segment = %path.display(), segments,
                     "a damaged segment was made anew from its logs"
@@ -291,11 +279,11 @@ impl<'a> MaintenanceRound<'a> {
     /// merge the segment.
     fn list_anew(&mut self, old: &Arc<Segment>) {
         let number = old.entry.number;
-        let is_passed = self.bad.contains(&number) || !self.shelf.has_segment(number);
+        let is_passed = self.bad.contains(&number) || !has_segment(self.shelf, number);
         if (self.stop)() || is_passed || !self.unmerged.insert(number) {
             return;
         }
-        match self.shelf.mend(old) {
+        match remake(self.shelf, old) {
             Ok(segments) => tracing::info!(
                 segment = number,
                 segments,
@@ -306,8 +294,8 @@ impl<'a> MaintenanceRound<'a> {
     }
 
     fn note(&mut self, error: MaintenanceError) {
-        self.shelf.known.lock().untidy = true;
-        self.shelf.tidy();
+        self.shelf.jobs.note_untidy();
+        tidy(self.shelf);
         if let MaintenanceError::Log(error) = &error
             && let Some(path) = damaged_log(error)
         {
@@ -318,22 +306,22 @@ impl<'a> MaintenanceRound<'a> {
 
     /// Records that a file is damaged for good, and logs the damage once.
     fn give_up(&mut self, path: PathBuf, reason: String) {
-        self.shelf.known.lock().untidy = true;
-        self.shelf.note_damaged_file(path, reason);
-        self.shelf.tidy();
+        self.shelf.jobs.note_untidy();
+        self.shelf.jobs.note_damaged_file(path, reason);
+        tidy(self.shelf);
     }
 
     /// Skips the segments and logs that are known to be damaged.
     fn pass_damaged(&mut self) {
-        let known = self.shelf.known.lock();
-        if known.damaged.is_empty() {
+        let damaged = self.shelf.jobs.damaged_files();
+        if damaged.is_empty() {
             return;
         }
-        let (dir, manifest) = (&self.shelf.dir, self.shelf.manifest.lock());
+        let (dir, manifest) = (self.shelf.files.dir(), self.shelf.writer.manifest());
         let segments = manifest.segments.iter().map(|entry| entry.number);
-        let is_bad = |number: &u32| known.damaged.contains_key(&segment::path(dir, *number));
+        let is_bad = |number: &u32| damaged.contains(&segment::path(dir, *number));
         self.bad.extend(segments.filter(is_bad));
-        let is_bad = |path: PathBuf| known.damaged.contains_key(&path);
+        let is_bad = |path: PathBuf| damaged.contains(&path);
         for log in &manifest.logs {
             if is_bad(log::path(dir, log.number, log.generation)) {
                 self.logs.insert(log.number);
@@ -369,47 +357,27 @@ fn between(
     None
 }
 
-impl EmbeddedShelf {
-    /// Whether a segment of this number still exists; a merge may have replaced the segment
-    /// meanwhile.
-    fn has_segment(&self, number: u32) -> bool {
-        self.view.load().segments.iter().any(|segment| segment.entry.number == number)
-    }
+/// Whether a segment of this number still exists; a merge may have replaced the segment meanwhile.
+fn has_segment(shelf: &OpenShelf, number: u32) -> bool {
+    shelf.view.load().segments.iter().any(|segment| segment.entry.number == number)
+}
 
-    /// Records that a file is damaged and cannot be made again, and logs the damage once.
-    pub(crate) fn note_damaged_file(&self, path: PathBuf, reason: String) {
-        if let Entry::Vacant(entry) = self.known.lock().damaged.entry(path) {
-            tracing::error!(
-                file = %entry.key().display(), reason,
-                "a file of the archive is damaged; maintenance leaves it alone, `hark check` says more"
-            );
-            entry.insert(reason);
-        }
+/// Removes the files that failed jobs have left. The next round retries files that cannot be
+/// removed now.
+fn tidy(shelf: &OpenShelf) {
+    if !shelf.jobs.is_untidy() {
+        return;
     }
-
-    /// Removes the files that failed jobs have left. The next round retries files that cannot be
-    /// removed now.
-    fn tidy(&self) {
-        if !self.known.lock().untidy {
-            return;
-        }
-        let disk = &*self.options.disk;
-        let found = {
-            // The writer's lock is held, since a log that the writer is about to begin is not in
-            // MANIFEST yet.
-            let _writing = self.writing.lock();
-            let manifest = self.manifest.lock();
-            orphans(disk, &self.dir, &manifest)
-        };
-        let tidied = found.and_then(|paths| {
-            paths.iter().try_for_each(|path| disk.remove(path).map_err(ShelfOpenError::io(path)))
-        });
-        let mut known = self.known.lock();
-        known.untidy = tidied.is_err();
-        let failed = tidied.err().map(|error| error.to_string());
-        if let Some(error) = failed.as_ref().filter(|_| failed != known.untidied) {
-            tracing::warn!(error, "what a failed job left could not be removed");
-        }
-        known.untidied = failed;
-    }
+    let disk = shelf.files.disk();
+    let found = {
+        // The writer's lock is held, since a log that the writer is about to begin is not in
+        // MANIFEST yet.
+        let _writing = shelf.writer.lock();
+        let manifest = shelf.writer.manifest();
+        orphans(disk, shelf.files.dir(), &manifest)
+    };
+    let tidied = found.and_then(|paths| {
+        paths.iter().try_for_each(|path| disk.remove(path).map_err(ShelfOpenError::io(path)))
+    });
+    shelf.jobs.note_tidied(tidied.err().map(|error| error.to_string()));
 }

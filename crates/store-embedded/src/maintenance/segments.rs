@@ -2,108 +2,107 @@
 
 use std::sync::Arc;
 
-use super::MaintenanceError;
-use super::install::JobStart;
+use super::error::MaintenanceError;
+use super::install::{JobStart, all_was_read, install, note_done};
+use crate::engine::shelf::OpenShelf;
 use crate::manifest::SegmentEntry;
-use crate::room::{BESIDE_MERGES, BESIDE_OTHERS};
 use crate::segment::seal::DROPPED;
 use crate::segment::view::Segment;
 use crate::segment::{merge, seal};
-use crate::shelf::EmbeddedShelf;
+use crate::space::job_room::{BESIDE_MERGES, BESIDE_OTHERS, room_for};
 
-impl EmbeddedShelf {
-    /// Seals the oldest frozen head; returns false if no frozen head exists.
-    pub(super) fn seal_next(&self) -> Result<bool, MaintenanceError> {
-        let Some(head) = self.view.load().frozen.first().cloned() else { return Ok(false) };
-        let (started, before) = (JobStart::now(), self.before());
-        let values = seal::values(&head, &self.terms);
-        let needs = seal::bytes_max(&head, &values, &self.terms) + self.dead_files_max();
-        let room = self.room("sealing a full head", BESIDE_OTHERS, needs)?;
-        let number = self.segment_number();
-        if !self.terms.labels().is_empty() {
-            // The values were read from the log, and no value may be missing.
-            self.all_was_read(&before)?;
-        }
-        let written = seal::seal(&room, &self.dir, number, &head, (&self.terms, &values))?;
-        self.note_written(written.bytes);
-        let log = head.log.number;
-        let entry = SegmentEntry { number, first_log: log, last_log: log, addresses: 0, dead: 0 };
-        let died = |_: usize| -> Vec<u32> {
-            let rows = written.rows.iter().enumerate();
-            rows.filter(|&(old, &new)| new != DROPPED && head.is_dead(old as u32))
-                .map(|(_, &new)| new)
-                .collect()
-        };
-        self.install(&room, &[entry], &died, &|manifest, entries| {
-            manifest.segments.extend(entries);
-            if let Some(entry) = manifest.logs.iter_mut().find(|entry| entry.number == log) {
-                entry.note_dead(&head.log);
-            }
-        })?;
-        let records = u64::from(written.count);
-        self.note_done(&started, records, written.bytes, |done| &mut done.sealing);
-        tracing::debug!(
-            segment = number,
-            records = head.published(),
-            bytes = written.bytes,
-            ms = started.wall.elapsed().as_millis(),
-            "a full head was sealed"
-        );
-        Ok(true)
+/// Seals the oldest frozen head; returns false if no frozen head exists.
+pub(super) fn seal_next(shelf: &OpenShelf) -> Result<bool, MaintenanceError> {
+    let Some(head) = shelf.view.load().frozen.first().cloned() else { return Ok(false) };
+    let (started, before) = (JobStart::now(), shelf.view.faults());
+    let values = seal::values(&head, shelf.files.terms());
+    let needs =
+        seal::bytes_max(&head, &values, shelf.files.terms()) + shelf.view.load().dead_files_max();
+    let room = room_for((&shelf.files, &shelf.jobs), "sealing a full head", BESIDE_OTHERS, needs)?;
+    let number = shelf.writer.manifest().next_segment;
+    if !shelf.files.terms().labels().is_empty() {
+        // The values were read from the log, and no value may be missing.
+        all_was_read(shelf, &before)?;
     }
+    let written =
+        seal::seal(&room, shelf.files.dir(), number, &head, (shelf.files.terms(), &values))?;
+    shelf.files.note_written(written.bytes);
+    let log = head.log.number;
+    let entry = SegmentEntry { number, first_log: log, last_log: log, addresses: 0, dead: 0 };
+    let died = |_: usize| -> Vec<u32> {
+        let rows = written.rows.iter().enumerate();
+        rows.filter(|&(old, &new)| new != DROPPED && head.is_dead(old as u32))
+            .map(|(_, &new)| new)
+            .collect()
+    };
+    install(shelf, &room, &[entry], &died, &|manifest, entries| {
+        manifest.segments.extend(entries);
+        if let Some(entry) = manifest.logs.iter_mut().find(|entry| entry.number == log) {
+            entry.note_dead(&head.log);
+        }
+    })?;
+    let records = u64::from(written.count);
+    note_done(&shelf.jobs, &started, records, written.bytes, |done| &mut done.sealing);
+    tracing::debug!(
+        segment = number,
+        records = head.published(),
+        bytes = written.bytes,
+        ms = started.wall.elapsed().as_millis(),
+        "a full head was sealed"
+    );
+    Ok(true)
+}
 
-    /// Merges neighbouring segments into a new segment. If a segment is damaged, returns the
-    /// damaged segment and merges nothing.
-    pub(super) fn merge(
-        &self,
-        olds: &[Arc<Segment>],
-    ) -> Result<Option<Arc<Segment>>, MaintenanceError> {
-        let (Some(first), Some(last)) = (olds.first(), olds.last()) else { return Ok(None) };
-        let (started, before) = (JobStart::now(), self.before());
-        let needs = merge::bytes_max(olds) + self.dead_files_max();
-        let room = self.room("merging segments", BESIDE_MERGES, needs)?;
-        // Damage must not be copied into a new file with a valid checksum.
-        let is_bad = |old: &&Arc<Segment>| {
-            !old.file.damaged_sections().is_empty() || !old.has_sound_addresses()
-        };
-        if let Some(bad) = olds.iter().find(is_bad) {
-            return Ok(Some(Arc::clone(bad)));
-        }
-        let number = self.segment_number();
-        let written = merge::merge(&room, &self.dir, number, olds, &self.terms)?;
-        self.all_was_read(&before)?;
-        self.note_written(written.bytes);
-        let entry = SegmentEntry {
-            number,
-            first_log: first.entry.first_log,
-            last_log: last.entry.last_log,
-            addresses: 0,
-            dead: 0,
-        };
-        let died = |_: usize| -> Vec<u32> {
-            let moved = olds.iter().zip(&written.rows).flat_map(|(old, rows)| {
-                old.dead.dead.ones().filter_map(|row| rows.get(row as usize).copied())
-            });
-            moved.filter(|&new| new != DROPPED).collect()
-        };
-        let old_numbers: Vec<u32> = olds.iter().map(|old| old.entry.number).collect();
-        self.install(&room, &[entry], &died, &|manifest, entries| {
-            let at = manifest.segments.iter().position(|s| s.number == old_numbers[0]);
-            let at = at.unwrap_or(0);
-            manifest.segments.retain(|s| !old_numbers.contains(&s.number));
-            manifest.segments.splice(at..at, entries);
-            manifest.note_dead(olds.iter().flat_map(|old| &old.logs).flatten());
-        })?;
-        let records = u64::from(written.count);
-        self.note_done(&started, records, written.bytes, |done| &mut done.merging);
-        tracing::debug!(
-            segment = number,
-            segments = olds.len(),
-            records,
-            bytes = written.bytes,
-            ms = started.wall.elapsed().as_millis(),
-            "segments were merged"
-        );
-        Ok(None)
+/// Merges neighbouring segments into a new segment. If a segment is damaged, returns the
+/// damaged segment and merges nothing.
+pub(super) fn merge_segments(
+    shelf: &OpenShelf,
+    olds: &[Arc<Segment>],
+) -> Result<Option<Arc<Segment>>, MaintenanceError> {
+    let (Some(first), Some(last)) = (olds.first(), olds.last()) else { return Ok(None) };
+    let (started, before) = (JobStart::now(), shelf.view.faults());
+    let needs = merge::bytes_max(olds) + shelf.view.load().dead_files_max();
+    let room = room_for((&shelf.files, &shelf.jobs), "merging segments", BESIDE_MERGES, needs)?;
+    // Damage must not be copied into a new file with a valid checksum.
+    let is_bad =
+        |old: &&Arc<Segment>| !old.file.damaged_sections().is_empty() || !old.has_sound_addresses();
+    if let Some(bad) = olds.iter().find(is_bad) {
+        return Ok(Some(Arc::clone(bad)));
     }
+    let number = shelf.writer.manifest().next_segment;
+    let written = merge::merge(&room, shelf.files.dir(), number, olds, shelf.files.terms())?;
+    all_was_read(shelf, &before)?;
+    shelf.files.note_written(written.bytes);
+    let entry = SegmentEntry {
+        number,
+        first_log: first.entry.first_log,
+        last_log: last.entry.last_log,
+        addresses: 0,
+        dead: 0,
+    };
+    let died = |_: usize| -> Vec<u32> {
+        let moved = olds.iter().zip(&written.rows).flat_map(|(old, rows)| {
+            old.dead.dead.ones().filter_map(|row| rows.get(row as usize).copied())
+        });
+        moved.filter(|&new| new != DROPPED).collect()
+    };
+    let old_numbers: Vec<u32> = olds.iter().map(|old| old.entry.number).collect();
+    install(shelf, &room, &[entry], &died, &|manifest, entries| {
+        let at = manifest.segments.iter().position(|s| s.number == old_numbers[0]);
+        let at = at.unwrap_or(0);
+        manifest.segments.retain(|s| !old_numbers.contains(&s.number));
+        manifest.segments.splice(at..at, entries);
+        manifest.note_dead(olds.iter().flat_map(|old| &old.logs).flatten());
+    })?;
+    let records = u64::from(written.count);
+    note_done(&shelf.jobs, &started, records, written.bytes, |done| &mut done.merging);
+    tracing::debug!(
+        segment = number,
+        segments = olds.len(),
+        records,
+        bytes = written.bytes,
+        ms = started.wall.elapsed().as_millis(),
+        "segments were merged"
+    );
+    Ok(None)
 }

@@ -1,19 +1,19 @@
 //! Tests of maintenance.
 
+use std::io;
 use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use hark_archive::effects::KeepAll;
 use hark_archive::{Query, RecordHeader, Store as _, Write};
 
 use super::due::due;
-use super::*;
 use crate::disk::{Disk, DiskFile, RealDisk};
+use crate::engine::embedded_store::EmbeddedStore;
 use crate::log::LogFrame;
 use crate::map::Map;
 use crate::options::EmbeddedOptions;
-use std::sync::Arc;
 
 /// Seals heads of one size and merges the due segments. Returns the rows of each remaining segment,
 /// and the number of merged rows.

@@ -8,6 +8,7 @@ pub mod file;
 pub mod filter;
 pub mod gathered;
 pub mod merge;
+pub(crate) mod open;
 pub mod packed;
 pub mod seal;
 pub mod sidecar;

@@ -73,25 +73,25 @@ impl ExcludedRows {
 }
 
 /// A segment with sums over its visible rows.
-pub(super) struct SummedSegment<'a> {
+pub(crate) struct SummedSegment<'a> {
     segment: &'a Segment,
     hidden: &'a [u32],
     now: u64,
 }
 
 impl<'a> SummedSegment<'a> {
-    pub(super) fn new(segment: &'a Segment, hidden: &'a [u32], now: u64) -> Self {
+    pub(crate) fn new(segment: &'a Segment, hidden: &'a [u32], now: u64) -> Self {
         Self { segment, hidden, now }
     }
 
     /// Whether the excluded rows are listed.
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         let excluded = self.segment.dead.excluded.lock();
         excluded.as_ref().is_some_and(|excluded| *excluded.hidden == *self.hidden)
     }
 
     /// Lists the excluded rows, and returns their number. Deletions continue meanwhile.
-    pub(super) fn prepare(&self) -> u64 {
+    pub(crate) fn prepare(&self) -> u64 {
         let (mut new, dead) = ExcludedRows::new(self.segment, self.hidden);
         let listed = new.rows.count(|_| true);
         let mut excluded = self.segment.dead.excluded.lock();
@@ -139,7 +139,7 @@ impl<'a> SummedSegment<'a> {
     }
 
     /// The visible rows before a position.
-    pub(super) fn before(&self, at: &Position) -> IdTally {
+    pub(crate) fn before(&self, at: &Position) -> IdTally {
         self.rows_before(at).map_or_else(IdTally::default, |rows| {
             self.with_excluded(|excluded| {
                 let [older, same] = rows.map(|rows| excluded.tally(&self.segment.file, rows));
@@ -149,7 +149,7 @@ impl<'a> SummedSegment<'a> {
     }
 
     /// The number of visible rows before a position.
-    pub(super) fn count(&self, at: &Position) -> u64 {
+    pub(crate) fn count(&self, at: &Position) -> u64 {
         self.rows_before(at).map_or(0, |rows| {
             self.with_excluded(|excluded| rows.map(|rows| excluded.count(rows)).iter().sum())
         })
@@ -171,7 +171,7 @@ impl<'a> SummedSegment<'a> {
     }
 
     /// Appends the first visible rows between two positions, at most `max`, the oldest first.
-    pub(super) fn items(
+    pub(crate) fn items(
         &self,
         from: &Position,
         to: &Position,

@@ -64,16 +64,16 @@ impl SummedHead {
         }
     }
 
-    pub(super) fn before(&mut self, at: &Position) -> IdTally {
+    pub(crate) fn before(&mut self, at: &Position) -> IdTally {
         self.rows.before(|key| *key < (at.time, at.id), |(_, id)| Some(id))
     }
 
-    pub(super) fn count(&mut self, at: &Position) -> u64 {
+    pub(crate) fn count(&mut self, at: &Position) -> u64 {
         self.rows.count(|key| *key < (at.time, at.id))
     }
 
     /// The rows from a position to the end, in order.
-    pub(super) fn from(&self, at: &Position) -> impl Iterator<Item = Position> + '_ {
+    pub(crate) fn from(&self, at: &Position) -> impl Iterator<Item = Position> + '_ {
         let at = (at.time, at.id);
         self.rows.from(move |key| *key < at).map(|(time, id)| Position { time, id })
     }

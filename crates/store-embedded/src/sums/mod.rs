@@ -11,7 +11,6 @@
 mod excluded;
 mod head;
 mod keys;
-mod ranges;
 
-pub(crate) use excluded::ExcludedRows;
+pub(crate) use excluded::{ExcludedRows, SummedSegment};
 pub(crate) use head::SummedHead;

@@ -1,0 +1,59 @@
+//! Queries fail if a page of a map could not be read meanwhile; [`crate::map`] describes how such a
+//! page is replaced with zeros.
+
+use std::path::PathBuf;
+
+use hark_archive::SearchError;
+
+use super::current_view::ReadFaults;
+use super::shelf::OpenShelf;
+use super::view::ShelfView;
+use crate::map;
+
+/// Whether a read of a file in the view has failed since `before`.
+pub(crate) fn has_lost(shelf: &OpenShelf, view: &ShelfView, before: &ReadFaults) -> bool {
+    if !before.have_grown() {
+        return false;
+    }
+    // The losses have grown even if another thread has noticed the failed read first.
+    note_unreadable(shelf, view);
+    shelf.view.has_losses_since(before)
+}
+
+/// Returns an error if a read of a file has failed since `before`, or if `trouble` returns a reason
+/// not to trust the result.
+#[inline]
+pub(super) fn believe(
+    shelf: &OpenShelf,
+    view: &ShelfView,
+    before: &ReadFaults,
+    trouble: impl FnOnce() -> Option<String>,
+) -> Result<(), SearchError> {
+    if map::faults() == 0 {
+        return Ok(());
+    }
+    if has_lost(shelf, view, before) {
+        let words = "a part of a file could not be read, and is left out from now on";
+        return Err(SearchError::LeftOut(words.into()));
+    }
+    trouble().map_or(Ok(()), |trouble| Err(SearchError::Failed(trouble)))
+}
+
+/// Records the files of a view with failed reads, logs each file once, and wakes maintenance.
+pub(crate) fn note_unreadable(shelf: &OpenShelf, view: &ShelfView) {
+    let files = || view.unreadable(shelf.files.dir());
+    if shelf.jobs.note_unreadable(files, || shelf.view.note_loss()) {
+        shelf.jobs.call();
+    }
+}
+
+/// Returns the damaged or partly unreadable files, sorted by name.
+pub(super) fn damaged_files(shelf: &OpenShelf, view: &ShelfView) -> Vec<String> {
+    let mut files = shelf.jobs.damaged_files();
+    let unreadable =
+        if map::faults() > 0 { view.unreadable(shelf.files.dir()) } else { Vec::new() };
+    files.extend(unreadable.into_iter().map(|(path, _): (PathBuf, u32)| path));
+    files.sort_unstable();
+    files.dedup();
+    files.iter().map(|path| path.display().to_string()).collect()
+}

@@ -1,0 +1,339 @@
+//! The searches of the writer: for the records that a write replaces or deletes, and for the
+//! records that forbid the write.
+//!
+//! A write that searches more than [`SEARCH_STEP`] rows does so in several steps, between which
+//! other writes are committed. The last write of a batch keeps its searches for the next step, each
+//! search on its first snapshot. Records that are put meanwhile are compared with the searches. So
+//! a write takes effect as if the whole search had run in the last step.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use hark_archive::limits::SEARCH_STEP;
+use hark_archive::query::merge::{AnySource, SnapshotSearch};
+use hark_archive::query::prepared::{PreparedQuery, TermMap as _};
+use hark_archive::{
+    CommitError, Id, Position, Query, Record, Search, SearchError, SearchProgress, Write,
+};
+
+use super::view::{LiveRow, ShelfView};
+use crate::head::HeadView;
+use crate::term::TermHasher;
+
+/// Maximum number of slots with a remembered holder.
+const SLOTS_MAX: usize = 4_096;
+/// Maximum length of a label value in a remembered slot.
+const SLOT_BYTES_MAX: usize = 256;
+
+/// The key that identifies a write in its next step.
+#[derive(Debug, PartialEq)]
+pub(super) enum WriteKey {
+    Put(Id),
+    /// The query without its limit, which each step lowers.
+    Erase(Box<Query>),
+}
+
+impl WriteKey {
+    /// Returns the key of a write; `None` if its record is not sound.
+    pub(super) fn of(write: &Write) -> Option<Self> {
+        match write {
+            Write::Put(bytes) => Record::new(bytes).ok().map(|record| Self::Put(*record.id())),
+            Write::Erase(query) => Some(Self::Erase(Box::new(unlimited(query)))),
+        }
+    }
+}
+
+/// Returns a query without its limit.
+pub(super) fn unlimited(query: &Query) -> Query {
+    Query { limit: usize::MAX, ..query.clone() }
+}
+
+/// One search of a write, with the records that the search has found.
+struct RuleSearch {
+    query: Query,
+    /// The rest of the search; `None` once the search is complete.
+    rest: Option<SnapshotSearch>,
+    found: Vec<Position>,
+}
+
+impl RuleSearch {
+    /// Continues until `wanted` records are found or `left` rows are visited. Returns false if the
+    /// search must continue in the next step.
+    fn go_on(&mut self, wanted: usize, left: &mut u64) -> Result<bool, SearchError> {
+        let found = &mut self.found;
+        while found.len() < wanted
+            && let Some(search) = &mut self.rest
+        {
+            if *left == 0 {
+                return Ok(false);
+            }
+            let before = search.visited();
+            let progress = search.slice(*left, &mut |record| {
+                found.push(Position::of(record));
+                if found.len() < wanted {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            })?;
+            let is_spent = progress == SearchProgress::Paused && found.len() < wanted;
+            *left = if is_spent { 0 } else { left.saturating_sub(search.visited() - before) };
+            if progress != SearchProgress::Paused {
+                self.rest = None;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The searches of the writes of a commit.
+#[derive(Default)]
+pub(super) struct RuleSearches {
+    /// The searches of the current write.
+    current: Vec<RuleSearch>,
+    /// Rows that the current write may still visit in this step.
+    left: u64,
+    /// The write that continues in its next step, with its searches.
+    paused: Option<(WriteKey, Vec<RuleSearch>)>,
+    /// For some slots, the only record that may hold the slot. Only a put changes this record.
+    slots: HashMap<Box<[u8]>, Position>,
+}
+
+impl RuleSearches {
+    /// Begins the step of a write. Only the last write of a batch has a `key`. If the paused
+    /// searches belong to this write, they continue; otherwise they are dropped.
+    pub(super) fn begin(&mut self, key: Option<&WriteKey>) {
+        self.left = SEARCH_STEP;
+        self.current.clear();
+        if let Some(key) = key
+            && let Some((paused, searches)) = self.paused.take()
+            && paused == *key
+        {
+            self.current = searches;
+        }
+    }
+
+    /// Ends the step of a write. With a `key`, the searches continue in the next step. Returns the
+    /// number of visited rows.
+    pub(super) fn end(&mut self, key: Option<WriteKey>) -> u64 {
+        let current = std::mem::take(&mut self.current);
+        if let Some(key) = key {
+            self.paused = Some((key, current));
+        }
+        SEARCH_STEP - self.left
+    }
+
+    /// Forgets all state that depends on the records of a batch, because the batch could not be
+    /// written or another process has written.
+    pub(super) fn forget(&mut self) {
+        *self = Self { left: self.left, ..Self::default() };
+    }
+
+    /// Compares a new record with the paused searches, and adds the record to each search that
+    /// matches.
+    pub(super) fn note_put(&mut self, record: &Record<'_>) {
+        for search in self.paused.iter_mut().flat_map(|(_, searches)| searches) {
+            if search.query.matches(record) {
+                search.found.push(Position::of(record));
+            }
+        }
+    }
+
+    /// Remembers that only this record may hold a slot.
+    pub(super) fn note_holder(&mut self, slot: &Query, holder: Position) {
+        let Some(name) = name_of(slot) else { return };
+        if self.slots.len() >= SLOTS_MAX && !self.slots.contains_key(&name) {
+            self.slots.clear();
+        }
+        self.slots.insert(name, holder);
+    }
+
+    /// Returns the only record that may hold a slot, if the slot is remembered.
+    fn holder(&self, slot: &Query) -> Option<&Position> {
+        self.slots.get(&name_of(slot)?)
+    }
+}
+
+/// The name of the slot of an author, a kind and at most one label.
+fn name_of(slot: &Query) -> Option<Box<[u8]>> {
+    let ([author], [kind]) = (slot.authors.as_deref()?, slot.kinds.as_deref()?) else {
+        return None;
+    };
+    let plain = Query {
+        authors: slot.authors.clone(),
+        kinds: slot.kinds.clone(),
+        labels: slot.labels.clone(),
+        ..Query::default()
+    };
+    let mut name = [&author[..], &kind.to_le_bytes()].concat();
+    match slot.labels.as_slice() {
+        [] => {}
+        [label] => match label.values.as_slice() {
+            [value] if value.len() <= SLOT_BYTES_MAX => {
+                name.push(label.name);
+                name.extend_from_slice(value);
+            }
+            _ => return None,
+        },
+        _ => return None,
+    }
+    (*slot == plain).then(|| name.into())
+}
+
+/// The records that a write sees: the records of a view, and of the batch being gathered.
+pub(super) struct WrittenRecords<'a> {
+    pub(super) view: &'a ShelfView,
+    pub(super) frames: &'a Arc<Vec<u8>>,
+    pub(super) terms: &'a TermHasher,
+}
+
+impl WrittenRecords<'_> {
+    /// Finds a live record by its id.
+    fn locate(&self, id: &Id) -> Option<LiveRow> {
+        self.view.locate(id, self.terms.id(id), true)
+    }
+
+    /// Begins a search; `None` if no record can match.
+    fn search(&self, query: &Query) -> Option<SnapshotSearch> {
+        // Most rules match no record. This test recognises such rules without preparing a search.
+        let kinds = query.kinds.as_deref().filter(|kinds| kinds.is_sorted());
+        let term = cheapest_term(query, self.terms);
+        if query.ids.is_none() && !may_match(self.view, kinds, term) {
+            return None;
+        }
+        let questions = PreparedQuery::opened(query.clone(), self.terms);
+        let head = HeadView::with_batch(&self.view.active, self.frames);
+        let head: Arc<dyn AnySource> = Arc::new(head);
+        Some(SnapshotSearch::new(&self.view.writing, &head, questions, 0))
+    }
+}
+
+impl RuleSearches {
+    /// Finds the matching records in the writer's view, which includes the current batch. Stops
+    /// once `wanted` records are found. Returns `None` if the write must continue in its next step.
+    pub(super) fn find(
+        &mut self,
+        among: &WrittenRecords<'_>,
+        query: &Query,
+        wanted: usize,
+    ) -> Result<Option<Vec<Position>>, CommitError> {
+        let known = self.current.iter().position(|search| search.query == *query);
+        if let Some(at) = known {
+            // Other writes may have deleted found records since the last step.
+            let found = &mut self.current[at].found;
+            self.left = self.left.saturating_sub(found.len() as u64);
+            found.retain(|at| among.locate(&at.id).is_some());
+        } else {
+            let Some(search) = among.search(query) else { return Ok(Some(Vec::new())) };
+            let (query, rest) = (query.clone(), Some(search));
+            self.current.push(RuleSearch { query, rest, found: Vec::new() });
+        }
+        let at = known.unwrap_or(self.current.len() - 1);
+        let failed = |error: SearchError| CommitError::Stopped(error.to_string());
+        let search = &mut self.current[at];
+        let is_found = search.go_on(wanted, &mut self.left).map_err(failed)?;
+        Ok(is_found.then(|| search.found.iter().take(wanted).copied().collect()))
+    }
+
+    /// Finds the records that hold a slot.
+    pub(super) fn holders(
+        &mut self,
+        among: &WrittenRecords<'_>,
+        slot: &Query,
+    ) -> Result<Option<Vec<Position>>, CommitError> {
+        if let Some(&holder) = self.holder(slot) {
+            let row = among.locate(&holder.id);
+            let is_there = row.is_some_and(|row| row.matches(slot, among.frames));
+            return Ok(Some(is_there.then_some(holder).into_iter().collect()));
+        }
+        self.find(among, slot, slot.limit)
+    }
+}
+
+/// Whether a record of these kinds may have the term, in the writer's view. Only the result false
+/// is certain.
+pub(super) fn may_match(view: &ShelfView, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
+    HeadView::writing(&view.active).may_match(kinds, term) || view.writing.may_match(kinds, term)
+}
+
+/// Returns a term that every matching record has, if the query determines such a term.
+fn cheapest_term(query: &Query, terms: &TermHasher) -> Option<u64> {
+    let label = query.labels.iter().find_map(|label| match label.values.as_slice() {
+        [one] => Some(terms.label(label.name, one)),
+        _ => None,
+    });
+    label.or_else(|| match query.authors.as_deref() {
+        Some([one]) => Some(terms.author(one)),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_archive::{Outcome, RecordHeader, Store as _};
+    use hark_codec::hex::encode_32 as hex;
+    use hark_networks::nostr::rules::NostrRules;
+    use hark_testkit::disk::scratch;
+    use hark_testkit::random::encode;
+
+    use super::*;
+    use crate::engine::embedded_store::EmbeddedStore;
+    use crate::options::EmbeddedOptions;
+
+    fn event(number: u16, author: u8, kind: u32, names: &[[u8; 32]]) -> Write {
+        let mut id = [7; 32];
+        id[..2].copy_from_slice(&number.to_be_bytes());
+        let time = 1_000 + u64::from(number);
+        let labels: Vec<_> = names.iter().map(|id| (b'e', hex(id).to_vec())).collect();
+        let head = RecordHeader { id, time, author: Some([author; 32]), kind, expires: None };
+        Write::Put(encode(&head, &labels))
+    }
+
+    fn id_of(write: &Write) -> [u8; 32] {
+        let Write::Put(bytes) = write else { panic!("a put") };
+        *Record::new(bytes).unwrap().id()
+    }
+
+    /// Number of records of segments that were read since the store was opened.
+    fn read(store: &EmbeddedStore) -> u64 {
+        let view = store.shelf.view.load();
+        let marks = view.segments.iter().map(|segment| &segment.dead.verified);
+        marks.map(|read| read.ones().count() as u64).sum()
+    }
+
+    #[test]
+    fn a_deletion_of_what_is_of_others_reads_none_of_their_records() {
+        let dir = scratch("rules-foreign");
+        let options = EmbeddedOptions {
+            seal_records: 500,
+            merge_fan_in: 1_000,
+            background: false,
+            ..EmbeddedOptions::default()
+        };
+        let open = || EmbeddedStore::open(&dir, Box::new(NostrRules), options.clone()).unwrap();
+        let store = open();
+        // Every segment has some records of author 2.
+        let of = |n: u16| if n.is_multiple_of(50) { 2 } else { 1 };
+        let all: Vec<Write> = (0..3_000).map(|n| event(n, of(n), 1, &[])).collect();
+        all.chunks(100).for_each(|part| assert!(store.commit(part).is_ok()));
+        store.settle().unwrap();
+        drop(store);
+        let store = open();
+        assert!(store.stats().segments >= 5);
+        let before = read(&store);
+        let foreign: Vec<_> =
+            (0..3_000).filter(|n| of(*n) == 1).map(|n| id_of(&all[usize::from(n)])).collect();
+        let done = store.commit(&[event(5_000, 2, 5, &foreign[..2_500])]).unwrap();
+        assert!(matches!(done.outcomes[..], [Outcome::Stored { .. }]));
+        assert_eq!((done.erased.len(), read(&store) - before), (0, 0), "read");
+        // Of the author's own records, only the named ones are read.
+        let mut named = foreign[..2_000].to_vec();
+        named.extend([id_of(&all[50]), id_of(&all[2_500])]);
+        let done = store.commit(&[event(5_001, 2, 5, &named)]).unwrap();
+        assert_eq!((done.erased.len(), read(&store) - before), (2, 2), "read");
+        assert_eq!(store.count(&Query::default()).unwrap(), Some(3_000));
+        drop(store);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,163 @@
+//! Damaged addresses of a segment: maintenance does not use them, but makes them again from the
+//! segment's logs.
+//!
+//! The index has the time of each row and the hash of each row's id. So each record in the logs is
+//! looked up by its id, as a question does, and the found row gets the record's address.
+
+use std::sync::Arc;
+
+use hark_archive::Record;
+use hark_archive::query::prepared::TermMap as _;
+
+use super::error::MaintenanceError;
+use super::install::{all_was_read, readdress, reopen, replace_segment};
+use crate::bits::AtomicBits;
+use crate::disk::Disk;
+use crate::engine::shelf::OpenShelf;
+use crate::log::{self, LogFrame};
+use crate::segment::sidecar::SidecarKind;
+use crate::segment::view::Segment;
+use crate::segment::{self, RecordAddress, SegmentSection};
+use crate::space::job_room::{BESIDE_OTHERS, room_for};
+use crate::term::TermHasher;
+
+/// The sections that are needed to find rows.
+const NEEDED: [SegmentSection; 4] = [
+    SegmentSection::Times,
+    SegmentSection::IdHashes,
+    SegmentSection::IdRows,
+    SegmentSection::IdFilter,
+];
+
+/// Returns an error unless the addresses of a segment have the right checksum and `agree` with
+/// its logs. After an error, the next round of maintenance makes the addresses or the segment
+/// again.
+pub(super) fn trust_addresses(
+    shelf: &OpenShelf,
+    segment: &Segment,
+    agree: bool,
+) -> Result<(), MaintenanceError> {
+    if agree && segment.has_sound_addresses() {
+        return Ok(());
+    }
+    let entry = &segment.entry;
+    shelf.jobs.suspect(entry.number);
+    let path = SidecarKind::Addresses.path(shelf.files.dir(), entry.number, entry.addresses);
+    Err(MaintenanceError::Damaged(path))
+}
+
+/// Returns an error if the sections for finding rows by id are damaged. A deletion that has not
+/// found its row is still needed, but a rewrite would drop the deletion. The next round makes
+/// the segment again.
+pub(super) fn trust_ids(shelf: &OpenShelf, segment: &Segment) -> Result<(), MaintenanceError> {
+    if !NEEDED.into_iter().any(|section| segment.file.is_damaged(section)) {
+        return Ok(());
+    }
+    let number = segment.entry.number;
+    shelf.jobs.suspect(number);
+    Err(MaintenanceError::Damaged(segment::path(shelf.files.dir(), number)))
+}
+
+/// Writes the addresses of a segment again, and returns the renewed segment.
+pub(super) fn remake_addresses(
+    shelf: &OpenShelf,
+    bad: &Arc<Segment>,
+) -> Result<Arc<Segment>, MaintenanceError> {
+    let before = shelf.view.faults();
+    let number = bad.entry.number;
+    let path = SidecarKind::Addresses.path(shelf.files.dir(), number, bad.entry.addresses);
+    let damaged = || MaintenanceError::Damaged(path.clone());
+    if NEEDED.into_iter().any(|section| bad.file.is_damaged(section)) {
+        return Err(damaged());
+    }
+    let needs = bad.addresses.bytes() + shelf.view.load().dead_files_max();
+    let room = room_for(
+        (&shelf.files, &shelf.jobs),
+        "making the addresses of a segment anew",
+        BESIDE_OTHERS,
+        needs,
+    )?;
+    let disk: &dyn Disk = &room;
+    let addresses = find_addresses(shelf.files.terms(), disk, bad)?.ok_or_else(damaged)?;
+    all_was_read(shelf, &before)?;
+    let id = (number, bad.entry.addresses + 1);
+    let addresses = addresses.into_iter().map(RecordAddress::pack);
+    let bytes = SidecarKind::Addresses.write(disk, shelf.files.dir(), id, addresses)?;
+    shelf.files.note_written(bytes);
+
+    let _writing = shelf.writer.lock();
+    let manifest = shelf.writer.manifest();
+    let mut next = manifest.clone();
+    let line = next.segments.iter_mut().find(|line| line.number == number);
+    let line = line.ok_or_else(damaged)?;
+    let line = readdress(&shelf.files, disk, bad, line)?;
+    let renewed = reopen(&shelf.files, disk, bad, &line, &next)?;
+    renewed.keep_dead(bad, None);
+    let renewed = replace_segment(shelf, disk, manifest, next, renewed)?;
+    shelf.jobs.forget_unreadable(&segment::path(shelf.files.dir(), number));
+    // Every frame of these logs has been read and is whole.
+    bad.logs.iter().flatten().for_each(|log| shelf.files.damage().forget(log.number));
+    Ok(renewed)
+}
+
+/// Returns the address of each row of a segment, from its logs; `None` if the logs lack the
+/// record of a live row.
+fn find_addresses(
+    terms: &TermHasher,
+    disk: &dyn Disk,
+    segment: &Segment,
+) -> Result<Option<Vec<RecordAddress>>, MaintenanceError> {
+    let (file, count) = (&segment.file, segment.file.rows as usize);
+    // The writer may mark more rows as dead meanwhile.
+    let dead = AtomicBits::from_words(count, segment.dead.dead.words());
+    let mut addresses = vec![RecordAddress::GONE; count];
+    let mut rows: Vec<u32> = Vec::new();
+    for log in segment.logs.iter().flatten() {
+        let id = (log.number, log.generation);
+        log::replay_whole(disk, log.path(), id, &mut |offset, frame| {
+            let LogFrame::Put(bytes) = frame else { return };
+            let Ok(record) = Record::new(bytes) else { return };
+            rows.clear();
+            rows.extend(file.rows_of_id(terms.id(record.id())));
+            rows.retain(|&row| row < file.rows && file.time(row) == record.time());
+            rows.sort_unstable_by_key(|&row| (!dead.get(row), row));
+            let at = RecordAddress { log: log.number, offset };
+            set_last(&rows, at, &mut addresses);
+        })?;
+    }
+    let mut live = (0..file.rows).zip(&addresses).filter(|(row, _)| !dead.get(*row));
+    let is_whole = live.all(|(_, address)| *address != RecordAddress::GONE);
+    Ok(is_whole.then_some(addresses))
+}
+
+/// Assigns `at` to the last row of an id, and moves the earlier addresses to the rows before. An id
+/// has several rows if its record was deleted and put again; then at most the last row is alive.
+/// For each log an id has one row, which stands for the id's last record in this log.
+fn set_last(rows: &[u32], at: RecordAddress, addresses: &mut [RecordAddress]) {
+    let Some(&last) = rows.last() else { return };
+    let before = addresses[last as usize];
+    if before != RecordAddress::GONE && before.log != at.log {
+        for pair in rows.windows(2) {
+            addresses[pair[0] as usize] = addresses[pair[1] as usize];
+        }
+    }
+    addresses[last as usize] = at;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_put_of_an_id_has_its_last_row() {
+        let put = |log, offset| RecordAddress { log, offset };
+        let mut addresses = vec![RecordAddress::GONE; 5];
+        // The live row is the first of the segment.
+        for at in [put(1, 24), put(1, 90), put(2, 24), put(4, 700)] {
+            set_last(&[3, 1], at, &mut addresses);
+        }
+        set_last(&[], put(5, 24), &mut addresses);
+        let gone = RecordAddress::GONE;
+        assert_eq!(addresses, [gone, put(4, 700), gone, put(2, 24), gone]);
+    }
+}

@@ -1,0 +1,45 @@
+//! Errors of maintenance.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::engine::open_error::ShelfOpenError;
+use crate::log::LogError;
+use crate::space::errors::is_full;
+
+/// Why maintenance failed. The archive is unchanged.
+#[derive(Debug, thiserror::Error)]
+pub enum MaintenanceError {
+    /// A file could not be written, renamed or removed.
+    #[error("maintenance of the archive failed: {0}")]
+    Io(#[from] io::Error),
+    /// A file that was written could not be opened again.
+    #[error("maintenance of the archive failed: {0}")]
+    Open(#[from] ShelfOpenError),
+    /// Another process has the shelf.
+    #[error("another process has taken the archive over; ask that one")]
+    Resting,
+    /// A log is damaged.
+    #[error("{0}; run `hark check`")]
+    Log(#[from] LogError),
+    /// A segment is damaged, and so are the files from which it could be rebuilt.
+    #[error(
+        "{0} is damaged and is neither merged nor rewritten; with the server stopped `hark rebuild` mends it"
+    )]
+    Damaged(PathBuf),
+}
+
+impl MaintenanceError {
+    /// Whether the disk was full.
+    pub(super) fn wants_room(&self) -> bool {
+        match self {
+            Self::Io(error) | Self::Open(ShelfOpenError::Io { cause: error, .. }) => is_full(error),
+            _ => false,
+        }
+    }
+
+    /// Whether the same job may succeed later with the same files.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Self::Io(_) | Self::Open(ShelfOpenError::Io { .. }) | Self::Resting)
+    }
+}

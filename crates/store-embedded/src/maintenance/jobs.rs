@@ -1,0 +1,262 @@
+//! The state of a shelf's maintenance, which the writer, searches and maintenance share.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use hark_archive::store::MaintenanceStats;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::erase_schedule::EraseSchedule;
+use super::signal::MaintenanceSignal;
+use crate::repair::scrub::state::ScrubState;
+use crate::space::state::DiskSpace;
+
+/// The state of maintenance.
+#[derive(Default)]
+pub(crate) struct ShelfJobs {
+    /// Held during maintenance: one sealing, merging or rewriting at a time.
+    running: Mutex<()>,
+    signal: Mutex<MaintenanceSignal>,
+    signalled: Condvar,
+    /// The state that maintenance keeps between rounds.
+    known: Mutex<MaintenanceState>,
+    /// The logs with records to erase from the files.
+    erase: Mutex<EraseSchedule>,
+    /// The state of the disk's space.
+    space: DiskSpace,
+    /// The state of the slow check.
+    scrub: ScrubState,
+    /// The work that maintenance has done.
+    done: Mutex<MaintenanceStats>,
+}
+
+/// The state that a shelf's maintenance keeps between rounds.
+#[derive(Debug, Default)]
+struct MaintenanceState {
+    /// Damaged files that could not be rebuilt, with the reason. Maintenance does not touch these
+    /// files until the next start.
+    damaged: BTreeMap<PathBuf, String>,
+    /// Numbers of segments that were found damaged. Maintenance makes these segments again.
+    suspects: BTreeSet<u32>,
+    /// Number of failed reads, for each file in which failed reads were noticed.
+    unreadable: BTreeMap<PathBuf, u32>,
+    /// Whether files may exist that MANIFEST does not name.
+    untidy: bool,
+    /// Why such files could not be removed.
+    untidied: Option<String>,
+}
+
+/// Requests.
+impl ShelfJobs {
+    /// Waits until no maintenance runs, and keeps any other from running meanwhile.
+    pub(crate) fn run_alone(&self) -> MutexGuard<'_, ()> {
+        self.running.lock()
+    }
+
+    pub(crate) fn signal(&self) -> MutexGuard<'_, MaintenanceSignal> {
+        self.signal.lock()
+    }
+
+    /// Wakes the threads that wait for a change of the signal.
+    pub(crate) fn notify(&self) {
+        self.signalled.notify_all();
+    }
+
+    /// Wakes the maintenance thread to look for work.
+    pub(crate) fn call(&self) {
+        self.signal.lock().work = true;
+        self.notify();
+    }
+
+    /// Waits for a change of the signal.
+    pub(crate) fn wait(&self, signal: &mut MutexGuard<'_, MaintenanceSignal>) {
+        self.signalled.wait(signal);
+    }
+
+    /// Waits for a change of the signal, at most for `time`.
+    pub(crate) fn wait_for(&self, signal: &mut MutexGuard<'_, MaintenanceSignal>, time: Duration) {
+        self.signalled.wait_for(signal, time);
+    }
+
+    /// Waits for a change of the signal, at most until `until`. Returns whether this time has come.
+    pub(crate) fn wait_until(
+        &self,
+        signal: &mut MutexGuard<'_, MaintenanceSignal>,
+        until: Instant,
+    ) -> bool {
+        self.signalled.wait_until(signal, until).timed_out()
+    }
+
+    /// Ends the threads of the shelf.
+    pub(crate) fn stop(&self) {
+        self.signal.lock().stop = true;
+        self.notify();
+    }
+
+    /// Whether maintenance is to do nothing more: the shelf is being closed, or maintenance pauses.
+    pub(super) fn is_stopped(&self) -> bool {
+        let signal = self.signal.lock();
+        signal.stop || signal.resting
+    }
+
+    /// Pauses or resumes maintenance. A pause waits until the current job has ended.
+    pub(crate) fn pause(&self, pause: bool) {
+        let mut signal = self.signal.lock();
+        signal.resting = pause;
+        signal.work |= !pause;
+        drop(signal);
+        self.notify();
+        if pause {
+            drop(self.running.lock());
+        }
+    }
+
+    /// Records the first log that another process has to read; `None` if no process follows.
+    pub(crate) fn set_followed_from(&self, log: Option<u32>) {
+        self.signal.lock().followed_from = log;
+    }
+
+    /// The number of the first log that must not be rewritten, since another process reads it.
+    pub(super) fn followed_from(&self) -> u32 {
+        self.signal.lock().followed_from.unwrap_or(u32::MAX)
+    }
+
+    /// Records that a series of deletes begins, in an archive of `bytes`.
+    pub(crate) fn begin_deletes(&self, bytes: u64) {
+        self.signal.lock().deletes_from_bytes.get_or_insert(bytes);
+    }
+
+    /// Records that a series of deletes has ended.
+    pub(crate) fn end_deletes(&self) {
+        self.signal.lock().deletes_from_bytes = None;
+    }
+
+    /// Size of the archive in bytes at the start of a series of deletes; `None` outside a series.
+    pub(crate) fn deletes_from_bytes(&self) -> Option<u64> {
+        self.signal.lock().deletes_from_bytes
+    }
+
+    /// Why the last round failed.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.signal.lock().failed.as_ref().map(|now| now.why.clone())
+    }
+}
+
+/// The state of parts of maintenance.
+impl ShelfJobs {
+    pub(crate) fn erase_schedule(&self) -> MutexGuard<'_, EraseSchedule> {
+        self.erase.lock()
+    }
+
+    pub(crate) fn space(&self) -> &DiskSpace {
+        &self.space
+    }
+
+    pub(crate) fn scrub(&self) -> &ScrubState {
+        &self.scrub
+    }
+
+    /// The work that maintenance has done.
+    pub(crate) fn done(&self) -> MaintenanceStats {
+        *self.done.lock()
+    }
+
+    /// Changes the figures of the work that maintenance has done.
+    pub(super) fn note_done(&self, change: impl FnOnce(&mut MaintenanceStats)) {
+        change(&mut self.done.lock());
+    }
+}
+
+/// Known damage.
+impl ShelfJobs {
+    /// Numbers of segments that were found damaged and are to be made again.
+    pub(super) fn suspects(&self) -> BTreeSet<u32> {
+        self.known.lock().suspects.clone()
+    }
+
+    /// Records that a segment was found damaged. Returns whether this is new.
+    pub(crate) fn suspect(&self, segment: u32) -> bool {
+        self.known.lock().suspects.insert(segment)
+    }
+
+    /// Whether a segment was found damaged and not made again yet.
+    pub(crate) fn is_suspect(&self, segment: u32) -> bool {
+        self.known.lock().suspects.contains(&segment)
+    }
+
+    /// Records that a damaged segment was made again.
+    pub(super) fn clear_suspect(&self, segment: u32) {
+        self.known.lock().suspects.remove(&segment);
+    }
+
+    /// Records that a file is damaged and cannot be made again, and logs the damage once.
+    pub(crate) fn note_damaged_file(&self, path: PathBuf, reason: String) {
+        if let Entry::Vacant(entry) = self.known.lock().damaged.entry(path) {
+            tracing::error!(
+                file = %entry.key().display(), reason,
+                "a file of the archive is damaged; maintenance leaves it alone, `hark check` says more"
+            );
+            entry.insert(reason);
+        }
+    }
+
+    /// The damaged files that cannot be made again, sorted by name.
+    pub(crate) fn damaged_files(&self) -> Vec<PathBuf> {
+        self.known.lock().damaged.keys().cloned().collect()
+    }
+
+    /// Records files with failed reads, each with the number of failed reads, and logs each file
+    /// once. If a failed read is new, calls `note_new` and returns true. Both callbacks are called
+    /// under the lock, so that a read that another thread has noticed first counts as known.
+    pub(crate) fn note_unreadable(
+        &self,
+        files: impl FnOnce() -> Vec<(PathBuf, u32)>,
+        note_new: impl FnOnce(),
+    ) -> bool {
+        let mut known = self.known.lock();
+        let mut is_new = false;
+        for (path, faults) in files() {
+            match known.unreadable.insert(path.clone(), faults) {
+                Some(before) if before == faults => continue,
+                Some(_) => {}
+                None => tracing::error!(
+                    file = %path.display(),
+                    "a part of a file of the archive could not be read: it was shortened, or the disk \
+                     fails; `hark check` says more"
+                ),
+            }
+            is_new = true;
+        }
+        if is_new {
+            note_new();
+        }
+        is_new
+    }
+
+    /// Forgets the failed reads of a file that was made again.
+    pub(super) fn forget_unreadable(&self, path: &Path) {
+        self.known.lock().unreadable.remove(path);
+    }
+
+    /// Records that files may exist that MANIFEST does not name.
+    pub(crate) fn note_untidy(&self) {
+        self.known.lock().untidy = true;
+    }
+
+    /// Whether files may exist that MANIFEST does not name.
+    pub(super) fn is_untidy(&self) -> bool {
+        self.known.lock().untidy
+    }
+
+    /// Records whether such files were removed, and logs a new failure.
+    pub(super) fn note_tidied(&self, failed: Option<String>) {
+        let mut known = self.known.lock();
+        known.untidy = failed.is_some();
+        if let Some(error) = failed.as_ref().filter(|_| failed != known.untidied) {
+            tracing::warn!(error, "what a failed job left could not be removed");
+        }
+        known.untidied = failed;
+    }
+}

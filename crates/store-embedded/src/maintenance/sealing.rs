@@ -1,0 +1,49 @@
+//! How the writer waits for the sealing of full heads.
+
+use std::time::Duration;
+
+use hark_archive::CommitError;
+
+use super::run::maintain_all;
+use super::signal::JobFailure;
+use crate::engine::heads::must_seal_first;
+use crate::engine::shelf::OpenShelf;
+
+/// Wakes maintenance after the start of a new head, and waits while too many heads wait to be
+/// sealed. If the disk has no space for sealing, the writer fills the new head nevertheless.
+pub(crate) fn after_rotation(shelf: &OpenShelf) -> Result<(), CommitError> {
+    wait_for_sealing(shelf).or_else(|error| match error {
+        CommitError::Unavailable(_) => Ok(()),
+        error => Err(error),
+    })
+}
+
+/// Waits while too many heads wait to be sealed. Returns an error if the heads cannot be sealed;
+/// the error is temporary if sealing only needs disk space.
+pub(crate) fn wait_for_sealing(shelf: &OpenShelf) -> Result<(), CommitError> {
+    let (jobs, background) = (&shelf.jobs, shelf.files.options().background);
+    if !background {
+        // After a failure the head stays in memory and its log on disk; the next rotation tries
+        // again, as long as there is memory for more heads.
+        let result = maintain_all(shelf);
+        jobs.signal().note_result(result.err().as_ref());
+    }
+    let mut signal = jobs.signal();
+    signal.work = true;
+    jobs.notify();
+    while must_seal_first(shelf) {
+        if let Some(JobFailure { why, wants_room }) = &signal.unsealed {
+            let error = format!("full heads cannot be sealed into segments: {why}");
+            return Err(if *wants_room {
+                CommitError::Unavailable(error)
+            } else {
+                CommitError::Stopped(error)
+            });
+        }
+        if !background {
+            break;
+        }
+        jobs.wait_for(&mut signal, Duration::from_millis(50));
+    }
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! Requests to maintenance, and its last failures.
+
+use std::time::Duration;
+
+use super::error::MaintenanceError;
+
+/// Pause of maintenance after a failure, and between two checks for disk space while too little is
+/// free.
+pub(super) const REST: Duration = Duration::from_secs(5);
+
+/// Requests to the maintenance thread, and its last failures.
+#[derive(Debug, Default)]
+pub(crate) struct MaintenanceSignal {
+    /// Whether the threads of the shelf are to end.
+    pub stop: bool,
+    /// Whether there may be work.
+    pub work: bool,
+    /// Whether maintenance pauses, because another process has the shelf or may take over the shelf
+    /// soon.
+    pub resting: bool,
+    /// Logs from this number on are not rewritten, since another process reads these logs.
+    pub(super) followed_from: Option<u32>,
+    /// Size of the archive in bytes at the start of a series of deletes; `None` outside a series.
+    pub(super) deletes_from_bytes: Option<u64>,
+    /// Why the last round failed.
+    pub(super) failed: Option<JobFailure>,
+    /// Why the oldest full head could not be sealed; `None` once sealing succeeds.
+    pub(super) unsealed: Option<JobFailure>,
+}
+
+/// Why a job failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct JobFailure {
+    pub(super) why: String,
+    /// Whether the disk had too little space. Space may become free again.
+    pub(super) wants_room: bool,
+}
+
+impl JobFailure {
+    pub(super) fn new(error: &MaintenanceError) -> Self {
+        Self { why: error.to_string(), wants_room: error.wants_room() }
+    }
+
+    /// Whether this is the same failure as `before`. Two failures for lack of disk space count as
+    /// the same, although their texts name different amounts of free space.
+    fn is_like(&self, before: Option<&Self>) -> bool {
+        before.is_some_and(|before| before == self || (before.wants_room && self.wants_room))
+    }
+}
+
+impl MaintenanceSignal {
+    /// Records the result of a round, and logs the result unless the same failure was already
+    /// logged.
+    pub(super) fn note_result(&mut self, error: Option<&MaintenanceError>) {
+        let rest_s = REST.as_secs();
+        let failed = error.map(JobFailure::new);
+        match &failed {
+            Some(now) if now.is_like(self.failed.as_ref()) => {
+                tracing::debug!(error = now.why, rest_s, "maintenance still fails");
+            }
+            Some(now) => {
+                let error = &now.why;
+                tracing::error!(
+                    error,
+                    rest_s,
+                    "maintenance failed; it is tried again after a rest"
+                );
+            }
+            None if self.failed.is_some() => tracing::info!("maintenance continues"),
+            None => {}
+        }
+        self.failed = failed;
+    }
+}

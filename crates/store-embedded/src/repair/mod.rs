@@ -1,0 +1,12 @@
+//! Finding and repairing damage: the check (`hark check`), the slow check of a running server
+//! (`scrub`), rebuilding from the logs (`rebuild`), dividing logs that are too large (`divide`), and
+//! salvaging a damaged shelf. Maintenance repairs segments while a server runs.
+
+pub(crate) mod check;
+pub(crate) mod divide;
+mod doubles;
+pub(crate) mod file_lengths;
+pub(crate) mod rebuild;
+pub(crate) mod salvage;
+pub(crate) mod scrub;
+pub(crate) mod segments;

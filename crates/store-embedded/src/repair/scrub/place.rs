@@ -1,0 +1,148 @@
+//! The place of the slow check in a shelf.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::engine::view::ShelfView;
+use crate::log::{HEADER, Log};
+use crate::segment::SECTIONS;
+use crate::segment::view::Segment;
+
+/// The place of the slow check. The check continues with a segment and a log as long as both are
+/// unchanged. So a rewrite of another log of the segment restarts neither the segment nor the log.
+pub(super) struct ScrubPlace {
+    /// The lowest number of an unread log.
+    pub(super) from: u32,
+    pub(super) segment: Option<SegmentScrub>,
+    pub(super) log: Option<LogScrub>,
+}
+
+/// The progress in a segment.
+pub(super) struct SegmentScrub {
+    number: u32,
+    /// The section being read, its bytes read so far, and their checksum.
+    pub(super) section: (usize, usize, u32),
+    /// Whether the addresses, which follow the sections, have been read.
+    pub(super) has_addresses: bool,
+    /// Number of rows of each log, with the log's generation at that time.
+    pub(super) rows: HashMap<u32, (u32, u64)>,
+    /// Whether the segment was found damaged.
+    pub(super) is_suspect: bool,
+}
+
+/// The progress in a log.
+pub(super) struct LogScrub {
+    number: u32,
+    generation: u32,
+    /// The number of the segment that covers the log.
+    segment: Option<u32>,
+    /// Number of failed reads.
+    pub(super) faults: u32,
+    /// Offset of the next byte to read.
+    pub(super) offset: usize,
+    /// Number of records with a matching row.
+    pub(super) found: u64,
+    /// Parts without a whole frame; no two parts are adjacent.
+    pub(super) lost: Vec<Range<u64>>,
+    /// The offset at which the check gave up the log after too many failed reads.
+    pub(super) given_up: Option<u64>,
+}
+
+/// A log, and the segment that covers the log.
+pub(super) struct ScrubTarget {
+    pub(super) log: Arc<Log>,
+    pub(super) segment: Option<Arc<Segment>>,
+}
+
+impl ScrubTarget {
+    /// The first log of a view with the number `from` or a higher number.
+    pub(super) fn next(view: &ShelfView, from: u32) -> Option<Self> {
+        for segment in &view.segments {
+            let mut logs = segment.logs.iter().flatten();
+            if let Some(log) = logs.find(|log| log.number >= from) {
+                return Some(Self { log: Arc::clone(log), segment: Some(Arc::clone(segment)) });
+            }
+        }
+        let heads = view.frozen.iter().chain([&view.active]);
+        let log = heads.map(|head| &head.log).find(|log| log.number >= from)?;
+        Some(Self { log: Arc::clone(log), segment: None })
+    }
+
+    fn segment_number(&self) -> Option<u32> {
+        self.segment.as_ref().map(|segment| segment.entry.number)
+    }
+
+    /// The progress in the segment: the progress of `place` if `place` is in the same segment, or
+    /// else a new start.
+    pub(super) fn segment_of(&self, place: &mut ScrubPlace) -> Option<SegmentScrub> {
+        let number = self.segment_number()?;
+        let known = place.segment.take().filter(|known| known.number == number);
+        Some(known.unwrap_or_else(|| SegmentScrub::new(number)))
+    }
+
+    /// The progress in the log: the progress of `place` if `place` is in the same log, or else a
+    /// new start.
+    pub(super) fn log_of(&self, place: &mut ScrubPlace) -> LogScrub {
+        let (log, segment) = (&self.log, self.segment_number());
+        let is_same = |known: &LogScrub| {
+            (known.number, known.generation, known.segment) == (log.number, log.generation, segment)
+        };
+        let begin = || LogScrub {
+            number: log.number,
+            generation: log.generation,
+            segment,
+            faults: 0,
+            offset: HEADER as usize,
+            found: 0,
+            lost: Vec::new(),
+            given_up: None,
+        };
+        place.log.take().filter(is_same).unwrap_or_else(begin)
+    }
+}
+
+impl ScrubPlace {
+    /// The beginning of the log numbered `from`.
+    pub(super) fn before(from: u32) -> Self {
+        Self { from, segment: None, log: None }
+    }
+}
+
+impl SegmentScrub {
+    pub(super) fn new(number: u32) -> Self {
+        Self {
+            number,
+            section: (0, 0, 0),
+            has_addresses: false,
+            rows: HashMap::new(),
+            is_suspect: false,
+        }
+    }
+
+    /// Whether all sections have been read.
+    pub(super) fn has_sections(&self) -> bool {
+        self.section.0 >= SECTIONS.len()
+    }
+
+    /// Whether the whole segment has been read, except the logs.
+    pub(super) fn is_read(&self) -> bool {
+        self.has_sections() && self.has_addresses
+    }
+}
+
+impl LogScrub {
+    /// Adds a part without a whole frame, after all earlier parts.
+    pub(super) fn lose(&mut self, part: Range<u64>) {
+        match self.lost.last_mut() {
+            Some(last) if last.end == part.start => last.end = part.end,
+            _ => self.lost.push(part),
+        }
+    }
+
+    /// Whether a frame that begins at `at` is lost.
+    pub(super) fn is_lost(&self, at: u64) -> bool {
+        let part = self.lost.partition_point(|part| part.end <= at);
+        self.lost.get(part).is_some_and(|part| part.contains(&at))
+    }
+}

@@ -1,0 +1,166 @@
+//! Disk space for maintenance. A job begins only if its files fit, and stops before it takes the
+//! space that the writer needs: a completely full disk stops the writer until a restart.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::pressure::lacks_space;
+use crate::disk::{Disk, DiskFile};
+use crate::engine::files::ShelfFiles;
+use crate::maintenance::jobs::ShelfJobs;
+use crate::map::Map;
+
+/// Bytes that a merge leaves free, since a merge can wait: as many as the largest sync has.
+pub(crate) const BESIDE_MERGES: u64 = 32 << 20;
+/// Bytes that sealing and rewriting leave free: twice as many as the writer reserves ahead. These
+/// jobs free memory and disk space, and so may use more of the disk.
+pub(crate) const BESIDE_OTHERS: u64 = 8 << 20;
+
+/// The files of a job do not fit on the disk.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "there is not enough room in {dir} for {job}: it needs {}, {} must stay free beside it, and {} \
+     are free", ByteSize(.needs), ByteSize(.beside), ByteSize(.free)
+)]
+pub struct NoSpace {
+    /// The job.
+    pub job: &'static str,
+    /// The shelf.
+    pub dir: PathBuf,
+    /// Maximum number of bytes that the job writes.
+    pub needs: u64,
+    /// Bytes that must stay free.
+    pub beside: u64,
+    /// Bytes that are free.
+    pub free: u64,
+}
+
+/// Bytes that the jobs of a requested compaction leave free: enough for a manifest. The operator
+/// who requests a compaction wants space first of all.
+const BESIDE_COMPACTION: u64 = 128 << 10;
+
+/// Returns the disk for a job that writes at most `needs` bytes and leaves `beside` bytes free; an
+/// error if the disk has less free space than both together.
+pub(crate) fn room_for(
+    (files, jobs): (&ShelfFiles, &ShelfJobs),
+    job: &'static str,
+    beside: u64,
+    needs: u64,
+) -> io::Result<ReservingDisk> {
+    let disk = Arc::clone(&files.options().disk);
+    let gives_space = jobs.space().is_compacting() || lacks_space(files);
+    let beside = if gives_space { BESIDE_COMPACTION } else { beside };
+    let room = ReservingDisk { disk, dir: files.dir().into(), job, beside };
+    room.check(needs)?;
+    Ok(room)
+}
+
+/// A number of bytes, for people.
+pub(crate) struct ByteSize<'a>(pub &'a u64);
+
+impl fmt::Display for ByteSize<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} MiB", *self.0 as f64 / f64::from(1 << 20))
+    }
+}
+
+/// A disk on which a job leaves space free for others.
+#[derive(Clone)]
+pub(crate) struct ReservingDisk {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    job: &'static str,
+    /// Bytes that the job leaves free.
+    beside: u64,
+}
+
+impl ReservingDisk {
+    /// Returns an error unless `needs` bytes fit on the disk.
+    fn check(&self, needs: u64) -> io::Result<()> {
+        let (free, beside) = (self.disk.free(&self.dir)?, self.beside);
+        if free >= needs.saturating_add(beside) {
+            return Ok(());
+        }
+        let no_room = NoSpace { job: self.job, dir: self.dir.clone(), needs, beside, free };
+        Err(io::Error::new(io::ErrorKind::StorageFull, no_room))
+    }
+}
+
+/// The disk in the view of a job. The job fails as on a full disk before it uses the space kept for
+/// others, even if the estimate was wrong or others write meanwhile.
+impl Disk for ReservingDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let file = self.disk.create(path)?;
+        Ok(Box::new(ReservingFile { file, room: self.clone() }))
+    }
+
+    fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>> {
+        self.disk.append(path, sure, len)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.replace(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.create_dir(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.sync_dir(path)
+    }
+
+    fn free(&self, path: &Path) -> io::Result<u64> {
+        self.disk.free(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<(String, u64)>> {
+        self.disk.list(path)
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
+        self.disk.read(path)
+    }
+
+    fn map_sequential(&self, path: &Path) -> io::Result<Map> {
+        self.disk.map_sequential(path)
+    }
+
+    fn map(&self, path: &Path, reserve: Option<usize>) -> io::Result<Map> {
+        self.disk.map(path, reserve)
+    }
+}
+
+struct ReservingFile {
+    file: Box<dyn DiskFile>,
+    room: ReservingDisk,
+}
+
+impl DiskFile for ReservingFile {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.room.check(bytes.len() as u64)?;
+        self.file.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn reserve(&mut self, len: u64, end: u64) -> io::Result<()> {
+        self.file.reserve(len, end)
+    }
+
+    fn cut(&mut self, len: u64) -> io::Result<()> {
+        self.file.cut(len)
+    }
+}

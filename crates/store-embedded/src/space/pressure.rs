@@ -1,0 +1,50 @@
+//! How maintenance reacts to lack of disk space, and to many deletes at once.
+
+use hark_archive::store::SpaceBounds;
+
+use crate::engine::files::ShelfFiles;
+use crate::engine::view::ShelfView;
+use crate::maintenance::dead::DeadBytes;
+use crate::maintenance::jobs::ShelfJobs;
+
+/// The archive may grow by one part in this many while rewrites wait for the end of many deletes.
+const GROWTH_SHARE: u64 = 5;
+
+/// Whether the disk has less free space than the settings require.
+pub(crate) fn lacks_space(files: &ShelfFiles) -> bool {
+    let free_min = files.bounds().free_bytes_min;
+    // A disk that does not report its free space counts as having enough.
+    free_min > 0 && files.free_bytes().is_ok_and(|free| free < free_min)
+}
+
+/// Records whether more deletes follow at once.
+pub(crate) fn deletes_follow(jobs: &ShelfJobs, view: &ShelfView, follow: bool) {
+    if follow {
+        jobs.begin_deletes(view.bytes_on_disk());
+    } else {
+        jobs.end_deletes();
+        jobs.call();
+    }
+}
+
+/// Whether rewrites of partly dead logs are postponed: more of their records will be deleted soon,
+/// and each log would be rewritten many times.
+pub(crate) fn puts_off_rewrites(jobs: &ShelfJobs, view: &ShelfView) -> bool {
+    let Some(bytes) = jobs.deletes_from_bytes() else { return false };
+    view.bytes_on_disk() <= bytes + bytes / GROWTH_SHARE
+}
+
+/// Bytes of deleted records that maintenance frees without another delete.
+pub(crate) fn reclaimable(files: &ShelfFiles, jobs: &ShelfJobs, dead: &DeadBytes) -> u64 {
+    if jobs.deletes_from_bytes().is_some() || lacks_space(files) {
+        return dead.due + dead.spread;
+    }
+    dead.reclaimable(files.bounds().dead_bytes_max)
+}
+
+/// Applies new bounds of the space. If the bounds have changed, wakes maintenance at once.
+pub(crate) fn set_bounds(files: &ShelfFiles, jobs: &ShelfJobs, bounds: &SpaceBounds) {
+    if files.set_bounds(bounds) {
+        jobs.call();
+    }
+}

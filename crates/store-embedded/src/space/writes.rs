@@ -1,0 +1,134 @@
+//! Disk space for the writer: a batch that could fill the disk is refused before any write. So a
+//! full disk stops the writer only temporarily, and writing continues once the disk has space.
+
+use std::io;
+
+use hark_archive::limits::ERASE_STEP;
+use hark_archive::store::{DiskUse, StoreStats};
+use hark_archive::{CommitError, Write};
+
+use super::job_room::ByteSize;
+use super::reserve::ShelfSpace;
+use crate::engine::files::ShelfFiles;
+use crate::engine::tail::LogTail;
+use crate::engine::view::ShelfView;
+use crate::log::{FRAME, LogFrame};
+use crate::maintenance::jobs::ShelfJobs;
+
+/// Bytes that a batch leaves free: enough for a manifest and the header of a log.
+const BESIDE_WRITES: u64 = 128 << 10;
+/// Bytes that the writer needs in addition to the records of a batch: for the maximum number of
+/// deletions in a step, including deletions of replaced records.
+const DELETIONS: u64 = 2 * ERASE_STEP as u64 * LogFrame::DELETE_BYTES;
+
+/// Upper bound for the bytes of a batch: its records, one deletion for each record that replaces
+/// another, and the deletions of a step.
+pub(crate) fn needs(writes: &[Write]) -> u64 {
+    let bytes = |write: &Write| match write {
+        Write::Put(record) => (FRAME + record.len()) as u64 + LogFrame::DELETE_BYTES,
+        Write::Erase(_) => 0,
+    };
+    writes.iter().map(bytes).sum::<u64>() + DELETIONS
+}
+
+/// Reserves the space of a batch, since others may take the free space at any moment. If the disk
+/// is full, no part of the batch has been written.
+pub(crate) fn reserve_space(
+    jobs: &ShelfJobs,
+    tail: Option<&mut LogTail>,
+    needs: u64,
+) -> Result<(), CommitError> {
+    let Some(tail) = tail else { return Ok(()) };
+    tail.reserve_for(needs).map_err(|error| refuse(jobs, &format!("a batch does not fit: {error}")))
+}
+
+/// Returns an error unless the disk has space for a batch. A batch with a deletion may use the
+/// space of the reserve. No part of the batch has been written yet.
+pub(crate) fn check_space(
+    (files, jobs): (&ShelfFiles, &ShelfJobs),
+    tail: Option<&LogTail>,
+    writes: &[Write],
+    needs: u64,
+) -> Result<(), CommitError> {
+    if tail.is_some_and(|tail| tail.has_reserved(needs)) {
+        return Ok(());
+    }
+    let deletes = writes.iter().any(|write| matches!(write, Write::Erase(_)));
+    // If the disk does not report its free space, the write itself shows whether the batch fits.
+    let Ok(lack) = lack(files, needs, deletes) else { return Ok(()) };
+    if lack == 0 {
+        return Ok(());
+    }
+    if deletes
+        && let Some(reserve) = &files.options().reserve
+        && reserve.give_up().is_ok_and(|given_up| given_up)
+        && self::lack(files, needs, true).is_ok_and(|lack| lack == 0)
+    {
+        return Ok(());
+    }
+    Err(refuse(jobs, &wanting(files, lack)))
+}
+
+fn wanting(files: &ShelfFiles, lack: u64) -> String {
+    format!(
+        "{} more must be free in {} for new records; deletions and `hark compact` give room back",
+        ByteSize(&lack),
+        files.dir().display()
+    )
+}
+
+/// The reason why a batch would be refused now for lack of space, if the reserve is in use. Perhaps
+/// no client has sent a record since, so no batch was refused yet.
+pub(crate) fn would_lack(files: &ShelfFiles) -> Option<String> {
+    files.options().reserve.as_ref().filter(|reserve| reserve.missing() > 0)?;
+    let lack = lack(files, DELETIONS, false).ok().filter(|lack| *lack > 0)?;
+    Some(format!(
+        "the disk is full, and the space reserved for this is in use: {}",
+        wanting(files, lack)
+    ))
+}
+
+/// Records that a batch is refused for lack of space, and wakes maintenance to free space.
+pub(crate) fn refuse(jobs: &ShelfJobs, why: &str) -> CommitError {
+    // Recorded first: a round of maintenance that ends without this record would not check for
+    // space again.
+    let error = jobs.space().lacks(why);
+    jobs.call();
+    error
+}
+
+/// Bytes that must become free before a batch of `needs` bytes fits.
+fn lack(files: &ShelfFiles, needs: u64, deletes: bool) -> io::Result<u64> {
+    let free = files.free_bytes()?;
+    let missing = files.options().reserve.as_ref().map_or(0, |reserve| reserve.missing());
+    // Deletions leave half of the space for the compaction that follows.
+    let kept = if deletes { missing / 2 } else { missing };
+    Ok((needs + BESIDE_WRITES + kept).saturating_sub(free))
+}
+
+/// Records the disk space of the shelf, and returns the total of all shelves in the directory.
+pub(crate) fn note_space(
+    files: &ShelfFiles,
+    view: &ShelfView,
+    stats: &StoreStats,
+) -> Option<DiskUse> {
+    let reclaimable = stats.reclaimable_bytes;
+    let usage = DiskUse { kept: stats.bytes.saturating_sub(reclaimable), reclaimable };
+    let addresses = view.segments.iter().map(|segment| segment.addresses.bytes()).max();
+    let sidecars = addresses.unwrap_or_default() + view.dead_files_max();
+    let space = ShelfSpace { usage, sidecars };
+    Some(files.options().reserve.as_ref()?.note(files.dir(), space))
+}
+
+/// Checks whether the disk has space again after a refused batch, and makes the reserve again.
+pub(crate) fn look_for_space(files: &ShelfFiles, jobs: &ShelfJobs) {
+    if let Some(reserve) = &files.options().reserve
+        && let Err(error) = reserve.make()
+    {
+        tracing::debug!(%error, "the reserve is not made again yet");
+    }
+    let is_lacking = jobs.space().lacking().is_some();
+    if is_lacking && lack(files, DELETIONS, false).is_ok_and(|lack| lack == 0) {
+        jobs.space().suffices();
+    }
+}
