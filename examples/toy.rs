@@ -10,7 +10,7 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use hark::{NETWORKS, NetworkService, NetworkSetup, ShelfConfig};
+use hark::{NETWORKS, NetworkService, NetworkSetup, STORES, ShelfConfig};
 use hark_archive::retention::{RetentionPolicy, RetentionRule};
 use hark_testkit::toy::{Serving, Toy};
 
@@ -48,5 +48,5 @@ const SETUP: NetworkSetup = NetworkSetup {
 /// The program.
 pub fn main() -> ExitCode {
     let setups: Vec<NetworkSetup> = NETWORKS.iter().copied().chain([SETUP]).collect();
-    hark::run(setups.leak())
+    hark::run(setups.leak(), STORES)
 }

@@ -1,14 +1,15 @@
 //! The program of the binary: the command line, the configuration, and the only code that refers to
-//! concrete stores. Another binary can serve further networks: it calls [`run`] with its own list.
+//! concrete stores. Another binary can serve further networks and open further stores: it calls
+//! [`run`] with its own lists.
 //!
 //! Read `cli` first (the command line), then `location` (opening an archive with or without a
-//! running server), then the commands.
+//! running server) and `stores` (each kind of store), then the commands.
 
 mod cli;
 mod commands;
 mod config;
+mod control;
 mod damage;
-mod handover;
 mod interrupt;
 mod location;
 mod log;
@@ -18,10 +19,12 @@ mod notify;
 mod owner;
 mod print;
 mod question;
+mod stores;
 mod successor;
 mod waiting;
 mod watch;
 mod when;
+mod writer;
 
 use std::process::ExitCode;
 
@@ -29,7 +32,11 @@ use clap::FromArgMatches as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use crate::config::{
-    Config, NETWORKS, NetworkService, NetworkSetup, ReloadCallback, ShelfConfig, StoreFacts,
+    Config, DoorFacts, NETWORKS, NetworkService, NetworkSetup, ReloadCallback, ShelfConfig,
+};
+pub use crate::stores::{
+    AddressForm, ArchiveStore, STORES, ServedShelf, ServedStore, ShelfOpener, ShelfPlace,
+    StoreFacts, StoreLock, StoreSetup,
 };
 
 use crate::cli::{Cli, Command};
@@ -50,9 +57,10 @@ impl std::fmt::Display for WrongUse {
 
 impl std::error::Error for WrongUse {}
 
-/// Runs the command line with the given networks. The first network is the default.
-pub fn run(networks: &'static [NetworkSetup]) -> ExitCode {
+/// Runs the command line with the given networks and stores. The first of each is the default.
+pub fn run(networks: &'static [NetworkSetup], stores: &'static [StoreSetup]) -> ExitCode {
     config::serve_these(networks);
+    stores::open_these(stores);
     let matches = cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     allow_files();

@@ -1,4 +1,4 @@
-//! The binary `hark`: its networks and its allocator.
+//! The binary `hark`: its networks, its stores and its allocator.
 
 use std::process::ExitCode;
 
@@ -8,5 +8,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    hark::run(hark::NETWORKS)
+    hark::run(hark::NETWORKS, hark::STORES)
 }

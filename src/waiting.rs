@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hark_archive::vital;
-use hark_store_postgres::DatabaseOpenError;
 use parking_lot::Mutex;
 
 use crate::notify;
@@ -26,9 +25,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Maximum bytes read of a request.
 const REQUEST_MAX: usize = 4 << 10;
 
-/// Calls `open` until the database can be reached. Any other error of `open` is returned.
+/// Calls `open` until the database can be reached, by the errors that `is_away` recognises. Any
+/// other error of `open` is returned.
 pub(crate) fn for_database<T>(
     addresses: &[SocketAddr],
+    is_away: impl Fn(&anyhow::Error) -> bool,
     mut open: impl FnMut() -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let (mut waiting, mut pause) = (None::<WaitingServer>, RETRY_FIRST);
@@ -56,10 +57,6 @@ pub(crate) fn for_database<T>(
         std::thread::sleep(pause);
         pause = (pause * 2).min(RETRY_LAST);
     }
-}
-
-fn is_away(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(DatabaseOpenError::Away(_)))
 }
 
 /// A listener that answers requests until it is dropped. Dropping it frees its addresses for the

@@ -9,9 +9,10 @@ use hark_server::{ReloadHandle, Settings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{self, Config, FileState, FileWatch, LOOK_EVERY, setups};
-use crate::location::space_bounds;
 use crate::log::ServerLog;
 use crate::notify;
+use crate::stores::address_forms;
+use crate::stores::embedded::space_bounds;
 
 /// Watches one configuration.
 pub(crate) struct ConfigWatch {
@@ -82,7 +83,7 @@ impl ConfigWatch {
     /// Reads the configuration again and applies the result. Returns the changes, one per line, or
     /// `None` if a process may still be writing the files.
     fn read_again(&mut self, files: &FileWatch) -> Option<Result<String, RefusedConfig>> {
-        let config = match Config::load(self.config.file.as_deref()) {
+        let config = match Config::load(self.config.file.as_deref(), &address_forms()) {
             Ok(config) => config,
             Err(faults) => {
                 let reason = faults.list();

@@ -53,12 +53,7 @@ pub(crate) struct BackupArgs {
 }
 
 pub(crate) fn run(args: &BackupArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    if location.database.is_some() {
-        bail!(
-            "the archive is in PostgreSQL, whose own programs back it up: `pg_dump` for a copy of one \
-             moment, `pg_basebackup` with an archive of the log for any moment (on Citus, of every node)"
-        );
-    }
+    location.files("backup")?;
     let data = &location.data;
     let shelves: Vec<&str> = setups().iter().map(|setup| setup.network.name()).collect();
     if !shelves.iter().any(|shelf| data.join(shelf).is_dir()) {

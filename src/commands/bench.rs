@@ -3,23 +3,21 @@
 mod envelopes;
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use hark_archive::{Query, Record, SearchProgress, Store, TextSource, Write};
 use hark_bench::BenchOpeners;
 use hark_codec::nostr::{ClientMessage, Event, EventArena, EventEncoder, MessageBuffers};
-use hark_networks::Network as _;
+use hark_networks::Network;
 use hark_networks::nostr::Nostr;
 use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
 use hark_networks::nostr::query;
-use hark_networks::nostr::rules::NostrRules;
-use hark_store_postgres::{PostgresStore, is_database};
 
-use crate::location::LocationArgs;
-use crate::location::{ArchiveLocation, OwnedStore};
+use crate::location::{ArchiveLocation, LocationArgs};
 use crate::question::MergedAnswer;
+use crate::writer::OwnedStore;
 
 /// Connections for queries: more than any benchmark uses at once.
 const CONNECTIONS: usize = 32;
@@ -33,27 +31,23 @@ const SLICE_ROWS: u64 = 1 << 20;
 pub(crate) const OPENERS: BenchOpeners<'static> =
     BenchOpeners { events: &open, archive: &open_to_read, envelopes: &envelopes::open };
 
+/// Returns the location of a shelf at an address, with enough connections to a database.
+fn measured(address: &str, network: &'static dyn Network) -> anyhow::Result<ArchiveLocation> {
+    let location = ArchiveLocation::new(LocationArgs::default())?.of(network);
+    let mut location = location.other(address)?;
+    location.config.postgres.connections_max = CONNECTIONS;
+    Ok(location)
+}
+
 /// Opens the store of events at an address.
 fn open(address: &str) -> anyhow::Result<Box<dyn hark_bench::BenchStore>> {
-    if is_database(address) {
-        let options =
-            hark_store_postgres::PostgresOptions { pool_max: CONNECTIONS, ..Default::default() };
-        let store = PostgresStore::open(address, "nostr", Box::new(NostrRules), &options)
-            .with_context(|| "the database could not be opened")?;
-        return Ok(Box::new(LentStore { store: Arc::new(store), _held: None }));
-    }
-    let location = ArchiveLocation::new(LocationArgs {
-        data: Some(PathBuf::from(address)),
-        ..Default::default()
-    })?;
-    let owned = location.own()?;
-    Ok(Box::new(LentStore { store: Arc::clone(&owned.store) as _, _held: Some(owned) }))
+    Ok(Box::new(LentStore { owned: measured(address, &Nostr)?.own()? }))
 }
 
 /// Opens an archive of events for reading.
 fn open_to_read(directory: &Path) -> anyhow::Result<Box<dyn hark_bench::BenchArchive>> {
-    let location =
-        ArchiveLocation::new(LocationArgs { data: Some(directory.into()), ..Default::default() })?;
+    let location = ArchiveLocation::new(LocationArgs::default())?.of(&Nostr);
+    let location = location.in_directory(directory);
     Ok(Box::new(ReadArchive { store: location.read()?, texts: location.texts() }))
 }
 
@@ -88,9 +82,7 @@ impl hark_bench::BenchArchive for ReadArchive {
 }
 
 struct LentStore {
-    store: Arc<dyn Store>,
-    // Dropped after the store.
-    _held: Option<OwnedStore>,
+    owned: OwnedStore,
 }
 
 impl hark_bench::BenchStore for LentStore {
@@ -104,14 +96,14 @@ impl hark_bench::BenchStore for LentStore {
             encoder.encode(&event, PrivateLabels::of(&event, &own_urls).labels(), &mut record);
             writes.push(Write::Put(record.into_boxed_slice()));
         }
-        self.store.commit(&writes)?;
+        self.owned.store.commit(&writes)?;
         Ok(())
     }
 
     fn ask(&self, filter: &str) -> anyhow::Result<u64> {
         let query = Nostr.filters().query(filter, &mut |_| Ok(Vec::new()));
         let queries: Vec<Query> = query.map_err(anyhow::Error::msg)?.into_iter().collect();
-        let mut answer = MergedAnswer::new(&*self.store, &queries)?.with_lines(&Nostr);
+        let mut answer = MergedAnswer::new(&*self.owned.store, &queries)?.with_lines(&Nostr);
         let mut events = 0;
         while answer.next()?.is_some() {
             events += 1;

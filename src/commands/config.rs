@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::config::{Config, StoreAddress};
+use crate::config::Config;
 use crate::location::LocationArgs;
 use crate::print;
+use crate::stores::{StoreAddress, address_forms};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -35,10 +36,10 @@ const HEAD: &str = "\
 
 pub(crate) fn run(args: &ConfigArgs, location: &LocationArgs) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.check {
-        Config::load(Some(path))?;
+        Config::load(Some(path), &address_forms())?;
         print::line(&format!("{} is fine, together with the environment", path.display()))?;
     } else if args.show {
-        let mut config = Config::load(location.config_file())?;
+        let mut config = Config::load(location.config_file(), &address_forms())?;
         if let Some(data) = &location.data {
             config.data.clone_from(data);
         }

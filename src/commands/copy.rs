@@ -12,9 +12,10 @@ use serde_json::json;
 
 use crate::damage;
 use crate::interrupt;
-use crate::location::{ArchiveLocation, HistoryWriter};
+use crate::location::ArchiveLocation;
 use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
+use crate::writer::HistoryWriter;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
     from.must_exist()?;
     let stop = interrupt::flag()?;
     // A database has no owner to whom a new directory could belong.
-    let makes = from.database.is_none() && !to.exists();
+    let makes = from.facts().is_in_directory && !to.exists();
     if makes {
         owner::make_dir_like(&to.data, &from.shelf())?;
     }
@@ -87,7 +88,7 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
     let mut sum = CopyTotals::default();
     for more in 0..=WALKS_MORE {
         let source = from.read()?;
-        let target = writer.read(&to)?;
+        let target = to.read_beside(&writer)?;
         let changed = (sum.copied, sum.deleted);
         walk(&*source, &*target, &mut writer, args.delete, &stop, &mut sum)?;
         sum.damaged = source.stats().damaged;

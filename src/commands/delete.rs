@@ -108,7 +108,7 @@ fn delete(
     let stop = interrupt::flag()?;
     let mut writer = location.write()?;
     // The ids come from one snapshot, so records that arrive later are not deleted.
-    let store = writer.read(location)?;
+    let store = location.read_beside(&writer)?;
     let mut answer = MergedAnswer::new(&*store, queries)?;
     let total = question::count(&*store, queries)?;
     let mut meter = CommandProgress::start("delete", total, CountedUnit::Records);

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &DoctorArgs, location: &ArchiveLocation) -> anyhow::Resu
     }
     files(location, &mut found);
     address(location, &mut found);
-    if location.database.is_none() {
+    if location.facts().is_in_directory {
         backup(location, &mut found);
     }
     for Finding { subject, verdict, text } in &found.0 {
@@ -119,11 +119,8 @@ fn configuration(location: &ArchiveLocation, found: &mut Findings) {
 
 /// Opens the archive, as `hark stats` does.
 fn archive(location: &ArchiveLocation, found: &mut Findings) -> Option<StoreStats> {
-    let name = location.database.as_deref().map_or_else(
-        || location.shelf().display().to_string(),
-        |url| hark_store_postgres::shown(url).into_owned(),
-    );
-    let is_new = location.database.is_none() && !location.data.exists();
+    let name = location.store.shown(&location.place());
+    let is_new = location.facts().is_in_directory && !location.data.exists();
     if is_new {
         let text = format!("none yet in {name}; the first start of a server makes one");
         found.add("archive", Verdict::Advice, text);

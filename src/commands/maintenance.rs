@@ -7,30 +7,29 @@ use anyhow::Context as _;
 use serde_json::json;
 
 use crate::commands::stats::StatsArgs;
-use crate::location::{ArchiveLocation, WriterHandle};
+use crate::location::ArchiveLocation;
 use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
+use crate::stores::embedded::summary;
 
 /// Maximum faults to print; further faults are only counted.
 const FAULTS_SHOWN: usize = 100;
 
 pub(crate) fn compact(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    location.must_be_files("compact")?;
+    let (archive, shelf) = location.files("compact")?;
     location.must_exist()?;
     let mut meter = CommandProgress::start("compact", 0, CountedUnit::Records);
-    let summary = match location.write()? {
-        WriterHandle::Server(mut client) => client
+    let summary = if let Some(mut client) = location.server()? {
+        client
             .compact(&mut |words| meter.at(0, 0, words))
-            .context("the server did not finish compacting; the archive is whole. Try again")?,
-        // Not reached: `must_be_files` refuses databases.
-        WriterHandle::Database(_) => String::new(),
-        WriterHandle::Own(owned) => {
-            let done = owned
-                .store
-                .compact(&mut |progress| meter.store(progress))
-                .context("compacting ended early; the archive is whole. Try again")?;
-            summary(&done)
-        }
+            .context("the server did not finish compacting; the archive is whole. Try again")?
+    } else {
+        let _lock = archive.directory_lock()?;
+        let done = shelf
+            .open()?
+            .compact(&mut |progress| meter.store(progress))
+            .context("compacting ended early; the archive is whole. Try again")?;
+        summary(&done)
     };
     meter.finish();
     let text = if args.json { json!({ "summary": summary }).to_string() } else { summary };
@@ -39,18 +38,17 @@ pub(crate) fn compact(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::R
 }
 
 pub(crate) fn check(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    location.must_be_files("check")?;
+    let (_, shelf) = location.files("check")?;
     location.must_exist()?;
     let mut meter = CommandProgress::start("check", 0, CountedUnit::Records);
-    let report =
-        hark_store_embedded::check(&location.shelf(), &location.options(), &mut |progress| {
-            meter.store(progress);
+    let report = hark_store_embedded::check(&shelf.dir(), &shelf.options(), &mut |progress| {
+        meter.store(progress);
+    })
+    .map_err(|error| {
+        shelf.not_opened(error, |_| {
+            "the archive could not be checked to its end; nothing was changed".into()
         })
-        .map_err(|error| {
-            location.not_opened(error, |_| {
-                "the archive could not be checked to its end; nothing was changed".into()
-            })
-        })?;
+    })?;
     meter.finish();
     let faults: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
     if args.json {
@@ -112,26 +110,22 @@ pub(crate) fn check(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Res
 }
 
 pub(crate) fn rebuild(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    location.must_be_files("rebuild")?;
+    let (archive, shelf) = location.files("rebuild")?;
     location.must_exist()?;
-    let lock = location.lock()?;
+    let lock = archive.directory_lock()?;
     let mut meter = CommandProgress::start("rebuild", 0, CountedUnit::Records);
-    let rebuilt = hark_store_embedded::rebuild(
-        &location.shelf(),
-        &location.options(),
-        &mut |progress| {
-            meter.store(progress);
-        },
-    )
+    let rebuilt = hark_store_embedded::rebuild(&shelf.dir(), &shelf.options(), &mut |progress| {
+        meter.store(progress);
+    })
     .map_err(|error| {
         let words = if error.is_disk_full() {
             format!(
                 "the disk is full, so not all indices could be made; the log is untouched. Make \
                      room on the disk of {}, then run the command again",
-                location.shelf().display()
+                shelf.dir().display()
             )
         } else if error.is_denied() {
-            owner::denied(&location.shelf())
+            owner::denied(&shelf.dir())
         } else {
             let again = if error.is_unexplained() { ". Run it again" } else { "" };
             format!("rebuilding ended early; the log is untouched{again}")
@@ -160,15 +154,4 @@ pub(crate) fn rebuild(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::R
     };
     print::line(&text)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns the result of a compaction as text.
-pub(crate) fn summary(done: &hark_store_embedded::CompactionResult) -> String {
-    format!(
-        "{} became {}, {} became {}",
-        print::count(done.segments_before, "segment"),
-        done.segments_after,
-        print::bytes(done.bytes_before),
-        print::bytes(done.bytes_after)
-    )
 }

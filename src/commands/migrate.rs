@@ -13,8 +13,9 @@ use hark_store_postgres::Distribution;
 use serde_json::json;
 
 use crate::interrupt;
-use crate::location::{ArchiveLocation, LOOK_AT_DATABASE};
+use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress, CountedUnit};
+use crate::stores::postgres::{DatabaseArchive, LOOK_AT_DATABASE};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -54,22 +55,22 @@ pub(crate) enum MigrateAction {
 }
 
 pub(crate) fn run(args: &MigrateArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    let Some(url) = &location.database else {
+    let Some(archive) = location.store_as::<DatabaseArchive>() else {
         bail!(
             "files need no migration; name a database with --store postgres://user@host/database"
         );
     };
     match args.action {
-        MigrateAction::Distribute => return distribute(url, args, location),
-        MigrateAction::IndexWords => return index_words(url, args, location),
-        MigrateAction::DropWords => return drop_words(url, args, location),
+        MigrateAction::Distribute => return distribute(archive, args, location),
+        MigrateAction::IndexWords => return index_words(archive, args, location),
+        MigrateAction::DropWords => return drop_words(archive, args, location),
         MigrateAction::Up | MigrateAction::Status => {}
     }
     let up = args.action == MigrateAction::Up;
     let all = hark_store_postgres::migrations(
-        url,
+        &archive.url,
         location.network.name(),
-        &location.database_options(),
+        &DatabaseArchive::options(&location.place()),
         up,
     )
     .with_context(|| format!("the tables were not changed; {LOOK_AT_DATABASE}"))?;
@@ -89,7 +90,7 @@ pub(crate) fn run(args: &MigrateArgs, location: &ArchiveLocation) -> anyhow::Res
 
 /// Indexes the words of stored records, with a progress bar.
 fn index_words(
-    url: &str,
+    archive: &DatabaseArchive,
     args: &MigrateArgs,
     location: &ArchiveLocation,
 ) -> anyhow::Result<ExitCode> {
@@ -100,7 +101,7 @@ fn index_words(
             location.network.records()
         );
     }
-    let store = location.postgres(url, true)?;
+    let store = archive.connect(&location.place(), true)?;
     let stop = interrupt::flag()?;
     let started = Instant::now();
     let all = store.word_progress()?.map_or(1, |at| at.newest.max(1));
@@ -143,14 +144,14 @@ fn index_words(
 
 /// Deletes the word index. Fails if the configuration enables search.
 fn drop_words(
-    url: &str,
+    archive: &DatabaseArchive,
     args: &MigrateArgs,
     location: &ArchiveLocation,
 ) -> anyhow::Result<ExitCode> {
     if location.texts().is_some() {
         bail!("[search] has enabled = true; set it to false first, here and for all servers");
     }
-    let dropped = location.postgres(url, true)?.drop_words();
+    let dropped = archive.connect(&location.place(), true)?.drop_words();
     let dropped = dropped.context("the index of words was not deleted")?;
     let state = if dropped { "deleted" } else { "nothing was indexed" };
     print::line(&if args.json { json!({ "state": state }).to_string() } else { state.into() })?;
@@ -158,7 +159,7 @@ fn drop_words(
 }
 
 fn distribute(
-    url: &str,
+    archive: &DatabaseArchive,
     args: &MigrateArgs,
     location: &ArchiveLocation,
 ) -> anyhow::Result<ExitCode> {
@@ -168,9 +169,9 @@ fn distribute(
     let mut meter = CommandProgress::start("distribute", 0, CountedUnit::Records);
     let mut reached = 0;
     let done = hark_store_postgres::distribute(
-        url,
+        &archive.url,
         shelf,
-        &location.database_options(),
+        &DatabaseArchive::options(&location.place()),
         &mut |done, total| {
             reached = done;
             meter.at(done, total, location.network.records());

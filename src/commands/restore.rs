@@ -1,6 +1,6 @@
 //! `hark restore`: restores an archive from a backup.
 //!
-//! The archive is built in a separate directory (see `Making` in `location`). The next restore
+//! The archive is built in a separate directory (see `Making` in `stores/embedded`). The next restore
 //! continues an interrupted restore, and until then no other command opens the archive.
 
 use std::ffi::OsString;
@@ -19,9 +19,10 @@ use serde_json::json;
 
 use crate::commands::backup_file::{self, BackupForm};
 use crate::config::{setup, setups};
-use crate::location::{ArchiveLocation, RESTORE};
+use crate::location::ArchiveLocation;
 use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
+use crate::stores::embedded::RESTORE;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -50,7 +51,7 @@ pub(crate) struct RestoreArgs {
 }
 
 pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    location.must_be_files("restore")?;
+    location.files("restore")?;
     let data = &location.data;
     let form = BackupForm::to_read(&args.from)?;
     let catalog = match form {
@@ -214,7 +215,9 @@ fn make(
         let Some(known) = setup(&backup.name) else {
             bail!("the backup has a network that this Hark does not know: {}", backup.name);
         };
-        let options = location.of(known.network).options();
+        let shelf = location.of(known.network);
+        let (_, files) = shelf.files("restore")?;
+        let options = files.options();
         let (from, to) = (args.from.join(&backup.name), restoring.join(&backup.name));
         let mut meter = CommandProgress::start(&backup.name, 0, CountedUnit::Records);
         let progress = &mut |progress| meter.store(progress);

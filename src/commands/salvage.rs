@@ -1,6 +1,6 @@
 //! `hark salvage`: copies every whole record of a damaged archive to a new archive.
 //!
-//! The new archive is built in a separate directory (see `Making` in `location`), so that an
+//! The new archive is built in a separate directory (see `Making` in `stores/embedded`), so that an
 //! unfinished archive is never mistaken for a complete archive. After an interruption, the next
 //! salvage starts from the beginning.
 
@@ -17,9 +17,10 @@ use hark_store_embedded::{DirectoryLock, LockError, LostPart, SalvageReport};
 use serde_json::{Value, json};
 
 use crate::config::setups;
-use crate::location::{ArchiveLocation, SALVAGE};
+use crate::location::ArchiveLocation;
 use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
+use crate::stores::embedded::SALVAGE;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -84,7 +85,8 @@ pub(crate) fn run(
     let mut reports = Vec::new();
     for network in shelves {
         let (from, to) = (from.of(network), to.of(network));
-        let store = to.open_store()?;
+        let (_, files) = to.files("salvage")?;
+        let store = files.open()?;
         let mut meter = CommandProgress::start("salvage", 0, CountedUnit::Bytes);
         let report =
             hark_store_embedded::salvage(&RealDisk, &from.shelf(), &store, &mut |progress| {

@@ -5,30 +5,27 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::Args;
 use hark_archive::clock::Clock;
 use hark_archive::mirror::{self, MirroredStore};
 use hark_archive::retention::RetentionPolicy;
 use hark_archive::{Store, vital};
 use hark_server::Server;
-use hark_server::control::{ControlClient, Handover, Takeover};
-use hark_server::shelf::{self, CompactFn};
+use hark_server::control::{ControlClient, Takeover, TakeoverLock};
+use hark_server::shelf;
 use hark_store_embedded::disk::{RealDisk, make_dir};
-use hark_store_embedded::{EmbeddedStore, permissions};
 
 use crate::WrongUse;
-use crate::commands::maintenance;
 use crate::config::{
-    Config, LogFormat, LogSettings, NetworkService, NetworkSetup, StoreFacts, listen_address,
-    setups,
+    Config, DoorFacts, LogFormat, LogSettings, NetworkService, listen_address, setups,
 };
-use crate::handover::{ArchiveLock, LockedShelf};
 use crate::interrupt::{INTERRUPTED, Signals};
 use crate::location::{ArchiveLocation, MirrorLock};
 use crate::log::{LogFlags, ServerLog};
 use crate::notify;
 use crate::print;
+use crate::stores::ServedShelf;
 use crate::successor;
 use crate::waiting;
 use crate::watch::ConfigWatch;
@@ -101,11 +98,12 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
     }
     let setups: Vec<_> =
         setups().iter().filter(|setup| (setup.is_served)(&location.config)).collect();
-    if location.database.is_none() {
+    if location.facts().is_in_directory {
         location.must_be_meant_to_serve()?;
     }
-    // `held` is dropped last, so that the stores close before the system releases the lock.
-    let (held, taking) = hold(args, location, &setups)?;
+    let names: Vec<_> = setups.iter().map(|setup| setup.network.name()).collect();
+    // `served` is dropped last, so that the stores close before the system releases the lock.
+    let mut served = Arc::clone(&location.store).serve(args.takeover.then_some(&names[..]))?;
     let (mut networks, mut mirrors) = (Vec::new(), Vec::new());
     let mirror_lock = MirrorLock::default();
     for setup in setups {
@@ -113,139 +111,52 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
         let addresses = [args.listen.unwrap_or(location.config.listen)];
         let addresses: Vec<_> =
             addresses.into_iter().chain(location.config.metrics.listen).collect();
-        let mut opened =
-            waiting::for_database(&addresses, || open(&location, held.as_ref(), taking.is_some()))?;
-        let shelf = &mut opened.shelf;
+        let is_away = |error: &anyhow::Error| location.store.is_away(error);
+        let opened =
+            waiting::for_database(&addresses, is_away, || (served.open)(&location.place()))?;
+        let at = DoorFacts {
+            data: &location.data,
+            store: location.facts().name,
+            store_at: opened.at,
+            listen: args.listen,
+            unlimited: args.unlimited,
+        };
+        let mut shelf = shelf_options(&location, opened);
         if let Some(mirror) = mirrored(&location, Arc::clone(&shelf.store), &mirror_lock)? {
             shelf.store = Arc::clone(&mirror) as _;
             mirrors.push(mirror);
         }
-        let at = StoreFacts {
-            data: &location.data,
-            database_is_near: opened.database_is_near,
-            listen: args.listen,
-            unlimited: args.unlimited,
-        };
-        networks.push((setup.serve)(&location.config, opened.shelf, &at));
+        networks.push((setup.serve)(&location.config, shelf, &at));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the system does not let Hark start its threads")?;
     // Other threads wait for the server, so a panic in it must end the process.
-    let serving = serve(args, location, networks, held.clone(), taking, log);
+    let serving = serve(args, location, networks, (served.lock.clone(), served.taking.take()), log);
     let code = vital::run("the server", || runtime.block_on(serving))?;
     drop(runtime);
     drop(mirrors);
-    drop(held);
+    drop(served);
     tracing::info!("closed");
     Ok(code)
 }
 
-/// Returns the lock of an archive in files, and the takeover from a running server if a takeover
-/// was requested.
-fn hold(
-    args: &ServeArgs,
-    location: &ArchiveLocation,
-    setups: &[&NetworkSetup],
-) -> anyhow::Result<(Option<Arc<ArchiveLock>>, Option<Takeover>)> {
-    if location.database.is_some() {
-        if args.takeover {
-            bail!(
-                "there is nothing to take over from: several servers can work on one database. Start \
-                 this one beside the other, on another address, and stop that one"
-            );
-        }
-        return Ok((None, None));
-    }
-    let names: Vec<_> = setups.iter().map(|setup| setup.network.name()).collect();
-    let (lock, taking) =
-        if args.takeover { location.take_over(&names)? } else { (location.lock()?, None) };
-    if let Some(warning) = permissions::warning(&location.data)? {
-        tracing::warn!("{warning}");
-    }
-    Ok((Some(Arc::new(ArchiveLock::new(lock))), taking))
-}
-
-/// A shelf opened for writing.
-struct Opened {
-    shelf: shelf::ShelfOptions,
-    /// Whether the shelf's database is on this machine. `None` if the shelf is in files.
-    database_is_near: Option<bool>,
-}
-
-/// Opens the shelf of `location` in files, with the lock held by this process, or in a database.
-fn open(
-    location: &ArchiveLocation,
-    held: Option<&Arc<ArchiveLock>>,
-    is_takeover: bool,
-) -> anyhow::Result<Opened> {
-    let (mut compact, mut handover) = (None, None);
-    let mut database_is_near = None;
-    let store: Arc<dyn Store> = if let Some(url) = &location.database {
-        let store = location.postgres(url, location.config.postgres.migrate)?;
-        let (shelf, database) = (location.network.name(), store.database());
-        if store.is_cluster() && location.texts().is_some() {
-            bail!(
-                "full-text search works on archives in files and on one PostgreSQL server, and the \
-                 database is a Citus cluster; set enabled = false in [search]"
-            );
-        }
-        tracing::info!(shelf, database, "the archive is in a database");
-        let is_bounded = location.shelf_config().retention.bytes_max.is_some();
-        let has_texts = location.texts().is_some();
-        // If the index has other texts, this server will index its own texts.
-        if has_texts && is_bounded && store.word_progress()?.is_none_or(|at| at.indexed < at.newest)
-        {
-            tracing::warn!(
-                shelf,
-                "words are being indexed, and count towards bytes_max of retention: if the archive is \
-                 near that bound, its oldest records are deleted; raise it to keep them"
-            );
-        }
-        database_is_near = Some(store.is_near());
-        Arc::new(store)
+/// Returns the options of an opened shelf. A shelf that refuses all writes cannot delete records.
+fn shelf_options(location: &ArchiveLocation, opened: ServedShelf) -> shelf::ShelfOptions {
+    let retention = if opened.refuses_writes {
+        RetentionPolicy::default()
     } else {
-        let store = if is_takeover { location.open_released() } else { location.open_store() };
-        let store = Arc::new(store.or_else(|error| location.open_refusing(error))?);
-        if let Some(reason) = store.refusal() {
-            tracing::error!(shelf = location.network.name(), reason, "nothing is stored");
-            return Ok(Opened { shelf: refusing(location, store), database_is_near });
-        }
-        for note in store.notes() {
-            tracing::warn!(shelf = location.network.name(), "{note}");
-        }
-        compact = Some(compaction(&store));
-        handover = held.map(|held| {
-            let (store, held) = (Arc::clone(&store), Arc::clone(held));
-            let records_max = location.config.limits.takeover_records_max;
-            Arc::new(LockedShelf { store, held, records_max }) as Arc<dyn Handover>
-        });
-        store
+        location.shelf_config().retention
     };
-    let shelf = shelf::ShelfOptions {
-        network: location.network,
-        store,
-        writer: location.config.batch,
-        clock: Clock::System,
-        retention: location.shelf_config().retention,
-        compact,
-        handover,
-    };
-    Ok(Opened { shelf, database_is_near })
-}
-
-/// Returns the options of a shelf opened for reading only.
-fn refusing(location: &ArchiveLocation, store: Arc<EmbeddedStore>) -> shelf::ShelfOptions {
     shelf::ShelfOptions {
         network: location.network,
-        store,
+        store: opened.store,
         writer: location.config.batch,
         clock: Clock::System,
-        // A read-only shelf cannot delete records.
-        retention: RetentionPolicy::default(),
-        compact: None,
-        handover: None,
+        retention,
+        compact: opened.compact,
+        handover: opened.handover,
     }
 }
 
@@ -253,15 +164,14 @@ async fn serve(
     args: &ServeArgs,
     location: &ArchiveLocation,
     networks: Vec<NetworkService>,
-    held: Option<Arc<ArchiveLock>>,
-    taking: Option<Takeover>,
+    (lock, taking): (Option<Arc<dyn TakeoverLock>>, Option<Takeover>),
     log: ServerLog,
 ) -> anyhow::Result<ExitCode> {
     let settings = &location.config;
     let config = hark_server::ServerConfig {
         proxies: settings.proxies.clone(),
         control: control_socket(location),
-        lock: held.map(|held| held as _),
+        lock,
         metrics: settings.metrics.clone(),
         limits: settings.limits.clone(),
         addresses: settings.addresses.clone(),
@@ -330,7 +240,7 @@ async fn serve(
 /// An archive in files has only one server, because of its lock.
 fn control_socket(location: &ArchiveLocation) -> Option<PathBuf> {
     let path = location.control_socket();
-    if location.database.is_none() {
+    if location.facts().is_in_directory {
         return Some(path);
     }
     if let Err(error) = make_dir(&RealDisk, &location.data) {
@@ -366,16 +276,4 @@ fn mirrored(
     let shelf = location.network.name();
     let report = Box::new(move |words: &str| tracing::info!(shelf, "{words}"));
     Ok(Some(Arc::new(MirroredStore::start(store, second, options, report))))
-}
-
-fn compaction(store: &Arc<EmbeddedStore>) -> CompactFn {
-    let store = Arc::clone(store);
-    Arc::new(move |words| {
-        store
-            .compact(&mut |progress| {
-                words(&format!("{} {} of {}", progress.what, progress.done, progress.total));
-            })
-            .map(|done| maintenance::summary(&done))
-            .map_err(|error| error.to_string())
-    })
 }

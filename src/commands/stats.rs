@@ -31,7 +31,7 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
     if args.json {
         let mut json = Value::Object(fields(&stats));
         json["data"] = json!(location.data);
-        json["in_database"] = json!(location.database.is_some());
+        json["in_database"] = json!(!location.facts().is_in_directory);
         json["server_running"] = json!(served);
         json["server"] = json!(live.as_ref().map(|live| of_server(live, &json)));
         print::line(&json.to_string())?;
@@ -46,10 +46,10 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
     let average = stats.bytes.checked_div(stats.records).unwrap_or(0);
     print::line(&format!(
         "{}{}",
-        if location.database.is_some() {
-            "in a database".into()
-        } else {
+        if location.facts().is_in_directory {
             location.shelf().display().to_string()
+        } else {
+            "in a database".into()
         },
         if served { ", a server is running" } else { "" }
     ))?;

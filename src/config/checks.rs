@@ -2,19 +2,20 @@
 //! contradictions, and unusable addresses.
 
 use hark_server::Proxies;
-use hark_store_postgres::{DatabaseAddress, is_database, shown};
+use hark_store_postgres::shown;
 
-use super::address::StoreAddress;
 use super::{Config, bounds, keys, log};
+use crate::stores::{AddressForm, StoreAddress, postgres};
 
-/// Returns the faults of a configuration whose settings could all be read.
-pub(super) fn faults(config: &Config) -> Vec<String> {
+/// Returns the faults of a configuration whose settings could all be read. `stores` are the forms
+/// of the addresses of all stores, the default first.
+pub(super) fn faults(config: &Config, stores: &[AddressForm]) -> Vec<String> {
     let mut faults = bounds::faults(config);
     // A number out of bounds also contradicts others.
     if !faults.iter().any(|fault| fault.starts_with("[limits]")) {
         faults.extend(config.limits.faults().iter().map(|fault| format!("[limits] {fault}")));
     }
-    faults.extend(stores(config));
+    faults.extend(unusable_stores(config, stores));
     faults.extend(info(config));
     if let Err(fault) = log::filter(&config.log.level) {
         faults.push(format!("[log] `level`: {fault}"));
@@ -28,25 +29,35 @@ pub(super) fn faults(config: &Config) -> Vec<String> {
 }
 
 /// Returns one line for each store that cannot be opened by its address.
-fn stores(config: &Config) -> impl Iterator<Item = String> {
+fn unusable_stores(config: &Config, forms: &[AddressForm]) -> Vec<String> {
+    let others = forms.get(1..).unwrap_or_default();
+    let mut faults = Vec::new();
+    let mut check = |setting: &str, address: &str, other: &str, forms: &[AddressForm]| {
+        let Some(form) = AddressForm::of(forms, address) else {
+            let (typed, examples) = (shown(address), AddressForm::examples(forms));
+            faults.push(format!("{setting} must be {other} or {examples}, but is {typed:?}"));
+            return;
+        };
+        if let Err(fault) = (form.check)(address) {
+            faults.push(format!("{setting}: {fault}"));
+        }
+    };
     let store = config.store.secret();
-    let store = (store != "embedded").then_some(("[archive] `store`", store, "`embedded`"));
+    let default = forms.first().filter(|form| (form.fits)(store));
+    if default.is_none() {
+        check("[archive] `store`", store, "`embedded`", others);
+    }
     let mirror = config.mirror.store.as_ref().map(StoreAddress::secret);
     // A directory may have any name.
-    let mirror = mirror.filter(|store| store.contains("://") || is_database(store));
-    let mirror = mirror.map(|store| ("[mirror] `store`", store, "a directory"));
-    let replica = config.postgres.read_url.as_ref().map(StoreAddress::secret);
-    let replica = replica.map(|url| ("[postgres] `read_url`", url, "empty"));
-    [store, mirror, replica].into_iter().flatten().filter_map(|(setting, address, other)| {
-        if !is_database(address) {
-            let typed = shown(address);
-            return Some(format!(
-                "{setting} must be {other} or postgres://user@host/database, but is {typed:?}"
-            ));
-        }
-        let fault = DatabaseAddress::read(address).err()?;
-        Some(format!("{setting}: {fault}"))
-    })
+    let mirror =
+        mirror.filter(|store| store.contains("://") || AddressForm::of(others, store).is_some());
+    if let Some(mirror) = mirror {
+        check("[mirror] `store`", mirror, "a directory", others);
+    }
+    if let Some(replica) = config.postgres.read_url.as_ref().map(StoreAddress::secret) {
+        check("[postgres] `read_url`", replica, "empty", &[postgres::FORM]);
+    }
+    faults
 }
 
 /// Returns one line for each fault in the section `[info]`.
@@ -125,13 +136,14 @@ fn waku(config: &Config) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stores::address_forms;
 
     #[test]
     fn addresses_that_lead_nowhere_are_faults() {
         let with = |change: &dyn Fn(&mut Config)| {
             let mut config = Config::default();
             change(&mut config);
-            faults(&config).join("\n")
+            faults(&config, &address_forms()).join("\n")
         };
         assert_eq!(with(&|_| {}), "");
         for store in ["mysql://x", "data", "", "postgres://me@h/b?sslmode=none"] {

@@ -3,7 +3,6 @@
 //! defaults, the environment overrides the file, and flags (in `commands`) override the
 //! environment.
 
-mod address;
 pub(crate) mod bounds;
 mod checks;
 mod keys;
@@ -30,16 +29,17 @@ use hark_server::limits::Limits;
 use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, ThreadCounts};
 use hark_server::{AddressLists, MetricsDoor, Proxies, SparedClients};
 
-pub(crate) use address::StoreAddress;
 pub(crate) use log::{LogFormat, LogSettings};
 pub use networks::{
-    NETWORKS, NetworkService, NetworkSetup, ReloadCallback, ShelfConfig, StoreFacts,
+    DoorFacts, NETWORKS, NetworkService, NetworkSetup, ReloadCallback, ShelfConfig,
 };
-pub(crate) use networks::{serve_these, setup, setups};
+pub(crate) use networks::{serve_these, setup, setups, shelf_config};
 pub(crate) use reread::{FileState, FileWatch, LOOK_EVERY};
 pub(crate) use settings::listen_address;
 use waku::WakuSettings;
 use whisper::WhisperSettings;
+
+use crate::stores::{AddressForm, StoreAddress};
 
 /// Checked settings.
 #[derive(Clone, Debug)]
@@ -210,8 +210,9 @@ impl std::fmt::Display for Faults {
 impl std::error::Error for Faults {}
 
 impl Config {
-    /// Loads the configuration from the defaults, an optional file, and the environment.
-    pub(crate) fn load(file: Option<&Path>) -> Result<Self, Faults> {
+    /// Loads the configuration from the defaults, an optional file, and the environment. `stores`
+    /// are the forms of the addresses of all stores.
+    pub(crate) fn load(file: Option<&Path>, stores: &[AddressForm]) -> Result<Self, Faults> {
         let mut faults = Vec::new();
         let (mut typed, mut texts) = (Vec::new(), reread::FileTexts::new());
         // The state is taken before the file is read, so that a change during the read is noticed.
@@ -261,7 +262,8 @@ impl Config {
         files.extend(config.lists.files(folder).into_iter().map(FileState::new));
         config.files.clone_from(&files);
         // An invalid value was replaced by the default, so its setting causes no second fault.
-        faults.extend(checks::faults(&config).into_iter().map(|fault| placed(fault, &typed)));
+        faults
+            .extend(checks::faults(&config, stores).into_iter().map(|fault| placed(fault, &typed)));
         config.file = file.map(Path::to_path_buf);
         match config.lists.read(folder, &mut texts) {
             Ok(read) => (config.addresses, config.policy, config.spared) = read,
@@ -356,6 +358,7 @@ fn placed(fault: String, typed: &[typed::TypedSetting]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stores::address_forms;
 
     fn faults(text: &str) -> String {
         let (typed, mut faults) = typed::from_toml("hark.toml".as_ref(), text);
@@ -446,7 +449,7 @@ mod tests {
     #[test]
     fn defaults_and_values_in_force_can_be_read_back() {
         let config = Config::default();
-        assert_eq!(checks::faults(&config), [""; 0]);
+        assert_eq!(checks::faults(&config, &address_forms()), [""; 0]);
         let uncommented: String = config
             .to_toml(false)
             .lines()
@@ -505,7 +508,7 @@ mod tests {
         let shards = |count| {
             let mut config = Config::default();
             config.waku.shards = (0..count).collect();
-            checks::faults(&config).concat()
+            checks::faults(&config, &address_forms()).concat()
         };
         assert_eq!(shards(128), "");
         assert!(shards(129).contains("`shards` has 129 shards, at most 128 are served"));
@@ -520,7 +523,7 @@ mod tests {
                     [info]\nother_urls = [\"wss://a.example\"]\n\
                     [policy]\nallow_keys = [\"@missing.txt\"]\n";
         std::fs::write(&file, text).unwrap();
-        let faults = Config::load(Some(&file)).unwrap_err();
+        let faults = Config::load(Some(&file), &address_forms()).unwrap_err();
         for (line, said) in [
             (2, "unknown setting `listn` in [server]"),
             (4, "`limit_max` must be a whole number"),

@@ -36,6 +36,12 @@ pub(crate) fn setup(network: &str) -> Option<&'static NetworkSetup> {
     setups().iter().find(|setup| setup.network.name() == network)
 }
 
+/// Returns the settings of a network's shelf.
+pub(crate) fn shelf_config(config: &Config, network: &dyn Network) -> ShelfConfig {
+    let setup = setup(network.name()).unwrap_or(&setups()[0]);
+    (setup.shelf)(config)
+}
+
 /// The configuration and setup of a network.
 #[derive(Clone, Copy)]
 pub struct NetworkSetup {
@@ -46,7 +52,7 @@ pub struct NetworkSetup {
     /// Whether `hark serve` serves the network.
     pub is_served: fn(&Config) -> bool,
     /// Builds the network's shelf and doors, which are opened later.
-    pub serve: fn(&Config, shelf::ShelfOptions, &StoreFacts<'_>) -> NetworkService,
+    pub serve: fn(&Config, shelf::ShelfOptions, &DoorFacts<'_>) -> NetworkService,
 }
 
 /// Settings of a network's shelf.
@@ -63,26 +69,17 @@ pub struct ShelfConfig {
 
 /// Facts that a network's doors need besides the settings.
 #[cfg_attr(not(feature = "libp2p"), allow(dead_code))] // only peers use some of the fields
-pub struct StoreFacts<'a> {
+pub struct DoorFacts<'a> {
     /// The archive's directory.
     pub data: &'a Path,
-    /// Whether the database is on this machine; `None` if the archive is in files.
-    pub database_is_near: Option<bool>,
+    /// The name of the store in metrics.
+    pub store: &'static str,
+    /// The place where the store does its work.
+    pub store_at: StoreLocation,
     /// An address to listen on that overrides the settings.
     pub listen: Option<SocketAddr>,
     /// Whether rate limits are off.
     pub unlimited: bool,
-}
-
-impl StoreFacts<'_> {
-    /// Returns the place where the store does its work.
-    pub(super) fn store_location(&self, config: &Config) -> StoreLocation {
-        match self.database_is_near {
-            None => StoreLocation::Process,
-            Some(true) => StoreLocation::Machine(config.postgres.connections_max),
-            Some(false) => StoreLocation::Elsewhere(config.postgres.connections_max),
-        }
-    }
 }
 
 /// A network that is to be served.

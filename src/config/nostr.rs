@@ -5,10 +5,10 @@ use std::sync::Arc;
 use hark_archive::retention::RetentionPolicy;
 use hark_codec::nostr::REQUESTS;
 use hark_server::nostr::{RelayConfig, RelayService, SharedIdentity, policy};
-use hark_server::shelf;
+use hark_server::{StoreLocation, shelf};
 
 use super::Config;
-use super::networks::{NetworkService, NetworkSetup, ShelfConfig, StoreFacts};
+use super::networks::{DoorFacts, NetworkService, NetworkSetup, ShelfConfig};
 
 /// The configuration and setup of the network.
 pub(super) const SETUP: NetworkSetup = NetworkSetup {
@@ -26,17 +26,19 @@ pub(super) const SETUP: NetworkSetup = NetworkSetup {
     serve,
 };
 
-fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &StoreFacts<'_>) -> NetworkService {
+fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &DoorFacts<'_>) -> NetworkService {
     let mut relay = RelayConfig::new(at.listen.unwrap_or(config.listen));
     relay.deflate_from_bytes = config.deflate_from_bytes;
     let identity = SharedIdentity::new(config.info.clone(), config.private_kinds.clone());
     relay.identity = identity.clone();
     relay.threads = config.threads;
-    relay.store_at = at.store_location(config);
+    relay.store_at = at.store_at;
     relay.texts = config.search.texts(&config.private_kinds);
-    if at.database_is_near.is_some() && relay.threads.read == 0 {
+    if let StoreLocation::Machine(connections) | StoreLocation::Elsewhere(connections) = at.store_at
+        && relay.threads.read == 0
+    {
         // Each connection to the database occupies one thread while it waits.
-        relay.threads.read = config.postgres.connections_max;
+        relay.threads.read = connections;
     }
     warn(config);
     relay.policy = policy::shared(config.policy.clone());

@@ -15,10 +15,10 @@ use hark_server::ranges;
 use hark_store_postgres::shown;
 use ipnet::IpNet;
 
-use super::address::StoreAddress;
 use super::policy::PolicyList;
 use super::typed::{TypedValue, did_you_mean};
 use super::{Config, keys};
+use crate::stores::StoreAddress;
 
 /// A `[section]` of the file.
 pub(crate) struct SettingsSection {

@@ -15,7 +15,7 @@ use hark_server::shelf;
 use hark_server::waku::{NodeConfig, NodeService, NodeSettings, can_forward, shared};
 
 use super::Config;
-use super::networks::{NetworkService, NetworkSetup, ShelfConfig, StoreFacts};
+use super::networks::{DoorFacts, NetworkService, NetworkSetup, ShelfConfig};
 use super::settings::{Setting, SettingType, SettingsSection, settings};
 
 /// The configuration and setup of the network.
@@ -66,8 +66,8 @@ pub(super) const SECTION: SettingsSection = SettingsSection {
     },
 };
 
-fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &StoreFacts<'_>) -> NetworkService {
-    let node = config.waku.node(config, at);
+fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &DoorFacts<'_>) -> NetworkService {
+    let node = config.waku.node(at);
     let settings = Arc::clone(&node.settings);
     NetworkService {
         network: Box::new(NodeService { config: node, shelf }),
@@ -206,7 +206,7 @@ impl WakuSettings {
         }
     }
 
-    fn node(&self, config: &Config, at: &StoreFacts<'_>) -> NodeConfig {
+    fn node(&self, at: &DoorFacts<'_>) -> NodeConfig {
         #[cfg(feature = "libp2p")]
         let p2p = self.p2p(at.data).map(|p2p| hark_server::waku::p2p::P2pConfig {
             connections_per_address_max: if at.unlimited {
@@ -232,7 +232,7 @@ impl WakuSettings {
             proofs: self.forward != ForwardMode::Always && !can_forward(self.cluster),
             message_bytes_max: self.message_bytes_max,
             settings: shared(self.settings()),
-            store_at: at.store_location(config),
+            store_at: at.store_at,
         }
     }
 }

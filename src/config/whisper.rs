@@ -15,7 +15,7 @@ use hark_server::{WebAccess, shelf};
 
 use super::Config;
 use super::mail_keys::{RequestKey, RequestPassword, TrustedNode};
-use super::networks::{NetworkService, NetworkSetup, ShelfConfig, StoreFacts};
+use super::networks::{DoorFacts, NetworkService, NetworkSetup, ShelfConfig};
 use super::settings::{Setting, SettingType, SettingsSection, settings, wanted};
 use super::typed::TypedValue;
 
@@ -59,8 +59,8 @@ pub(super) const SECTION: SettingsSection = SettingsSection {
     },
 };
 
-fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &StoreFacts<'_>) -> NetworkService {
-    let mail = config.whisper.mail(config, at);
+fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &DoorFacts<'_>) -> NetworkService {
+    let mail = config.whisper.mail(at);
     let settings = Arc::clone(&mail.settings);
     NetworkService {
         network: Box::new(MailService { config: mail, shelf }),
@@ -169,7 +169,7 @@ impl WhisperSettings {
     }
 
     #[cfg(feature = "devp2p")]
-    fn peers(&self, listen: SocketAddr, at: &StoreFacts<'_>) -> PeersConfig {
+    fn peers(&self, listen: SocketAddr, at: &DoorFacts<'_>) -> PeersConfig {
         PeersConfig {
             listen,
             key: at.data.join("whisper.key"),
@@ -184,15 +184,15 @@ impl WhisperSettings {
         }
     }
 
-    fn mail(&self, config: &Config, at: &StoreFacts<'_>) -> MailConfig {
+    fn mail(&self, at: &DoorFacts<'_>) -> MailConfig {
         MailConfig {
             rest: self.rest,
             access: self.access.clone(),
             #[cfg(feature = "devp2p")]
             peers: self.listen.map(|listen| self.peers(listen, at)),
             settings: shared(self.settings()),
-            store_at: at.store_location(config),
-            database: if at.database_is_near.is_some() { "postgres" } else { "embedded" },
+            store_at: at.store_at,
+            database: at.store,
         }
     }
 }

@@ -6,8 +6,8 @@ use std::sync::mpsc::sync_channel;
 use super::pace::AdoptPace;
 use super::tally::AdoptTally;
 use super::{AHEAD, ConvertedRows, put};
-use crate::location::HistoryWriter;
 use crate::print::{self, CommandProgress, CountedUnit};
+use crate::writer::HistoryWriter;
 
 /// A converted batch.
 pub(super) struct AdoptBatch<P> {

@@ -30,7 +30,8 @@ use self::nostream::AdoptNostreamArgs;
 use self::strfry::AdoptStrfryArgs;
 use self::tally::AdoptTally;
 use crate::commands::refusal::RefusalReason;
-use crate::location::{ArchiveLocation, HistoryWriter};
+use crate::location::ArchiveLocation;
+use crate::writer::HistoryWriter;
 
 /// Number of batches to read ahead.
 const AHEAD: usize = 2;

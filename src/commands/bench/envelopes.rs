@@ -1,56 +1,40 @@
 //! The store of Whisper envelopes that `hark bench whisper` queries in its own process.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use hark_archive::{LabelSet, Order, Query, Record, SearchProgress, Store, Write};
+use hark_archive::{LabelSet, Order, Query, Record, SearchProgress, Write};
 use hark_bench::{EnvelopeStore, StoreQuestion, WantedTopics};
 use hark_codec::whisper::record::{TOPIC, encode};
 use hark_codec::whisper::{Envelope, EnvelopeRecord, Topic};
-use hark_networks::Network as _;
 use hark_networks::whisper::Whisper;
 use hark_networks::whisper::topics::KnownTopics;
-use hark_store_postgres::{PostgresOptions, PostgresStore, is_database};
 use parking_lot::RwLock;
 
-use super::CONNECTIONS;
-use crate::location::{ArchiveLocation, LocationArgs, OwnedStore};
+use super::measured;
+use crate::writer::OwnedStore;
 
 /// Interval between checks whether maintenance has finished.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Opens the store at an address.
 pub(super) fn open(address: &str) -> anyhow::Result<Box<dyn EnvelopeStore>> {
-    let is_database = is_database(address);
-    let data = (!is_database).then(|| PathBuf::from(address));
-    let location = ArchiveLocation::new(LocationArgs { data, ..Default::default() })?.of(&Whisper);
-    if is_database {
-        let options = PostgresOptions { pool_max: CONNECTIONS, ..location.database_options() };
-        let store = PostgresStore::open(address, Whisper.name(), Whisper.rules(), &options)
-            .context("the database could not be opened")?;
-        return Ok(Box::new(ShelfOfEnvelopes::new(Arc::new(store), None)?));
-    }
-    let owned = location.own()?;
-    Ok(Box::new(ShelfOfEnvelopes::new(Arc::clone(&owned.store) as _, Some(owned))?))
+    Ok(Box::new(ShelfOfEnvelopes::new(measured(address, &Whisper)?.own()?)?))
 }
 
 struct ShelfOfEnvelopes {
-    store: Arc<dyn Store>,
+    owned: OwnedStore,
     /// Known topics, as in a server: the topics of the store when it was opened, and the topics of
     /// envelopes put since.
     topics: RwLock<KnownTopics>,
-    // Dropped after the store.
-    _held: Option<OwnedStore>,
 }
 
 impl ShelfOfEnvelopes {
-    fn new(store: Arc<dyn Store>, held: Option<OwnedStore>) -> anyhow::Result<Self> {
+    fn new(owned: OwnedStore) -> anyhow::Result<Self> {
         let mut topics = KnownTopics::default();
-        store.label_values(TOPIC, &mut |value, _| topics.extend(value.try_into().ok()))?;
-        Ok(Self { store, topics: RwLock::new(topics), _held: held })
+        owned.store.label_values(TOPIC, &mut |value, _| topics.extend(value.try_into().ok()))?;
+        Ok(Self { owned, topics: RwLock::new(topics) })
     }
 
     /// Returns a query for the question's times, without topics.
@@ -82,7 +66,7 @@ impl ShelfOfEnvelopes {
         query: &Query,
         each: &mut dyn FnMut(&Record<'_>) -> bool,
     ) -> anyhow::Result<()> {
-        let (mut search, mut ended) = (self.store.search(query)?, false);
+        let (mut search, mut ended) = (self.owned.store.search(query)?, false);
         loop {
             let progress = search.slice(u64::MAX, &mut |record| {
                 ended = !each(record);
@@ -108,13 +92,13 @@ impl EnvelopeStore for ShelfOfEnvelopes {
             writes.push(Write::Put(record.into_boxed_slice()));
             self.topics.write().add(envelope.topic);
         }
-        self.store.commit(&writes)?;
+        self.owned.store.commit(&writes)?;
         Ok(())
     }
 
     fn settle(&self) -> anyhow::Result<()> {
         loop {
-            let stats = self.store.stats();
+            let stats = self.owned.store.stats();
             if let Some(why) = stats.maintenance_failed {
                 bail!("the store's maintenance fails: {why}");
             }
@@ -127,14 +111,14 @@ impl EnvelopeStore for ShelfOfEnvelopes {
 
     fn topics(&self) -> anyhow::Result<Vec<(Topic, u64)>> {
         let mut topics = Vec::new();
-        self.store.label_values(TOPIC, &mut |value, count| {
+        self.owned.store.label_values(TOPIC, &mut |value, count| {
             topics.extend(value.try_into().ok().map(|topic| (topic, count)));
         })?;
         Ok(topics)
     }
 
     fn times_s(&self) -> Option<(u64, u64)> {
-        let stats = self.store.stats();
+        let stats = self.owned.store.stats();
         stats.oldest.zip(stats.newest)
     }
 
@@ -158,6 +142,6 @@ impl EnvelopeStore for ShelfOfEnvelopes {
     }
 
     fn explain(&self, question: &StoreQuestion) -> anyhow::Result<String> {
-        Ok(self.store.explain(&self.query_with_topics(question))?.to_string())
+        Ok(self.owned.store.explain(&self.query_with_topics(question))?.to_string())
     }
 }

@@ -17,6 +17,7 @@ use crate::WrongUse;
 use crate::interrupt::INTERRUPTED;
 use crate::location::ArchiveLocation;
 use crate::print;
+use crate::stores::postgres::DatabaseArchive;
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, disable_help_subcommand = true)]
@@ -188,7 +189,7 @@ struct ClusterStandbyArgs {
 }
 
 pub(crate) fn run(args: &ClusterArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    let Some(url) = &location.database else {
+    let Some(archive) = location.store_as::<DatabaseArchive>() else {
         return Err(WrongUse(
             "this archive is in files; name the coordinator of a cluster with --store \
              postgres://user@host/database"
@@ -196,7 +197,7 @@ pub(crate) fn run(args: &ClusterArgs, location: &ArchiveLocation) -> anyhow::Res
         )
         .into());
     };
-    let mut coordinator = match Coordinator::open(url) {
+    let mut coordinator = match Coordinator::open(&archive.url) {
         Err(ClusterError::NotCluster(words)) => return Err(WrongUse(words).into()),
         opened => opened?,
     };

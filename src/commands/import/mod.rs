@@ -27,9 +27,10 @@ use self::cost::{ImportCost, PeakMemory};
 use self::source::{LineChunk, LineSource};
 use self::tally::ImportTally;
 use crate::interrupt;
-use crate::location::{ArchiveLocation, HistoryWriter, WriterHandle};
+use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress, CountedUnit};
 use crate::when;
+use crate::writer::HistoryWriter;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -53,10 +54,6 @@ pub(crate) struct ImportArgs {
     pub(crate) json: bool,
 }
 
-/// Records per durable batch, in files and in a database. A database needs larger batches, since
-/// its transactions take longer to begin and to end.
-const BATCH_RECORDS: usize = 1_024;
-const BATCH_RECORDS_DATABASE: usize = 4_096;
 /// Chunks queued for each worker, so that no worker waits for the reader.
 const CHUNKS_PER_WORKER: usize = 4;
 /// Time without input from a pipe after which the records received so far are written.
@@ -97,7 +94,9 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
             );
         }
         let mut tally = ImportTally::default();
-        let done = file(path, &options, &mut writer, &mut tally, &mut memory, &stop);
+        let batch_records = location.facts().batch_records;
+        let done =
+            file(path, &options, (&mut writer, batch_records), &mut tally, &mut memory, &stop);
         total.add_file(path, tally);
         if let Err(error) = done {
             failed = Some(error);
@@ -140,10 +139,10 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
 }
 
 /// Returns the store in which known ids are looked up. The lookup is an optimisation, so a store
-/// that cannot be opened is not an error. Returns `None` for a database, which looks ids up in
-/// batches while records are put.
+/// that cannot be opened is not an error. Returns `None` for a remote store, which looks ids up
+/// in batches while records are put.
 fn known_ids(writer: &HistoryWriter, location: &ArchiveLocation) -> Option<Arc<dyn Store>> {
-    if matches!(**writer, WriterHandle::Database(_)) { None } else { writer.read(location).ok() }
+    if location.facts().is_remote { None } else { location.read_beside(writer).ok() }
 }
 
 /// A chunk, and the channel for its result.
@@ -152,7 +151,7 @@ type CheckJob = (LineChunk, SyncSender<CheckedChunk>);
 fn file(
     path: &Path,
     options: &CheckOptions<'_>,
-    writer: &mut HistoryWriter,
+    (writer, batch_records): (&mut HistoryWriter, usize),
     tally: &mut ImportTally,
     memory: &mut PeakMemory,
     stop: &AtomicBool,
@@ -163,10 +162,6 @@ fn file(
         format!("{} could not be opened; the files before it are done", path.display())
     })?;
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let batch_records = match **writer {
-        WriterHandle::Database(_) => BATCH_RECORDS_DATABASE,
-        WriterHandle::Own(_) | WriterHandle::Server(_) => BATCH_RECORDS,
-    };
     let mut intake = ImportWriter {
         writer,
         network: options.network,

@@ -18,7 +18,9 @@ use hark_server::control::FedRecord;
 
 use super::RelayRules;
 use super::waiting::WaitingWriter;
-use crate::location::{ArchiveHeld, ArchiveLocation, WriterHandle};
+use crate::location::ArchiveLocation;
+use crate::stores::ArchiveHeld;
+use crate::writer::WriterHandle;
 
 /// Interval between attempts to reach a server that has stopped.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -45,7 +47,7 @@ impl StreamArchive {
         let is_served = location.control()?.is_some();
         let store = match &writer {
             WriterHandle::Server(_) => None,
-            _ => Some(writer.read(location)?),
+            WriterHandle::Own(owned) => Some(Arc::clone(&owned.store)),
         };
         let open = opener(location, store.clone());
         let following = is_served.then(|| follow(location, &feed, stop)).transpose()?;
@@ -56,7 +58,6 @@ impl StreamArchive {
             Arc::new(move |record: &Record<'_>| feed.publish(record)) as hark_peers::StoredListener
         };
         let stored = (!is_served).then_some(stored);
-        let is_database = matches!(writer, WriterHandle::Database(_));
         let waits = Arc::<AtomicBool>::default();
         let writer = WaitingWriter {
             waits: Arc::clone(&waits),
@@ -65,8 +66,8 @@ impl StreamArchive {
             stop: Arc::clone(stop),
         };
         let rules = RelayRules::new(&location.config);
-        let mut options = super::intake_options(location, &rules, is_database);
-        options.known = store.filter(|_| !is_database);
+        let mut options = super::intake_options(location, &rules);
+        options.known = store.filter(|_| !location.facts().is_remote);
         (options.feed, options.stored) = (Some(Arc::clone(&feed)), stored);
         let intake = EventIntake::start(options, Box::new(writer))
             .context("the threads that check events could not be started")?;

@@ -32,15 +32,13 @@ use parking_lot::RwLock;
 
 use crate::WrongUse;
 use crate::config::{Config, LogFormat, setup};
-use crate::location::{ArchiveLocation, WriterHandle};
+use crate::location::ArchiveLocation;
 use crate::log::{LogFlags, ServerLog};
 use crate::when;
+use crate::writer::WriterHandle;
 
 /// Exit code of a command that completed, except for some events that its report lists.
 pub(crate) const IN_PART: u8 = 3;
-/// Records per durable batch, in files and in a database.
-const BATCH_RECORDS: usize = 1_024;
-const BATCH_RECORDS_DATABASE: usize = 4_096;
 
 /// The flags for connections to relays.
 #[derive(Clone, Debug, Args)]
@@ -175,34 +173,29 @@ pub(crate) fn open(
     stored: Option<StoredListener>,
 ) -> anyhow::Result<OpenArchive> {
     let writer = location.write()?;
-    let store = writer.read(location)?;
+    let store = location.read_beside(&writer)?;
     let local = LocalEnd { network: location.network, store: Arc::clone(&store) };
     let intake = intake(location, writer, Some(store), stored)?;
     Ok(OpenArchive { local, intake })
 }
 
-/// Starts the threads that check events and pass them to `writer`. A database looks ids up in
-/// batches while records are put, so `known` is not used for a database.
+/// Starts the threads that check events and pass them to `writer`. A remote store looks ids up in
+/// batches while records are put, so `known` is not used for such a store.
 pub(crate) fn intake(
     location: &ArchiveLocation,
     writer: WriterHandle,
     known: Option<Arc<dyn Store>>,
     stored: Option<StoredListener>,
 ) -> anyhow::Result<EventIntake> {
-    let is_database = matches!(writer, WriterHandle::Database(_));
     let rules = RelayRules::new(&location.config);
-    let mut options = intake_options(location, &rules, is_database);
-    (options.known, options.stored) = (known.filter(|_| !is_database), stored);
+    let mut options = intake_options(location, &rules);
+    (options.known, options.stored) = (known.filter(|_| !location.facts().is_remote), stored);
     let intake = EventIntake::start(options, Box::new(ArchiveWriter(writer)));
     intake.context("the threads that check events could not be started")
 }
 
 /// Returns the options for checking events before they are written to an archive.
-fn intake_options(
-    location: &ArchiveLocation,
-    rules: &RelayRules,
-    is_database: bool,
-) -> IntakeOptions {
+fn intake_options(location: &ArchiveLocation, rules: &RelayRules) -> IntakeOptions {
     IntakeOptions {
         network: location.network,
         read: ReadOptions {
@@ -214,7 +207,7 @@ fn intake_options(
         },
         known: None,
         rules: rules.of_events(),
-        batch_records: if is_database { BATCH_RECORDS_DATABASE } else { BATCH_RECORDS },
+        batch_records: location.facts().batch_records,
         feed: None,
         stored: None,
     }

@@ -21,6 +21,7 @@ use super::stream::runtime;
 use super::{LogArgs, RelayRules};
 use crate::config::{Config, FileState, FileWatch};
 use crate::location::ArchiveLocation;
+use crate::stores::address_forms;
 use crate::{interrupt, notify, print};
 
 #[derive(Debug, Args)]
@@ -182,11 +183,13 @@ impl Router<'_> {
         watch: &FileWatch,
         files: &mut Vec<FileState>,
     ) -> anyhow::Result<Option<RouterPlan>> {
-        let config = Config::load(self.location.config.file.as_deref()).map_err(|faults| {
-            files.extend([FileState::new(self.args.file.clone())]);
-            files.extend(faults.files.iter().cloned());
-            anyhow::anyhow!(faults.list())
-        })?;
+        let config = Config::load(self.location.config.file.as_deref(), &address_forms()).map_err(
+            |faults| {
+                files.extend([FileState::new(self.args.file.clone())]);
+                files.extend(faults.files.iter().cloned());
+                anyhow::anyhow!(faults.list())
+            },
+        )?;
         if watch.must_wait(&config, &self.location.config, Instant::now()) {
             return Ok(None);
         }

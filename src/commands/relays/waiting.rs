@@ -12,7 +12,8 @@ use std::time::Duration;
 use hark_peers::{EventWriter, WriteOutcome};
 
 use super::engine::LOOK_EVERY;
-use crate::location::{ArchiveLocation, WriterHandle};
+use crate::location::ArchiveLocation;
+use crate::writer::WriterHandle;
 
 /// Maximum wait between two attempts. Each wait is twice the previous wait.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -49,7 +50,9 @@ impl EventWriter for WaitingWriter {
                     }
                     failed
                 }
-                Err(error) if matches!(self.writer, WriterHandle::Own(_)) => {
+                Err(error)
+                    if self.writer.own_store().is_some() && !self.location.facts().is_remote =>
+                {
                     return Err(format!("{error:#}"));
                 }
                 Err(error) => Some(format!("{error:#}")),

@@ -25,8 +25,9 @@ use super::sweep::finish;
 use super::tally::{AdoptTally, ReasonWords};
 use crate::commands::refusal::RefusalReason;
 use crate::interrupt;
-use crate::location::{ArchiveLocation, HistoryWriter};
+use crate::location::ArchiveLocation;
 use crate::print;
+use crate::writer::HistoryWriter;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -14,8 +14,9 @@ use super::{MailAdoption, REASONS};
 use crate::commands::adopt::sweep::{SourceSweep, SweepWords};
 use crate::commands::adopt::tally::AdoptTally;
 use crate::commands::adopt::{put, text};
-use crate::location::{ArchiveLocation, HistoryWriter};
+use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress};
+use crate::writer::HistoryWriter;
 
 /// Keys looked up together.
 const LOOK_UP: usize = 500;
@@ -33,7 +34,7 @@ pub(super) fn run(
     location: &ArchiveLocation,
     adoption: &mut MailAdoption<'_>,
 ) -> anyhow::Result<SourceSweep> {
-    let archive = writer.read(location)?;
+    let archive = location.read_beside(writer)?;
     let mut swept = SourceSweep::new(&WORDS, adoption.args.verify);
     source.begin(&[], 0)?;
     let total = source.total()?;

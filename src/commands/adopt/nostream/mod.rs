@@ -28,9 +28,10 @@ use super::sweep::{stopped, tell_faulty};
 use super::tally::{AdoptTally, ReasonWords};
 use crate::commands::refusal::RefusalReason;
 use crate::interrupt;
-use crate::location::{ArchiveLocation, HistoryWriter};
+use crate::location::ArchiveLocation;
 use crate::print::{self, CountedUnit};
 use crate::when;
+use crate::writer::HistoryWriter;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -12,9 +12,10 @@ use super::{Adoption, REASONS};
 use crate::commands::adopt::tally::AdoptTally;
 use crate::commands::adopt::{ConvertedRows, put, text};
 use crate::commands::refusal::RefusalReason;
-use crate::location::{ArchiveLocation, HistoryWriter};
+use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress, CountedUnit};
 use crate::when;
+use crate::writer::HistoryWriter;
 
 /// Ids read together, and ids looked up together.
 const READ: i64 = 20_000;
@@ -121,7 +122,7 @@ pub(super) fn run(
     adoption: &mut Adoption<'_>,
     sample: u64,
 ) -> anyhow::Result<SweepTotals> {
-    let archive = writer.read(location)?;
+    let archive = location.read_beside(writer)?;
     let mut swept = SweepTotals::new(source.count()?);
     let total = source.estimate()?;
     let mut meter = CommandProgress::start("compare ids", total, CountedUnit::Records);
@@ -144,7 +145,7 @@ pub(super) fn run(
     meter.finish();
     if sample > 0 {
         // The archive is opened again to see the events that were stored meanwhile.
-        compare(source, &*writer.read(location)?, adoption, sample, &mut swept)?;
+        compare(source, &*location.read_beside(writer)?, adoption, sample, &mut swept)?;
     }
     Ok(swept)
 }

@@ -23,9 +23,10 @@ use super::sweep::finish;
 use super::tally::{AdoptTally, ReasonWords};
 use crate::commands::refusal::RefusalReason;
 use crate::interrupt;
-use crate::location::{ArchiveLocation, HistoryWriter};
+use crate::location::ArchiveLocation;
 use crate::print::{self, CountedUnit};
 use crate::when;
+use crate::writer::HistoryWriter;
 
 /// The reasons why rows are not copied.
 const REASONS: ReasonWords = &[

@@ -12,9 +12,10 @@ use crate::commands::adopt::sweep::{SourceSweep, SweepWords};
 use crate::commands::adopt::tally::AdoptTally;
 use crate::commands::adopt::{ConvertedRows, put};
 use crate::commands::refusal::RefusalReason;
-use crate::location::{ArchiveLocation, HistoryWriter};
+use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress, CountedUnit};
 use crate::when;
+use crate::writer::HistoryWriter;
 
 /// Events looked up together.
 const LOOK_UP: usize = 500;
@@ -33,7 +34,7 @@ pub(super) fn run(
     location: &ArchiveLocation,
     adoption: &mut RelayAdoption<'_>,
 ) -> anyhow::Result<Option<SourceSweep>> {
-    let archive = writer.read(location)?;
+    let archive = location.read_beside(writer)?;
     let mut swept = SourceSweep::new(&WORDS, adoption.args.verify);
     let total = source.last()?;
     let mut meter = CommandProgress::start("compare", total, CountedUnit::Records);

@@ -1,0 +1,91 @@
+//! A binary that opens one more store than `hark`: the model store, with which tests compare every
+//! other store. The archive is gone when the process ends:
+//!
+//! ```text
+//! cargo run --example memory -- serve --store memory:
+//! ```
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use hark::{
+    AddressForm, ArchiveStore, NETWORKS, STORES, ServedShelf, ServedStore, ShelfPlace, StoreFacts,
+    StoreSetup,
+};
+use hark_archive::effects::{Effects, Rules};
+use hark_archive::store::memory::MemoryStore;
+use hark_archive::{Record, Store};
+use hark_server::StoreLocation;
+use parking_lot::Mutex;
+
+/// The store in the list of stores.
+const SETUP: StoreSetup = StoreSetup {
+    form: AddressForm {
+        example: "memory:",
+        fits: |address| address == "memory:",
+        check: |_| Ok(()),
+    },
+    archive: |_, _| Arc::new(Memory::default()),
+};
+
+/// An archive in the memory of this process, with one store for each network.
+#[derive(Default)]
+struct Memory(Mutex<BTreeMap<&'static str, Arc<MemoryStore>>>);
+
+/// The rules of a network.
+struct NetworkRules(Box<dyn Rules>);
+
+impl Rules for NetworkRules {
+    fn effects(&self, record: &Record<'_>, effects: &mut Effects) {
+        self.0.effects(record, effects);
+    }
+
+    fn forbids(&self, kind: u32) -> bool {
+        self.0.forbids(kind)
+    }
+}
+
+impl ArchiveStore for Memory {
+    fn facts(&self) -> StoreFacts {
+        StoreFacts {
+            name: "memory",
+            is_in_directory: false,
+            is_remote: false,
+            batch_records: 1_024,
+        }
+    }
+
+    fn shown(&self, _: &ShelfPlace<'_>) -> String {
+        "memory:".into()
+    }
+
+    fn open(&self, shelf: &ShelfPlace<'_>) -> anyhow::Result<Arc<dyn Store>> {
+        let mut shelves = self.0.lock();
+        let new = || Arc::new(MemoryStore::new(NetworkRules(shelf.network.rules())));
+        Ok(Arc::clone(shelves.entry(shelf.network.name()).or_insert_with(new)) as _)
+    }
+
+    fn open_read_only(&self, shelf: &ShelfPlace<'_>) -> anyhow::Result<Arc<dyn Store>> {
+        self.open(shelf)
+    }
+
+    fn serve(self: Arc<Self>, _: Option<&[&str]>) -> anyhow::Result<ServedStore> {
+        let open = Box::new(move |shelf: &ShelfPlace<'_>| {
+            Ok(ServedShelf {
+                store: self.open(shelf)?,
+                at: StoreLocation::Process,
+                refuses_writes: false,
+                compact: None,
+                handover: None,
+            })
+        });
+        Ok(ServedStore { lock: None, taking: None, open })
+    }
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    let setups: Vec<StoreSetup> = STORES.iter().copied().chain([SETUP]).collect();
+    hark::run(NETWORKS, setups.leak())
+}

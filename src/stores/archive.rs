@@ -1,0 +1,152 @@
+//! The interface between the commands and a kind of store. A command asks a store for its facts, and
+//! does not know which store it uses. Commands for one kind of store alone, such as `hark rebuild`,
+//! ask the location for an archive of this kind.
+
+use std::any::Any;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hark_archive::Store;
+use hark_networks::Network;
+use hark_server::StoreLocation;
+use hark_server::control::{Handover, Takeover, TakeoverLock};
+use hark_server::shelf::CompactFn;
+
+use super::address::AddressForm;
+use crate::config::{Config, ShelfConfig, shelf_config};
+
+/// A kind of store, as the list of stores has it.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreSetup {
+    /// The form of the store's addresses.
+    pub form: AddressForm,
+    /// Returns the archive at an address, for the archive's directory. Opens nothing.
+    pub archive: fn(&str, &Path) -> Arc<dyn ArchiveStore>,
+}
+
+/// What commands and doors must know of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreFacts {
+    /// The name in metrics.
+    pub name: &'static str,
+    /// Whether the records are in the archive's directory. Then one process writes, and holds a
+    /// lock, and commands leave their writes to a running server.
+    pub is_in_directory: bool,
+    /// Whether the records are in another process, which may be away for a while. Such a store
+    /// looks ids up in batches, with the records to put.
+    pub is_remote: bool,
+    /// Records of an import that are made durable together.
+    pub batch_records: usize,
+}
+
+/// A shelf to be opened: the network, the archive's directory, and the settings.
+#[derive(Clone, Copy)]
+pub struct ShelfPlace<'a> {
+    /// The network of the shelf.
+    pub network: &'static dyn Network,
+    /// The archive's directory.
+    pub data: &'a Path,
+    /// The settings in force.
+    pub config: &'a Config,
+}
+
+impl ShelfPlace<'_> {
+    /// Returns the directory of the shelf, if its records are in the archive's directory.
+    pub fn dir(&self) -> PathBuf {
+        self.data.join(self.network.name())
+    }
+
+    /// Returns the settings of the shelf.
+    pub fn settings(&self) -> ShelfConfig {
+        shelf_config(self.config, self.network)
+    }
+}
+
+/// The lock of an archive, held until this value is dropped.
+pub struct StoreLock(
+    #[expect(dead_code, reason = "held, not read")] Option<Box<dyn Any + Send + Sync>>,
+);
+
+impl StoreLock {
+    /// The lock of an archive to which several processes may write.
+    pub fn none() -> Self {
+        Self(None)
+    }
+
+    /// A lock that is released when `lock` is dropped.
+    pub fn new(lock: impl Any + Send + Sync) -> Self {
+        Self(Some(Box::new(lock)))
+    }
+}
+
+/// Opens a shelf of an archive that this process serves.
+pub type ShelfOpener = Box<dyn Fn(&ShelfPlace<'_>) -> anyhow::Result<ServedShelf>>;
+
+/// An archive that this process serves.
+pub struct ServedStore {
+    /// The archive's lock, which a takeover passes on; `None` if several processes may write.
+    pub lock: Option<Arc<dyn TakeoverLock>>,
+    /// The takeover from a running server, if any.
+    pub taking: Option<Takeover>,
+    /// Opens a shelf.
+    pub open: ShelfOpener,
+}
+
+/// A shelf opened to be served.
+pub struct ServedShelf {
+    /// The open store.
+    pub store: Arc<dyn Store>,
+    /// The place where the store does its work.
+    pub at: StoreLocation,
+    /// Whether the store refuses all writes, since its disk is full.
+    pub refuses_writes: bool,
+    /// Frees space on request, if the store can.
+    pub compact: Option<CompactFn>,
+    /// Passes the shelf to the next server, if the store can.
+    pub handover: Option<Arc<dyn Handover>>,
+}
+
+/// The store of an archive at one address, with the shelves of all networks.
+pub trait ArchiveStore: Any + Send + Sync {
+    /// Returns the facts of the store.
+    fn facts(&self) -> StoreFacts;
+
+    /// Returns the place of a shelf for messages, without secrets.
+    fn shown(&self, shelf: &ShelfPlace<'_>) -> String;
+
+    /// Whether the shelf exists. A store that creates shelves by itself has every shelf.
+    fn exists(&self, _shelf: &ShelfPlace<'_>) -> bool {
+        true
+    }
+
+    /// Fails, with advice, if the shelf does not exist, or cannot be opened in its state.
+    fn must_exist(&self, _shelf: &ShelfPlace<'_>) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    /// Returns the error of a command that works on files alone.
+    fn refuses(&self, command: &str) -> String {
+        let name = self.facts().name;
+        format!("`hark {command}` is for archives in files; this one is in another store ({name})")
+    }
+
+    /// Acquires the archive's lock, which only one process can hold.
+    fn lock(&self) -> anyhow::Result<StoreLock> {
+        Ok(StoreLock::none())
+    }
+
+    /// Opens a shelf for writing. The caller must hold the archive's lock.
+    fn open(&self, shelf: &ShelfPlace<'_>) -> anyhow::Result<Arc<dyn Store>>;
+
+    /// Opens a shelf for reading, also beside a running server.
+    fn open_read_only(&self, shelf: &ShelfPlace<'_>) -> anyhow::Result<Arc<dyn Store>>;
+
+    /// Prepares this process to serve the archive. `takeover` names the shelves to be taken over
+    /// from the running server, if a takeover was requested.
+    fn serve(self: Arc<Self>, takeover: Option<&[&str]>) -> anyhow::Result<ServedStore>;
+
+    /// Whether a shelf could not be opened because the store cannot be reached for now.
+    fn is_away(&self, _error: &anyhow::Error) -> bool {
+        false
+    }
+}

@@ -1,0 +1,146 @@
+//! An archive in a PostgreSQL database: the ways to open its shelves.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use hark_archive::Store;
+use hark_server::StoreLocation;
+use hark_store_postgres::{DatabaseOpenError, PostgresOptions, PostgresStore, shown};
+
+use crate::stores::{ArchiveStore, ServedShelf, ServedStore, ShelfPlace, StoreAddress, StoreFacts};
+
+/// Advice in errors about a database that could not be reached.
+pub(crate) const LOOK_AT_DATABASE: &str =
+    "check the address, and that the database runs and accepts this user";
+
+/// An archive in a database. Several processes may write to a database.
+pub(crate) struct DatabaseArchive {
+    pub(crate) url: String,
+}
+
+impl DatabaseArchive {
+    /// The options with which a shelf is opened.
+    pub(crate) fn options(place: &ShelfPlace<'_>) -> PostgresOptions {
+        let (config, settings) = (&place.config.postgres, place.settings());
+        let nature = place.network.nature();
+        PostgresOptions {
+            read_url: config.read_url.as_ref().map(StoreAddress::secret).map(str::to_owned),
+            pool_max: config.connections_max,
+            statement_timeout: config.statement_timeout,
+            part_s: settings.part_days.saturating_mul(86_400),
+            shards: config.shards,
+            units_per_s: nature.units_per_s,
+            one_kind: nature.one_kind,
+            common_labels: nature.common_labels,
+            listed_labels: nature.listed_labels,
+            texts: settings.texts,
+            ..PostgresOptions::default()
+        }
+    }
+
+    /// Opens a shelf, with or without applying missing migrations.
+    pub(crate) fn connect(
+        &self,
+        place: &ShelfPlace<'_>,
+        migrate: bool,
+    ) -> anyhow::Result<PostgresStore> {
+        let options = PostgresOptions { migrate, ..Self::options(place) };
+        let (shelf, rules) = (place.network.name(), place.network.rules());
+        PostgresStore::open(&self.url, shelf, rules, &options).with_context(|| {
+            format!("the archive in the database could not be opened; {LOOK_AT_DATABASE}")
+        })
+    }
+
+    /// Opens a shelf to be served.
+    fn open_served(&self, place: &ShelfPlace<'_>) -> anyhow::Result<ServedShelf> {
+        let store = self.connect(place, place.config.postgres.migrate)?;
+        let settings = place.settings();
+        let (shelf, database) = (place.network.name(), store.database());
+        if store.is_cluster() && settings.texts.is_some() {
+            bail!(
+                "full-text search works on archives in files and on one PostgreSQL server, and the \
+                 database is a Citus cluster; set enabled = false in [search]"
+            );
+        }
+        tracing::info!(shelf, database, "the archive is in a database");
+        let is_bounded = settings.retention.bytes_max.is_some();
+        // If the index has other texts, this server will index its own texts.
+        if settings.texts.is_some()
+            && is_bounded
+            && store.word_progress()?.is_none_or(|at| at.indexed < at.newest)
+        {
+            tracing::warn!(
+                shelf,
+                "words are being indexed, and count towards bytes_max of retention: if the archive is \
+                 near that bound, its oldest records are deleted; raise it to keep them"
+            );
+        }
+        let connections = place.config.postgres.connections_max;
+        let at = if store.is_near() {
+            StoreLocation::Machine(connections)
+        } else {
+            StoreLocation::Elsewhere(connections)
+        };
+        let store = Arc::new(store);
+        Ok(ServedShelf { store, at, refuses_writes: false, compact: None, handover: None })
+    }
+}
+
+impl ArchiveStore for DatabaseArchive {
+    fn facts(&self) -> StoreFacts {
+        StoreFacts {
+            name: "postgres",
+            is_in_directory: false,
+            is_remote: true,
+            // Transactions take longer to begin and to end than batches of a log.
+            batch_records: 4_096,
+        }
+    }
+
+    fn shown(&self, _: &ShelfPlace<'_>) -> String {
+        shown(&self.url).into_owned()
+    }
+
+    fn refuses(&self, command: &str) -> String {
+        let advice = match command {
+            "backup" => {
+                return "the archive is in PostgreSQL, whose own programs back it up: `pg_dump` for a \
+                        copy of one moment, `pg_basebackup` with an archive of the log for any moment \
+                        (on Citus, of every node)"
+                    .into();
+            }
+            "check" => {
+                ". PostgreSQL's pg_amcheck checks its tables and indices, data_checksums its pages; \
+                 `hark export` reads every record"
+            }
+            _ => "",
+        };
+        format!(
+            "`hark {command}` is for archives in files; this one is in a database, which maintains \
+             its files itself{advice}"
+        )
+    }
+
+    fn open(&self, shelf: &ShelfPlace<'_>) -> anyhow::Result<Arc<dyn Store>> {
+        Ok(Arc::new(self.connect(shelf, true)?))
+    }
+
+    fn open_read_only(&self, shelf: &ShelfPlace<'_>) -> anyhow::Result<Arc<dyn Store>> {
+        Ok(Arc::new(self.connect(shelf, false)?))
+    }
+
+    fn serve(self: Arc<Self>, takeover: Option<&[&str]>) -> anyhow::Result<ServedStore> {
+        if takeover.is_some() {
+            bail!(
+                "there is nothing to take over from: several servers can work on one database. Start \
+                 this one beside the other, on another address, and stop that one"
+            );
+        }
+        let open = Box::new(move |place: &ShelfPlace<'_>| self.open_served(place));
+        Ok(ServedStore { lock: None, taking: None, open })
+    }
+
+    fn is_away(&self, error: &anyhow::Error) -> bool {
+        matches!(error.downcast_ref(), Some(DatabaseOpenError::Away(_)))
+    }
+}

@@ -1,0 +1,176 @@
+//! The writers of an archive: this process or the running server, and the writer of records from
+//! another store.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use hark_archive::clock::Clock;
+use hark_archive::retention::{RetentionPolicy, RetentionState};
+use hark_archive::{Outcome, Query, Record, Store, Write};
+use hark_server::control::{ControlClient, ControlError};
+
+use crate::print;
+use crate::stores::StoreLock;
+
+/// The error message if a server ends while a command writes.
+const SERVER_IS_GONE: &str = "the server stopped answering; what was reported as stored is safe. Run the \
+                              import again: it skips what is stored";
+
+/// A store opened for writing, and the archive's lock, which is held while the store is open.
+pub(crate) struct OwnedStore {
+    pub(crate) store: Arc<dyn Store>,
+    // Dropped after the store.
+    pub(crate) _lock: StoreLock,
+}
+
+/// The writer of an archive: this process, or the running server.
+pub(crate) enum WriterHandle {
+    Own(OwnedStore),
+    Server(ControlClient),
+}
+
+impl WriterHandle {
+    /// Returns the store if this process writes to it; `None` if a running server writes.
+    pub(crate) fn own_store(&self) -> Option<&dyn Store> {
+        match self {
+            Self::Own(owned) => Some(&*owned.store),
+            Self::Server(_) => None,
+        }
+    }
+
+    /// Puts records. Returns the outcome of each record, or the server's reason for a failure. The
+    /// records are durable on return.
+    pub(crate) fn put(
+        &mut self,
+        records: Vec<Box<[u8]>>,
+    ) -> anyhow::Result<Vec<Result<Outcome, String>>> {
+        match self {
+            Self::Own(owned) => put(&*owned.store, records),
+            Self::Server(client) => {
+                let records: Vec<Vec<u8>> = records.into_iter().map(Vec::from).collect();
+                client.put_many(&records).context(SERVER_IS_GONE)
+            }
+        }
+    }
+
+    /// Deletes the records with these ids, and returns how many existed. The deletions are durable
+    /// on return.
+    pub(crate) fn erase(&mut self, ids: &[hark_archive::Id]) -> anyhow::Result<u64> {
+        match self {
+            Self::Own(owned) => erase(&*owned.store, ids),
+            Self::Server(client) => client.erase(ids).map_err(|error| {
+                let words = match error {
+                    ControlError::Refused(_) => {
+                        "not all was deleted; run the command again once the server does it"
+                    }
+                    _ => "the server stopped answering; run the command again",
+                };
+                anyhow::Error::new(error).context(words)
+            }),
+        }
+    }
+}
+
+/// The writer of records from another store: an import, an adoption, or a copy. Retention does not
+/// delete records older than its rules allow until the operator decides.
+pub(crate) struct HistoryWriter {
+    writer: WriterHandle,
+    policy: RetentionPolicy,
+    state: RetentionState,
+    /// The network's word for its records.
+    records: &'static str,
+    /// Number of stored records that retention would delete at once.
+    held: u64,
+}
+
+impl Deref for HistoryWriter {
+    type Target = WriterHandle;
+
+    fn deref(&self) -> &WriterHandle {
+        &self.writer
+    }
+}
+
+impl HistoryWriter {
+    /// Creates a writer of one shelf. `records` is the network's word for its records.
+    pub(crate) fn new(
+        writer: WriterHandle,
+        policy: RetentionPolicy,
+        records: &'static str,
+    ) -> Self {
+        Self { writer, policy, state: RetentionState::default(), records, held: 0 }
+    }
+
+    /// Like [`WriterHandle::put`].
+    pub(crate) fn put(
+        &mut self,
+        records: Vec<Box<[u8]>>,
+    ) -> anyhow::Result<Vec<Result<Outcome, String>>> {
+        let (policy, clock) = (&self.policy, Clock::System);
+        let mut is_old = Vec::with_capacity(records.len());
+        for record in &records {
+            let record = Record::new(record).context("a record that was made is none")?;
+            is_old.push(policy.would_delete(&record, clock.now_s()).is_some());
+            if let Some(store) = self.writer.own_store() {
+                self.state
+                    .bring(policy, store, &clock, &record)
+                    .context("the archive could not be written to")?;
+            }
+        }
+        let outcomes = match &mut self.writer {
+            WriterHandle::Server(client) => client.bring_many(&records).context(SERVER_IS_GONE)?,
+            writer => writer.put(records)?,
+        };
+        let stored =
+            |outcome: &Result<Outcome, String>| matches!(outcome, Ok(Outcome::Stored { .. }));
+        let held = outcomes.iter().zip(is_old).filter(|(outcome, old)| *old && stored(outcome));
+        self.held += held.count() as u64;
+        Ok(outcomes)
+    }
+
+    /// Like [`WriterHandle::erase`].
+    pub(crate) fn erase(&mut self, ids: &[hark_archive::Id]) -> anyhow::Result<u64> {
+        self.writer.erase(ids)
+    }
+
+    /// Reports the effect of retention on the written records, if any.
+    pub(crate) fn tell_held(&self) {
+        let Self { held, records, .. } = self;
+        if *held == 0 {
+            return;
+        }
+        let held = print::number(*held);
+        if self.policy.delete_brought {
+            print::note!(
+                "hark: {held} of the {records} are older than retention allows, and a server deletes \
+                 them, as retention.delete_brought is true"
+            );
+        } else {
+            print::note!(
+                "hark: {held} of the {records} are older than retention allows. They are kept until you \
+                 decide: set retention.delete_brought to true to delete them, or let retention allow \
+                 their age to keep them"
+            );
+        }
+    }
+}
+
+fn put(store: &dyn Store, records: Vec<Box<[u8]>>) -> anyhow::Result<Vec<Result<Outcome, String>>> {
+    let writes: Vec<Write> = records.into_iter().map(Write::Put).collect();
+    let committed = store
+        .commit(&writes)
+        .context("the archive could not be written to; what was reported as stored is safe")?;
+    Ok(committed.outcomes.into_iter().map(Ok).collect())
+}
+
+fn erase(store: &dyn Store, ids: &[hark_archive::Id]) -> anyhow::Result<u64> {
+    let query = Query { ids: Some(ids.to_vec()), ..Query::default() };
+    let committed = store
+        .commit(&[Write::Erase(Box::new(query))])
+        .context("the archive could not be written to; run the command again")?;
+    match committed.outcomes.first() {
+        Some(Outcome::Erased(count)) => Ok(*count),
+        _ => Ok(0),
+    }
+}
