@@ -7,7 +7,7 @@ default:
 # The tests that need neither node, nor a browser, nor a database.
 test-quick:
     cargo test --locked --workspace --lib
-    cargo test --locked --workspace --test main --test relay -- --skip bench:: --skip fleet:: --skip moving:: --skip nostr:: --skip page:: --skip proxy:: --skip public:: --skip tables_are --skip waku::bench --skip waku::clients --skip waku::history
+    cargo test --locked --workspace --test main --test program --test relay -- --skip bench:: --skip fleet:: --skip moving:: --skip nostr:: --skip page:: --skip proxy:: --skip public:: --skip tables_are --skip waku::bench --skip waku::clients --skip waku::history
 
 # Everything that is tested; installs what it needs.
 test:

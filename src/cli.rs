@@ -5,6 +5,7 @@ use clap::{Arg, CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::adopt::AdoptArgs;
 use crate::commands::backup::BackupArgs;
+use crate::commands::bench::BenchArgs;
 use crate::commands::cluster::ClusterArgs;
 use crate::commands::config::ConfigArgs;
 use crate::commands::copy::CopyArgs;
@@ -28,6 +29,7 @@ use crate::commands::stats::StatsArgs;
 #[cfg(feature = "devp2p")]
 use crate::commands::whisper::WhisperArgs;
 use crate::location::{LocationArgs, networks};
+use crate::program::reflowed;
 
 const AFTER: &str = "\
 On a fresh machine:
@@ -111,7 +113,7 @@ pub(crate) enum Command {
     /// Print the default configuration with comments, or check a configuration file
     Config(ConfigArgs),
     /// Measure a relay, this one or any other, by its URL
-    Bench(Box<hark_bench::BenchArgs>),
+    Bench(BenchArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
     /// Write the manual pages to a directory
@@ -160,32 +162,6 @@ pub(crate) fn completed() -> clap::Command {
         let takes_one = !OF_NO_NETWORK.contains(&sub.get_name());
         sub.args(network.clone().filter(|_| takes_one).map(|network| network.global(true)))
     })
-}
-
-/// Joins the paragraphs of the `after_help` texts of the command and its subcommands into single
-/// lines, which clap wraps at the width of the terminal.
-fn reflowed(command: clap::Command) -> clap::Command {
-    let after = command.get_after_help().map(ToString::to_string);
-    let command = match after {
-        Some(after) => command.after_help(paragraphs(&after)),
-        None => command,
-    };
-    command.mut_subcommands(reflowed)
-}
-
-/// Joins the lines of each paragraph. Indented lines stay unchanged.
-fn paragraphs(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut joins = false;
-    for line in text.lines() {
-        let is_text = !line.is_empty() && !line.starts_with(' ');
-        if !out.is_empty() {
-            out.push(if joins && is_text { ' ' } else { '\n' });
-        }
-        out.push_str(line);
-        joins = is_text;
-    }
-    out
 }
 
 impl Command {

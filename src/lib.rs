@@ -18,6 +18,7 @@ mod manual;
 mod notify;
 mod owner;
 mod print;
+mod program;
 mod question;
 mod stores;
 mod successor;
@@ -25,37 +26,25 @@ mod waiting;
 mod watch;
 mod when;
 mod writer;
+mod wrong_use;
 
 use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use crate::config::{
     Config, DoorFacts, NETWORKS, NetworkService, NetworkSetup, ReloadCallback, ShelfConfig,
 };
+pub use crate::location::ArchiveLocation;
+pub use crate::program::{allow_files, beside, exit_code, reflowed};
 pub use crate::stores::{
     AddressForm, ArchiveStore, STORES, ServedShelf, ServedStore, ShelfOpener, ShelfPlace,
     StoreFacts, StoreLock, StoreSetup,
 };
+pub use crate::writer::OwnedStore;
 
 use crate::cli::{Cli, Command};
-use crate::location::ArchiveLocation;
-
-/// Exit code for wrong flags, filters or configuration. Clap's own errors have the same code.
-const WRONG_USE: u8 = 2;
-
-/// The error for an invalid use of the command line, such as flags that cannot be combined.
-#[derive(Debug)]
-struct WrongUse(String);
-
-impl std::fmt::Display for WrongUse {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for WrongUse {}
+use crate::wrong_use::WrongUse;
 
 /// Runs the command line with the given networks and stores. The first of each is the default.
 pub fn run(networks: &'static [NetworkSetup], stores: &'static [StoreSetup]) -> ExitCode {
@@ -64,31 +53,7 @@ pub fn run(networks: &'static [NetworkSetup], stores: &'static [StoreSetup]) -> 
     let matches = cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     allow_files();
-    match carry_out(cli) {
-        Ok(code) => code,
-        // The reader of the output has closed its end of the pipe.
-        Err(error) if print::is_closed_output(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            // If the server's log contains the error, it is not printed as well.
-            if !log::failure(&error) {
-                print::note!("hark: {error:#}");
-            }
-            let wrong_use = error.chain().any(|cause| {
-                cause.is::<config::Faults>()
-                    || cause.is::<question::FilterFault>()
-                    || cause.is::<WrongUse>()
-            });
-            if wrong_use { ExitCode::from(WRONG_USE) } else { ExitCode::FAILURE }
-        }
-    }
-}
-
-/// Raises the limit of open files to the maximum that this process may set, since every connection
-/// is a file. The usual limit of 1,024 is meant for programs that keep files in a bit set.
-fn allow_files() {
-    let allowed = getrlimit(Resource::Nofile);
-    // Raising the limit to its maximum does not fail. The server reports a limit that is too low.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: allowed.maximum, ..allowed });
+    exit_code(carry_out(cli))
 }
 
 fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -100,7 +65,9 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config(args) => return commands::config::run(args, &cli.location),
         Command::Completions(args) => return commands::help::completions(args, cli::completed()),
         Command::Man(args) => return commands::help::man(args, cli::command()),
-        Command::Bench(args) => return hark_bench::run(args, commands::bench::OPENERS),
+        Command::Bench(args) => {
+            return commands::bench::run(args, cli.command.of_no_network());
+        }
         _ => {}
     }
     let one_shelf = cli.location.network.is_some();

@@ -17,13 +17,14 @@ use parking_lot::Mutex;
 
 use crate::config::{Config, NetworkSetup, ShelfConfig, setup, setups, shelf_config};
 use crate::control::{CONTROL_SOCKET, connect};
+use crate::print;
 use crate::stores::embedded::{FILES, FileArchive, FileShelf};
 use crate::stores::{
     ArchiveStore, ShelfPlace, StoreFacts, StoreLock, address_forms, archive_in, distant_archive,
     named_archive,
 };
 use crate::writer::{HistoryWriter, OwnedStore, WriterHandle};
-use crate::{WrongUse, print};
+use crate::wrong_use::WrongUse;
 
 /// The directories in which services have their archives; see deploy/hark.service.
 pub(crate) const SERVICES: [&str; 1] = ["/var/lib/hark"];
@@ -56,7 +57,7 @@ pub(crate) fn networks() -> PossibleValuesParser {
 }
 
 /// The location of a shelf (one network's part of an archive), and the settings in force.
-pub(crate) struct ArchiveLocation {
+pub struct ArchiveLocation {
     pub(crate) network: &'static dyn Network,
     pub(crate) data: PathBuf,
     /// The archive's store, with the shelves of all networks.
@@ -94,6 +95,19 @@ impl ArchiveLocation {
         let named = args.network.as_deref().and_then(setup);
         let network = named.unwrap_or(&setups()[0]).network;
         Ok(Self { network, data, store, address, config, is_named })
+    }
+
+    /// Returns the location of a shelf at an address: a directory, or the address of another store.
+    /// The settings are those of the machine's service and the environment. `connections` is the
+    /// maximum number of connections to a database.
+    pub fn at(
+        address: &str,
+        network: &'static dyn Network,
+        connections: usize,
+    ) -> anyhow::Result<Self> {
+        let mut location = Self::new(LocationArgs::default())?.of(network).other(address)?;
+        location.config.postgres.connections_max = connections;
+        Ok(location)
     }
 
     /// Returns the location of another network's shelf in the same archive.
@@ -164,7 +178,7 @@ impl ArchiveLocation {
     }
 
     /// The indexed texts of records; `None` without search.
-    pub(crate) fn texts(&self) -> Option<Arc<dyn TextSource>> {
+    pub fn texts(&self) -> Option<Arc<dyn TextSource>> {
         self.shelf_config().texts
     }
 
@@ -190,7 +204,7 @@ impl ArchiveLocation {
     }
 
     /// Opens the archive for reading, also beside a running server.
-    pub(crate) fn read(&self) -> anyhow::Result<Arc<dyn Store>> {
+    pub fn read(&self) -> anyhow::Result<Arc<dyn Store>> {
         self.must_exist()?;
         self.store.open_read_only(&self.place())
     }
@@ -205,7 +219,7 @@ impl ArchiveLocation {
     }
 
     /// Takes the lock and opens the shelf for writing.
-    pub(crate) fn own(&self) -> anyhow::Result<OwnedStore> {
+    pub fn own(&self) -> anyhow::Result<OwnedStore> {
         let lock = self.store.lock()?;
         Ok(OwnedStore { store: self.store.open(&self.place())?, _lock: lock })
     }

@@ -18,8 +18,9 @@ const SERVER_IS_GONE: &str = "the server stopped answering; what was reported as
                               import again: it skips what is stored";
 
 /// A store opened for writing, and the archive's lock, which is held while the store is open.
-pub(crate) struct OwnedStore {
-    pub(crate) store: Arc<dyn Store>,
+pub struct OwnedStore {
+    /// The open store.
+    pub store: Arc<dyn Store>,
     // Dropped after the store.
     pub(crate) _lock: StoreLock,
 }

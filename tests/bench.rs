@@ -3,12 +3,25 @@
 
 use hark_testkit::citus;
 use hark_testkit::postgres::Cluster;
+use hark_testkit::program::Program;
 use serde_json::Value;
 
 use crate::cli::support::{Place, Run, Serving, hark};
 
 fn bench(args: &[&str]) -> Run {
     hark(&[&["bench"], args].concat())
+}
+
+#[test]
+fn without_its_program_it_tells_what_to_install() {
+    let place = Place::new("bench-alone");
+    let alone = place.path("hark");
+    std::fs::copy(env!("CARGO_BIN_EXE_hark"), &alone).expect("is copied");
+    // Not a benchmark that runs, so the test kit does not look for the program.
+    let run = Program::new("env").args(["PATH=/nowhere", &alone, "bench", "codec"]).output();
+    let run = run.expect("runs");
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.code() == Some(1) && said.contains("put it there"), "{run:?}");
 }
 
 /// Writes a file of `count` events.

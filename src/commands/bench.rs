@@ -1,113 +1,53 @@
-//! The stores that `hark bench` queries in its own process.
+//! `hark bench`: runs `hark-bench`, a program of its own, so that the server's program has none of
+//! its code.
 
-mod envelopes;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
 
-use std::ops::ControlFlow;
-use std::path::Path;
-use std::sync::Arc;
+use anyhow::bail;
+use clap::Args;
 
-use anyhow::{Context as _, bail};
-use hark_archive::{Query, Record, SearchProgress, Store, TextSource, Write};
-use hark_bench::BenchOpeners;
-use hark_codec::nostr::{ClientMessage, Event, EventArena, EventEncoder, MessageBuffers};
-use hark_networks::Network;
-use hark_networks::nostr::Nostr;
-use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
-use hark_networks::nostr::query;
+use crate::program::beside;
+use crate::wrong_use::WrongUse;
 
-use crate::location::{ArchiveLocation, LocationArgs};
-use crate::question::MergedAnswer;
-use crate::writer::OwnedStore;
+/// The program with the benchmarks.
+const PROGRAM: &str = "hark-bench";
 
-/// Connections for queries: more than any benchmark uses at once.
-const CONNECTIONS: usize = 32;
+#[derive(Debug, Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "\
+From nothing to a comparison:
+  hark bench gen events.jsonl
+  hark serve --unlimited --data bench-data
+  hark bench ingest events.jsonl --pid $(pgrep -x hark)
+  hark bench query events.jsonl --pid $(pgrep -x hark) --html report.html
 
-/// Maximum filters of a question, and rows that a search visits in one time slice: more than any
-/// benchmark needs.
-const FILTERS_MAX: usize = 64;
-const SLICE_ROWS: u64 = 1 << 20;
-
-/// Opens the stores of `hark bench`.
-pub(crate) const OPENERS: BenchOpeners<'static> =
-    BenchOpeners { events: &open, archive: &open_to_read, envelopes: &envelopes::open };
-
-/// Returns the location of a shelf at an address, with enough connections to a database.
-fn measured(address: &str, network: &'static dyn Network) -> anyhow::Result<ArchiveLocation> {
-    let location = ArchiveLocation::new(LocationArgs::default())?.of(network);
-    let mut location = location.other(address)?;
-    location.config.postgres.connections_max = CONNECTIONS;
-    Ok(location)
+The benchmarks are in a program of their own, hark-bench, which is run with these arguments. `hark bench --help` \
+lists them. What is measured, how to repeat it, and what the JSON holds: docs/benchmarks.md"
+)]
+pub(crate) struct BenchArgs {
+    /// The benchmark and its flags
+    #[arg(value_name = "BENCHMARK", trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
 }
 
-/// Opens the store of events at an address.
-fn open(address: &str) -> anyhow::Result<Box<dyn hark_bench::BenchStore>> {
-    Ok(Box::new(LentStore { owned: measured(address, &Nostr)?.own()? }))
-}
-
-/// Opens an archive of events for reading.
-fn open_to_read(directory: &Path) -> anyhow::Result<Box<dyn hark_bench::BenchArchive>> {
-    let location = ArchiveLocation::new(LocationArgs::default())?.of(&Nostr);
-    let location = location.in_directory(directory);
-    Ok(Box::new(ReadArchive { store: location.read()?, texts: location.texts() }))
-}
-
-struct ReadArchive {
-    store: Arc<dyn Store>,
-    texts: Option<Arc<dyn TextSource>>,
-}
-
-impl hark_bench::BenchArchive for ReadArchive {
-    fn question(&self, filters: &str) -> anyhow::Result<hark_bench::BenchQuestion<'_>> {
-        let text = format!("[\"REQ\",\"s\",{filters}]");
-        let mut buffers = MessageBuffers::new(FILTERS_MAX);
-        let Ok(ClientMessage::Req { filters, .. }) =
-            ClientMessage::parse(text.as_bytes(), &mut buffers)
-        else {
-            bail!("{text} is no REQ");
-        };
-        let queries = filters.iter().map(|filter| query::of(filter, self.texts.as_ref()));
-        let queries = queries.collect::<Result<Vec<Query>, _>>()?;
-        Ok(Box::new(move |answer| {
-            for query in &queries {
-                let mut search = self.store.search(query)?;
-                let mut append = |record: &Record<'_>| {
-                    answer.extend_from_slice(record.wire());
-                    ControlFlow::Continue(())
-                };
-                while search.slice(SLICE_ROWS, &mut append)? == SearchProgress::Paused {}
-            }
-            Ok(())
-        }))
+/// Replaces this process by `hark-bench`. Returns only if that program could not be started.
+pub(crate) fn run(args: &BenchArgs, refusal: Option<&str>) -> anyhow::Result<ExitCode> {
+    let names_network =
+        |arg: &OsString| arg == "--network" || arg.to_string_lossy().starts_with("--network=");
+    if let Some(why) = refusal.filter(|_| args.args.iter().any(names_network)) {
+        return Err(WrongUse(format!("{why}; leave --network out")).into());
     }
-}
-
-struct LentStore {
-    owned: OwnedStore,
-}
-
-impl hark_bench::BenchStore for LentStore {
-    fn put(&self, events: &[Vec<u8>]) -> anyhow::Result<()> {
-        let (mut arena, mut encoder) = (EventArena::new(), EventEncoder::default());
-        let own_urls = OwnUrls::new([]);
-        let mut writes = Vec::with_capacity(events.len());
-        for event in events {
-            let event = Event::parse(event, &mut arena).context("an event of the bench")?;
-            let mut record = Vec::new();
-            encoder.encode(&event, PrivateLabels::of(&event, &own_urls).labels(), &mut record);
-            writes.push(Write::Put(record.into_boxed_slice()));
-        }
-        self.owned.store.commit(&writes)?;
-        Ok(())
+    let error = Command::new(beside(PROGRAM)).args(&args.args).exec();
+    if error.kind() == ErrorKind::NotFound {
+        bail!(
+            "`hark bench` runs the program {PROGRAM}, which is neither beside this program nor in \
+             PATH; put it there: Hark's packages and archives have it, and `cargo build --release -p \
+             {PROGRAM}` builds it"
+        );
     }
-
-    fn ask(&self, filter: &str) -> anyhow::Result<u64> {
-        let query = Nostr.filters().query(filter, &mut |_| Ok(Vec::new()));
-        let queries: Vec<Query> = query.map_err(anyhow::Error::msg)?.into_iter().collect();
-        let mut answer = MergedAnswer::new(&*self.owned.store, &queries)?.with_lines(&Nostr);
-        let mut events = 0;
-        while answer.next()?.is_some() {
-            events += 1;
-        }
-        Ok(events)
-    }
+    Err(anyhow::Error::new(error).context(format!("{PROGRAM} could not be started")))
 }

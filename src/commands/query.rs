@@ -9,7 +9,8 @@ use serde_json::Value;
 use crate::damage;
 use crate::location::ArchiveLocation;
 use crate::question::{self, MergedAnswer};
-use crate::{WrongUse, when};
+use crate::when;
+use crate::wrong_use::WrongUse;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -16,7 +16,6 @@ use hark_server::control::{ControlClient, Takeover, TakeoverLock};
 use hark_server::shelf;
 use hark_store_embedded::disk::{RealDisk, make_dir};
 
-use crate::WrongUse;
 use crate::config::{
     Config, DoorFacts, LogFormat, LogSettings, NetworkService, listen_address, setups,
 };
@@ -29,6 +28,7 @@ use crate::stores::ServedShelf;
 use crate::successor;
 use crate::waiting;
 use crate::watch::ConfigWatch;
+use crate::wrong_use::WrongUse;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -9,7 +9,7 @@ use super::address::AddressForm;
 use super::archive::{ArchiveStore, StoreSetup};
 use super::embedded::{self, FileArchive};
 use super::postgres;
-use crate::WrongUse;
+use crate::wrong_use::WrongUse;
 
 /// All stores. The first is the default.
 pub static STORES: &[StoreSetup] = &[embedded::SETUP, postgres::SETUP];

@@ -1,6 +1,6 @@
 //! The command line of `hark bench` as typed: the benches. Their flags and examples are in `args`.
 
-use clap::{Args, Subcommand};
+use clap::{Parser, Subcommand};
 
 use crate::args::{
     BenchQueryArgs, FanoutArgs, GenArgs, HammerArgs, IdleArgs, IngestArgs, NostreamArgs, NullArgs,
@@ -10,9 +10,12 @@ use crate::cases::CasesArgs;
 use crate::codec::CodecArgs;
 use crate::whisper::WhisperBenchArgs;
 
-/// `hark bench …`
-#[derive(Debug, Args)]
+/// Measure a relay, this one or any other, by its URL
+#[derive(Debug, Parser)]
 #[command(
+    name = "hark bench",
+    bin_name = "hark bench",
+    max_term_width = 100,
     arg_required_else_help = true,
     after_help = "\
 From nothing to a comparison:

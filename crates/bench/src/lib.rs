@@ -1,9 +1,10 @@
 //! `hark bench`: loads and measures any relay by its URL, and generates the events.
 //!
-//! This crate depends on no server and no store: it measures Hark like any other relay, and the
-//! binary passes in the stores. `cli` lists the benches, `events` makes the events, and `report`
-//! shows the results.
+//! The program `hark-bench` measures Hark like any other relay, by its URL. Only `archives` opens
+//! archives of Hark, for the benches that query a store without a server. `cli` lists the benches,
+//! `events` makes the events, and `report` shows the results.
 
+mod archives;
 mod args;
 mod cases;
 mod cli;
@@ -19,6 +20,7 @@ mod latency;
 mod lines;
 mod meter;
 mod null;
+mod openers;
 mod people;
 mod process;
 mod query;
@@ -41,22 +43,10 @@ use std::process::ExitCode;
 
 use cli::Bench;
 pub use cli::BenchArgs;
-pub use store::{BenchArchive, BenchArchiveOpener, BenchQuestion, BenchStore, BenchStoreOpener};
-pub use whisper::{EnvelopeStore, EnvelopeStoreOpener, StoreQuestion, WantedTopics};
-
-/// Opens the stores that are queried in process.
-#[derive(Clone, Copy)]
-pub struct BenchOpeners<'a> {
-    /// Opens a store of events.
-    pub events: BenchStoreOpener<'a>,
-    /// Opens an archive of events for reading.
-    pub archive: BenchArchiveOpener<'a>,
-    /// Opens a store of envelopes.
-    pub envelopes: EnvelopeStoreOpener<'a>,
-}
 
 /// Runs the benchmark that the command line names.
-pub fn run(args: &BenchArgs, open: BenchOpeners<'_>) -> anyhow::Result<ExitCode> {
+pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+    let open = archives::OPENERS;
     match &args.bench {
         Bench::Gen(args) => generate::run(args),
         Bench::Ingest(args) => ingest::run(args),

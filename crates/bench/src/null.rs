@@ -188,7 +188,7 @@ impl NullRelay {
     /// Starts this program as a relay that does nothing.
     pub(crate) fn start() -> anyhow::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["bench", "null", "--port", "0"])
+            .args(["null", "--port", "0"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

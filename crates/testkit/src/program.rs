@@ -131,6 +131,11 @@ impl Program {
 
     /// Starts the program.
     pub fn spawn(&mut self) -> std::io::Result<Process> {
+        if self.command.get_args().next().is_some_and(|first| first == "bench") {
+            let bench = Path::new(self.command.get_program()).with_file_name("hark-bench");
+            let is_there = bench.is_file();
+            assert!(is_there, "{} is missing: test with --workspace", bench.display());
+        }
         let log = match &self.log {
             Some(log) => log.try_clone()?,
             None => nameless()?,

@@ -13,11 +13,11 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use hark_store_postgres::cluster::{ClusterError, Coordinator, NodeAddress, TransferMode};
 
-use crate::WrongUse;
 use crate::interrupt::INTERRUPTED;
 use crate::location::ArchiveLocation;
 use crate::print;
 use crate::stores::postgres::DatabaseArchive;
+use crate::wrong_use::WrongUse;
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, disable_help_subcommand = true)]

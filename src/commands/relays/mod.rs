@@ -30,12 +30,12 @@ use hark_peers::{
 use hark_server::nostr::policy::EventPolicy;
 use parking_lot::RwLock;
 
-use crate::WrongUse;
 use crate::config::{Config, LogFormat, setup};
 use crate::location::ArchiveLocation;
 use crate::log::{LogFlags, ServerLog};
 use crate::when;
 use crate::writer::WriterHandle;
+use crate::wrong_use::WrongUse;
 
 /// Exit code of a command that completed, except for some events that its report lists.
 pub(crate) const IN_PART: u8 = 3;

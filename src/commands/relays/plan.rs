@@ -15,9 +15,9 @@ use serde::Deserialize;
 
 use super::stream::{CatchUp, catch_up};
 use super::sync::queries;
-use crate::WrongUse;
 use crate::config::FileState;
 use crate::location::ArchiveLocation;
+use crate::wrong_use::WrongUse;
 
 /// The file as typed.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

@@ -17,7 +17,8 @@ use super::sync::{DirectionArg, queries, reasons};
 use super::{LogArgs, RelayArgs};
 use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress, CountedUnit};
-use crate::{WrongUse, interrupt, when};
+use crate::wrong_use::WrongUse;
+use crate::{interrupt, when};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -50,9 +50,6 @@ pub trait EnvelopeStore: Send + Sync {
         question: &StoreQuestion,
         each: &mut dyn FnMut(Topic, &[u8]) -> bool,
     ) -> anyhow::Result<()>;
-
-    /// Describes how the store answers a question.
-    fn explain(&self, question: &StoreQuestion) -> anyhow::Result<String>;
 }
 
 /// Opens the store at an address, a directory or a `postgres://` URL. Creates a missing store.

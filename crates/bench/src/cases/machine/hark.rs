@@ -1,4 +1,4 @@
-//! A server of Hark: `hark serve` of the running binary, on a database.
+//! A server of Hark: `hark serve` of the program beside this one, on a database.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -28,7 +28,7 @@ impl HarkProcess {
     ) -> anyhow::Result<Self> {
         let (folder, log) = (run.path().join(name), run.path().join(format!("{name}.log")));
         let start = || {
-            let mut command = Command::new(std::env::current_exe()?);
+            let mut command = Command::new(hark::beside("hark"));
             for (variable, _) in std::env::vars_os() {
                 if variable.to_string_lossy().starts_with("HARK_") {
                     command.env_remove(variable);

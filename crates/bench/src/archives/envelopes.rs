@@ -1,26 +1,28 @@
-//! The store of Whisper envelopes that `hark bench whisper` queries in its own process.
+//! The archives of Whisper envelopes that are queried in process.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use hark::{ArchiveLocation, OwnedStore};
 use hark_archive::{LabelSet, Order, Query, Record, SearchProgress, Write};
-use hark_bench::{EnvelopeStore, StoreQuestion, WantedTopics};
 use hark_codec::whisper::record::{TOPIC, encode};
 use hark_codec::whisper::{Envelope, EnvelopeRecord, Topic};
 use hark_networks::whisper::Whisper;
 use hark_networks::whisper::topics::KnownTopics;
 use parking_lot::RwLock;
 
-use super::measured;
-use crate::writer::OwnedStore;
+use super::CONNECTIONS;
+use crate::whisper::{EnvelopeStore, StoreQuestion, WantedTopics};
 
 /// Interval between checks whether maintenance has finished.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Opens the store at an address.
 pub(super) fn open(address: &str) -> anyhow::Result<Box<dyn EnvelopeStore>> {
-    Ok(Box::new(ShelfOfEnvelopes::new(measured(address, &Whisper)?.own()?)?))
+    Ok(Box::new(ShelfOfEnvelopes::new(
+        ArchiveLocation::at(address, &Whisper, CONNECTIONS)?.own()?,
+    )?))
 }
 
 struct ShelfOfEnvelopes {
@@ -139,9 +141,5 @@ impl EnvelopeStore for ShelfOfEnvelopes {
             let topic = EnvelopeRecord::new(*record).topic().unwrap_or_default();
             each(topic, record.wire())
         })
-    }
-
-    fn explain(&self, question: &StoreQuestion) -> anyhow::Result<String> {
-        Ok(self.owned.store.explain(&self.query_with_topics(question))?.to_string())
     }
 }

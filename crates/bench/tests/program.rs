@@ -1,0 +1,13 @@
+//! The program `hark-bench` prints the help of `hark bench`.
+
+use hark_testkit::program::Program;
+
+#[test]
+fn its_help_is_that_of_hark_bench() {
+    let help = Program::new(env!("CARGO_BIN_EXE_hark-bench")).args(["--help"]).output();
+    let help = help.expect("runs");
+    let text = String::from_utf8_lossy(&help.stdout);
+    assert!(help.status.success() && text.contains("Usage: hark bench <COMMAND>"), "{text}");
+    let wrong = Program::new(env!("CARGO_BIN_EXE_hark-bench")).args(["none"]).output();
+    assert_eq!(wrong.expect("runs").status.code(), Some(2));
+}
