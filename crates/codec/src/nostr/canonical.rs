@@ -48,6 +48,18 @@ fn front(pubkey: &Key, created_at: u64, kind: u16) -> HashPrefix {
     front
 }
 
+impl Event<'_> {
+    /// Computes the id from the event's fields.
+    pub fn compute_id(&self) -> Id {
+        event_id(self)
+    }
+
+    /// Whether the id is the hash of the fields.
+    pub fn has_valid_id(&self) -> bool {
+        self.compute_id() == *self.id()
+    }
+}
+
 /// Computes the id from the event's fields.
 pub fn event_id(event: &Event<'_>) -> Id {
     let front = front(event.pubkey(), event.created_at(), event.kind());

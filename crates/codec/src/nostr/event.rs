@@ -1,8 +1,6 @@
 //! An event as a view over the bytes it was read from. One pass parses JSON and decodes the hex.
 //! Strings without escapes stay in those bytes; the others are unescaped into a reused arena.
 
-use super::canonical;
-use super::json;
 use super::json_error::{JsonError, NumberError};
 use super::read::JsonReader;
 use super::span::Span;
@@ -371,21 +369,6 @@ impl<'a> Event<'a> {
         self.tags().filter_map(|tag| Some((tag.letter()?, tag.value()?)))
     }
 
-    /// Computes the id from the event's fields.
-    pub fn compute_id(&self) -> Id {
-        canonical::event_id(self)
-    }
-
-    /// Whether the id is the hash of the fields.
-    pub fn has_valid_id(&self) -> bool {
-        self.compute_id() == *self.id()
-    }
-
-    /// Appends the event as JSON, in canonical spelling.
-    pub fn write_json(&self, out: &mut Vec<u8>) {
-        json::write_event(out, self);
-    }
-
     /// The JSON of the tags as received, if it is in canonical spelling.
     #[inline]
     pub(crate) fn raw_tags(&self) -> Option<&'a str> {
@@ -408,13 +391,5 @@ impl<'a> Event<'a> {
         let tags = self.raw_tags().map_or(self.arena.values.len() * 40, str::len);
         let content = self.raw_content().map_or(self.arena.content.len() + 16, str::len);
         tags + content + 352
-    }
-}
-
-impl std::fmt::Debug for Event<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut json = Vec::new();
-        self.write_json(&mut json);
-        f.write_str(&String::from_utf8_lossy(&json))
     }
 }

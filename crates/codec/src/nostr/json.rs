@@ -28,6 +28,21 @@ pub fn write_u64(out: &mut Vec<u8>, value: u64) {
     put_u64(out, value);
 }
 
+impl Event<'_> {
+    /// Appends the event as JSON, in canonical spelling.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        write_event(out, self);
+    }
+}
+
+impl std::fmt::Debug for Event<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut json = Vec::new();
+        self.write_json(&mut json);
+        f.write_str(&String::from_utf8_lossy(&json))
+    }
+}
+
 /// Appends the event in the order `id`, `pubkey`, `created_at`, `kind`, `tags`, `content`, `sig`,
 /// without white space.
 pub fn write_event(out: &mut Vec<u8>, event: &Event<'_>) {

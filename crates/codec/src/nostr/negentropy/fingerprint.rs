@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::write::number;
+use super::number::number;
 use crate::id_sum::IdSum;
 
 /// The fingerprint of a range: the first 16 bytes of a SHA-256.

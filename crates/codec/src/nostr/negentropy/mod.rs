@@ -33,6 +33,7 @@ mod bound;
 mod error;
 mod fingerprint;
 mod initiator;
+mod number;
 mod pass;
 mod ranges;
 mod read;

@@ -124,12 +124,12 @@ fn take_bound(from: &mut &[u8], before: u64) -> Result<RangeBound, NegentropyErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nostr::negentropy::write;
+    use crate::nostr::negentropy::number::number as digits_of;
 
     #[test]
     fn numbers_have_one_spelling() {
         for number in [0, 1, 127, 128, 300, 16_383, 16_384, 1_700_000_000, u64::MAX - 1, u64::MAX] {
-            let (digits, len) = write::number(number);
+            let (digits, len) = digits_of(number);
             let mut written = &digits[digits.len() - len..];
             assert_eq!(written.len(), (64 - number.leading_zeros()).div_ceil(7).max(1) as usize);
             assert_eq!(take_number(&mut written), Ok(number));

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::bound::{NegentropyItem, RangeBound};
 use super::fingerprint::Fingerprint;
+use super::number::number;
 use super::set::NegentropySet;
 use super::{FRAME_BYTES_MIN, VERSION};
 
@@ -17,20 +18,6 @@ const RANGE_BYTES_MAX: usize = 10 + 1 + 32 + 1 + 10;
 /// Bytes reserved for the end of a message that is full: a skipped range, and a fingerprint up to
 /// infinity.
 const END_BYTES: usize = RANGE_BYTES_MAX + 1 + 1 + 1 + 16;
-
-/// Ten digits to the base 128, and how many of the last digits form the number.
-pub(super) fn number(mut value: u64) -> ([u8; 10], usize) {
-    let (mut digits, mut len) = ([0; 10], 0);
-    for digit in digits.iter_mut().rev() {
-        *digit = value as u8 & 0x7f | if len == 0 { 0 } else { 0x80 };
-        len += 1;
-        value >>= 7;
-        if value == 0 {
-            break;
-        }
-    }
-    (digits, len)
-}
 
 /// A message that is being written.
 #[derive(Debug)]

@@ -1,0 +1,16 @@
+//! A number as digits to the base 128.
+
+/// Ten digits to the base 128, and how many of the last digits form the number.
+#[inline]
+pub(super) fn number(mut value: u64) -> ([u8; 10], usize) {
+    let (mut digits, mut len) = ([0; 10], 0);
+    for digit in digits.iter_mut().rev() {
+        *digit = value as u8 & 0x7f | if len == 0 { 0 } else { 0x80 };
+        len += 1;
+        value >>= 7;
+        if value == 0 {
+            break;
+        }
+    }
+    (digits, len)
+}

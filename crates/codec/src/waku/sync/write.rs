@@ -1,0 +1,120 @@
+//! Writes a payload.
+
+use super::MessagePosition;
+use crate::record::{Id, put_varint};
+
+/// Writes a payload, range by range. Adjacent skipped ranges are merged.
+#[derive(Debug)]
+pub struct PayloadWriter {
+    out: Vec<u8>,
+    bytes_max: usize,
+    /// Time at which the last written range ends.
+    time: u64,
+    /// End of the pending skipped ranges after the last written range.
+    skipped: Option<MessagePosition>,
+    /// Whether a range that is not skipped has been written.
+    says: bool,
+}
+
+impl PayloadWriter {
+    /// Begins a payload of at most `bytes_max` bytes.
+    pub fn new(pubsub_topics: &[String], start: u64, bytes_max: usize) -> Self {
+        let mut out = Vec::new();
+        put_varint(&mut out, pubsub_topics.len() as u64);
+        for topic in pubsub_topics {
+            put_varint(&mut out, topic.len() as u64);
+            out.extend_from_slice(topic.as_bytes());
+        }
+        // No content topics, which means all.
+        put_varint(&mut out, 0);
+        put_varint(&mut out, start);
+        Self { out, bytes_max, time: start, skipped: None, says: false }
+    }
+
+    /// Skips the range up to `end`.
+    pub fn skip(&mut self, end: MessagePosition) {
+        self.make_way(end);
+        self.skipped = Some(end);
+    }
+
+    /// Writes the skipped range first, if `end` has a hash. The hash of an end is written only if
+    /// the previous end has the same time, so the previous end must have been written.
+    fn make_way(&mut self, end: MessagePosition) {
+        if end.1 != [0; 32] && end.0 != self.time {
+            self.settle();
+        }
+    }
+
+    /// Writes the pending skipped range, which follows the last written range.
+    fn settle(&mut self) {
+        if let Some(skipped) = self.skipped.take() {
+            self.end(skipped);
+            self.out.push(0);
+        }
+    }
+
+    /// Writes the range up to `end` with the fingerprint of its messages.
+    pub fn fingerprint(&mut self, end: MessagePosition, fingerprint: &Id) {
+        self.say(end, |out| {
+            out.push(1);
+            out.extend_from_slice(fingerprint);
+        });
+    }
+
+    /// Writes the range up to `end` with its messages. `was_sent` is true if the other side has
+    /// sent its own messages.
+    pub fn items(&mut self, end: MessagePosition, items: &[MessagePosition], was_sent: bool) {
+        // Each message takes at least 33 bytes.
+        if items.len().saturating_mul(33) > self.bytes_max {
+            return self.skip(end);
+        }
+        self.say(end, |out| {
+            out.push(2);
+            put_varint(out, items.len() as u64);
+            let mut before = 0;
+            for (time, hash) in items {
+                put_varint(out, time - before);
+                out.extend_from_slice(hash);
+                before = *time;
+            }
+            out.push(u8::from(was_sent));
+        });
+    }
+
+    /// Writes the range up to `end`, and calls `what` to append the range's content. A range that
+    /// does not fit is skipped: the next comparison continues there.
+    fn say(&mut self, end: MessagePosition, what: impl FnOnce(&mut Vec<u8>)) {
+        self.make_way(end);
+        let (len, time) = (self.out.len(), self.time);
+        self.settle();
+        self.end(end);
+        what(&mut self.out);
+        if self.out.len() > self.bytes_max {
+            self.out.truncate(len);
+            (self.time, self.skipped) = (time, Some(end));
+        } else {
+            self.says = true;
+        }
+    }
+
+    fn end(&mut self, end: MessagePosition) {
+        put_varint(&mut self.out, end.0 - self.time);
+        if end.0 == self.time {
+            // The hash without its trailing zeros.
+            let len = end.1.iter().rposition(|byte| *byte != 0).map_or(1, |at| at + 1);
+            self.out.push(len as u8);
+            self.out.extend_from_slice(&end.1[..len]);
+        }
+        self.time = end.0;
+    }
+
+    /// Returns the payload's bytes, and whether any range is not skipped. If all ranges are
+    /// skipped, the payload is a single byte.
+    pub fn finish(mut self) -> (Vec<u8>, bool) {
+        if !self.says {
+            return (vec![0], false);
+        }
+        self.settle();
+        (self.out, true)
+    }
+}
