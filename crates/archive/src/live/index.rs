@@ -1,9 +1,8 @@
 //! An index of the filters of subscriptions. Each filter is indexed under one field: ids, else
 //! authors, else a word that is searched for, else the label with the fewest values, else the
-//! beginning of a word, else kinds, else none. Filters under the same
-//! value are indexed further by their times and their kinds ([`super::list`]), so that filters that
-//! do not match cost each new record next to nothing. The newest subscriptions are not indexed yet
-//! ([`super::newest`]).
+//! beginning of a word, else kinds, else none. Filters under the same value are indexed further by
+//! their times and their kinds ([`super::list`]), so that filters that do not match cost each new
+//! record next to nothing. The newest subscriptions are not indexed yet ([`super::newest`]).
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap as StdHashMap, HashSet};
@@ -14,9 +13,9 @@ use std::sync::Arc;
 use hark_codec::record::{Id, Key, Record};
 use hark_words::NeededWord;
 
-use super::Subscription;
 use super::list::{ListedQuery, QueryList};
 use super::newest::NewestQueries;
+use super::subscription::{IndexProgress, Subscription};
 use crate::query::{ComparedRecord, LabelSet, Query, TextSource};
 
 /// A map with a fast hash, whose seed clients do not know. A client that opens its home feed asks
@@ -90,13 +89,6 @@ impl<'a> IndexField<'a> {
 /// Returns the number of lists that these queries belong to.
 pub(super) fn lists(queries: &[Query]) -> usize {
     queries.iter().filter_map(IndexField::of).map(|field| field.len()).sum()
-}
-
-/// Progress of the insertion of a subscription into its lists, or of the removal.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct IndexProgress {
-    query: usize,
-    value: usize,
 }
 
 impl SubscriptionIndex {

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::Subscription;
+use super::subscription::Subscription;
 use crate::query::Query;
 
 /// Maximum number of filters of a short list.

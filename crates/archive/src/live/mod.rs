@@ -14,99 +14,21 @@ use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use crate::meter::Counter;
 use crate::query::Query;
-use index::{IndexProgress, SubscriptionIndex};
-use seam::{DeliveryAction, Seam};
+use index::SubscriptionIndex;
+use news::HELD_BYTES;
+use seam::Seam;
+use subscription::{IndexProgress, IndexingState, Subscription};
 
+pub use news::NewRecord;
 pub use seam::AnswerReach;
+pub use subscription::SubscriptionSink;
 
 mod index;
 mod list;
 mod newest;
+mod news;
 mod seam;
-
-/// A new record, whose bytes all recipients share.
-#[derive(Clone, Debug)]
-pub struct NewRecord {
-    /// The record's position in the sequence of puts. `None` if it is never stored.
-    pub seq: Option<u64>,
-    shared: Arc<SharedBytes>,
-    wire: (u32, u32),
-}
-
-/// The bytes of a record, shared by all its recipients and counted in `held` until the last of them
-/// drops the record.
-#[derive(Debug)]
-struct SharedBytes {
-    bytes: Box<[u8]>,
-    held: Arc<Counter>,
-}
-
-impl Drop for SharedBytes {
-    fn drop(&mut self) {
-        self.held.sub(self.bytes.len() as u64);
-    }
-}
-
-impl NewRecord {
-    fn new(seq: Option<u64>, record: &Record<'_>, held: &Arc<Counter>) -> Self {
-        let bytes: Box<[u8]> = record.bytes().into();
-        held.add(bytes.len() as u64);
-        let start = record.wire().as_ptr() as usize - record.bytes().as_ptr() as usize;
-        let shared = Arc::new(SharedBytes { bytes, held: Arc::clone(held) });
-        Self { seq, shared, wire: (start as u32, (start + record.wire().len()) as u32) }
-    }
-
-    /// Returns the message in its wire format.
-    pub fn wire(&self) -> &[u8] {
-        &self.shared.bytes[self.wire.0 as usize..self.wire.1 as usize]
-    }
-
-    /// Returns the bytes that the record takes in memory, for all its recipients together.
-    pub fn size(&self) -> usize {
-        self.shared.bytes.len()
-    }
-
-    /// Returns whether both are the same record of the same publication.
-    pub fn is_same_as(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
-    }
-
-    fn record(&self) -> Option<Record<'_>> {
-        Record::new(&self.shared.bytes).ok()
-    }
-}
-
-/// The receiving end of a subscription, held by a door. All methods are called from other threads,
-/// possibly the writer's: they must not block.
-pub trait SubscriptionSink: Send + Sync {
-    /// Delivers a record to the subscriber. Returns whether a call of `wake` must follow. No call
-    /// is needed if the record already waits for another subscription of the same client.
-    fn deliver(&self, news: &NewRecord) -> bool;
-
-    /// Reports that records were delivered, to this sink and to others that need no call of their
-    /// own. One call thus serves many subscriptions of a client at once.
-    fn wake(&self);
-
-    /// Charges the subscriber `bytes` of memory for records that are held back until the stored
-    /// records are sent. The bytes of the records, which all subscribers share, are not included.
-    /// Returns false if the subscriber uses too much memory.
-    fn hold(&self, bytes: usize) -> bool {
-        let _ = bytes;
-        true
-    }
-
-    /// Releases memory that [`SubscriptionSink::hold`] charged.
-    fn free(&self, bytes: usize) {
-        let _ = bytes;
-    }
-
-    /// Reports that the held-back records exceed the bound, as the subscriber is too slow. Nothing
-    /// is delivered after this call.
-    fn overflow(&self);
-}
-
-/// Memory that a held-back record takes in the queue of a subscription, which grows by doubling.
-const HELD_BYTES: usize = 2 * size_of::<NewRecord>();
+mod subscription;
 
 /// All subscriptions of a shelf.
 #[derive(Default)]
@@ -119,15 +41,6 @@ pub struct LiveIndex {
     held: Arc<Counter>,
 }
 
-/// A subscription's state, shared by the index and the code that evaluates its queries.
-struct Subscription {
-    number: u64,
-    queries: Vec<Query>,
-    sink: Box<dyn SubscriptionSink>,
-    seam: Mutex<Seam>,
-    state: Mutex<IndexingState>,
-}
-
 /// The handle of a subscription, which ends when the last clone is dropped. Cheap to clone.
 #[derive(Clone)]
 pub struct SubscriptionHandle(Arc<Registration>);
@@ -135,18 +48,6 @@ pub struct SubscriptionHandle(Arc<Registration>);
 struct Registration {
     live: Arc<LiveIndex>,
     subscription: Arc<Subscription>,
-}
-
-/// Progress of a subscription into or out of the index. The lock of this state is taken before the
-/// lock of the index.
-#[derive(Clone, Copy)]
-enum IndexingState {
-    /// Among the newest, and in no list.
-    Newest,
-    Entering(IndexProgress),
-    Entered,
-    Leaving(IndexProgress),
-    Left,
 }
 
 /// Maximum number of filters of the newest subscriptions, as each of these filters is compared with
@@ -312,29 +213,6 @@ impl LiveIndex {
     /// Returns whether there are no subscriptions.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-impl Subscription {
-    /// Offers a record to the subscription, and returns whether its sink must be woken.
-    fn offer(&self, news: &NewRecord) -> bool {
-        let mut seam = self.seam.lock();
-        match seam.offer(news, &self.queries) {
-            DeliveryAction::Deliver => self.sink.deliver(news),
-            DeliveryAction::Nothing => false,
-            DeliveryAction::Held if self.sink.hold(HELD_BYTES) => false,
-            DeliveryAction::Held | DeliveryAction::Overflow => {
-                self.sink.free(seam.give_up() * HELD_BYTES);
-                self.sink.overflow();
-                false
-            }
-        }
-    }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        self.sink.free(self.seam.get_mut().give_up() * HELD_BYTES);
     }
 }
 

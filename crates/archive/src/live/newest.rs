@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use hark_codec::record::Record;
 
-use super::Subscription;
 use super::list::{ListedQuery, bit, mask};
+use super::subscription::Subscription;
 
 /// The filters of subscriptions, oldest first.
 #[derive(Default)]

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use hark_codec::record::Record;
 
-use super::{HELD_BYTES, NewRecord};
+use super::news::{HELD_BYTES, NewRecord};
 use crate::query::{ComparedRecord, Position, Query, SearchRank};
 
 /// How far the stored answer to a query went through the matching records.

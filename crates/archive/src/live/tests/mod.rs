@@ -1,5 +1,5 @@
 //! Tests the index against a check of every subscription, and the seam against every order of
-//! events.
+//! publication.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -7,7 +7,9 @@ use hark_codec::record::{self, LabelPosition, RecordHeader};
 use hark_words::{Part, SearchText};
 
 use super::*;
-use crate::query::{LabelSet, Position, TextSource, WordCondition};
+use crate::query::{LabelSet, TextSource, WordCondition};
+
+mod seam;
 
 fn record(id: u8, author: u8, kind: u32, labels: &[(u8, &[u8])]) -> Vec<u8> {
     let head =
@@ -210,131 +212,6 @@ fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
     assert!(live.is_empty());
 }
 
-#[test]
-fn what_the_snapshot_saw_is_not_sent_again_and_what_it_did_not_see_follows() {
-    let live = Arc::new(LiveIndex::default());
-    let (handle, sink) = listen(&live, vec![kinds(&[1])]);
-    publish(&live, Some(1), &record(1, 1, 1, &[]));
-    handle.opened(0, 2);
-    publish(&live, Some(2), &record(2, 1, 1, &[]));
-    publish(&live, Some(3), &record(3, 1, 1, &[]));
-    publish(&live, None, &record(9, 1, 1, &[]));
-    assert_eq!(sink.received(), []);
-    handle.release(Vec::new());
-    assert_eq!(sink.received(), [3, 9]);
-    publish(&live, Some(4), &record(4, 1, 1, &[]));
-    assert_eq!(sink.received(), [4]);
-}
-
-/// The store shows a record before the writer's thread publishes it: a search can be opened, sent
-/// and released in between.
-#[test]
-fn a_record_published_after_it_was_sent_is_not_sent_again() {
-    let live = Arc::new(LiveIndex::default());
-    let (handle, sink) = listen(&live, vec![kinds(&[1])]);
-    handle.opened(0, 2);
-    handle.release(Vec::new());
-    publish(&live, Some(1), &record(1, 1, 1, &[]));
-    publish(&live, Some(2), &record(2, 1, 1, &[]));
-    publish(&live, Some(3), &record(3, 1, 1, &[]));
-    assert_eq!(sink.received(), [3]);
-}
-
-#[test]
-fn several_queries_with_different_snapshots_send_each_record_once() {
-    let live = Arc::new(LiveIndex::default());
-    let (handle, sink) = listen(&live, vec![kinds(&[1]), authors(&[1])]);
-    handle.opened(0, 1);
-    // Matches only the first query, whose search did not see the record.
-    publish(&live, Some(2), &record(2, 2, 1, &[]));
-    // Matches both queries; the second query's search saw and sent the record.
-    publish(&live, Some(3), &record(3, 1, 1, &[]));
-    // Matches both queries; the second query's search saw the record, but a limit cut off the
-    // answer before.
-    publish(&live, Some(4), &record(4, 1, 1, &[]));
-    handle.opened(1, 5);
-    let last = Position { time: 10, id: [3; 32] };
-    handle.release(vec![AnswerReach::Nothing, AnswerReach::UpTo(last)]);
-    assert_eq!(sink.received(), [2, 4]);
-    // Matches both queries, was sent, and is published late.
-    publish(&live, Some(5), &record(1, 1, 1, &[]));
-    publish(&live, Some(6), &record(6, 1, 1, &[]));
-    assert_eq!(sink.received(), [6]);
-}
-
-/// Each answer is cut off at any event, and each search is opened before or after any event. No
-/// event is sent twice, and none that comes after the first search was opened is lost.
-#[test]
-fn what_one_query_sent_no_other_sends_and_no_event_falls_between_them() {
-    let queries = [kinds(&[1]), authors(&[1]), Query::default()];
-    let bytes: Vec<_> = (1..=6).map(|id| record(id, 1, 1, &[])).collect();
-    let records: Vec<_> = bytes.iter().map(|bytes| Record::new(bytes).unwrap()).collect();
-    let mut worlds = 0;
-    // How far each answer goes, in the order of ids; and after how many puts each search is opened.
-    for (reach, opened) in (0..343).flat_map(|a| (0..343).map(move |b| (a, b))) {
-        let digits = |n: usize| [n % 7, n / 7 % 7, n / 49];
-        let (reach, opened) = (digits(reach), digits(opened));
-        if !opened.is_sorted() || (worlds % 7 != 0 && reach != [2, 4, 6]) {
-            worlds += 1;
-            continue;
-        }
-        worlds += 1;
-        let live = Arc::new(LiveIndex::default());
-        let (handle, sink) = listen(&live, queries.to_vec());
-        // Puts come from the highest id to the lowest, so that late records are first in the order.
-        let seq = |record: &Record<'_>| 7 - u64::from(record.id()[0]);
-        let (mut delivered, mut reached, mut put) = (Vec::new(), Vec::new(), 0);
-        for (at, query) in queries.iter().enumerate() {
-            while put < opened[at] {
-                put += 1;
-                publish(&live, Some(put as u64), &bytes[6 - put]);
-            }
-            handle.opened(at, put as u64);
-            let seen = records.iter().filter(|record| seq(record) <= put as u64);
-            let mut last = AnswerReach::Nothing;
-            for record in seen.take(reach[at]) {
-                assert!(query.matches(record));
-                if !AnswerReach::any(&reached, &queries, record) {
-                    delivered.push(record.id()[0]);
-                }
-                last = AnswerReach::UpTo(Position::of(record));
-            }
-            reached.push(last);
-        }
-        handle.release(reached);
-        delivered.extend(sink.received());
-        while put < 6 {
-            put += 1;
-            publish(&live, Some(put as u64), &bytes[6 - put]);
-        }
-        delivered.extend(sink.received());
-        let mut once = delivered.clone();
-        once.sort_unstable();
-        once.dedup();
-        assert_eq!(
-            once.len(),
-            delivered.len(),
-            "reach {reach:?}, opened {opened:?}: {delivered:?}"
-        );
-        // Every record put after the first search was opened is in an answer or delivered later.
-        for record in records.iter().filter(|record| seq(record) > opened[0] as u64) {
-            let id = record.id()[0];
-            assert!(delivered.contains(&id), "reach {reach:?}, opened {opened:?}: {id} is lost");
-        }
-    }
-}
-
-/// A store's numbers include the records put before the process began.
-#[test]
-fn a_subscription_is_live_at_once_where_nothing_was_published_since_the_start() {
-    let live = Arc::new(LiveIndex::since(100));
-    let (handle, _) = listen(&live, vec![kinds(&[1]), authors(&[1])]);
-    handle.opened(0, 100);
-    handle.opened(1, 100);
-    handle.release(vec![AnswerReach::All, AnswerReach::All]);
-    assert!(handle.0.subscription.seam.lock().is_live());
-}
-
 /// Returns how many filters are compared with a record, and how many of them it matches, once all
 /// subscriptions are in their lists.
 fn compared(live: &LiveIndex, bytes: &[u8]) -> (usize, usize) {
@@ -358,32 +235,6 @@ fn a_record_of_many_labels_is_compared_with_each_filter_once() {
     assert_eq!(compared(&live, &record(1, 1, 1, &labels)), (40, 0));
     labels.push((b'u', &[b'x', 7]));
     assert_eq!(compared(&live, &record(1, 1, 1, &labels)), (40, 40));
-}
-
-/// Held-back records are bounded, and counted until they are released or the subscription has
-/// ended.
-#[test]
-fn what_is_held_back_is_counted_and_released_in_steps() {
-    let live = Arc::new(LiveIndex::default());
-    let put = |from: u64, to: u64| {
-        (from..to).for_each(|seq| publish(&live, Some(seq), &record(seq as u8, 1, 1, &[])));
-    };
-    let held = |sink: &RecordingSink| sink.3.load(Ordering::Relaxed) / HELD_BYTES;
-    let (handle, sink) = listen(&live, vec![kinds(&[1]), authors(&[1])]);
-    let (ended, other) = listen(&live, vec![kinds(&[1])]);
-    put(1, 101);
-    assert_eq!((held(&sink), held(&other)), (100, 100));
-    handle.release(vec![AnswerReach::Nothing; 2]);
-    assert_eq!(sink.received(), (1..101).collect::<Vec<u8>>());
-    put(101, 103);
-    assert_eq!(sink.received(), [101, 102]);
-    drop(ended);
-    assert_eq!((held(&sink), held(&other)), (0, 0));
-    let (_slow, sink) = listen(&live, vec![kinds(&[1])]);
-    put(103, 103 + 1000);
-    assert_eq!((held(&sink), sink.1.load(Ordering::Relaxed)), (1000, 0));
-    put(1103, 1105);
-    assert_eq!((held(&sink), sink.1.load(Ordering::Relaxed)), (0, 1), "too much, said once");
 }
 
 #[test]
@@ -562,17 +413,4 @@ fn long_lists_find_what_a_loop_finds_whatever_times_are_asked_for() {
     }
     drop(handles);
     assert!(live.index.read().is_bare());
-}
-
-#[test]
-fn who_holds_back_too_much_is_notified_once_and_receives_no_more() {
-    let live = Arc::new(LiveIndex::default());
-    let sink = RecordingSink::default();
-    let handle = live.subscribe(vec![Query::default()], Box::new(sink.clone()), 500);
-    for n in 0..20 {
-        publish(&live, Some(u64::from(n)), &record(n, 1, 1, &[]));
-    }
-    handle.release(Vec::new());
-    publish(&live, Some(21), &record(21, 1, 1, &[]));
-    assert_eq!((sink.received(), sink.1.load(Ordering::Relaxed)), (vec![], 1));
 }

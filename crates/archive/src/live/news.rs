@@ -1,0 +1,62 @@
+//! A new record on its way to subscribers.
+
+use std::sync::Arc;
+
+use hark_codec::record::Record;
+
+use crate::meter::Counter;
+
+/// A new record, whose bytes all recipients share.
+#[derive(Clone, Debug)]
+pub struct NewRecord {
+    /// The record's position in the sequence of puts. `None` if it is never stored.
+    pub seq: Option<u64>,
+    shared: Arc<SharedBytes>,
+    wire: (u32, u32),
+}
+
+/// The bytes of a record, shared by all its recipients and counted in `held` until the last of them
+/// drops the record.
+#[derive(Debug)]
+struct SharedBytes {
+    bytes: Box<[u8]>,
+    held: Arc<Counter>,
+}
+
+impl Drop for SharedBytes {
+    fn drop(&mut self) {
+        self.held.sub(self.bytes.len() as u64);
+    }
+}
+
+impl NewRecord {
+    pub(super) fn new(seq: Option<u64>, record: &Record<'_>, held: &Arc<Counter>) -> Self {
+        let bytes: Box<[u8]> = record.bytes().into();
+        held.add(bytes.len() as u64);
+        let start = record.wire().as_ptr() as usize - record.bytes().as_ptr() as usize;
+        let shared = Arc::new(SharedBytes { bytes, held: Arc::clone(held) });
+        Self { seq, shared, wire: (start as u32, (start + record.wire().len()) as u32) }
+    }
+
+    /// Returns the message in its wire format.
+    pub fn wire(&self) -> &[u8] {
+        &self.shared.bytes[self.wire.0 as usize..self.wire.1 as usize]
+    }
+
+    /// Returns the bytes that the record takes in memory, for all its recipients together.
+    pub fn size(&self) -> usize {
+        self.shared.bytes.len()
+    }
+
+    /// Returns whether both are the same record of the same publication.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    pub(super) fn record(&self) -> Option<Record<'_>> {
+        Record::new(&self.shared.bytes).ok()
+    }
+}
+
+/// Memory that a held-back record takes in the queue of a subscription, which grows by doubling.
+pub(super) const HELD_BYTES: usize = 2 * size_of::<NewRecord>();
