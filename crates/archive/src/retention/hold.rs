@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hark_codec::record::Record;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::RetentionPolicy;
+use super::policy::RetentionPolicy;
 use crate::clock::Clock;
 use crate::store::{CommitError, RetentionNote, SearchError, Store};
 

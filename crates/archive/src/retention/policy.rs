@@ -1,0 +1,125 @@
+//! The rules and bounds of retention.
+
+use std::time::Duration;
+
+use hark_codec::record::{Key, Record};
+
+use crate::query::{Order, Query};
+
+/// The rules and bounds by which records are deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetentionPolicy {
+    /// The rules by age. Each rule is applied independently of the others.
+    pub rules: Vec<RetentionRule>,
+    /// Bytes on disk above which the oldest records are deleted. Bytes of deleted records that are
+    /// about to be freed do not count, so that a slow compaction does not cost records.
+    pub bytes_max: Option<u64>,
+    /// Free bytes of the disk below which the oldest records are deleted, if the store is on a
+    /// disk. Bytes of deleted records that are about to be freed count as free.
+    pub free_bytes_min: Option<u64>,
+    /// Number of records above which the oldest are deleted.
+    pub records_max: Option<u64>,
+    /// Kinds that neither rules nor bounds delete.
+    pub spared_kinds: Vec<u32>,
+    /// Kinds whose records keep other records from coming back ([`Rules::forbids`]). Retention
+    /// never deletes records of these kinds, neither by a rule or bound nor after their expiry.
+    ///
+    /// [`Rules::forbids`]: crate::effects::Rules::forbids
+    pub tombstone_kinds: Vec<u32>,
+    /// Maximum number of records that one write deletes.
+    pub batch_max: usize,
+    /// Time between two rounds.
+    pub every: Duration,
+    /// The network's units of time per second.
+    pub units_per_s: u64,
+    /// Seconds by which the clock may be ahead of the expected time, which is the last trusted time
+    /// plus the time that a server has run since. If the clock is further ahead, deletes by age
+    /// wait. `None` trusts the clock.
+    pub clock_ahead_max_s: Option<u64>,
+    /// Whether rules also delete records that were already older than the rules allow when they
+    /// were brought from elsewhere.
+    pub delete_brought: bool,
+}
+
+impl Default for RetentionPolicy {
+    fn default() -> Self {
+        Self {
+            rules: Vec::new(),
+            bytes_max: None,
+            free_bytes_min: None,
+            records_max: None,
+            spared_kinds: vec![5, 62],
+            tombstone_kinds: Vec::new(),
+            batch_max: 256,
+            every: Duration::from_secs(10),
+            units_per_s: 1,
+            clock_ahead_max_s: Some(30 * 86_400),
+            delete_brought: false,
+        }
+    }
+}
+
+/// A rule that deletes records when they are old.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RetentionRule {
+    /// Only of these kinds.
+    pub kinds: Option<Vec<u32>>,
+    /// Of any but these kinds.
+    pub not_kinds: Vec<u32>,
+    /// Only by these authors.
+    pub authors: Option<Vec<Key>>,
+    /// Only records older than this. 0 deletes all that match.
+    pub older_than_s: u64,
+}
+
+impl RetentionRule {
+    /// Returns whether the rule has no condition but age.
+    pub(super) fn takes_all(&self) -> bool {
+        self.kinds.is_none() && self.authors.is_none() && self.not_kinds.is_empty()
+    }
+}
+
+impl RetentionPolicy {
+    /// The kinds that neither rules nor bounds delete.
+    pub(super) fn spared(&self) -> Vec<u32> {
+        [&self.spared_kinds[..], &self.tombstone_kinds].concat()
+    }
+
+    /// Returns the query for the oldest records that a rule deletes.
+    pub(super) fn due(&self, rule: &RetentionRule, now_s: u64) -> Option<Query> {
+        Some(Query {
+            kinds: rule.kinds.clone(),
+            authors: rule.authors.clone(),
+            not_kinds: [&rule.not_kinds[..], &self.spared()].concat(),
+            to: self.last_due(rule, now_s)?,
+            ..oldest(self.batch_max)
+        })
+    }
+
+    /// Returns the time of the newest records that a rule deletes.
+    pub(super) fn last_due(&self, rule: &RetentionRule, now_s: u64) -> Option<u64> {
+        let units = |seconds: u64| seconds.saturating_mul(self.units_per_s);
+        units(now_s).checked_sub(units(rule.older_than_s))
+    }
+
+    /// Returns the latest time up to which rules that match `record` delete records now. `None` if
+    /// these rules do not delete `record`.
+    pub fn would_delete(&self, record: &Record<'_>, now_s: u64) -> Option<u64> {
+        let matching = self.rules.iter().filter(|rule| {
+            rule.kinds.as_ref().is_none_or(|kinds| kinds.contains(&record.kind()))
+                && !rule.not_kinds.contains(&record.kind())
+                && !self.spared_kinds.contains(&record.kind())
+                && !self.tombstone_kinds.contains(&record.kind())
+                && (rule.authors.as_ref()).is_none_or(|authors| {
+                    record.author().is_some_and(|author| authors.contains(author))
+                })
+        });
+        let last = matching.filter_map(|rule| self.last_due(rule, now_s)).max()?;
+        (record.time() <= last).then_some(last)
+    }
+}
+
+/// Makes a query for the `limit` oldest records.
+pub(super) fn oldest(limit: usize) -> Query {
+    Query { order: Order::OldestFirst, limit, ..Query::default() }
+}

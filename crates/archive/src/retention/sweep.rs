@@ -1,0 +1,312 @@
+//! A step of retention: deletes a batch of records that have expired, that a rule names, or that
+//! exceed a bound.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::hold::{HoldError, RetentionState};
+use super::policy::{RetentionPolicy, oldest};
+use super::trust::{ClockTrust, ClockVerdict};
+use crate::clock::Clock;
+use crate::query::Query;
+use crate::store::{
+    CommitError, DiskUse, Outcome, RetentionNote, SearchError, SearchProgress, Store, StoreStats,
+    Write,
+};
+use crate::writer::Writer;
+
+/// Seconds by which records of a shelf without notes may be older than a rule allows, as the rule
+/// may not have been applied for a while. Older records must have been brought from elsewhere.
+const UNSWEPT_S: u64 = 30 * 86_400;
+
+/// Why a round ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum RetentionError {
+    /// Expired records could not be looked up.
+    #[error(transparent)]
+    Search(#[from] SearchError),
+    /// The clock is not trusted.
+    #[error("{CLOCK_IS_AHEAD}")]
+    Clock,
+    /// A rule would delete history that was brought.
+    #[error("{HISTORY_IS_HELD}")]
+    History,
+    /// Deleting records cannot free as much of the disk as required.
+    #[error(
+        "retention.free_bytes_min lacks more than half of what the archive takes, so nothing is \
+         deleted for it: free the disk of other files, or lower it"
+    )]
+    Space,
+    /// A delete failed.
+    #[error(transparent)]
+    Commit(#[from] Arc<CommitError>),
+    /// The time until which history is held could not be read or stored.
+    #[error(transparent)]
+    Hold(#[from] HoldError),
+}
+
+impl RetentionError {
+    /// Returns whether nothing has failed, but a person has to make a decision.
+    pub fn is_question(&self) -> bool {
+        matches!(self, Self::Clock | Self::History)
+    }
+}
+
+/// The message for a clock that is not trusted.
+pub const CLOCK_IS_AHEAD: &str = "the clock is far ahead of the time at which this archive was last in use, so nothing is deleted \
+     by age. Correct the clock; if it is right, set retention.clock_ahead_max_s to 0, reload, and set \
+     it back";
+
+/// The message for history that rules would delete.
+pub const HISTORY_IS_HELD: &str = "records that were brought are older than retention allows, and are kept until you decide: set \
+     retention.delete_brought to true to delete them, or let retention allow their age to keep them";
+
+/// The result of a step: the numbers of deleted records, and the reasons for which others stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SweepResult {
+    /// Records that had expired.
+    pub expired: u64,
+    /// Records that a rule by age deleted.
+    pub aged: u64,
+    /// Records that exceeded a bound.
+    pub crowded: u64,
+    /// Whether records that are due wait because the clock is not trusted.
+    pub clock_doubted: bool,
+    /// Whether rules spare records because these were brought.
+    pub history_held: bool,
+    /// Whether nothing is deleted for the disk's free bytes, as far too many are lacking.
+    pub space_unmet: bool,
+}
+
+impl SweepResult {
+    /// Returns the number of all deleted records.
+    pub fn total(&self) -> u64 {
+        self.expired + self.aged + self.crowded
+    }
+
+    pub(super) fn add(&mut self, more: Self) {
+        self.expired += more.expired;
+        self.aged += more.aged;
+        self.crowded += more.crowded;
+    }
+}
+
+impl RetentionPolicy {
+    /// Deletes at most one batch of each sort. If it deletes nothing, nothing is left to do.
+    pub fn step(
+        &self,
+        store: &dyn Store,
+        writer: &Writer,
+        clock: &Clock,
+    ) -> Result<SweepResult, RetentionError> {
+        let (mut trust, state) = (ClockTrust::default(), RetentionState::default());
+        self.step_by(store, writer, clock, (&mut trust, &state))
+    }
+
+    /// Like [`RetentionPolicy::step`], with the state of earlier steps.
+    pub(super) fn step_by(
+        &self,
+        store: &dyn Store,
+        writer: &Writer,
+        clock: &Clock,
+        (trust, state): (&mut ClockTrust, &RetentionState),
+    ) -> Result<SweepResult, RetentionError> {
+        let (mut swept, now_s) = (SweepResult::default(), clock.now_s());
+        let verdict = trust.judge(store, now_s, self.clock_ahead_max_s, self.units_per_s)?;
+        if verdict == ClockVerdict::TrustedFirst {
+            self.hold_unswept(store, now_s, state)?;
+        }
+        if matches!(verdict, ClockVerdict::Ahead(_)) {
+            swept.clock_doubted = self.is_anything_due(store, now_s)?;
+        } else {
+            self.let_age(store, writer, now_s, state, &mut swept)?;
+        }
+        let (crowded, space_unmet) = self.too_many(store);
+        swept.space_unmet = space_unmet;
+        if crowded > 0 {
+            let count = crowded.min(self.batch_max as u64) as usize;
+            let spared = self.spared();
+            swept.crowded = erase(writer, Query { not_kinds: spared, ..oldest(count) })?;
+        }
+        Ok(swept)
+    }
+
+    /// Deletes up to a batch of expired records. Expired tombstones stay; earlier versions stored
+    /// tombstones with an expiry.
+    fn let_expire(
+        &self,
+        store: &dyn Store,
+        writer: &Writer,
+        now: u64,
+    ) -> Result<u64, RetentionError> {
+        let mut wanted = self.batch_max;
+        loop {
+            let ids = store.expired(now, wanted)?;
+            let is_all = ids.len() < wanted;
+            if ids.is_empty() {
+                return Ok(0);
+            }
+            let not_kinds = self.tombstone_kinds.clone();
+            let limit = self.batch_max;
+            let expired = Query { ids: Some(ids), not_kinds, limit, ..Query::default() };
+            let erased = erase(writer, expired)?;
+            if erased > 0 || is_all {
+                return Ok(erased);
+            }
+            // All these records are tombstones. The store may have more expired records.
+            wanted = wanted.saturating_mul(2);
+        }
+    }
+
+    /// Deletes by age: a batch of expired records, and a batch for each rule.
+    fn let_age(
+        &self,
+        store: &dyn Store,
+        writer: &Writer,
+        now_s: u64,
+        state: &RetentionState,
+        swept: &mut SweepResult,
+    ) -> Result<(), RetentionError> {
+        swept.expired = self.let_expire(store, writer, now_s.saturating_mul(self.units_per_s))?;
+        let _sweeping = state.sweep();
+        let held_until = self.held_until(store, state)?;
+        let spared = self.spared();
+        for rule in &self.rules {
+            let Some(due) = self.due(rule, now_s) else { continue };
+            if let Some(until) = held_until {
+                let held = Query { to: due.to.min(until), ..due.clone() };
+                swept.history_held |= !swept.history_held && has_any(store, held)?;
+            }
+            let from = held_until.map_or(0, |until| until.saturating_add(1));
+            if from > due.to {
+                continue;
+            }
+            if rule.takes_all()
+                && held_until.is_none()
+                && let Some(dropped) = store.drop_part(due.to, &spared)?
+            {
+                swept.aged += dropped;
+                continue;
+            }
+            swept.aged += erase(writer, Query { from, ..due })?;
+        }
+        Ok(())
+    }
+
+    /// Returns the time up to which rules delete nothing, because history was brought from
+    /// elsewhere.
+    fn held_until(
+        &self,
+        store: &dyn Store,
+        state: &RetentionState,
+    ) -> Result<Option<u64>, RetentionError> {
+        if self.rules.is_empty() {
+            return Ok(None);
+        }
+        let held_until = store.note(RetentionNote::HeldUntil)?;
+        if self.delete_brought && held_until.is_some() {
+            state.release(store)?;
+            return Ok(None);
+        }
+        Ok(held_until)
+    }
+
+    /// Holds the records that rules would delete, in a shelf that has kept no notes so far. Records
+    /// are held only if some are so old that the rules cannot have been in force. Such a shelf was
+    /// imported by an earlier version, or restored.
+    fn hold_unswept(
+        &self,
+        store: &dyn Store,
+        now_s: u64,
+        state: &RetentionState,
+    ) -> Result<(), RetentionError> {
+        for rule in self.rules.iter().filter(|_| !self.delete_brought) {
+            let Some(due) = self.due(rule, now_s) else { continue };
+            let unswept = UNSWEPT_S.saturating_mul(self.units_per_s);
+            let Some(to) = due.to.checked_sub(unswept) else { continue };
+            let until = due.to;
+            if has_any(store, Query { to, ..due })? {
+                state.hold(store, until)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether any record would be deleted by age.
+    fn is_anything_due(&self, store: &dyn Store, now_s: u64) -> Result<bool, RetentionError> {
+        if !store.expired(now_s.saturating_mul(self.units_per_s), 1)?.is_empty() {
+            return Ok(true);
+        }
+        for due in self.rules.iter().filter_map(|rule| self.due(rule, now_s)) {
+            if has_any(store, due)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns whether a step deleted a full batch, so that another step follows at once. A busy
+    /// archive at its bound always has a few records to delete.
+    pub(super) fn has_more(&self, swept: SweepResult) -> bool {
+        swept.expired.max(swept.aged).max(swept.crowded) >= self.batch_max as u64
+    }
+
+    /// Estimates the number of records that must be deleted to meet the bounds. Also returns
+    /// whether the bound of free bytes is out of reach.
+    fn too_many(&self, store: &dyn Store) -> (u64, bool) {
+        if (self.bytes_max, self.free_bytes_min, self.records_max) == (None, None, None) {
+            return (0, false);
+        }
+        let stats = store.stats();
+        if stats.records == 0 {
+            return (0, false);
+        }
+        let above = stats.records.saturating_sub(self.records_max.unwrap_or(u64::MAX));
+        // Deleted records that stay on the disk count, or the bound would never be met.
+        let kept_bytes = stats.bytes.saturating_sub(stats.reclaimable_bytes);
+        let excess = self.bytes_max.map_or(0, |bytes_max| kept_bytes.saturating_sub(bytes_max));
+        let (lacking, unmet) = self.lacking(&stats, kept_bytes);
+        let excess = u128::from(excess.max(lacking));
+        let records = u128::from(stats.records);
+        (above.max((excess * records).div_ceil(u128::from(kept_bytes.max(1))) as u64), unmet)
+    }
+
+    /// Returns the bytes that a store with `kept_bytes` has to free for the disk: its share of the
+    /// lacking bytes. If more bytes are lacking than half of the bytes of all stores on the disk,
+    /// no store frees anything, and the second value is true. In that case other files fill the
+    /// disk, or the bound is a mistake.
+    pub(super) fn lacking(&self, stats: &StoreStats, kept_bytes: u64) -> (u64, bool) {
+        let Some((least, free)) = self.free_bytes_min.zip(stats.free_bytes) else {
+            return (0, false);
+        };
+        let DiskUse { kept, reclaimable } = stats
+            .disk
+            .unwrap_or(DiskUse { kept: kept_bytes, reclaimable: stats.reclaimable_bytes });
+        let lacking = least.saturating_sub(free.saturating_add(reclaimable));
+        if lacking > kept / 2 {
+            return (0, true);
+        }
+        let part = u128::from(lacking) * u128::from(kept_bytes);
+        (part.div_ceil(u128::from(kept.max(1))) as u64, false)
+    }
+}
+
+/// Returns whether any record matches.
+fn has_any(store: &dyn Store, query: Query) -> Result<bool, SearchError> {
+    let mut search = store.search(&Query { limit: 1, ..query })?;
+    let mut is_found = false;
+    while search.slice(u64::MAX, &mut |_| {
+        is_found = true;
+        ControlFlow::Break(())
+    })? == SearchProgress::Paused
+        && !is_found
+    {}
+    Ok(is_found)
+}
+
+fn erase(writer: &Writer, query: Query) -> Result<u64, RetentionError> {
+    match writer.write(Write::Erase(Box::new(query)))? {
+        Outcome::Erased(count) => Ok(count),
+        _ => Ok(0),
+    }
+}

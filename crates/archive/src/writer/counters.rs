@@ -1,0 +1,45 @@
+//! Counters and state of the writer.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::meter::{Counter, Histogram};
+
+/// Counters of the writer since its start, and its current state.
+#[derive(Debug, Default)]
+pub struct WriterCounters {
+    /// Durations of the batches that were made durable.
+    pub batches: Histogram,
+    /// Writes in these batches.
+    pub writes: Counter,
+    /// The reason for which the writer has stopped, once the store takes no more writes.
+    pub stopped: OnceLock<String>,
+    /// The reason for the failure of the last batch, if the next batch may succeed.
+    unavailable: Mutex<Option<String>>,
+    /// The start of the commit in progress, if any.
+    committing: Mutex<Option<Instant>>,
+}
+
+impl WriterCounters {
+    /// Returns the time since the start of the commit in progress. `None` if no commit is in
+    /// progress.
+    pub fn committing_for(&self) -> Option<Duration> {
+        let since = *self.committing.lock();
+        since.map(|since| since.elapsed())
+    }
+
+    /// Returns the reason for the failure of the last batch, if the next batch may succeed.
+    pub fn unavailable(&self) -> Option<String> {
+        self.unavailable.lock().clone()
+    }
+
+    pub(super) fn set_unavailable(&self, why: Option<String>) {
+        *self.unavailable.lock() = why;
+    }
+
+    pub(super) fn committing(&self, since: Option<Instant>) {
+        *self.committing.lock() = since;
+    }
+}

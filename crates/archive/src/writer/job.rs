@@ -1,0 +1,75 @@
+//! Jobs for the writer's thread, and the functions that the thread calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hark_codec::record::Record;
+
+use crate::store::{CommitError, CommitResult, Outcome, Write};
+
+/// The bounds of batches and of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriterOptions {
+    /// Maximum number of writes in a batch.
+    pub batch_writes_max: usize,
+    /// Maximum number of bytes of records in a batch, about.
+    pub batch_bytes_max: usize,
+    /// How long a batch waits for further writes after its first write.
+    pub batch_wait: Duration,
+    /// Writes that may wait for the writer. Above the bound, [`Writer::try_submit`](super::Writer::try_submit) returns
+    /// [`WriterBusy`](super::WriterBusy).
+    pub queue_max: usize,
+}
+
+impl Default for WriterOptions {
+    fn default() -> Self {
+        Self {
+            batch_writes_max: 1024,
+            batch_bytes_max: 4 << 20,
+            batch_wait: Duration::ZERO,
+            queue_max: 4096,
+        }
+    }
+}
+
+/// A callback that receives the outcome of a write, once.
+pub type WriteCallback = Box<dyn FnOnce(Result<Outcome, Arc<CommitError>>) + Send>;
+
+/// Receives, on the writer's thread, the records that have just become durable.
+pub trait CommitListener: Send {
+    /// Receives the records of a durable batch and their sequence numbers, in order. `answer`
+    /// answers the senders, and must be called once all subscribers have been notified.
+    fn batch(
+        &mut self,
+        records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
+        answer: &mut dyn FnMut(),
+    );
+}
+
+/// A listener without subscribers.
+impl CommitListener for () {
+    fn batch(&mut self, _: &mut dyn Iterator<Item = (u64, Record<'_>)>, answer: &mut dyn FnMut()) {
+        answer();
+    }
+}
+
+/// Makes a batch durable: by [`Store::commit_some`](crate::store::Store::commit_some), or in another process that took over the
+/// archive.
+pub type CommitFn = Box<dyn Fn(&[Write]) -> Result<CommitResult, CommitError> + Send>;
+
+/// The function that makes writes durable, and the listener that receives the durable records.
+pub struct WriteTarget {
+    /// Makes the writes durable.
+    pub commit: CommitFn,
+    /// Receives the durable records.
+    pub listener: Box<dyn CommitListener>,
+}
+
+/// A job that runs between two batches; see [`Writer::between`](super::Writer::between).
+pub type BetweenBatchesJob = Box<dyn FnOnce(&mut WriteTarget) + Send>;
+
+/// A job for the writer's thread.
+pub(super) enum WriterJob {
+    Write(Write, WriteCallback),
+    Between(BetweenBatchesJob),
+}

@@ -1,0 +1,202 @@
+//! Group commit: one thread takes all queued writes and makes the batch durable with one sync.
+//!
+//! While one batch is being synced, the next batch gathers, so the size of batches grows with the
+//! load. A batch also waits a little if many further writes are about to come ([`Writer::expect`]),
+//! since a sync costs about the same for few writes as for many. With
+//! [`WriterOptions::batch_wait`], a batch waits for other writes, too, at the price of latency.
+//! After the sync the listener is notified, and then the senders are answered.
+//!
+//! A write that deletes or searches more than a step ([`Store::commit_some`]) gets its next step
+//! after the writes that have come meanwhile, and its answer after its last step.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+
+use hark_codec::record::Record;
+use parking_lot::Mutex;
+
+use crate::store::{CommitError, Outcome, Store, Write};
+use crate::vital;
+use job::WriterJob;
+use thread::{WriteQueue, run};
+
+pub use counters::WriterCounters;
+pub use job::{
+    BetweenBatchesJob, CommitFn, CommitListener, WriteCallback, WriteTarget, WriterOptions,
+};
+
+mod counters;
+mod job;
+mod thread;
+
+/// The error if the queue is full or the writer has stopped. Gives the write back.
+#[derive(Debug)]
+pub struct WriterBusy(pub Write);
+
+/// A number of writes that are about to be submitted. Dropping the value withdraws the number. See
+/// [`Writer::expect`].
+#[derive(Debug)]
+pub struct ExpectedWrites {
+    all: Arc<AtomicUsize>,
+    count: usize,
+}
+
+impl ExpectedWrites {
+    /// Sets the number of writes that are still to come. Must be called before a write is
+    /// submitted, so that the batch with the last write need not wait.
+    pub fn left(&mut self, count: usize) {
+        if count > self.count {
+            self.all.fetch_add(count - self.count, Ordering::Relaxed);
+        } else {
+            self.all.fetch_sub(self.count - count, Ordering::Relaxed);
+        }
+        self.count = count;
+    }
+}
+
+impl Drop for ExpectedWrites {
+    fn drop(&mut self) {
+        self.left(0);
+    }
+}
+
+/// The handle through which the doors submit writes to the writer's thread.
+pub struct Writer {
+    store: Arc<dyn Store>,
+    jobs: SyncSender<WriterJob>,
+    /// `None` once the writer is closed.
+    thread: Mutex<Option<JoinHandle<()>>>,
+    closing: Arc<AtomicBool>,
+    expected: Arc<AtomicUsize>,
+    counters: Arc<WriterCounters>,
+}
+
+impl Writer {
+    /// Starts the writer's thread.
+    pub fn start(
+        store: Arc<dyn Store>,
+        options: WriterOptions,
+        listener: Box<dyn CommitListener>,
+    ) -> Self {
+        let (jobs, queue) = sync_channel(options.queue_max.max(1));
+        let (counters, closing) = (Arc::new(WriterCounters::default()), Arc::default());
+        let expected = Arc::default();
+        let thread = vital::spawn("hark-writer", {
+            let (counters, store) = (Arc::clone(&counters), Arc::clone(&store));
+            let closing = Arc::clone(&closing);
+            let queue = WriteQueue { jobs: queue, expected: Arc::clone(&expected), options };
+            let commit = Box::new(move |writes: &[Write]| store.commit_some(writes));
+            move || run(WriteTarget { commit, listener }, &queue, &closing, &counters)
+        })
+        .expect("the system starts a thread");
+        Self { store, jobs, thread: Mutex::new(Some(thread)), closing, expected, counters }
+    }
+
+    /// Announces that `writes` writes are about to be submitted, within a millisecond or two. A
+    /// batch that has begun waits for these writes.
+    pub fn expect(&self, writes: usize) -> ExpectedWrites {
+        let mut expected = ExpectedWrites { all: Arc::clone(&self.expected), count: 0 };
+        expected.left(writes);
+        expected
+    }
+
+    /// Queues a write, or gives it back at once if the queue is full. `done` is called from the
+    /// writer's thread and must not block.
+    pub fn try_submit(&self, write: Write, done: WriteCallback) -> Result<(), WriterBusy> {
+        self.jobs.try_send(WriterJob::Write(write, done)).map_err(|refused| match refused {
+            TrySendError::Full(job) | TrySendError::Disconnected(job) => busy(job),
+        })
+    }
+
+    /// Queues a write, and waits while the queue is full.
+    pub fn submit(&self, write: Write, done: WriteCallback) -> Result<(), WriterBusy> {
+        self.jobs.send(WriterJob::Write(write, done)).map_err(|refused| busy(refused.0))
+    }
+
+    /// Runs `job` on the writer's thread, once all earlier writes are durable, delivered and
+    /// answered. Writes queued after the job wait until the job returns, and then go to the target
+    /// that the job has left. The same holds for further steps of unfinished writes. Gives the job
+    /// back if the queue is full or the writer has stopped.
+    pub fn between(&self, job: BetweenBatchesJob) -> Result<(), BetweenBatchesJob> {
+        self.jobs.try_send(WriterJob::Between(job)).map_err(|refused| match refused {
+            TrySendError::Full(WriterJob::Between(job))
+            | TrySendError::Disconnected(WriterJob::Between(job)) => job,
+            // Not reached: the job that was sent comes back.
+            TrySendError::Full(_) | TrySendError::Disconnected(_) => {
+                Box::new(|_: &mut WriteTarget| {})
+            }
+        })
+    }
+
+    /// Passes records that other processes have put ([`Store::news`]) to the listener, between two
+    /// batches. If the queue is full, the next batch delivers these records. If the store then
+    /// reports no trouble, the stored reason for an earlier failure is cleared.
+    pub fn deliver_news(&self) {
+        let (store, counters) = (Arc::clone(&self.store), Arc::clone(&self.counters));
+        let waiter = self.between(Box::new(move |target| {
+            loop {
+                let news = store.news();
+                if news.is_empty() {
+                    if store.trouble().is_none() {
+                        counters.set_unavailable(None);
+                    }
+                    return;
+                }
+                let records = news.iter().map(|(seq, bytes)| (*seq, Record::new(bytes)));
+                let mut records = records.filter_map(|(seq, record)| Some((seq, record.ok()?)));
+                target.listener.batch(&mut records, &mut || {});
+            }
+        }));
+        drop(waiter);
+    }
+
+    /// Queues a write and waits until it is durable or refused.
+    pub fn write(&self, write: Write) -> Result<Outcome, Arc<CommitError>> {
+        let (answer, answered) = sync_channel(1);
+        let done: WriteCallback = Box::new(move |outcome| {
+            // The caller waits below, so the channel is open.
+            let _ = answer.send(outcome);
+        });
+        let stopped = || Arc::new(CommitError::Stopped("the writer has stopped".into()));
+        self.submit(write, done).map_err(|WriterBusy(_)| stopped())?;
+        answered.recv().map_err(|_| stopped())?
+    }
+
+    /// Returns the counters of the writer.
+    pub fn counters(&self) -> &WriterCounters {
+        &self.counters
+    }
+
+    /// Makes all queued writes durable and ends the thread; later writes are refused. A write that
+    /// deletes more than a step is answered with an error after its current step: sending it again
+    /// deletes the rest.
+    pub fn close(&self) {
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            self.closing.store(true, Ordering::Release);
+            // Wakes the thread; an error means that it has ended.
+            let _ = self.jobs.send(WriterJob::Between(Box::new(|_| {})));
+            // The thread does not panic: see `vital`.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn busy(job: WriterJob) -> WriterBusy {
+    match job {
+        WriterJob::Write(write, _) => WriterBusy(write),
+        // Not reached: only writes are given back.
+        WriterJob::Between(_) => WriterBusy(Write::Put(Box::default())),
+    }
+}
+
+#[cfg(test)]
+mod tests;
