@@ -6,8 +6,9 @@ use std::cell::OnceCell;
 
 use hark_codec::record::Record;
 
+use super::Query;
+use super::labels::{LabelSet, carries};
 use super::words::{LazyWords, text_rows};
-use super::{LabelSet, Query, carries};
 
 /// Maximum number of labels that are compared without sorting, about.
 const FEW_LABELS: usize = 16;

@@ -5,11 +5,15 @@ use std::sync::Arc;
 
 use hark_codec::record::Record;
 
-use super::cursor::{AnyWalk, WalkEnd, WalkStep, count, explain, time_key, walk};
+use super::count::count;
 use super::explain::{Explanation, SourcePlan};
-use super::plan::{Set, describe};
+use super::opening::explain;
+use super::opening_walk::walk;
+use super::plan::describe;
 use super::prepared::PreparedQuery;
+use super::set::Set;
 use super::source::Source;
+use super::walk::{AnyWalk, WalkEnd, WalkStep, time_key};
 use super::{Order, Query};
 use crate::store::{Search, SearchError, SearchProgress};
 
@@ -19,14 +23,18 @@ pub trait AnySource: Send + Sync {
     fn span(&self) -> Option<(u64, u64)>;
     /// Returns false only if certainly nothing matches. As cheap as possible.
     fn may_match(&self, kinds: Option<&[u32]>, term: Option<u64>) -> bool;
-    /// Starts a walk, see [`walk`]. `None` if nothing can match.
+    /// Begins a walk, and looks up its lists as far as `work` allows. `None` if nothing can match.
+    /// The rows charged for the lookups are added to `visited`, and are also part of
+    /// [`AnyWalk::visited`].
     fn walk(
         self: Arc<Self>,
         query: &Arc<PreparedQuery>,
         work: &mut u64,
         visited: &mut u64,
     ) -> Option<Box<dyn AnyWalk>>;
-    /// Counts the matches, see [`count`]. `None` if `work` does not suffice.
+    /// Counts the matches, ignoring cursor and limit. `None` if `work` does not suffice, or if a
+    /// record that may match could not be read. Adds to `visited` the rows that were visited, and
+    /// the lookups that count as rows.
     fn count(
         self: Arc<Self>,
         query: &Arc<PreparedQuery>,

@@ -3,79 +3,40 @@
 use std::sync::Arc;
 
 use hark_codec::record::{Id, Key, Record};
-use plan::Set;
+
+use labels::{carries, has_label};
+use set::Set;
 
 mod compared;
-pub mod cursor;
+mod count;
+mod cursor;
+mod driver;
 mod excluded;
 pub mod explain;
 mod gate;
+mod labels;
 pub mod merge;
 mod opening;
+mod opening_walk;
+mod order;
 mod pace;
 pub mod plan;
 pub mod prepared;
 pub mod ranked;
+mod row_rank;
+mod set;
 pub mod source;
 mod stream;
+mod ungated;
+pub mod walk;
 pub mod words;
 
 pub use compared::{ComparedRecord, ComparisonCost};
-pub use gate::{Gate, UngatedQuery};
+pub use gate::Gate;
+pub use labels::LabelSet;
+pub use order::{Order, Position};
+pub use ungated::UngatedQuery;
 pub use words::{LazyWords, SearchRank, TextSource, WordCondition};
-
-/// The order of the results. Both orders are total.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Order {
-    /// Time descending and, at equal time, id ascending (NIP-01).
-    #[default]
-    NewestFirst,
-    /// Time ascending, then id ascending (RFC 13).
-    OldestFirst,
-}
-
-/// The position of one record in the total order, whether or not the record is still stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    /// The record's time.
-    pub time: u64,
-    /// The record's id.
-    pub id: Id,
-}
-
-impl Position {
-    /// Returns the position of a record.
-    pub fn of(record: &Record<'_>) -> Self {
-        Self { time: record.time(), id: *record.id() }
-    }
-}
-
-impl Order {
-    /// Compares two positions in this order.
-    pub fn compare(self, a: &Position, b: &Position) -> std::cmp::Ordering {
-        let times = match self {
-            Self::NewestFirst => b.time.cmp(&a.time),
-            Self::OldestFirst => a.time.cmp(&b.time),
-        };
-        times.then_with(|| a.id.cmp(&b.id))
-    }
-}
-
-/// The condition that a record has this label with any of these values.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LabelSet {
-    /// The label's name.
-    pub name: u8,
-    /// The accepted values. An empty list accepts none.
-    pub values: Vec<Box<[u8]>>,
-}
-
-impl LabelSet {
-    /// Makes a condition with one accepted value.
-    pub fn one(name: u8, value: &[u8]) -> Self {
-        Self { name, values: vec![value.into()] }
-    }
-}
 
 /// A query. A record must meet all conditions that are given. `None` is no condition; an empty list
 /// in `Some` matches nothing. [`Query::normalise`], which every store calls first, sorts and
@@ -265,36 +226,4 @@ fn holds(sorted: &[[u8; 32]], key: &[u8; 32]) -> bool {
     let start = sorted.partition_point(|other| first(other) < wanted);
     sorted[start..].first().is_some_and(|other| first(other) == wanted)
         && sorted[start..].binary_search(key).is_ok()
-}
-
-fn has_label(record: &Record<'_>, name: u8, value: &[u8]) -> bool {
-    record.labels().any(|label| label == (name, value))
-}
-
-/// Returns whether a label of `record` is in `set`, whose values are ascending.
-fn carries(record: &Record<'_>, set: &LabelSet) -> bool {
-    match set.values.as_slice() {
-        [] => false,
-        [one] => has_label(record, set.name, one),
-        many => record.labels().any(|(name, value)| name == set.name && among(many, value)),
-    }
-}
-
-/// Returns whether `sorted` contains `value`. Nearly all values differ in their first eight bytes,
-/// so whole values are compared only if these bytes are equal. Thousands of values may have equal
-/// first bytes.
-fn among(sorted: &[Box<[u8]>], value: &[u8]) -> bool {
-    fn first(value: &[u8]) -> u64 {
-        match value.first_chunk() {
-            Some(eight) => u64::from_be_bytes(*eight),
-            None => value
-                .iter()
-                .enumerate()
-                .fold(0, |all, (at, &byte)| all | u64::from(byte) << (56 - 8 * at)),
-        }
-    }
-    let wanted = first(value);
-    let start = sorted.partition_point(|other| first(other) < wanted);
-    sorted[start..].first().is_some_and(|other| first(other) == wanted)
-        && sorted[start..].binary_search_by(|other| (**other).cmp(value)).is_ok()
 }

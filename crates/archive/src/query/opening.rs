@@ -10,10 +10,12 @@ use std::ops::ControlFlow;
 use std::task::{Poll, ready};
 
 use super::Query;
-use super::plan::{Plan, Set, SetSize, driven_by, plan};
-use super::prepared::{PreparedQuery, WORD_LISTS};
+use super::plan::{Plan, driven_by, plan};
+use super::prepared::PreparedQuery;
+use super::set::{Set, SetSize};
 use super::source::Source;
 use super::stream::{PostingSlice, find};
+use super::words::WORD_LISTS;
 
 /// Maximum number of words to which the beginning of a word is completed. If more words have this
 /// beginning, the condition is checked on the records.
@@ -405,4 +407,12 @@ fn shows<S: Source>(source: &S, query: &Query, row: u32) -> bool {
 
 fn rows_of(lists: &[PostingSlice<impl Sized>]) -> u64 {
     lists.iter().map(|list| list.range.len() as u64).sum()
+}
+
+/// Returns the plan for one source, for explanations.
+pub(super) fn explain<S: Source>(source: &S, query: &PreparedQuery) -> Option<Plan> {
+    match Opening::new(source, query).go_on(source, query, &mut { u64::MAX }) {
+        Poll::Ready(opened) => opened.map(|opened| opened.plan),
+        Poll::Pending => None,
+    }
 }

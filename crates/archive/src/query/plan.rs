@@ -8,35 +8,9 @@
 use std::task::{Poll, ready};
 
 use super::Query;
-use super::prepared::WORD_LISTS;
+use super::words::WORD_LISTS;
 
-/// A set of rows that an index can list: the rows that meet one condition of the query.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Set {
-    /// The rows of the query's ids.
-    Ids,
-    /// The rows of the authors, only of the kinds if any are given.
-    Authors,
-    /// The rows of the `labels[i]` condition, only of the kinds if any are given.
-    Label(usize),
-    /// The rows that have the `i`th needed word, only of the kinds if any are given.
-    Word(usize),
-    /// The rows of the kinds.
-    Kinds,
-    /// All rows in the time window.
-    Time,
-}
-
-/// The exact size of a set within the time window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SetSize {
-    /// Rows. A row counts once for each posting list that it is in.
-    pub rows: u64,
-    /// Posting lists that are not empty.
-    pub lists: usize,
-    /// Terms of the set that have such a list.
-    pub terms: usize,
-}
+pub use super::set::{Set, SetSize};
 
 /// The plan for one source.
 #[derive(Clone, Debug, PartialEq, Eq)]

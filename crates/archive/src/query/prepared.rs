@@ -4,10 +4,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use hark_codec::record::{Id, Key};
-use hark_words::CLASS_MAX;
 
-use super::plan::{Set, conditions};
+use super::plan::conditions;
 use super::ranked::RankBound;
+use super::set::Set;
 use super::{Query, UngatedQuery};
 
 /// Maps ids, authors and labels to their numbers in the sources of a shelf.
@@ -19,9 +19,6 @@ pub trait TermMap {
     /// Returns the term of a label.
     fn label(&self, name: u8, value: &[u8]) -> u64;
 }
-
-/// The number of posting lists that a word has of a kind, one for each class.
-pub const WORD_LISTS: usize = CLASS_MAX as usize + 1;
 
 /// A normalised query, with values derived from the query.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hark_codec::record::{Id, Record};
 use hark_words::RecordWords;
 
-use super::plan::Set;
+use super::set::Set;
 use super::words::{SearchRank, WordCondition};
 use super::{Order, Query};
 use crate::store::{Search, SearchError, SearchProgress};

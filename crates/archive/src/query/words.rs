@@ -10,6 +10,9 @@ use std::sync::Arc;
 use hark_codec::record::{Id, Record};
 use hark_words::{CLASS_MAX, Part, RecordWords, SearchText};
 
+/// The number of posting lists that a word has of a kind, one for each class.
+pub const WORD_LISTS: usize = CLASS_MAX as usize + 1;
+
 /// Returns the rows that a record's text counts as if it is divided into words.
 pub fn text_rows(record: &Record<'_>) -> u64 {
     16 + record.wire().len() as u64 / 32
@@ -116,7 +119,7 @@ impl WordCondition {
 
     /// Returns the number of terms that are looked up for the words.
     pub(super) fn lookups(&self) -> usize {
-        self.needed().len() * super::prepared::WORD_LISTS
+        self.needed().len() * WORD_LISTS
     }
 
     /// Returns whether the record has the words.

@@ -1,0 +1,53 @@
+//! The upper bound of a row's rank, by which a ranked search skips rows.
+
+use std::sync::Arc;
+
+use hark_words::CLASS_MAX;
+
+use super::ranked::RankBound;
+use super::set::Set;
+
+/// The upper bound of a row's rank that follows from posting lists of words: the highest possible
+/// class of each word or phrase of the question. A record has each word of a phrase at least as
+/// often as the phrase. So the class of a phrase is at most the class of each of its words.
+pub(super) struct RowRank {
+    pub(super) bound: Arc<RankBound>,
+    /// For each intersected set, and last for the driver, the word or phrase whose class the set's
+    /// lists determine.
+    pub(super) terms: Vec<Option<usize>>,
+    classes: Vec<u8>,
+}
+
+impl RowRank {
+    pub(super) fn new(bound: &Arc<RankBound>, sets: impl Iterator<Item = Set>) -> Self {
+        let needed = bound.words().needed();
+        let term = |set| match set {
+            // Lists of completed beginnings do not determine a class.
+            Set::Word(i) => needed.get(i).filter(|one| !one.is_prefix).map(|one| one.term),
+            _ => None,
+        };
+        let classes = vec![CLASS_MAX; bound.words().term_count()];
+        Self { bound: Arc::clone(bound), terms: sets.map(term).collect(), classes }
+    }
+
+    #[inline]
+    pub(super) fn reset(&mut self) {
+        self.classes.fill(CLASS_MAX);
+    }
+
+    /// Notes that a row was found in the set's list of a class.
+    #[inline]
+    pub(super) fn note(&mut self, set: usize, of_row: u32) {
+        if let Some(class) =
+            self.terms.get(set).copied().flatten().and_then(|t| self.classes.get_mut(t))
+        {
+            *class = (*class).min(of_row as u8);
+        }
+    }
+
+    /// Returns whether a row of this time may be wanted.
+    #[inline]
+    pub(super) fn admits(&self, time: u64) -> bool {
+        self.bound.admits(time, self.classes.iter().map(|&class| u32::from(class)).sum())
+    }
+}

@@ -1,0 +1,90 @@
+//! A query with a gate, split into queries without a gate.
+//!
+//! Hidden records must not influence the cost of an answer, as visited rows are charged and take
+//! time. So stores split a query with a gate into up to three queries without a gate
+//! ([`Query::opened`]). Each of these queries takes its records from posting lists that contain no
+//! hidden records, and is planned from the lengths of such lists alone.
+
+use hark_codec::record::Key;
+
+use super::set::Set;
+use super::{Gate, LabelSet, Query};
+
+/// A query that visits no hidden records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UngatedQuery {
+    /// The query: normalised, and without a gate unless it names ids.
+    pub query: Query,
+    /// The only set that may drive the query, if lists of other conditions have hidden records.
+    pub driver: Option<Set>,
+}
+
+impl Query {
+    /// Splits the query into queries that together find the same records, each record once. The
+    /// query must be normalised; the results are, too.
+    ///
+    /// A query that names ids is returned unchanged. A client that knows an id learns nothing from
+    /// the cost of the lookup, as long as that cost does not depend on the result.
+    pub fn opened(mut self) -> Vec<UngatedQuery> {
+        let alone = |query| vec![UngatedQuery { query, driver: None }];
+        if self.ids.is_some() {
+            return alone(self);
+        }
+        let Some(gate) = self.gate.take() else { return alone(self) };
+        let asked = |kind: &&u32| {
+            self.kinds.as_ref().is_none_or(|kinds| kinds.binary_search(kind).is_ok())
+                && !self.not_kinds.contains(kind)
+        };
+        let blind = gate.is_to_strangers();
+        let mut hidden: Vec<u32> = gate.kinds.iter().filter(asked).copied().collect();
+        hidden.retain(|_| !blind);
+        let mut all = Vec::new();
+        if !hidden.is_empty() {
+            let query = Self { kinds: Some(hidden), not_kinds: Vec::new(), ..self.clone() };
+            query.concerning(&gate, &mut all);
+        }
+        self.not_kinds.extend(&gate.kinds);
+        self.normalise();
+        if !self.is_void() || all.is_empty() {
+            all.push(UngatedQuery { query: self, driver: None });
+        }
+        all
+    }
+
+    /// Appends the queries for matching records that the gate's readers wrote or received. The
+    /// queries are driven by lists of such records, all of which the readers may see.
+    fn concerning(self, gate: &Gate, all: &mut Vec<UngatedQuery>) {
+        let is_reader = |key: &Key| gate.readers.binary_search(key).is_ok();
+        if self.authors.as_ref().is_some_and(|authors| authors.iter().all(is_reader)) {
+            return all.push(UngatedQuery { query: self, driver: Some(Set::Authors) });
+        }
+        let is_addressed = |set: &LabelSet| {
+            let own = |value| gate.addressed.values.binary_search(value).is_ok();
+            set.name == gate.addressed.name && set.values.iter().all(own)
+        };
+        if let Some(at) = self.labels.iter().position(is_addressed) {
+            return all.push(UngatedQuery { query: self, driver: Some(Set::Label(at)) });
+        }
+        let (own, others): (Vec<Key>, Option<Vec<Key>>) = match &self.authors {
+            None => (gate.readers.clone(), None),
+            Some(authors) => {
+                let (own, others) = authors.iter().partition::<Vec<Key>, _>(|key| is_reader(key));
+                (own, Some(others))
+            }
+        };
+        if !own.is_empty() {
+            let query = Self { authors: Some(own), ..self.clone() };
+            all.push(UngatedQuery { query, driver: Some(Set::Authors) });
+        }
+        if !gate.addressed.values.is_empty() {
+            // Records that a reader wrote to a reader are found above.
+            let not_authors = if others.is_some() { &[][..] } else { &gate.readers };
+            let mut query = Self { authors: others, ..self };
+            query.not_authors.extend_from_slice(not_authors);
+            query.labels.push(gate.addressed.clone());
+            query.normalise();
+            let at = query.labels.len() - 1;
+            all.push(UngatedQuery { query, driver: Some(Set::Label(at)) });
+        }
+    }
+}

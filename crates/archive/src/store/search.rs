@@ -1,0 +1,85 @@
+//! A search of a store, carried out in slices.
+
+use std::ops::ControlFlow;
+
+use hark_codec::record::Record;
+
+use crate::query::SearchRank;
+use crate::query::plan::Set;
+
+/// The state of a search after a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchProgress {
+    /// The work of the slice is spent, or the sink asked to pause. Call again.
+    Paused,
+    /// All matching records were delivered, up to the limit.
+    Done {
+        /// True if the limit left at least one more matching record.
+        more: bool,
+    },
+    /// The query's whole budget was spent before the end.
+    Exhausted,
+}
+
+/// A query being evaluated over one snapshot.
+pub trait Search: Send {
+    /// Hands matching records to `sink`, in the query's order, visiting about `work` rows at most.
+    /// A record at which the sink breaks counts as delivered.
+    fn slice(
+        &mut self,
+        work: u64,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Result<SearchProgress, SearchError>;
+
+    /// Returns the snapshot's sequence number: the search sees puts up to this number, and no later
+    /// puts.
+    fn seq(&self) -> u64;
+
+    /// Returns the number of rows visited so far.
+    fn visited(&self) -> u64;
+
+    /// Returns how many records so far could not be read, and so were not delivered although they
+    /// may match. A record may count more than once.
+    fn damaged(&self) -> u64 {
+        0
+    }
+
+    /// Returns the set that drives the search in the largest part opened so far. `None` if nothing
+    /// in the opened parts can match.
+    fn driver(&self) -> Option<Set>;
+
+    /// Returns the approximate bytes of memory that the search uses until its next slice.
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    /// Returns the rank of the last record delivered, if the query is ranked.
+    fn last_rank(&self) -> Option<SearchRank> {
+        None
+    }
+}
+
+/// Why a query could not be evaluated.
+#[derive(Debug, thiserror::Error)]
+pub enum SearchError {
+    /// The disk or database failed.
+    #[error("the archive could not be read: {0}")]
+    Failed(String),
+    /// A part of a file could not be read. From now on its records are left out and count as
+    /// damaged, so the same query is answered without them: see
+    /// [`ResumedSearch`](crate::resumed::ResumedSearch).
+    #[error("the archive could not be read: {0}")]
+    LeftOut(String),
+    /// The search was given up, as it would use more memory than is now free for searches.
+    #[error("the search takes more memory than there is now; ask for less, or try again later")]
+    NoMemory,
+}
+
+impl SearchError {
+    /// The error of [`Store::label_values`](super::Store::label_values) for a label that the store does not list.
+    #[must_use]
+    pub fn not_listed(name: u8) -> Self {
+        let name = char::from(name).escape_default();
+        Self::Failed(format!("the values of label `{name}` are not listed"))
+    }
+}
