@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hark_archive::retention::RetentionPolicy;
+use hark_networks::Network as _;
 use hark_server::limits::Limits;
 use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, ThreadCounts};
 use hark_server::{AddressLists, MetricsDoor, Proxies, SparedClients};
@@ -134,7 +135,8 @@ struct IntervalSeconds(u64);
 impl Default for Config {
     fn default() -> Self {
         let store = hark_store_embedded::EmbeddedOptions::default();
-        let retention = RetentionPolicy::default();
+        let spared_kinds = hark_networks::nostr::Nostr.tombstone_kinds().to_vec();
+        let retention = RetentionPolicy { spared_kinds, ..RetentionPolicy::default() };
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7777)),
             metrics: MetricsDoor::default(),

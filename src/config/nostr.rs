@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use hark_archive::retention::RetentionPolicy;
-use hark_codec::nostr::REQUESTS;
+use hark_networks::Network as _;
+use hark_networks::nostr::Nostr;
 use hark_server::nostr::{RelayConfig, RelayService, SharedIdentity, policy};
 use hark_server::{StoreLocation, shelf};
 
@@ -12,10 +13,10 @@ use super::networks::{DoorFacts, NetworkService, NetworkSetup, ShelfConfig};
 
 /// The configuration and setup of the network.
 pub(super) const SETUP: NetworkSetup = NetworkSetup {
-    network: &hark_networks::nostr::Nostr,
+    network: &Nostr,
     shelf: |config| ShelfConfig {
         retention: RetentionPolicy {
-            tombstone_kinds: REQUESTS.map(u32::from).to_vec(),
+            tombstone_kinds: Nostr.tombstone_kinds().to_vec(),
             ..config.retention(&config.retention)
         },
         part_days: config.postgres.part_days,

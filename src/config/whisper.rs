@@ -162,7 +162,6 @@ impl WhisperSettings {
         };
         RetentionPolicy {
             rules: self.retention_days.map(rule).into_iter().collect(),
-            spared_kinds: Vec::new(),
             bytes_max: self.bytes_max,
             ..RetentionPolicy::default()
         }

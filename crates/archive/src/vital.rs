@@ -3,7 +3,7 @@
 //! A panic is a bug. A panic in the work for one connection or one query ends only that connection
 //! or query, as the code that does such work catches the panic. Without its writer, or without the
 //! thread that seals its heads, a process would continue half alive: it would accept connections
-//! and never answer an event. The thread may also have left its data in any state. Acknowledged
+//! and never answer a write. The thread may also have left its data in any state. Acknowledged
 //! writes are durable, and a restart takes moments. So the process ends at once. It does not clean
 //! up, as this could wait for the thread that is gone. systemd, or another supervisor, starts the
 //! process again.

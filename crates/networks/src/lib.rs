@@ -29,6 +29,11 @@ pub trait Network: Send + Sync {
     }
     /// The properties of the network's records that a store may rely on.
     fn nature(&self) -> RecordProperties;
+    /// The kinds whose records keep other records from coming back, so that retention never deletes
+    /// records of these kinds. By default there are none.
+    fn tombstone_kinds(&self) -> &'static [u32] {
+        &[]
+    }
     /// The rules for the effects of a record on earlier records.
     fn rules(&self) -> Box<dyn Rules>;
     /// The network's records as lines of text, for import and export.

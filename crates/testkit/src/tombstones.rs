@@ -10,7 +10,9 @@ use hark_archive::writer::{Writer, WriterOptions};
 use hark_archive::{Outcome, Query, Store, Write};
 use hark_codec::crypto::KeyPair;
 use hark_codec::hex::encode_32;
-use hark_codec::nostr::{Event, EventArena, EventDraft, EventEncoder, REQUESTS};
+use hark_codec::nostr::{Event, EventArena, EventDraft, EventEncoder};
+use hark_networks::Network as _;
+use hark_networks::nostr::Nostr;
 use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
 
 const DAY_S: u64 = 86_400;
@@ -52,8 +54,7 @@ pub fn hold_for_thirty_days(mut reopen: impl FnMut() -> Arc<dyn Store>) {
     let policy = RetentionPolicy {
         rules: vec![RetentionRule::default()],
         records_max: Some(1),
-        spared_kinds: Vec::new(),
-        tombstone_kinds: REQUESTS.map(u32::from).to_vec(),
+        tombstone_kinds: Nostr.tombstone_kinds().to_vec(),
         clock_ahead_max_s: None,
         ..RetentionPolicy::default()
     };

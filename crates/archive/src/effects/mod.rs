@@ -16,7 +16,7 @@ use crate::query::{LabelSet, Query};
 pub enum Refusal {
     /// The new record's author (or recipient) deleted it, before or after it first came.
     Deleted,
-    /// The new record's author asked for all of their records up to a time to vanish (NIP-62).
+    /// The new record's author asked for all of their records up to a time to vanish.
     Vanished,
 }
 

@@ -48,7 +48,7 @@ impl Default for RetentionPolicy {
             bytes_max: None,
             free_bytes_min: None,
             records_max: None,
-            spared_kinds: vec![5, 62],
+            spared_kinds: Vec::new(),
             tombstone_kinds: Vec::new(),
             batch_max: 256,
             every: Duration::from_secs(10),

@@ -32,6 +32,10 @@ impl Network for Nostr {
         RecordProperties { units_per_s: 1, one_kind: false, common_labels: &[], listed_labels: &[] }
     }
 
+    fn tombstone_kinds(&self) -> &'static [u32] {
+        &[rules::DELETION, rules::VANISH_KIND]
+    }
+
     fn rules(&self) -> Box<dyn Rules> {
         Box::new(rules::NostrRules)
     }

@@ -22,11 +22,7 @@ impl Default for Retention {
 }
 
 fn for_ever() -> RetentionPolicy {
-    RetentionPolicy {
-        spared_kinds: Vec::new(),
-        units_per_s: NS_PER_S,
-        ..RetentionPolicy::default()
-    }
+    RetentionPolicy { units_per_s: NS_PER_S, ..RetentionPolicy::default() }
 }
 
 impl std::fmt::Display for Retention {

@@ -322,6 +322,7 @@ mod tests {
                 },
             ],
             bytes_max: Some(5 << 30),
+            tombstone_kinds: vec![5, 62],
             ..policy
         };
         let said = kept(&policy, &[4]);
