@@ -9,10 +9,16 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use crate::layout::{CitusLayout, PlainLayout};
+use tokio_postgres::types::ToSql;
+
+use crate::citus::{CitusLayout, exists, has_workers};
+use crate::error::StatementError;
+use crate::layout::Layout as _;
 use crate::migrate::{self, MigrateError};
-use crate::session::{DatabaseSession, StatementError};
-use crate::{DatabaseOpenError, PostgresOptions, check_version, door, schema};
+use crate::open::{DatabaseOpenError, check_version, connector, schema};
+use crate::options::PostgresOptions;
+use crate::plain::PlainLayout;
+use crate::session::DatabaseSession;
 
 /// Number of records of one transaction.
 const BATCH: i64 = 5_000;
@@ -109,7 +115,7 @@ pub fn distribute(
     let options = PostgresOptions { statement_timeout: STATEMENT_TIMEOUT, ..options.clone() };
     let old = schema(shelf)?;
     let (new, before) = (format!("{old}_divided"), format!("{old}_before"));
-    let mut session = door(url, &new, &options, &CitusLayout)?.open()?;
+    let mut session = connector(url, &new, &options, &CitusLayout)?.open()?;
     check_version(&mut session)?;
     // The lock of migrations. It is released when the session ends.
     session.batch("SELECT pg_advisory_lock(7235419860234518)")?;
@@ -132,15 +138,15 @@ pub fn distribute(
         Some((reached, of)) if of == version => reached,
         _ => {
             drop_schema(&mut session, &new)?;
-            session.batch(&format!("SET citus.shard_count = {}", options.shards.max(1)))?;
-            migrate::apply(&mut session, &new)?;
-            migrate::settle_planning(&mut session)?;
+            CitusLayout.begin_migrations(&mut session, options.shards)?;
+            migrate::apply(&mut session, &CitusLayout, &new)?;
+            CitusLayout.end_migrations(&mut session)?;
             keep_reached(&mut session, 0, version)?;
             0
         }
     };
     let counted = format!("SELECT count(*) FROM {old}.record WHERE seq <= $1");
-    let mut done = first(&mut session, &counted, reached)?;
+    let mut done = first(&mut session, &counted, &[&reached])?;
     while let Some(last) = next(&mut session, &old, reached)? {
         if progress(done.cast_unsigned(), version.records.cast_unsigned()).is_break() {
             return Ok(Distribution::Stopped);
@@ -154,15 +160,6 @@ pub fn distribute(
     Ok(Distribution::Done(version.records.cast_unsigned()))
 }
 
-/// Whether the database is the coordinator of a cluster with workers.
-pub(crate) fn has_workers(session: &mut DatabaseSession) -> Result<bool, StatementError> {
-    if !exists(session, "pg_catalog.pg_dist_node")? {
-        return Ok(false);
-    }
-    let workers = "SELECT FROM pg_dist_node WHERE noderole = 'primary' AND groupid > 0 LIMIT 1";
-    Ok(!session.query_once(workers, &[])?.is_empty())
-}
-
 /// Fails if migrations of the old tables are missing.
 fn check_migrated(
     url: &str,
@@ -170,38 +167,36 @@ fn check_migrated(
     shelf: &str,
     options: &PostgresOptions,
 ) -> Result<(), DistributeError> {
-    let mut session = door(url, old, options, &PlainLayout)?.open()?;
-    let all = migrate::status(&mut session, old)?;
+    let mut session = connector(url, old, options, &PlainLayout)?.open()?;
+    let all = migrate::status(&mut session, &PlainLayout, old)?;
     match all.iter().filter(|one| one.applied.is_none()).count() {
         0 => Ok(()),
         missing => Err(MigrateError::Missing { missing, shelf: shelf.into() }.into()),
     }
 }
 
-fn exists(session: &mut DatabaseSession, table: &str) -> Result<bool, StatementError> {
-    let rows = session.query_once("SELECT to_regclass($1::text) IS NOT NULL", &[&table])?;
-    Ok(rows.first().is_some_and(|row| row.get(0)))
-}
-
-/// Executes a query with one parameter, and returns the number in the first row.
-fn first(session: &mut DatabaseSession, text: &str, value: i64) -> Result<i64, StatementError> {
-    Ok(session.query_once(text, &[&value])?.first().map_or(0, |row| row.get(0)))
+/// Executes a query, and returns the number in the first row.
+fn first(
+    session: &mut DatabaseSession,
+    text: &str,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<i64, StatementError> {
+    Ok(session.query_once(text, values)?.first().map_or(0, |row| row.get(0)))
 }
 
 /// Fails if other processes of Hark are connected to the database.
 fn check_alone(session: &mut DatabaseSession) -> Result<(), DistributeError> {
     let text = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
         AND usename = current_user AND backend_type = 'client backend' \
-        AND application_name = current_setting('application_name') AND pid <> pg_backend_pid() \
-        AND $1::bigint IS NOT NULL";
+        AND application_name = current_setting('application_name') AND pid <> pg_backend_pid()";
     // A connection that was just closed may still be listed for a moment.
-    let mut others = first(session, text, 0)?;
+    let mut others = first(session, text, &[])?;
     for _ in 0..LOOKS {
         if others == 0 {
             break;
         }
         std::thread::sleep(LOOK);
-        others = first(session, text, 0)?;
+        others = first(session, text, &[])?;
     }
     if others == 0 { Ok(()) } else { Err(DistributeError::Used(others)) }
 }
@@ -278,7 +273,7 @@ fn copy(
                  SELECT unnest(terms), time, kind, id, coalesce(author, id) {of_range}"
         ))?;
         keep_reached(session, last, of)?;
-        let copied = first(session, &format!("SELECT count(*) {of_range} AND seq > $1"), after)?;
+        let copied = first(session, &format!("SELECT count(*) {of_range}"), &[])?;
         session.batch("COMMIT")?;
         Ok(Some(copied))
     })?;

@@ -8,10 +8,11 @@ use hark_archive::Query;
 use hark_archive::query::explain::{Explanation, SourcePlan};
 use hark_archive::query::plan::describe;
 
-use crate::count::CountQuery;
-use crate::replica::QuerySessions;
+use crate::count;
+use crate::error::StatementError;
+use crate::query_sessions::QuerySessions;
 use crate::search::{Finders, Sessions as _};
-use crate::session::{StatementError, TracedStatement};
+use crate::session::TracedStatement;
 use crate::state::PostgresState;
 
 /// Maximum number of rows that are visited to explain a query.
@@ -30,7 +31,7 @@ pub(crate) fn explain(
         let plan = "nothing can match".into();
         return Ok(Explanation { plan, ..Explanation::default() });
     };
-    let mut finder = Some(Finders::new(asked));
+    let mut finder = Some(Finders::new(asked, inner.layout));
     let mut reading = QuerySessions::new(Arc::clone(inner), position);
     let (finder, trace) = reading.with(|session| {
         let Some(mut finder) = finder.take() else {
@@ -38,7 +39,7 @@ pub(crate) fn explain(
         };
         finder.fetch_all();
         session.traced(|session| {
-            finder.slice(inner, u64::MAX, session, &mut |_| ControlFlow::Continue(()))?;
+            finder.slice(&inner.search, u64::MAX, session, &mut |_| ControlFlow::Continue(()))?;
             Ok(finder)
         })
     })?;
@@ -68,13 +69,11 @@ pub(crate) fn explain_count(
     inner: &Arc<PostgresState>,
     query: &Query,
 ) -> Result<Explanation, StatementError> {
+    let unlimited = Query { after: None, limit: usize::MAX, ranked: false, ..query.clone() };
     if query.words.is_some() {
-        let unlimited = Query { after: None, limit: usize::MAX, ranked: false, ..query.clone() };
         return explain(inner, &unlimited);
     }
-    let counting = CountQuery::new(inner, query, inner.current.now());
-    let details = QuerySessions::new(Arc::clone(inner), inner.current.now())
-        .with(|session| counting.explain(session))?;
+    let Some(details) = count::explain(inner, query)? else { return explain(inner, &unlimited) };
     let plan = if details.is_empty() { "nothing can match" } else { "one statement counts" };
     Ok(Explanation { plan: plan.into(), details, ..Explanation::default() })
 }

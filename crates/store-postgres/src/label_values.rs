@@ -5,10 +5,9 @@ use std::collections::HashMap;
 
 use hark_codec::record::{PRIVATE_LABELS, Record};
 
-use crate::commit::placed;
-use crate::layout::StatementForm;
-use crate::listen;
-use crate::session::{DatabaseSession, StatementError};
+use crate::error::StatementError;
+use crate::layout::{Layout, SharedStatement};
+use crate::session::DatabaseSession;
 use crate::terms::DatabaseTermHasher;
 
 /// Maximum number of values that one statement reads or writes.
@@ -48,7 +47,7 @@ impl ValueTally {
             let names: Vec<i16> = page.iter().map(|(_, (name, ..))| i16::from(*name)).collect();
             let values: Vec<&[u8]> = page.iter().map(|(_, (_, value, _))| &value[..]).collect();
             let records: Vec<i64> = page.iter().map(|(.., (_, _, records))| *records).collect();
-            session.query(StatementForm::AddValues, &[&terms, &names, &values, &records])?;
+            session.query(SharedStatement::AddValues, &[&terms, &names, &values, &records])?;
         }
         Ok(())
     }
@@ -63,7 +62,7 @@ pub(crate) fn read(
 ) -> Result<(), StatementError> {
     loop {
         let page = i64::try_from(PAGE).unwrap_or(i64::MAX);
-        let rows = session.query(StatementForm::Values, &[&i16::from(name), after, &page])?;
+        let rows = session.query(SharedStatement::Values, &[&i16::from(name), after, &page])?;
         for row in &rows {
             *after = row.get(0);
             each(row.get(1), row.get::<_, i64>(2).max(0).cast_unsigned());
@@ -96,29 +95,34 @@ fn names(listed: &[u8]) -> Vec<i16> {
 /// other processes wait meanwhile.
 pub(crate) fn settle(
     session: &mut DatabaseSession,
+    layout: &dyn Layout,
     terms: &DatabaseTermHasher,
     listed: &[u8],
 ) -> Result<(), StatementError> {
     if is_settled(session, listed)? {
         return Ok(());
     }
-    placed::quiet(session, |session| count_all(session, terms, listed))
+    layout.enter(session)?;
+    let counted = count_all(session, layout, terms, listed);
+    layout.leave(session)?;
+    counted
 }
 
 fn count_all(
     session: &mut DatabaseSession,
+    layout: &dyn Layout,
     terms: &DatabaseTermHasher,
     listed: &[u8],
 ) -> Result<(), StatementError> {
     session.whole(|session| {
         session.batch("BEGIN")?;
-        let state = session.lock()?;
+        let state = session.lock(layout.lock())?;
         let last: i64 = state.first().map_or(0, |row| row.get(0));
         session.batch("DELETE FROM label_value; DELETE FROM listed_label")?;
         let (mut tally, mut seq) = (ValueTally::default(), 0_i64);
         let mut records = if listed.is_empty() { 0 } else { RECORDS };
         while records == RECORDS {
-            let news = listen::read(session, seq, last, RECORDS)?;
+            let news = layout.news(session, seq, last, RECORDS)?;
             records = i64::try_from(news.puts.len()).unwrap_or(i64::MAX);
             for (at, body) in &news.puts {
                 seq = *at;

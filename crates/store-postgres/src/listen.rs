@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use futures_util::future::poll_fn;
 use hark_archive::store::NumberedRecord;
-use tokio_postgres::{AsyncMessage, Row};
+use tokio_postgres::AsyncMessage;
 
-use crate::layout::StatementForm;
-use crate::line;
-use crate::line::TimelinePosition;
+use crate::error::StatementError;
+use crate::failover;
+use crate::layout::SharedStatement;
 use crate::others::{self, ARRIVED};
 use crate::parts::Parts;
-use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::waiting::ConnectionRuntime;
 
@@ -85,7 +84,7 @@ pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str, wake: &mut (dyn Fn(
 
 async fn listen(
     inner: &Weak<PostgresState>,
-    door: &crate::session::Connector,
+    door: &crate::connector::Connector,
     schema: &str,
     wake: &mut (dyn Fn() + Send),
 ) -> Result<(), StatementError> {
@@ -135,9 +134,9 @@ async fn listen(
                     inner.forget_known();
                 }
                 if said.parts != inner.parts().version {
-                    let parts = door.layout().text(StatementForm::Parts);
+                    let parts = SharedStatement::Parts.text();
                     let rows =
-                        in_time(async { client.query(&parts, &[]).await.map_err(failed) }).await?;
+                        in_time(async { client.query(parts, &[]).await.map_err(failed) }).await?;
                     inner.set_parts(Parts::of(&rows, said.parts));
                 }
                 let position = inner.current.now();
@@ -187,11 +186,11 @@ pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, Stateme
         // The first attempt may find another line, and the second one may begin a line.
         for _ in 0..3 {
             let position = inner.current.now();
-            let news = read(session, position.seen, i64::MAX, AT_ONCE)?;
+            let news = inner.layout.news(session, position.seen, i64::MAX, AT_ONCE)?;
             let Some((line, seq)) = news.at else { return Ok(Vec::new()) };
             if line != position.line || seq < position.seen {
-                if !line::follow(inner, session)? {
-                    line::settle(inner, session)?;
+                if !failover::follow(inner, session)? {
+                    failover::settle(inner, session)?;
                 }
             } else {
                 inner.note_news(position, &news.puts);
@@ -199,57 +198,11 @@ pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, Stateme
                     Some((last, _)) => inner.current.reached(position, *last),
                     None => inner.current.caught_up(),
                 }
-                return Ok(records(news, position).collect());
+                return Ok(news.records(position).collect());
             }
         }
         Err(StatementError::Refused("where it stands changes all the time".into()))
     })
-}
-
-/// Puts in order, and the database's position.
-#[derive(Debug, Default)]
-pub(crate) struct NewsPage {
-    /// The line and the number of the newest put. `None` if the table `state` is empty.
-    pub(crate) at: Option<(i64, i64)>,
-    /// The numbers and the bytes of records.
-    pub(crate) puts: Vec<(i64, Box<[u8]>)>,
-}
-
-/// Reads at most `limit` puts with numbers above `after` and up to `to`.
-pub(crate) fn read(
-    session: &mut DatabaseSession,
-    after: i64,
-    to: i64,
-    limit: i64,
-) -> Result<NewsPage, StatementError> {
-    let mut news = NewsPage::default();
-    if session.layout().is_distributed() {
-        let state = session.query(StatementForm::WholeState, &[])?;
-        let Some(row) = state.first() else { return Ok(news) };
-        news.at = Some((row.get(0), row.get(1)));
-        let to = to.min(row.get(1));
-        if after < to {
-            let rows = session.query(StatementForm::News, &[&after, &to, &limit])?;
-            let put = |row: &Row| (row.get(0), row.get::<_, &[u8]>(1).into());
-            news.puts = rows.iter().map(put).collect();
-        }
-        return Ok(news);
-    }
-    let rows = session.query(StatementForm::News, &[&after, &to, &limit])?;
-    news.at = rows.first().map(|row| (row.get(0), row.get(1)));
-    // Without records, one row is still returned.
-    let put =
-        |row: &Row| Some((row.get::<_, Option<i64>>(2)?, row.get::<_, Option<&[u8]>>(3)?.into()));
-    news.puts = rows.iter().filter_map(put).collect();
-    Ok(news)
-}
-
-/// Returns the records of a page, with their numbers in this process.
-pub(crate) fn records(
-    news: NewsPage,
-    position: TimelinePosition,
-) -> impl Iterator<Item = NumberedRecord> {
-    news.puts.into_iter().map(move |(seq, body)| (position.own(seq), body))
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::session::{DatabaseSession, StatementError};
+use crate::error::StatementError;
+use crate::layout::Layout;
+use crate::session::DatabaseSession;
 use crate::terms::SECRET;
 
 /// A migration, and whether it is applied.
@@ -72,6 +74,7 @@ fn hex(bytes: &[u8]) -> String {
 /// Returns all migrations, checked against those of the database.
 pub(crate) fn status(
     session: &mut DatabaseSession,
+    layout: &dyn Layout,
     schema: &str,
 ) -> Result<Vec<Migration>, MigrateError> {
     let there = session.query_once(
@@ -86,7 +89,7 @@ pub(crate) fn status(
             &[],
         )?;
     }
-    let texts = session.layout().migrations();
+    let texts = layout.migrations();
     let mut all: Vec<Migration> = texts
         .iter()
         .map(|(number, name, _)| Migration { number: *number, name: (*name).into(), applied: None })
@@ -107,19 +110,18 @@ pub(crate) fn status(
 /// Applies and returns the missing migrations.
 pub(crate) fn up(
     session: &mut DatabaseSession,
+    layout: &dyn Layout,
     schema: &str,
     shards: u32,
 ) -> Result<Vec<Migration>, MigrateError> {
-    if session.layout().is_distributed() {
-        session.batch(&format!("SET citus.shard_count = {}", shards.max(1)))?;
-    }
+    layout.begin_migrations(session, shards)?;
     // One process migrates at a time, for all shelves together. The lock is also released when the
     // session ends.
     session.batch("SELECT pg_advisory_lock(7235419860234518)")?;
-    let done = apply(session, schema);
-    let settled = if session.layout().is_distributed() { settle_planning(session) } else { Ok(()) };
+    let done = apply(session, layout, schema);
+    let ended = layout.end_migrations(session);
     session.batch("SELECT pg_advisory_unlock(7235419860234518)")?;
-    settled?;
+    ended?;
     done
 }
 
@@ -127,13 +129,13 @@ pub(crate) fn up(
 /// migrations.
 pub(crate) fn apply(
     session: &mut DatabaseSession,
+    layout: &dyn Layout,
     schema: &str,
 ) -> Result<Vec<Migration>, MigrateError> {
-    let missing = status(session, schema)?.into_iter().filter(|one| one.applied.is_none());
+    let missing = status(session, layout, schema)?.into_iter().filter(|one| one.applied.is_none());
     let mut done = Vec::new();
     for migration in missing {
-        let text =
-            session.layout().migrations().iter().find(|(number, ..)| *number == migration.number);
+        let text = layout.migrations().iter().find(|(number, ..)| *number == migration.number);
         let Some((number, name, text)) = text else { continue };
         let sum = hex(&checksum(text));
         let secret = if *number == 1 { new_secret()? } else { String::new() };
@@ -153,28 +155,6 @@ pub(crate) fn apply(
         done.push(migration);
     }
     Ok(done)
-}
-
-/// Sets how workers plan, for the sessions of this user in this database on all nodes. Workers have
-/// no useful statistics of a shard that was just filled or moved, and PostgreSQL would read whole
-/// tables.
-pub(crate) fn settle_planning(session: &mut DatabaseSession) -> Result<(), StatementError> {
-    let text = "SELECT coalesce(bool_or('enable_seqscan=off' = ANY(s.setconfig)), false) \
-        FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase \
-        JOIN pg_roles r ON r.oid = s.setrole \
-        WHERE d.datname = current_database() AND r.rolname = current_user";
-    if session.query_once(text, &[])?.first().is_some_and(|row| row.get(0)) {
-        return Ok(());
-    }
-    session.batch(
-        "DO $$ DECLARE setting text; BEGIN
-             FOREACH setting IN ARRAY ARRAY['enable_seqscan = off', 'jit = off',
-                 'max_parallel_workers_per_gather = 0'] LOOP
-                 EXECUTE format('ALTER ROLE %I IN DATABASE %I SET %s', current_user,
-                     current_database(), setting);
-             END LOOP;
-         END $$",
-    )
 }
 
 /// Returns a new secret for the shelf's hashes, in the form that the database stores.

@@ -7,10 +7,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::layout::StatementForm;
-use crate::line::TimelinePosition;
-use crate::session::{DatabaseSession, StatementError};
-use crate::state::PostgresState;
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
 
 /// The first key of the lock of writing sessions. The second key is the hash of the shelf's schema.
 const WRITING: i32 = 72_354_198;
@@ -52,24 +50,8 @@ impl OtherWriters {
         self.0.store(there_are, Ordering::Relaxed);
     }
 
-    fn may_be(&self) -> bool {
+    /// Whether other processes may write.
+    pub(crate) fn may_be(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
-}
-
-/// Returns the position for a query that sees all puts acknowledged before the query.
-pub(crate) fn newest(inner: &PostgresState) -> TimelinePosition {
-    let mut position = inner.current.now();
-    // On a cluster, the number of a commit is visible before the workers have committed.
-    if inner.pool.door().layout().is_distributed() || !inner.others.may_be() {
-        return position;
-    }
-    let read = inner.pool.with(|session| session.query(StatementForm::Newest, &[]));
-    // If the database is unreachable or was replaced, the query itself reports the fault.
-    if let Ok([row]) = read.as_deref()
-        && row.get::<_, i64>(0) == position.line
-    {
-        position.seen = position.seen.max(row.get(1));
-    }
-    position
 }

@@ -10,12 +10,10 @@ use std::collections::BTreeMap;
 use hark_archive::Order;
 use tokio_postgres::Row;
 
-use crate::layout::{LOCK_TIMEOUT_MS, StatementForm};
-use crate::session::{DatabaseSession, StatementError};
+use crate::error::StatementError;
+use crate::layout::SharedStatement;
+use crate::session::DatabaseSession;
 use crate::time::to_db;
-
-/// Number of tries of a commit to lock the tables for times outside of all parts.
-const LOCK_TRIES: u32 = 10;
 
 /// The possible parts of a shelf.
 #[derive(Clone, Debug)]
@@ -43,10 +41,10 @@ impl Parts {
         session: &mut DatabaseSession,
         version: i64,
     ) -> Result<Self, StatementError> {
-        Ok(Self::of(&session.query(StatementForm::Parts, &[])?, version))
+        Ok(Self::of(&session.query(SharedStatement::Parts, &[])?, version))
     }
 
-    /// Returns the parts in a result of [`StatementForm::Parts`].
+    /// Returns the parts in a result of [`SharedStatement::Parts`].
     pub(crate) fn of(rows: &[Row], version: i64) -> Self {
         let list = rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
         Self { version, list }
@@ -74,53 +72,6 @@ impl Parts {
         numbers.dedup();
         numbers.truncate(grid.max.saturating_sub(self.list.len()));
         numbers
-    }
-
-    /// Makes parts within the transaction of a commit. Access to other parts does not wait. Returns
-    /// `false`, and makes no part, if the tables for times outside of all parts are in use for
-    /// longer than a commit should wait.
-    pub(crate) fn make(
-        session: &mut DatabaseSession,
-        numbers: &[u64],
-        grid: &PartGrid,
-    ) -> Result<bool, StatementError> {
-        if !Self::lock_outside(session)? {
-            return Ok(false);
-        }
-        for number in numbers {
-            let start = to_db(number * grid.width);
-            let stop = to_db((number + 1).saturating_mul(grid.width));
-            for text in session.layout().make_part(*number, start, stop) {
-                session.batch(&text)?;
-            }
-        }
-        session.batch("UPDATE state SET parts = parts + 1")?;
-        Ok(true)
-    }
-
-    /// Locks the tables for times outside of all parts, from which records move to new parts.
-    /// Returns `false` if they are in use.
-    ///
-    /// A search locks the same tables in another order. Each wait is therefore shorter than the time
-    /// after which PostgreSQL ends a deadlock by a fault of the search, and all locks are released
-    /// before the next try.
-    fn lock_outside(session: &mut DatabaseSession) -> Result<bool, StatementError> {
-        for _ in 0..LOCK_TRIES {
-            let locked = session.batch(&format!(
-                "SAVEPOINT outside; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
-                 LOCK TABLE record_other, tag_other, word_other, worded_other
-                     IN ACCESS EXCLUSIVE MODE;
-                 SET LOCAL lock_timeout = DEFAULT; RELEASE SAVEPOINT outside"
-            ));
-            match locked {
-                Ok(()) => return Ok(true),
-                Err(StatementError::Busy(_)) => {
-                    session.batch("ROLLBACK TO SAVEPOINT outside; RELEASE SAVEPOINT outside")?;
-                }
-                Err(fault) => return Err(fault),
-            }
-        }
-        Ok(false)
     }
 
     /// Returns the times of the first `count` parts of `rest`, in `order`. Both bounds are

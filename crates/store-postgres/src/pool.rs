@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use hark_archive::meter::Counter;
 use parking_lot::{Condvar, Mutex};
 
-use crate::session::{Connector, DatabaseSession, StatementError};
+use crate::connector::Connector;
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
 
 /// Shortest and longest wait between two attempts to reach an unreachable database.
 const RETRY_FIRST: Duration = Duration::from_millis(100);

@@ -4,17 +4,15 @@
 //! gap. A replica is used only once it has these records. A query waits at most [`WAIT_MAX`] for
 //! the replica, and then runs on the primary.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hark_archive::meter::Counter;
 use parking_lot::Mutex;
 
+use crate::error::StatementError;
 use crate::line::TimelinePosition;
 use crate::pool::Pool;
-use crate::search::Sessions;
-use crate::session::{DatabaseSession, StatementError};
-use crate::state::PostgresState;
+use crate::session::DatabaseSession;
 
 /// How long a query waits for a lagging replica, and the interval of its checks.
 const WAIT_MAX: Duration = Duration::from_millis(10);
@@ -50,7 +48,7 @@ impl Replica {
 
     /// Whether the replica has all puts up to `position`. Waits at most [`WAIT_MAX`] for these
     /// puts.
-    fn has(&self, position: TimelinePosition) -> bool {
+    pub(crate) fn has(&self, position: TimelinePosition) -> bool {
         let has = |(line, seq): (i64, i64)| line == position.line && seq >= position.seen;
         if has(*self.there.lock()) {
             return !self.is_resting();
@@ -80,7 +78,8 @@ impl Replica {
         Ok(found)
     }
 
-    fn give_up(&self, fault: &StatementError) {
+    /// Logs a fault, and stops using the replica for a while.
+    pub(crate) fn give_up(&self, fault: &StatementError) {
         tracing::warn!(%fault, database = self.pool.door().name(), "the replica is not asked");
         self.rest(REST_AWAY);
     }
@@ -96,54 +95,5 @@ impl Replica {
             *rests = None;
         }
         resting
-    }
-}
-
-/// The sessions of a query: the replica's until the replica fails, then the primary's.
-pub(crate) struct QuerySessions {
-    inner: Arc<PostgresState>,
-    position: TimelinePosition,
-    /// `None` until the query first needs a session: queries are prepared on threads that must not
-    /// block.
-    on_replica: Option<bool>,
-}
-
-impl QuerySessions {
-    /// Prepares the sessions of a query that must see all puts up to `position`.
-    pub(crate) fn new(inner: Arc<PostgresState>, position: TimelinePosition) -> Self {
-        Self { inner, position, on_replica: None }
-    }
-
-    /// Returns whether the query runs on the replica. The first call decides.
-    fn is_on_replica(&mut self) -> bool {
-        let (inner, position) = (&self.inner, self.position);
-        *self.on_replica.get_or_insert_with(|| {
-            inner.replica.as_ref().is_some_and(|replica| {
-                let has = replica.has(position);
-                let counter = if has { &replica.asked } else { &replica.passed };
-                counter.add(1);
-                has
-            })
-        })
-    }
-}
-
-impl Sessions for QuerySessions {
-    fn with<T>(
-        &mut self,
-        mut work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
-    ) -> Result<T, StatementError> {
-        let on_replica = self.is_on_replica();
-        if let Some(replica) = self.inner.replica.as_ref().filter(|_| on_replica) {
-            match replica.pool.with(&mut work) {
-                Ok(done) => return Ok(done),
-                Err(fault) => {
-                    // A replica also cancels statements that delay replication.
-                    replica.give_up(&fault);
-                    self.on_replica = Some(false);
-                }
-            }
-        }
-        self.inner.pool.with(work)
     }
 }

@@ -4,7 +4,6 @@
 //! wakes no other thread, and the archive's code stays synchronous.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,79 +15,12 @@ use parking_lot::RwLock;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
-use crate::address::{AddressError, ConnectError, DatabaseAddress, with_cause};
-use crate::layout::{Layout, PlainLayout, StatementForm};
+use crate::error::StatementError;
+use crate::statement::StatementForm;
 use crate::waiting::ConnectionRuntime;
 
 /// Maximum number of statements that a session keeps prepared. Each part adds its own statements.
 const STATEMENTS_MAX: usize = 256;
-
-/// Time limit for a node of a cluster to accept a connection, and the idle time after which a
-/// connection to a node is probed.
-const NODE_ANSWERS: Duration = Duration::from_secs(5);
-/// Time without an answer to a probe after which a node's connection counts as lost.
-const NODE_LOST: Duration = Duration::from_mins(1);
-
-/// Why a statement failed.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum StatementError {
-    /// The database is unreachable, or the connection was lost. A statement in progress may or may
-    /// not have been executed.
-    #[error("the database is away: {0}")]
-    Away(String),
-    /// The database refused a statement.
-    #[error("the database refused: {0}")]
-    Refused(String),
-    /// The database refused a statement because the lock of a table was not free in time.
-    #[error("the database refused, as others use what is to be changed: {0}; try again")]
-    Busy(String),
-    /// The connection is shared with other sessions, which change its settings.
-    #[error(
-        "a pooler gives this session's statements to connections of other sessions, as PgBouncer does \
-         with pool_mode = transaction; Hark needs a connection for as long as a session lasts: set \
-         pool_mode = session for its database, or name PostgreSQL itself"
-    )]
-    Shared,
-    /// The database refused a statement because a table does not exist.
-    #[error("the database refused: {0}")]
-    Missing(String),
-}
-
-impl From<ConnectError> for StatementError {
-    fn from(error: ConnectError) -> Self {
-        match error {
-            ConnectError::Database(error) => Self::new(&error),
-            error @ (ConnectError::Certificate(_) | ConnectError::Password(_)) => {
-                Self::Away(error.to_string())
-            }
-        }
-    }
-}
-
-impl StatementError {
-    pub(crate) fn new(error: &tokio_postgres::Error) -> Self {
-        let Some(refused) = error.as_db_error() else {
-            return Self::Away(with_cause(error));
-        };
-        let detail = refused.detail().map_or(String::new(), |detail| format!(" ({detail})"));
-        let said = format!("{}{detail}", refused.message());
-        // The server is shutting down, starting up, or out of connections.
-        let code = refused.code().code();
-        if code.starts_with("57P") || code.starts_with("08") || code == "53300" {
-            Self::Away(said)
-        } else if code == "42P01" {
-            Self::Missing(said)
-        } else if code == "55P03" {
-            Self::Busy(said)
-        } else {
-            Self::Refused(said)
-        }
-    }
-
-    pub(crate) fn is_away(&self) -> bool {
-        matches!(self, Self::Away(_))
-    }
-}
 
 /// The durations of statements, by form.
 #[derive(Debug, Default)]
@@ -111,170 +43,8 @@ impl StatementTimes {
     }
 }
 
-/// Opens sessions.
-#[derive(Clone)]
-pub(crate) struct Connector {
-    address: DatabaseAddress,
-    /// The statements that set a session's settings.
-    settings: String,
-    /// The schema of names without a schema. `None`: the database's default.
-    schema: Option<String>,
-    timeout: Duration,
-    layout: &'static dyn Layout,
-    /// Shared by all sessions.
-    pub(crate) statement_times: Arc<StatementTimes>,
-}
-
-impl Connector {
-    /// Creates a connector to the tables of `schema`, with this layout, in the database at `url`.
-    pub(crate) fn new(
-        url: &str,
-        schema: &str,
-        statement_timeout: Duration,
-        connect_timeout: Duration,
-        layout: &'static dyn Layout,
-    ) -> Result<Self, AddressError> {
-        let mut address = DatabaseAddress::read(url)?;
-        let config = &mut address.config;
-        let path = std::iter::once(("search_path", schema));
-        let settings = set(path.chain(layout.settings().iter().copied()), statement_timeout);
-        config.connect_timeout(connect_timeout);
-        config.keepalives_idle(Duration::from_secs(30));
-        config.tcp_user_timeout(statement_timeout);
-        if config.get_application_name().is_none() {
-            config.application_name("hark");
-        }
-        let timeout = statement_timeout + Duration::from_secs(5);
-        let schema = Some(schema.to_owned());
-        Ok(Self { address, settings, schema, timeout, layout, statement_times: Arc::default() })
-    }
-
-    /// Creates a connector to a node of a cluster, for statements that need no schema and take at
-    /// most `limit`. A lost node is noticed within a minute, even if a statement may take days.
-    pub(crate) fn to_node(mut address: DatabaseAddress, limit: Duration) -> Self {
-        let config = &mut address.config;
-        let settings = set(std::iter::empty(), limit);
-        config.connect_timeout(NODE_ANSWERS);
-        config.keepalives_idle(NODE_ANSWERS);
-        config.keepalives_interval(NODE_ANSWERS);
-        config.tcp_user_timeout(NODE_LOST);
-        if config.get_application_name().is_none() {
-            config.application_name("hark");
-        }
-        let timeout = limit.saturating_add(Duration::from_secs(5));
-        Self {
-            address,
-            settings,
-            schema: None,
-            timeout,
-            layout: &PlainLayout,
-            statement_times: Arc::default(),
-        }
-    }
-
-    /// Opens a session.
-    pub(crate) fn open(&self) -> Result<DatabaseSession, StatementError> {
-        self.open_within(self.timeout)
-    }
-
-    /// Opens a session, or fails after `limit`. A suspended server accepts connections but does not
-    /// answer.
-    pub(crate) fn open_within(&self, limit: Duration) -> Result<DatabaseSession, StatementError> {
-        let runtime = ConnectionRuntime::new()?;
-        let opening = async {
-            let (client, connection) = self.address.connect().await?;
-            // The task ends with the session. Its errors are returned to the thread that waits for
-            // a result.
-            tokio::spawn(connection);
-            let mark = self.prepare(&client).await?;
-            Ok::<_, StatementError>((client, mark))
-        };
-        let opened = runtime.wait(async { tokio::time::timeout(limit, opening).await })?;
-        let late = |_| StatementError::Away("no answer came".into());
-        let (client, mark) = opened.map_err(late)??;
-        Ok(DatabaseSession {
-            client,
-            mark,
-            runtime,
-            statements: HashMap::new(),
-            timeout: self.timeout,
-            layout: self.layout,
-            statement_times: Arc::clone(&self.statement_times),
-            trace: None,
-        })
-    }
-
-    /// Sets a session's settings, and checks that they are in effect, before any other statement.
-    /// Returns the session's mark: a random value, kept in a setting that serves only this purpose.
-    ///
-    /// Settings are not sent as startup parameters, which a pooler may refuse or ignore.
-    pub(crate) async fn prepare(&self, client: &Client) -> Result<String, StatementError> {
-        let failed = |error: tokio_postgres::Error| StatementError::new(&error);
-        let mark = getrandom::u64().map_err(|error| StatementError::Refused(error.to_string()))?;
-        let mark = format!("{mark:016x}");
-        let settings = format!("{}SET {MARK} = '{mark}'", self.settings);
-        client.batch_execute(&settings).await.map_err(failed)?;
-        let text =
-            format!("SELECT current_setting('{MARK}', true), current_setting('search_path')");
-        let rows = client.query(&text, &[]).await.map_err(failed)?;
-        let Some(row) = rows.first() else { return Err(StatementError::Shared) };
-        let (found, path): (Option<&str>, &str) = (row.get(0), row.get(1));
-        let has_schema = self.schema.as_ref().is_none_or(|schema| schema == path);
-        if found == Some(mark.as_str()) && has_schema {
-            Ok(mark)
-        } else {
-            Err(StatementError::Shared)
-        }
-    }
-
-    /// Fails if `session` loses its settings when another session is opened. This happens behind a
-    /// pooler that shares connections between transactions of different sessions.
-    pub(crate) fn must_be_apart(
-        &self,
-        session: &mut DatabaseSession,
-    ) -> Result<(), StatementError> {
-        let other = self.open()?;
-        session.must_be_itself()?;
-        drop(other);
-        Ok(())
-    }
-
-    /// Returns the same connector, but records the durations of statements with those of `other`.
-    pub(crate) fn noting_in(self, other: &Self) -> Self {
-        Self { statement_times: Arc::clone(&other.statement_times), ..self }
-    }
-
-    /// Returns the layout of the tables.
-    pub(crate) fn layout(&self) -> &'static dyn Layout {
-        self.layout
-    }
-
-    pub(crate) fn address(&self) -> &DatabaseAddress {
-        &self.address
-    }
-
-    /// Returns the database's name, without its password.
-    pub(crate) fn name(&self) -> String {
-        let hosts: Vec<String> = self.address.hosts().collect();
-        format!("{}/{}", hosts.join(","), self.address.config.get_dbname().unwrap_or_default())
-    }
-}
-
 /// The setting that identifies a session.
-const MARK: &str = "hark.session";
-
-/// Returns the statements that set these settings, each with its semicolon.
-fn set<'a>(
-    settings: impl Iterator<Item = (&'a str, &'a str)>,
-    statement_timeout: Duration,
-) -> String {
-    let mut all = format!("SET statement_timeout = {};", statement_timeout.as_millis());
-    for (name, value) in settings {
-        // Writing to a string cannot fail.
-        let _ = write!(all, "SET {name} = '{value}';");
-    }
-    all
-}
+pub(crate) const MARK: &str = "hark.session";
 
 /// An open connection.
 pub(crate) struct DatabaseSession {
@@ -284,7 +54,6 @@ pub(crate) struct DatabaseSession {
     runtime: ConnectionRuntime,
     statements: HashMap<StatementForm, Statement>,
     timeout: Duration,
-    layout: &'static dyn Layout,
     statement_times: Arc<StatementTimes>,
     /// The executed statements. `None` if they are not traced.
     trace: Option<Vec<TracedStatement>>,
@@ -303,8 +72,20 @@ pub(crate) struct TracedStatement {
 pub(crate) type StatementCall<'a> = (StatementForm, &'a [&'a (dyn ToSql + Sync)]);
 
 impl DatabaseSession {
+    /// Creates a session on a connection whose settings are set.
+    pub(crate) fn new(
+        client: Client,
+        mark: String,
+        runtime: ConnectionRuntime,
+        timeout: Duration,
+        statement_times: Arc<StatementTimes>,
+    ) -> Self {
+        let statements = HashMap::new();
+        Self { client, mark, runtime, statements, timeout, statement_times, trace: None }
+    }
+
     /// Fails if the database's session no longer has this session's mark.
-    fn must_be_itself(&mut self) -> Result<(), StatementError> {
+    pub(crate) fn must_be_itself(&mut self) -> Result<(), StatementError> {
         let rows = self.query_once(&format!("SELECT current_setting('{MARK}', true)"), &[])?;
         self.must_be_mark(rows.first().and_then(|row| row.get(0)))
     }
@@ -313,14 +94,18 @@ impl DatabaseSession {
         if found == Some(&self.mark) { Ok(()) } else { Err(StatementError::Shared) }
     }
 
-    /// Locks the shelf in the current transaction, and returns the shelf's state.
-    pub(crate) fn lock(&mut self) -> Result<Vec<Row>, StatementError> {
-        let state = self.query(StatementForm::Lock, &[])?;
+    /// Locks the shelf in the current transaction by the layout's statement, and returns the shelf's
+    /// state.
+    pub(crate) fn lock(
+        &mut self,
+        lock: impl Into<StatementForm>,
+    ) -> Result<Vec<Row>, StatementError> {
+        let state = self.query(lock, &[])?;
         state.iter().try_for_each(|row| self.must_have_locked(row))?;
         Ok(state)
     }
 
-    /// Fails if this row of [`StatementForm::Lock`] came from a connection of another session. So
+    /// Fails if this row of a layout's statement `Lock` came from a connection of another session. So
     /// nothing is written with the settings of another session, such as the search path of another
     /// shelf.
     pub(crate) fn must_have_locked(&self, row: &Row) -> Result<(), StatementError> {
@@ -330,11 +115,6 @@ impl DatabaseSession {
     /// Whether the connection is known to be lost.
     pub(crate) fn is_closed(&self) -> bool {
         self.client.is_closed()
-    }
-
-    /// Returns the layout of the tables.
-    pub(crate) fn layout(&self) -> &'static dyn Layout {
-        self.layout
     }
 
     fn wait<T: Send>(
@@ -356,7 +136,7 @@ impl DatabaseSession {
         if self.statements.len() == STATEMENTS_MAX {
             self.statements.clear();
         }
-        let text = self.layout.text(form);
+        let text = form.text();
         let statement = self.wait(self.client.prepare(&text))?;
         self.statements.insert(form, statement.clone());
         Ok(statement)
@@ -365,9 +145,10 @@ impl DatabaseSession {
     /// Executes a statement.
     pub(crate) fn query(
         &mut self,
-        form: StatementForm,
+        form: impl Into<StatementForm>,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, StatementError> {
+        let form = form.into();
         let statement = self.prepare(form)?;
         let started = Instant::now();
         let rows = self.wait(self.client.query(&statement, values))?;
@@ -380,10 +161,11 @@ impl DatabaseSession {
     /// one row. Also returns whether there were more rows. Further rows are dropped on arrival.
     pub(crate) fn query_first(
         &mut self,
-        form: StatementForm,
+        form: impl Into<StatementForm>,
         values: &[&(dyn ToSql + Sync)],
         bytes_max: usize,
     ) -> Result<(Vec<Row>, bool), StatementError> {
+        let form = form.into();
         let statement = self.prepare(form)?;
         let started = Instant::now();
         let first = self.wait(async {
@@ -476,7 +258,7 @@ impl DatabaseSession {
         rows: usize,
     ) -> Result<(), StatementError> {
         if self.trace.is_some() {
-            let text = self.layout.text(form);
+            let text = form.text();
             let plan = self.explain(&text, values)?;
             if let Some(trace) = &mut self.trace {
                 trace.push(TracedStatement { form, text, rows, plan });
@@ -518,9 +300,10 @@ impl DatabaseSession {
     /// inserts the previous pieces.
     pub(crate) fn copy(
         &mut self,
-        form: StatementForm,
+        form: impl Into<StatementForm>,
         pieces: impl Iterator<Item = Bytes> + Send,
     ) -> Result<u64, StatementError> {
+        let form = form.into();
         let statement = self.prepare(form)?;
         let started = Instant::now();
         let copied = self.wait(async {

@@ -4,44 +4,34 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32};
 
-use hark_archive::effects::Rules;
 use hark_archive::{Query, Record, TextSource};
-use parking_lot::{Mutex, RwLock};
-use tokio::sync::Semaphore;
+use parking_lot::Mutex;
 
+use crate::layout::Layout;
 use crate::line::{CurrentPosition, TimelinePosition};
 use crate::others::OtherWriters;
 use crate::parts::{PartGrid, Parts};
 use crate::pool::Pool;
+use crate::properties::ShelfProperties;
 use crate::replica::Replica;
-use crate::search::SqlQuery;
-use crate::search::recent::RecentRecords;
-use crate::search::windows::RecordDensity;
-use crate::terms::DatabaseTermHasher;
+use crate::search::{SearchState, SqlQuery};
 use crate::time::IndexKey;
 
 /// The shared state of a shelf's threads.
 pub(crate) struct PostgresState {
     pub(crate) pool: Pool,
     pub(crate) replica: Option<Replica>,
-    pub(crate) rules: Box<dyn Rules>,
-    pub(crate) terms: DatabaseTermHasher,
-    pub(crate) grid: PartGrid,
-    pub(crate) units_per_s: u64,
-    pub(crate) nature: ShelfProperties,
+    /// The layout of the tables.
+    pub(crate) layout: &'static dyn Layout,
+    pub(crate) shelf: ShelfProperties,
+    /// The possible parts. `None` if records are not in parts.
+    pub(crate) grid: Option<PartGrid>,
     /// The texts whose words this process indexes.
     pub(crate) texts: Option<Arc<dyn TextSource>>,
-    pub(crate) parts: RwLock<Arc<Parts>>,
+    pub(crate) search: SearchState,
     /// The position up to which puts are delivered and visible to searches.
     pub(crate) current: CurrentPosition,
     pub(crate) known: Mutex<RecentIds>,
-    /// A cache of the records that searches have fetched recently.
-    pub(crate) recent: RecentRecords,
-    /// Permits for the bytes of records that searches keep between slices, beyond each search's own
-    /// allowance.
-    pub(crate) room: Arc<Semaphore>,
-    /// The density of records in time, as recently found by searches of distributed tables.
-    pub(crate) density: Mutex<Option<RecordDensity>>,
     /// The reason while the database is unreachable.
     pub(crate) away: Mutex<Option<String>>,
     /// Whether a commit has failed since the last check whether the database answers.
@@ -50,14 +40,6 @@ pub(crate) struct PostgresState {
     pub(crate) writer_process: AtomicI32,
     /// Whether other processes write to the shelf.
     pub(crate) others: OtherWriters,
-}
-
-/// Known properties of a shelf's records; see [`PostgresOptions`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ShelfProperties {
-    pub(crate) one_kind: bool,
-    pub(crate) common_labels: &'static [u8],
-    pub(crate) listed_labels: &'static [u8],
 }
 
 /// Hashes of recently stored ids, in two generations.
@@ -69,13 +51,27 @@ pub(crate) struct RecentIds {
 
 impl PostgresState {
     pub(crate) fn parts(&self) -> Arc<Parts> {
-        Arc::clone(&self.parts.read())
+        self.search.parts()
     }
 
     pub(crate) fn set_parts(&self, parts: Parts) -> Arc<Parts> {
-        let parts = Arc::new(parts);
-        *self.parts.write() = Arc::clone(&parts);
-        parts
+        self.search.set_parts(parts)
+    }
+
+    /// Returns the position for a query that sees all puts acknowledged before the query.
+    pub(crate) fn newest(&self) -> TimelinePosition {
+        let mut position = self.current.now();
+        let Some(newest) = self.layout.newest().filter(|_| self.others.may_be()) else {
+            return position;
+        };
+        let read = self.pool.with(|session| session.query(newest, &[]));
+        // If the database is unreachable or was replaced, the query itself reports the fault.
+        if let Ok([row]) = read.as_deref()
+            && row.get::<_, i64>(0) == position.line
+        {
+            position.seen = position.seen.max(row.get(1));
+        }
+        position
     }
 
     /// Clears the set of known ids: other processes may have deleted their records.
@@ -90,9 +86,8 @@ impl PostgresState {
         position: TimelinePosition,
         puts: impl Iterator<Item = (IndexKey, i64)>,
     ) {
-        // Searches of distributed tables do not use the cache.
-        if !self.pool.door().layout().is_distributed() {
-            self.recent.put(position.era, puts);
+        if let Some(recent) = &self.search.recent {
+            recent.put(position.era, puts);
         }
     }
 
@@ -112,7 +107,7 @@ impl PostgresState {
     }
 
     pub(crate) fn asked(&self, query: &Query, position: TimelinePosition) -> Vec<SqlQuery> {
-        let mut all = SqlQuery::opened(query, &self.terms, self.nature, position.seen);
+        let mut all = SqlQuery::opened(query, &self.shelf, position.seen);
         // The cache of records reflects the puts that this process has seen.
         let now = self.current.now();
         if now.era == position.era && now.seen >= position.seen {

@@ -2,7 +2,8 @@
 
 use hark_archive::store::{DatabaseStats, StoreStats};
 
-use crate::session::{DatabaseSession, StatementError};
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
 use crate::state::PostgresState;
 use crate::terms::SECRET;
 use crate::time::from_db;
@@ -40,7 +41,7 @@ fn not_whole() -> StatementError {
 
 /// Returns the sizes that PostgreSQL reports, or zeros while the database is unreachable.
 pub(crate) fn stats(inner: &PostgresState, schema: &str) -> StoreStats {
-    let read = inner.pool.with(|session| session.query_once(session.layout().sizes(), &[&schema]));
+    let read = inner.pool.with(|session| session.query_once(inner.layout.sizes(), &[&schema]));
     let rows = match read {
         Ok(rows) => rows,
         Err(fault) => {

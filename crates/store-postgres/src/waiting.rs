@@ -11,7 +11,7 @@ use std::thread::{Builder, scope};
 use hark_archive::blocking;
 use tokio::runtime::{Handle, Runtime};
 
-use crate::session::StatementError;
+use crate::error::StatementError;
 
 /// A runtime on which one connection runs.
 pub(crate) struct ConnectionRuntime(Option<Runtime>);

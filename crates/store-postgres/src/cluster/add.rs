@@ -15,7 +15,8 @@ use super::nodes::{ClusterNode, NodeAddress, NodeRole};
 use super::plan::{TransferMode, may_have_shards};
 use super::rebalance::balance;
 use super::work::ClusterWork;
-use crate::session::{DatabaseSession, StatementError};
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
 
 /// How often adding a node is tried if Citus refuses, and the pause between two tries.
 const TRIES: usize = 3;

@@ -12,7 +12,9 @@ use tokio_postgres::{Config, Row};
 use super::ClusterError;
 use super::nodes::{ClusterNode, NodeAddress};
 use crate::address::DatabaseAddress;
-use crate::session::{Connector, DatabaseSession, StatementError};
+use crate::connector::Connector;
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
 
 /// Time limit of a statement that moves no rows. The longest one adds a node: it writes all of the
 /// cluster's tables to the node.

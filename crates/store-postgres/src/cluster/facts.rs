@@ -1,6 +1,7 @@
 //! The settings and the state of a node.
 
-use crate::session::{DatabaseSession, StatementError};
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
 
 /// Settings and state of a node.
 #[derive(Clone, Debug)]

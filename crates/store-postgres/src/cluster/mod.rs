@@ -9,7 +9,7 @@
 //! `moves` move shards. Each piece of work then has its own file.
 
 use crate::address::AddressError;
-use crate::session::StatementError;
+use crate::error::StatementError;
 
 pub use add::{AddOptions, AddResult, add};
 pub use coordinator::Coordinator;

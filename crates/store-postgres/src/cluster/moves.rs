@@ -16,7 +16,8 @@ use super::events::{ClusterEvent, MoveProgress, MoveState};
 use super::plan::{PlanGoal, ShardMove, TransferMode, plan};
 use super::status::running_moves;
 use super::work::ClusterWork;
-use crate::session::{DatabaseSession, StatementError};
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
 
 /// Time limit for moving one group of shards.
 pub(crate) const MOVE_MAX: Duration = Duration::from_hours(7 * 24);

@@ -13,7 +13,7 @@ use super::successor::{
     StandbyFacts, can_commit, is_copy, missing_shards, read, same_system, shard_names,
 };
 use super::work::ClusterWork;
-use crate::session::StatementError;
+use crate::error::StatementError;
 
 /// Time limit for the worker that is reported lost to accept a connection.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);

@@ -3,7 +3,8 @@
 use super::ClusterError;
 use super::coordinator::{Coordinator, each};
 use super::nodes::{ClusterNode, NodeAddress};
-use crate::session::{DatabaseSession, StatementError};
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
 
 /// Longest recommended wait of a standby between two tries to stream, in milliseconds. A standby
 /// may notice its promotion only after this wait.

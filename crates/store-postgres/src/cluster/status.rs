@@ -8,7 +8,8 @@ use super::facts::NodeFacts;
 use super::nodes::{ClusterNode, NodeAddress};
 use super::plan::{PlanGoal, plan};
 use super::standby::{StandbyState, read_standbys};
-use crate::session::{DatabaseSession, StatementError};
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
 
 /// Maximum number of failed jobs that are shown, the newest first.
 const JOBS_MAX: i64 = 10;

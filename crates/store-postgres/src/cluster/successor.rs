@@ -5,7 +5,8 @@ use super::coordinator::Coordinator;
 use super::events::ClusterCheck;
 use super::facts::NodeFacts;
 use super::nodes::{ClusterNode, NodeAddress};
-use crate::session::{DatabaseSession, StatementError};
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
 
 /// Maximum number of missing shards that are named.
 const NAMED_MAX: usize = 5;

@@ -8,11 +8,12 @@ use hark_archive::limits::ERASE_STEP;
 use hark_archive::{Id, Order, Outcome, Position, Query, Record, SearchProgress};
 use hark_codec::record::Key as Author;
 
-use super::fetch::{FetchedState, RuleLookups, SizedKey, SlotQuery};
-use super::{PreparedPut, time};
+use super::batch::{PreparedPut, time};
+use super::fetch::{FetchedState, SizedKey, SlotQuery};
+use crate::error::StatementError;
 use crate::line::TimelinePosition;
 use crate::search::{Finders, SqlQuery};
-use crate::session::{DatabaseSession, StatementError};
+use crate::session::DatabaseSession;
 use crate::state::PostgresState;
 use crate::time::IndexKey;
 
@@ -130,11 +131,11 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         if let Some(author) = put.record.author() {
             self.by_author.entry(*author).or_default().push(at);
         }
-        for slot in SlotQuery::of(put, &self.inner.terms) {
+        for slot in SlotQuery::of(put, &self.inner.shelf.terms) {
             self.by_slot.entry(slot).or_default().push(at);
         }
-        if self.inner.rules.forbids(put.record.kind()) {
-            for key in self.inner.terms.forbids(&put.record) {
+        if self.inner.shelf.rules.forbids(put.record.kind()) {
+            for key in self.inner.shelf.terms.forbids(&put.record) {
                 self.by_forbidding.entry(key).or_default().push(at);
             }
         }
@@ -163,7 +164,7 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
 
     /// Whether a forbidding record is stored or was put by this batch.
     fn is_there(&mut self, there_is: &Prohibition<'_>) -> Result<bool, StatementError> {
-        let key = self.inner.terms.forbidding(there_is);
+        let key = self.inner.shelf.terms.forbidding(there_is);
         let query = there_is.query();
         let own = self.by_forbidding.get(&key).into_iter().flatten();
         let mut own = own.filter_map(|&at| self.puts[at]);
@@ -217,18 +218,18 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         query: &Query,
         bytes_max: usize,
     ) -> Result<(Vec<IndexKey>, bool, Vec<usize>), StatementError> {
-        let lookups = RuleLookups::of(self.inner);
+        let lookups = self.inner.layout.rule_lookups();
         let fetched = &self.fetched;
         if let Some(ids) = lookups.ids(query)
             && ids.iter().all(|id| fetched.named.contains_key(id))
         {
             let named = ids.iter().filter_map(|id| fetched.named.get(id)?.as_ref());
-            let matching = named.filter(|record| record.matches(query, &self.inner.terms));
+            let matching = named.filter(|record| record.matches(query, &self.inner.shelf.terms));
             let (found, cut) = self.left(matching.map(|record| record.found), bytes_max);
             let own = ids.iter().filter_map(|id| self.ids.get(id).copied());
             return Ok((found, cut, own.collect()));
         }
-        if let Some(slots) = lookups.slots(query, &self.inner.terms)
+        if let Some(slots) = lookups.slots(query, &self.inner.shelf.terms)
             && slots.iter().all(|slot| fetched.slots.contains_key(slot))
         {
             let held = slots.iter().filter_map(|slot| fetched.slots.get(slot)).flatten();
@@ -273,10 +274,10 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         let limit = query.limit.saturating_add(self.deleted.len());
         let query = Query { limit, budget: u64::MAX, ..query.clone() };
         // The search has no era (no cached records): a commit depends on the database alone.
-        let asked = SqlQuery::opened(&query, &self.inner.terms, self.inner.nature, i64::MAX);
-        let mut finder = Finders::new(asked);
+        let asked = SqlQuery::opened(&query, &self.inner.shelf, i64::MAX);
+        let mut finder = Finders::new(asked, self.inner.layout);
         let (mut found, mut bytes) = (Vec::new(), 0);
-        let progress = finder.slice(self.inner, u64::MAX, self.session, &mut |record| {
+        let progress = finder.slice(&self.inner.search, u64::MAX, self.session, &mut |record| {
             found.push(IndexKey::of(record));
             bytes += record.bytes().len();
             if bytes < bytes_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }

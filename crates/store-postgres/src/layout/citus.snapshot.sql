@@ -35,14 +35,14 @@ SELECT pg_advisory_lock(hashtextextended(current_schema(), 7235419860234518))
 -- Lock
 SELECT seq, records, parts, line, NULL::bigint, 0::bigint, current_setting('hark.session', true) FROM state FOR UPDATE
 -- Known
-SELECT array_position($2::bytea[], p.id)::bigint FROM id_place p WHERE p.id = ANY($2) AND cardinality($1::bigint[]) >= 0
+SELECT array_position($1::bytea[], p.id)::bigint FROM id_place p WHERE p.id = ANY($1)
 -- Forbids
 SELECT f.key, f.id, f.place FROM unnest($1::bigint[]) AS v(key) CROSS JOIN LATERAL (SELECT f.key, f.id, f.place FROM forbid f WHERE f.key = v.key ORDER BY f.time DESC, f.id LIMIT 1) f
 -- Slots
 SELECT r.author, r.kind, r.time, r.id FROM record r WHERE r.place = ANY($1::bytea[]) AND r.kind = ANY($2::int[]) AND r.author IS NOT NULL
 -- TermSlots
 SELECT t.term, t.kind, t.id, t.place FROM tag t WHERE t.term = ANY($1::bigint[]) AND t.kind = ANY($2::int[])
--- DeleteListed
+-- Delete
 DELETE FROM record WHERE place = ANY($1::bytea[]) AND id = ANY($2::bytea[]) AND id_head = ANY($3::bigint[]) RETURNING time, id, kind, terms
 -- DeleteTags
 DELETE FROM tag t USING unnest($1::bigint[], $2::int[], $3::bigint[], $4::bytea[]) AS v(term, kind, time, id) WHERE t.term = v.term AND t.kind = v.kind AND t.time = v.time AND t.id = v.id
@@ -57,7 +57,7 @@ COPY id_place (id, place) FROM STDIN BINARY
 -- AddForbids
 INSERT INTO forbid SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])
 -- Advance
-UPDATE state SET seq = $1, records = $2 WHERE $3::int IS NOT NULL AND $4::bigint IS NOT NULL
+UPDATE state SET seq = $1, records = $2
 -- Leave
 SELECT pg_advisory_unlock(hashtextextended(current_schema(), 7235419860234518))
 -- LeaveTelling
@@ -66,42 +66,6 @@ SELECT pg_notify(current_schema(), seq || ' ' || $1::int || ' ' || parts || ' ' 
 SELECT s.line, s.seq FROM (SELECT pg_advisory_lock_shared(hashtextextended(current_schema(), 7235419860234518)), pg_advisory_unlock_shared(hashtextextended(current_schema(), 7235419860234518))) l, LATERAL (SELECT line, seq FROM state WHERE l IS NOT NULL) s
 -- News
 SELECT r.seq, r.body FROM record r WHERE r.seq > $1 AND r.seq <= $2 ORDER BY r.seq LIMIT $3
--- count_spared
-SELECT count(*), coalesce(sum(1 + cardinality(r.terms) + coalesce((SELECT sum(1 + cardinality(w.words)) FROM worded w WHERE w.time = r.time AND w.mark = ((('x' || encode(substr(r.id, 1, 8), 'hex'))::bit(64)::bigint | 3) - 3) # (-9223372036854775808) AND w.kind = r.kind), 0)), 0)::bigint FROM (SELECT time, id, kind, terms FROM record_19000 WHERE kind = ANY($1) LIMIT $2) r
--- count_part
-SELECT count(*), max(seq) FROM (SELECT seq FROM record_19000 WHERE seq > $1 ORDER BY seq LIMIT $2) r
--- count_part retired
-SELECT count(*), max(seq) FROM (SELECT seq FROM retired_record_19000 WHERE seq > $1 ORDER BY seq LIMIT $2) r
--- retire_part
-CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_19000 WHERE kind = ANY('{5,62}'::int[]);
-         CREATE TEMP TABLE spared_tag ON COMMIT DROP AS SELECT t.* FROM spared_record r CROSS JOIN LATERAL (SELECT DISTINCT unnest(r.terms) AS term) v CROSS JOIN LATERAL (SELECT t.* FROM tag_19000 t WHERE t.term = v.term AND t.kind = r.kind AND t.time = r.time AND t.id = r.id OFFSET 0) t;
-         CREATE TEMP TABLE spared_worded ON COMMIT DROP AS SELECT w.* FROM spared_record r CROSS JOIN LATERAL (SELECT w.* FROM worded_19000 w WHERE w.time = r.time AND w.mark = ((('x' || encode(substr(r.id, 1, 8), 'hex'))::bit(64)::bigint | 3) - 3) # (-9223372036854775808) AND w.kind = r.kind OFFSET 0) w;
-         CREATE TEMP TABLE spared_word ON COMMIT DROP AS SELECT w.* FROM spared_worded l CROSS JOIN LATERAL (SELECT unnest(l.words) AS word) v CROSS JOIN LATERAL (SELECT w.* FROM word_19000 w WHERE w.word = v.word AND w.kind = l.kind AND w.time = l.time AND w.mark >= l.mark AND w.mark <= l.mark + 3 OFFSET 0) w;
-         SET LOCAL lock_timeout = 50;
-         ALTER TABLE record DETACH PARTITION record_19000;
-         ALTER TABLE tag DETACH PARTITION tag_19000;
-         ALTER TABLE word DETACH PARTITION word_19000;
-         ALTER TABLE worded DETACH PARTITION worded_19000;
-         ALTER TABLE record_19000 RENAME TO retired_record_19000;
-         ALTER TABLE tag_19000 RENAME TO retired_tag_19000;
-         DROP TABLE word_19000, worded_19000;
-         INSERT INTO record SELECT * FROM spared_record;
-         INSERT INTO tag SELECT * FROM spared_tag;
-         INSERT INTO word SELECT * FROM spared_word;
-         INSERT INTO worded SELECT * FROM spared_worded;
-         DELETE FROM part WHERE number = 19000;
-         INSERT INTO retired VALUES (19000, 100);
-         UPDATE state SET parts = parts + 1, records = records + 3 - 100;
-         SELECT pg_notify(current_schema(), seq || ' 1 ' || parts || ' ' || line) FROM state
--- drop_part
-SET LOCAL lock_timeout = 50;
-         DROP TABLE retired_record_19000, retired_tag_19000;
-         UPDATE state SET records = records + 100 - 98;
-         COMMIT
--- keep_spared_values
-UPDATE label_value v SET records = v.records + s.records FROM (SELECT term, count(*) AS records FROM spared_tag GROUP BY term) s WHERE v.term = s.term
--- count_values
-WITH r AS MATERIALIZED (SELECT seq, terms FROM retired_record_19000 WHERE seq > $1 ORDER BY seq LIMIT $2) SELECT l.seq, c.term, c.records FROM (SELECT max(seq) AS seq FROM r) l LEFT JOIN LATERAL (SELECT v.term, count(*) AS records FROM r CROSS JOIN LATERAL unnest(r.terms) AS t(term) JOIN label_value v ON v.term = t.term GROUP BY v.term) c ON true
 -- lower_values
 WITH lost AS (SELECT * FROM unnest($1::bigint[], $2::bigint[]) AS l(term, records)), ended AS (DELETE FROM label_value v USING lost l WHERE v.term = l.term AND v.records <= l.records), lowered AS (UPDATE label_value v SET records = v.records - l.records FROM lost l WHERE v.term = l.term AND v.records > l.records) SELECT count(*) FROM lost
 -- sizes

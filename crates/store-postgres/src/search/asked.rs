@@ -1,14 +1,15 @@
 //! A query and the values that its statements need.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
-use hark_archive::Query;
 use hark_archive::query::UngatedQuery;
 use hark_archive::query::plan::Set;
 use hark_archive::query::ranked::RankBound;
+use hark_archive::{Order, Query};
 
-use crate::state::ShelfProperties;
-use crate::terms::DatabaseTermHasher;
+use crate::properties::ShelfProperties;
+use crate::time::{IndexKey, to_db};
 
 /// Maximum number of values of a label condition that the database also compares, to send only
 /// matching records.
@@ -31,7 +32,7 @@ pub(crate) struct SqlQuery {
     /// The only set that may drive the search. `None` leaves the choice to the planner.
     pub(crate) driver: Option<Set>,
     /// The query without its words, which are the most expensive part to compare.
-    pub(super) plain: Query,
+    pub(crate) plain: Query,
     /// The bound of the ranked search that contains this search. The ranked search compares words
     /// itself.
     pub(crate) rank: Option<Arc<RankBound>>,
@@ -39,34 +40,22 @@ pub(crate) struct SqlQuery {
     pub(crate) best: usize,
     /// Words that a record must have to be read. Used if words are indexed but no word drives the
     /// search.
-    pub(super) probes: Vec<Vec<u8>>,
+    pub(crate) probes: Vec<Vec<u8>>,
 }
 
 impl SqlQuery {
     /// Returns the queries without a gate that replace a query.
-    pub(crate) fn opened(
-        query: &Query,
-        terms: &DatabaseTermHasher,
-        nature: ShelfProperties,
-        seq: i64,
-    ) -> Vec<Self> {
+    pub(crate) fn opened(query: &Query, shelf: &ShelfProperties, seq: i64) -> Vec<Self> {
         let mut query = query.clone();
         query.normalise();
-        let asked = |UngatedQuery { query, driver }| Self {
-            driver,
-            ..Self::new(&query, terms, nature, seq)
-        };
+        let asked =
+            |UngatedQuery { query, driver }| Self { driver, ..Self::new(&query, shelf, seq) };
         query.opened().into_iter().map(asked).collect()
     }
 
-    pub(crate) fn new(
-        query: &Query,
-        terms: &DatabaseTermHasher,
-        nature: ShelfProperties,
-        seq: i64,
-    ) -> Self {
+    fn new(query: &Query, shelf: &ShelfProperties, seq: i64) -> Self {
         let mut query = query.clone();
-        if nature.one_kind {
+        if shelf.one_kind {
             query.kinds.get_or_insert_with(|| vec![0]);
         }
         query.normalise();
@@ -77,13 +66,13 @@ impl SqlQuery {
         let of = |set: &hark_archive::LabelSet| {
             let values = set.values.iter();
             values
-                .map(|value| terms.label(set.name, value, author.as_ref()))
+                .map(|value| shelf.terms.label(set.name, value, author.as_ref()))
                 .collect::<Option<Vec<i64>>>()
         };
         let terms = query.labels.iter().map(of).collect();
-        let common = query.labels.iter().map(|set| nature.common_labels.contains(&set.name));
+        let common = query.labels.iter().map(|set| shelf.common_labels.contains(&set.name));
         let common = common.collect();
-        let listed = query.labels.iter().map(|set| nature.listed_labels.contains(&set.name));
+        let listed = query.labels.iter().map(|set| shelf.listed_labels.contains(&set.name));
         let listed = listed.collect();
         let plain = Query { words: None, ..query.clone() };
         let (era, driver, rank, best, probes) = (None, None, None, 0, Vec::new());
@@ -115,16 +104,53 @@ impl SqlQuery {
     }
 
     /// Returns the excluded kinds in the database's type.
-    pub(super) fn not_kinds(&self) -> Vec<i32> {
+    pub(crate) fn not_kinds(&self) -> Vec<i32> {
         self.query.not_kinds.iter().map(|kind| kind.cast_signed()).collect()
     }
 
     /// Returns the label condition, other than `driver`, that is cheapest for the database to
     /// compare.
-    pub(super) fn cut(&self, driver: Option<Set>) -> Option<&Vec<i64>> {
+    pub(crate) fn cut(&self, driver: Option<Set>) -> Option<&Vec<i64>> {
         let others =
             self.terms.iter().enumerate().filter(|(at, _)| driver != Some(Set::Label(*at)));
         let short = others.filter_map(|(_, terms)| terms.as_ref());
         short.filter(|terms| terms.len() <= CUT_VALUES_MAX).min_by_key(|terms| terms.len())
     }
+
+    /// Returns the query's kinds in the database's type.
+    pub(crate) fn kinds(&self) -> Option<Vec<i32>> {
+        let kinds = self.query.kinds.as_ref()?;
+        Some(kinds.iter().map(|kind| kind.cast_signed()).collect())
+    }
+
+    /// Returns the query's cursor in the database's type.
+    pub(crate) fn after(&self) -> Option<IndexKey> {
+        self.query.after.map(|at| IndexKey { time: to_db(at.time), id: at.id })
+    }
+
+    /// Returns the query's times behind the query's cursor; both bounds are inclusive.
+    pub(crate) fn times(&self) -> (i64, i64) {
+        let (from, to) = (to_db(self.query.from), to_db(self.query.to));
+        match (self.query.order, self.after()) {
+            (_, None) => (from, to),
+            (Order::NewestFirst, Some(after)) => (from, to.min(after.time)),
+            (Order::OldestFirst, Some(after)) => (from.max(after.time), to),
+        }
+    }
+
+    /// Whether a key is within the query's times and behind the query's cursor.
+    pub(crate) fn lies_ahead(&self, key: &IndexKey) -> bool {
+        to_db(self.query.from) <= key.time
+            && key.time <= to_db(self.query.to)
+            && self.after().is_none_or(|after| compare(self.query.order, &after, key).is_lt())
+    }
+}
+
+/// Compares the positions of `key` and `other` in `order`.
+pub(crate) fn compare(order: Order, key: &IndexKey, other: &IndexKey) -> Ordering {
+    let times = match order {
+        Order::NewestFirst => other.time.cmp(&key.time),
+        Order::OldestFirst => key.time.cmp(&other.time),
+    };
+    times.then_with(|| key.id.cmp(&other.id))
 }

@@ -7,9 +7,10 @@ use hark_archive::query::plan::Set;
 use hark_archive::query::ranked::{RankBound, RankedSearch};
 use hark_archive::{Query, Record, Search, SearchError, SearchProgress};
 
-use super::{Finders, SqlQuery};
+use super::asked::SqlQuery;
+use super::several::Finders;
 use crate::line::TimelinePosition;
-use crate::replica::QuerySessions;
+use crate::query_sessions::QuerySessions;
 use crate::state::PostgresState;
 
 /// Starts a search that runs a query as of `position`.
@@ -52,7 +53,8 @@ impl PooledSearch {
     ) -> Box<dyn Search> {
         let (inner, seq) = (Arc::clone(inner), position.own(position.seen));
         let reading = QuerySessions::new(Arc::clone(&inner), position);
-        Box::new(Self { inner, reading, finders: Finders::new(asked), seq })
+        let finders = Finders::new(asked, inner.layout);
+        Box::new(Self { inner, reading, finders, seq })
     }
 }
 
@@ -63,7 +65,7 @@ impl Search for PooledSearch {
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<SearchProgress, SearchError> {
         let Self { inner, reading, finders, .. } = self;
-        let progress = finders.slice(inner, work, reading, sink);
+        let progress = finders.slice(&inner.search, work, reading, sink);
         progress.map_err(|fault| SearchError::Failed(fault.to_string()))
     }
 

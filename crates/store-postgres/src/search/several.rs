@@ -6,9 +6,12 @@ use std::ops::ControlFlow;
 use hark_archive::query::plan::Set;
 use hark_archive::{Record, SearchProgress};
 
-use super::{Finder, Sessions, SqlQuery, compare};
-use crate::session::StatementError;
-use crate::state::PostgresState;
+use super::asked::{SqlQuery, compare};
+use super::finder::Finder;
+use super::sessions::Sessions;
+use super::state::SearchState;
+use crate::error::StatementError;
+use crate::layout::Layout;
 use crate::time::IndexKey;
 
 /// Searches whose results are merged.
@@ -18,9 +21,11 @@ pub(crate) struct Finders {
 }
 
 impl Finders {
-    pub(crate) fn new(asked: Vec<SqlQuery>) -> Self {
+    /// Creates searches that run the queries by a layout's steps.
+    pub(crate) fn new(asked: Vec<SqlQuery>, layout: &dyn Layout) -> Self {
         let some = asked.into_iter().filter(|asked| !asked.query.is_void());
-        Self { all: some.map(Finder::new).collect(), delivered: 0 }
+        let finder = |asked| Finder::new(asked, layout.search_steps());
+        Self { all: some.map(finder).collect(), delivered: 0 }
     }
 
     /// Disables the cache of records, so that the statements fetch all records from the database.
@@ -39,24 +44,25 @@ impl Finders {
     /// Like [`Search::slice`](hark_archive::Search::slice).
     pub(crate) fn slice(
         &mut self,
-        inner: &PostgresState,
+        shared: &SearchState,
         work: u64,
         sessions: &mut impl Sessions,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<SearchProgress, StatementError> {
         match &mut self.all[..] {
             [] => Ok(SearchProgress::Done { more: false }),
-            [one] => one.slice(inner, work, sessions, sink),
+            [one] => one.slice(shared, work, sessions, sink),
             [first, ..] => {
-                let (limit, budget) = (first.asked.query.limit, first.asked.query.budget);
-                self.merged(inner, work.max(1), (limit, budget), sessions, sink)
+                let (limit, budget) =
+                    (first.found.asked.query.limit, first.found.asked.query.budget);
+                self.merged(shared, work.max(1), (limit, budget), sessions, sink)
             }
         }
     }
 
     fn merged(
         &mut self,
-        inner: &PostgresState,
+        shared: &SearchState,
         work: u64,
         (limit, budget): (usize, u64),
         sessions: &mut impl Sessions,
@@ -71,21 +77,23 @@ impl Finders {
             // Each search runs until it has its next record.
             let mut at = 0;
             while let Some(finder) = self.all.get(at) {
-                if !finder.bodies.is_empty() || finder.is_through() {
+                if !finder.found.bodies.is_empty() || finder.is_through() {
                     at += 1;
                 } else if self.visited() >= budget {
                     return Ok(SearchProgress::Exhausted);
                 } else if self.visited() - start >= work {
-                    return Ok(self.rest(inner));
+                    return Ok(self.rest(shared));
                 } else if let Some(finder) = self.all.get_mut(at)
-                    && !sessions.with(|session| finder.step(inner, session))?
+                    && !sessions.with(|session| finder.step(shared, session))?
                 {
                     at += 1;
                 }
             }
             let heads = self.all.iter().enumerate();
-            let heads = heads.filter_map(|(at, finder)| Some((at, key(finder.bodies.front()?))));
-            let order = self.all.first().map_or_else(Default::default, |f| f.asked.query.order);
+            let heads =
+                heads.filter_map(|(at, finder)| Some((at, key(finder.found.bodies.front()?))));
+            let order =
+                self.all.first().map_or_else(Default::default, |f| f.found.asked.query.order);
             let next = heads.min_by(|(_, a), (_, b)| match (a, b) {
                 (Some(a), Some(b)) => compare(order, a, b),
                 // Bytes that are not a record come first, and are skipped below.
@@ -96,23 +104,23 @@ impl Finders {
                 return Ok(SearchProgress::Done { more: true });
             }
             if handed >= work {
-                return Ok(self.rest(inner));
+                return Ok(self.rest(shared));
             }
             let finder = &mut self.all[at];
-            let Some(body) = finder.bodies.pop_front() else { continue };
+            let Some(body) = finder.found.bodies.pop_front() else { continue };
             let Ok(record) = Record::new(&body) else { continue };
             handed += 1;
             self.delivered += 1;
-            finder.delivered += 1;
+            finder.found.delivered += 1;
             if sink(&record).is_break() {
-                return Ok(self.rest(inner));
+                return Ok(self.rest(shared));
             }
         }
     }
 
-    fn rest(&mut self, inner: &PostgresState) -> SearchProgress {
+    fn rest(&mut self, shared: &SearchState) -> SearchProgress {
         for finder in &mut self.all {
-            finder.rest(inner);
+            finder.rest(shared);
         }
         SearchProgress::Paused
     }

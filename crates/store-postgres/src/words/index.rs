@@ -13,15 +13,15 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use hark_archive::{SearchError, TextSource};
+use hark_archive::TextSource;
 
 use super::rows::WordRows;
 use super::state::{WordProgress, WordState};
-use crate::layout::{LOCK_TIMEOUT_MS, StatementForm};
-use crate::listen;
-use crate::session::{DatabaseSession, StatementError};
+use crate::error::StatementError;
+use crate::layout::LOCK_TIMEOUT_MS;
+use crate::plain::PlainStatement;
+use crate::session::DatabaseSession;
 use crate::state::PostgresState;
-use crate::{PostgresStore, failed};
 
 /// Maximum number of records that a step indexes. Commits wait while the rows are written, for some
 /// hundredths of a second.
@@ -50,7 +50,7 @@ pub(crate) fn set_texts(
     }
     let before = session.whole(|session| {
         session.batch("BEGIN")?;
-        let state = session.lock()?;
+        let state = session.lock(PlainStatement::Lock)?;
         let before: Option<i64> = state.first().and_then(|row| row.get(4));
         if before == texts {
             return Ok(None);
@@ -68,7 +68,7 @@ pub(crate) fn set_texts(
 }
 
 /// Calls [`set_texts`] repeatedly while searches use the tables.
-fn set_texts_in_time(
+pub(crate) fn set_texts_in_time(
     inner: &PostgresState,
     texts: Option<i64>,
 ) -> Result<Option<i64>, StatementError> {
@@ -110,9 +110,9 @@ pub(crate) fn step(
         return Ok(StepResult::Done(before.progress()));
     }
     // The records are read and divided into words before the lock of commits is taken.
-    let mut puts = listen::read(session, before.words_seq, before.seq, STEP)?.puts;
+    let mut puts = inner.layout.news(session, before.words_seq, before.seq, STEP)?.puts;
     let mut is_last = (puts.len() as u64) < STEP.unsigned_abs();
-    let mut all = WordRows::new(texts, &inner.terms);
+    let mut all = WordRows::new(texts, &inner.shelf.terms);
     for at in 0..puts.len() {
         all.add_stored(&puts[at].1);
         if all.len() > STEP_ROWS && at + 1 < puts.len() {
@@ -125,23 +125,23 @@ pub(crate) fn step(
     let numbers: Vec<i64> = puts.iter().map(|(seq, _)| *seq).collect();
     let moved = session.whole(|session| {
         session.batch("BEGIN")?;
-        let state = session.lock()?;
+        let state = session.lock(PlainStatement::Lock)?;
         let now = state.first().map(|row| (row.get::<_, Option<i64>>(4), row.get::<_, i64>(5)));
         if now != Some((before.texts, before.words_seq)) {
             return Ok(None);
         }
         // Some records may have been deleted since they were read.
-        let there = session.query(StatementForm::StillThere, &[&numbers])?;
+        let there = session.query(PlainStatement::StillThere, &[&numbers])?;
         if there.len() < puts.len() {
             let mut there: Vec<i64> = there.iter().map(|row| row.get(0)).collect();
             there.sort_unstable();
-            all = WordRows::new(texts, &inner.terms);
+            all = WordRows::new(texts, &inner.shelf.terms);
             for (_, body) in puts.iter().filter(|(seq, _)| there.binary_search(seq).is_ok()) {
                 all.add_stored(body);
             }
         }
         all.write(session)?;
-        session.query(StatementForm::AdvanceWords, &[&last])?;
+        session.query(PlainStatement::AdvanceWords, &[&last])?;
         session.batch("COMMIT")?;
         Ok(Some(()))
     })?;
@@ -172,40 +172,6 @@ pub(crate) fn index_all(
                 return Err(StatementError::Refused(words.into()));
             }
         }
-    }
-}
-
-impl PostgresStore {
-    /// Indexes the words of all stored records. A server does this by itself, in the background.
-    /// `progress` may stop the work; the next call continues the work. Returns the progress, or
-    /// `None` if the options have no texts or the database is a cluster.
-    pub fn index_words(
-        &self,
-        progress: &mut dyn FnMut(WordProgress) -> ControlFlow<()>,
-    ) -> Result<Option<WordProgress>, SearchError> {
-        let Some(texts) = &self.inner.texts else { return Ok(None) };
-        let indexed = index_all(&self.inner, texts, progress);
-        indexed.map(Some).map_err(|fault| failed(&fault))
-    }
-
-    /// Deletes the index of words, of whatever texts. Returns whether the database had an index of
-    /// words.
-    pub fn drop_words(&self) -> Result<bool, SearchError> {
-        if self.is_cluster() {
-            return Ok(false);
-        }
-        let dropped = set_texts_in_time(&self.inner, None);
-        dropped.map(|before| before.is_some()).map_err(|fault| failed(&fault))
-    }
-
-    /// Returns the progress of indexing the words of the options' texts. `None` if the database
-    /// does not index these texts.
-    pub fn word_progress(&self) -> Result<Option<WordProgress>, SearchError> {
-        if self.inner.texts.is_none() {
-            return Ok(None);
-        }
-        let state = self.inner.pool.with(WordState::read).map_err(|fault| failed(&fault))?;
-        Ok(self.inner.indexes(state.texts).map(|_| state.progress()))
     }
 }
 

@@ -7,8 +7,9 @@ use hark_words::{RecordWords, WeighedWords};
 
 use super::mark::mark;
 use crate::copy::CopyRows;
-use crate::layout::StatementForm;
-use crate::session::{DatabaseSession, StatementError};
+use crate::error::StatementError;
+use crate::plain::PlainStatement;
+use crate::session::DatabaseSession;
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 
@@ -118,8 +119,8 @@ impl<'a> WordRows<'a> {
         }
         copied.end();
         self.bytes += (worded.len() + copied.len()) as u64;
-        session.copy(StatementForm::CopyWorded, std::iter::once(worded.take(0)))?;
-        session.copy(StatementForm::CopyWords, std::iter::once(copied.take(0)))?;
+        session.copy(PlainStatement::CopyWorded, std::iter::once(worded.take(0)))?;
+        session.copy(PlainStatement::CopyWords, std::iter::once(copied.take(0)))?;
         self.letters.clear();
         self.rows.clear();
         Ok(())

@@ -3,8 +3,9 @@
 use hark_archive::Query;
 use tokio_postgres::Row;
 
-use crate::layout::StatementForm;
-use crate::session::{DatabaseSession, StatementError};
+use crate::error::StatementError;
+use crate::plain::PlainStatement;
+use crate::session::DatabaseSession;
 
 /// The progress of indexing words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub(crate) struct WordState {
 
 impl WordState {
     pub(crate) fn read(session: &mut DatabaseSession) -> Result<Self, StatementError> {
-        Self::of(&session.query(StatementForm::WordState, &[])?)
+        Self::of(&session.query(PlainStatement::WordState, &[])?)
     }
 
     /// Whether the words of a query's texts are indexed for all puts up to number `seq`.
@@ -35,7 +36,7 @@ impl WordState {
             && self.words_seq >= seq.min(self.seq)
     }
 
-    /// Reads the result of [`StatementForm::WordState`].
+    /// Reads the result of [`PlainStatement::WordState`].
     pub(crate) fn of(rows: &[Row]) -> Result<Self, StatementError> {
         let Some(row) = rows.first() else {
             return Err(StatementError::Refused("its table `state` is not whole".into()));

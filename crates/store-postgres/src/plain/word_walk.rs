@@ -15,11 +15,14 @@ use hark_words::CLASS_MAX;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::walk::TimeWindows;
-use super::{FETCH_PARTS_MAX, SqlQuery, compare, matching};
-use crate::layout::StatementForm;
+use super::statement::PlainStatement;
+use super::time_windows::TimeWindows;
+use crate::error::StatementError;
 use crate::parts::Parts;
-use crate::session::{DatabaseSession, StatementCall, StatementError};
+use crate::search::SqlQuery;
+use crate::search::asked::compare;
+use crate::search::found::{FETCH_PARTS_MAX, matching};
+use crate::session::DatabaseSession;
 use crate::time::{IndexKey, from_db};
 use crate::words::mark::{CLASS_BITS, ids_of, mark};
 use crate::words::state::WordState;
@@ -32,26 +35,9 @@ const ASK_ALL: usize = 512;
 /// Maximum number of rows read at a time from all ranges together. At least `ASK_MIN` rows are read
 /// from each range.
 const PAGE_ROWS_MAX: usize = 4_000;
-/// Maximum number of other words whose classes are looked up for each row.
-const CUTS_MAX: usize = 3;
-/// Maximum number of words to which the beginning of a word is completed. If there are more, the
-/// beginning does not drive the search.
-const COMPLETED_MAX: i64 = 64;
-/// Maximum number of words that are checked before a record is read, if another condition drives
-/// the search.
-const PROBES_MAX: usize = 4;
 
-/// The indexed words of a query, by the position of the needed word.
-#[derive(Debug, Default)]
-pub(super) struct IndexedWords {
-    /// Words, and beginnings of words with their completions.
-    pub(super) sets: Vec<(usize, Vec<Vec<u8>>)>,
-    /// Complete words, as opposed to beginnings.
-    whole: Vec<(usize, Vec<u8>)>,
-}
-
-/// Fails if the words are no longer indexed as [`IndexedWords::of`] has found: the search would
-/// miss records. `rows` is the result of [`StatementForm::WordState`] after the rows of words were
+/// Fails if the words are no longer indexed as [`IndexedWords::of`](super::words::IndexedWords::of) has found: the search would
+/// miss records. `rows` is the result of [`PlainStatement::WordState`] after the rows of words were
 /// read.
 pub(super) fn still_indexed(asked: &SqlQuery, rows: &[Row]) -> Result<(), StatementError> {
     if WordState::of(rows)?.has(&asked.query, asked.seq) {
@@ -59,105 +45,6 @@ pub(super) fn still_indexed(asked: &SqlQuery, rows: &[Row]) -> Result<(), Statem
     }
     let words = "words are being indexed anew, as [search] was changed; ask again";
     Err(StatementError::Refused(words.into()))
-}
-
-impl IndexedWords {
-    /// Determines which words of the query are indexed. Returns `None` if the database does not
-    /// have the words of all records.
-    pub(super) fn of(
-        asked: &SqlQuery,
-        session: &mut DatabaseSession,
-        visited: &mut u64,
-    ) -> Result<Option<Self>, StatementError> {
-        let Some(words) = &asked.query.words else { return Ok(None) };
-        if session.layout().is_distributed() {
-            return Ok(None);
-        }
-        let beginnings = words.needed().iter().enumerate().filter(|(_, one)| one.is_prefix);
-        let beginnings: Vec<(usize, &[u8], Vec<u8>)> = beginnings
-            .map(|(at, one)| (at, one.word.as_bytes(), behind_all(one.word.as_bytes())))
-            .collect();
-        let more = COMPLETED_MAX + 1;
-        let given: Vec<[&(dyn ToSql + Sync); 3]> =
-            beginnings.iter().map(|(_, first, end)| [first as _, end as _, &more as _]).collect();
-        let words_from = given.iter().map(|given| (StatementForm::WordsFrom, &given[..]));
-        // The words are complete if the index is complete before and after the read: it was not
-        // cleared meanwhile.
-        let mut calls: Vec<StatementCall<'_>> = vec![(StatementForm::WordState, &[])];
-        calls.extend(words_from);
-        calls.push((StatementForm::WordState, &[]));
-        let mut answers = session.pipeline(&calls)?;
-        let after = answers.pop().unwrap_or_default();
-        let mut answers = answers.into_iter();
-        for state in [answers.next().unwrap_or_default(), after] {
-            if !WordState::of(&state)?.has(&asked.query, asked.seq) {
-                return Ok(None);
-            }
-        }
-        let mut found = Self::default();
-        for (at, one) in words.needed().iter().enumerate().filter(|(_, one)| !one.is_prefix) {
-            let word = one.word.as_bytes().to_vec();
-            found.whole.push((at, word.clone()));
-            found.sets.push((at, vec![word]));
-        }
-        for ((at, ..), rows) in beginnings.iter().zip(answers) {
-            *visited += rows.len() as u64 / 4;
-            if rows.len() as u64 <= COMPLETED_MAX.unsigned_abs() {
-                found.sets.push((*at, rows.iter().map(|row| row.get(0)).collect()));
-            }
-        }
-        Ok(Some(found))
-    }
-
-    /// Returns the words that a record must have to be read, if no word drives the search.
-    pub(super) fn probes(&self) -> Vec<Vec<u8>> {
-        self.whole.iter().take(PROBES_MAX).map(|(_, word)| word.clone()).collect()
-    }
-
-    /// Returns a walk along a word's ranges.
-    pub(super) fn walk(&self, at: usize, kinds: &[i32], asked: &SqlQuery) -> Option<WordWalk> {
-        let words = self.sets.iter().find(|(set, _)| *set == at).map(|(_, words)| words)?;
-        let needed = asked.query.words.as_ref().map_or(&[][..], |words| words.needed());
-        let others = self.whole.iter().filter(|(other, _)| *other != at).take(CUTS_MAX);
-        let (mut cuts, mut terms) = (Vec::new(), Vec::new());
-        for (other, word) in others {
-            cuts.push(word.clone());
-            terms.push(needed.get(*other).map(|one| one.term));
-        }
-        // The classes of completions are not those of a needed word.
-        terms.push(needed.get(at).filter(|one| !one.is_prefix).map(|one| one.term));
-        let range = |(word, kind): (&Vec<u8>, i32)| WordRange {
-            word: word.clone(),
-            kind,
-            rows: VecDeque::new(),
-            from: (0, 0),
-            more: false,
-            ask: ASK_MIN,
-        };
-        let ranges = words.iter().flat_map(|word| kinds.iter().map(move |kind| (word, *kind)));
-        Some(WordWalk {
-            set: Set::Word(at),
-            visited: 0,
-            fetched: 0,
-            ranges: ranges.map(range).collect(),
-            cuts,
-            terms,
-            windows: TimeWindows::of(asked),
-            rows: VecDeque::new(),
-            last: None,
-            reached: None,
-        })
-    }
-}
-
-/// Returns the end of the range of all words with this beginning.
-fn behind_all(beginning: &[u8]) -> Vec<u8> {
-    let mut end = beginning.to_vec();
-    // The sum cannot overflow: UTF-8 has no byte 255.
-    if let Some(last) = end.last_mut() {
-        *last += 1;
-    }
-    end
 }
 
 /// The ordered rows of one word and kind.
@@ -183,6 +70,7 @@ struct WordRow {
     has_all: bool,
 }
 
+/// A walk along the ranges of a word, or of the words with the same beginning.
 pub(super) struct WordWalk {
     pub(super) set: Set,
     pub(super) visited: u64,
@@ -221,6 +109,38 @@ fn behind(order: Order, (time, mark): (i64, i64)) -> (i64, i64) {
 }
 
 impl WordWalk {
+    /// Creates a walk along the ranges of words and kinds. `cuts` are other words, whose classes are
+    /// looked up in the records; `terms` are the terms of `cuts`, and last of the walked word.
+    pub(super) fn new(
+        asked: &SqlQuery,
+        set: Set,
+        words: &[Vec<u8>],
+        kinds: &[i32],
+        (cuts, terms): (Vec<Vec<u8>>, Vec<Option<usize>>),
+    ) -> Self {
+        let range = |(word, kind): (&Vec<u8>, i32)| WordRange {
+            word: word.clone(),
+            kind,
+            rows: VecDeque::new(),
+            from: (0, 0),
+            more: false,
+            ask: ASK_MIN,
+        };
+        let ranges = words.iter().flat_map(|word| kinds.iter().map(move |kind| (word, *kind)));
+        Self {
+            set,
+            visited: 0,
+            fetched: 0,
+            ranges: ranges.map(range).collect(),
+            cuts,
+            terms,
+            windows: TimeWindows::of(asked),
+            rows: VecDeque::new(),
+            last: None,
+            reached: None,
+        }
+    }
+
     /// Reads about `reach` rows, and returns the matching records. Returns `None` if no rows are
     /// left.
     pub(super) fn next(
@@ -335,8 +255,8 @@ impl WordWalk {
         let given: [&(dyn ToSql + Sync); 8] =
             [&words, &kinds, &times, &marks, &lo, &hi, &asks, &self.cuts];
         let mut answers = session.pipeline(&[
-            (StatementForm::WordKeys(order), &given),
-            (StatementForm::WordState, &[]),
+            (PlainStatement::WordKeys(order).into(), &given),
+            (PlainStatement::WordState.into(), &[]),
         ])?;
         still_indexed(asked, &answers.pop().unwrap_or_default())?;
         let rows = answers.pop().unwrap_or_default();
@@ -414,7 +334,7 @@ impl WordWalk {
         let calls: Vec<_> = by_part
             .keys()
             .zip(&given)
-            .map(|(part, given)| (StatementForm::WordBodies(*part), &given[..]))
+            .map(|(part, given)| (PlainStatement::WordBodies(*part).into(), &given[..]))
             .collect();
         let answers = session.pipeline(&calls)?;
         let key = |row: &Row| {
@@ -423,7 +343,7 @@ impl WordWalk {
         };
         let mut found: Vec<(IndexKey, &[u8])> =
             answers.iter().flatten().map(|row| (key(row), row.get(3))).collect();
-        found.retain(|(key, _)| super::plan::lies_ahead(asked, key));
+        found.retain(|(key, _)| asked.lies_ahead(key));
         found.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
         matching(asked, found.into_iter().map(|(_, body)| body), &mut self.visited)
     }

@@ -5,26 +5,22 @@
 //! it has fewer, all the rest is read at once if it has few rows. Otherwise the rows of each window
 //! determine the width of the next window.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::collections::VecDeque;
 
 use hark_archive::Order;
 use hark_archive::query::plan::Set;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::walk::PAGE_BYTES_MAX;
-use super::{FETCH_MAX, Finder, SearchStage, SqlQuery, compare, matching};
-use crate::layout::{StatementForm, ValueCount, WindowForm, WindowTable};
-use crate::session::{DatabaseSession, StatementError};
-use crate::state::PostgresState;
-use crate::time::{IndexKey, to_db};
-
-/// The shard key of a record: its author, or its id if it has no author.
-pub(crate) type Place = [u8; 32];
-
-/// A record's key and bytes.
-pub(crate) type PlacedBody = (IndexKey, Box<[u8]>);
+use super::density::{DENSITY_RECORDS, RecordDensity};
+use super::places::{Place, bodies, key, placed_key};
+use super::statement::{CitusStatement, ValueCount, WindowForm, WindowTable};
+use crate::error::StatementError;
+use crate::search::SqlQuery;
+use crate::search::asked::compare;
+use crate::search::found::{FETCH_MAX, PAGE_BYTES_MAX, matching};
+use crate::session::DatabaseSession;
+use crate::time::IndexKey;
 
 /// Maximum number of keys that are read at once, without windows.
 const FEW_MAX: u32 = 1_024;
@@ -33,13 +29,6 @@ const KEYS_MIN: usize = 64;
 const KEYS_MAX: usize = 1_000;
 /// Maximum number of kinds of one term or author whose index ranges are merged.
 const ARMS_MAX: usize = 10;
-/// Maximum number of places that a statement for records names, so that only their shards are
-/// queried.
-const PLACES_MAX: usize = 16;
-/// Number of newest records from which the density of records in time is computed.
-const DENSITY_RECORDS: i64 = 1_000;
-/// How long a computed density is used.
-const DENSITY_AGE_MAX: Duration = Duration::from_mins(1);
 /// Assumed shares for the first window: one in this number of records meets the condition. For no
 /// condition, for kinds, and for terms or authors.
 const SHARE_ALL: u64 = 2;
@@ -48,17 +37,6 @@ const SHARE_VALUES: u64 = 32;
 /// The factor by which a window is widened after a window without rows. It is also the maximum
 /// factor.
 const WIDEN_MAX: u64 = 64;
-
-/// The density of a shelf's records in time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RecordDensity {
-    read: Instant,
-    oldest: i64,
-    newest: i64,
-    /// The span of time of the newest [`DENSITY_RECORDS`] records. The maximum if there are fewer
-    /// records.
-    width: u64,
-}
 
 /// The values of the condition that drives a search.
 #[derive(Debug)]
@@ -106,95 +84,19 @@ pub(super) struct WindowWalk {
     keys: VecDeque<(IndexKey, Place)>,
 }
 
-impl Finder {
-    /// Plans a query of distributed tables. A query for ids is run at once.
-    pub(super) fn plan_windows(
-        &mut self,
-        inner: &PostgresState,
-        session: &mut DatabaseSession,
-    ) -> Result<SearchStage, StatementError> {
-        let asked = &self.asked;
-        if let Some(ids) = &asked.query.ids {
-            self.driver = Some(Set::Ids);
-            self.visited += ids.len() as u64;
-            let placed = places(session, ids.iter().map(|id| &id[..]))?;
-            let mut keys: Vec<(IndexKey, Place)> =
-                placed.into_iter().map(|(id, place)| (IndexKey { time: 0, id }, place)).collect();
-            let mut found = Vec::new();
-            // All records are needed to sort them by time.
-            for page in keys.chunks_mut(FETCH_MAX) {
-                found.extend(bodies(session, page, asked.seq, None)?);
-            }
-            found.retain(|(key, _)| super::plan::lies_ahead(asked, key));
-            found.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
-            let bodies = found.iter().map(|(_, body)| &body[..]);
-            let found = matching(asked, bodies, &mut self.visited)?;
-            self.bodies.extend(found);
-            return Ok(SearchStage::Found);
-        }
-        let wanted = self.wanted();
-        let mut walk = WindowWalk::new(asked);
-        let drivers = drivers(asked);
-        let alone = drivers.len() == 1;
-        for &set in &drivers {
-            let Set::Label(at) = set else { continue };
-            walk.drive(asked, set);
-            if asked.terms[at].as_ref().is_some_and(Vec::is_empty)
-                || !(alone && walk.is_ordered()) && walk.read_few(asked, session)?
-            {
-                break;
-            }
-        }
-        if !walk.is_through() {
-            let first = drivers.iter().find(|set| **set == Set::Authors).or(drivers.first());
-            walk.drive(asked, first.copied().unwrap_or(Set::Time));
-            let is_one = walk.form().values == ValueCount::One;
-            // A query for one shard queries no other shard, unless it has very many rows.
-            if !(is_one && (walk.is_ordered() || walk.read_few(asked, session)?)) {
-                walk.begin(density(inner, session)?, wanted);
-            }
-        }
-        self.driver = Some(walk.set);
-        self.visited += walk.visited;
-        Ok(SearchStage::Windows(Box::new(walk)))
-    }
-}
-
-/// Returns the conditions that may drive a search. Labels with few values come first.
-fn drivers(asked: &SqlQuery) -> Vec<Set> {
-    if let Some(set) = asked.driver {
-        return vec![set];
-    }
-    let mut labels: Vec<usize> =
-        (0..asked.terms.len()).filter(|&at| asked.terms[at].is_some()).collect();
-    labels.sort_by_key(|&at| asked.terms[at].as_ref().map_or(0, Vec::len));
-    let authors = asked.query.authors.as_ref().map(|_| Set::Authors);
-    let rare = labels.iter().filter(|&&at| !asked.common[at]).map(|&at| Set::Label(at));
-    let rare: Vec<Set> = rare.chain(authors).collect();
-    if rare.is_empty() { labels.into_iter().map(Set::Label).collect() } else { rare }
-}
-
 impl WindowWalk {
-    fn new(asked: &SqlQuery) -> Self {
-        let query = &asked.query;
-        let after = query.after.map(|at| IndexKey { time: to_db(at.time), id: at.id });
-        let (mut from, mut to) = (to_db(query.from), to_db(query.to));
-        if let Some(after) = &after {
-            match query.order {
-                Order::NewestFirst => to = to.min(after.time),
-                Order::OldestFirst => from = from.max(after.time),
-            }
-        }
+    pub(super) fn new(asked: &SqlQuery) -> Self {
+        let (from, to) = asked.times();
         Self {
             set: Set::Time,
             visited: 0,
             values: WindowValues::None,
             kinds: None,
             not_kinds: asked.not_kinds(),
-            order: query.order,
+            order: asked.query.order,
             rest: (from <= to).then_some((from, to)),
             now: None,
-            at: after,
+            at: asked.after(),
             width: None,
             may_be_few: true,
             has_read: false,
@@ -206,9 +108,9 @@ impl WindowWalk {
     }
 
     /// Sets the condition that the walk follows.
-    fn drive(&mut self, asked: &SqlQuery, set: Set) {
+    pub(super) fn drive(&mut self, asked: &SqlQuery, set: Set) {
         self.may_be_few |= set != self.set;
-        self.kinds = super::plan::kinds(asked);
+        self.kinds = asked.kinds();
         (self.set, self.values) = match set {
             Set::Label(at) => {
                 (set, WindowValues::Terms(asked.terms[at].clone().unwrap_or_default()))
@@ -223,7 +125,7 @@ impl WindowWalk {
     }
 
     /// Chooses the width of the first window for a number of wanted records.
-    fn begin(&mut self, density: RecordDensity, wanted: usize) {
+    pub(super) fn begin(&mut self, density: RecordDensity, wanted: usize) {
         let share = match (&self.values, &self.kinds) {
             (WindowValues::None, None) => SHARE_ALL,
             (WindowValues::None, Some(_)) => SHARE_KINDS,
@@ -237,7 +139,7 @@ impl WindowWalk {
         (self.oldest, self.newest) = (density.oldest, density.newest);
     }
 
-    fn form(&self) -> WindowForm {
+    pub(super) fn form(&self) -> WindowForm {
         let (table, values) = match &self.values {
             WindowValues::Terms(terms) => (WindowTable::Tag, ValueCount::of(Some(terms))),
             WindowValues::Authors(authors) => (WindowTable::Author, ValueCount::of(Some(authors))),
@@ -259,7 +161,7 @@ impl WindowWalk {
     }
 
     /// Whether an index range of each shard has the rows in order.
-    fn is_ordered(&self) -> bool {
+    pub(super) fn is_ordered(&self) -> bool {
         let form = self.form();
         match (form.values, form.kinds) {
             (ValueCount::One, ValueCount::Arms(_))
@@ -269,12 +171,12 @@ impl WindowWalk {
         }
     }
 
-    fn is_through(&self) -> bool {
+    pub(super) fn is_through(&self) -> bool {
         self.rest.is_none() && self.now.is_none()
     }
 
     /// Reads all keys of the rest if there are few keys. Returns whether there were few.
-    fn read_few(
+    pub(super) fn read_few(
         &mut self,
         asked: &SqlQuery,
         session: &mut DatabaseSession,
@@ -285,13 +187,13 @@ impl WindowWalk {
         let single = self.single(asked);
         let mut values: Vec<&(dyn ToSql + Sync)> = vec![&from, &to, &few_max];
         self.push(&mut values, form, &single);
-        let rows = session.query(StatementForm::Few(form), &values)?;
+        let rows = session.query(CitusStatement::Few(form), &values)?;
         self.visited += rows.len() as u64;
         if rows.len() >= FEW_MAX as usize {
             return Ok(false);
         }
         let mut keys: Vec<_> = rows.iter().map(placed_key).collect();
-        keys.retain(|(key, _)| super::plan::lies_ahead(asked, key));
+        keys.retain(|(key, _)| asked.lies_ahead(key));
         keys.sort_unstable_by(|(a, _), (b, _)| compare(self.order, a, b));
         keys.dedup();
         self.keys.extend(keys);
@@ -369,7 +271,7 @@ impl WindowWalk {
         let single = self.single(asked);
         let mut values: Vec<&(dyn ToSql + Sync)> = vec![&lo, &hi, &limit, &time, &id];
         self.push(&mut values, form, &single);
-        session.query_first(StatementForm::Window(form), &values, PAGE_BYTES_MAX)
+        session.query_first(CitusStatement::Window(form), &values, PAGE_BYTES_MAX)
     }
 
     fn single<'a>(&self, asked: &'a SqlQuery) -> SingleValues<'a> {
@@ -450,92 +352,4 @@ impl WindowWalk {
         };
         self.width = Some(width.max(1).saturating_mul(factor));
     }
-}
-
-fn key(row: &Row) -> IndexKey {
-    let id: &[u8] = row.get(1);
-    IndexKey { time: row.get(0), id: id.try_into().unwrap_or_default() }
-}
-
-fn placed_key(row: &Row) -> (IndexKey, Place) {
-    let place: &[u8] = row.get(2);
-    (key(row), place.try_into().unwrap_or_default())
-}
-
-/// Returns the places of those ids that are stored.
-pub(crate) fn places<'a>(
-    session: &mut DatabaseSession,
-    ids: impl Iterator<Item = &'a [u8]>,
-) -> Result<HashMap<[u8; 32], Place>, StatementError> {
-    let ids: Vec<&[u8]> = ids.collect();
-    let count = ValueCount::of(Some(&ids));
-    let id: &(dyn ToSql + Sync) = if let [one] = &ids[..] { one } else { &ids };
-    let rows = session.query(StatementForm::Places(count), &[id])?;
-    let bytes = |row: &Row, at| row.get::<_, &[u8]>(at).try_into().unwrap_or_default();
-    Ok(rows.iter().map(|row| (bytes(row, 0), bytes(row, 1))).collect())
-}
-
-/// Fetches records by id and place, in no order. The times of `keys` are ignored.
-pub(crate) fn bodies(
-    session: &mut DatabaseSession,
-    keys: &[(IndexKey, Place)],
-    seq: i64,
-    cut: Option<&Vec<i64>>,
-) -> Result<Vec<PlacedBody>, StatementError> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
-    }
-    let heads: Vec<i64> = keys.iter().map(|(key, _)| id_head(&key.id)).collect();
-    let mut places: Vec<&[u8]> = keys.iter().map(|(_, place)| &place[..]).collect();
-    places.sort_unstable();
-    places.dedup();
-    let rows = match (&places[..], &heads[..]) {
-        ([place], [head]) => {
-            let form = StatementForm::PlacedBodies(ValueCount::One);
-            session.query(form, &[head, &seq, &cut, place])?
-        }
-        // The places restrict the query to their shards.
-        _ if places.len() <= PLACES_MAX => {
-            let form = StatementForm::PlacedBodies(ValueCount::Many);
-            session.query(form, &[&heads, &seq, &cut, &places])?
-        }
-        _ => {
-            let form = StatementForm::PlacedBodies(ValueCount::None);
-            session.query(form, &[&heads, &seq, &cut])?
-        }
-    };
-    // Different ids may have the same first 8 bytes.
-    let ids: HashSet<&[u8]> = keys.iter().map(|(key, _)| &key.id[..]).collect();
-    let wanted = rows.iter().filter(|row| ids.contains(row.get::<_, &[u8]>(1)));
-    Ok(wanted.map(|row| (key(row), row.get::<_, &[u8]>(2).into())).collect())
-}
-
-/// Returns the first 8 bytes of an id, the column of an index.
-pub(crate) fn id_head(id: &[u8; 32]) -> i64 {
-    id.first_chunk().map_or(0, |head| i64::from_be_bytes(*head))
-}
-
-/// Returns the density of records, which is computed again when it is too old.
-fn density(
-    inner: &PostgresState,
-    session: &mut DatabaseSession,
-) -> Result<RecordDensity, StatementError> {
-    let known = *inner.density.lock();
-    if let Some(density) = known.filter(|known| known.read.elapsed() < DENSITY_AGE_MAX) {
-        return Ok(density);
-    }
-    let newest = session.query(StatementForm::NewestTimes, &[&DENSITY_RECORDS])?;
-    let oldest = session.query(StatementForm::OldestTime, &[])?;
-    let time = |row: Option<&Row>| row.map(|row| row.get::<_, i64>(0));
-    let last = newest.get(DENSITY_RECORDS as usize - 1);
-    // A few records may be dated far ahead of all others.
-    let first = time(newest.get(newest.len() / 10)).unwrap_or(i64::MAX);
-    let density = RecordDensity {
-        read: Instant::now(),
-        oldest: time(oldest.first()).unwrap_or(i64::MIN),
-        newest: first,
-        width: time(last).map_or(u64::MAX, |last| first.abs_diff(last).max(1)),
-    };
-    *inner.density.lock() = Some(density);
-    Ok(density)
 }

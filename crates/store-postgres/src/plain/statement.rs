@@ -1,56 +1,10 @@
-//! The statements of queries and commits, independent of the layout of the tables.
+//! The statements of the layout for one server. [`sql`](super::sql) has their texts.
 
 use hark_archive::Order;
 
-/// The number of values of a condition. With one value, an index has the rows in order.
+/// A statement that only the layout for one server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum ValueCount {
-    /// No condition.
-    None,
-    /// One value.
-    One,
-    /// A list with this number of values. Each value has its own index range of one shard.
-    Arms(usize),
-    /// A list of values.
-    Many,
-}
-
-impl ValueCount {
-    /// Returns the count of a condition's values. `None` means no condition.
-    pub(crate) fn of<T>(values: Option<&[T]>) -> Self {
-        match values {
-            None => Self::None,
-            Some([_]) => Self::One,
-            Some(_) => Self::Many,
-        }
-    }
-}
-
-/// The table and condition by which a window is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum WindowTable {
-    /// Keys and places by terms.
-    Tag,
-    /// Records by authors.
-    Author,
-    /// Records by kinds, or all.
-    Record,
-}
-
-/// A statement for a window of time of distributed tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct WindowForm {
-    pub(crate) order: Order,
-    pub(crate) table: WindowTable,
-    /// The number of terms or authors.
-    pub(crate) values: ValueCount,
-    pub(crate) kinds: ValueCount,
-    pub(crate) has_not_kinds: bool,
-}
-
-/// A statement that is prepared once per session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum StatementForm {
+pub(crate) enum PlainStatement {
     /// Keys of index ranges of (term, kind), each behind its own position.
     TermKeys(Order),
     /// Keys of index ranges of (author, kind).
@@ -99,8 +53,6 @@ pub(crate) enum StatementForm {
     AuthorSizeBut,
     /// Bodies of keys, in all parts or one part.
     Bodies(Option<i64>),
-    /// Begins a transaction.
-    Begin,
     /// Locks the shelf and returns its state.
     Lock,
     /// The given keys that are stored.
@@ -117,28 +69,18 @@ pub(crate) enum StatementForm {
     Delete,
     /// Deletes records and their tags, and lowers the numbers of records of their labels' values.
     DeleteListed,
-    /// Deletes the `forbid` rows of records.
-    DeleteForbids,
     /// Inserts records.
     CopyRecords,
     /// Inserts tags.
     CopyTags,
     /// Inserts the `forbid` rows of records.
     AddForbids,
-    /// Adds to the numbers of records of labels' values.
-    AddValues,
-    /// Values of a label, with their numbers of records, by term.
-    Values,
     /// Updates the shelf's state, and notifies other nodes.
     Advance,
     /// The shelf's timeline and number, and records by number.
     News,
     /// The shelf's timeline and the number of the newest put.
     Newest,
-    /// Records that have expired.
-    Expired,
-    /// The parts.
-    Parts,
     /// The texts whose words are indexed, the number of the last indexed put, and the number of the
     /// newest put.
     WordState,
@@ -160,36 +102,9 @@ pub(crate) enum StatementForm {
     AdvanceWords,
     /// Those of the given numbers whose records are still stored.
     StillThere,
-    /// The next rows of a window of time. This form and the following ones are for distributed
-    /// tables.
-    Window(WindowForm),
-    /// Some keys and places of a window, in no order.
-    Few(WindowForm),
-    /// The places of ids.
-    Places(ValueCount),
-    /// Records by place and id, in no order.
-    PlacedBodies(ValueCount),
-    /// The times of the newest records.
-    NewestTimes,
-    /// The time of the oldest record.
-    OldestTime,
-    /// Inserts the places of ids.
-    CopyPlaces,
-    /// Deletes tags by key.
-    DeleteTags,
-    /// Deletes the places of ids.
-    DeletePlaces,
-    /// Waits until no other process commits, and excludes other commits.
-    Enter,
-    /// Lets other processes commit.
-    Leave,
-    /// Lets other processes commit, and notifies other nodes.
-    LeaveTelling,
-    /// The shelf's timeline and the number of the put up to which all workers have committed.
-    WholeState,
 }
 
-impl StatementForm {
+impl PlainStatement {
     /// Returns the statement's name in metrics and logs.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -218,7 +133,6 @@ impl StatementForm {
             Self::AuthorSizeBut => "author_size_but",
             Self::Bodies(None) => "bodies",
             Self::Bodies(Some(_)) => "part_bodies",
-            Self::Begin => "begin",
             Self::Lock => "lock",
             Self::Known => "known",
             Self::Forbids => "forbids",
@@ -227,17 +141,12 @@ impl StatementForm {
             Self::NamedRecords => "named_records",
             Self::Delete => "delete",
             Self::DeleteListed => "delete_listed",
-            Self::DeleteForbids => "delete_forbids",
             Self::CopyRecords => "copy_records",
             Self::CopyTags => "copy_tags",
             Self::AddForbids => "add_forbids",
-            Self::AddValues => "add_values",
-            Self::Values => "values",
             Self::Advance => "advance",
             Self::News => "news",
             Self::Newest => "newest",
-            Self::Expired => "expired",
-            Self::Parts => "parts",
             Self::WordState => "word_state",
             Self::WordKeys(_) => "word_keys",
             Self::WordsFrom => "words_from",
@@ -250,21 +159,6 @@ impl StatementForm {
             Self::CopyWorded => "copy_worded",
             Self::AdvanceWords => "advance_words",
             Self::StillThere => "still_there",
-            Self::Window(WindowForm { table: WindowTable::Tag, .. }) => "term_window",
-            Self::Window(WindowForm { table: WindowTable::Author, .. }) => "author_window",
-            Self::Window(WindowForm { table: WindowTable::Record, .. }) => "record_window",
-            Self::Few(_) => "few",
-            Self::Places(_) => "places",
-            Self::PlacedBodies(_) => "placed_bodies",
-            Self::NewestTimes => "newest_times",
-            Self::OldestTime => "oldest_time",
-            Self::CopyPlaces => "copy_places",
-            Self::DeleteTags => "delete_tags",
-            Self::DeletePlaces => "delete_places",
-            Self::Enter => "enter",
-            Self::Leave => "leave",
-            Self::LeaveTelling => "leave_telling",
-            Self::WholeState => "whole_state",
         }
     }
 }

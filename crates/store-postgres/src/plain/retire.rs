@@ -13,9 +13,12 @@ use std::collections::HashMap;
 
 use tokio_postgres::Row;
 
-use crate::layout::LOCK_TIMEOUT_MS;
+use super::part_sql;
+use super::statement::PlainStatement;
+use crate::error::StatementError;
+use crate::layout::{LOCK_TIMEOUT_MS, lower_values};
 use crate::parts::Parts;
-use crate::session::{DatabaseSession, StatementError};
+use crate::session::DatabaseSession;
 use crate::state::PostgresState;
 use crate::time::to_db;
 
@@ -73,7 +76,7 @@ fn count_spared(
     number: i64,
     spared: &[i32],
 ) -> Result<Option<i64>, StatementError> {
-    let text = session.layout().count_spared(number);
+    let text = part_sql::count_spared(number);
     let rows = session.query_once(&text, &[&spared, &(SPARED_MAX + 1)])?;
     let few = rows.first().filter(|row| row.get::<_, i64>(1) <= SPARED_MAX);
     Ok(few.map(|row| row.get(0)))
@@ -81,7 +84,7 @@ fn count_spared(
 
 /// Counts the records of a part, or of a retired part, a bounded number per statement.
 fn count(session: &mut DatabaseSession, number: i64, retired: bool) -> Result<i64, StatementError> {
-    let text = session.layout().count_part(number, retired);
+    let text = part_sql::count_part(number, retired);
     let (mut records, mut seq) = (0, i64::MIN);
     loop {
         let rows = session.query_once(&text, &[&seq, &COUNTED_MAX])?;
@@ -104,7 +107,7 @@ fn retire(
 ) -> Result<Option<(i64, i64)>, StatementError> {
     session.batch("BEGIN")?;
     // No commit changes the part from here on.
-    session.lock()?;
+    session.lock(PlainStatement::Lock)?;
     let text = "SELECT start, stop, to_regclass('word_' || number) IS NULL \
         OR to_regclass('worded_' || number) IS NULL FROM part WHERE number = $1";
     let there = session.query_once(text, &[&number])?;
@@ -114,14 +117,14 @@ fn retire(
         // times outside of all parts.
         let (start, stop) = (part.get(0), part.get(1));
         session.batch(&format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))?;
-        for text in session.layout().make_word_tables(number.cast_unsigned(), start, stop) {
+        for text in part_sql::make_word_tables(number.cast_unsigned(), start, stop) {
             session.batch(&text)?;
         }
     }
     let Some(moved) = count_spared(session, number, spared)? else { return Ok(None) };
-    session.batch(&session.layout().retire_part(number, spared, records, moved))?;
-    if !inner.nature.listed_labels.is_empty() {
-        session.batch(session.layout().keep_spared_values())?;
+    session.batch(&part_sql::retire_part(number, spared, records, moved))?;
+    if !inner.shelf.listed_labels.is_empty() {
+        session.batch(part_sql::KEEP_SPARED_VALUES)?;
     }
     let rows = session.query_once("SELECT parts FROM state", &[])?;
     session.batch("COMMIT")?;
@@ -133,7 +136,7 @@ fn count_values(
     session: &mut DatabaseSession,
     number: i64,
 ) -> Result<HashMap<i64, i64>, StatementError> {
-    let text = session.layout().count_values(number);
+    let text = part_sql::count_values(number);
     let (mut values, mut seq) = (HashMap::new(), i64::MIN);
     loop {
         let rows = session.query_once(&text, &[&seq, &COUNTED_MAX])?;
@@ -161,19 +164,19 @@ fn drop_retired(
         Err(StatementError::Missing(_)) => return Ok(None),
         records => records?,
     };
-    let values = match inner.nature.listed_labels {
+    let values = match inner.shelf.listed_labels {
         [] => HashMap::new(),
         _ => count_values(session, number)?,
     };
     session.batch("BEGIN")?;
-    session.lock()?;
+    session.lock(PlainStatement::Lock)?;
     let text = "DELETE FROM retired WHERE number = $1 RETURNING records";
     let rows = session.query_once(text, &[&number])?;
     let Some(counted) = rows.first().map(|row| row.get::<_, i64>(0)) else { return Ok(None) };
     if !values.is_empty() {
         let (terms, records): (Vec<i64>, Vec<i64>) = values.into_iter().unzip();
-        session.query_once(&session.layout().lower_values(), &[&terms, &records])?;
+        session.query_once(&lower_values(), &[&terms, &records])?;
     }
-    session.batch(&session.layout().drop_part(number, counted, records))?;
+    session.batch(&part_sql::drop_part(number, counted, records))?;
     Ok(Some(records))
 }

@@ -1,0 +1,249 @@
+//! The steps of a commit of distributed tables.
+
+use std::collections::HashMap;
+
+use hark_archive::Record;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::places::{PlacedBody, bodies, id_head, places};
+use super::statement::CitusStatement;
+use crate::commit::fetch::{
+    FetchedState, RuleKeys, RuleLookups, SizedKey, SlotQuery, id, slot_columns,
+};
+use crate::commit::rows::{RowEncoder, RowFormat, TagRow, place};
+use crate::commit::{CommitAttempt, PreparedPut};
+use crate::copy::CopyRows;
+use crate::error::StatementError;
+use crate::layout::{SharedStatement, lower_values};
+use crate::properties::ShelfProperties;
+use crate::session::{DatabaseSession, StatementCall};
+use crate::statement::StatementForm;
+use crate::terms::DatabaseTermHasher;
+use crate::time::IndexKey;
+
+/// Maximum number of tags that a statement deletes. Each shard searches for all of these tags.
+const TAGS_MAX: usize = 2_000;
+/// Maximum number of queries of a commit that need a search, including those for ids.
+const SEARCHES_MAX: usize = 16;
+
+/// The look-ups and searches that answer the queries of rules. Ids are searched for.
+pub(super) const LOOKUPS: RuleLookups =
+    RuleLookups { slots_max: 1, by_id: false, searches_max: SEARCHES_MAX };
+
+/// Prepares a session for commits. Transactions that an earlier coordinator left in doubt on the
+/// workers are ended first, if the user has the privilege. Otherwise the cluster ends them by
+/// itself a little later.
+pub(super) fn prepare(session: &mut DatabaseSession) -> Result<(), StatementError> {
+    let allowed =
+        "SELECT has_function_privilege('pg_catalog.recover_prepared_transactions()', 'execute')";
+    if session.query_once(allowed, &[])?.first().is_some_and(|row| row.get(0)) {
+        session.batch("SELECT pg_catalog.recover_prepared_transactions()")?;
+    }
+    Ok(())
+}
+
+/// Lets other processes commit after an attempt to commit, and notifies the processes of a durable
+/// batch. The coordinator frees the row in `state` before the workers have committed, so a commit
+/// holds the lock of the shelf until they have.
+pub(super) fn leave_after(
+    session: &mut DatabaseSession,
+    attempt: &CommitAttempt,
+) -> Result<(), StatementError> {
+    match attempt {
+        Ok(Some(batch)) if !batch.kept.is_empty() || !batch.deleted.is_empty() => {
+            let has_deleted = i32::from(!batch.deleted.is_empty());
+            let told = session.query(CitusStatement::LeaveTelling, &[&has_deleted]);
+            // The batch is durable. A lost session frees its lock, and other processes find the
+            // batch by polling.
+            if let Err(fault) = told {
+                tracing::debug!(%fault, "others were not told of a commit");
+            }
+        }
+        // The caller closes the session, which frees the lock.
+        Ok(None) => {}
+        Err(fault) if fault.is_away() => {}
+        Err(_) => {
+            session.batch("ROLLBACK")?;
+            session.query(CitusStatement::Leave, &[])?;
+        }
+        Ok(Some(_)) => {
+            session.query(CitusStatement::Leave, &[])?;
+        }
+    }
+    Ok(())
+}
+
+/// Begins the transaction, locks the shelf, and fetches the records.
+pub(super) fn fetch(
+    session: &mut DatabaseSession,
+    puts: &[Option<PreparedPut<'_>>],
+    terms: &DatabaseTermHasher,
+) -> Result<FetchedState, StatementError> {
+    let keys = RuleKeys::of(puts, LOOKUPS, terms);
+    let (authors, kinds, _) = slot_columns(&keys.plain);
+    // `find_placed` compares the authors of slots with a label afterwards.
+    let (_, term_kinds, slot_terms) = slot_columns(&keys.termed);
+
+    let known: [&(dyn ToSql + Sync); 1] = [&keys.ids];
+    let forbids: [&(dyn ToSql + Sync); 1] = [&keys.forbidding];
+    let slots: [&(dyn ToSql + Sync); 2] = [&authors, &kinds];
+    let term_slots: [&(dyn ToSql + Sync); 2] = [&slot_terms, &term_kinds];
+    let mut calls: Vec<StatementCall<'_>> = vec![
+        (SharedStatement::Begin.into(), &[]),
+        (CitusStatement::Lock.into(), &[]),
+        (CitusStatement::Known.into(), &known),
+        (CitusStatement::Forbids.into(), &forbids),
+    ];
+    if !keys.plain.is_empty() {
+        calls.push((CitusStatement::Slots.into(), &slots));
+    }
+    if !keys.termed.is_empty() {
+        calls.push((CitusStatement::TermSlots.into(), &term_slots));
+    }
+    let mut answers = session.pipeline(&calls)?.into_iter().skip(1);
+    let mut next = || answers.next().unwrap_or_default();
+    let mut fetched = FetchedState::read(session, &next(), &next(), &keys.ids)?;
+    fetched.slots = keys.empty_slots();
+    let (forbids, slots) = (next(), if keys.plain.is_empty() { Vec::new() } else { next() });
+    find_placed(&mut fetched, terms, session, (&forbids, &slots, &next()))?;
+    Ok(fetched)
+}
+
+/// Adds the results of distributed tables. The slots of authors are complete. Two kinds of
+/// records are fetched by place: the newest records that forbid others, and the records that
+/// hold the slot of a term.
+fn find_placed(
+    fetched: &mut FetchedState,
+    terms: &DatabaseTermHasher,
+    session: &mut DatabaseSession,
+    (forbids, slots, term_slots): (&[Row], &[Row], &[Row]),
+) -> Result<(), StatementError> {
+    for row in slots {
+        let slot = SlotQuery { author: id(row.get(0)), kind: row.get(1), term: None };
+        // The statement returns all combinations of these authors and kinds.
+        if let Some(held) = fetched.slots.get_mut(&slot) {
+            let key = IndexKey { time: row.get(2), id: id(row.get(3)) };
+            held.push(SizedKey { key, bytes: 0 });
+        }
+    }
+    let placed = |row: &Row, at| (IndexKey { time: 0, id: id(row.get(at)) }, id(row.get(at + 1)));
+    let forbidding = forbids.iter().map(|row| placed(row, 1));
+    let mut keys: Vec<_> = forbidding.chain(term_slots.iter().map(|row| placed(row, 2))).collect();
+    keys.sort_unstable_by_key(|(key, _)| key.id);
+    keys.dedup();
+    let bodies: HashMap<[u8; 32], PlacedBody> = bodies(session, &keys, i64::MAX, None)?
+        .into_iter()
+        .map(|(key, body)| (key.id, (key, body)))
+        .collect();
+    for row in forbids {
+        if let Some((_, body)) = bodies.get(&id(row.get(1))) {
+            fetched.forbids.insert(row.get(0), body.to_vec());
+        }
+    }
+    for row in term_slots {
+        let term: i64 = row.get(0);
+        let Some((key, body)) = bodies.get(&id(row.get(2))) else { continue };
+        let Ok(record) = Record::new(body) else { continue };
+        // A label of another author or another value may have the same term.
+        let is_theirs = terms.of(&record).binary_search(&term).is_ok();
+        let Some(author) = record.author().filter(|_| is_theirs) else { continue };
+        let slot = SlotQuery { author: *author, kind: row.get(1), term: Some(term) };
+        if let Some(held) = fetched.slots.get_mut(&slot) {
+            held.push(SizedKey { key: *key, bytes: body.len() });
+        }
+    }
+    Ok(())
+}
+
+/// Deletes records, their tags and their places. Returns the number of deleted records.
+pub(super) fn delete(
+    session: &mut DatabaseSession,
+    shelf: &ShelfProperties,
+    deleted: &[IndexKey],
+) -> Result<i64, StatementError> {
+    let ids: Vec<&[u8]> = deleted.iter().map(|key| &key.id[..]).collect();
+    let found = places(session, ids.iter().copied())?;
+    let mut places: Vec<&[u8]> = found.values().map(|place| &place[..]).collect();
+    places.sort_unstable();
+    places.dedup();
+    let heads: Vec<i64> = deleted.iter().map(|key| id_head(&key.id)).collect();
+    let gone = session.query(CitusStatement::Delete, &[&places, &ids, &heads])?;
+    let (mut terms, mut kinds, mut times, mut tagged) = (vec![], vec![], vec![], vec![]);
+    for row in &gone {
+        let (time, id, kind): (i64, &[u8], i32) = (row.get(0), row.get(1), row.get(2));
+        for term in row.get::<_, Vec<i64>>(3) {
+            terms.push(term);
+            kinds.push(kind);
+            times.push(time);
+            tagged.push(id);
+        }
+    }
+    for first in (0..terms.len()).step_by(TAGS_MAX) {
+        let some = first..terms.len().min(first + TAGS_MAX);
+        let (terms, kinds) = (&terms[some.clone()], &kinds[some.clone()]);
+        let (times, ids) = (&times[some.clone()], &tagged[some]);
+        session.query(CitusStatement::DeleteTags, &[&terms, &kinds, &times, &ids])?;
+    }
+    if !shelf.listed_labels.is_empty() {
+        let mut lost: HashMap<i64, i64> = HashMap::new();
+        for term in terms {
+            *lost.entry(term).or_default() += 1;
+        }
+        let (terms, records): (Vec<i64>, Vec<i64>) = lost.into_iter().unzip();
+        session.query_once(&lower_values(), &[&terms, &records])?;
+    }
+    session.query(CitusStatement::DeletePlaces, &[&ids])?;
+    session.query(SharedStatement::DeleteForbids, &[&ids])?;
+    Ok(i64::try_from(gone.len()).unwrap_or(i64::MAX))
+}
+
+/// The rows of the layout for a Citus cluster, which also have the places of their records.
+struct CitusRows;
+
+impl RowFormat for CitusRows {
+    const COPY_RECORDS: StatementForm = StatementForm::Citus(CitusStatement::CopyRecords);
+    const COPY_TAGS: StatementForm = StatementForm::Citus(CitusStatement::CopyTags);
+
+    fn begin_record(rows: &mut CopyRows, key: &IndexKey, place: &[u8]) {
+        rows.row(10);
+        rows.bytes(place);
+        rows.bigint(id_head(&key.id));
+    }
+
+    fn tag(rows: &mut CopyRows, tag: &TagRow<'_>) {
+        rows.row(5);
+        rows.bigint(tag.term);
+        rows.bigint(tag.key.time);
+        rows.int(tag.kind);
+        rows.bytes(&tag.key.id);
+        rows.bytes(tag.place);
+    }
+}
+
+/// Inserts records, their tags and their places. Returns the inserted bytes.
+pub(super) fn insert(
+    session: &mut DatabaseSession,
+    shelf: &ShelfProperties,
+    kept: &[(i64, &PreparedPut<'_>)],
+) -> Result<u64, StatementError> {
+    let mut rows = RowEncoder::<CitusRows>::new(shelf, kept);
+    rows.copy(session)?;
+    let mut places = CopyRows::new(kept.len() * 74);
+    for (_, put) in kept {
+        places.row(2);
+        places.bytes(&put.key.id);
+        places.bytes(place(put));
+    }
+    places.end();
+    let places = places.take(0);
+    let place_bytes = places.len() as u64;
+    session.copy(CitusStatement::CopyPlaces, std::iter::once(places))?;
+    let (forbids, bytes) = rows.write_values(session)?;
+    if !forbids.keys.is_empty() {
+        let values: [&(dyn ToSql + Sync); 4] =
+            [&forbids.keys, &forbids.times, &forbids.ids, &forbids.places];
+        session.query(CitusStatement::AddForbids, &values)?;
+    }
+    Ok(bytes + place_bytes)
+}

@@ -1,0 +1,51 @@
+//! The density of records in time, from which the first window of a search is computed.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio_postgres::Row;
+
+use super::statement::CitusStatement;
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
+
+/// Number of newest records from which the density of records in time is computed.
+pub(super) const DENSITY_RECORDS: i64 = 1_000;
+/// How long a computed density is used.
+const DENSITY_AGE_MAX: Duration = Duration::from_mins(1);
+
+/// The density of a shelf's records in time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordDensity {
+    read: Instant,
+    pub(super) oldest: i64,
+    pub(super) newest: i64,
+    /// The span of time of the newest [`DENSITY_RECORDS`] records. The maximum if there are fewer
+    /// records.
+    pub(super) width: u64,
+}
+
+/// Returns the density of records, which is computed again when it is too old.
+pub(super) fn density(
+    known: &Mutex<Option<RecordDensity>>,
+    session: &mut DatabaseSession,
+) -> Result<RecordDensity, StatementError> {
+    let last_read = *known.lock();
+    if let Some(density) = last_read.filter(|known| known.read.elapsed() < DENSITY_AGE_MAX) {
+        return Ok(density);
+    }
+    let newest = session.query(CitusStatement::NewestTimes, &[&DENSITY_RECORDS])?;
+    let oldest = session.query(CitusStatement::OldestTime, &[])?;
+    let time = |row: Option<&Row>| row.map(|row| row.get::<_, i64>(0));
+    let last = newest.get(DENSITY_RECORDS as usize - 1);
+    // A few records may be dated far ahead of all others.
+    let first = time(newest.get(newest.len() / 10)).unwrap_or(i64::MAX);
+    let density = RecordDensity {
+        read: Instant::now(),
+        oldest: time(oldest.first()).unwrap_or(i64::MIN),
+        newest: first,
+        width: time(last).map_or(u64::MAX, |last| first.abs_diff(last).max(1)),
+    };
+    *known.lock() = Some(density);
+    Ok(density)
+}

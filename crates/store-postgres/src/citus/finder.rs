@@ -1,0 +1,139 @@
+//! The steps of a search of distributed tables: windows of time, and records by their places.
+
+use hark_archive::query::plan::Set;
+
+use super::density::density;
+use super::places::{Place, bodies, places};
+use super::statement::ValueCount;
+use super::windows::WindowWalk;
+use crate::error::StatementError;
+use crate::search::asked::compare;
+use crate::search::found::{FETCH_MAX, FinderState, matching};
+use crate::search::{SearchState, SearchSteps, SqlQuery};
+use crate::session::DatabaseSession;
+use crate::time::IndexKey;
+
+/// The steps of a search of distributed tables.
+#[derive(Default)]
+pub(super) struct CitusSteps {
+    /// `None` before the search is planned.
+    windows: Option<Box<WindowWalk>>,
+}
+
+impl SearchSteps for CitusSteps {
+    fn find(
+        &mut self,
+        found: &mut FinderState,
+        shared: &SearchState,
+        session: &mut DatabaseSession,
+    ) -> Result<(), StatementError> {
+        let Some(windows) = &mut self.windows else {
+            if found.asked.query.ids.is_some() {
+                return find_ids(found, session);
+            }
+            self.windows = Some(Box::new(plan(found, shared, session)?));
+            return Ok(());
+        };
+        let before = windows.visited;
+        let reach = found.reach().min(found.page_max);
+        let page = windows.next(&found.asked, reach, session)?;
+        let passed = windows.visited - before;
+        found.visited += passed;
+        if page.is_some() {
+            found.fetched += usize::try_from(passed).unwrap_or(usize::MAX);
+        }
+        found.add_page(page);
+        Ok(())
+    }
+
+    /// Fetches the records of the next keys. Their places are looked up first.
+    fn fetch(
+        &mut self,
+        found: &mut FinderState,
+        _: &SearchState,
+        session: &mut DatabaseSession,
+    ) -> Result<(), StatementError> {
+        let count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
+        let keys: Vec<IndexKey> = found.keys.iter().take(count).copied().collect();
+        let asked = &found.asked;
+        let places = places(session, keys.iter().map(|key| &key.id[..]))?;
+        let placed = keys.iter().filter_map(|key| Some((*key, *places.get(&key.id)?)));
+        let placed: Vec<_> = placed.collect();
+        let mut records = bodies(session, &placed, asked.seq, None)?;
+        records.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
+        let records = records.iter().map(|(_, body)| &body[..]);
+        let records = matching(asked, records, &mut found.visited)?;
+        found.add_fetched(count, records);
+        Ok(())
+    }
+}
+
+/// Finds the records of ids.
+fn find_ids(found: &mut FinderState, session: &mut DatabaseSession) -> Result<(), StatementError> {
+    let asked = &found.asked;
+    let ids = asked.query.ids.iter().flatten();
+    found.driver = Some(Set::Ids);
+    found.visited += asked.query.ids.as_ref().map_or(0, Vec::len) as u64;
+    let placed = places(session, ids.map(|id| &id[..]))?;
+    let keys = placed.into_iter().map(|(id, place)| (IndexKey { time: 0, id }, place));
+    let keys: Vec<(IndexKey, Place)> = keys.collect();
+    let mut records = Vec::new();
+    // All records are needed to sort them by time.
+    for page in keys.chunks(FETCH_MAX) {
+        records.extend(bodies(session, page, asked.seq, None)?);
+    }
+    records.retain(|(key, _)| asked.lies_ahead(key));
+    records.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
+    let records = records.iter().map(|(_, body)| &body[..]);
+    let records = matching(asked, records, &mut found.visited)?;
+    found.bodies.extend(records);
+    found.is_over = true;
+    Ok(())
+}
+
+/// Chooses the condition to follow and the width of the first window.
+fn plan(
+    found: &mut FinderState,
+    shared: &SearchState,
+    session: &mut DatabaseSession,
+) -> Result<WindowWalk, StatementError> {
+    let (asked, wanted) = (&found.asked, found.wanted());
+    let mut walk = WindowWalk::new(asked);
+    let drivers = drivers(asked);
+    let alone = drivers.len() == 1;
+    for &set in &drivers {
+        let Set::Label(at) = set else { continue };
+        walk.drive(asked, set);
+        if asked.terms[at].as_ref().is_some_and(Vec::is_empty)
+            || !(alone && walk.is_ordered()) && walk.read_few(asked, session)?
+        {
+            break;
+        }
+    }
+    if !walk.is_through() {
+        let first = drivers.iter().find(|set| **set == Set::Authors).or(drivers.first());
+        walk.drive(asked, first.copied().unwrap_or(Set::Time));
+        let is_one = walk.form().values == ValueCount::One;
+        // A query for one shard queries no other shard, unless it has very many rows.
+        if !(is_one && (walk.is_ordered() || walk.read_few(asked, session)?)) {
+            walk.begin(density(&shared.density, session)?, wanted);
+        }
+    }
+    found.driver = Some(walk.set);
+    found.visited += walk.visited;
+    Ok(walk)
+}
+
+/// Returns the conditions that may drive a search. Labels with few values come first.
+fn drivers(asked: &SqlQuery) -> Vec<Set> {
+    if let Some(set) = asked.driver {
+        return vec![set];
+    }
+    let mut labels: Vec<usize> =
+        (0..asked.terms.len()).filter(|&at| asked.terms[at].is_some()).collect();
+    labels.sort_by_key(|&at| asked.terms[at].as_ref().map_or(0, Vec::len));
+    let authors = asked.query.authors.as_ref().map(|_| Set::Authors);
+    let rare = labels.iter().filter(|&&at| !asked.common[at]).map(|&at| Set::Label(at));
+    let rare: Vec<Set> = rare.chain(authors).collect();
+    if rare.is_empty() { labels.into_iter().map(Set::Label).collect() } else { rare }
+}

@@ -1,0 +1,178 @@
+//! The layout for a Citus cluster, step by step.
+
+use tokio_postgres::Row;
+
+use super::commit;
+use super::count::statements;
+use super::finder::CitusSteps;
+use super::statement::CitusStatement;
+use super::workers::set_planning;
+use crate::commit::fetch::{FetchedState, RuleLookups};
+use crate::commit::{CommitAttempt, PreparedPut, ShelfAdvance};
+use crate::count::CountStatements;
+use crate::error::StatementError;
+use crate::layout::{Layout, LayoutFacts, MigrationText};
+use crate::news::NewsPage;
+use crate::properties::ShelfProperties;
+use crate::search::recent::RecentRecords;
+use crate::search::{SearchSteps, SqlQuery};
+use crate::session::DatabaseSession;
+use crate::statement::StatementForm;
+use crate::terms::DatabaseTermHasher;
+use crate::time::IndexKey;
+
+/// The layout of the tables that `migrations/citus/` creates.
+pub(crate) struct CitusLayout;
+
+impl Layout for CitusLayout {
+    fn facts(&self) -> LayoutFacts {
+        LayoutFacts { is_cluster: true, has_words: false, has_parts: false }
+    }
+
+    // Each statement is planned for its values, which determine its shards. Workers make their own
+    // plans.
+    fn settings(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("jit", "off"),
+            ("max_parallel_workers_per_gather", "0"),
+            ("default_transaction_isolation", "read committed"),
+            ("synchronous_commit", "on"),
+            ("client_min_messages", "warning"),
+            ("idle_in_transaction_session_timeout", "30s"),
+            // One permanent connection to each worker. Citus would open more connections for a
+            // query that takes some milliseconds, and close them afterwards. That costs more than
+            // they gain.
+            ("citus.max_adaptive_executor_pool_size", "1"),
+        ]
+    }
+
+    fn migrations(&self) -> &'static [MigrationText] {
+        &[(1, "shelf", include_str!("../../migrations/citus/0001_shelf.sql"))]
+    }
+
+    fn begin_migrations(
+        &self,
+        session: &mut DatabaseSession,
+        shards: u32,
+    ) -> Result<(), StatementError> {
+        session.batch(&format!("SET citus.shard_count = {}", shards.max(1)))
+    }
+
+    fn end_migrations(&self, session: &mut DatabaseSession) -> Result<(), StatementError> {
+        set_planning(session)
+    }
+
+    fn sizes(&self) -> &'static str {
+        "SELECT s.records, d.bytes, d.bytes - d.tables, 0::bigint, r.oldest, r.newest, s.seq \
+            FROM state s, (SELECT min(time) AS oldest, max(time) AS newest FROM record) r, \
+            (SELECT sum(citus_total_relation_size(c.oid))::bigint AS bytes, \
+            sum(citus_table_size(c.oid))::bigint AS tables FROM pg_class c \
+            JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1::text \
+            AND c.relname IN ('record', 'tag', 'id_place')) d"
+    }
+
+    fn lock(&self) -> StatementForm {
+        CitusStatement::Lock.into()
+    }
+
+    // The number of a commit is visible before the workers have committed.
+    fn newest(&self) -> Option<StatementForm> {
+        None
+    }
+
+    fn news(
+        &self,
+        session: &mut DatabaseSession,
+        after: i64,
+        to: i64,
+        limit: i64,
+    ) -> Result<NewsPage, StatementError> {
+        let mut news = NewsPage::default();
+        let state = session.query(CitusStatement::WholeState, &[])?;
+        let Some(row) = state.first() else { return Ok(news) };
+        news.at = Some((row.get(0), row.get(1)));
+        let to = to.min(row.get(1));
+        if after < to {
+            let rows = session.query(CitusStatement::News, &[&after, &to, &limit])?;
+            let put = |row: &Row| (row.get(0), row.get::<_, &[u8]>(1).into());
+            news.puts = rows.iter().map(put).collect();
+        }
+        Ok(news)
+    }
+
+    fn record_cache(&self) -> Option<RecentRecords> {
+        None
+    }
+
+    fn search_steps(&self) -> Box<dyn SearchSteps> {
+        Box::new(CitusSteps::default())
+    }
+
+    fn count_statements(
+        &self,
+        asked: &[SqlQuery],
+        terms: &DatabaseTermHasher,
+        _: u64,
+    ) -> Option<CountStatements> {
+        statements(asked, terms)
+    }
+
+    fn prepare_committer(&self, session: &mut DatabaseSession) -> Result<(), StatementError> {
+        commit::prepare(session)
+    }
+
+    fn enter(&self, session: &mut DatabaseSession) -> Result<(), StatementError> {
+        session.query(CitusStatement::Enter, &[]).map(drop)
+    }
+
+    fn leave(&self, session: &mut DatabaseSession) -> Result<(), StatementError> {
+        session.query(CitusStatement::Leave, &[]).map(drop)
+    }
+
+    fn leave_after(
+        &self,
+        session: &mut DatabaseSession,
+        attempt: &CommitAttempt,
+    ) -> Result<(), StatementError> {
+        commit::leave_after(session, attempt)
+    }
+
+    fn rule_lookups(&self) -> RuleLookups {
+        commit::LOOKUPS
+    }
+
+    fn fetch(
+        &self,
+        session: &mut DatabaseSession,
+        puts: &[Option<PreparedPut<'_>>],
+        terms: &DatabaseTermHasher,
+    ) -> Result<FetchedState, StatementError> {
+        commit::fetch(session, puts, terms)
+    }
+
+    fn delete(
+        &self,
+        session: &mut DatabaseSession,
+        shelf: &ShelfProperties,
+        deleted: &[IndexKey],
+    ) -> Result<i64, StatementError> {
+        commit::delete(session, shelf, deleted)
+    }
+
+    fn insert(
+        &self,
+        session: &mut DatabaseSession,
+        shelf: &ShelfProperties,
+        kept: &[(i64, &PreparedPut<'_>)],
+    ) -> Result<u64, StatementError> {
+        commit::insert(session, shelf, kept)
+    }
+
+    fn advance(
+        &self,
+        session: &mut DatabaseSession,
+        advance: ShelfAdvance,
+    ) -> Result<(), StatementError> {
+        session.query(CitusStatement::Advance, &[&advance.seq, &advance.records]).map(drop)
+    }
+}

@@ -1,0 +1,20 @@
+//! The layout for a Citus cluster: the statements, and the steps of searches, counts and commits.
+//! [`CitusLayout`] brings them together.
+
+pub(crate) use density::RecordDensity;
+pub(crate) use layout::CitusLayout;
+pub(crate) use statement::CitusStatement;
+#[cfg(test)]
+pub(crate) use statement::{ValueCount, WindowForm, WindowTable};
+pub(crate) use workers::{exists, has_workers};
+
+mod commit;
+mod count;
+mod density;
+mod finder;
+mod layout;
+mod places;
+pub(crate) mod sql;
+mod statement;
+mod windows;
+mod workers;

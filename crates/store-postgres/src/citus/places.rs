@@ -1,0 +1,86 @@
+//! Places of records: a record is in the shard of its author, or of its id if it has no author.
+
+use std::collections::{HashMap, HashSet};
+
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::statement::{CitusStatement, ValueCount};
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
+use crate::time::IndexKey;
+
+/// Maximum number of places that a statement for records names, so that only their shards are
+/// queried.
+const PLACES_MAX: usize = 16;
+
+/// The shard key of a record: its author, or its id if it has no author.
+pub(crate) type Place = [u8; 32];
+
+/// A record's key and bytes.
+pub(crate) type PlacedBody = (IndexKey, Box<[u8]>);
+
+/// Returns the places of those ids that are stored.
+pub(super) fn places<'a>(
+    session: &mut DatabaseSession,
+    ids: impl Iterator<Item = &'a [u8]>,
+) -> Result<HashMap<[u8; 32], Place>, StatementError> {
+    let ids: Vec<&[u8]> = ids.collect();
+    let count = ValueCount::of(Some(&ids));
+    let id: &(dyn ToSql + Sync) = if let [one] = &ids[..] { one } else { &ids };
+    let rows = session.query(CitusStatement::Places(count), &[id])?;
+    let bytes = |row: &Row, at| row.get::<_, &[u8]>(at).try_into().unwrap_or_default();
+    Ok(rows.iter().map(|row| (bytes(row, 0), bytes(row, 1))).collect())
+}
+
+/// Fetches records by id and place, in no order. The times of `keys` are ignored.
+pub(super) fn bodies(
+    session: &mut DatabaseSession,
+    keys: &[(IndexKey, Place)],
+    seq: i64,
+    cut: Option<&Vec<i64>>,
+) -> Result<Vec<PlacedBody>, StatementError> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let heads: Vec<i64> = keys.iter().map(|(key, _)| id_head(&key.id)).collect();
+    let mut places: Vec<&[u8]> = keys.iter().map(|(_, place)| &place[..]).collect();
+    places.sort_unstable();
+    places.dedup();
+    let rows = match (&places[..], &heads[..]) {
+        ([place], [head]) => {
+            let form = CitusStatement::PlacedBodies(ValueCount::One);
+            session.query(form, &[head, &seq, &cut, place])?
+        }
+        // The places restrict the query to their shards.
+        _ if places.len() <= PLACES_MAX => {
+            let form = CitusStatement::PlacedBodies(ValueCount::Many);
+            session.query(form, &[&heads, &seq, &cut, &places])?
+        }
+        _ => {
+            let form = CitusStatement::PlacedBodies(ValueCount::None);
+            session.query(form, &[&heads, &seq, &cut])?
+        }
+    };
+    // Different ids may have the same first 8 bytes.
+    let ids: HashSet<&[u8]> = keys.iter().map(|(key, _)| &key.id[..]).collect();
+    let wanted = rows.iter().filter(|row| ids.contains(row.get::<_, &[u8]>(1)));
+    Ok(wanted.map(|row| (key(row), row.get::<_, &[u8]>(2).into())).collect())
+}
+
+/// Returns the first 8 bytes of an id, the column of an index.
+pub(crate) fn id_head(id: &[u8; 32]) -> i64 {
+    id.first_chunk().map_or(0, |head| i64::from_be_bytes(*head))
+}
+
+/// Reads a key.
+pub(super) fn key(row: &Row) -> IndexKey {
+    let id: &[u8] = row.get(1);
+    IndexKey { time: row.get(0), id: id.try_into().unwrap_or_default() }
+}
+
+/// Reads a key and its place.
+pub(super) fn placed_key(row: &Row) -> (IndexKey, Place) {
+    let place: &[u8] = row.get(2);
+    (key(row), place.try_into().unwrap_or_default())
+}

@@ -1,0 +1,178 @@
+//! The texts of the statements of the layout for a Citus cluster. Records are in the shard of their
+//! author, tags in the shard of their term, and the rows of a look-up table of ids in the shard of
+//! the id.
+//!
+//! The layout for one server reads many index ranges at once with a lateral subquery that has a
+//! limit over a list of values. Citus refuses such subqueries. So only a condition of one value and
+//! one kind is read as an ordered index range of one shard. Any other condition is read in windows
+//! of time: all rows of a window that meet the condition, sorted by each shard. Searches choose the
+//! windows (`windows.rs`).
+
+use hark_archive::Order;
+
+use super::statement::{CitusStatement, ValueCount, WindowForm, WindowTable};
+
+/// The shelf's advisory lock. A commit holds this lock until all workers have committed; the lock
+/// of `state` is released when the coordinator has.
+const SHELF: &str = "hashtextextended(current_schema(), 7235419860234518)";
+
+/// Returns the text of a statement.
+pub(crate) fn text(statement: CitusStatement) -> String {
+    match statement {
+        CitusStatement::Known => "SELECT array_position($1::bytea[], p.id)::bigint \
+            FROM id_place p WHERE p.id = ANY($1)"
+            .into(),
+        CitusStatement::Forbids => {
+            "SELECT f.key, f.id, f.place FROM unnest($1::bigint[]) AS v(key) \
+            CROSS JOIN LATERAL (SELECT f.key, f.id, f.place FROM forbid f WHERE f.key = v.key \
+            ORDER BY f.time DESC, f.id LIMIT 1) f"
+                .into()
+        }
+        CitusStatement::Slots => "SELECT r.author, r.kind, r.time, r.id FROM record r \
+            WHERE r.place = ANY($1::bytea[]) AND r.kind = ANY($2::int[]) AND r.author IS NOT NULL"
+            .into(),
+        CitusStatement::TermSlots => "SELECT t.term, t.kind, t.id, t.place FROM tag t \
+            WHERE t.term = ANY($1::bigint[]) AND t.kind = ANY($2::int[])"
+            .into(),
+        CitusStatement::Delete => "DELETE FROM record \
+            WHERE place = ANY($1::bytea[]) AND id = ANY($2::bytea[]) \
+            AND id_head = ANY($3::bigint[]) RETURNING time, id, kind, terms"
+            .into(),
+        CitusStatement::CopyRecords => {
+            "COPY record (place, id_head, seq, time, expires, kind, id, author, \
+            terms, body) FROM STDIN BINARY"
+                .into()
+        }
+        CitusStatement::CopyTags => {
+            "COPY tag (term, time, kind, id, place) FROM STDIN BINARY".into()
+        }
+        CitusStatement::AddForbids => "INSERT INTO forbid SELECT * FROM \
+            unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])"
+            .into(),
+        // Other processes are notified after the workers have committed (`LeaveTelling`).
+        CitusStatement::Advance => "UPDATE state SET seq = $1, records = $2".into(),
+        // Words are not indexed on a cluster.
+        CitusStatement::Lock => "SELECT seq, records, parts, line, NULL::bigint, 0::bigint, \
+            current_setting('hark.session', true) FROM state FOR UPDATE"
+            .into(),
+        CitusStatement::News => "SELECT r.seq, r.body FROM record r WHERE r.seq > $1 \
+            AND r.seq <= $2 ORDER BY r.seq LIMIT $3"
+            .into(),
+        CitusStatement::Window(form) => window(form),
+        CitusStatement::Few(form) => few(form),
+        CitusStatement::Places(count) => {
+            let id = same("p.id", "bytea", count, "$1");
+            format!("SELECT p.id, p.place FROM id_place p WHERE {id}")
+        }
+        CitusStatement::PlacedBodies(count) => {
+            let place = same("r.place", "bytea", count, "$4");
+            // `+ 0` keeps the index of numbers out here, too: see `conditions`.
+            let head = if count == ValueCount::One { ValueCount::One } else { ValueCount::Many };
+            let head = same("r.id_head", "bigint", head, "$1");
+            format!(
+                "SELECT r.time, r.id, r.body FROM record r WHERE {head} AND r.seq + 0 <= $2 \
+                 AND ($3::bigint[] IS NULL OR r.terms && $3) AND {place}"
+            )
+        }
+        CitusStatement::NewestTimes => "SELECT r.time FROM record r \
+            ORDER BY r.time DESC, r.id LIMIT $1"
+            .into(),
+        CitusStatement::OldestTime => "SELECT r.time FROM record r ORDER BY r.time LIMIT 1".into(),
+        CitusStatement::CopyPlaces => "COPY id_place (id, place) FROM STDIN BINARY".into(),
+        CitusStatement::DeleteTags => "DELETE FROM tag t USING unnest($1::bigint[], $2::int[], \
+            $3::bigint[], $4::bytea[]) AS v(term, kind, time, id) WHERE t.term = v.term \
+            AND t.kind = v.kind AND t.time = v.time AND t.id = v.id"
+            .into(),
+        CitusStatement::DeletePlaces => "DELETE FROM id_place WHERE id = ANY($1::bytea[])".into(),
+        CitusStatement::Enter => format!("SELECT pg_advisory_lock({SHELF})"),
+        CitusStatement::Leave => format!("SELECT pg_advisory_unlock({SHELF})"),
+        CitusStatement::LeaveTelling => format!(
+            "SELECT pg_notify(current_schema(), seq || ' ' || $1::int || ' ' || parts || ' ' || line), \
+             pg_advisory_unlock({SHELF}) FROM state"
+        ),
+        // Waits until the workers have committed the coordinator's last transaction.
+        CitusStatement::WholeState => format!(
+            "SELECT s.line, s.seq FROM (SELECT pg_advisory_lock_shared({SHELF}), \
+             pg_advisory_unlock_shared({SHELF})) l, LATERAL (SELECT line, seq FROM state \
+             WHERE l IS NOT NULL) s"
+        ),
+    }
+}
+
+/// Returns a statement for the next rows of a window, in order. At most $3 rows are returned, with
+/// times from $1 to $2, behind ($4, $5). The values of [`conditions`] follow these values.
+fn window(form: WindowForm) -> String {
+    let columns = if form.table == WindowTable::Tag { KEY } else { "r.time, r.id, r.body" };
+    let (behind, sorted) = match form.order {
+        Order::NewestFirst => ("r.time <= $4 AND (r.time < $4 OR r.id > $5)", "r.time DESC, r.id"),
+        Order::OldestFirst => ("r.time >= $4 AND (r.time > $4 OR r.id > $5)", "r.time, r.id"),
+    };
+    let arm = |arm: usize| {
+        let (table, conditions) = conditions(form, 5, arm);
+        format!(
+            "SELECT {columns} FROM {table} r WHERE {conditions} AND {behind} ORDER BY {sorted} \
+             LIMIT $3"
+        )
+    };
+    let ValueCount::Arms(count) = form.kinds else { return arm(0) };
+    let arms: Vec<String> = (1..=count).map(|at| format!("({})", arm(at))).collect();
+    format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $3", arms.join(" UNION ALL "))
+}
+
+/// Returns a statement for at most $3 keys with times from $1 to $2, in no order.
+fn few(form: WindowForm) -> String {
+    let (table, conditions) = conditions(form, 3, 0);
+    format!("SELECT {KEY} FROM {table} r WHERE {conditions} LIMIT $3")
+}
+
+/// The columns of a key and its place.
+const KEY: &str = "r.time, r.id, r.place";
+
+/// Returns the table of a window and its conditions, with times from $1 to $2. The values that are
+/// needed follow value `last`: kinds, terms or authors, and excluded kinds. For records, the
+/// highest number and the terms to filter by come next. Each arm of a union has its own kind.
+fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, String) {
+    let mut value = || {
+        last += 1;
+        format!("${last}")
+    };
+    let mut all = vec!["r.time >= $1 AND r.time <= $2".to_owned()];
+    if form.kinds != ValueCount::None {
+        let kind = value();
+        all.push(match form.kinds {
+            ValueCount::Arms(_) if arm > 0 => format!("r.kind = ({kind}::int[])[{arm}]"),
+            kinds => same("r.kind", "int", kinds, &kind),
+        });
+    }
+    match form.table {
+        WindowTable::Tag => all.push(same("r.term", "bigint", form.values, &value())),
+        WindowTable::Author => {
+            // A place is an author, or the id of a record without an author. Hardly any id equals
+            // an author, and records are compared with the query anyway.
+            all.push(same("r.place", "bytea", form.values, &value()));
+        }
+        WindowTable::Record => {}
+    }
+    if form.has_not_kinds {
+        all.push(format!("r.kind <> ALL({}::int[])", value()));
+    }
+    let mut table = "tag";
+    if form.table != WindowTable::Tag {
+        table = "record";
+        // The sum prevents the use of the index of numbers. Without statistics of a shard,
+        // PostgreSQL would read that whole index.
+        all.push(format!("r.seq + 0 <= {}", value()));
+        let terms = value();
+        all.push(format!("({terms}::bigint[] IS NULL OR r.terms && {terms})"));
+    }
+    (table, all.join(" AND "))
+}
+
+/// Returns the condition that a column has one of the given values, according to their count.
+fn same(column: &str, of: &str, count: ValueCount, value: &str) -> String {
+    match count {
+        ValueCount::None => "true".into(),
+        ValueCount::One => format!("{column} = {value}::{of}"),
+        ValueCount::Arms(_) | ValueCount::Many => format!("{column} = ANY({value}::{of}[])"),
+    }
+}

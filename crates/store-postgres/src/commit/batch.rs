@@ -1,0 +1,49 @@
+//! The writes of a batch before the commit, and the result of the commit.
+
+use hark_archive::effects::Effects;
+use hark_archive::{CommitResult, Record};
+
+use crate::error::StatementError;
+use crate::line::TimelinePosition;
+use crate::time::{IndexKey, from_db};
+
+/// A record and the effects that its rules require.
+pub(crate) struct PreparedPut<'a> {
+    pub(crate) record: Record<'a>,
+    pub(crate) key: IndexKey,
+    pub(crate) effects: Effects,
+}
+
+/// A durable batch, and the earlier puts of other processes that were delivered with the batch.
+pub(crate) struct CommittedBatch {
+    pub(crate) committed: CommitResult,
+    /// The position before the batch. `seq` is the number of the batch's last put.
+    pub(crate) position: TimelinePosition,
+    pub(crate) seq: i64,
+    /// Keys of the records that the batch stored, with the records' numbers.
+    pub(crate) kept: Vec<(IndexKey, i64)>,
+    /// Keys of the records that the batch deleted.
+    pub(crate) deleted: Vec<IndexKey>,
+}
+
+/// The result of an attempt to commit. `None` if the database is behind what this process has seen
+/// of the database.
+pub(crate) type CommitAttempt = Result<Option<CommittedBatch>, StatementError>;
+
+/// The state of a shelf after a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShelfAdvance {
+    /// The number of the newest put.
+    pub(crate) seq: i64,
+    /// The number of stored records.
+    pub(crate) records: i64,
+    /// Whether the batch deletes records.
+    pub(crate) has_deleted: bool,
+    /// The number of the put up to which words are indexed.
+    pub(crate) words_seq: i64,
+}
+
+/// Returns a key's time in the network's units.
+pub(crate) fn time(key: &IndexKey) -> u64 {
+    from_db(key.time)
+}

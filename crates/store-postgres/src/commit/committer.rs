@@ -1,0 +1,248 @@
+//! The thread that commits: its session, and the steps of a commit.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hark_archive::effects::Effects;
+use hark_archive::store::NumberedRecord;
+use hark_archive::{CommitError, CommitResult, Outcome, Record, TextSource, Write};
+
+use super::batch::{CommitAttempt, CommittedBatch, PreparedPut, ShelfAdvance};
+use super::play::BatchReplay;
+use crate::error::StatementError;
+use crate::layout::Layout;
+use crate::line::TimelinePosition;
+use crate::parts::Parts;
+use crate::plain::make_parts;
+use crate::pool::Backoff;
+use crate::session::DatabaseSession;
+use crate::state::PostgresState;
+use crate::time::IndexKey;
+use crate::words::rows::WordRows;
+use crate::{failover, others};
+
+/// Maximum number of other processes' records that are delivered with a batch.
+const NEWS_MAX: i64 = 20_000;
+
+/// The state of the thread that commits.
+#[derive(Default)]
+pub(crate) struct CommitterState {
+    session: Option<DatabaseSession>,
+    backoff: Backoff,
+}
+
+impl CommitterState {
+    /// Commits a batch. Reconnects if the connection was lost while idle.
+    pub(crate) fn commit(
+        &mut self,
+        inner: &PostgresState,
+        writes: &[Write],
+    ) -> Result<CommittedBatch, CommitError> {
+        let puts = read(inner, writes)?;
+        let mut fresh = false;
+        loop {
+            if self.session.as_ref().is_none_or(DatabaseSession::is_closed) {
+                let opened = self.backoff.open(inner.pool.door());
+                let mut session = opened.map_err(|fault| away(&fault))?;
+                let rows = session.query_once("SELECT pg_backend_pid()", &[]);
+                let rows = rows.map_err(|fault| away(&fault))?;
+                let process = rows.first().map_or(0, |row| row.get(0));
+                inner.writer_process.store(process, Ordering::Relaxed);
+                inner.layout.prepare_committer(&mut session).map_err(|fault| away(&fault))?;
+                others::announce(&mut session).map_err(|fault| away(&fault))?;
+                failover::settle(inner, &mut session).map_err(|fault| away(&fault))?;
+                self.session = Some(session);
+                fresh = true;
+            }
+            let Some(session) = self.session.as_mut() else { continue };
+            let mut begun = false;
+            let attempted = alone(inner.layout, session, |session| {
+                attempt(inner, session, writes, &puts, &mut begun)
+            });
+            match attempted {
+                Ok(Some(carried)) => return Ok(carried),
+                // A new session determines the database's current timeline.
+                Ok(None) if !fresh => self.session = None,
+                Ok(None) => {
+                    self.session = None;
+                    return Err(away(&StatementError::Away(
+                        "it is behind what was seen of it".into(),
+                    )));
+                }
+                Err(fault) => {
+                    if fault.is_away() {
+                        self.session = None;
+                    } else if let Err(fault) = session.batch("ROLLBACK") {
+                        tracing::debug!(%fault, "a transaction was given up with its connection");
+                        self.session = None;
+                    }
+                    if fault.is_away() && !begun && !fresh {
+                        continue;
+                    }
+                    return Err(away(&fault));
+                }
+            }
+        }
+    }
+}
+
+/// Runs a commit while no other process commits.
+fn alone(
+    layout: &dyn Layout,
+    session: &mut DatabaseSession,
+    commit: impl FnOnce(&mut DatabaseSession) -> CommitAttempt,
+) -> CommitAttempt {
+    layout.enter(session)?;
+    let committed = commit(session);
+    layout.leave_after(session, &committed)?;
+    committed
+}
+
+fn away(fault: &StatementError) -> CommitError {
+    CommitError::Unavailable(fault.to_string())
+}
+
+/// Reads the records of puts, and determines the effects that their rules require.
+fn read<'a>(
+    inner: &PostgresState,
+    writes: &'a [Write],
+) -> Result<Vec<Option<PreparedPut<'a>>>, CommitError> {
+    let put = |(index, write): (usize, &'a Write)| {
+        let Write::Put(bytes) = write else { return Ok(None) };
+        let record = Record::new(bytes)
+            .and_then(|record| record.check().map(|()| record))
+            .map_err(|source| CommitError::Record { index, source })?;
+        let mut effects = Effects::default();
+        inner.shelf.rules.effects(&record, &mut effects);
+        effects.normalise();
+        let key = IndexKey::of(&record);
+        Ok(Some(PreparedPut { record, key, effects }))
+    };
+    writes.iter().enumerate().map(put).collect()
+}
+
+fn attempt(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+    writes: &[Write],
+    puts: &[Option<PreparedPut<'_>>],
+    begun: &mut bool,
+) -> CommitAttempt {
+    // The other writes are left for the next step, so that the look-ups of this step are bounded.
+    let fit = inner.layout.rule_lookups().fit(puts, &inner.shelf.terms);
+    let fetched = inner.layout.fetch(session, &puts[..fit], &inner.shelf.terms)?;
+    *begun = true;
+    let (seq, records) = (fetched.seq, fetched.records);
+    if fetched.line != inner.current.now().line {
+        failover::follow(inner, session)?;
+    }
+    let position = inner.current.now();
+    if fetched.line != position.line || seq < position.seen {
+        return Ok(None);
+    }
+    let mut parts = inner.parts();
+    if parts.version != fetched.parts {
+        parts = inner.set_parts(Parts::read(session, fetched.parts)?);
+    }
+    let before = news(inner, position, session, seq)?;
+    let (texts, mut words_seq) = (inner.indexes(fetched.texts), fetched.words_seq);
+    // Words are indexed in the order of puts. If an earlier put is not indexed yet, this batch is
+    // not indexed.
+    let texts = texts.filter(|_| words_seq == seq);
+    let mut play = BatchReplay::new(inner, session, fetched, position);
+    let mut committed = CommitResult {
+        outcomes: Vec::with_capacity(writes.len()),
+        before,
+        ..CommitResult::default()
+    };
+    for (at, (write, put)) in writes.iter().zip(puts).enumerate() {
+        if at == fit {
+            // The first write of the next step. It has deleted nothing yet.
+            committed.outcomes.push(Outcome::Erased(0));
+            committed.unfinished = true;
+            break;
+        }
+        committed.outcomes.push(match (write, put) {
+            (Write::Erase(query), _) => Outcome::Erased(play.erase(query)?),
+            (_, Some(put)) => play.put(put)?,
+            (Write::Put(_), None) => Outcome::Duplicate,
+        });
+        committed.erased.extend(play.erased().map(|id| (at, id)));
+        if play.is_unfinished() {
+            committed.unfinished = true;
+            break;
+        }
+    }
+    let (kept, deleted, last) = play.end();
+    if kept.is_empty() && deleted.is_empty() {
+        session.batch("COMMIT")?;
+        return Ok(Some(CommittedBatch { committed, position, seq, kept: Vec::new(), deleted }));
+    }
+    let times = kept.iter().map(|(_, put)| put.record.time());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = now.as_nanos() / (1_000_000_000 / u128::from(inner.shelf.units_per_s.max(1)));
+    if let Some(grid) = &inner.grid {
+        let missing = parts.missing(times, u64::try_from(now).unwrap_or(u64::MAX), grid);
+        // Without its part, a record is kept with those outside of all parts. A later commit moves
+        // the record.
+        if !missing.is_empty() && make_parts(session, &missing, grid)? {
+            inner.set_parts(Parts::read(session, parts.version + 1)?);
+        }
+    }
+    let mut gone = 0;
+    if !deleted.is_empty() {
+        gone = inner.layout.delete(session, &inner.shelf, &deleted)?;
+    }
+    if !kept.is_empty() {
+        committed.bytes = inner.layout.insert(session, &inner.shelf, &kept)?;
+    }
+    if let Some(texts) = texts {
+        committed.bytes += insert_words(inner, session, texts, &kept)?;
+        words_seq = last;
+    }
+    let records = records.saturating_add_unsigned(kept.len() as u64) - gone;
+    let has_deleted = !deleted.is_empty();
+    inner.layout.advance(session, ShelfAdvance { seq: last, records, has_deleted, words_seq })?;
+    session.batch("COMMIT")?;
+    let kept = kept.iter().map(|(seq, put)| (put.key, *seq)).collect();
+    Ok(Some(CommittedBatch { committed, position, seq: last, kept, deleted }))
+}
+
+/// Reads the puts up to number `seq` that this process has not delivered yet.
+fn news(
+    inner: &PostgresState,
+    position: TimelinePosition,
+    session: &mut DatabaseSession,
+    seq: i64,
+) -> Result<Vec<NumberedRecord>, StatementError> {
+    let seen = position.seen;
+    if seen >= seq {
+        return Ok(Vec::new());
+    }
+    if seq - seen > NEWS_MAX {
+        let words = "too much was written by others meanwhile; it is sent to subscribers first";
+        return Err(StatementError::Refused(words.into()));
+    }
+    let news = inner.layout.news(session, seen, seq, NEWS_MAX)?;
+    inner.note_news(position, &news.puts);
+    Ok(news.records(position).collect())
+}
+
+/// Inserts the rows of records' words, and returns their bytes.
+fn insert_words(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+    texts: &Arc<dyn TextSource>,
+    kept: &[(i64, &PreparedPut<'_>)],
+) -> Result<u64, StatementError> {
+    let mut rows = WordRows::new(texts, &inner.shelf.terms);
+    for (_, put) in kept {
+        rows.add(&put.record, &put.key);
+        if rows.are_many() {
+            rows.write(session)?;
+        }
+    }
+    rows.write(session)?;
+    Ok(rows.bytes())
+}

@@ -1,0 +1,160 @@
+//! Opens sessions, with their settings.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::Client;
+
+use crate::address::{AddressError, DatabaseAddress};
+use crate::error::StatementError;
+use crate::session::{DatabaseSession, MARK, StatementTimes};
+use crate::waiting::ConnectionRuntime;
+
+/// Time limit for a node of a cluster to accept a connection, and the idle time after which a
+/// connection to a node is probed.
+const NODE_ANSWERS: Duration = Duration::from_secs(5);
+/// Time without an answer to a probe after which a node's connection counts as lost.
+const NODE_LOST: Duration = Duration::from_mins(1);
+
+/// Opens sessions.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    address: DatabaseAddress,
+    /// The statements that set a session's settings.
+    settings: String,
+    /// The schema of names without a schema. `None`: the database's default.
+    schema: Option<String>,
+    timeout: Duration,
+    /// Shared by all sessions.
+    pub(crate) statement_times: Arc<StatementTimes>,
+}
+
+impl Connector {
+    /// Creates a connector to the tables of `schema`, with these settings of each session, in the
+    /// database at `url`.
+    pub(crate) fn new(
+        url: &str,
+        schema: &str,
+        statement_timeout: Duration,
+        connect_timeout: Duration,
+        settings: &'static [(&'static str, &'static str)],
+    ) -> Result<Self, AddressError> {
+        let mut address = DatabaseAddress::read(url)?;
+        let config = &mut address.config;
+        let path = std::iter::once(("search_path", schema));
+        let settings = set(path.chain(settings.iter().copied()), statement_timeout);
+        config.connect_timeout(connect_timeout);
+        config.keepalives_idle(Duration::from_secs(30));
+        config.tcp_user_timeout(statement_timeout);
+        if config.get_application_name().is_none() {
+            config.application_name("hark");
+        }
+        let timeout = statement_timeout + Duration::from_secs(5);
+        let schema = Some(schema.to_owned());
+        Ok(Self { address, settings, schema, timeout, statement_times: Arc::default() })
+    }
+
+    /// Creates a connector to a node of a cluster, for statements that need no schema and take at
+    /// most `limit`. A lost node is noticed within a minute, even if a statement may take days.
+    pub(crate) fn to_node(mut address: DatabaseAddress, limit: Duration) -> Self {
+        let config = &mut address.config;
+        let settings = set(std::iter::empty(), limit);
+        config.connect_timeout(NODE_ANSWERS);
+        config.keepalives_idle(NODE_ANSWERS);
+        config.keepalives_interval(NODE_ANSWERS);
+        config.tcp_user_timeout(NODE_LOST);
+        if config.get_application_name().is_none() {
+            config.application_name("hark");
+        }
+        let timeout = limit.saturating_add(Duration::from_secs(5));
+        Self { address, settings, schema: None, timeout, statement_times: Arc::default() }
+    }
+
+    /// Opens a session.
+    pub(crate) fn open(&self) -> Result<DatabaseSession, StatementError> {
+        self.open_within(self.timeout)
+    }
+
+    /// Opens a session, or fails after `limit`. A suspended server accepts connections but does not
+    /// answer.
+    pub(crate) fn open_within(&self, limit: Duration) -> Result<DatabaseSession, StatementError> {
+        let runtime = ConnectionRuntime::new()?;
+        let opening = async {
+            let (client, connection) = self.address.connect().await?;
+            // The task ends with the session. Its errors are returned to the thread that waits for
+            // a result.
+            tokio::spawn(connection);
+            let mark = self.prepare(&client).await?;
+            Ok::<_, StatementError>((client, mark))
+        };
+        let opened = runtime.wait(async { tokio::time::timeout(limit, opening).await })?;
+        let late = |_| StatementError::Away("no answer came".into());
+        let (client, mark) = opened.map_err(late)??;
+        let times = Arc::clone(&self.statement_times);
+        Ok(DatabaseSession::new(client, mark, runtime, self.timeout, times))
+    }
+
+    /// Sets a session's settings, and checks that they are in effect, before any other statement.
+    /// Returns the session's mark: a random value, kept in a setting that serves only this purpose.
+    ///
+    /// Settings are not sent as startup parameters, which a pooler may refuse or ignore.
+    pub(crate) async fn prepare(&self, client: &Client) -> Result<String, StatementError> {
+        let failed = |error: tokio_postgres::Error| StatementError::new(&error);
+        let mark = getrandom::u64().map_err(|error| StatementError::Refused(error.to_string()))?;
+        let mark = format!("{mark:016x}");
+        let settings = format!("{}SET {MARK} = '{mark}'", self.settings);
+        client.batch_execute(&settings).await.map_err(failed)?;
+        let text =
+            format!("SELECT current_setting('{MARK}', true), current_setting('search_path')");
+        let rows = client.query(&text, &[]).await.map_err(failed)?;
+        let Some(row) = rows.first() else { return Err(StatementError::Shared) };
+        let (found, path): (Option<&str>, &str) = (row.get(0), row.get(1));
+        let has_schema = self.schema.as_ref().is_none_or(|schema| schema == path);
+        if found == Some(mark.as_str()) && has_schema {
+            Ok(mark)
+        } else {
+            Err(StatementError::Shared)
+        }
+    }
+
+    /// Fails if `session` loses its settings when another session is opened. This happens behind a
+    /// pooler that shares connections between transactions of different sessions.
+    pub(crate) fn must_be_apart(
+        &self,
+        session: &mut DatabaseSession,
+    ) -> Result<(), StatementError> {
+        let other = self.open()?;
+        session.must_be_itself()?;
+        drop(other);
+        Ok(())
+    }
+
+    /// Returns the same connector, but records the durations of statements with those of `other`.
+    pub(crate) fn noting_in(self, other: &Self) -> Self {
+        Self { statement_times: Arc::clone(&other.statement_times), ..self }
+    }
+
+    pub(crate) fn address(&self) -> &DatabaseAddress {
+        &self.address
+    }
+
+    /// Returns the database's name, without its password.
+    pub(crate) fn name(&self) -> String {
+        let hosts: Vec<String> = self.address.hosts().collect();
+        format!("{}/{}", hosts.join(","), self.address.config.get_dbname().unwrap_or_default())
+    }
+}
+
+/// Returns the statements that set these settings, each with its semicolon.
+fn set<'a>(
+    settings: impl Iterator<Item = (&'a str, &'a str)>,
+    statement_timeout: Duration,
+) -> String {
+    let mut all = format!("SET statement_timeout = {};", statement_timeout.as_millis());
+    for (name, value) in settings {
+        // Writing to a string cannot fail.
+        let _ = write!(all, "SET {name} = '{value}';");
+    }
+    all
+}

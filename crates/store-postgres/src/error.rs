@@ -1,0 +1,64 @@
+//! Why a statement failed.
+
+use crate::address::{ConnectError, with_cause};
+
+/// Why a statement failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum StatementError {
+    /// The database is unreachable, or the connection was lost. A statement in progress may or may
+    /// not have been executed.
+    #[error("the database is away: {0}")]
+    Away(String),
+    /// The database refused a statement.
+    #[error("the database refused: {0}")]
+    Refused(String),
+    /// The database refused a statement because the lock of a table was not free in time.
+    #[error("the database refused, as others use what is to be changed: {0}; try again")]
+    Busy(String),
+    /// The connection is shared with other sessions, which change its settings.
+    #[error(
+        "a pooler gives this session's statements to connections of other sessions, as PgBouncer does \
+         with pool_mode = transaction; Hark needs a connection for as long as a session lasts: set \
+         pool_mode = session for its database, or name PostgreSQL itself"
+    )]
+    Shared,
+    /// The database refused a statement because a table does not exist.
+    #[error("the database refused: {0}")]
+    Missing(String),
+}
+
+impl From<ConnectError> for StatementError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Database(error) => Self::new(&error),
+            error @ (ConnectError::Certificate(_) | ConnectError::Password(_)) => {
+                Self::Away(error.to_string())
+            }
+        }
+    }
+}
+
+impl StatementError {
+    pub(crate) fn new(error: &tokio_postgres::Error) -> Self {
+        let Some(refused) = error.as_db_error() else {
+            return Self::Away(with_cause(error));
+        };
+        let detail = refused.detail().map_or(String::new(), |detail| format!(" ({detail})"));
+        let said = format!("{}{detail}", refused.message());
+        // The server is shutting down, starting up, or out of connections.
+        let code = refused.code().code();
+        if code.starts_with("57P") || code.starts_with("08") || code == "53300" {
+            Self::Away(said)
+        } else if code == "42P01" {
+            Self::Missing(said)
+        } else if code == "55P03" {
+            Self::Busy(said)
+        } else {
+            Self::Refused(said)
+        }
+    }
+
+    pub(crate) fn is_away(&self) -> bool {
+        matches!(self, Self::Away(_))
+    }
+}

@@ -1,0 +1,91 @@
+//! Follows the database to a new timeline, and begins a timeline in a database that took another
+//! one's place.
+
+use crate::error::StatementError;
+use crate::line::read;
+use crate::session::DatabaseSession;
+use crate::state::PostgresState;
+
+/// Switches to the database's line if the line is new to this process. Returns whether it has
+/// switched.
+pub(crate) fn follow(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+) -> Result<bool, StatementError> {
+    let lines = read(session)?;
+    let Some(lost) = inner.current.go_over(lines) else { return Ok(false) };
+    // The database may not have the records of the known ids.
+    inner.forget_known();
+    if lost == 0 {
+        tracing::info!(
+            "the database was started anew, or another took its place; nothing was lost"
+        );
+    } else {
+        tracing::error!(
+            lost,
+            "the database has lost its last puts, as a standby that lagged has taken its place, or a \
+             backup; what came since is sent to subscribers"
+        );
+    }
+    Ok(true)
+}
+
+/// Begins a new line if the last line was begun in another database, or if this database is behind
+/// the position of this process. Every session calls this function before it writes.
+pub(crate) fn settle(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+) -> Result<(), StatementError> {
+    let here = here(session)?;
+    session.batch("BEGIN")?;
+    if let Err(fault) = begin(inner, session, &here) {
+        session.batch("ROLLBACK")?;
+        return Err(fault);
+    }
+    session.batch("COMMIT")
+}
+
+fn begin(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+    here: &str,
+) -> Result<(), StatementError> {
+    let text = "SELECT s.seq, s.line, l.number, l.place FROM state s JOIN line l ON l.id = s.line \
+                FOR UPDATE OF s";
+    let rows = session.query_once(text, &[])?;
+    let Some(row) = rows.first() else {
+        return Err(StatementError::Refused("its tables `state` and `line` are not whole".into()));
+    };
+    let (seq, line, number): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
+    let begun_in: &str = row.get(3);
+    let is_behind = inner.current.is_ahead_of(line, seq);
+    if is_behind || (begun_in != here && !begun_in.is_empty()) {
+        let id = getrandom::u64().map_err(|error| StatementError::Refused(error.to_string()))?;
+        let id = (id >> 1).cast_signed();
+        let text = "INSERT INTO line (number, id, since, place) VALUES ($1, $2, $3, $4)";
+        session.query_once(text, &[&(number + 1), &id, &seq, &here])?;
+        session.query_once("UPDATE state SET line = $1", &[&id])?;
+        session.batch(
+            "SELECT pg_notify(current_schema(), seq || ' 1 ' || parts || ' ' || line) FROM state",
+        )?;
+    } else if begun_in.is_empty() {
+        session.query_once("UPDATE line SET place = $2 WHERE id = $1", &[&line, &here])?;
+    }
+    Ok(())
+}
+
+/// Returns a text that distinguishes this database from its predecessors and successors. The start
+/// time of the server differs for a standby and for a server on restored files. The OID of the
+/// table `state` differs after a dump is restored. A restart of the server also begins a line, but
+/// loses nothing.
+fn here(session: &mut DatabaseSession) -> Result<String, StatementError> {
+    let text = "SELECT pg_is_in_recovery(), extract(epoch FROM pg_postmaster_start_time())::text \
+        || ' ' || 'state'::regclass::oid::text";
+    let rows = session.query_once(text, &[])?;
+    match rows.first() {
+        Some(row) if row.get(0) => {
+            Err(StatementError::Away("this one is a standby, which takes no writes".into()))
+        }
+        row => Ok(row.map_or_else(String::new, |row| row.get(1))),
+    }
+}

@@ -1,0 +1,261 @@
+//! Opens a shelf in a database.
+
+use std::sync::atomic::{AtomicBool, AtomicI32};
+
+use hark_archive::effects::Rules;
+use parking_lot::Mutex;
+
+use crate::citus::{CitusLayout, has_workers};
+use crate::connector::Connector;
+use crate::error::StatementError;
+use crate::layout::Layout;
+use crate::line::{self, CurrentPosition};
+use crate::migrate::{self, MigrateError, Migration};
+use crate::options::PostgresOptions;
+use crate::others::OtherWriters;
+use crate::parts::{PartGrid, Parts};
+use crate::plain::PlainLayout;
+use crate::pool::Pool;
+use crate::properties::ShelfProperties;
+use crate::replica::Replica;
+use crate::search::SearchState;
+use crate::session::DatabaseSession;
+use crate::state::PostgresState;
+use crate::terms::DatabaseTermHasher;
+use crate::words::state::WordState;
+use crate::{label_values, stats, words};
+
+/// Why a shelf could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum DatabaseOpenError {
+    /// The URL cannot be used.
+    #[error("the address of the database cannot be used: {0}")]
+    Url(String),
+    /// The database is unreachable. The server may not be up yet.
+    #[error("{0}")]
+    Away(String),
+    /// The database refused a statement.
+    #[error("{0}")]
+    Database(String),
+    /// The database is older than Hark supports.
+    #[error("the database is PostgreSQL {found}; Hark needs {needed} or newer")]
+    Version {
+        /// The version that the database reports.
+        found: String,
+        /// The oldest supported major version.
+        needed: u32,
+    },
+    /// The database's schema is not as expected.
+    #[error(transparent)]
+    Migrate(#[from] MigrateError),
+}
+
+impl From<StatementError> for DatabaseOpenError {
+    fn from(fault: StatementError) -> Self {
+        match fault {
+            StatementError::Away(_) => Self::Away(fault.to_string()),
+            _ => Self::Database(fault.to_string()),
+        }
+    }
+}
+
+/// The oldest supported major version of PostgreSQL.
+const VERSION_MIN: u32 = 15;
+/// A shelf that was entered: its layout, a connector, and an open session.
+struct EnteredShelf {
+    layout: &'static dyn Layout,
+    connector: Connector,
+    session: DatabaseSession,
+}
+
+/// Opens the shelf of this name. Returns its state and its schema.
+pub(crate) fn open(
+    url: &str,
+    shelf: &str,
+    rules: Box<dyn Rules>,
+    options: &PostgresOptions,
+) -> Result<(PostgresState, String), DatabaseOpenError> {
+    let schema = schema(shelf)?;
+    let EnteredShelf { layout, connector, mut session } = enter(url, &schema, options)?;
+    let session = &mut session;
+    let facts = layout.facts();
+    prepare_tables(session, layout, (shelf, &schema), options)?;
+    let width = options.part_s.max(1).saturating_mul(options.units_per_s.max(1));
+    let (secret, width) = stats::settled(session, width)?;
+    let terms = DatabaseTermHasher::new(&secret);
+    let texts = options.texts.clone().filter(|_| facts.has_words);
+    if options.migrate {
+        label_values::settle(session, layout, &terms, options.listed_labels)?;
+        // If no process has indexed words before, no index is replaced.
+        if let Some(texts) = &texts
+            && WordState::read(session)?.texts.is_none()
+        {
+            let texts = texts.fingerprint().cast_signed();
+            words::index::set_texts(session, Some(texts))?;
+        }
+    }
+    let lines = line::read(session)?;
+    let rows = session.query_once("SELECT seq, parts FROM state", &[])?;
+    let (seq, version) = rows.first().map_or((0, 0), |row| (row.get(0), row.get(1)));
+    let parts = Parts::read(session, version)?;
+    let replica = options.read_url.as_ref().map(|url| {
+        let replica = self::connector(url, &schema, options, layout)?.noting_in(&connector);
+        let pool = Pool::new(replica, options.pool_max, options.statement_timeout);
+        Ok::<_, DatabaseOpenError>(Replica::new(pool, &secret))
+    });
+    let grid = PartGrid {
+        width,
+        from: options.parts_from_s.saturating_mul(options.units_per_s),
+        max: options.parts_max,
+    };
+    let state = PostgresState {
+        replica: replica.transpose()?,
+        pool: Pool::new(connector, options.pool_max, options.statement_timeout),
+        layout,
+        shelf: properties(rules, terms, options),
+        grid: facts.has_parts.then_some(grid),
+        texts,
+        search: SearchState::new(parts, layout.record_cache()),
+        current: CurrentPosition::new(lines, seq),
+        known: Mutex::default(),
+        away: Mutex::default(),
+        has_failed: AtomicBool::new(false),
+        writer_process: AtomicI32::new(0),
+        others: OtherWriters::default(),
+    };
+    Ok((state, schema))
+}
+
+fn properties(
+    rules: Box<dyn Rules>,
+    terms: DatabaseTermHasher,
+    options: &PostgresOptions,
+) -> ShelfProperties {
+    ShelfProperties {
+        rules,
+        terms,
+        units_per_s: options.units_per_s,
+        one_kind: options.one_kind,
+        common_labels: options.common_labels,
+        listed_labels: options.listed_labels,
+    }
+}
+
+/// Applies the missing migrations, or fails if some are missing and `options.migrate` is not set.
+fn prepare_tables(
+    session: &mut DatabaseSession,
+    layout: &dyn Layout,
+    (shelf, schema): (&str, &str),
+    options: &PostgresOptions,
+) -> Result<(), DatabaseOpenError> {
+    if options.migrate {
+        for migration in migrate::up(session, layout, schema, options.shards)? {
+            tracing::info!(number = migration.number, name = migration.name, "migrated");
+        }
+        return Ok(());
+    }
+    let missing = migrate::status(session, layout, schema)?;
+    let mut missing = missing.iter().filter(|one| one.applied.is_none()).count();
+    if missing == 0 && !label_values::is_settled(session, options.listed_labels)? {
+        missing = 1;
+    }
+    if missing > 0 {
+        return Err(MigrateError::Missing { missing, shelf: shelf.into() }.into());
+    }
+    Ok(())
+}
+
+/// Returns the migrations of a shelf, after applying the missing ones if `up` is set.
+pub fn migrations(
+    url: &str,
+    shelf: &str,
+    options: &PostgresOptions,
+    up: bool,
+) -> Result<Vec<Migration>, DatabaseOpenError> {
+    let schema = schema(shelf)?;
+    let EnteredShelf { layout, mut session, .. } = enter(url, &schema, options)?;
+    if up {
+        migrate::up(&mut session, layout, &schema, options.shards)?;
+        let secret = stats::secret(&mut session)?;
+        label_values::settle(
+            &mut session,
+            layout,
+            &DatabaseTermHasher::new(&secret),
+            options.listed_labels,
+        )?;
+    }
+    let mut all = migrate::status(&mut session, layout, &schema)?;
+    if let Some(last) = all.last_mut().filter(|last| last.applied.is_some())
+        && !label_values::is_settled(&mut session, options.listed_labels)?
+    {
+        // The tables exist, but the values of the network's listed labels are not counted yet.
+        last.applied = None;
+    }
+    Ok(all)
+}
+
+/// Returns the name of a shelf's schema.
+pub(crate) fn schema(shelf: &str) -> Result<String, DatabaseOpenError> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    if shelf.is_empty() || shelf.len() > 40 || !shelf.bytes().all(plain) {
+        return Err(DatabaseOpenError::Url(format!("`{shelf}` can not be a shelf's name")));
+    }
+    Ok(format!("hark_{shelf}"))
+}
+
+/// Returns a connector to the tables of a schema.
+pub(crate) fn connector(
+    url: &str,
+    schema: &str,
+    options: &PostgresOptions,
+    layout: &dyn Layout,
+) -> Result<Connector, DatabaseOpenError> {
+    Connector::new(
+        url,
+        schema,
+        options.statement_timeout,
+        options.connect_timeout,
+        layout.settings(),
+    )
+    .map_err(|error| DatabaseOpenError::Url(error.to_string()))
+}
+
+/// Opens a session, and determines the shelf's layout from its tables. A new shelf has the layout
+/// for a cluster if the database has Citus with workers.
+fn enter(
+    url: &str,
+    schema: &str,
+    options: &PostgresOptions,
+) -> Result<EnteredShelf, DatabaseOpenError> {
+    let plain = connector(url, schema, options, &PlainLayout)?;
+    let mut session = plain.open()?;
+    check_version(&mut session)?;
+    plain.must_be_apart(&mut session)?;
+    let text = "SELECT to_regclass($1::text) IS NOT NULL, to_regclass($2::text) IS NOT NULL";
+    let (state, places) = (format!("{schema}.state"), format!("{schema}.id_place"));
+    let rows = session.query_once(text, &[&state, &places])?;
+    let is_cluster = match rows.first().map(|row| (row.get(0), row.get(1))) {
+        Some((_, true)) => true,
+        Some((false, false)) => has_workers(&mut session)?,
+        _ => false,
+    };
+    if !is_cluster {
+        return Ok(EnteredShelf { layout: &PlainLayout, connector: plain, session });
+    }
+    let connector = connector(url, schema, options, &CitusLayout)?;
+    let session = connector.open()?;
+    Ok(EnteredShelf { layout: &CitusLayout, connector, session })
+}
+
+/// Fails if the database is older than Hark supports.
+pub(crate) fn check_version(session: &mut DatabaseSession) -> Result<(), DatabaseOpenError> {
+    let rows = session.query_once(
+        "SELECT current_setting('server_version_num')::int / 10000, current_setting('server_version')",
+        &[],
+    )?;
+    let found = rows.first().map_or((0, String::new()), |row| (row.get::<_, i32>(0), row.get(1)));
+    if found.0 < VERSION_MIN.cast_signed() {
+        return Err(DatabaseOpenError::Version { found: found.1, needed: VERSION_MIN });
+    }
+    Ok(())
+}

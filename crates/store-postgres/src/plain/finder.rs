@@ -1,0 +1,189 @@
+//! The steps of a search on one server: ordered index ranges, then the records with their keys.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::plan::{PlainStage, PlanHints, plan};
+use super::statement::PlainStatement;
+use super::walk::GatherResult;
+use super::word_walk::still_indexed;
+use crate::error::StatementError;
+use crate::search::found::{FETCH_PARTS_MAX, FinderState, matching};
+use crate::search::recent::FetchedRecord;
+use crate::search::{SearchState, SearchSteps};
+use crate::session::DatabaseSession;
+use crate::time::IndexKey;
+use crate::words::mark::mark;
+
+/// If at least `RARE_MIN` records were fetched, and fewer than one in `RARE_SHARE` matches, common
+/// conditions are counted too.
+const RARE_MIN: usize = 500;
+const RARE_SHARE: usize = 16;
+
+/// The steps of a search on one server.
+pub(super) struct PlainSteps {
+    stage: PlainStage,
+    hints: PlanHints,
+}
+
+impl PlainSteps {
+    pub(super) fn new() -> Self {
+        Self { stage: PlainStage::Start, hints: PlanHints::default() }
+    }
+}
+
+impl SearchSteps for PlainSteps {
+    fn find(
+        &mut self,
+        found: &mut FinderState,
+        shared: &SearchState,
+        session: &mut DatabaseSession,
+    ) -> Result<(), StatementError> {
+        let reach = found.reach();
+        match &mut self.stage {
+            PlainStage::Start => self.stage = plan(found, self.hints, &shared.parts(), session)?,
+            PlainStage::Walk(walk) => {
+                let before = walk.visited;
+                let parts = shared.parts();
+                let gathered =
+                    walk.gather(&found.asked, &parts, reach, &mut found.keys, session)?;
+                found.visited += walk.visited - before;
+                match gathered {
+                    GatherResult::Some => {}
+                    GatherResult::All => found.is_over = true,
+                    GatherResult::Instead(at) => {
+                        found.asked.query.after = Some(at.position());
+                        (self.stage, self.hints.by_value) = (PlainStage::Start, true);
+                    }
+                }
+            }
+            PlainStage::Pages(pages) => {
+                let (before, fetched) = (pages.visited, pages.fetched);
+                let reach = reach.min(found.page_max);
+                let page = pages.next(&found.asked, &shared.parts(), reach, session)?;
+                found.visited += pages.visited - before;
+                found.fetched += pages.fetched - fetched;
+                found.add_page(page);
+                // Far fewer records may meet another condition, or none.
+                let is_rare =
+                    found.fetched >= RARE_MIN && found.matched * RARE_SHARE < found.fetched;
+                if let Some(at) = pages.resumes_behind()
+                    && is_rare
+                    && !self.hints.by_size
+                    && found.asked.common.contains(&true)
+                {
+                    found.asked.query.after = Some(at.position());
+                    (self.stage, self.hints.by_size) = (PlainStage::Start, true);
+                }
+            }
+            PlainStage::Words(words) => {
+                let (before, fetched) = (words.visited, words.fetched);
+                let reach = reach.min(found.page_max);
+                let page = words.next(&found.asked, &shared.parts(), reach, session)?;
+                found.visited += words.visited - before;
+                found.fetched += words.fetched - fetched;
+                found.add_page(page);
+            }
+        }
+        Ok(())
+    }
+
+    fn fetch(
+        &mut self,
+        found: &mut FinderState,
+        shared: &SearchState,
+        session: &mut DatabaseSession,
+    ) -> Result<(), StatementError> {
+        let count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
+        let keys: Vec<IndexKey> = found.keys.iter().take(count).copied().collect();
+        let mut bodies: Vec<(usize, Arc<[u8]>)> = Vec::new();
+        // The statement checks the probed words in the database, so the cache is not used.
+        let era = found.asked.era.filter(|_| found.asked.probes.is_empty());
+        let cache = era.and_then(|era| Some((era, shared.recent.as_ref()?)));
+        let missing: Vec<usize> = if let Some((era, recent)) = cache {
+            let seq = found.asked.seq;
+            recent.find(&keys, era, seq, |at, body| bodies.push((at, body)))
+        } else {
+            (0..count).collect()
+        };
+        if !missing.is_empty() {
+            let some: Vec<IndexKey> = missing.iter().map(|&at| keys[at]).collect();
+            let parts = shared.parts();
+            let rows = match rows(found, &some, &|key| parts.of_time(key.time), session) {
+                // A part may have been dropped, or a lagging replica may not have it yet.
+                Err(StatementError::Missing(_)) => rows(found, &some, &|_| None, session)?,
+                rows => rows?,
+            };
+            let record = |(at, row): &(usize, Row)| {
+                let seq = if cache.is_some() { row.get(2) } else { 0 };
+                (missing[*at], FetchedRecord { seq, body: row.get::<_, &[u8]>(1).into() })
+            };
+            let fetched: Vec<(usize, FetchedRecord)> = rows.iter().map(record).collect();
+            if let Some((era, recent)) = cache {
+                let records = fetched.iter().map(|(at, record)| (keys[*at], record.clone()));
+                recent.keep(era, found.asked.seq, records);
+            }
+            bodies.extend(fetched.into_iter().map(|(at, record)| (at, record.body)));
+        }
+        bodies.sort_unstable_by_key(|(index, _)| *index);
+        let records = bodies.iter().map(|(_, body)| &**body);
+        let records = matching(&found.asked, records, &mut found.visited)?;
+        found.add_fetched(count, records);
+        Ok(())
+    }
+}
+
+/// Returns the rows of `keys`, each with its key's position in `keys`. The rows are read from
+/// the tables of single parts if they are in at most [`FETCH_PARTS_MAX`] parts.
+fn rows(
+    found: &FinderState,
+    keys: &[IndexKey],
+    part: &dyn Fn(&IndexKey) -> Option<i64>,
+    session: &mut DatabaseSession,
+) -> Result<Vec<(usize, Row)>, StatementError> {
+    let mut by_part: BTreeMap<Option<i64>, Vec<usize>> = BTreeMap::new();
+    for (index, key) in keys.iter().enumerate() {
+        by_part.entry(part(key)).or_default().push(index);
+    }
+    if by_part.len() > FETCH_PARTS_MAX {
+        by_part = BTreeMap::from([(None, (0..keys.len()).collect())]);
+    }
+    let cut = found.asked.cut(found.driver);
+    let values: Vec<(Vec<i64>, Vec<&[u8]>)> = by_part
+        .values()
+        .map(|indices| indices.iter().map(|&at| (keys[at].time, &keys[at].id[..])).unzip())
+        .collect();
+    let values: Vec<[&(dyn ToSql + Sync); 4]> = values
+        .iter()
+        .map(|(times, ids)| [times as _, ids as _, &found.asked.seq as _, &cut as _])
+        .collect();
+    let probes = &found.asked.probes;
+    let marks: Vec<Vec<i64>> = by_part
+        .values()
+        .filter(|_| !probes.is_empty())
+        .map(|indices| indices.iter().map(|&at| mark(&keys[at].id)).collect())
+        .collect();
+    let mut given: Vec<Vec<&(dyn ToSql + Sync)>> =
+        values.iter().map(|values| values.to_vec()).collect();
+    for (given, marks) in given.iter_mut().zip(&marks) {
+        given.extend([marks as &(dyn ToSql + Sync), probes]);
+    }
+    let form: fn(Option<i64>) -> PlainStatement =
+        if probes.is_empty() { PlainStatement::Bodies } else { PlainStatement::WordedBodies };
+    let mut calls: Vec<_> =
+        by_part.keys().zip(&given).map(|(part, given)| (form(*part).into(), &given[..])).collect();
+    if !probes.is_empty() {
+        calls.push((PlainStatement::WordState.into(), &[]));
+    }
+    let mut answers = session.pipeline(&calls)?;
+    if !probes.is_empty() {
+        still_indexed(&found.asked, &answers.pop().unwrap_or_default())?;
+    }
+    let rows = by_part.values().zip(answers).flat_map(|(indices, rows)| {
+        rows.into_iter().map(|row| (indices[row.get::<_, i64>(0) as usize - 1], row))
+    });
+    Ok(rows.collect())
+}

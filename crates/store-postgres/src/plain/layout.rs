@@ -1,0 +1,187 @@
+//! The layout for one server, step by step.
+
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::commit;
+use super::count::statements;
+use super::finder::PlainSteps;
+use super::statement::PlainStatement;
+use crate::commit::fetch::{FetchedState, RuleLookups};
+use crate::commit::{CommitAttempt, PreparedPut, ShelfAdvance};
+use crate::count::CountStatements;
+use crate::error::StatementError;
+use crate::layout::{Layout, LayoutFacts, MigrationText};
+use crate::news::NewsPage;
+use crate::properties::ShelfProperties;
+use crate::search::recent::RecentRecords;
+use crate::search::{SearchSteps, SqlQuery};
+use crate::session::DatabaseSession;
+use crate::statement::StatementForm;
+use crate::terms::DatabaseTermHasher;
+use crate::time::IndexKey;
+
+/// The layout of the tables that `migrations/` creates.
+pub(crate) struct PlainLayout;
+
+impl Layout for PlainLayout {
+    fn facts(&self) -> LayoutFacts {
+        LayoutFacts { is_cluster: false, has_words: true, has_parts: true }
+    }
+
+    // Plans are Hark's choice: every statement is a nested loop over ordered index ranges.
+    fn settings(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("plan_cache_mode", "force_generic_plan"),
+            ("jit", "off"),
+            ("enable_seqscan", "off"),
+            ("enable_bitmapscan", "off"),
+            ("enable_hashjoin", "off"),
+            ("enable_mergejoin", "off"),
+            ("enable_sort", "off"),
+            ("enable_material", "off"),
+            ("enable_memoize", "off"),
+            ("max_parallel_workers_per_gather", "0"),
+            ("default_transaction_isolation", "read committed"),
+            ("synchronous_commit", "on"),
+            ("client_min_messages", "warning"),
+            ("idle_in_transaction_session_timeout", "30s"),
+            // Without this setting, commits are refused: see migrations/0004_words.sql.
+            ("hark.writes_words", "on"),
+        ]
+    }
+
+    fn migrations(&self) -> &'static [MigrationText] {
+        &[
+            (1, "shelf", include_str!("../../migrations/0001_shelf.sql")),
+            (2, "line", include_str!("../../migrations/0002_line.sql")),
+            (3, "label_values", include_str!("../../migrations/0003_label_values.sql")),
+            (4, "words", include_str!("../../migrations/0004_words.sql")),
+        ]
+    }
+
+    fn begin_migrations(&self, _: &mut DatabaseSession, _: u32) -> Result<(), StatementError> {
+        Ok(())
+    }
+
+    fn end_migrations(&self, _: &mut DatabaseSession) -> Result<(), StatementError> {
+        Ok(())
+    }
+
+    fn sizes(&self) -> &'static str {
+        "SELECT (SELECT records FROM state), \
+            coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint, \
+            coalesce(sum(pg_indexes_size(c.oid)), 0)::bigint, \
+            coalesce(sum(pg_stat_get_dead_tuples(c.oid)) FILTER (WHERE c.relname LIKE 'record%'), \
+            0)::bigint, \
+            (SELECT min(time) FROM record), (SELECT max(time) FROM record), \
+            (SELECT seq FROM state) \
+            FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+            WHERE n.nspname = $1::text AND c.relkind = 'r'"
+    }
+
+    fn lock(&self) -> StatementForm {
+        PlainStatement::Lock.into()
+    }
+
+    fn newest(&self) -> Option<StatementForm> {
+        Some(PlainStatement::Newest.into())
+    }
+
+    fn news(
+        &self,
+        session: &mut DatabaseSession,
+        after: i64,
+        to: i64,
+        limit: i64,
+    ) -> Result<NewsPage, StatementError> {
+        let rows = session.query(PlainStatement::News, &[&after, &to, &limit])?;
+        let at = rows.first().map(|row| (row.get(0), row.get(1)));
+        // Without records, one row is still returned.
+        let put = |row: &Row| {
+            let body: Option<&[u8]> = row.get(3);
+            Some((row.get::<_, Option<i64>>(2)?, body?.into()))
+        };
+        Ok(NewsPage { at, puts: rows.iter().filter_map(put).collect() })
+    }
+
+    fn record_cache(&self) -> Option<RecentRecords> {
+        Some(RecentRecords::default())
+    }
+
+    fn search_steps(&self) -> Box<dyn SearchSteps> {
+        Box::new(PlainSteps::new())
+    }
+
+    fn count_statements(
+        &self,
+        asked: &[SqlQuery],
+        terms: &DatabaseTermHasher,
+        budget: u64,
+    ) -> Option<CountStatements> {
+        Some(statements(asked, terms, budget))
+    }
+
+    fn prepare_committer(&self, _: &mut DatabaseSession) -> Result<(), StatementError> {
+        Ok(())
+    }
+
+    // The lock of the row in `state` excludes other commits, and `Advance` notifies.
+    fn enter(&self, _: &mut DatabaseSession) -> Result<(), StatementError> {
+        Ok(())
+    }
+
+    fn leave(&self, _: &mut DatabaseSession) -> Result<(), StatementError> {
+        Ok(())
+    }
+
+    fn leave_after(
+        &self,
+        _: &mut DatabaseSession,
+        _: &CommitAttempt,
+    ) -> Result<(), StatementError> {
+        Ok(())
+    }
+
+    fn rule_lookups(&self) -> RuleLookups {
+        commit::LOOKUPS
+    }
+
+    fn fetch(
+        &self,
+        session: &mut DatabaseSession,
+        puts: &[Option<PreparedPut<'_>>],
+        terms: &DatabaseTermHasher,
+    ) -> Result<FetchedState, StatementError> {
+        commit::fetch(session, puts, terms)
+    }
+
+    fn delete(
+        &self,
+        session: &mut DatabaseSession,
+        shelf: &ShelfProperties,
+        deleted: &[IndexKey],
+    ) -> Result<i64, StatementError> {
+        commit::delete(session, shelf, deleted)
+    }
+
+    fn insert(
+        &self,
+        session: &mut DatabaseSession,
+        shelf: &ShelfProperties,
+        kept: &[(i64, &PreparedPut<'_>)],
+    ) -> Result<u64, StatementError> {
+        commit::insert(session, shelf, kept)
+    }
+
+    fn advance(
+        &self,
+        session: &mut DatabaseSession,
+        advance: ShelfAdvance,
+    ) -> Result<(), StatementError> {
+        let ShelfAdvance { seq, records, has_deleted, words_seq } = advance;
+        let has_deleted = i32::from(has_deleted);
+        let values: [&(dyn ToSql + Sync); 4] = [&seq, &records, &has_deleted, &words_seq];
+        session.query(PlainStatement::Advance, &values).map(drop)
+    }
+}

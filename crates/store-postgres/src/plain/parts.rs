@@ -1,0 +1,58 @@
+//! Makes the tables of parts.
+
+use super::part_sql;
+use crate::error::StatementError;
+use crate::layout::LOCK_TIMEOUT_MS;
+use crate::parts::PartGrid;
+use crate::session::DatabaseSession;
+use crate::time::to_db;
+
+/// Number of tries of a commit to lock the tables for times outside of all parts.
+const LOCK_TRIES: u32 = 10;
+
+/// Makes parts within the transaction of a commit. Access to other parts does not wait. Returns
+/// `false`, and makes no part, if the tables for times outside of all parts are in use for
+/// longer than a commit should wait.
+pub(crate) fn make_parts(
+    session: &mut DatabaseSession,
+    numbers: &[u64],
+    grid: &PartGrid,
+) -> Result<bool, StatementError> {
+    if !lock_outside(session)? {
+        return Ok(false);
+    }
+    for number in numbers {
+        let start = to_db(number * grid.width);
+        let stop = to_db((number + 1).saturating_mul(grid.width));
+        for text in part_sql::make_part(*number, start, stop) {
+            session.batch(&text)?;
+        }
+    }
+    session.batch("UPDATE state SET parts = parts + 1")?;
+    Ok(true)
+}
+
+/// Locks the tables for times outside of all parts, from which records move to new parts.
+/// Returns `false` if they are in use.
+///
+/// A search locks the same tables in another order. Each wait is therefore shorter than the time
+/// after which PostgreSQL ends a deadlock by a fault of the search, and all locks are released
+/// before the next try.
+fn lock_outside(session: &mut DatabaseSession) -> Result<bool, StatementError> {
+    for _ in 0..LOCK_TRIES {
+        let locked = session.batch(&format!(
+            "SAVEPOINT outside; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
+                 LOCK TABLE record_other, tag_other, word_other, worded_other
+                     IN ACCESS EXCLUSIVE MODE;
+                 SET LOCAL lock_timeout = DEFAULT; RELEASE SAVEPOINT outside"
+        ));
+        match locked {
+            Ok(()) => return Ok(true),
+            Err(StatementError::Busy(_)) => {
+                session.batch("ROLLBACK TO SAVEPOINT outside; RELEASE SAVEPOINT outside")?;
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,158 @@
+//! Chooses the index ranges that a search walks.
+//!
+//! Nothing is estimated: [`choose`] counts the rows of conditions, and [`by_kind`] reads values
+//! completely or kind by kind. If a large part of all records has the values of a listed label, all
+//! records are walked by time. For very many authors, all records are walked by time while enough
+//! of them have these authors.
+
+use hark_archive::query::plan::Set;
+use tokio_postgres::Row;
+
+use super::by_kind::by_kind;
+use super::choice::{ConditionValues, choose, most, values};
+use super::pages::{PageWalk, RangeValue};
+use super::statement::PlainStatement;
+use super::walk::IndexWalk;
+use super::word_walk::WordWalk;
+use super::words::IndexedWords;
+use crate::error::StatementError;
+use crate::parts::Parts;
+use crate::search::SqlQuery;
+use crate::search::asked::compare;
+use crate::search::found::{FETCH_MAX, FinderState, matching};
+use crate::session::DatabaseSession;
+use crate::time::IndexKey;
+
+/// Maximum number of kinds of a query whose ranges are walked without first finding the kinds of
+/// the values.
+const KINDS_MAX: usize = 8;
+/// Maximum number of ranges that are walked without first trying to walk all records by time.
+const RANGES_MAX: usize = 128;
+
+/// The walk by which a search on one server finds keys or records.
+pub(super) enum PlainStage {
+    /// The search is not planned yet.
+    Start,
+    /// The search walks index ranges to find the keys.
+    Walk(Box<IndexWalk>),
+    /// The search reads pages of keys together with their records.
+    Pages(Box<PageWalk>),
+    /// The search walks index ranges of words, and reads the records.
+    Words(Box<WordWalk>),
+}
+
+/// Findings of a walk that change the plan of the same search.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PlanHints {
+    /// Whether walking past other authors' records has turned out to be expensive.
+    pub(super) by_value: bool,
+    /// Whether hardly any record has met the conditions that were expected to be common.
+    pub(super) by_size: bool,
+}
+
+/// Chooses the ranges to walk. A query for ids is run at once.
+pub(super) fn plan(
+    found: &mut FinderState,
+    hints: PlanHints,
+    parts: &Parts,
+    session: &mut DatabaseSession,
+) -> Result<PlainStage, StatementError> {
+    if found.asked.query.ids.is_some() {
+        find_ids(found, session)?;
+        return Ok(PlainStage::Start);
+    }
+    let asked = &found.asked;
+    let (from, to) = asked.times();
+    let times = parts.covering(from, to);
+    let (kinds, mut visited) = (asked.kinds(), 0);
+    let indexed = IndexedWords::of(asked, session, &mut visited)?;
+    let set = choose(asked, indexed.as_ref(), hints.by_size, times, session, &mut visited)?;
+    if let (Some(indexed), Some(Set::Word(at)), Some(kinds)) = (&indexed, set, &kinds)
+        && let Some(walk) = indexed.walk(at, kinds, asked)
+    {
+        found.driver = set;
+        found.visited += visited;
+        return Ok(PlainStage::Words(Box::new(walk)));
+    }
+    found.asked.probes = indexed.map_or_else(Vec::new, |indexed| indexed.probes());
+    let asked = &found.asked;
+    let values = set.and_then(|set| Some((set, values(asked, set)?)));
+    if let Some((set, values)) = &values
+        && let Some(passed) = most(asked, *set, values, session, &mut visited)?
+    {
+        let pages = PageWalk::by_time(asked, passed);
+        found.driver = Some(Set::Time);
+        found.visited += visited;
+        return Ok(PlainStage::Pages(Box::new(pages)));
+    }
+    let walk = match values {
+        None => unrestricted(asked, kinds.as_deref()),
+        Some((set, values)) => {
+            let ranges = range_count(&values, kinds.as_deref());
+            let walks = set == Set::Authors
+                && ranges > RANGES_MAX
+                && !hints.by_value
+                && asked.driver.is_none();
+            if walks {
+                unrestricted(asked, kinds.as_deref()).or_instead(ranges as u64)
+            } else if let Some(kinds) = kinds.as_ref().filter(|kinds| {
+                kinds.len() == 1 || kinds.len() <= KINDS_MAX && ranges <= RANGES_MAX
+            }) {
+                let each = (0..values.len()).map(|at| values.value(at));
+                let ranges = each.flat_map(|value| kinds.iter().map(move |kind| (value, *kind)));
+                IndexWalk::new(set, ranges.collect(), Vec::new(), asked)
+            } else {
+                by_kind(asked, (set, &values), kinds.as_deref(), times, session, &mut visited)?
+            }
+        }
+    };
+    let (driver, pages) = (walk.set, walk.pages(asked));
+    found.driver = Some(driver);
+    found.visited += visited;
+    Ok(match pages {
+        Some(pages) => PlainStage::Pages(Box::new(pages)),
+        None => PlainStage::Walk(Box::new(walk)),
+    })
+}
+
+/// Finds the keys of ids, or their records if one fetch could return all of them.
+fn find_ids(found: &mut FinderState, session: &mut DatabaseSession) -> Result<(), StatementError> {
+    found.driver = Some(Set::Ids);
+    let asked = &found.asked;
+    let ids: Vec<&[u8]> = asked.query.ids.iter().flatten().map(|id| &id[..]).collect();
+    let whole = ids.len() <= found.wanted().min(FETCH_MAX);
+    let rows = session.query(PlainStatement::Ids { whole }, &[&ids, &asked.seq])?;
+    let key = |row: &Row| {
+        let id: &[u8] = row.get(1);
+        IndexKey { time: row.get(0), id: id.try_into().unwrap_or_default() }
+    };
+    let mut keys: Vec<(IndexKey, &Row)> = rows.iter().map(|row| (key(row), row)).collect();
+    keys.retain(|(key, _)| asked.lies_ahead(key));
+    keys.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
+    found.visited += ids.len() as u64;
+    if whole {
+        let bodies = keys.iter().map(|(_, row)| row.get(2));
+        let records = matching(asked, bodies, &mut found.visited)?;
+        found.bodies.extend(records);
+    } else {
+        found.keys = keys.into_iter().map(|(key, _)| key).collect();
+    }
+    found.is_over = true;
+    Ok(())
+}
+
+/// Returns the number of ranges of values and kinds. Values without kinds count as three kinds.
+fn range_count(values: &ConditionValues<'_>, kinds: Option<&[i32]>) -> usize {
+    values.len() * kinds.map_or(3, <[i32]>::len)
+}
+
+/// Returns a walk along the kinds, or along all times if no kinds are given.
+fn unrestricted(asked: &SqlQuery, kinds: Option<&[i32]>) -> IndexWalk {
+    match kinds {
+        Some(kinds) => {
+            let ranges = kinds.iter().map(|kind| (RangeValue::Kind, *kind)).collect();
+            IndexWalk::new(Set::Kinds, ranges, Vec::new(), asked)
+        }
+        None => IndexWalk::new(Set::Time, vec![(RangeValue::Any, 0)], Vec::new(), asked),
+    }
+}

@@ -1,0 +1,174 @@
+//! The texts of the statements of the layout for one server: a shelf's tables are partitioned by
+//! time. Each part has its own indices.
+//!
+//! Each statement has one plan only: a few index ranges, read in order up to a limit. Hark chooses
+//! the ranges. The sessions' settings make PostgreSQL read them regardless of its statistics.
+
+use super::range_sql::{few, few_but, keys, kinds, of_part, page, size, time_keys};
+use super::statement::PlainStatement;
+use super::word_sql::{self, DELETE_WORDS};
+use crate::layout::LOWER_VALUES;
+
+/// The end of [`PlainStatement::Delete`].
+const COUNT_GONE: &str = " SELECT count(*) FROM gone";
+/// The columns of a page of records.
+const RECORD: &str = "r.time, r.id, r.body";
+/// The condition that a record's term is among the given terms. The terms become a hash table, so
+/// the cost per record does not depend on their number. Records with several terms always pass, and
+/// Hark compares their terms.
+const ANY_TERM: &str = "(r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1)";
+/// The condition that excludes records stored after the query began.
+const SEEN: &str = " AND r.seq <= $6";
+
+/// Returns the text of a statement.
+pub(crate) fn text(statement: PlainStatement) -> String {
+    match statement {
+        PlainStatement::TermKeys(order) => keys("term bigint", "tag", "", order),
+        PlainStatement::AuthorKeys(order) => keys("author bytea", "record", "", order),
+        PlainStatement::KindKeys(order) => keys("", "record", ", r.author", order),
+        PlainStatement::TimeKeys(order) => time_keys(order, ""),
+        PlainStatement::TimeKeysBut(order) => time_keys(order, " AND r.kind <> ALL($6::int[])"),
+        PlainStatement::TermPage(order, ranges, part) => {
+            let term = Some(("term", "bigint"));
+            let keys = page(term, ranges, order, ("tag", part), "r.time, r.id", "");
+            let record = of_part("record", part);
+            format!(
+                "SELECT t.time, t.id, CASE WHEN b.id = t.id AND ($9::bigint[] IS NULL \
+                 OR b.terms && $9) THEN b.body END FROM ({keys}) t \
+                 LEFT JOIN LATERAL (SELECT r.id, r.terms, r.body FROM {record} r \
+                 WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 \
+                 ORDER BY r.time DESC, r.id LIMIT 1) b ON true"
+            )
+        }
+        PlainStatement::AuthorPage(order, ranges, part) => {
+            page(Some(("author", "bytea")), ranges, order, ("record", part), RECORD, SEEN)
+        }
+        PlainStatement::KindPage(order, ranges, part) => {
+            page(None, ranges, order, ("record", part), RECORD, SEEN)
+        }
+        PlainStatement::TimePage(order, part) => {
+            page(None, 0, order, ("record", part), RECORD, SEEN)
+        }
+        PlainStatement::TimePageBut(order, part) => {
+            let more = format!("{SEEN} AND r.kind <> ALL($7::int[])");
+            page(None, 0, order, ("record", part), RECORD, &more)
+        }
+        PlainStatement::TermTimePage(order, part) => {
+            let more = format!("{SEEN} AND {ANY_TERM}");
+            page(None, 0, order, ("record", part), RECORD, &more)
+        }
+        PlainStatement::Ids { whole } => {
+            let columns = if whole { RECORD } else { "r.time, r.id" };
+            format!(
+                "SELECT {columns} FROM unnest($1::bytea[]) AS v(id) CROSS JOIN LATERAL \
+                 (SELECT {columns} FROM record r WHERE r.id = v.id AND r.seq <= $2 OFFSET 0) r"
+            )
+        }
+        PlainStatement::TermFew => few("term bigint", "tag"),
+        PlainStatement::AuthorFew => few("author bytea", "record"),
+        PlainStatement::TermFewBut => few_but("term bigint", "tag"),
+        PlainStatement::AuthorFewBut => few_but("author bytea", "record"),
+        PlainStatement::ListedSize => "SELECT (SELECT coalesce(sum(v.records), 0)::bigint \
+            FROM label_value v WHERE v.term = ANY($1::bigint[])), s.records FROM state s"
+            .into(),
+        PlainStatement::TermKinds => kinds("term bigint", "tag"),
+        PlainStatement::AuthorKinds => kinds("author bytea", "record"),
+        PlainStatement::TermSize => size("term bigint", "tag", false),
+        PlainStatement::AuthorSize => size("author bytea", "record", false),
+        PlainStatement::TermSizeBut => size("term bigint", "tag", true),
+        PlainStatement::AuthorSizeBut => size("author bytea", "record", true),
+        // Records are found by time, not by id: the records of an answer lie close together in
+        // time. A look-up in the tables of all parts would double the time.
+        PlainStatement::Bodies(part) => {
+            let record = of_part("record", part);
+            format!(
+                "SELECT v.n, b.body, b.seq FROM unnest($1::bigint[], $2::bytea[]) \
+                 WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, \
+                 r.terms, r.body FROM {record} r WHERE r.time = v.time AND r.id >= v.id \
+                 ORDER BY r.time DESC, r.id LIMIT 1) b \
+                 WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4)"
+            )
+        }
+        PlainStatement::Lock => "SELECT seq, records, parts, line, texts, words_seq, \
+            current_setting('hark.session', true) FROM state FOR UPDATE"
+            .into(),
+        PlainStatement::Known => "SELECT v.n FROM unnest($1::bigint[], $2::bytea[]) \
+            WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id FROM record r \
+            WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b \
+            WHERE b.id = v.id"
+            .into(),
+        PlainStatement::Forbids => "SELECT f.key, r.body FROM unnest($1::bigint[]) AS v(key) \
+            CROSS JOIN LATERAL (SELECT f.key, f.time, f.id FROM forbid f WHERE f.key = v.key \
+            ORDER BY f.time DESC, f.id LIMIT 1) f CROSS JOIN LATERAL (SELECT r.body \
+            FROM record r WHERE r.time = f.time AND r.id = f.id LIMIT 1) r"
+            .into(),
+        PlainStatement::Slots => "SELECT v.n, r.time, r.id, octet_length(r.body) \
+            FROM unnest($1::bytea[], $2::int[]) WITH ORDINALITY AS v(author, kind, n) \
+            CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record r WHERE r.author = v.author AND r.kind = v.kind OFFSET 0) r"
+            .into(),
+        // A record of another author may have the same term.
+        PlainStatement::TermSlots => "SELECT v.n, t.time, t.id, octet_length(r.body) \
+            FROM unnest($1::bigint[], $2::int[], $3::bytea[]) \
+            WITH ORDINALITY AS v(term, kind, author, n) CROSS JOIN LATERAL (SELECT t.time, t.id \
+            FROM tag t WHERE t.term = v.term AND t.kind = v.kind OFFSET 0) t \
+            CROSS JOIN LATERAL (SELECT r.author, r.body FROM record r WHERE r.time = t.time \
+            AND r.id = t.id LIMIT 1) r WHERE r.author = v.author"
+            .into(),
+        PlainStatement::NamedRecords => "SELECT r.time, r.id, octet_length(r.body), r.author, \
+            r.kind, CASE WHEN r.kind = ANY($2::int[]) THEN ARRAY(SELECT t.term \
+            FROM unnest(r.terms) AS t(term) WHERE t.term = ANY($3::bigint[])) \
+            ELSE '{}'::bigint[] END FROM unnest($1::bytea[]) AS v(id) CROSS JOIN LATERAL \
+            (SELECT r.time, r.id, r.author, r.kind, r.terms, r.body FROM record r \
+            WHERE r.id = v.id OFFSET 0) r"
+            .into(),
+        PlainStatement::Delete => format!(
+            "WITH gone AS (DELETE FROM record r USING \
+             unnest($1::bigint[], $2::bytea[], $3::bigint[]) AS v(time, id, mark) \
+             WHERE r.time = v.time AND r.id = v.id \
+             RETURNING r.time, r.id, r.kind, r.terms, v.mark), tags AS (DELETE FROM tag t USING \
+             (SELECT g.time, g.id, g.kind, unnest(g.terms) AS term FROM gone g) g \
+             WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id), \
+             {DELETE_WORDS}{COUNT_GONE}"
+        ),
+        PlainStatement::DeleteListed => {
+            let delete = text(PlainStatement::Delete);
+            let (delete, count) = delete.split_at(delete.len() - COUNT_GONE.len());
+            debug_assert_eq!(count, COUNT_GONE);
+            format!(
+                "{delete}, lost AS (SELECT t.term, count(*) AS records FROM gone g \
+                 CROSS JOIN LATERAL unnest(g.terms) AS t(term) GROUP BY t.term), \
+                 {LOWER_VALUES}{count}"
+            )
+        }
+        PlainStatement::CopyRecords => {
+            "COPY record (seq, time, expires, kind, id, author, terms, body) FROM STDIN BINARY"
+                .into()
+        }
+        PlainStatement::CopyTags => "COPY tag (term, time, kind, id) FROM STDIN BINARY".into(),
+        PlainStatement::AddForbids => "INSERT INTO forbid SELECT * FROM \
+            unnest($1::bigint[], $2::bigint[], $3::bytea[])"
+            .into(),
+        PlainStatement::Advance => "WITH s AS (UPDATE state SET seq = $1, records = $2, \
+            words_seq = $4 RETURNING seq, parts, line) SELECT pg_notify(current_schema(), \
+            seq || ' ' || $3::int || ' ' || parts || ' ' || line) FROM s"
+            .into(),
+        // Without records, one row with the timeline and its number is still returned.
+        PlainStatement::News => {
+            "SELECT s.line, s.seq, r.seq, r.body FROM state s LEFT JOIN LATERAL \
+            (SELECT r.seq, r.body FROM record r WHERE r.seq > $1 AND r.seq <= $2 \
+            ORDER BY r.seq LIMIT $3) r ON true"
+                .into()
+        }
+        PlainStatement::Newest => "SELECT line, seq FROM state".into(),
+        PlainStatement::WordState => word_sql::STATE.into(),
+        PlainStatement::WordKeys(order) => word_sql::keys(order),
+        PlainStatement::WordsFrom => word_sql::FROM.into(),
+        PlainStatement::WordSize => word_sql::SIZE.into(),
+        PlainStatement::WordBodies(part) => word_sql::bodies(part),
+        PlainStatement::WordedBodies(part) => word_sql::worded_bodies(part),
+        PlainStatement::CopyWords => word_sql::COPY_WORDS.into(),
+        PlainStatement::CopyWorded => word_sql::COPY_WORDED.into(),
+        PlainStatement::AdvanceWords => word_sql::ADVANCE.into(),
+        PlainStatement::StillThere => word_sql::STILL_THERE.into(),
+    }
+}

@@ -1,0 +1,292 @@
+//! Walks index ranges: one [`IndexRange`] for each value and kind of the query.
+//!
+//! Many ranges are merged: a few keys of each range are read at a time. The merged keys are
+//! complete up to the frontier: the earliest of the last keys read from ranges that may have more.
+//! A range is read again only when its keys are used up, with a higher limit each time. Times are
+//! walked in windows of whole parts. The first window is one part, so that an answer in the newest
+//! part reads no older parts.
+
+use std::collections::VecDeque;
+
+use hark_archive::Order;
+use hark_archive::query::plan::Set;
+use hark_codec::record::Key as Author;
+use tokio_postgres::types::ToSql;
+
+use super::pages::{PAGE_RANGES_MAX, PageWalk, RangeValue};
+use super::statement::PlainStatement;
+use super::time_windows::TimeWindows;
+use crate::error::StatementError;
+use crate::parts::Parts;
+use crate::search::SqlQuery;
+use crate::search::asked::compare;
+use crate::session::DatabaseSession;
+use crate::time::IndexKey;
+
+/// Minimum and maximum number of keys read from a range at a time.
+const ASK_MIN: usize = 4;
+const ASK_MAX: usize = 1_000;
+/// Number of keys of the first read, of all ranges together. Every further read of a range is a
+/// round trip.
+const ASK_ALL: usize = 2_048;
+/// Number of keys that are walked before the decision whether to continue past other authors'
+/// records.
+const TRIAL: u64 = 256;
+
+/// An index range: the ordered keys of one value and kind.
+#[derive(Debug)]
+struct IndexRange {
+    value: RangeValue,
+    kind: i32,
+    keys: VecDeque<IndexKey>,
+    /// The last key read. `None` if the range is read from the start of the window.
+    at: Option<IndexKey>,
+    /// Whether the range may have more keys in the window.
+    more: bool,
+    /// The number of keys to read next from the range.
+    ask: usize,
+}
+
+pub(super) struct IndexWalk {
+    pub(super) set: Set,
+    pub(super) visited: u64,
+    ranges: Vec<IndexRange>,
+    /// Keys that were read before the walk, in order.
+    known: VecDeque<IndexKey>,
+    windows: TimeWindows,
+    /// For a walk past other authors' records: the number of ranges that could be walked instead.
+    instead: Option<u64>,
+    walked: u64,
+    matched: u64,
+}
+
+/// The result of [`IndexWalk::gather`].
+pub(super) enum GatherResult {
+    /// More keys may exist.
+    Some,
+    /// No keys are left.
+    All,
+    /// After this key, walking the ranges of single values is cheaper.
+    Instead(IndexKey),
+}
+
+impl IndexWalk {
+    /// Creates a walk along `ranges`, with the keys of the same set that are `known` already.
+    pub(super) fn new(
+        set: Set,
+        ranges: Vec<(RangeValue, i32)>,
+        mut known: Vec<IndexKey>,
+        asked: &SqlQuery,
+    ) -> Self {
+        let query = &asked.query;
+        known.sort_unstable_by(|a, b| compare(query.order, a, b));
+        known.dedup();
+        let range = |(value, kind)| IndexRange {
+            value,
+            kind,
+            keys: VecDeque::new(),
+            at: None,
+            more: false,
+            ask: ASK_MIN,
+        };
+        Self {
+            set,
+            visited: 0,
+            ranges: ranges.into_iter().map(range).collect(),
+            known: known.into(),
+            windows: TimeWindows::of(asked),
+            instead: None,
+            walked: 0,
+            matched: 0,
+        }
+    }
+
+    /// Lets the walk pass other authors' records while this is cheaper than walking `ranges`
+    /// ranges.
+    pub(super) fn or_instead(mut self, ranges: u64) -> Self {
+        self.instead = Some(ranges);
+        self
+    }
+
+    /// Appends the next keys to `out`.
+    pub(super) fn gather(
+        &mut self,
+        asked: &SqlQuery,
+        parts: &Parts,
+        wanted: usize,
+        out: &mut VecDeque<IndexKey>,
+        session: &mut DatabaseSession,
+    ) -> Result<GatherResult, StatementError> {
+        let order = asked.query.order;
+        let wanted = wanted.clamp(1, ASK_MAX);
+        if self.ranges.is_empty() {
+            out.extend(self.known.drain(..));
+            return Ok(GatherResult::All);
+        }
+        let open = self.ranges.iter().any(|range| range.more || !range.keys.is_empty());
+        if !open && !self.begin_window(asked, parts, wanted) {
+            out.extend(self.known.drain(..));
+            return Ok(GatherResult::All);
+        }
+        self.read(asked, wanted, session)?;
+        let frontier = self.ranges.iter().filter(|range| range.more).filter_map(|range| range.at);
+        let frontier = frontier.min_by(|a, b| compare(order, a, b));
+        let window = self.windows.window();
+        let within = |key: &IndexKey| match frontier {
+            Some(frontier) => compare(order, key, &frontier).is_le(),
+            None => match order {
+                Order::NewestFirst => key.time >= window.0,
+                Order::OldestFirst => key.time <= window.1,
+            },
+        };
+        let mut found = Vec::new();
+        for range in &mut self.ranges {
+            let count = range.keys.partition_point(within);
+            found.extend(range.keys.drain(..count));
+        }
+        let count = self.known.partition_point(within);
+        found.extend(self.known.drain(..count));
+        found.sort_unstable_by(|a, b| compare(order, a, b));
+        found.dedup();
+        out.extend(found);
+        Ok(match frontier {
+            Some(at) if self.is_dear(wanted) => GatherResult::Instead(at),
+            _ => GatherResult::Some,
+        })
+    }
+
+    /// Moves to the next window. Returns false if no window is left.
+    fn begin_window(&mut self, asked: &SqlQuery, parts: &Parts, wanted: usize) -> bool {
+        if !self.windows.next(asked.query.order, parts) {
+            return false;
+        }
+        let at = self.windows.begins_behind(asked.query.order);
+        let ask = match self.instead {
+            Some(_) => TRIAL as usize / self.ranges.len(),
+            None => (wanted * 2).max(ASK_ALL) / self.ranges.len(),
+        };
+        let ask = ask.clamp(ASK_MIN, wanted.max(ASK_MIN));
+        for range in &mut self.ranges {
+            (range.at, range.more, range.ask) = (at, true, ask);
+        }
+        true
+    }
+
+    /// Converts the walk to pages if it has few ranges and all of their records are wanted.
+    pub(super) fn pages(&self, asked: &SqlQuery) -> Option<PageWalk> {
+        let few = (1..=PAGE_RANGES_MAX).contains(&self.ranges.len()) && self.known.is_empty();
+        // Nearly all records meet a common condition, so hardly any record is fetched
+        // unnecessarily.
+        let labels =
+            (0..asked.terms.len()).filter(|&at| !asked.common[at] || self.set == Set::Label(at));
+        let conditions = labels.count() + usize::from(asked.query.authors.is_some());
+        let driven = usize::from(matches!(self.set, Set::Label(_) | Set::Authors));
+        (few && self.instead.is_none() && conditions == driven && asked.probes.is_empty()).then(
+            || {
+                let ranges = self.ranges.iter().map(|range| (range.value, range.kind));
+                PageWalk::new(self.set, ranges.collect(), asked)
+            },
+        )
+    }
+
+    /// Reads the next keys of the ranges whose keys are used up.
+    fn read(
+        &mut self,
+        asked: &SqlQuery,
+        wanted: usize,
+        session: &mut DatabaseSession,
+    ) -> Result<(), StatementError> {
+        let due: Vec<usize> = (0..self.ranges.len())
+            .filter(|&at| self.ranges[at].more && self.ranges[at].keys.is_empty())
+            .collect();
+        let Some(ask) = due.iter().map(|&at| self.ranges[at].ask).max() else { return Ok(()) };
+        let ranges = || due.iter().map(|&at| &self.ranges[at]);
+        let kinds: Vec<i32> = ranges().map(|range| range.kind).collect();
+        let (lo, hi) = self.windows.window();
+        let (order, limit) = (asked.query.order, i64::from(ask as u32));
+        // An empty id sorts before all other ids.
+        let edge = if order == Order::NewestFirst { hi } else { lo };
+        let times: Vec<i64> = ranges().map(|range| range.at.map_or(edge, |at| at.time)).collect();
+        let ids: Vec<&[u8]> =
+            ranges().map(|range| range.at.as_ref().map_or(&[][..], |at| &at.id[..])).collect();
+        let head: [&(dyn ToSql + Sync); 5] = [&kinds, &times, &ids, &lo, &hi];
+        let mut with_author = false;
+        let rows = match self.ranges[due[0]].value {
+            RangeValue::Term(_) => {
+                let term = |range: &IndexRange| {
+                    if let RangeValue::Term(term) = range.value { term } else { 0 }
+                };
+                let terms: Vec<i64> = ranges().map(term).collect();
+                let rest: [&(dyn ToSql + Sync); 2] = [&terms, &limit];
+                session.query(PlainStatement::TermKeys(order), &[&head[..], &rest].concat())?
+            }
+            RangeValue::Author(_) => {
+                let author = |range| match range {
+                    &IndexRange { value: RangeValue::Author(author), .. } => author,
+                    _ => [0; 32],
+                };
+                let authors: Vec<Author> = ranges().map(author).collect();
+                let authors: Vec<&[u8]> = authors.iter().map(|author| &author[..]).collect();
+                let rest: [&(dyn ToSql + Sync); 2] = [&authors, &limit];
+                session.query(PlainStatement::AuthorKeys(order), &[&head[..], &rest].concat())?
+            }
+            RangeValue::Kind => {
+                with_author = true;
+                session.query(PlainStatement::KindKeys(order), &[&head[..], &[&limit]].concat())?
+            }
+            // `AnyTerm` is only read as pages.
+            RangeValue::Any | RangeValue::AnyTerm => {
+                with_author = true;
+                let not_kinds = asked.not_kinds();
+                let values: [&(dyn ToSql + Sync); 5] = [&times[0], &ids[0], &lo, &hi, &limit];
+                if not_kinds.is_empty() {
+                    session.query(PlainStatement::TimeKeys(order), &values)?
+                } else {
+                    let values = [&values[..], &[&not_kinds]].concat();
+                    session.query(PlainStatement::TimeKeysBut(order), &values)?
+                }
+            }
+        };
+        let mut counts = vec![0_usize; due.len()];
+        let authors = asked.query.authors.as_deref().filter(|_| with_author);
+        for row in &rows {
+            let n = row.get::<_, i64>(0) as usize - 1;
+            let id: &[u8] = row.get(2);
+            let key = IndexKey { time: row.get(1), id: id.try_into().unwrap_or_default() };
+            let range = &mut self.ranges[due[n]];
+            counts[n] += 1;
+            if range.at.is_none_or(|at| compare(order, &at, &key).is_lt()) {
+                range.at = Some(key);
+            }
+            let theirs = authors.is_none_or(|authors| {
+                let author: Option<&[u8]> = row.get(3);
+                let author = author.and_then(|author| <&Author>::try_from(author).ok());
+                author.is_some_and(|author| authors.binary_search(author).is_ok())
+            });
+            if theirs {
+                range.keys.push_back(key);
+                self.matched += 1;
+            }
+        }
+        for (n, &at) in due.iter().enumerate() {
+            let range = &mut self.ranges[at];
+            range.more = counts[n] == ask;
+            range.ask = (ask * 4).min(wanted.max(ASK_MIN * 4));
+            range.keys.make_contiguous().sort_unstable_by(|a, b| compare(order, a, b));
+        }
+        self.walked += rows.len() as u64;
+        // Reading an empty range is charged, too.
+        self.visited += rows.len() as u64 + due.len() as u64 / 4;
+        Ok(())
+    }
+
+    /// Whether walking the ranges of single values is cheaper than passing other authors' records.
+    fn is_dear(&mut self, wanted: usize) -> bool {
+        let Some(ranges) = self.instead else { return false };
+        let ahead = wanted as u64 * self.walked / self.matched.max(1);
+        // Most keys are skipped, so more keys are read at a time.
+        let ask = (ahead as usize / self.ranges.len()).clamp(TRIAL as usize, ASK_MAX);
+        self.ranges.iter_mut().for_each(|range| range.ask = ask);
+        self.walked >= TRIAL / 4 && ahead > ranges * 2 + wanted as u64
+    }
+}

@@ -1,0 +1,153 @@
+//! A search that runs on the sessions of its caller, in slices.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use hark_archive::query::plan::Set;
+use hark_archive::{Record, SearchProgress};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::asked::SqlQuery;
+use super::found::{FETCH_MAX, FETCH_MIN, FinderState};
+use super::sessions::Sessions;
+use super::state::SearchState;
+use super::steps::SearchSteps;
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
+use crate::time::{IndexKey, from_db};
+
+/// Bytes of records that every search may keep between slices. Other records are fetched again.
+const KEPT_BYTES: usize = 64 << 10;
+/// Bytes of records that a search keeps if it gets a permit from [`SearchState::room`].
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// A search that runs on the sessions of its caller.
+pub(super) struct Finder {
+    pub(super) found: FinderState,
+    /// The layout's steps.
+    steps: Box<dyn SearchSteps>,
+    /// The permit for the bytes of fetched records between slices.
+    pub(super) room: Option<OwnedSemaphorePermit>,
+}
+
+impl Finder {
+    pub(super) fn new(asked: SqlQuery, steps: Box<dyn SearchSteps>) -> Self {
+        Self { found: FinderState::new(asked), steps, room: None }
+    }
+
+    /// Disables the cache of records, so that the statements fetch all records from the database.
+    pub(super) fn fetch_all(&mut self) {
+        self.found.asked.era = None;
+    }
+
+    pub(super) fn visited(&self) -> u64 {
+        self.found.visited
+    }
+
+    pub(super) fn driver(&self) -> Option<Set> {
+        self.found.driver
+    }
+
+    /// Whether nothing is left to find or fetch.
+    pub(super) fn is_through(&self) -> bool {
+        self.found.is_over && self.found.keys.is_empty()
+    }
+
+    /// Makes one step towards the next record. Returns false if no record is left.
+    pub(super) fn step(
+        &mut self,
+        shared: &SearchState,
+        session: &mut DatabaseSession,
+    ) -> Result<bool, StatementError> {
+        let found = &mut self.found;
+        if let Some(key) = found.keys.front() {
+            let time = from_db(key.time);
+            if found.asked.rank.as_ref().is_some_and(|bound| !bound.admits_any(time)) {
+                found.keys.clear();
+                found.is_over = true;
+            } else {
+                self.steps.fetch(found, shared, session)?;
+            }
+            return Ok(true);
+        }
+        if found.is_over {
+            return Ok(false);
+        }
+        self.steps.find(found, shared, session)?;
+        Ok(true)
+    }
+
+    /// Runs the search for one slice, like [`Search::slice`](hark_archive::Search::slice).
+    pub(super) fn slice(
+        &mut self,
+        shared: &SearchState,
+        work: u64,
+        sessions: &mut impl Sessions,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Result<SearchProgress, StatementError> {
+        if self.found.asked.query.is_void() {
+            return Ok(SearchProgress::Done { more: false });
+        }
+        self.room = None;
+        // Pages are no larger than a slice, so that no records have to be kept for the next slice.
+        let most = usize::try_from(work).unwrap_or(usize::MAX);
+        self.found.page_max = self.found.page_max.min(most).max(1);
+        let start = self.found.visited;
+        let mut handed = 0;
+        loop {
+            while let Some(body) = self.found.bodies.front() {
+                if self.found.delivered == self.found.asked.query.limit {
+                    return Ok(SearchProgress::Done { more: true });
+                }
+                if handed >= work.max(1) {
+                    return Ok(self.rest(shared));
+                }
+                let Ok(record) = Record::new(body) else {
+                    self.found.bodies.pop_front();
+                    continue;
+                };
+                handed += 1;
+                self.found.delivered += 1;
+                let stop = sink(&record).is_break();
+                self.found.bodies.pop_front();
+                if stop {
+                    return Ok(self.rest(shared));
+                }
+            }
+            if self.found.visited >= self.found.asked.query.budget {
+                return Ok(SearchProgress::Exhausted);
+            }
+            if self.found.visited - start >= work.max(1) {
+                return Ok(self.rest(shared));
+            }
+            if !sessions.with(|session| self.step(shared, session))? {
+                return Ok(SearchProgress::Done { more: false });
+            }
+        }
+    }
+
+    /// Releases the records beyond the bytes that a search may keep until the next slice.
+    pub(super) fn rest(&mut self, shared: &SearchState) -> SearchProgress {
+        let found = &mut self.found;
+        // The records of the remaining keys may be deleted before the next slice, so the cache is
+        // not used any more.
+        found.asked.era = None;
+        let (mut kept, bytes) = found.first(KEPT_BYTES_MAX);
+        if bytes > KEPT_BYTES {
+            self.room = Arc::clone(&shared.room).try_acquire_many_owned(bytes as u32).ok();
+            if self.room.is_none() {
+                kept = found.first(KEPT_BYTES).0;
+            }
+        }
+        if kept < found.bodies.len() {
+            found.fetch_max = kept.clamp(FETCH_MIN, FETCH_MAX);
+            found.page_max = found.fetch_max;
+        }
+        for body in found.bodies.drain(kept..).rev() {
+            if let Ok(record) = Record::new(&body) {
+                found.keys.push_front(IndexKey::of(&record));
+            }
+        }
+        SearchProgress::Paused
+    }
+}

@@ -1,0 +1,141 @@
+//! The query of a search, and the keys and records that the search has found.
+
+use std::collections::VecDeque;
+
+use hark_archive::Record;
+use hark_archive::query::LazyWords;
+use hark_archive::query::plan::Set;
+
+use super::asked::SqlQuery;
+use crate::error::StatementError;
+use crate::time::IndexKey;
+
+/// Maximum number of records fetched at a time.
+pub(crate) const FETCH_MAX: usize = 500;
+/// Lower bound of the maximum number of records fetched at a time, regardless of their length.
+pub(crate) const FETCH_MIN: usize = 16;
+/// Maximum number of parts whose own tables are read. Records in more parts are fetched from the
+/// parent table.
+pub(crate) const FETCH_PARTS_MAX: usize = 4;
+/// Maximum number of bytes of a page's records. A single longer record is allowed.
+pub(crate) const PAGE_BYTES_MAX: usize = 2 << 20;
+/// Maximum number of records whose words are read at a time, and the minimum for a ranked search.
+const WORDS_READ_MAX: usize = 64;
+
+/// The query of a search, and the keys and records that the search has found.
+pub(crate) struct FinderState {
+    pub(crate) asked: SqlQuery,
+    /// The next keys whose records are not fetched yet, in order.
+    pub(crate) keys: VecDeque<IndexKey>,
+    /// Fetched records, in order; they come before the records of `keys`.
+    pub(crate) bodies: VecDeque<Box<[u8]>>,
+    /// Whether all keys are found.
+    pub(crate) is_over: bool,
+    /// Maximum number of records fetched at a time. Lowered when the records turn out to be long.
+    pub(crate) fetch_max: usize,
+    /// Maximum number of records of a page: the number that a slice delivers. Lowered when the
+    /// records turn out to be long.
+    pub(crate) page_max: usize,
+    pub(crate) delivered: usize,
+    /// The number of keys whose records were fetched. `matched` is the number of those that match
+    /// the query.
+    pub(crate) fetched: usize,
+    pub(crate) matched: usize,
+    pub(crate) visited: u64,
+    pub(crate) driver: Option<Set>,
+}
+
+impl FinderState {
+    pub(crate) fn new(asked: SqlQuery) -> Self {
+        Self {
+            asked,
+            keys: VecDeque::new(),
+            bodies: VecDeque::new(),
+            is_over: false,
+            fetch_max: FETCH_MAX,
+            page_max: usize::MAX,
+            delivered: 0,
+            fetched: 0,
+            matched: 0,
+            visited: 0,
+            driver: None,
+        }
+    }
+
+    /// Returns how many records are still wanted, plus one that shows whether more exist.
+    pub(crate) fn wanted(&self) -> usize {
+        (self.asked.query.limit - self.delivered)
+            .saturating_add(1)
+            .saturating_sub(self.bodies.len())
+    }
+
+    /// Returns how many keys yield the wanted number of records if the share of matches stays the
+    /// same.
+    pub(crate) fn reach(&self) -> usize {
+        let reach = self.wanted().saturating_mul(self.fetched + 1) / (self.matched + 1);
+        if self.asked.rank.is_some() {
+            // A ranked search has no limit. It ends where no later record can be better than the
+            // best so far.
+            let best = self.asked.best.saturating_add(self.fetched);
+            reach.min(best.clamp(WORDS_READ_MAX, FETCH_MAX))
+        } else if self.asked.query.words.is_some() {
+            reach.min(WORDS_READ_MAX)
+        } else {
+            reach
+        }
+    }
+
+    /// Adds the matching ones of the records of the first `count` keys, and removes these keys.
+    pub(crate) fn add_fetched(&mut self, count: usize, matching: Vec<Box<[u8]>>) {
+        (self.fetched, self.matched) = (self.fetched + count, self.matched + matching.len());
+        self.bodies.extend(matching);
+        self.keys.drain(..count);
+    }
+
+    /// Adds the matching records of a page, or ends the search if no page is left.
+    pub(crate) fn add_page(&mut self, matching: Option<Vec<Box<[u8]>>>) {
+        let Some(matching) = matching else {
+            self.is_over = true;
+            return;
+        };
+        self.matched += matching.len();
+        self.bodies.extend(matching);
+    }
+
+    /// Returns how many of the next records fit in `bytes_max`, and their bytes.
+    pub(crate) fn first(&self, bytes_max: usize) -> (usize, usize) {
+        let (mut count, mut bytes) = (0, 0);
+        for body in &self.bodies {
+            if bytes + body.len() > bytes_max {
+                break;
+            }
+            (count, bytes) = (count + 1, bytes + body.len());
+        }
+        (count, bytes)
+    }
+}
+
+/// Returns the records that match the query. In a ranked search, the words are not compared. Adds
+/// the cost of comparing words to `visited`, as rows.
+pub(crate) fn matching<'a>(
+    asked: &SqlQuery,
+    bodies: impl Iterator<Item = &'a [u8]>,
+    visited: &mut u64,
+) -> Result<Vec<Box<[u8]>>, StatementError> {
+    let mut found = Vec::new();
+    for body in bodies {
+        let record = Record::new(body)
+            .map_err(|error| StatementError::Refused(format!("a record is damaged: {error}")))?;
+        if !asked.plain.matches(&record) {
+            continue;
+        }
+        if let Some(words) = asked.query.words.as_ref().filter(|_| asked.rank.is_none()) {
+            *visited += words.cost(&record);
+            if !words.matches(&record, &LazyWords::default()) {
+                continue;
+            }
+        }
+        found.push(body.into());
+    }
+    Ok(found)
+}

@@ -1,0 +1,22 @@
+//! The sessions on which a search runs.
+
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
+
+/// The sessions on which a search runs its statements.
+pub(crate) trait Sessions {
+    /// Calls `work` with a session, and again with another one if the first session is lost.
+    fn with<T>(
+        &mut self,
+        work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError>;
+}
+
+impl Sessions for DatabaseSession {
+    fn with<T>(
+        &mut self,
+        mut work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
+        work(self)
+    }
+}
