@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use futures_util::future::poll_fn;
 use hark_archive::store::NumberedRecord;
-use tokio_postgres::AsyncMessage;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{AsyncMessage, Client, Row};
 
 use crate::error::StatementError;
 use crate::failover;
@@ -126,41 +127,13 @@ async fn listen(
                 }
             }
             Ok(Some(Notice::Commit(said, process))) => {
-                let ours = inner.writer_process.load(Ordering::Relaxed) == process;
-                if !ours {
-                    inner.others.note(true);
-                }
-                if said.deleted && !ours {
-                    inner.forget_known();
-                }
-                if said.parts != inner.parts().version {
-                    let parts = SharedStatement::Parts.text();
-                    let rows =
-                        in_time(async { client.query(parts, &[]).await.map_err(failed) }).await?;
-                    inner.set_parts(Parts::of(&rows, said.parts));
-                }
-                let position = inner.current.now();
-                if said.line != position.line || said.seq > position.seen {
+                if note_commit(&inner, &client, said, process).await? {
                     wake();
                 }
             }
             Err(_) => {
                 look_at = tokio::time::Instant::now() + LOOK_EVERY;
-                let state = format!("SELECT line, seq, {} FROM state", others::counted());
-                let own = inner.writer_process.load(Ordering::Relaxed);
-                let rows =
-                    in_time(async { client.query(&state, &[&own]).await.map_err(failed) }).await?;
-                if let Some(row) = rows.first() {
-                    inner.others.note(row.get::<_, i64>(2) > 0);
-                }
-                let position = inner.current.now();
-                let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
-                // Wake the writer after a failure even if nothing is written: the database answers
-                // again.
-                let has_failed = inner.has_failed.swap(false, Ordering::Relaxed);
-                // The positions also differ if the database is behind.
-                if has_failed || there.is_some_and(|there| there != (position.line, position.seen))
-                {
+                if look(&inner, &client).await? {
                     wake();
                 }
             }
@@ -168,6 +141,55 @@ async fn listen(
     }
     driven.abort();
     Ok(())
+}
+
+/// Applies a notification that a process has committed. Returns whether there are new puts.
+async fn note_commit(
+    inner: &PostgresState,
+    client: &Client,
+    said: CommitNotice,
+    process: i32,
+) -> Result<bool, StatementError> {
+    let ours = inner.writer_process.load(Ordering::Relaxed) == process;
+    if !ours {
+        inner.others.note(true);
+    }
+    if said.deleted && !ours {
+        inner.forget_known();
+    }
+    if said.parts != inner.parts().version {
+        let rows = query(client, SharedStatement::Parts.text(), &[]).await?;
+        inner.set_parts(Parts::of(&rows, said.parts));
+    }
+    let position = inner.current.now();
+    Ok(said.line != position.line || said.seq > position.seen)
+}
+
+/// Checks for other writers, and whether a notification was missed. Returns whether to wake the
+/// writer.
+async fn look(inner: &PostgresState, client: &Client) -> Result<bool, StatementError> {
+    let state = format!("SELECT line, seq, {} FROM state", others::counted());
+    let own = inner.writer_process.load(Ordering::Relaxed);
+    let rows = query(client, &state, &[&own]).await?;
+    if let Some(row) = rows.first() {
+        inner.others.note(row.get::<_, i64>(2) > 0);
+    }
+    let position = inner.current.now();
+    let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
+    // Wake the writer after a failure even if nothing is written: the database answers again.
+    let has_failed = inner.has_failed.swap(false, Ordering::Relaxed);
+    // The positions also differ if the database is behind.
+    Ok(has_failed || there.is_some_and(|there| there != (position.line, position.seen)))
+}
+
+/// Executes a query, with a time limit.
+async fn query(
+    client: &Client,
+    text: &str,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<Row>, StatementError> {
+    let failed = |error: tokio_postgres::Error| StatementError::new(&error);
+    in_time(async { client.query(text, values).await.map_err(failed) }).await
 }
 
 /// Waits for an answer of the database, with a time limit: a machine that hangs does not close

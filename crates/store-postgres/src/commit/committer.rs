@@ -156,6 +156,41 @@ fn attempt(
         before,
         ..CommitResult::default()
     };
+    replay(&mut play, writes, puts, fit, &mut committed)?;
+    let (kept, deleted, last) = play.end();
+    if kept.is_empty() && deleted.is_empty() {
+        session.batch("COMMIT")?;
+        return Ok(Some(CommittedBatch { committed, position, seq, kept: Vec::new(), deleted }));
+    }
+    make_missing_parts(inner, session, &parts, &kept)?;
+    let mut gone = 0;
+    if !deleted.is_empty() {
+        gone = inner.layout.delete(session, &inner.shelf, &deleted)?;
+    }
+    if !kept.is_empty() {
+        committed.bytes = inner.layout.insert(session, &inner.shelf, &kept)?;
+    }
+    if let Some(texts) = texts {
+        committed.bytes += insert_words(inner, session, texts, &kept)?;
+        words_seq = last;
+    }
+    let records = records.saturating_add_unsigned(kept.len() as u64) - gone;
+    let has_deleted = !deleted.is_empty();
+    inner.layout.advance(session, ShelfAdvance { seq: last, records, has_deleted, words_seq })?;
+    session.batch("COMMIT")?;
+    let kept = kept.iter().map(|(seq, put)| (put.key, *seq)).collect();
+    Ok(Some(CommittedBatch { committed, position, seq: last, kept, deleted }))
+}
+
+/// Applies the writes in order, up to the write at `fit` or to the first write that is only partly
+/// done.
+fn replay<'p>(
+    play: &mut BatchReplay<'_, 'p>,
+    writes: &[Write],
+    puts: &'p [Option<PreparedPut<'p>>],
+    fit: usize,
+    committed: &mut CommitResult,
+) -> Result<(), StatementError> {
     for (at, (write, put)) in writes.iter().zip(puts).enumerate() {
         if at == fit {
             // The first write of the next step. It has deleted nothing yet.
@@ -174,39 +209,27 @@ fn attempt(
             break;
         }
     }
-    let (kept, deleted, last) = play.end();
-    if kept.is_empty() && deleted.is_empty() {
-        session.batch("COMMIT")?;
-        return Ok(Some(CommittedBatch { committed, position, seq, kept: Vec::new(), deleted }));
-    }
+    Ok(())
+}
+
+/// Makes the parts of the records that have no part.
+fn make_missing_parts(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+    parts: &Parts,
+    kept: &[(i64, &PreparedPut<'_>)],
+) -> Result<(), StatementError> {
+    let Some(grid) = &inner.grid else { return Ok(()) };
     let times = kept.iter().map(|(_, put)| put.record.time());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = now.as_nanos() / (1_000_000_000 / u128::from(inner.shelf.units_per_s.max(1)));
-    if let Some(grid) = &inner.grid {
-        let missing = parts.missing(times, u64::try_from(now).unwrap_or(u64::MAX), grid);
-        // Without its part, a record is kept with those outside of all parts. A later commit moves
-        // the record.
-        if !missing.is_empty() && make_parts(session, &missing, grid)? {
-            inner.set_parts(Parts::read(session, parts.version + 1)?);
-        }
+    let missing = parts.missing(times, u64::try_from(now).unwrap_or(u64::MAX), grid);
+    // Without its part, a record is kept with those outside of all parts. A later commit moves the
+    // record.
+    if !missing.is_empty() && make_parts(session, &missing, grid)? {
+        inner.set_parts(Parts::read(session, parts.version + 1)?);
     }
-    let mut gone = 0;
-    if !deleted.is_empty() {
-        gone = inner.layout.delete(session, &inner.shelf, &deleted)?;
-    }
-    if !kept.is_empty() {
-        committed.bytes = inner.layout.insert(session, &inner.shelf, &kept)?;
-    }
-    if let Some(texts) = texts {
-        committed.bytes += insert_words(inner, session, texts, &kept)?;
-        words_seq = last;
-    }
-    let records = records.saturating_add_unsigned(kept.len() as u64) - gone;
-    let has_deleted = !deleted.is_empty();
-    inner.layout.advance(session, ShelfAdvance { seq: last, records, has_deleted, words_seq })?;
-    session.batch("COMMIT")?;
-    let kept = kept.iter().map(|(seq, put)| (put.key, *seq)).collect();
-    Ok(Some(CommittedBatch { committed, position, seq: last, kept, deleted }))
+    Ok(())
 }
 
 /// Reads the puts up to number `seq` that this process has not delivered yet.

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use hark_archive::Order;
 use hark_archive::query::plan::Set;
 use hark_codec::record::Key as Author;
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::pages::{PAGE_RANGES_MAX, PageWalk, RangeValue};
@@ -200,6 +201,29 @@ impl IndexWalk {
             .filter(|&at| self.ranges[at].more && self.ranges[at].keys.is_empty())
             .collect();
         let Some(ask) = due.iter().map(|&at| self.ranges[at].ask).max() else { return Ok(()) };
+        let rows = self.query_due(asked, &due, ask, session)?;
+        let counts = self.add_rows(asked, &due, &rows);
+        let order = asked.query.order;
+        for (n, &at) in due.iter().enumerate() {
+            let range = &mut self.ranges[at];
+            range.more = counts[n] == ask;
+            range.ask = (ask * 4).min(wanted.max(ASK_MIN * 4));
+            range.keys.make_contiguous().sort_unstable_by(|a, b| compare(order, a, b));
+        }
+        self.walked += rows.len() as u64;
+        // Reading an empty range is charged, too.
+        self.visited += rows.len() as u64 + due.len() as u64 / 4;
+        Ok(())
+    }
+
+    /// Queries the next keys of ranges: at most `ask` keys of each range.
+    fn query_due(
+        &self,
+        asked: &SqlQuery,
+        due: &[usize],
+        ask: usize,
+        session: &mut DatabaseSession,
+    ) -> Result<Vec<Row>, StatementError> {
         let ranges = || due.iter().map(|&at| &self.ranges[at]);
         let kinds: Vec<i32> = ranges().map(|range| range.kind).collect();
         let (lo, hi) = self.windows.window();
@@ -210,15 +234,14 @@ impl IndexWalk {
         let ids: Vec<&[u8]> =
             ranges().map(|range| range.at.as_ref().map_or(&[][..], |at| &at.id[..])).collect();
         let head: [&(dyn ToSql + Sync); 5] = [&kinds, &times, &ids, &lo, &hi];
-        let mut with_author = false;
-        let rows = match self.ranges[due[0]].value {
+        match self.ranges[due[0]].value {
             RangeValue::Term(_) => {
                 let term = |range: &IndexRange| {
                     if let RangeValue::Term(term) = range.value { term } else { 0 }
                 };
                 let terms: Vec<i64> = ranges().map(term).collect();
                 let rest: [&(dyn ToSql + Sync); 2] = [&terms, &limit];
-                session.query(PlainStatement::TermKeys(order), &[&head[..], &rest].concat())?
+                session.query(PlainStatement::TermKeys(order), &[&head[..], &rest].concat())
             }
             RangeValue::Author(_) => {
                 let author = |range| match range {
@@ -228,28 +251,34 @@ impl IndexWalk {
                 let authors: Vec<Author> = ranges().map(author).collect();
                 let authors: Vec<&[u8]> = authors.iter().map(|author| &author[..]).collect();
                 let rest: [&(dyn ToSql + Sync); 2] = [&authors, &limit];
-                session.query(PlainStatement::AuthorKeys(order), &[&head[..], &rest].concat())?
+                session.query(PlainStatement::AuthorKeys(order), &[&head[..], &rest].concat())
             }
             RangeValue::Kind => {
-                with_author = true;
-                session.query(PlainStatement::KindKeys(order), &[&head[..], &[&limit]].concat())?
+                session.query(PlainStatement::KindKeys(order), &[&head[..], &[&limit]].concat())
             }
             // `AnyTerm` is only read as pages.
             RangeValue::Any | RangeValue::AnyTerm => {
-                with_author = true;
                 let not_kinds = asked.not_kinds();
                 let values: [&(dyn ToSql + Sync); 5] = [&times[0], &ids[0], &lo, &hi, &limit];
                 if not_kinds.is_empty() {
-                    session.query(PlainStatement::TimeKeys(order), &values)?
+                    session.query(PlainStatement::TimeKeys(order), &values)
                 } else {
                     let values = [&values[..], &[&not_kinds]].concat();
-                    session.query(PlainStatement::TimeKeysBut(order), &values)?
+                    session.query(PlainStatement::TimeKeysBut(order), &values)
                 }
             }
-        };
+        }
+    }
+
+    /// Adds the rows of ranges to the ranges, without the rows of other authors. Returns the number
+    /// of rows of each range.
+    fn add_rows(&mut self, asked: &SqlQuery, due: &[usize], rows: &[Row]) -> Vec<usize> {
         let mut counts = vec![0_usize; due.len()];
+        let order = asked.query.order;
+        let value = due.first().map(|&at| self.ranges[at].value);
+        let with_author = !matches!(value, Some(RangeValue::Term(_) | RangeValue::Author(_)));
         let authors = asked.query.authors.as_deref().filter(|_| with_author);
-        for row in &rows {
+        for row in rows {
             let n = row.get::<_, i64>(0) as usize - 1;
             let id: &[u8] = row.get(2);
             let key = IndexKey { time: row.get(1), id: id.try_into().unwrap_or_default() };
@@ -268,16 +297,7 @@ impl IndexWalk {
                 self.matched += 1;
             }
         }
-        for (n, &at) in due.iter().enumerate() {
-            let range = &mut self.ranges[at];
-            range.more = counts[n] == ask;
-            range.ask = (ask * 4).min(wanted.max(ASK_MIN * 4));
-            range.keys.make_contiguous().sort_unstable_by(|a, b| compare(order, a, b));
-        }
-        self.walked += rows.len() as u64;
-        // Reading an empty range is charged, too.
-        self.visited += rows.len() as u64 + due.len() as u64 / 4;
-        Ok(())
+        counts
     }
 
     /// Whether walking the ranges of single values is cheaper than passing other authors' records.
