@@ -113,7 +113,7 @@ impl ConfigWatch {
             slow_question: config.log.slow_question(),
             mirror_stuck_after: config.mirror.stuck_after(),
         };
-        self.server.set(settings).map_err(refused)?;
+        self.server.set(settings).map_err(|conflict| refused(conflict.to_string()))?;
         self.log.change(&config.log);
         for setup in setups() {
             let retention = (setup.shelf)(&config).retention;

@@ -12,6 +12,7 @@ use hark_archive::{Id, Query, Record, TextSource};
 
 pub mod nostr;
 pub mod object;
+pub mod search;
 pub mod waku;
 pub mod whisper;
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::admin::control::ControlError;
+use crate::settings::LimitsConflict;
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +37,7 @@ pub enum ServeError {
     Random(getrandom::Error),
     /// The limits contradict each other.
     #[error("limits: {0}")]
-    Limits(String),
+    Limits(LimitsConflict),
     /// The running server refused the takeover.
     #[error("cannot take over: {0}")]
     TakeOver(ControlError),

@@ -1,9 +1,10 @@
 //! The doors: they accept connections, turn messages into questions, and send records. All async
 //! code is here; the archive behind it is not async.
 //!
-//! Suggested reading order: `server` (a server's life cycle), `shelf` (the code that all networks
-//! share), `door` (the traits that each network implements), then a network's folder. Operators and
-//! programs on the same machine reach a running server through `admin`.
+//! Suggested reading order: `server` (a server's life cycle), `shelf` (a network's part of the
+//! archive), `service` (the bounds and figures of every door), `door` (the traits that each network
+//! implements), then a network's folder. Operators and programs on the same machine reach a running
+//! server through `admin`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,11 +35,10 @@ mod reload;
 mod rest;
 mod runtime;
 mod server;
+mod service;
 mod settings;
 pub mod shelf;
-mod slow;
 pub mod stop;
-mod turns;
 mod vital;
 pub mod waku;
 pub mod websocket;
@@ -55,9 +55,9 @@ pub use rate::SparedClients;
 pub use reload::{ReloadHandle, ReloadRequest};
 pub use rest::WebAccess;
 pub use server::Server;
-pub use settings::{Settings, SettingsHandle};
+pub use service::StoreLocation;
+pub use settings::{LimitsConflict, Settings, SettingsHandle};
 pub use shelf::Shelf;
-pub use turns::StoreLocation;
 pub use vital::vital;
 
 /// The control socket, by which other processes write to a running server, and takeovers.

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use crate::admin::reload::ReloadDesk;
 pub use crate::admin::reload::ReloadRequest;
 use crate::door::OpenNetwork;
-use crate::settings::{Settings, SettingsHandle};
+use crate::settings::{LimitsConflict, Settings, SettingsHandle};
 
 /// The retention threads of a server, in the order of its networks. Empty once another process does
 /// retention.
@@ -27,7 +27,7 @@ pub struct ReloadHandle {
 
 impl ReloadHandle {
     /// Puts `settings` in force; see [`SettingsHandle::set`].
-    pub fn set(&self, settings: Settings) -> Result<(), String> {
+    pub fn set(&self, settings: Settings) -> Result<(), LimitsConflict> {
         self.settings.set(settings)
     }
 

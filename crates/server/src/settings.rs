@@ -25,15 +25,20 @@ pub struct Settings {
     pub mirror_stuck_after: Option<Duration>,
 }
 
+/// The limits contradict each other.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("; "))]
+pub struct LimitsConflict(Vec<String>);
+
 /// The settings in force, shared by all their readers.
 pub(crate) type SharedSettings = Arc<ArcSwap<Settings>>;
 
 impl Settings {
     /// Checks the settings, and removes the rates if the server runs `--unlimited`.
-    pub(crate) fn in_force(mut self, unlimited: bool) -> Result<Self, String> {
+    pub(crate) fn in_force(mut self, unlimited: bool) -> Result<Self, LimitsConflict> {
         let faults = self.limits.faults();
         if !faults.is_empty() {
-            return Err(faults.join("; "));
+            return Err(LimitsConflict(faults));
         }
         if unlimited {
             self.limits.rates = RateLimits::none();
@@ -54,7 +59,7 @@ impl SettingsHandle {
     /// length of a message, and the bytes that may wait for the client. `intake_bytes_max` does not
     /// change until the server ends. Fails, and changes nothing, if the limits contradict each
     /// other.
-    pub fn set(&self, mut settings: Settings) -> Result<(), String> {
+    pub fn set(&self, mut settings: Settings) -> Result<(), LimitsConflict> {
         settings.limits.intake_bytes_max = self.shared.load().limits.intake_bytes_max;
         self.shared.store(Arc::new(settings.in_force(self.unlimited)?));
         Ok(())

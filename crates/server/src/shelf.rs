@@ -20,9 +20,12 @@ use crate::admin::subscribed::RecordFeeds;
 /// How long one batch of writes may take before the archive counts as stuck.
 const COMMIT_MAX: Duration = Duration::from_secs(10);
 
-/// Compacts a store, online. The callback receives lines of progress; the result is a summary, or
-/// the reason of a failure.
-pub type CompactFn = Arc<dyn Fn(&mut dyn FnMut(&str)) -> Result<String, String> + Send + Sync>;
+/// Compacts a store, online. The callback receives lines of progress; the result is a summary.
+pub type CompactFn =
+    Arc<dyn Fn(&mut dyn FnMut(&str)) -> Result<String, CompactFault> + Send + Sync>;
+
+/// Why a store was not compacted: the store's own error.
+pub type CompactFault = Box<dyn std::error::Error + Send + Sync>;
 
 /// The parts and settings from which a shelf is opened.
 #[derive(Clone)]
@@ -212,10 +215,10 @@ impl Shelf {
 
     /// Prepares retention for a record that a command imports: retention keeps the record even if
     /// it is older than the rules allow.
-    pub(crate) fn bring(&self, record: &Record<'_>) -> Result<(), String> {
+    pub(crate) fn bring(&self, record: &Record<'_>) -> Result<(), RetentionError> {
         let policy = self.retention.load();
-        let prepared = self.retention_state.bring(&policy, &*self.store, &self.clock, record);
-        prepared.map(drop).map_err(|error| error.to_string())
+        self.retention_state.bring(&policy, &*self.store, &self.clock, record)?;
+        Ok(())
     }
 
     /// Decisions that the operator has to make although the shelf is healthy.

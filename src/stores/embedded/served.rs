@@ -89,7 +89,7 @@ fn compaction(store: &Arc<EmbeddedStore>) -> CompactFn {
                 words(&format!("{} {} of {}", progress.what, progress.done, progress.total));
             })
             .map(|done| summary(&done))
-            .map_err(|error| error.to_string())
+            .map_err(Into::into)
     })
 }
 

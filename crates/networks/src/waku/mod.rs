@@ -7,6 +7,7 @@ use crate::{Filters, LineFormat, Network, RecordProperties};
 
 pub mod admit;
 mod filters;
+pub mod history;
 pub mod json;
 mod lines;
 pub mod retention;

@@ -8,6 +8,7 @@ use crate::{Filters, LineFormat, Network, RecordProperties};
 pub mod admit;
 pub mod digits;
 mod filters;
+pub mod history;
 mod lines;
 pub mod topics;
 

@@ -310,7 +310,7 @@ impl ControlConnection {
                 if let Some(record) = brought.flatten()
                     && let Err(reason) = shelf.bring(&record)
                 {
-                    let _ = say.send((FAILED, reason.into()));
+                    let _ = say.send((FAILED, reason.to_string().into()));
                     return;
                 }
                 let door = of_sibling.then(|| Arc::clone(door));
@@ -320,7 +320,8 @@ impl ControlConnection {
             COMPACT => match shelf.compact() {
                 Some(compact) => compact(&mut |line| {
                     let _ = say.send((PROGRESS, line.into()));
-                }),
+                })
+                .map_err(|fault| fault.to_string()),
                 None => Err("this store has nothing to compact".into()),
             },
             RELOAD => self.desk.ask(),

@@ -14,7 +14,7 @@ use super::readers::Readers;
 use crate::budget::BudgetShare;
 use crate::metrics::SearchDriver;
 use crate::rate::RatedConnection;
-use crate::slow::SearchCost;
+use crate::service::SearchCost;
 
 /// Rows that a sent record is charged as, for copying, framing and sending.
 const SENT_ROWS: u64 = 10;

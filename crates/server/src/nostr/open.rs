@@ -17,8 +17,8 @@ use super::{Relay, RelayService, auth, outbox, vanish};
 use crate::ServeError;
 use crate::door::{Host, OpenFuture, OpenNetwork, ServableNetwork};
 use crate::rate::RateLimiter;
+use crate::service::SlowLog;
 use crate::shelf::{Shelf, Subscribers};
-use crate::slow::SlowLog;
 use crate::websocket::DeflateOptions;
 
 /// The threads of a relay, until they are joined.

@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::outbox::Outbox;
 use crate::page_faults::has_waited_for_disk;
-use crate::turns::StoreLocation;
+use crate::service::StoreLocation;
 
 /// A question being answered.
 pub(crate) trait ReaderJob: Send {

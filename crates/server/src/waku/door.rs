@@ -5,20 +5,18 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use hark_archive::{Record, writer};
+use hark_archive::Record;
 use hark_codec::waku::MessageRecord;
 #[cfg(feature = "libp2p")]
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
-use tokio::sync::Semaphore;
 
+use super::config::NodeConfig;
 use super::metrics::{AnswerStatus, MessageFate};
+use super::node::{INTAKE, PEER_QUESTIONS_MAX, PEER_QUESTIONS_PER_ADDRESS_MAX, WakuNode};
 use super::nullifiers::NullifierLog;
 use super::poll::{self, PollQueues};
-use super::{
-    ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_ADDRESS_MAX, INTAKE_BYTES_MAX, INTAKE_MAX, NodeService,
-    PEER_QUESTIONS_MAX, PEER_QUESTIONS_PER_ADDRESS_MAX, WakuNode, metrics, prometheus, rest,
-};
+use super::{metrics, prometheus, rest};
 #[cfg(feature = "libp2p")]
 use super::{p2p, resume};
 use crate::ServeError;
@@ -29,14 +27,20 @@ use crate::door::{
 use crate::listener::Listener;
 use crate::metrics::MetricsPage;
 use crate::permits::Shares;
-use crate::rate::{RateBuckets, RateLimiter};
 use crate::runtime::DoorRuntime;
-use crate::shelf::{self, Shelf, Subscribers};
-use crate::slow::SlowLog;
+use crate::service::Service;
+use crate::shelf::{self, Subscribers};
 use crate::stop::StopSignal;
-use crate::turns::QuestionSlots;
 use crate::vital::vital;
 use crate::words::number;
+
+/// A Waku node, ready to be served.
+pub struct NodeService {
+    /// The node's configuration.
+    pub config: NodeConfig,
+    /// The options of the node's store.
+    pub shelf: shelf::ShelfOptions,
+}
 
 /// The door of a node.
 pub(super) struct WakuDoor {
@@ -68,7 +72,7 @@ impl ServableNetwork for NodeService {
     fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> OpenFuture<'a> {
         Box::pin(async move {
             let door = self.open_in(host).await?;
-            Ok(OpenNetwork { shelf: Arc::clone(&door.waku.shelf), door: Arc::new(door) })
+            Ok(OpenNetwork { shelf: Arc::clone(&door.waku.service.shelf), door: Arc::new(door) })
         })
     }
 }
@@ -104,23 +108,15 @@ impl NodeService {
         let topics = config.served().map(|shard| poll::PollTopic::Pubsub(shard.to_string()));
         // Cannot fail: a configuration has no more shards than the allowed number of topics.
         let _ = poll.subscribe(topics);
-        // The queue is larger than the possible number of messages, because retention writes, too.
-        let writer = writer::WriterOptions { queue_max: INTAKE_MAX + 64, ..shelf.writer };
-        let shelf = shelf::ShelfOptions { writer, ..shelf };
-        let shelf = Shelf::open(shelf, Arc::new(PollNotifier(Arc::clone(&poll))));
+        let notifier = Arc::new(PollNotifier(Arc::clone(&poll)));
+        let service = Service::open(host, shelf, notifier, INTAKE, config.store_at);
         let waku = Arc::new(WakuNode {
-            slow: SlowLog::new(Arc::clone(&host.settings), shelf.store(), shelf.network()),
-            shelf,
+            service,
             poll,
             metrics: metrics::NodeMetrics::new(&config.shards),
-            room: Arc::new(Semaphore::new(INTAKE_BYTES_MAX)),
-            turns: QuestionSlots::new(config.store_at),
             positions: Arc::default(),
-            answers: Shares::new(ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_ADDRESS_MAX),
             peer_questions: Shares::new(PEER_QUESTIONS_MAX, PEER_QUESTIONS_PER_ADDRESS_MAX),
             nullifiers: NullifierLog::default(),
-            buckets: RateBuckets::default(),
-            rates: RateLimiter::new(Arc::clone(&host.settings)),
             clients: host.clients.clone(),
             #[cfg(feature = "libp2p")]
             network: handle,
@@ -212,7 +208,7 @@ impl Door for WakuDoor {
     }
 
     fn close(&self) {
-        self.waku.slow.close();
+        self.waku.service.questions.close();
     }
 }
 

@@ -1,68 +1,34 @@
 //! The REST door's interface to the node's peers. The interface exists even if the node has no
 //! peers or is built without libp2p.
 
-use super::WakuNode;
+use hark_networks::waku::history::MessageRequest;
 #[cfg(feature = "libp2p")]
-use super::p2p;
+use libp2p::PeerId;
 
-/// Why no peer can answer.
-pub(super) const NO_PEERS: &str = "this node knows no peers; set [waku] listen";
-
-/// A connected peer, or a peer that this node tries to connect to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PeerStatus {
-    pub(super) id: String,
-    /// The peer's address, with its id at the end.
-    pub(super) addr: String,
-    pub(super) protocols: Vec<String>,
-    pub(super) agent: String,
-    pub(super) connectivity: PeerConnectivity,
-    /// Whether the configuration names the peer.
-    pub(super) is_configured: bool,
-    /// Shards that the peer subscribes to.
-    pub(super) shards: Vec<u16>,
-    /// Shards whose messages are sent to the peer as they arrive (the gossip mesh).
-    pub(super) mesh: Vec<u16>,
-}
-
-/// Whether a peer is connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PeerConnectivity {
-    Connected,
-    NotConnected,
-    /// The last attempt to connect failed.
-    CannotConnect,
-}
-
-/// Why a peer gave no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "libp2p"), expect(dead_code, reason = "there are no peers"))]
-pub(super) enum NoPeerAnswer {
-    /// This node knows no peers.
-    NoPeers,
-    /// The text is not the address of a peer.
-    Address(String),
-    /// This node must not dial the address for a client.
-    Forbidden,
-    /// The peer was not reached. The reason is left out, because it would reveal open ports of
-    /// other machines.
-    Unreached,
-    /// The peer is connected, but gave no valid answer.
-    Broken(String),
-}
+use super::node::WakuNode;
+#[cfg(feature = "libp2p")]
+use super::p2p::{self, NetworkHandle};
+use super::peer_status::{NoPeerAnswer, PeerStatus};
 
 #[cfg(feature = "libp2p")]
 impl WakuNode {
+    /// Whether the configuration names this peer.
+    pub(super) fn knows(&self, peer: PeerId) -> bool {
+        self.config.p2p.as_ref().is_some_and(|config| {
+            config.peers.iter().chain(&config.stores).any(|addr| p2p::peer_id(addr) == Some(peer))
+        })
+    }
+
     /// Returns the addresses at which peers reach this node.
     pub(crate) fn addresses(&self) -> Vec<String> {
-        self.network.as_ref().map(p2p::NetworkHandle::addresses).unwrap_or_default()
+        self.network.as_ref().map(NetworkHandle::addresses).unwrap_or_default()
     }
 
     /// Sends a request to the store of a peer. Returns the bytes of the answer.
     pub(super) async fn ask_peer(
         &self,
         addr: &str,
-        request: &[u8],
+        request: &MessageRequest,
     ) -> Result<Vec<u8>, NoPeerAnswer> {
         let network = self.network.as_ref().ok_or(NoPeerAnswer::NoPeers)?;
         network.ask_for_client(addr, self.config.access.any_peer, request).await
@@ -104,7 +70,11 @@ impl WakuNode {
         Vec::new()
     }
 
-    pub(super) async fn ask_peer(&self, _: &str, _: &[u8]) -> Result<Vec<u8>, NoPeerAnswer> {
+    pub(super) async fn ask_peer(
+        &self,
+        _: &str,
+        _: &MessageRequest,
+    ) -> Result<Vec<u8>, NoPeerAnswer> {
         Err(NoPeerAnswer::NoPeers)
     }
 

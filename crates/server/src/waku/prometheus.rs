@@ -1,7 +1,7 @@
 //! The Waku node's part of the page for Prometheus, under nwaku's names.
 
-use super::WakuNode;
 use super::metrics::{AnswerStatus, MessageFate, NodeMetrics, ValueHistogram};
+use super::node::WakuNode;
 use crate::metrics::{MetricLabel as _, MetricsPage};
 
 /// Writes the node's metrics.
@@ -23,7 +23,7 @@ pub(crate) fn write(page: &mut MetricsPage, waku: &WakuNode) {
 }
 
 fn messages(page: &mut MetricsPage, waku: &WakuNode) {
-    let (metrics, stats) = (&waku.metrics, waku.shelf.store().stats());
+    let (metrics, stats) = (&waku.metrics, waku.service.shelf.store().stats());
     page.head("waku_archive_messages", "gauge", "Messages stored now.");
     page.line("waku_archive_messages", "type=\"stored\"", stats.records);
     page.gauge("waku_archive_bytes", "Bytes that the archive uses on disk.", stats.bytes);

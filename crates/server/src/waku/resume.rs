@@ -13,12 +13,16 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use hark_codec::record::Id;
 use hark_codec::waku::store::PAGE_MAX;
-use hark_codec::waku::{Message, StoreRequest, StoreResponse};
+use hark_codec::waku::{Message, ProtobufError, StoreResponse};
 use hark_networks::waku::NS_PER_S;
+use hark_networks::waku::history::MessageRequest;
 use libp2p::Multiaddr;
 
+use super::intake::{AcceptResult, MessageRejection};
 use super::metrics::{CatchUpMethod, MessageOrigin, SyncOutcome};
-use super::{AcceptResult, MessageRejection, WakuNode};
+use super::node::WakuNode;
+use super::p2p::AskFault;
+use super::peer_status::NO_PEERS;
 use crate::stop::StopSignal;
 
 /// Poll interval for connected peers.
@@ -47,6 +51,32 @@ struct FetchTotals {
     messages: u64,
     stored: u64,
     refused: u64,
+}
+
+/// Why history cannot be fetched from a store. The texts are for operators.
+#[derive(Debug, thiserror::Error)]
+enum FetchFault {
+    /// The node has no peers.
+    #[error("{NO_PEERS}")]
+    NoPeers,
+    /// See [`AskFault`].
+    #[error(transparent)]
+    Ask(#[from] AskFault),
+    /// The bytes are not an answer.
+    #[error(transparent)]
+    Malformed(#[from] ProtobufError),
+    /// The store refuses the request: status and description.
+    #[error("{0} {1}")]
+    Status(u32, String),
+    /// This node could not store a message.
+    #[error(transparent)]
+    Store(#[from] MessageRejection),
+    /// No page would be the last.
+    #[error("it sent an empty page that is not the last")]
+    EmptyPage,
+    /// No page would be the last.
+    #[error("its pages lead back to an earlier one")]
+    Circle,
 }
 
 impl HistoryFetch {
@@ -127,8 +157,9 @@ impl HistoryFetch {
                     );
                     return true;
                 }
-                Err(why) => {
+                Err(fault) => {
                     count.of(SyncOutcome::Failed).add(1);
+                    let why = fault.to_string();
                     tracing::warn!(%store, why, "history could not be fetched");
                 }
             }
@@ -143,28 +174,26 @@ async fn pages(
     store: &Multiaddr,
     from: u64,
     until: u64,
-) -> Result<FetchTotals, String> {
-    let network = waku.network.as_ref().ok_or(super::neighbours::NO_PEERS)?;
+) -> Result<FetchTotals, FetchFault> {
+    let network = waku.network.as_ref().ok_or(FetchFault::NoPeers)?;
     let mut fetched = FetchTotals::default();
     let (mut cursor, mut trail) = (None::<Id>, PageTrail::default());
     loop {
-        let request = StoreRequest {
-            request_id: "resume",
+        let request = MessageRequest {
+            id: "resume".into(),
             include_data: true,
             time_start: i64::try_from(from).ok(),
             time_end: i64::try_from(until).ok(),
-            cursor: cursor.as_ref().map(|cursor| &cursor[..]),
+            cursor,
             forward: true,
             limit: Some(PAGE_MAX as u64),
-            ..StoreRequest::default()
+            ..MessageRequest::default()
         };
-        let mut bytes = Vec::new();
-        request.write(std::iter::empty(), std::iter::empty(), &mut bytes);
-        let answer = network.ask(store.clone(), &bytes).await?;
-        let answer = StoreResponse::parse(&answer).map_err(|error| error.to_string())?;
+        let answer = network.ask(store.clone(), &request).await?;
+        let answer = StoreResponse::parse(&answer)?;
         if answer.status_code != Some(200) {
-            let words = answer.status_desc.unwrap_or_default();
-            return Err(format!("{} {words}", answer.status_code.unwrap_or_default()));
+            let words = answer.status_desc.unwrap_or_default().to_owned();
+            return Err(FetchFault::Status(answer.status_code.unwrap_or_default(), words));
         }
         fetched.pages += 1;
         // Messages are stored concurrently, so that a page becomes one batch.
@@ -182,7 +211,7 @@ async fn pages(
                 Some(Ok(AcceptResult::Stored)) => fetched.stored += 1,
                 Some(Ok(_)) => {}
                 None | Some(Err(MessageRejection::Refused(_))) => fetched.refused += 1,
-                Some(Err(error)) => return Err(error.to_string()),
+                Some(Err(error)) => return Err(error.into()),
             }
         }
         let next = answer.cursor.and_then(|next| <Id>::try_from(next).ok());
@@ -204,12 +233,12 @@ struct PageTrail {
 
 impl PageTrail {
     /// Notes the cursor behind a page. `Err` if no page can be the last.
-    fn follow(&mut self, next: Option<Id>, is_empty: bool) -> Result<(), String> {
+    fn follow(&mut self, next: Option<Id>, is_empty: bool) -> Result<(), FetchFault> {
         if is_empty {
-            return Err("it sent an empty page that is not the last".into());
+            return Err(FetchFault::EmptyPage);
         }
         if next == self.seen {
-            return Err("its pages lead back to an earlier one".into());
+            return Err(FetchFault::Circle);
         }
         self.pages += 1;
         if self.pages.is_power_of_two() {

@@ -4,17 +4,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use hark_archive::writer;
 use serde_json::{Map, Value, json};
-use tokio::sync::Semaphore;
 
+use super::config::MailConfig;
+use super::mail_server::{INTAKE, MailServer};
 use super::metrics::{EnvelopeFate, HandshakeFate, MailMetrics, RequestFate};
 #[cfg(feature = "devp2p")]
 use super::peers;
-use super::{
-    INTAKE_BYTES_MAX, INTAKE_MAX, MailServer, MailService, PAGES_BYTES_MAX,
-    PAGES_BYTES_PER_ADDRESS_MAX, TopicIndex, prometheus, rest, topics,
-};
+use super::topics::TopicIndex;
+use super::{prometheus, refresh, rest};
 use crate::ServeError;
 use crate::admin::http::Operators;
 use crate::door::{
@@ -22,15 +20,21 @@ use crate::door::{
 };
 use crate::listener::Listener;
 use crate::metrics::MetricsPage;
-use crate::permits::Shares;
 use crate::rate::RateBuckets;
 use crate::runtime::DoorRuntime;
-use crate::shelf::{self, Shelf, Subscribers};
-use crate::slow::SlowLog;
+use crate::service::Service;
+use crate::shelf::{self, Subscribers};
 use crate::stop::StopSignal;
-use crate::turns::QuestionSlots;
 use crate::vital::vital;
 use crate::words::number;
+
+/// A mail server, ready to be served.
+pub struct MailService {
+    /// The configuration of the mail server.
+    pub config: MailConfig,
+    /// The options of the mail server's store.
+    pub shelf: shelf::ShelfOptions,
+}
 
 /// The door of a mail server.
 struct MailDoor {
@@ -45,7 +49,7 @@ impl ServableNetwork for MailService {
     fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> OpenFuture<'a> {
         Box::pin(async move {
             let door = self.open_in(host).await?;
-            Ok(OpenNetwork { shelf: Arc::clone(&door.mail.shelf), door: Arc::new(door) })
+            Ok(OpenNetwork { shelf: Arc::clone(&door.mail.service.shelf), door: Arc::new(door) })
         })
     }
 }
@@ -62,26 +66,19 @@ impl MailService {
         };
         let runtime = DoorRuntime::start("hark-whisper")?;
         let topics = Arc::new(TopicIndex::default());
-        // The queue is larger than the possible number of envelopes, because retention writes, too.
-        let writer = writer::WriterOptions { queue_max: INTAKE_MAX + 64, ..shelf.writer };
         let subscribers: Arc<dyn Subscribers> = Arc::clone(&topics) as _;
-        let shelf = Shelf::open(shelf::ShelfOptions { writer, ..shelf }, subscribers);
+        let service = Service::open(host, shelf, subscribers, INTAKE, config.store_at);
         // From here on, new envelopes add their topics, so no topic is missed. The stored topics
         // are read on a thread that may block, because the store may be a database.
-        let (filled, store) = (Arc::clone(&topics), Arc::clone(shelf.store()));
+        let (filled, store) = (Arc::clone(&topics), Arc::clone(service.shelf.store()));
         let filling = crate::blocking::run(move || filled.fill(&*store));
         let ended = |error| ServeError::Thread(io::Error::other(error));
         let done = filling.await.map_err(ended)?;
         done.map_err(|error| ServeError::Door(error.into()))?;
         let mail = Arc::new(MailServer {
-            slow: SlowLog::new(Arc::clone(&host.settings), shelf.store(), shelf.network()),
-            shelf,
+            service,
             topics,
             metrics: MailMetrics::default(),
-            intake: Arc::new(Semaphore::new(INTAKE_BYTES_MAX)),
-            slots: QuestionSlots::new(config.store_at),
-            pages: Shares::new(PAGES_BYTES_MAX, PAGES_BYTES_PER_ADDRESS_MAX),
-            buckets: RateBuckets::default(),
             topic_buckets: RateBuckets::default(),
             unlimited: host.unlimited,
             clients: host.clients.clone(),
@@ -171,7 +168,7 @@ impl Door for MailDoor {
     }
 
     fn close(&self) {
-        self.mail.slow.close();
+        self.mail.service.questions.close();
     }
 }
 
@@ -181,7 +178,7 @@ async fn serve(
     mail: Arc<MailServer>,
     stop: StopSignal,
 ) {
-    let topics = topics::refresh(Arc::clone(&mail), stop.clone());
+    let topics = refresh::refresh(Arc::clone(&mail), stop.clone());
     let doors = [
         Some(tokio::spawn(vital("Whisper's topics", topics))),
         rest.map(|listener| {

@@ -2,8 +2,8 @@
 
 use hark_archive::meter::{Counter, Histogram};
 use hark_networks::whisper::admit::EnvelopeRefusal;
+use hark_networks::whisper::history::MailError;
 
-use super::history::MailError;
 use crate::metrics::{ByLabel, MetricLabel, labels};
 
 labels! {

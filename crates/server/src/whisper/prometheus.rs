@@ -1,7 +1,7 @@
 //! The mail server's part of the page for Prometheus. Metrics that status-go also has use
 //! status-go's names. All others have names of Hark.
 
-use super::MailServer;
+use super::mail_server::MailServer;
 use super::metrics::{EnvelopeFate, RequestFate};
 use crate::metrics::MetricsPage;
 

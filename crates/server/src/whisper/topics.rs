@@ -1,43 +1,23 @@
 //! The topics of the archive, which turn a search by bloom filter into a search by topics.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use hark_archive::{Record, SearchError, Store};
 use hark_codec::whisper::record::TOPIC;
 use hark_codec::whisper::{Bloom, EnvelopeRecord, Topic};
+use hark_networks::whisper::history::TopicCondition;
 use hark_networks::whisper::topics::KnownTopics;
 use parking_lot::{Mutex, RwLock};
 
-use super::MailServer;
 use crate::shelf::Subscribers;
-use crate::stop::StopSignal;
-use crate::turns::StoreLocation;
 
 /// Maximum number of topics in memory, at up to 32 bytes each. If an archive has more topics,
 /// filters are tested on each envelope.
-pub const TOPICS_MAX: usize = 1 << 20;
+const TOPICS_MAX: usize = 1 << 20;
 /// Maximum number of topics that a filter may cover. Above this number, the filter is tested on
 /// each envelope.
 const COVERED_MAX: usize = 1 << 15;
-/// Divisor for the share of time that re-reading all topics may take.
-const REFRESH_SHARE: u32 = 100;
-/// Minimum pause between two checks of the size of an archive in a database.
-const IN_DATABASE: Duration = Duration::from_mins(1);
-
-/// How the envelopes that match a filter are found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TopicCondition {
-    /// The filter covers all possible topics.
-    All,
-    /// A search by these topics.
-    Topics(Vec<Topic>),
-    /// A test of the filter on each envelope.
-    Filter,
-}
-
 /// All topics of an archive. New envelopes add their topics. The topics of deleted envelopes are
 /// removed by the next [`TopicIndex::refresh`]; until then they match nothing.
 #[derive(Debug)]
@@ -109,9 +89,9 @@ impl TopicIndex {
         self.known.read().len()
     }
 
-    /// Whether the index has no topics.
-    pub fn is_empty(&self) -> bool {
-        self.known.read().is_empty()
+    /// Number of envelopes that were added.
+    pub(super) fn added(&self) -> u64 {
+        self.added.load(Ordering::Relaxed)
     }
 
     /// Whether the index has the topic.
@@ -166,42 +146,6 @@ impl Subscribers for TopicIndex {
             fresh.insert(topic);
         }
         self.add(topic);
-    }
-}
-
-/// Removes topics after envelopes were deleted, until `stop`. Checks at most as often as retention
-/// runs.
-pub(super) async fn refresh(mail: Arc<MailServer>, mut stop: StopSignal) {
-    let added = |mail: &MailServer| mail.topics.added.load(Ordering::Relaxed);
-    // The numbers of stored and of added envelopes at the last check.
-    let (mut counted, mut seen) = (0, added(&mail));
-    let mut pause = Duration::ZERO;
-    loop {
-        let is_near = mail.config.store_at == StoreLocation::Process;
-        let least = if is_near { Duration::ZERO } else { IN_DATABASE };
-        let pause_now = pause.max(mail.shelf.retention().every).max(least);
-        tokio::select! {
-            () = tokio::time::sleep(pause_now) => {}
-            () = stop.accepting() => return,
-        }
-        let known_added = added(&mail);
-        let looked = Arc::clone(&mail);
-        let work = crate::blocking::run(move || {
-            let expected = counted + known_added.saturating_sub(seen);
-            let now = looked.shelf.store().stats().records;
-            let began = Instant::now();
-            if now < expected
-                && let Err(error) = looked.topics.refresh(&**looked.shelf.store())
-            {
-                tracing::debug!(%error, "topics of deleted envelopes are forgotten later");
-                return None;
-            }
-            Some((now, began.elapsed() * REFRESH_SHARE))
-        });
-        let Ok(done) = work.await else { return };
-        if let Some((now, share)) = done {
-            (counted, seen, pause) = (now, known_added, share);
-        }
     }
 }
 

@@ -8,6 +8,10 @@ use hark_codec::waku::{Message, MessageEncoder, StoreResponse};
 use hark_testkit::random::Random;
 
 use super::*;
+use hark_archive::Record;
+use hark_codec::waku::StoreRequest;
+use hark_networks::search::AnswerWaiter;
+use hark_networks::waku::history::{DAMAGED, PAGE_BYTES_MAX, answer};
 
 const PUBSUB: [&str; 2] = ["/waku/2/rs/1/0", "/waku/2/rs/1/1"];
 const CONTENT: [&str; 3] = ["/app/1/chat/proto", "/app/1/a\u{e4}/proto", ""];
@@ -95,11 +99,7 @@ impl World {
     ) -> (Vec<Kept>, Option<Id>) {
         let mut bytes = Vec::new();
         request.write(topics.iter().copied(), hashes.iter().map(|hash| &hash[..]), &mut bytes);
-        let out = answer(
-            &bytes,
-            page_of(&self.store, &self.positions, &bytes, u64::MAX, &AnswerWaiter::default())
-                .as_ref(),
-        );
+        let out = answer(read_page(&self.store, &self.positions, &bytes).as_ref());
         let response = StoreResponse::parse(&out).unwrap();
         assert_eq!((response.status_code, response.status_desc), (Some(200), Some("OK")));
         assert_eq!(response.request_id, request.request_id);
@@ -114,6 +114,38 @@ impl World {
         });
         (messages.collect(), response.cursor.map(|cursor| cursor.try_into().unwrap()))
     }
+}
+
+/// Returns the page for a request that visits at most `rows_max` rows.
+fn page_of(
+    store: &dyn Store,
+    positions: &PositionCache,
+    request: MessageRequest,
+    rows_max: u64,
+) -> Result<HistoryPage, HistoryError> {
+    let waiter = AnswerWaiter::default();
+    page(&mut BoundedSearch::new(store, &waiter, rows_max), positions, &HistoryQuery::new(request)?)
+}
+
+/// Returns the page for the bytes of a request.
+fn read_page(
+    store: &dyn Store,
+    positions: &PositionCache,
+    bytes: &[u8],
+) -> Result<HistoryPage, HistoryError> {
+    page_of(store, positions, MessageRequest::read(bytes)?, u64::MAX)
+}
+
+/// Returns the page for a request without topics and hashes.
+fn asked_page(
+    store: &dyn Store,
+    positions: &PositionCache,
+    request: &StoreRequest<'_>,
+    rows_max: u64,
+) -> Result<HistoryPage, HistoryError> {
+    let mut bytes = Vec::new();
+    request.write(std::iter::empty(), std::iter::empty(), &mut bytes);
+    page_of(store, positions, MessageRequest::read(&bytes)?, rows_max)
 }
 
 fn request() -> StoreRequest<'static> {
@@ -257,7 +289,7 @@ fn a_page_goes_on_where_the_one_before_it_ended_also_if_that_message_has_gone() 
         assert_eq!(world.ask(&one, &[], &[]).0, world.kept[20..40]);
         // Without the cached position, the cursor cannot be found.
         world.positions = PositionCache::default();
-        let page = page(&world.store, &world.positions, &one, u64::MAX, &AnswerWaiter::default());
+        let page = asked_page(&world.store, &world.positions, &one, u64::MAX);
         assert!(matches!(page, Err(HistoryError::Cursor)), "{page:?}");
     }
 }
@@ -269,11 +301,10 @@ fn a_page_visits_hardly_more_than_it_returns() {
     world.put(300);
     for forward in [true, false] {
         let one = StoreRequest { forward, limit: Some(100), ..request() };
-        let first =
-            page(&world.store, &world.positions, &one, 110, &AnswerWaiter::default()).unwrap();
-        let one = StoreRequest { cursor: first.cursor.as_ref().map(|id| &id[..]), ..one };
-        let second =
-            page(&world.store, &world.positions, &one, 110, &AnswerWaiter::default()).unwrap();
+        let first = asked_page(&world.store, &world.positions, &one, 110).unwrap();
+        let cursor = first.cursor();
+        let one = StoreRequest { cursor: cursor.as_ref().map(|id| &id[..]), ..one };
+        let second = asked_page(&world.store, &world.positions, &one, 110).unwrap();
         assert_eq!((first.records.len(), second.records.len()), (100, 100));
     }
 }
@@ -299,15 +330,13 @@ fn long_messages_make_short_pages() {
         loop {
             let after = cursor.as_ref().map(|id: &Id| &id[..]);
             let request = StoreRequest { forward, limit: Some(100), cursor: after, ..request() };
-            let page =
-                page(&world.store, &world.positions, &request, u64::MAX, &AnswerWaiter::default())
-                    .unwrap();
+            let page = asked_page(&world.store, &world.positions, &request, u64::MAX).unwrap();
             assert!(page.bytes <= PAGE_BYTES_MAX);
             let page_hashes = page.records.iter().map(|bytes| *Record::new(bytes).unwrap().id());
             let at = if forward { returned.len() } else { 0 };
             returned.splice(at..at, page_hashes);
             pages += 1;
-            cursor = page.cursor;
+            cursor = page.cursor();
             if cursor.is_none() {
                 break;
             }
@@ -316,8 +345,7 @@ fn long_messages_make_short_pages() {
     }
     // A page of hashes alone is bounded only by the limit.
     let request = StoreRequest { include_data: false, limit: Some(100), ..request() };
-    let page =
-        page(&world.store, &world.positions, &request, u64::MAX, &AnswerWaiter::default()).unwrap();
+    let page = asked_page(&world.store, &world.positions, &request, u64::MAX).unwrap();
     assert_eq!((page.records.len(), page.bytes), (60, 0));
     // Such a page does not have the messages either.
     assert!(page.records.iter().all(|record| record.len() < 100));
@@ -327,11 +355,7 @@ fn long_messages_make_short_pages() {
 fn refused(store: &dyn Store, request: &StoreRequest<'_>, hashes: &[&[u8]]) -> (u32, String) {
     let mut bytes = Vec::new();
     request.write(std::iter::empty(), hashes.iter().copied(), &mut bytes);
-    let out = answer(
-        &bytes,
-        page_of(store, &PositionCache::default(), &bytes, u64::MAX, &AnswerWaiter::default())
-            .as_ref(),
-    );
+    let out = answer(read_page(store, &PositionCache::default(), &bytes).as_ref());
     let response = StoreResponse::parse(&out).unwrap();
     assert_eq!((response.request_id, response.messages().count()), ("", 0));
     (response.status_code.unwrap(), response.status_desc.unwrap().into())
@@ -357,25 +381,17 @@ fn what_cannot_be_answered_is_refused_in_the_protocols_terms() {
     }
     // A time span whose end is before its start matches nothing.
     let nothing = StoreRequest { time_start: Some(2), time_end: Some(1), ..request() };
-    let page = page(store, &PositionCache::default(), &nothing, u64::MAX, &AnswerWaiter::default())
-        .unwrap();
-    assert!(page.records.is_empty() && page.cursor.is_none());
-    let out = answer(
-        &[0x0a, 9],
-        page_of(store, &PositionCache::default(), &[0x0a, 9], u64::MAX, &AnswerWaiter::default())
-            .as_ref(),
-    );
+    let page = asked_page(store, &PositionCache::default(), &nothing, u64::MAX).unwrap();
+    assert!(page.records.is_empty() && page.cursor().is_none());
+    let out = answer(read_page(store, &PositionCache::default(), &[0x0a, 9]).as_ref());
     assert_eq!(StoreResponse::parse(&out).unwrap().status_code, Some(400));
 }
 
 #[test]
 fn a_page_that_lacks_a_damaged_message_says_so_with_the_status_of_success() {
-    let mut request = Vec::new();
-    let asked = StoreRequest { request_id: "a", forward: true, ..StoreRequest::default() };
-    asked.write(std::iter::empty(), std::iter::empty(), &mut request);
     for (damaged, said) in [(false, "OK"), (true, DAMAGED)] {
-        let page = HistoryPage { damaged, ..HistoryPage::default() };
-        let answer = answer(&request, Ok(&page));
+        let page = HistoryPage { request_id: "a".into(), damaged, ..HistoryPage::default() };
+        let answer = answer(Ok(&page));
         let parsed = StoreResponse::parse(&answer).unwrap();
         assert_eq!((parsed.status_code, parsed.status_desc), (Some(200), Some(said)));
     }

@@ -13,13 +13,12 @@ use std::task::{Context, Poll};
 use libp2p::PeerId;
 use libp2p::core::transport::PortUse;
 use libp2p::core::{Endpoint, Multiaddr};
-use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{
     ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent,
     THandlerOutEvent, ToSwarm, dummy,
 };
 
-use super::peers;
+use super::addr::{self, ip};
 use crate::Clients;
 use crate::address::ClientAddress;
 use crate::clients::AddressClass;
@@ -91,7 +90,7 @@ impl PeerAdmission {
     ) -> Self {
         Self {
             clients,
-            configured: configured.iter().filter_map(peers::id).collect(),
+            configured: configured.iter().filter_map(addr::id).collect(),
             configured_at: configured.iter().filter_map(ip).map(ClientAddress::from).collect(),
             strangers_max,
             per_address_max,
@@ -207,14 +206,5 @@ impl NetworkBehaviour for PeerAdmission {
 
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
         Poll::Pending
-    }
-}
-
-/// Returns the IP address that a multiaddress begins with.
-pub(super) fn ip(of: &Multiaddr) -> Option<IpAddr> {
-    match of.iter().next()? {
-        Protocol::Ip4(ip) => Some(ip.into()),
-        Protocol::Ip6(ip) => Some(ip.into()),
-        _ => None,
     }
 }

@@ -19,7 +19,7 @@ use libp2p::swarm::{
 use libp2p::{PeerId, StreamProtocol};
 use tokio::sync::watch;
 
-use super::admission::ip;
+use super::addr::ip;
 use crate::Clients;
 use crate::permits::{Permit, Permits};
 use crate::rate::RateSource;

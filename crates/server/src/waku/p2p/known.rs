@@ -7,9 +7,9 @@ use libp2p::core::ConnectedPoint;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Swarm, identify};
 
-use super::NodeBehaviour;
+use super::behaviour::NodeBehaviour;
 use super::peers::Peers;
-use crate::waku::neighbours::{PeerConnectivity, PeerStatus};
+use crate::waku::peer_status::{PeerConnectivity, PeerStatus};
 
 /// The information that each connected peer has reported about itself.
 #[derive(Default)]

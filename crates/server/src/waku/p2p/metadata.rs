@@ -9,7 +9,7 @@ use hark_codec::waku::protobuf::{put_bytes, put_number, put_varint};
 
 use super::frame;
 use super::incoming::IncomingStreams;
-use crate::waku::WakuNode;
+use crate::waku::node::WakuNode;
 
 /// The name of the protocol.
 pub(super) const PROTOCOL: &str = "/vac/waku/metadata/1.0.0";

@@ -4,25 +4,18 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-use libp2p::multiaddr::Protocol;
 use libp2p::swarm::DialError;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::{Multiaddr, PeerId, Swarm};
 use tokio::sync::oneshot;
 
-use super::NodeBehaviour;
+use super::addr::id;
+use super::behaviour::NodeBehaviour;
+use super::error::ConnectFault;
 
 /// The pause after the first failure, and the longest pause. Each failure doubles the pause.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_mins(1);
-
-/// Returns the peer id that an address ends with.
-pub(super) fn id(addr: &Multiaddr) -> Option<PeerId> {
-    match addr.iter().last() {
-        Some(Protocol::P2p(peer)) => Some(peer),
-        _ => None,
-    }
-}
 
 /// Dials a peer, unless it is connected or being dialled.
 fn dial(
@@ -41,7 +34,7 @@ pub(super) struct Peers {
     asked: HashMap<PeerId, Vec<ConnectReply>>,
 }
 
-type ConnectReply = oneshot::Sender<Result<(), String>>;
+type ConnectReply = oneshot::Sender<Result<(), ConnectFault>>;
 
 struct WantedPeer {
     addrs: Vec<Multiaddr>,
@@ -104,18 +97,18 @@ impl Peers {
             return;
         }
         if addrs.is_empty() {
-            let _ = reply.send(Err("the peer has no address that may be dialled".into()));
+            let _ = reply.send(Err(ConnectFault::NoAddress));
             return;
         }
         self.asked.entry(peer).or_default().push(reply);
         if let Err(error) = dial(swarm, peer, addrs)
             && !matches!(error, DialError::DialPeerConditionFalse(_))
         {
-            self.answer(peer, &Err(format!("the peer cannot be reached: {error}")));
+            self.answer(peer, &Err(ConnectFault::Unreached(error.to_string())));
         }
     }
 
-    fn answer(&mut self, peer: PeerId, what: &Result<(), String>) {
+    fn answer(&mut self, peer: PeerId, what: &Result<(), ConnectFault>) {
         for reply in self.asked.remove(&peer).into_iter().flatten() {
             // The caller may be gone.
             let _ = reply.send(what.clone());
@@ -144,7 +137,7 @@ impl Peers {
     /// Handles a failure to reach a peer.
     pub(super) fn failed(&mut self, peer: PeerId, error: &impl Display) {
         let error = error.to_string();
-        self.answer(peer, &Err(format!("the peer cannot be reached: {error}")));
+        self.answer(peer, &Err(ConnectFault::Unreached(error.clone())));
         if let Some(wanted) = self.wanted.get_mut(&peer) {
             wanted.next = Some(Instant::now() + wanted.pause);
             wanted.pause = (wanted.pause * 2).min(RETRY_MAX);
@@ -158,6 +151,8 @@ impl Peers {
 
 #[cfg(test)]
 mod tests {
+    use libp2p::multiaddr::Protocol;
+
     use super::*;
 
     #[test]

@@ -4,12 +4,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use hark_networks::waku::history::MessageRequest;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::Semaphore;
 
-use super::{NetworkHandle, peers, store};
-use crate::waku::neighbours::NoPeerAnswer;
+use super::handle::NetworkHandle;
+use super::{addr, ask};
+use crate::waku::peer_status::NoPeerAnswer;
 
 /// Permits for concurrent look-ups of names.
 static LOOK_UPS: Semaphore = Semaphore::const_new(16);
@@ -20,10 +22,11 @@ impl NetworkHandle {
         &self,
         addr: &str,
         any: bool,
-        request: &[u8],
+        request: &MessageRequest,
     ) -> Result<Vec<u8>, NoPeerAnswer> {
         let peer = self.reach(addr, any).await?;
-        store::ask(self.control.clone(), peer, request).await.map_err(NoPeerAnswer::Broken)
+        let answer = ask::ask(self.control.clone(), peer, request).await;
+        answer.map_err(|fault| NoPeerAnswer::Broken(fault.to_string()))
     }
 
     /// Connects to a peer. Unless `any` is set, the address must be configured or public, or the
@@ -36,7 +39,7 @@ impl NetworkHandle {
         let addr: Multiaddr =
             addr.parse().map_err(|error| NoPeerAnswer::Address(format!("{error}")))?;
         let without = || NoPeerAnswer::Address("it must end with /p2p/ and the peer's id".into());
-        let peer = peers::id(&addr).ok_or_else(without)?;
+        let peer = addr::id(&addr).ok_or_else(without)?;
         let addrs =
             if any || self.configured.contains(&addr) { vec![addr] } else { public(&addr).await };
         let may_dial = !addrs.is_empty();
@@ -44,6 +47,7 @@ impl NetworkHandle {
             Ok(()) => Ok(peer),
             Err(_) if !may_dial => Err(NoPeerAnswer::Forbidden),
             Err(error) => {
+                let error = error.to_string();
                 tracing::debug!(%peer, error, "a peer that a client wants to ask is not reached");
                 Err(NoPeerAnswer::Unreached)
             }

@@ -5,21 +5,18 @@ use std::time::Duration;
 
 use futures_util::AsyncReadExt as _;
 use futures_util::io::WriteHalf;
-use hark_codec::waku::store::{PAGE_MAX, Status};
-use hark_codec::waku::{ProtobufError, StoreResponse};
-use libp2p::{PeerId, Stream, StreamProtocol};
-use libp2p_stream::Control;
+use hark_codec::waku::store::Status;
+use hark_networks::waku::history::{HistoryError, HistoryPage, MessageRequest, answer};
+use libp2p::Stream;
 
-use super::frame;
 use super::incoming::{IncomingStreams, StreamPeer};
+use super::{ask, frame};
 use crate::permits::Shares;
 use crate::rate::RateSource;
-use crate::waku::history::{self, HistoryError};
+use crate::service::PermittedAnswer;
 use crate::waku::metrics::QuestionSource;
-use crate::waku::{PageWithPermit, WakuNode};
+use crate::waku::node::WakuNode;
 
-/// The name of the protocol.
-pub(super) const PROTOCOL: &str = "/vac/waku/store-query/3.0.0";
 /// Maximum size of a request, in bytes: 1,000 hashes and 1,000 topics.
 const REQUEST_MAX: usize = 256 << 10;
 /// Maximum size of a short request, in bytes. The number of longer requests is bounded.
@@ -28,20 +25,15 @@ const REQUEST_SHORT: usize = 4 << 10;
 /// refused.
 const LONG_REQUESTS_MAX: usize = 256;
 const LONG_REQUESTS_PER_ADDRESS_MAX: usize = 32;
-/// Maximum size of another store's answer, in bytes: 100 messages of 150 KiB, with their envelopes.
-const ANSWER_MAX: usize = 16 << 20;
 /// How long a stream may be idle before its request: js-waku opens streams ahead of time.
 const REQUEST_WAIT: Duration = Duration::from_mins(30);
-/// How long another store may take to answer.
-const ANSWER_WAIT: Duration = Duration::from_secs(20);
-
 /// Permits for long requests, by address.
 type LongRequests = Shares<RateSource>;
 
 /// Answers the requests of all peers.
 pub(super) fn serve(incoming: &IncomingStreams, waku: Arc<WakuNode>) {
     let long = LongRequests::new(LONG_REQUESTS_MAX, LONG_REQUESTS_PER_ADDRESS_MAX);
-    incoming.serve(PROTOCOL, move |peer, stream| {
+    incoming.serve(ask::PROTOCOL, move |peer, stream| {
         let (waku, long) = (Arc::clone(&waku), long.clone());
         async move { serve_one(&waku, &long, peer, stream).await }
     });
@@ -65,13 +57,13 @@ async fn serve_one(waku: &WakuNode, long: &LongRequests, mut peer: StreamPeer, m
     let (request, _room) = match read {
         Ok(read) => read,
         Err(refusal) => {
-            let refusing = send(waku, &mut writer, &[], Err(refusal));
+            let refusing = send(waku, &mut writer, Err(refusal));
             return frame::discarding(&mut reader, refusing).await;
         }
     };
     let answering = async {
-        let page = waku.page(source, &request).await;
-        send(waku, &mut writer, &request, page).await;
+        let page = waku.page(source, || MessageRequest::read(&request)).await;
+        send(waku, &mut writer, page).await;
     };
     tokio::select! {
         () = answering => {}
@@ -83,44 +75,15 @@ async fn serve_one(waku: &WakuNode, long: &LongRequests, mut peer: StreamPeer, m
 async fn send(
     waku: &WakuNode,
     writer: &mut WriteHalf<Stream>,
-    request: &[u8],
-    page: Result<PageWithPermit, HistoryError>,
+    page: Result<PermittedAnswer<HistoryPage>, HistoryError>,
 ) {
     let status = page.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
     waku.metrics.queries.of(QuestionSource::Peer).of(status.into()).add(1);
-    let answer = history::answer(request, page.as_ref().map(|page| &page.page));
+    let answer = answer(page.as_ref().map(|page| &page.page));
     // The answer has its own copy of the records. During the transmission, only the permit is held.
     let _room = page.map(|page| page.room);
     // A failure concerns only the peer.
     if frame::write(writer, &answer).await.is_ok() {
         let _ = frame::end(writer).await;
     }
-}
-
-/// Sends a request to a peer. Returns the bytes of a valid answer, or the reason for having none.
-pub(super) async fn ask(
-    mut control: Control,
-    peer: PeerId,
-    request: &[u8],
-) -> Result<Vec<u8>, String> {
-    let asking = async {
-        let stream = control.open_stream(peer, StreamProtocol::new(PROTOCOL)).await;
-        let mut stream = stream.map_err(|error| error.to_string())?;
-        let broken = |error: std::io::Error| format!("the peer did not answer: {error}");
-        frame::write(&mut stream, request).await.map_err(broken)?;
-        frame::end(&mut stream).await.map_err(broken)?;
-        let answer = frame::read(&mut stream, ANSWER_MAX).await.map_err(broken)?;
-        answer.ok_or_else(|| "the peer did not answer".to_owned())
-    };
-    let answer = match tokio::time::timeout(ANSWER_WAIT, asking).await {
-        Ok(answer) => answer?,
-        Err(_) => return Err(format!("the peer took more than {} s", ANSWER_WAIT.as_secs())),
-    };
-    let parsed = StoreResponse::parse(&answer)
-        .map_err(|error: ProtobufError| format!("the peer's answer is none: {error}"))?;
-    // A message can take three bytes in the answer, but far more after parsing.
-    if parsed.messages().nth(PAGE_MAX).is_some() {
-        return Err(format!("the peer's answer has more than {PAGE_MAX} messages"));
-    }
-    Ok(answer)
 }

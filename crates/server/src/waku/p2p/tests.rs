@@ -9,16 +9,27 @@ use hark_archive::effects::KeepAll;
 use hark_archive::retention::RetentionPolicy;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Write, writer};
-use hark_codec::waku::{MessageEncoder, StoreRequest, StoreResponse};
+use hark_codec::waku::{Message, MessageEncoder, StoreRequest, StoreResponse};
 use hark_testkit::disk::scratch;
 use libp2p::{Stream, StreamProtocol};
 use libp2p_stream::Control;
 
+use futures_util::StreamExt as _;
+use libp2p::identity::Keypair;
+use libp2p::swarm::SwarmEvent;
+use libp2p::{Multiaddr, PeerId, Swarm, identify};
+use tokio::sync::{Semaphore, oneshot, watch};
+
+use super::behaviour::{NodeBehaviour, NodeBehaviourEvent};
+use super::served::ServedTopics;
+use super::swarm::{PeerBounds, swarm};
 use super::*;
+use crate::Clients;
 use crate::door::Host;
 use crate::shelf;
-use crate::stop::Phase;
+use crate::stop::{Phase, StopSignal};
 use crate::waku::NodeService;
+use crate::waku::node::WakuNode;
 
 mod admission;
 mod gossip;
@@ -100,7 +111,7 @@ impl Pair {
         let node = tokio::spawn(async move { door.run(stop).await });
         let mut swarm = stranger();
         let control = swarm.behaviour().streams.new_control();
-        let peer = peers::id(&addr).unwrap();
+        let peer = addr::id(&addr).unwrap();
         swarm.dial(addr.clone()).unwrap();
         let (sender, mut receiver) = oneshot::channel();
         let client = tokio::spawn(async move {
@@ -342,7 +353,7 @@ impl Comparing {
         let (control, sent) =
             (swarm.behaviour().streams.new_control(), Arc::new(Semaphore::new(0)));
         let counted = Arc::clone(&sent);
-        swarm.behaviour().incoming.serve(sync::TRANSFER, move |_, mut stream| {
+        swarm.behaviour().incoming.serve(transfer::PROTOCOL, move |_, mut stream| {
             let counted = Arc::clone(&counted);
             async move {
                 while let Ok(Some(_)) = frame::read(&mut stream, 1 << 20).await {
@@ -368,7 +379,7 @@ impl Comparing {
     /// Sends a payload, and returns the answer. Returns `None` if the stream is reset.
     async fn say(&self, pair: &Pair, payload: &[u8]) -> Option<Vec<u8>> {
         let mut control = self.control.clone();
-        let protocol = StreamProtocol::new(sync::RECONCILIATION);
+        let protocol = StreamProtocol::new(sync::PROTOCOL);
         let mut stream = control.open_stream(pair.peer, protocol).await.unwrap();
         frame::write(&mut stream, payload).await.unwrap();
         frame::read(&mut stream, 8 << 20).await.ok().flatten()
@@ -439,53 +450,5 @@ async fn a_payload_of_millions_of_ranges_is_answered_with_a_few_bytes() {
     topics.resize(4_000_000, 0);
     assert_eq!(peer.say(&pair, &topics).await, None);
     assert_eq!(pair.ask(&good()).await.0, 200);
-    pair.end().await;
-}
-
-/// The decision about a gossip message with these bytes.
-fn accepted(waku: &WakuNode, data: Vec<u8>) -> GossipVerdict {
-    let topic = IdentTopic::new("/waku/2/rs/1/0").hash();
-    accept(waku, &gossipsub::Message { source: None, data, sequence_number: None, topic })
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_other_nodes_refuse_is_refused_of_gossip() {
-    let pair = Pair::start("gossip").await;
-    let now = Clock::System.now_ns().cast_signed();
-    let good = Message {
-        payload: b"hello",
-        content_topic: "/a/1/b/proto",
-        timestamp: Some(now),
-        ..Message::default()
-    };
-    let written = |message: Message<'_>| {
-        let mut bytes = Vec::new();
-        message.write(&mut bytes);
-        bytes
-    };
-    let with = |number: u64| {
-        let mut bytes = written(good);
-        hark_codec::waku::protobuf::put_number(&mut bytes, 3, number);
-        bytes
-    };
-    let mut empty = written(Message { payload: b"", ..good });
-    for (bytes, expected) in [
-        (written(good), GossipVerdict::Yes),
-        (with(u64::from(u32::MAX)), GossipVerdict::Yes),
-        (with(u64::from(u32::MAX) + 1), GossipVerdict::Broken),
-        (empty.clone(), GossipVerdict::Broken),
-        // The payload field is present but empty.
-        (
-            {
-                empty.extend([0x0a, 0]);
-                empty
-            },
-            GossipVerdict::Broken,
-        ),
-        (written(Message { timestamp: Some(7), ..good }), GossipVerdict::Old),
-        (vec![0x0a, 9], GossipVerdict::Broken),
-    ] {
-        assert!(accepted(&pair.waku, bytes.clone()) == expected, "{bytes:02x?}");
-    }
     pair.end().await;
 }

@@ -10,10 +10,10 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use serde_json::{Map, Value, json};
 
-use super::WakuState;
+use super::state::WakuState;
 use crate::rest::RestAnswer;
-use crate::waku::WakuNode;
-use crate::waku::neighbours::{NoPeerAnswer, PeerConnectivity, PeerStatus};
+use crate::waku::node::WakuNode;
+use crate::waku::peer_status::{NoPeerAnswer, PeerConnectivity, PeerStatus};
 
 /// The protocols in nwaku's statistics. A peer that offers any of these protocols is listed as a
 /// service peer.

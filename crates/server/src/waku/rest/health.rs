@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::rest::RestAnswer;
-use crate::waku::WakuNode;
-use crate::waku::neighbours::PeerStatus;
+use crate::waku::node::WakuNode;
+use crate::waku::peer_status::PeerStatus;
 
 /// Protocols that nwaku lists before and after its store's protocols, and that this node lacks.
 const BEFORE: [&str; 4] = ["Rln Relay", "Lightpush", "Legacy Lightpush", "Filter"];
@@ -20,7 +20,7 @@ const LAST: [&str; 2] = ["Legacy Store Client", "Filter Client"];
 
 /// Returns the health of the node and of each protocol.
 pub(super) async fn health(waku: &WakuNode) -> RestAnswer {
-    let trouble = waku.shelf.trouble();
+    let trouble = waku.service.shelf.trouble();
     let mut protocols = vec![relay(waku.peers().await.as_deref())];
     let not_mounted = |name: &&str| json!({ *name: "NOT_MOUNTED" });
     protocols.extend(BEFORE.iter().map(not_mounted));

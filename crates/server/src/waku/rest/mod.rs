@@ -9,50 +9,26 @@ use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, State};
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use hark_codec::waku::store::Status;
+use hark_networks::waku::history::HistoryError;
 
-use super::history::HistoryError;
 use super::metrics::{AnswerStatus, QuestionSource};
+use super::node::WakuNode;
 use super::poll::PollTopic;
-use super::{PageWithPermit, WakuNode};
 use crate::listener::Listener;
-use crate::permits::Share;
 use crate::rate::RateSource;
-use crate::rest::{self, RestAnswer, RestClientAddress, RestGuard, WebAccess, guard};
+use crate::rest::{self, RestAnswer, RestClientAddress, RestGuard, guard};
+use crate::service::{PermittedAnswer, PermittedBytes};
 use crate::stop::StopSignal;
+use state::WakuState;
 
 mod admin;
 mod health;
 mod relay;
+mod state;
 mod store;
-
-/// The web pages that may use the interface, and the allowed functions of the interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RestAccess {
-    /// The web pages that may use the interface.
-    pub web: WebAccess,
-    /// Whether `peerAddr` may name any address, including addresses of this machine or of private
-    /// networks.
-    pub any_peer: bool,
-    /// Whether `/admin` is available.
-    pub admin: bool,
-}
 
 /// The description of the interface for programs (OpenAPI 3).
 const OPENAPI: &str = include_str!("openapi.json");
-
-/// An answer, and the memory permit that is held until the answer is sent.
-struct PermittedJson {
-    json: Vec<u8>,
-    _room: Share<RateSource>,
-}
-
-impl AsRef<[u8]> for PermittedJson {
-    fn as_ref(&self) -> &[u8] {
-        &self.json
-    }
-}
-
-type WakuState = State<Arc<WakuNode>>;
 
 /// Serves until `stop`, and until the requests in progress are answered.
 pub(super) async fn serve(listener: Arc<Listener>, stop: StopSignal, waku: Arc<WakuNode>) {
@@ -104,25 +80,25 @@ async fn history(
 ) -> RestAnswer {
     let parameters = match store::StoreParameters::parse(&query.unwrap_or_default()) {
         Ok(parameters) => parameters,
-        Err(words) => {
+        Err(fault) => {
             waku.metrics.queries.of(QuestionSource::Client).of(AnswerStatus::BadRequest).add(1);
-            return RestAnswer::refused(words);
+            return RestAnswer::refused(fault.to_string());
         }
     };
     let source = RateSource::Address(client.into());
-    if let Some(addr) = &parameters.peer_addr {
+    let store::StoreParameters { peer_addr, request } = parameters;
+    if let Some(addr) = &peer_addr {
         return match waku.admit_peer_question(source) {
-            Ok(_permit) => store::from_peer(waku.ask_peer(addr, &parameters.request()).await),
+            Ok(_permit) => store::from_peer(waku.ask_peer(addr, &request).await),
             Err(refusal) => store::refused(&refusal),
         };
     }
-    let page = waku.page(source, &parameters.request()).await;
+    let page = waku.page(source, || Ok(request)).await;
     let status = page.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
     waku.metrics.queries.of(QuestionSource::Client).of(status.into()).add(1);
     match page {
-        Ok(PageWithPermit { page, room }) => {
-            let json = store::json(&page, parameters.include_data);
-            RestAnswer::json(Bytes::from_owner(PermittedJson { json, _room: room }))
+        Ok(PermittedAnswer { page, room }) => {
+            RestAnswer::json(PermittedBytes::body(store::json(&page), room))
         }
         Err(refusal) => store::refused(&refusal),
     }

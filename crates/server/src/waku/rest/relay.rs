@@ -7,9 +7,10 @@ use hark_codec::waku::{Message, Shard};
 use hark_networks::waku::json::{put_message, read_message};
 
 use crate::rest::RestAnswer;
+use crate::waku::intake::MessageRejection;
 use crate::waku::metrics::MessageOrigin;
+use crate::waku::node::WakuNode;
 use crate::waku::poll::PollTopic;
-use crate::waku::{MessageRejection, WakuNode};
 
 /// Stores a message and relays the message. The pubsub topic is `topic`, or the topic of the shard
 /// that the content topic belongs to.

@@ -4,29 +4,33 @@ use axum::http::StatusCode;
 use hark_archive::Record;
 use hark_codec::record::Id;
 use hark_codec::waku::store::Status;
-use hark_codec::waku::{MessageRecord, StoreRequest, StoreResponse};
+use hark_codec::waku::{MessageRecord, StoreResponse};
+use hark_networks::waku::history::{HistoryError, HistoryPage, MessageRequest};
 use hark_networks::waku::json::{put_element, put_hash, put_kept, read_hash};
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 use crate::rest::RestAnswer;
-use crate::waku::history::{HistoryError, HistoryPage};
-use crate::waku::neighbours::{NO_PEERS, NoPeerAnswer};
+use crate::waku::peer_status::{NO_PEERS, NoPeerAnswer};
 
 /// The parameters of a request.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct StoreParameters {
     /// The address of a peer whose store should answer in place of this node's store.
     pub(super) peer_addr: Option<String>,
-    pub(super) include_data: bool,
-    pubsub_topic: Option<String>,
-    content_topics: Vec<String>,
-    time_start: Option<i64>,
-    time_end: Option<i64>,
-    hashes: Vec<Id>,
-    cursor: Option<Id>,
-    backward: bool,
-    limit: Option<u64>,
+    pub(super) request: MessageRequest,
+}
+
+/// Why parameters are refused. The texts are for clients.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ParameterFault {
+    #[error("{0} is given twice; separate several values by commas")]
+    Twice(String),
+    #[error("{0} is not UTF-8")]
+    Utf8(String),
+    /// The value of a parameter is of the wrong form: its name, the right form, and the value.
+    #[error("{0} must be {1}, not `{2}`")]
+    Value(String, &'static str, String),
 }
 
 /// Returns the HTTP answer to a refused request.
@@ -114,21 +118,22 @@ fn flag(text: &str) -> Option<bool> {
 
 impl StoreParameters {
     /// Parses a query string. Ignores empty parameters, and times of 0.
-    pub(super) fn parse(query: &str) -> Result<Self, String> {
-        let (mut all, mut seen) = (Self::default(), Vec::new());
+    pub(super) fn parse(query: &str) -> Result<Self, ParameterFault> {
+        let (mut peer_addr, mut seen) = (None, Vec::new());
+        let mut all = MessageRequest { id: "REST".into(), forward: true, ..Default::default() };
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             if seen.contains(&name) {
-                return Err(format!("{name} is given twice; separate several values by commas"));
+                return Err(ParameterFault::Twice(name.into()));
             }
             seen.push(name);
             let value = value.replace('+', " ");
             let value = percent_decode_str(&value).decode_utf8();
-            let value = value.map_err(|_| format!("{name} is not UTF-8"))?;
+            let value = value.map_err(|_| ParameterFault::Utf8(name.into()))?;
             if value.is_empty() {
                 continue;
             }
-            let wrong = |what: &str| format!("{name} must be {what}, not `{value}`");
+            let wrong = |form| ParameterFault::Value(name.into(), form, value.clone().into_owned());
             let flag = || flag(&value).ok_or_else(|| wrong("true or false"));
             // As in nwaku, 0 stands for no time.
             let time = || match value.parse::<i64>() {
@@ -140,7 +145,7 @@ impl StoreParameters {
                     .ok_or_else(|| wrong("a message's hash: 0x and 64 hex digits, or base64"))
             };
             match name {
-                "peerAddr" => all.peer_addr = Some(value.into_owned()),
+                "peerAddr" => peer_addr = Some(value.into_owned()),
                 "includeData" => all.include_data = flag()?,
                 "pubsubTopic" => all.pubsub_topic = Some(value.into_owned()),
                 "contentTopics" => {
@@ -150,33 +155,12 @@ impl StoreParameters {
                 "endTime" => all.time_end = time()?,
                 "hashes" => all.hashes = value.split(',').map(hash).collect::<Result<_, _>>()?,
                 "cursor" => all.cursor = Some(hash(&value)?),
-                "ascending" => all.backward = !flag()?,
+                "ascending" => all.forward = flag()?,
                 "pageSize" => all.limit = Some(value.parse().map_err(|_| wrong("a number"))?),
                 _ => {}
             }
         }
-        Ok(all)
-    }
-
-    /// Encodes the parameters as a Store v3 request, so that REST and libp2p have the same
-    /// semantics.
-    pub(super) fn request(&self) -> Vec<u8> {
-        let request = StoreRequest {
-            request_id: "REST",
-            include_data: self.include_data,
-            pubsub_topic: self.pubsub_topic.as_deref(),
-            time_start: self.time_start,
-            time_end: self.time_end,
-            cursor: self.cursor.as_ref().map(|cursor| &cursor[..]),
-            forward: !self.backward,
-            limit: self.limit,
-            ..StoreRequest::default()
-        };
-        let topics = self.content_topics.iter().map(String::as_str);
-        let hashes = self.hashes.iter().map(|hash| &hash[..]);
-        let mut bytes = Vec::new();
-        request.write(topics, hashes, &mut bytes);
-        bytes
+        Ok(Self { peer_addr, request: all })
     }
 }
 
@@ -198,7 +182,7 @@ fn end(out: &mut Vec<u8>, cursor: Option<&Id>) {
 }
 
 /// Encodes a page in nwaku's format.
-pub(super) fn json(page: &HistoryPage, include_data: bool) -> Vec<u8> {
+pub(super) fn json(page: &HistoryPage) -> Vec<u8> {
     let mut out = Vec::with_capacity(page.answer_bytes());
     begin(&mut out, page.description());
     let records = page.records.iter().filter_map(|bytes| Record::new(bytes).ok());
@@ -206,9 +190,9 @@ pub(super) fn json(page: &HistoryPage, include_data: bool) -> Vec<u8> {
         if at > 0 {
             out.push(b',');
         }
-        put_kept(&mut out, &record, include_data);
+        put_kept(&mut out, &record, page.include_data);
     }
-    end(&mut out, page.cursor.as_ref());
+    end(&mut out, page.cursor().as_ref());
     out
 }
 
@@ -219,11 +203,12 @@ mod tests {
     use hark_archive::{Store as _, Write};
     use hark_codec::hex;
     use hark_codec::waku::{Message, MessageEncoder};
+    use hark_networks::search::{AnswerWaiter, BoundedSearch};
+    use hark_networks::waku::history::HistoryQuery;
     use serde_json::json;
 
     use super::*;
-    use crate::turns::AnswerWaiter;
-    use crate::waku::history::{PositionCache, page_of};
+    use crate::waku::history::{PositionCache, page};
 
     const PUBSUB: &str = "/waku/2/rs/1/0";
 
@@ -267,18 +252,15 @@ mod tests {
     fn answered(store: &MemoryStore, query: &str) -> RestAnswer {
         match StoreParameters::parse(query) {
             Ok(parameters) => {
-                match page_of(
-                    store,
-                    &PositionCache::default(),
-                    &parameters.request(),
-                    u64::MAX,
-                    &AnswerWaiter::default(),
-                ) {
-                    Ok(page) => RestAnswer::json(json(&page, parameters.include_data)),
+                let (positions, waiter) = (PositionCache::default(), AnswerWaiter::default());
+                let mut search = BoundedSearch::new(store, &waiter, u64::MAX);
+                let query = HistoryQuery::new(parameters.request);
+                match query.and_then(|query| page(&mut search, &positions, &query)) {
+                    Ok(page) => RestAnswer::json(json(&page)),
                     Err(refusal) => refused(&refusal),
                 }
             }
-            Err(words) => RestAnswer::refused(words),
+            Err(fault) => RestAnswer::refused(fault.to_string()),
         }
     }
 

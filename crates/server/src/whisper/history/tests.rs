@@ -7,10 +7,34 @@ use hark_codec::whisper::record::encode;
 use hark_codec::whisper::{Bloom, Envelope, HistoryCursor, HistoryRequest, Topic};
 use hark_testkit::random::Random;
 
+use hark_archive::{Query, Store};
+use hark_networks::search::{AnswerWaiter, BoundedSearch};
+
 use super::*;
+use crate::whisper::topics::TopicIndex;
 
 const SENT: u32 = 1_554_076_800;
-const ALL: PageBounds = PageBounds { envelopes: usize::MAX, bytes: usize::MAX, rows: u64::MAX };
+const ALL: PageBounds = PageBounds { envelopes: usize::MAX, bytes: usize::MAX };
+
+/// Returns the search for a request of a peer.
+fn asked(
+    request: &HistoryRequest<'_>,
+    topics: &TopicIndex,
+    now_s: u64,
+    limit: usize,
+) -> EnvelopeQuestion {
+    EnvelopeQuestion::new(request.into(), |bloom| topics.condition(bloom), now_s, limit)
+}
+
+/// Returns the next page of a search.
+fn page(
+    store: &dyn Store,
+    question: &EnvelopeQuestion,
+    bounds: &PageBounds,
+) -> Result<EnvelopePage, MailError> {
+    let waiter = AnswerWaiter::default();
+    question.page(&mut BoundedSearch::new(store, &waiter, u64::MAX), bounds)
+}
 
 /// Returns a topic. Some topics have bits of one byte, which programs and EIP-627 treat
 /// differently.
@@ -49,9 +73,8 @@ fn whole(
 ) -> Vec<Vec<u8>> {
     let (mut all, mut request) = (Vec::new(), *request);
     loop {
-        let question = EnvelopeQuestion::new(&request, topics, u64::from(SENT), 1_000);
-        let page =
-            page(store, &question, &PageBounds { bytes, ..ALL }, &AnswerWaiter::default()).unwrap();
+        let question = asked(&request, topics, u64::from(SENT), 1_000);
+        let page = page(store, &question, &PageBounds { bytes, ..ALL }).unwrap();
         let limit = if request.limit == 0 { 1_000 } else { request.limit as usize };
         assert!(page.len() <= limit && (page.len() <= 1 || page.rlp().len() <= bytes));
         assert_eq!(page.envelopes().count(), page.len());
@@ -95,13 +118,13 @@ fn pages_have_each_envelope_once_whichever_way_it_is_asked_for() {
         let expected: Vec<_> = kept.iter().filter(matches).map(|(.., rlp)| rlp.clone()).collect();
         assert_eq!(found, expected, "round {round}: {request:?}");
         // Testing the filter on each envelope finds the same envelopes.
-        let mut question = EnvelopeQuestion::new(&request, &topics, 0, 1_000);
+        let mut question = asked(&request, &topics, 0, 1_000);
         if !by_topics {
             question.query.labels.clear();
             question.filter = Some(bloom);
         }
         question.query.limit = usize::MAX;
-        let each = page(&store, &question, &ALL, &AnswerWaiter::default()).unwrap();
+        let each = page(&store, &question, &ALL).unwrap();
         assert_eq!(
             (each.envelopes().map(<[u8]>::to_vec).collect::<Vec<_>>(), each.more),
             (expected, false)
@@ -117,9 +140,7 @@ fn the_newest_come_first_where_that_is_asked_for() {
         EnvelopeQuestion { query: Query { limit: 25, ..Query::default() }, filter: None };
     let mut found = Vec::new();
     while question.query.limit > 0 {
-        let page =
-            page(&store, &question, &PageBounds { envelopes: 10, ..ALL }, &AnswerWaiter::default())
-                .unwrap();
+        let page = page(&store, &question, &PageBounds { envelopes: 10, ..ALL }).unwrap();
         found.extend(page.envelopes().map(<[u8]>::to_vec));
         question.advance(&page);
     }
@@ -132,10 +153,10 @@ fn the_newest_come_first_where_that_is_asked_for() {
 fn a_request_without_bounds_gets_those_of_the_server() {
     let topics = TopicIndex::default();
     let full = HistoryRequest { bloom: Some(Bloom::FULL), ..Default::default() };
-    let question = EnvelopeQuestion::new(&full, &topics, 1_000, 77);
+    let question = asked(&full, &topics, 1_000, 77);
     let Query { from, to, order, limit, labels, .. } = question.query;
     assert_eq!((from, to, order, limit), (0, 1_060, Order::OldestFirst, 77));
     assert!(labels.is_empty() && question.filter.is_none());
     let nothing = HistoryRequest { bloom: Some(Bloom::default()), ..full };
-    assert!(EnvelopeQuestion::new(&nothing, &topics, 0, 1).query.is_void());
+    assert!(asked(&nothing, &topics, 0, 1).query.is_void());
 }

@@ -4,28 +4,22 @@ use hark_codec::record::Id;
 use hark_codec::whisper::request::LIMIT_MAX;
 use hark_codec::whisper::rlp::{RlpItems, head_len, put_bytes, put_list, put_number};
 use hark_codec::whisper::{Bloom, Completion, HistoryCursor, HistoryRequest, RlpError};
+use hark_networks::whisper::history::{EnvelopePage, EnvelopeQuestion, MailError};
 use tokio::io::AsyncWrite;
 use tokio::sync::mpsc;
 
-use super::mail::MailRequest;
-use super::session::{PeerSession, PeerSessionEnd};
-use super::{PeerForm, code};
+use super::code;
+use super::end::PeerSessionEnd;
+use super::form::PeerForm;
+use super::mail::{MailRequest, PeerQuestion};
+use super::session::PeerSession;
 use crate::rate::{RateSource, RateSubject};
-use crate::whisper::PageBytes;
-use crate::whisper::history::{EnvelopePage, EnvelopeQuestion, MailError};
+use crate::service::TooManyQuestions;
+use crate::whisper::history::PageBytes;
 use crate::whisper::metrics::{MailSource, RequestFate};
 
 /// Maximum number of envelopes in the answer to a request without a limit, as in status-go.
 const LIMIT_DEFAULT: usize = 1_000;
-
-/// A request of a peer that waits for its answer.
-#[derive(Debug)]
-pub(super) enum PeerQuestion {
-    /// A request for history.
-    Mail(MailRequest),
-    /// The packet of another mail server that wants the same envelopes.
-    Sync(Box<[u8]>),
-}
 
 /// How the envelopes of a page are divided into packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,21 +73,15 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     }
 
     async fn answer(&self, request: &MailRequest) -> Result<(), PeerSessionEnd> {
-        let parsed = match request.parsed() {
-            Ok(parsed) => parsed,
-            // Not reached: the request was parsed before.
-            Err(error) => return self.fail(&request.id, &error.to_string()).await,
-        };
         if let Err(error) = self.allow() {
             return self.refuse_mail(&request.id, &error).await;
         }
         // go-ethereum's clients cannot request a second page.
         let is_whole = self.form == PeerForm::Shh && request.is_bare();
         let limit = if is_whole { usize::MAX } else { LIMIT_DEFAULT };
-        let parsed = HistoryRequest { limit: parsed.limit.min(LIMIT_MAX), ..parsed };
-        let question = self.state.mail.question(&parsed, limit);
+        let question = self.state.mail.question(request.wanted.clone(), limit);
         let form = match self.form {
-            PeerForm::Waku if parsed.batch => PageForm::List,
+            PeerForm::Waku if request.batch => PageForm::List,
             PeerForm::Waku => PageForm::ListOfOne,
             PeerForm::Shh => PageForm::Bare,
         };
@@ -114,8 +102,9 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     fn allow(&self) -> Result<(), MailError> {
         let pause = self.state.request_pause;
         if !pause.is_zero() {
-            let paused = self.state.mail.buckets.pause(RateSubject::QuestionsOf(self.key()), pause);
-            paused.map_err(|_| MailError::TooMany)?;
+            let subject = RateSubject::QuestionsOf(self.key());
+            let paused = self.state.mail.service.questions.pause(subject, pause);
+            paused.map_err(|TooManyQuestions| MailError::TooMany)?;
         }
         self.state.mail.allow(RateSource::Address(self.address))
     }
@@ -184,7 +173,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
             Err(error) => return Err(PeerSessionEnd::Packet(code::SYNC_REQUEST, error)),
         };
         let request = HistoryRequest { limit: request.limit.min(LIMIT_MAX), ..request };
-        let question = self.state.mail.question(&request, LIMIT_DEFAULT);
+        let question = self.state.mail.question((&request).into(), LIMIT_DEFAULT);
         match self.deliver(question, PageForm::Sync).await? {
             Ok(sent) => {
                 self.state.mail.count_request(MailSource::Peer, RequestFate::Answered);

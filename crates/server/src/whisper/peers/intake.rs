@@ -12,10 +12,11 @@ use hark_networks::whisper::admit::EnvelopeRefusal;
 use tokio::io::AsyncWrite;
 
 use super::code;
-use super::session::{PeerSession, PeerSessionEnd};
+use super::end::PeerSessionEnd;
+use super::session::PeerSession;
 use crate::rate::RateSource;
+use crate::whisper::intake::{EnvelopeRejection, FAULTS_MAX, PendingEnvelope};
 use crate::whisper::metrics::MailSource;
-use crate::whisper::{EnvelopeRejection, FAULTS_MAX, PendingEnvelope};
 
 /// Maximum number of a packet's envelopes that are not durable yet.
 const TOGETHER_MAX: usize = 4_096;

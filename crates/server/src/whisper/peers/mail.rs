@@ -8,8 +8,10 @@
 
 use hark_codec::record::Id;
 use hark_codec::whisper::message::{self, OpeningKey, SymmetricKey};
+use hark_codec::whisper::request::LIMIT_MAX;
 use hark_codec::whisper::rlp::RlpItems;
 use hark_codec::whisper::{Envelope, HistoryRequest, RequestError, SealedMessageError, SecretKey};
+use hark_networks::whisper::history::EnvelopeRequest;
 
 /// How far into the future a request without an upper bound reaches, in s.
 const AHEAD_S: u64 = 60;
@@ -40,15 +42,20 @@ impl std::fmt::Debug for RequestRules {
 pub(super) struct MailRequest {
     /// The hash of the request's envelope, or the id that an open request contains.
     pub(super) id: Id,
-    content: RequestContent,
+    /// The wanted envelopes.
+    pub(super) wanted: EnvelopeRequest,
+    /// Whether a packet may have more than one envelope.
+    pub(super) batch: bool,
+    is_bare: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum RequestContent {
-    /// The payload of a message.
-    Sealed(Box<[u8]>),
-    /// A packet.
-    Open(Box<[u8]>),
+/// A request of a peer that waits for its answer.
+#[derive(Debug)]
+pub(super) enum PeerQuestion {
+    /// A request for history.
+    Mail(MailRequest),
+    /// The packet of another mail server that wants the same envelopes.
+    Sync(Box<[u8]>),
 }
 
 /// Why a request is refused. The texts are for clients.
@@ -104,7 +111,7 @@ impl RequestRules {
             return opened.map_err(|why| RefusedRequest { id: Some(id), why });
         }
         match HistoryRequest::parse_open(packet) {
-            Ok((id, _)) => Ok(MailRequest { id, content: RequestContent::Open(packet.into()) }),
+            Ok((id, request)) => Ok(MailRequest::new(id, &request, false)),
             Err(error) => {
                 let id = RlpItems::of_list(packet).and_then(|mut items| items.array().copied());
                 let why = match id {
@@ -136,36 +143,28 @@ impl RequestRules {
         if opened.signer().is_none() {
             return Err(RequestRefusal::Unsigned);
         }
-        let request = MailRequest { id, content: RequestContent::Sealed(opened.payload().into()) };
-        let parsed = request.parsed()?;
-        if let Some(range_max_s) = self.bare_range_max_s.filter(|_| request.is_bare()) {
+        let parsed = HistoryRequest::parse(opened.payload())?;
+        let is_bare = opened.payload().first().is_some_and(|first| *first < 0xc0);
+        if let Some(range_max_s) = self.bare_range_max_s.filter(|_| is_bare) {
             let upper = if parsed.upper == 0 { now_s + AHEAD_S } else { parsed.upper.into() };
             let range_s = upper.saturating_sub(parsed.lower.into());
             if range_s > range_max_s {
                 return Err(RequestRefusal::Range(range_s, range_max_s));
             }
         }
-        Ok(request)
+        Ok(MailRequest::new(id, &parsed, is_bare))
     }
 }
 
 impl MailRequest {
-    /// Parses the request.
-    pub(super) fn parsed(&self) -> Result<HistoryRequest<'_>, RequestError> {
-        match &self.content {
-            RequestContent::Sealed(payload) => HistoryRequest::parse(payload),
-            RequestContent::Open(packet) => {
-                HistoryRequest::parse_open(packet).map(|(_, request)| request)
-            }
-        }
+    fn new(id: Id, request: &HistoryRequest<'_>, is_bare: bool) -> Self {
+        let request = HistoryRequest { limit: request.limit.min(LIMIT_MAX), ..*request };
+        Self { id, wanted: (&request).into(), batch: request.batch, is_bare }
     }
 
     /// Whether the request has the form before RLP.
     pub(super) fn is_bare(&self) -> bool {
-        match &self.content {
-            RequestContent::Sealed(payload) => payload.first().is_some_and(|first| *first < 0xc0),
-            RequestContent::Open(_) => false,
-        }
+        self.is_bare
     }
 }
 

@@ -15,7 +15,7 @@ use hark_codec::whisper::rlp::{
 };
 use hark_codec::whisper::{Bloom, RlpError};
 
-use super::PeerForm;
+use super::form::PeerForm;
 
 /// The version in a status of `shh/6`.
 const SHH_VERSION: u64 = 6;

@@ -7,11 +7,13 @@ use hark_codec::whisper::rlp::{RlpError, RlpItems};
 use hark_networks::whisper::digits;
 use serde_json::json;
 
-use super::{MailState, is_json, source};
+use super::state::{MailState, is_json, source};
 use crate::rate::RateSource;
 use crate::rest::RestAnswer;
+use crate::service::Archived;
+use crate::whisper::intake::{EnvelopeRejection, FAULTS_MAX};
+use crate::whisper::mail_server::MailServer;
 use crate::whisper::metrics::MailSource;
-use crate::whisper::{Archived, EnvelopeRejection, FAULTS_MAX, MailServer};
 
 /// Stores envelopes. Answers with the outcomes, after all accepted envelopes are durable.
 pub(super) async fn publish(State(rest): MailState, request: Request) -> RestAnswer {

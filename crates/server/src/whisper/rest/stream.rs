@@ -15,17 +15,19 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::permits::Share;
-use crate::rate::RateSource;
-use crate::whisper::history::{EnvelopeQuestion, MailError};
-use crate::whisper::metrics::{MailSource, RequestFate};
-use crate::whisper::{MailServer, PageBytes, PermittedEnvelopes};
 use axum::body::Bytes;
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use hark_codec::record::Id;
 use hark_codec::whisper::{Completion, Envelope, HistoryCursor};
+use hark_networks::whisper::history::{EnvelopeQuestion, MailError};
 use hark_networks::whisper::{digits, write_envelope};
+
+use crate::rate::RateSource;
+use crate::service::{PermittedAnswer, PermittedBytes};
+use crate::whisper::history::PageBytes;
+use crate::whisper::mail_server::MailServer;
+use crate::whisper::metrics::{MailSource, RequestFate};
 
 /// The format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,18 +53,6 @@ pub(super) struct HistoryStream {
     damaged: bool,
     began: bool,
     ended: bool,
-}
-
-/// A part of an answer. It holds a page's memory permit until it is sent.
-struct PermittedChunk {
-    bytes: Vec<u8>,
-    _room: Share<RateSource>,
-}
-
-impl AsRef<[u8]> for PermittedChunk {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
 }
 
 /// The parts of an answer.
@@ -109,7 +99,7 @@ impl HistoryStream {
         }
         let from = (MailSource::Rest, self.source);
         let (page, room) = match self.mail.page(from, &self.question, self.page_bytes).await {
-            Ok(PermittedEnvelopes { page, room }) => (page, room),
+            Ok(PermittedAnswer { page, room }) => (page, room),
             Err(error) => {
                 self.ended = true;
                 if is_first {
@@ -170,7 +160,7 @@ impl HistoryStream {
                 }
             }
         }
-        Ok(Some(Bytes::from_owner(PermittedChunk { bytes, _room: room })))
+        Ok(Some(PermittedBytes::body(bytes, room)))
     }
 
     /// Returns the whole answer. `first` is its first part.

@@ -1,10 +1,15 @@
 //! Tests of gossip with many relay nodes, with long frames, and with peers that do not read.
 
 use hark_codec::waku::protobuf::{put_bytes, put_number};
-use libp2p::swarm::SwarmEvent;
+use libp2p::gossipsub::{self, IdentTopic};
+use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
+use libp2p::{SwarmBuilder, noise, ping, tcp, yamux};
+use tokio::sync::mpsc;
 
 use super::*;
-use crate::waku::metrics::MessageFate;
+use crate::waku::metrics::{GossipLoss, MessageFate, MessageOrigin};
+use crate::waku::p2p::relayed::{GossipVerdict, accept};
+use crate::waku::p2p::swarm::IDLE_MAX;
 use crate::waku::{NodeConfig, NodeSettings};
 
 const RELAY: &str = "/vac/waku/relay/2.0.0";
@@ -413,4 +418,52 @@ async fn two_nodes_with_128_shards_exchange_messages() {
     }
     second.end().await;
     first.end().await;
+}
+
+/// The decision about a gossip message with these bytes.
+fn accepted(waku: &WakuNode, data: Vec<u8>) -> GossipVerdict {
+    let topic = IdentTopic::new("/waku/2/rs/1/0").hash();
+    accept(waku, &gossipsub::Message { source: None, data, sequence_number: None, topic })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_other_nodes_refuse_is_refused_of_gossip() {
+    let pair = Pair::start("gossip").await;
+    let now = Clock::System.now_ns().cast_signed();
+    let good = Message {
+        payload: b"hello",
+        content_topic: "/a/1/b/proto",
+        timestamp: Some(now),
+        ..Message::default()
+    };
+    let written = |message: Message<'_>| {
+        let mut bytes = Vec::new();
+        message.write(&mut bytes);
+        bytes
+    };
+    let with = |number: u64| {
+        let mut bytes = written(good);
+        hark_codec::waku::protobuf::put_number(&mut bytes, 3, number);
+        bytes
+    };
+    let mut empty = written(Message { payload: b"", ..good });
+    for (bytes, expected) in [
+        (written(good), GossipVerdict::Yes),
+        (with(u64::from(u32::MAX)), GossipVerdict::Yes),
+        (with(u64::from(u32::MAX) + 1), GossipVerdict::Broken),
+        (empty.clone(), GossipVerdict::Broken),
+        // The payload field is present but empty.
+        (
+            {
+                empty.extend([0x0a, 0]);
+                empty
+            },
+            GossipVerdict::Broken,
+        ),
+        (written(Message { timestamp: Some(7), ..good }), GossipVerdict::Old),
+        (vec![0x0a, 9], GossipVerdict::Broken),
+    ] {
+        assert!(accepted(&pair.waku, bytes.clone()) == expected, "{bytes:02x?}");
+    }
+    pair.end().await;
 }

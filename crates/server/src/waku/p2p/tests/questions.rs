@@ -7,9 +7,10 @@ use hark_testkit::skipped::skip;
 
 use super::*;
 use crate::rate::RateSource;
-use crate::turns::StoreLocation;
-use crate::waku::history::HistoryError;
-use crate::waku::{NodeConfig, PEER_QUESTIONS_MAX, PEER_QUESTIONS_PER_ADDRESS_MAX};
+use crate::service::StoreLocation;
+use crate::waku::NodeConfig;
+use crate::waku::node::{PEER_QUESTIONS_MAX, PEER_QUESTIONS_PER_ADDRESS_MAX};
+use hark_networks::waku::history::HistoryError;
 
 /// Configures a node with a database over one connection, so that one request runs at a time.
 fn in_turn(config: &mut NodeConfig) {
@@ -38,7 +39,7 @@ async fn questions_of_the_gone_leave_the_line() {
             let _ = begin.send(());
             wait.recv()
         };
-        waku.turns.run(question).await
+        waku.service.questions.slots().run(question).await
     });
     begun.await.unwrap();
     let gone = async |count: u64| {
@@ -70,7 +71,7 @@ async fn questions_of_the_gone_leave_the_line() {
     };
     stream.write_all(&framed(&good())).await.unwrap();
     stream.close().await.unwrap();
-    while pair.waku.turns.waiting() < 2 {
+    while pair.waku.service.questions.slots().waiting() < 2 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     client.abort();
@@ -156,7 +157,7 @@ impl Comparing {
         // The fingerprint differs from the node's fingerprint, so the node lists its messages.
         payload.fingerprint((100, [0; 32]), &[7; 32]);
         let mut control = self.control.clone();
-        let protocol = StreamProtocol::new(sync::RECONCILIATION);
+        let protocol = StreamProtocol::new(sync::PROTOCOL);
         let mut stream = control.open_stream(pair.peer, protocol).await.unwrap();
         frame::write(&mut stream, &payload.finish().0).await.unwrap();
         let answer = frame::read(&mut stream, 1 << 20).await.ok().flatten();

@@ -4,9 +4,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use hark_networks::search::AnswerWaiter;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -31,36 +31,12 @@ pub enum StoreLocation {
     Elsewhere(usize),
 }
 
-/// The state shared between a search and the task that waits for its answer.
-#[derive(Debug, Default)]
-pub(crate) struct AnswerWaiter {
-    gone: AtomicBool,
-    visited: AtomicU64,
-}
-
-impl AnswerWaiter {
-    /// Whether nobody waits for the answer any more.
-    pub(crate) fn has_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
-    }
-
-    /// Notes rows that a search has visited.
-    pub(crate) fn visit(&self, rows: u64) {
-        self.visited.fetch_add(rows, Ordering::Relaxed);
-    }
-
-    /// Rows that were visited.
-    pub(crate) fn visited(&self) -> u64 {
-        self.visited.load(Ordering::Relaxed)
-    }
-}
-
 /// On drop, signals the search that nobody waits for the answer.
 struct WaiterGuard(Arc<AnswerWaiter>);
 
 impl Drop for WaiterGuard {
     fn drop(&mut self) {
-        self.0.gone.store(true, Ordering::Relaxed);
+        self.0.leave();
     }
 }
 

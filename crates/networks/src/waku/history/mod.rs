@@ -1,0 +1,13 @@
+//! History of messages: requests become queries, and the records that a query finds become pages
+//! (RFC 13/WAKU2-STORE). Where the RFC and nwaku differ, docs/protocols.md names the one that Hark
+//! follows.
+
+mod error;
+mod page;
+mod query;
+mod request;
+
+pub use error::HistoryError;
+pub use page::{DAMAGED, HistoryPage, PAGE_BYTES_MAX, answer};
+pub use query::HistoryQuery;
+pub use request::{MessageRequest, VALUES_MAX};

@@ -1,0 +1,75 @@
+//! Pages of messages, and the answer to a peer.
+
+use hark_archive::{Position, Record};
+use hark_codec::record::Id;
+use hark_codec::waku::MessageRecord;
+use hark_codec::waku::store::{self, Status};
+
+use super::error::HistoryError;
+
+/// Maximum size of a page's messages, in bytes. A page of long messages has fewer messages.
+pub const PAGE_BYTES_MAX: usize = 4 << 20;
+
+/// The description of a page that lacks a damaged message. The protocol has no status for this
+/// case: with any status but 200, clients would drop the messages of the page.
+pub const DAMAGED: &str = "OK, but a message that may belong here is damaged and left out";
+
+/// Records, as bytes.
+pub(super) type RecordBytes = Vec<Box<[u8]>>;
+
+/// A page of messages, as their records, oldest first.
+#[derive(Debug, Default)]
+pub struct HistoryPage {
+    /// Id of the request.
+    pub request_id: String,
+    /// Whether the answer has the messages, not only their hashes.
+    pub include_data: bool,
+    /// The records. If the answer does not include their data, each has only its id and time.
+    pub records: RecordBytes,
+    /// The message after which the next page begins. `None` on the last page.
+    pub end: Option<Position>,
+    /// Bytes of the records if the answer includes their data, else 0.
+    pub bytes: usize,
+    /// Whether the page may lack a message, because that message is damaged.
+    pub damaged: bool,
+}
+
+impl HistoryPage {
+    /// The description next to the answer's status, 200. Clients display or ignore the description.
+    pub fn description(&self) -> &'static str {
+        if self.damaged { DAMAGED } else { "OK" }
+    }
+
+    /// The cursor of the next page. `None` on the last page.
+    pub fn cursor(&self) -> Option<Id> {
+        self.end.map(|end| end.id)
+    }
+
+    /// Maximum size of the page's answer, in bytes: in JSON, base64 takes four bytes for three.
+    pub fn answer_bytes(&self) -> usize {
+        self.bytes / 3 * 4 + 400 * (self.records.len() + 1)
+    }
+}
+
+/// Encodes the answer to the request of a peer.
+pub fn answer(page: Result<&HistoryPage, &HistoryError>) -> Vec<u8> {
+    let page = match page {
+        Ok(page) => page,
+        Err(refusal) => {
+            let mut out = Vec::new();
+            // As in nwaku, which does not parse a request above the rate limit.
+            let id = if matches!(refusal, HistoryError::TooMany) { "N/A" } else { "" };
+            store::put_answer(&mut out, id, refusal.status(), &refusal.to_string(), None);
+            return out;
+        }
+    };
+    let mut out = Vec::with_capacity(page.bytes + 4_096);
+    for record in page.records.iter().filter_map(|bytes| Record::new(bytes).ok()) {
+        let record = MessageRecord::new(record);
+        let data = (record.message(), record.pubsub_topic());
+        store::put_message(&mut out, record.hash(), page.include_data.then_some(data));
+    }
+    let (id, cursor) = (&page.request_id, page.cursor());
+    store::put_answer(&mut out, id, Status::Success, page.description(), cursor.as_ref());
+    out
+}

@@ -1,0 +1,271 @@
+//! The query of a request, and its pages.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+use hark_archive::{Order, Position, Query, Record};
+use hark_codec::record::{self, Id, RecordHeader};
+use hark_codec::waku::MessageRecord;
+
+use super::error::HistoryError;
+use super::page::{HistoryPage, PAGE_BYTES_MAX, RecordBytes};
+use super::request::MessageRequest;
+use crate::search::BoundedSearch;
+
+/// Rows that a search visits between two checks whether the client still waits.
+const SLICE_ROWS: u64 = 4_096;
+
+/// The query of a request.
+#[derive(Clone, Debug)]
+pub struct HistoryQuery {
+    request_id: String,
+    /// The query for the messages of all pages, without a direction.
+    query: Query,
+    /// The hash of the message after which the page begins.
+    cursor: Option<Id>,
+    is_forward: bool,
+    /// Maximum number of messages on the page.
+    limit: usize,
+    /// Whether the answer includes the messages themselves, and not only their hashes.
+    include_data: bool,
+}
+
+impl HistoryQuery {
+    /// Returns the query of a request, or the reason why the request is invalid.
+    pub fn new(request: MessageRequest) -> Result<Self, HistoryError> {
+        Ok(Self {
+            query: request.query()?,
+            cursor: request.cursor()?,
+            is_forward: request.forward,
+            limit: request.page_limit(),
+            include_data: request.include_data,
+            request_id: request.id,
+        })
+    }
+
+    /// The hash of the message after which the page begins.
+    pub fn cursor(&self) -> Option<Id> {
+        self.cursor
+    }
+
+    /// The query for the messages of a page.
+    pub fn query(&self) -> Query {
+        Query { limit: self.limit, ..self.query.clone() }
+    }
+
+    /// Returns the page after the message at `after`.
+    pub fn page(
+        &self,
+        search: &mut BoundedSearch<'_>,
+        after: Option<Position>,
+    ) -> Result<HistoryPage, HistoryError> {
+        let found = if self.is_forward {
+            self.forward(search, after)?
+        } else {
+            self.backward(search, after)?
+        };
+        let (mut records, mut more) = found;
+        let (mut bytes, mut fit) = (0, records.len());
+        if self.include_data {
+            fit = 0;
+            for record in &records {
+                // The first message is always included, whatever its length.
+                if fit > 0 && bytes + record.len() > PAGE_BYTES_MAX {
+                    more = true;
+                    break;
+                }
+                bytes += record.len();
+                fit += 1;
+            }
+        }
+        records.truncate(fit);
+        let last = records.last().filter(|_| more);
+        let end = last.and_then(|last| Some(Position::of(&Record::new(last).ok()?)));
+        if !self.is_forward {
+            records.reverse();
+        }
+        Ok(HistoryPage {
+            request_id: self.request_id.clone(),
+            include_data: self.include_data,
+            records,
+            end,
+            bytes,
+            damaged: search.is_damaged(),
+        })
+    }
+
+    /// Returns the oldest messages after the cursor, oldest first, and whether more follow.
+    fn forward(
+        &self,
+        search: &mut BoundedSearch<'_>,
+        after: Option<Position>,
+    ) -> Result<(RecordBytes, bool), HistoryError> {
+        let (order, limit) = (Order::OldestFirst, self.limit);
+        let mut query = Query { order, after, limit, ..self.query.clone() };
+        let (include_data, mut records) = (self.include_data, Vec::new());
+        loop {
+            let mut last = query.after;
+            let more = search.run(&query, SLICE_ROWS, &mut |record| {
+                last = Some(Position::of(record));
+                if may_be_sent(record) {
+                    records.push(copy(record, include_data));
+                }
+                ControlFlow::Continue(())
+            })?;
+            if !more || records.len() >= limit {
+                let more = more || records.len() > limit;
+                records.truncate(limit);
+                return Ok((records, more));
+            }
+            // Messages without a payload were skipped, and more messages follow.
+            query.after = last;
+        }
+    }
+
+    /// Returns the newest messages before the cursor, newest first, and whether more follow.
+    ///
+    /// The archive returns messages with the same timestamp in ascending order of their hashes. A
+    /// page needs the highest first.
+    fn backward(
+        &self,
+        search: &mut BoundedSearch<'_>,
+        before: Option<Position>,
+    ) -> Result<(RecordBytes, bool), HistoryError> {
+        let include_data = self.include_data;
+        // One message more than a page has shows whether more messages follow.
+        let wanted = self.limit + 1;
+        let (order, limit) = (Order::NewestFirst, wanted + usize::from(before.is_some()));
+        let mut query = Query { order, limit, ..self.query.clone() };
+        if let Some(before) = before {
+            // The query also returns the message at the cursor.
+            query.to = query.to.min(before.time);
+        }
+        let mut records = RecordBytes::new();
+        loop {
+            let (mut same, mut last) = (Vec::new(), None);
+            let more = search.run(&query, SLICE_ROWS, &mut |record| {
+                let here = Position::of(record);
+                if last.is_some_and(|last| last != here.time) {
+                    records.extend(same.drain(..).rev());
+                }
+                last = Some(here.time);
+                let is_before =
+                    before.is_none_or(|before| (here.time, here.id) < (before.time, before.id));
+                if is_before && may_be_sent(record) {
+                    same.push(copy(record, include_data));
+                }
+                ControlFlow::Continue(())
+            })?;
+            if !more {
+                records.extend(same.into_iter().rev());
+            }
+            // The page is full. The order of the messages after the page does not matter.
+            let Some(time) = last.filter(|_| more && records.len() < self.limit) else {
+                let more = more || records.len() > self.limit;
+                records.truncate(self.limit);
+                return Ok((records, more));
+            };
+            // More messages of the last nanosecond may follow, with higher hashes.
+            let below = before.filter(|before| before.time == time).map(|before| before.id);
+            let rest = wanted - records.len();
+            records.extend(self.nanosecond(search, time, below, rest)?);
+            let earlier =
+                time.checked_sub(1).filter(|to| *to >= query.from && records.len() < wanted);
+            let Some(to) = earlier else {
+                let more = records.len() > self.limit;
+                records.truncate(self.limit);
+                return Ok((records, more));
+            };
+            query.to = to;
+        }
+    }
+
+    /// Returns at most `wanted` messages of one nanosecond, highest hash first: those with the
+    /// highest hashes below `below`.
+    ///
+    /// The search reads ranges of hashes, the highest range first. A range should hold a few times
+    /// as many messages as are wanted. A range with more messages is narrowed, at least to a
+    /// quarter. So messages whose sender has chosen their hashes also cost a bounded number of
+    /// rows.
+    fn nanosecond(
+        &self,
+        search: &mut BoundedSearch<'_>,
+        time: u64,
+        below: Option<Id>,
+        wanted: usize,
+    ) -> Result<RecordBytes, HistoryError> {
+        let (include_data, rows_max) = (self.include_data, 3 * wanted.max(20));
+        let mut query = Query {
+            order: Order::NewestFirst,
+            from: time,
+            to: time,
+            limit: rows_max,
+            ..self.query.clone()
+        };
+        let (mut end, mut width, mut found) = (below, u128::MAX, RecordBytes::new());
+        loop {
+            let start = end.map_or(u128::MAX, |end| half(&end)).saturating_sub(width);
+            let before = start.checked_sub(1).map(|before| whole(before, 0xff));
+            query.after = before.map(|id| Position { time, id });
+            // Within a range, the highest hashes come last.
+            let (mut highest, missing) = (VecDeque::new(), wanted - found.len());
+            let (mut count, mut last, mut has_passed) = (0, start, false);
+            let more = search.run(&query, SLICE_ROWS, &mut |record| {
+                has_passed = end.is_some_and(|end| *record.id() >= end);
+                if has_passed {
+                    return ControlFlow::Break(());
+                }
+                (count, last) = (count + 1, half(record.id()));
+                if may_be_sent(record) {
+                    if highest.len() == missing {
+                        highest.pop_front();
+                    }
+                    highest.push_back(copy(record, include_data));
+                }
+                ControlFlow::Continue(())
+            })?;
+            if more && !has_passed {
+                // Half the width of the rows read so far, if hashes are evenly spread.
+                width = ((last - start) / 2).min(width / 4).max(1);
+                continue;
+            }
+            found.extend(highest.into_iter().rev());
+            if start == 0 || found.len() >= wanted {
+                return Ok(found);
+            }
+            end = Some(whole(start, 0));
+            width = width.saturating_mul((rows_max / 2 / count.max(1)).clamp(1, 16) as u128);
+        }
+    }
+}
+
+/// Returns the first half of a hash, as a number.
+fn half(hash: &Id) -> u128 {
+    let (half, _) = hash.split_at(16);
+    u128::from_be_bytes(half.try_into().unwrap_or_default())
+}
+
+/// Returns the hash with this first half, where all other bytes are `rest`.
+fn whole(half: u128, rest: u8) -> Id {
+    let mut hash = [rest; 32];
+    hash[..16].copy_from_slice(&half.to_be_bytes());
+    hash
+}
+
+/// Copies the part of a record that an answer needs: the whole record, or its id and time alone.
+fn copy(record: &Record<'_>, include_data: bool) -> Box<[u8]> {
+    if include_data {
+        return record.bytes().into();
+    }
+    let (id, time) = (*record.id(), record.time());
+    let head = RecordHeader { id, time, author: None, kind: 0, expires: None };
+    let mut out = Vec::new();
+    record::write(&mut out, &head, &[], std::iter::empty());
+    out.into()
+}
+
+/// Whether an answer may contain a message. Other nodes cannot parse an answer that contains a
+/// message without a payload.
+fn may_be_sent(record: &Record<'_>) -> bool {
+    MessageRecord::new(*record).has_payload()
+}

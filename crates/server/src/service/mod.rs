@@ -1,0 +1,29 @@
+//! The service behind the doors of a network: **intake** stores records, **questions** are searched,
+//! and **answers** are held until clients have read them. A door is the protocol alone: every door
+//! has the same bounds, rates, slow log and figures.
+//!
+//! - `intake`: bounded writes. A record waits for its share of the bytes that may be on the way to
+//!   the disk, and is durable before its sender has an answer.
+//! - `questions`: a question is charged to its source. Its search begins at once, up to a number of
+//!   rows, and then waits for a turn (`turns`). Slow questions are logged (`slow`).
+//! - `answers`: the bytes that clients have not read yet, in all and by address.
+//!
+//! The relay uses the slow log of the service. Its own intake verifies signatures, and its own
+//! readers and outboxes serve many questions of one connection at a time.
+
+mod answers;
+mod intake;
+mod open;
+mod questions;
+mod slow;
+mod turns;
+
+pub(crate) use answers::{PermittedAnswer, PermittedBytes};
+pub(crate) use intake::{Archived, IntakeBounds, NotStored, SubmittedRecord};
+pub(crate) use open::Service;
+pub(crate) use questions::TooManyQuestions;
+pub(crate) use slow::{SearchCost, SlowLog};
+pub(crate) use turns::NotAsked;
+pub use turns::StoreLocation;
+#[cfg(feature = "libp2p")]
+pub(crate) use turns::TurnAnswer;

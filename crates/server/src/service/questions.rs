@@ -1,0 +1,176 @@
+//! Questions: each is charged to its source, searched at once up to a number of rows, and then in
+//! turn with the questions of other sources. Slow questions are logged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::limits::Rate;
+use hark_archive::query::plan::Set;
+use hark_archive::{Query, Store};
+use hark_networks::search::{AnswerWaiter, BoundedSearch};
+
+use super::slow::{SearchCost, SlowLog};
+use super::turns::{NotAsked, QuestionSlots, StoreLocation, TurnAnswer};
+use crate::metrics::SearchDriver;
+use crate::rate::{RateBuckets, RateLimiter, RateSource, RateSubject};
+use crate::settings::SharedSettings;
+use crate::shelf::Shelf;
+
+/// Rows that a search may visit on an async worker thread, which other tasks share.
+const ROWS_AT_ONCE: u64 = 20_000;
+
+/// The questions of a shelf; see the module.
+pub(crate) struct Questions {
+    store: Arc<dyn Store>,
+    at: StoreLocation,
+    slots: QuestionSlots,
+    slow: SlowLog,
+    /// The questions of each source, at the rate of the network's own settings.
+    buckets: Arc<RateBuckets>,
+    /// Bounds for the rows that the questions of an address visit.
+    rates: RateLimiter,
+}
+
+/// A source exceeds its rate of questions, or of visited rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TooManyQuestions;
+
+/// The result of a search, and its cost.
+pub(crate) struct FoundPage<T, E> {
+    pub(crate) result: Result<T, E>,
+    /// Time until the search began.
+    waited: Duration,
+    rows: u64,
+    driver: Option<Set>,
+}
+
+impl<T, E> FoundPage<T, E> {
+    fn new(
+        result: Result<T, E>,
+        waited: Duration,
+        search: &BoundedSearch<'_>,
+        rows_max: u64,
+    ) -> Self {
+        let (rows, driver) = match &result {
+            Ok(_) => (search.visited(), search.driver()),
+            Err(_) if search.has_run_out() => (rows_max, None),
+            Err(_) => (0, None),
+        };
+        Self { result, waited, rows, driver }
+    }
+}
+
+impl Questions {
+    pub(super) fn new(
+        settings: &SharedSettings,
+        shelf: &Shelf,
+        at: StoreLocation,
+        buckets: Arc<RateBuckets>,
+    ) -> Self {
+        Self {
+            store: Arc::clone(shelf.store()),
+            at,
+            slots: QuestionSlots::new(at),
+            slow: SlowLog::new(Arc::clone(settings), shelf.store(), shelf.network()),
+            buckets,
+            rates: RateLimiter::new(Arc::clone(settings)),
+        }
+    }
+
+    /// Charges a question to its source. `rate` is the network's rate of questions.
+    pub(crate) fn admit(
+        &self,
+        from: RateSource,
+        rate: Option<Rate>,
+    ) -> Result<(), TooManyQuestions> {
+        if let Some(rate) = rate {
+            let taken = self.buckets.take(RateSubject::Questions(from), rate);
+            taken.map_err(|_| TooManyQuestions)?;
+        }
+        self.may_search(from)
+    }
+
+    /// Checks that the questions of a source have not visited too many rows.
+    pub(crate) fn may_search(&self, from: RateSource) -> Result<(), TooManyQuestions> {
+        self.rates.look(RateSubject::Rows(from)).map_err(|_| TooManyQuestions)
+    }
+
+    /// Begins the pause of a subject between two questions, or fails if the pause has not ended.
+    #[cfg(feature = "devp2p")]
+    pub(crate) fn pause(
+        &self,
+        subject: RateSubject,
+        pause: Duration,
+    ) -> Result<(), TooManyQuestions> {
+        self.buckets.pause(subject, pause).map_err(|_| TooManyQuestions)
+    }
+
+    /// Searches a page, visiting at most `rows_max` rows. `find` may be called twice: at once on
+    /// this thread, and then, if many rows have to be visited, in turn. Charges the visited rows to
+    /// the source.
+    pub(crate) async fn search<T: Send + 'static, E: Send + 'static>(
+        &self,
+        from: RateSource,
+        rows_max: u64,
+        find: impl Fn(&mut BoundedSearch<'_>) -> Result<T, E> + Send + 'static,
+    ) -> Result<FoundPage<T, E>, NotAsked> {
+        if self.at == StoreLocation::Process {
+            // Switching threads would take longer than nearly every search.
+            let (few, waiter) = (rows_max.min(ROWS_AT_ONCE), AnswerWaiter::default());
+            let mut search = BoundedSearch::new(&*self.store, &waiter, few);
+            let result = find(&mut search);
+            self.rates.visited(from, waiter.visited());
+            if few == rows_max || !search.has_run_out() {
+                return Ok(FoundPage::new(result, Duration::ZERO, &search, rows_max));
+            }
+        }
+        let found = self.search_in_turn(from, rows_max, move |search| {
+            let result = find(search);
+            FoundPage::new(result, Duration::ZERO, search, rows_max)
+        });
+        let TurnAnswer { answer, waited } = found.await?;
+        Ok(FoundPage { waited, ..answer })
+    }
+
+    /// Runs searches on a thread that may block on the disk or the database, once it is the
+    /// source's turn. Charges the visited rows to the source.
+    pub(crate) async fn search_in_turn<T: Send + 'static>(
+        &self,
+        from: RateSource,
+        rows_max: u64,
+        find: impl FnOnce(&mut BoundedSearch<'_>) -> T + Send + 'static,
+    ) -> Result<TurnAnswer<T>, NotAsked> {
+        let (store, rates) = (Arc::clone(&self.store), self.rates.clone());
+        let question =
+            move |waiter: &AnswerWaiter| find(&mut BoundedSearch::new(&*store, waiter, rows_max));
+        self.slots.run_for(from, question, move |rows| rates.visited(from, rows)).await
+    }
+
+    /// Logs a question of the type `verb` if the question was slow. `time` is the time until the
+    /// page was found.
+    pub(crate) fn note<T, E>(
+        &self,
+        verb: &str,
+        time: Duration,
+        found: &FoundPage<T, E>,
+        query: impl FnOnce() -> Query,
+    ) {
+        if self.slow.is_slow(time) {
+            let FoundPage { waited, rows, driver, .. } = *found;
+            let spent = SearchCost { time, waited, rows, plan: SearchDriver::from(driver) };
+            let query = query();
+            self.slow.note(verb, &spent, std::iter::once((&query, query.limit)));
+        }
+    }
+
+    /// Ends the slow log, so that the store can be closed.
+    pub(crate) fn close(&self) {
+        self.slow.close();
+    }
+
+    /// The turns of questions.
+    #[cfg(test)]
+    pub(crate) fn slots(&self) -> &QuestionSlots {
+        &self.slots
+    }
+}

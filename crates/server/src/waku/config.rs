@@ -1,0 +1,123 @@
+//! The configuration of a Waku node.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use crate::limits::Rate;
+use hark_codec::waku::{ProtectedShard, Shard};
+use hark_networks::waku::admit;
+
+#[cfg(feature = "libp2p")]
+use super::p2p::P2pConfig;
+use crate::WebAccess;
+use crate::service::StoreLocation;
+
+/// The web pages that may use the REST API, and the allowed functions of the API.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestAccess {
+    /// The web pages that may use the interface.
+    pub web: WebAccess,
+    /// Whether `peerAddr` may name any address, including addresses of this machine or of private
+    /// networks.
+    pub any_peer: bool,
+    /// Whether `/admin` is available.
+    pub admin: bool,
+}
+
+/// The settings that can change while a node runs.
+#[derive(Clone, Debug)]
+pub struct NodeSettings {
+    /// How far a message's time may be from now, in nanoseconds. `None` is unlimited.
+    pub window_ns: Option<u64>,
+    /// Shards on which only signed messages are accepted.
+    pub protected_shards: Vec<ProtectedShard>,
+    /// Requests for history allowed per peer, and per client of the REST API. `None` is unlimited.
+    pub queries: Option<Rate>,
+    /// Maximum number of rows that a query may visit.
+    pub query_rows_max: u64,
+}
+
+impl Default for NodeSettings {
+    fn default() -> Self {
+        Self {
+            window_ns: admit::MessageBounds::default().window_ns,
+            protected_shards: Vec::new(),
+            queries: None,
+            query_rows_max: 5_000_000,
+        }
+    }
+}
+
+/// A shared handle of the current settings. Any holder can replace the settings while the node
+/// runs.
+pub type SharedNodeSettings = Arc<ArcSwap<NodeSettings>>;
+
+/// Makes a shared handle that holds these settings.
+pub fn shared(settings: NodeSettings) -> SharedNodeSettings {
+    Arc::new(ArcSwap::from_pointee(settings))
+}
+
+/// The configuration of a node.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Address of the REST API. `None` disables the REST API.
+    pub rest: Option<SocketAddr>,
+    /// The web pages that may use the REST API, and the allowed functions of the API.
+    pub access: RestAccess,
+    /// Configuration of the libp2p interface. `None` disables the libp2p interface.
+    #[cfg(feature = "libp2p")]
+    pub p2p: Option<P2pConfig>,
+    /// The cluster whose messages are kept.
+    pub cluster: u16,
+    /// Number of shards in the cluster, for messages that name only their content topic.
+    pub shards_in_cluster: u16,
+    /// The shards of the cluster that are served.
+    pub shards: Vec<u16>,
+    /// Whether this node relays messages and lets clients publish. Peers disconnect a node that
+    /// relays messages they refuse: see [`can_forward`].
+    pub forward: bool,
+    /// Whether a message needs a rate-limit proof. The node checks the form, the epoch and the
+    /// nullifier of the proof, but does not verify the proof.
+    pub proofs: bool,
+    /// Maximum size of a message, in bytes.
+    pub message_bytes_max: usize,
+    /// The settings that can change while the node runs.
+    pub settings: SharedNodeSettings,
+    /// Where the store does its work: in this process, or in a database.
+    pub store_at: StoreLocation,
+}
+
+impl Default for NodeConfig {
+    /// The Waku Network (RFC 64/WAKU2-NETWORK), without REST and libp2p.
+    fn default() -> Self {
+        Self {
+            rest: None,
+            access: RestAccess::default(),
+            #[cfg(feature = "libp2p")]
+            p2p: None,
+            cluster: 1,
+            shards_in_cluster: 8,
+            shards: (0..8).collect(),
+            forward: can_forward(1),
+            proofs: !can_forward(1),
+            message_bytes_max: admit::MessageBounds::default().message_bytes_max,
+            settings: SharedNodeSettings::default(),
+            store_at: StoreLocation::Process,
+        }
+    }
+}
+
+/// Whether this node can tell which messages a cluster's nodes refuse. Each message on cluster 1,
+/// The Waku Network, needs a rate-limit proof (RFC 58/RLN-V2), which this node neither verifies nor
+/// creates.
+pub fn can_forward(cluster: u16) -> bool {
+    cluster != 1
+}
+
+impl NodeConfig {
+    /// Returns the served shards.
+    pub(super) fn served(&self) -> impl Iterator<Item = Shard> {
+        self.shards.iter().map(|&index| Shard { cluster: self.cluster, index })
+    }
+}

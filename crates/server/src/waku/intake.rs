@@ -1,0 +1,189 @@
+//! Messages on their way into the archive: admitted, and stored or passed on.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use hark_archive::{CommitError, Record};
+use hark_codec::waku::{Message, MessageEncoder, RateLimitProof, Shard, signed};
+use hark_networks::waku::admit;
+
+use super::metrics::{MessageFate, MessageOrigin};
+use super::node::WakuNode;
+use crate::service::{Archived, NotStored};
+
+/// The result for an accepted message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AcceptResult {
+    /// Durable.
+    Stored,
+    /// The message was stored before.
+    Duplicate,
+    /// Relayed and not stored.
+    Ephemeral,
+}
+
+/// Why a message was not accepted or not stored.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum MessageRejection {
+    /// The message is not admissible.
+    #[error(transparent)]
+    Refused(#[from] admit::MessageRefusal),
+    /// The archive failed to commit the message.
+    #[error("the message was not stored: {0}")]
+    Store(Arc<CommitError>),
+    /// The node is shutting down.
+    #[error("the message was not stored: the node is going down")]
+    Down,
+}
+
+impl From<Archived> for AcceptResult {
+    fn from(archived: Archived) -> Self {
+        match archived {
+            Archived::Stored => Self::Stored,
+            Archived::Duplicate => Self::Duplicate,
+        }
+    }
+}
+
+impl From<NotStored> for MessageRejection {
+    fn from(why: NotStored) -> Self {
+        match why {
+            NotStored::Archive(error) => Self::Store(error),
+            NotStored::Down => Self::Down,
+        }
+    }
+}
+
+impl WakuNode {
+    /// Checks a message and stores it: see [`WakuNode::admit`] and [`WakuNode::keep`].
+    pub(crate) async fn take(
+        &self,
+        origin: MessageOrigin,
+        message: &Message<'_>,
+        bytes: usize,
+        pubsub_topic: &str,
+    ) -> Result<AcceptResult, MessageRejection> {
+        self.admit(origin, message, bytes, pubsub_topic)?;
+        self.keep(origin, message, pubsub_topic).await
+    }
+
+    /// Checks whether a message of `bytes` bytes is admissible. Counts refused messages.
+    pub(super) fn admit(
+        &self,
+        origin: MessageOrigin,
+        message: &Message<'_>,
+        bytes: usize,
+        pubsub_topic: &str,
+    ) -> Result<(), admit::MessageRefusal> {
+        let settings = self.settings();
+        let bounds = admit::MessageBounds {
+            message_bytes_max: self.config.message_bytes_max,
+            window_ns: settings.window_ns,
+            epoch_ns: self.config.proofs.then_some(admit::EPOCH_NS),
+        };
+        let admitted = match origin {
+            MessageOrigin::Rest if !self.config.forward => Err(admit::MessageRefusal::Listener),
+            MessageOrigin::Store => bounds.admit_old(message, bytes).map(drop),
+            _ => bounds.admit(message, bytes, self.now_ns()),
+        };
+        let admitted = admitted
+            .and_then(|()| self.admit_signed(origin, message, pubsub_topic))
+            .and_then(|()| self.admit_proved(origin, message, pubsub_topic));
+        admitted.inspect_err(|refusal| self.count(origin, (*refusal).into()))
+    }
+
+    /// Checks the signature of a message if the message's shard is protected. Messages from other
+    /// stores also need a signature, but may be of any age.
+    fn admit_signed(
+        &self,
+        origin: MessageOrigin,
+        message: &Message<'_>,
+        pubsub_topic: &str,
+    ) -> Result<(), admit::MessageRefusal> {
+        let settings = self.settings();
+        let protected = &settings.protected_shards;
+        let shard = if protected.is_empty() { None } else { pubsub_topic.parse::<Shard>().ok() };
+        let on = |shard: Shard| protected.iter().find(|protected| protected.shard == shard.index);
+        let Some(protected) = shard.and_then(on) else { return Ok(()) };
+        let time = message.timestamp.unwrap_or_default().cast_unsigned();
+        let in_time =
+            origin == MessageOrigin::Store || self.now_ns().abs_diff(time) < signed::WINDOW_NS;
+        if in_time && protected.key.has_signed(message, pubsub_topic) {
+            Ok(())
+        } else {
+            Err(admit::MessageRefusal::Unsigned)
+        }
+    }
+
+    /// Checks that no other message has the same nullifier, if the message needs a proof.
+    fn admit_proved(
+        &self,
+        origin: MessageOrigin,
+        message: &Message<'_>,
+        pubsub_topic: &str,
+    ) -> Result<(), admit::MessageRefusal> {
+        if !self.config.proofs || origin == MessageOrigin::Store {
+            return Ok(());
+        }
+        let proof = message.proof.and_then(RateLimitProof::parse);
+        let proof = proof.ok_or(admit::MessageRefusal::Proof)?;
+        let is_first =
+            self.nullifiers.note((proof.epoch, *proof.nullifier), &message.hash(pubsub_topic));
+        if is_first { Ok(()) } else { Err(admit::MessageRefusal::Nullifier) }
+    }
+
+    /// Stores an admitted message. On return the message is durable, unless it is ephemeral.
+    pub(super) async fn keep(
+        &self,
+        origin: MessageOrigin,
+        message: &Message<'_>,
+        pubsub_topic: &str,
+    ) -> Result<AcceptResult, MessageRejection> {
+        if origin != MessageOrigin::Store {
+            self.metrics.payload_bytes.note(message.payload.len() as u64);
+        }
+        let began = Instant::now();
+        let accepted = self.store(message, pubsub_topic).await;
+        let fate = match &accepted {
+            Ok(AcceptResult::Stored) => {
+                self.metrics.insert.note(began.elapsed());
+                if let Ok(shard) = pubsub_topic.parse::<Shard>() {
+                    self.metrics.stored(shard.index);
+                }
+                MessageFate::Stored
+            }
+            Ok(AcceptResult::Duplicate) => MessageFate::Duplicate,
+            Ok(AcceptResult::Ephemeral) => MessageFate::Ephemeral,
+            Err(_) => MessageFate::Insert,
+        };
+        self.count(origin, fate);
+        accepted
+    }
+
+    fn count(&self, origin: MessageOrigin, fate: MessageFate) {
+        self.metrics.messages.of(origin).of(fate).add(1);
+    }
+
+    async fn store(
+        &self,
+        message: &Message<'_>,
+        pubsub_topic: &str,
+    ) -> Result<AcceptResult, MessageRejection> {
+        let (hash, mut record) = (message.hash(pubsub_topic), Vec::new());
+        MessageEncoder::default().encode(message, pubsub_topic, &hash, &mut record);
+        let proof = message.proof.unwrap_or_default();
+        if message.ephemeral == Some(true) {
+            // Ephemeral messages are not written, so there is no wait for the disk.
+            let _proof = self.poll.expect(hash, proof);
+            if let Ok(record) = Record::new(&record) {
+                self.service.shelf.pass_on(&record);
+            }
+            return Ok(AcceptResult::Ephemeral);
+        }
+        let entered = self.service.intake.enter(record).await?;
+        let proof = self.poll.expect(hash, proof);
+        let archived = entered.submit()?.durable().await.map(Archived::from);
+        drop(proof);
+        Ok(archived?.into())
+    }
+}

@@ -1,0 +1,20 @@
+//! The protocols of every connection, together.
+
+use libp2p::swarm::NetworkBehaviour;
+use libp2p::{identify, ping};
+
+use super::admission::PeerAdmission;
+use super::incoming::IncomingStreams;
+use super::watched::WatchedGossip;
+
+/// The protocols of a node. Gossip and streams have handlers of their own.
+#[derive(NetworkBehaviour)]
+pub(super) struct NodeBehaviour {
+    pub(super) admission: PeerAdmission,
+    pub(super) gossip: WatchedGossip,
+    pub(super) identify: identify::Behaviour,
+    pub(super) ping: ping::Behaviour,
+    pub(super) incoming: IncomingStreams,
+    /// Streams that this node opens.
+    pub(super) streams: libp2p_stream::Behaviour,
+}

@@ -1,0 +1,63 @@
+//! The configuration of the libp2p interface.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use libp2p::Multiaddr;
+
+use super::addr;
+
+/// The addresses that this node listens on, the peers that it dials, and its bounds.
+#[derive(Clone, Debug)]
+pub struct P2pConfig {
+    /// Addresses to listen on: `/ip4/0.0.0.0/tcp/60000`, `/ip4/0.0.0.0/tcp/8000/ws`.
+    pub listen: Vec<Multiaddr>,
+    /// Further addresses of this node that are announced to peers, for example those of a proxy.
+    pub announce: Vec<Multiaddr>,
+    /// The file with the node's key. A missing file is created.
+    pub key: PathBuf,
+    /// Addresses of peers to stay connected to. Each address ends with `/p2p/` and the peer's id.
+    pub peers: Vec<Multiaddr>,
+    /// Addresses of peers with a store. History is fetched from these peers after this node was
+    /// offline.
+    pub stores: Vec<Multiaddr>,
+    /// Maximum age of the history to fetch, in seconds.
+    pub resume_max_s: u64,
+    /// The file with the time until which no message was missed.
+    pub online: PathBuf,
+    /// How the messages of `stores` are compared with this node's messages.
+    pub sync: SyncPlan,
+    /// Maximum number of connections.
+    pub connections_max: u32,
+    /// Maximum number of incoming connections from one address.
+    pub connections_per_address_max: usize,
+}
+
+/// The interval and the time span of this node's comparisons with other stores.
+#[derive(Clone, Copy, Debug)]
+pub struct SyncPlan {
+    /// Interval between two comparisons with each store. `None` disables these comparisons.
+    pub every: Option<Duration>,
+    /// Length of the compared time span, in seconds.
+    pub range_s: u64,
+    /// Age at which the span ends, in seconds. Younger messages may still be in transit.
+    pub jitter_s: u64,
+}
+
+impl Default for SyncPlan {
+    /// The values of nwaku.
+    fn default() -> Self {
+        Self { every: Some(Duration::from_mins(5)), range_s: 3_600, jitter_s: 20 }
+    }
+}
+
+/// Returns the fault of an address, or `None`. A peer's address must end with the peer's id.
+pub fn fault(addr: &str, of_peer: bool) -> Option<String> {
+    match addr.parse::<Multiaddr>() {
+        Ok(addr) if of_peer && addr::id(&addr).is_none() => {
+            Some("the address of a peer ends with /p2p/ and its id".into())
+        }
+        Ok(_) => None,
+        Err(error) => Some(error.to_string()),
+    }
+}

@@ -1,0 +1,73 @@
+//! Why the network does not start, and why a peer gave no answer.
+
+use std::io;
+
+use hark_codec::waku::ProtobufError;
+use hark_codec::waku::store::PAGE_MAX;
+use libp2p::Multiaddr;
+use libp2p_stream::OpenStreamError;
+
+use super::key::KeyError;
+
+/// Why the network does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// See [`KeyError`].
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The node cannot listen on an address.
+    #[error("cannot listen on {0}: {1}; choose another with `listen` in [waku]")]
+    Listen(Multiaddr, String),
+    /// An address to announce ends with the id of another node.
+    #[error("{0}, in `announce` in [waku], ends with the id of another node; leave /p2p/ out")]
+    Announce(Multiaddr),
+    /// The address of a peer lacks the peer's id.
+    #[error("the address of a peer ends with /p2p/ and its id, but {0} does not")]
+    Peer(Multiaddr),
+    /// A transport or the gossip protocol cannot be set up.
+    #[error("{0}")]
+    Start(String),
+}
+
+/// Why a peer is not connected. The texts are for operators.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(in crate::waku) enum ConnectFault {
+    /// The address lacks the peer's id.
+    #[error("the address must end with /p2p/ and the peer's id")]
+    NoId,
+    /// The node is shutting down.
+    #[error("the node is going down")]
+    Down,
+    /// This node must not dial the peer's addresses.
+    #[error("the peer has no address that may be dialled")]
+    NoAddress,
+    /// No address of the peer answers. Several callers may wait, so the reason is a text.
+    #[error("the peer cannot be reached: {0}")]
+    Unreached(String),
+}
+
+/// Why a peer's store gave no valid answer. The texts are for operators and clients.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::waku) enum AskFault {
+    /// See [`ConnectFault`].
+    #[error(transparent)]
+    Connect(#[from] ConnectFault),
+    /// The peer opens no stream of the protocol.
+    #[error(transparent)]
+    Stream(#[from] OpenStreamError),
+    /// The stream broke.
+    #[error("the peer did not answer: {0}")]
+    Broken(#[from] io::Error),
+    /// The peer ended the stream.
+    #[error("the peer did not answer")]
+    Silent,
+    /// The peer took more than this number of seconds.
+    #[error("the peer took more than {0} s")]
+    Slow(u64),
+    /// The bytes are not an answer.
+    #[error("the peer's answer is none: {0}")]
+    Malformed(#[from] ProtobufError),
+    /// The answer has too many messages.
+    #[error("the peer's answer has more than {PAGE_MAX} messages")]
+    TooLong,
+}

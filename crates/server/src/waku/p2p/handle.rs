@@ -1,0 +1,88 @@
+//! The handle of the network task, for the rest of the node.
+
+use hark_networks::waku::history::MessageRequest;
+use libp2p::gossipsub::IdentTopic;
+use libp2p::{Multiaddr, PeerId};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::error::{AskFault, ConnectFault};
+use super::sent::SentMessages;
+use super::{addr, ask};
+use crate::waku::peer_status::PeerStatus;
+
+/// A command from the node's other tasks to the network task.
+#[derive(Debug)]
+pub(super) enum NetworkCommand {
+    Publish(IdentTopic, Vec<u8>),
+    Connect(PeerId, Vec<Multiaddr>, oneshot::Sender<Result<(), ConnectFault>>),
+    Peers(oneshot::Sender<Vec<PeerStatus>>),
+}
+
+/// A handle to the network task, for the rest of the node.
+pub(in crate::waku) struct NetworkHandle {
+    pub(super) orders: mpsc::Sender<NetworkCommand>,
+    pub(super) control: libp2p_stream::Control,
+    pub(super) addresses: watch::Receiver<Vec<Multiaddr>>,
+    pub(super) sent: SentMessages,
+    /// Peers and stores that the configuration names.
+    pub(super) configured: Vec<Multiaddr>,
+}
+
+impl NetworkHandle {
+    /// Publishes a message to peers.
+    pub(in crate::waku) async fn publish(&self, pubsub_topic: String, message: Vec<u8>) {
+        let order = NetworkCommand::Publish(IdentTopic::new(pubsub_topic), message);
+        // Fails only while the node shuts down.
+        let _ = self.orders.send(order).await;
+    }
+
+    /// Publishes a message to peers without waiting. The message is dropped if the queue is full.
+    pub(in crate::waku) fn try_publish(&self, pubsub_topic: String, message: Vec<u8>) {
+        let order = NetworkCommand::Publish(IdentTopic::new(pubsub_topic), message);
+        if self.orders.try_send(order).is_err() {
+            tracing::warn!("a message of the process before this one was not relayed");
+        }
+    }
+
+    /// Returns the addresses of this node.
+    pub(in crate::waku) fn addresses(&self) -> Vec<String> {
+        self.addresses.borrow().iter().map(Multiaddr::to_string).collect()
+    }
+
+    /// Connects to a peer, unless it is connected already.
+    pub(super) async fn connect(&self, addr: Multiaddr) -> Result<PeerId, ConnectFault> {
+        let peer = addr::id(&addr).ok_or(ConnectFault::NoId)?;
+        self.connect_to(peer, vec![addr]).await?;
+        Ok(peer)
+    }
+
+    /// Connects to a peer that may be at any of these addresses, unless it is connected already.
+    pub(super) async fn connect_to(
+        &self,
+        peer: PeerId,
+        addrs: Vec<Multiaddr>,
+    ) -> Result<(), ConnectFault> {
+        let (reply, replied) = oneshot::channel();
+        let order = NetworkCommand::Connect(peer, addrs, reply);
+        self.orders.send(order).await.map_err(|_| ConnectFault::Down)?;
+        replied.await.map_err(|_| ConnectFault::Down)?
+    }
+
+    /// Returns all connected or configured peers, sorted by id.
+    pub(in crate::waku) async fn peers(&self) -> Vec<PeerStatus> {
+        let (reply, replied) = oneshot::channel();
+        // While the node shuts down, the list is empty.
+        let _ = self.orders.send(NetworkCommand::Peers(reply)).await;
+        replied.await.unwrap_or_default()
+    }
+
+    /// Sends a request to the store of a peer, after connecting to the peer if needed.
+    pub(in crate::waku) async fn ask(
+        &self,
+        addr: Multiaddr,
+        request: &MessageRequest,
+    ) -> Result<Vec<u8>, AskFault> {
+        let peer = self.connect(addr).await?;
+        ask::ask(self.control.clone(), peer, request).await
+    }
+}

@@ -1,0 +1,118 @@
+//! Sets up the connections: transports, multiplexing, and the protocols of each connection.
+
+use std::time::Duration;
+
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::Boxed;
+use libp2p::core::upgrade::{SelectUpgrade, Version};
+use libp2p::identity::Keypair;
+use libp2p::{
+    Multiaddr, PeerId, Swarm, SwarmBuilder, Transport as _, dns, identify, noise, ping, tcp,
+    websocket, yamux,
+};
+
+use super::admission::PeerAdmission;
+use super::behaviour::NodeBehaviour;
+use super::error::NetworkError;
+use super::incoming::IncomingStreams;
+use super::patience::PatientMuxer;
+use super::served::ServedTopics;
+use super::watched::WatchedGossip;
+use super::{ask, gossip, metadata, sync, transfer};
+use crate::Clients;
+
+/// The protocols of the streams that peers may open.
+const PROTOCOLS: [&str; 4] =
+    [ask::PROTOCOL, metadata::PROTOCOL, sync::PROTOCOL, transfer::PROTOCOL];
+/// Maximum duration of a connection's handshake, after which both sides know each other.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// How long an unused connection stays open.
+pub(super) const IDLE_MAX: Duration = Duration::from_mins(10);
+/// Maximum number of streams of one connection: those of all protocols that a peer may open, and
+/// those of gossip. Each stream can buffer unread bytes from its peer.
+const STREAMS_MAX: usize = 96;
+/// Maximum number of unread frames of an mplex stream. A frame has up to 1 MiB. Above this bound
+/// the connection is not read.
+const MPLEX_FRAMES_MAX: usize = 4;
+
+/// Bounds for peers' connections and messages.
+pub(super) struct PeerBounds {
+    pub(super) served: ServedTopics,
+    pub(super) message_bytes: usize,
+    /// Peers that are admitted whatever the number of strangers.
+    pub(super) configured: Vec<Multiaddr>,
+    /// Maximum number of connections with strangers.
+    pub(super) strangers: usize,
+    /// Maximum number of connections opened by strangers at one address.
+    pub(super) per_address: usize,
+    pub(super) clients: Clients,
+}
+
+/// Sets up the connections of a node.
+pub(super) fn swarm(
+    key: Keypair,
+    bounds: PeerBounds,
+) -> Result<Swarm<NodeBehaviour>, NetworkError> {
+    let failed = |error: &dyn std::fmt::Display| NetworkError::Start(error.to_string());
+    let swarm = SwarmBuilder::with_existing_identity(key)
+        .with_tokio()
+        .with_other_transport(transport)
+        .map_err(|error| failed(&error))?
+        .with_behaviour(|key| behaviour(key, bounds))
+        .map_err(|error| failed(&error))?
+        .with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_MAX))
+        .with_connection_timeout(HANDSHAKE_MAX)
+        .build();
+    Ok(swarm)
+}
+
+type SetUp<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// TCP, and WebSockets over TCP, to addresses and names. See [`PatientMuxer`] for the streams.
+fn transport(key: &Keypair) -> SetUp<Boxed<(PeerId, StreamMuxerBox)>> {
+    let tcp = || {
+        dns::tokio::Transport::system(tcp::tokio::Transport::new(
+            tcp::Config::default().nodelay(true),
+        ))
+    };
+    let muxers = || {
+        let mut yamux = yamux::Config::default();
+        yamux.set_max_num_streams(STREAMS_MAX);
+        let mut mplex = libp2p_mplex::Config::default();
+        mplex.set_max_num_streams(STREAMS_MAX).set_max_buffer_size(MPLEX_FRAMES_MAX);
+        SelectUpgrade::new(yamux, mplex)
+    };
+    let web = websocket::Config::new(tcp()?)
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise::Config::new(key)?)
+        .multiplex(muxers());
+    let plain =
+        tcp()?.upgrade(Version::V1Lazy).authenticate(noise::Config::new(key)?).multiplex(muxers());
+    Ok(web
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
+        .or_transport(plain.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer))))
+        .map(|either, _| {
+            let (peer, muxer) = either.into_inner();
+            (peer, StreamMuxerBox::new(PatientMuxer(muxer)))
+        })
+        .boxed())
+}
+
+fn behaviour(
+    key: &Keypair,
+    bounds: PeerBounds,
+) -> Result<NodeBehaviour, Box<dyn std::error::Error + Send + Sync>> {
+    let gossip = gossip::gossip(bounds.served, bounds.message_bytes)?;
+    let agent = concat!("hark/", env!("CARGO_PKG_VERSION"));
+    let identify =
+        identify::Config::new("/ipfs/0.1.0".into(), key.public()).with_agent_version(agent.into());
+    let admitted = (bounds.strangers, bounds.per_address);
+    Ok(NodeBehaviour {
+        admission: PeerAdmission::new(bounds.clients.clone(), &bounds.configured, admitted),
+        gossip: WatchedGossip::new(gossip),
+        identify: identify::Behaviour::new(identify),
+        ping: ping::Behaviour::default(),
+        incoming: IncomingStreams::new(&PROTOCOLS, bounds.clients),
+        streams: libp2p_stream::Behaviour::new(),
+    })
+}

@@ -1,0 +1,297 @@
+//! The network task: drives all connections, and passes their events to the rest of the node.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use libp2p::gossipsub::{self, IdentTopic, MessageAcceptance, PublishError};
+use libp2p::swarm::SwarmEvent;
+use libp2p::{Multiaddr, Swarm, identify};
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use super::behaviour::{NodeBehaviour, NodeBehaviourEvent};
+use super::config::P2pConfig;
+use super::error::NetworkError;
+use super::gossip::ForwardBudget;
+use super::handle::{NetworkCommand, NetworkHandle};
+use super::known::KnownPeers;
+use super::peers::Peers;
+use super::relayed::{self, GossipVerdict};
+use super::sent::SentMessages;
+use super::served::ServedTopics;
+use super::swarm::{PeerBounds, swarm};
+use super::watched::GossipEvent;
+use super::{key, metadata, store, sync, transfer};
+use crate::Clients;
+use crate::stop::StopSignal;
+use crate::waku::config::NodeConfig;
+use crate::waku::metrics::GossipLoss;
+use crate::waku::node::WakuNode;
+
+/// Maximum number of waiting commands from the other interfaces, such as messages to publish.
+const QUEUE_MAX: usize = 1_024;
+/// Maximum size of the gossip messages that are not durable yet, in bytes. Above this bound no
+/// connection is read. A message counts for at least [`TAKING_BYTES_MIN`].
+const TAKING_BYTES_MAX: usize = 64 << 20;
+/// Minimum charge for a gossip message, in bytes. So at most 4,096 messages wait.
+const TAKING_BYTES_MIN: usize = 16 << 10;
+/// The network task, which drives all connections and handles their events.
+pub(in crate::waku) struct NetworkTask {
+    swarm: Swarm<NodeBehaviour>,
+    /// Addresses to listen on after the previous process has released them in a handover.
+    pending_addrs: Vec<Multiaddr>,
+    peers: Peers,
+    known: KnownPeers,
+    budget: ForwardBudget,
+    orders: mpsc::Receiver<NetworkCommand>,
+    addresses: watch::Sender<Vec<Multiaddr>>,
+}
+
+impl NetworkTask {
+    /// Sets up the network. Listens now if `at_once`, else in [`NetworkTask::run`]. No request is
+    /// answered before [`NetworkTask::run`].
+    pub(in crate::waku) async fn bind(
+        config: P2pConfig,
+        node: &NodeConfig,
+        clients: Clients,
+        at_once: bool,
+    ) -> Result<(Self, NetworkHandle), NetworkError> {
+        let key = key::load(&config.key)?;
+        let topics: Vec<_> =
+            node.served().map(|shard| IdentTopic::new(shard.to_string())).collect();
+        let configured: Vec<_> = config.peers.into_iter().chain(config.stores).collect();
+        let bounds = PeerBounds {
+            served: ServedTopics::new(&topics),
+            message_bytes: node.message_bytes_max,
+            configured: configured.clone(),
+            strangers: config.connections_max as usize,
+            per_address: config.connections_per_address_max,
+            clients,
+        };
+        let mut swarm = swarm(key, bounds)?;
+        for topic in &topics {
+            let joined = swarm.behaviour_mut().gossip.subscribe(topic);
+            joined.map_err(|error| NetworkError::Start(error.to_string()))?;
+        }
+        let mut reached = Vec::new();
+        if at_once {
+            for addr in &config.listen {
+                listen(&mut swarm, addr).await?;
+                refresh(&swarm, &mut reached);
+            }
+        } else {
+            let id = *swarm.local_peer_id();
+            reached.extend(config.listen.iter().filter_map(|addr| addr.clone().with_p2p(id).ok()));
+        }
+        for addr in config.announce {
+            let own = addr.with_p2p(*swarm.local_peer_id()).map_err(NetworkError::Announce)?;
+            swarm.add_external_address(own.clone());
+            reached.push(own);
+        }
+        let peers = Peers::new(configured.clone()).map_err(NetworkError::Peer)?;
+        let (addresses, seen) = watch::channel(reached);
+        let (order, orders) = mpsc::channel(QUEUE_MAX);
+        let control = swarm.behaviour().streams.new_control();
+        let sent = SentMessages::default();
+        let handle = NetworkHandle { orders: order, control, addresses: seen, sent, configured };
+        let pending_addrs = if at_once { Vec::new() } else { config.listen };
+        let known = KnownPeers::default();
+        let budget = ForwardBudget::new(Instant::now());
+        Ok((Self { swarm, pending_addrs, peers, known, budget, orders, addresses }, handle))
+    }
+
+    /// Serves until `stop`.
+    pub(in crate::waku) async fn run(mut self, waku: Arc<WakuNode>, mut stop: StopSignal) {
+        let NodeBehaviour { incoming, streams, .. } = self.swarm.behaviour();
+        store::serve(incoming, Arc::clone(&waku));
+        metadata::serve(incoming, &waku);
+        sync::serve(incoming, streams.new_control(), &waku);
+        transfer::receive(incoming, &waku);
+        let taking = Arc::new(Semaphore::new(TAKING_BYTES_MAX));
+        let mut tick = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            tokio::select! {
+                () = stop.accepting() => break,
+                _ = tick.tick() => {
+                    self.listen();
+                    self.peers.look(&mut self.swarm);
+                }
+                Some(order) = self.orders.recv() => self.carry_out(order),
+                event = self.swarm.select_next_some() => self.event(event, &waku, &taking).await,
+            }
+        }
+        // From now on another process may listen on these addresses.
+        drop(self);
+        // Waits until the gossip messages in progress are durable.
+        let _ = taking.acquire_many(TAKING_BYTES_MAX as u32).await;
+    }
+
+    /// Listens on the addresses that the previous process has released by now. The caller handles
+    /// the events of the swarm, because connections may be among these events.
+    fn listen(&mut self) {
+        for addr in std::mem::take(&mut self.pending_addrs) {
+            match self.swarm.listen_on(addr.clone()) {
+                Ok(_) => tracing::info!(%addr, "peers can connect from now on"),
+                Err(error) => {
+                    tracing::debug!(error = root(&error), "trying again");
+                    self.pending_addrs.push(addr);
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, order: NetworkCommand) {
+        match order {
+            NetworkCommand::Publish(topic, message) => {
+                match self.swarm.behaviour_mut().gossip.publish(topic, message) {
+                    // No peer subscribes to the topic, or peers have sent the message already.
+                    Ok(_)
+                    | Err(PublishError::NoPeersSubscribedToTopic | PublishError::Duplicate) => {}
+                    Err(error) => tracing::warn!(%error, "a message was not passed on to peers"),
+                }
+            }
+            NetworkCommand::Connect(peer, addrs, reply) => {
+                self.peers.connect(&mut self.swarm, peer, addrs, reply);
+            }
+            NetworkCommand::Peers(reply) => {
+                // The receiver may be dropped.
+                let _ = reply.send(self.known.all(&self.swarm, &self.peers));
+            }
+        }
+    }
+
+    /// Whether a message may be forwarded. Messages above the budget are counted.
+    fn may_forward(&mut self, waku: &WakuNode, bytes: usize) -> bool {
+        let is_within = self.budget.take(bytes, Instant::now());
+        if !is_within {
+            waku.metrics.gossip_losses.of(GossipLoss::Unforwarded).add(1);
+        }
+        is_within
+    }
+
+    async fn event(
+        &mut self,
+        event: SwarmEvent<NodeBehaviourEvent>,
+        waku: &Arc<WakuNode>,
+        taking: &Arc<Semaphore>,
+    ) {
+        match event {
+            SwarmEvent::Behaviour(NodeBehaviourEvent::Gossip(GossipEvent::Gossip(
+                gossipsub::Event::Message { propagation_source, message_id, message },
+            ))) => {
+                let accepted = relayed::accept(waku, &message);
+                let is_forwarded = accepted == GossipVerdict::Yes
+                    && waku.config.forward
+                    && self.may_forward(waku, message.data.len());
+                let gossip = &mut self.swarm.behaviour_mut().gossip;
+                gossip.report_message_validation_result(
+                    &message_id,
+                    &propagation_source,
+                    match accepted {
+                        GossipVerdict::Yes if is_forwarded => MessageAcceptance::Accept,
+                        GossipVerdict::Yes | GossipVerdict::Old => MessageAcceptance::Ignore,
+                        GossipVerdict::Broken => MessageAcceptance::Reject,
+                    },
+                );
+                if accepted != GossipVerdict::Yes {
+                    return;
+                }
+                let share = message.data.len().clamp(TAKING_BYTES_MIN, TAKING_BYTES_MAX) as u32;
+                let room = Arc::clone(taking).acquire_many_owned(share).await;
+                let Ok(room) = room else { return };
+                let waku = Arc::clone(waku);
+                tokio::spawn(async move {
+                    relayed::take(&waku, &message).await;
+                    drop(room);
+                });
+            }
+            SwarmEvent::Behaviour(NodeBehaviourEvent::Gossip(GossipEvent::Gossip(
+                gossipsub::Event::SlowPeer { failed_messages, .. },
+            ))) => {
+                let lost = failed_messages.priority + failed_messages.non_priority;
+                waku.metrics.gossip_losses.of(GossipLoss::Message).add(lost as u64);
+            }
+            SwarmEvent::Behaviour(NodeBehaviourEvent::Gossip(GossipEvent::Ended(peer))) => {
+                waku.metrics.gossip_losses.of(GossipLoss::Broken).add(1);
+                tracing::debug!(%peer, "gossip with a peer has ended; disconnecting");
+            }
+            SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => {
+                self.addresses.send_modify(|reached| refresh(&self.swarm, reached));
+            }
+            SwarmEvent::Behaviour(NodeBehaviourEvent::Identify(identify::Event::Received {
+                peer_id,
+                info,
+                ..
+            })) => self.known.identified(peer_id, info),
+            SwarmEvent::ConnectionEstablished { peer_id, num_established, endpoint, .. } => {
+                if num_established.get() == 1 {
+                    waku.metrics.peers.add(1);
+                }
+                if let Some(network) = &waku.network {
+                    network.sent.begin(peer_id);
+                }
+                self.known.connected(peer_id, &endpoint);
+                self.peers.connected(peer_id);
+            }
+            SwarmEvent::ConnectionClosed { peer_id, num_established, cause, .. } => {
+                if let Some(network) = &waku.network {
+                    network.sent.forget(peer_id, num_established == 0);
+                }
+                if num_established == 0 {
+                    waku.metrics.peers.sub(1);
+                    self.known.gone(peer_id);
+                    self.peers.gone(peer_id, cause.as_ref());
+                }
+            }
+            SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => {
+                self.peers.failed(peer, &error);
+            }
+            SwarmEvent::IncomingConnectionError { error, send_back_addr, .. } => {
+                tracing::debug!(%error, from = %send_back_addr, "a peer did not get in");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Listens on one address, and waits until the system reports the resulting address.
+async fn listen(swarm: &mut Swarm<NodeBehaviour>, addr: &Multiaddr) -> Result<(), NetworkError> {
+    let failed = |error: String| NetworkError::Listen(addr.clone(), error);
+    let listener = swarm.listen_on(addr.clone()).map_err(|error| failed(root(&error)))?;
+    loop {
+        match swarm.select_next_some().await {
+            SwarmEvent::NewListenAddr { listener_id, .. } if listener_id == listener => {
+                return Ok(());
+            }
+            SwarmEvent::ListenerClosed { listener_id, reason, .. } if listener_id == listener => {
+                let why = reason.err().map_or("it was closed".into(), |error| root(&error));
+                return Err(failed(why));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Updates the list of a node's addresses: the addresses that it listens on, and the addresses that
+/// it announces. Addresses keep the order in which they were added.
+fn refresh(swarm: &Swarm<NodeBehaviour>, reached: &mut Vec<Multiaddr>) {
+    let id = *swarm.local_peer_id();
+    let all = swarm.listeners().chain(swarm.external_addresses()).cloned();
+    // Announced addresses end with the id already.
+    let all: Vec<_> = all.filter_map(|addr| addr.with_p2p(id).ok()).collect();
+    reached.retain(|addr| all.contains(addr));
+    for addr in all {
+        if !reached.contains(&addr) {
+            reached.push(addr);
+        }
+    }
+}
+
+/// Returns the root cause of an error. The transport layers around the cause add no information.
+fn root(error: &dyn std::error::Error) -> String {
+    let mut root = error;
+    while let Some(source) = root.source() {
+        root = source;
+    }
+    root.to_string()
+}

@@ -1,0 +1,47 @@
+//! The node's peers as the REST door shows them, whether or not the node is built with libp2p.
+
+/// Why no peer can answer.
+pub(super) const NO_PEERS: &str = "this node knows no peers; set [waku] listen";
+
+/// A connected peer, or a peer that this node tries to connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PeerStatus {
+    pub(super) id: String,
+    /// The peer's address, with its id at the end.
+    pub(super) addr: String,
+    pub(super) protocols: Vec<String>,
+    pub(super) agent: String,
+    pub(super) connectivity: PeerConnectivity,
+    /// Whether the configuration names the peer.
+    pub(super) is_configured: bool,
+    /// Shards that the peer subscribes to.
+    pub(super) shards: Vec<u16>,
+    /// Shards whose messages are sent to the peer as they arrive (the gossip mesh).
+    pub(super) mesh: Vec<u16>,
+}
+
+/// Whether a peer is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerConnectivity {
+    Connected,
+    NotConnected,
+    /// The last attempt to connect failed.
+    CannotConnect,
+}
+
+/// Why a peer gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "libp2p"), expect(dead_code, reason = "there are no peers"))]
+pub(super) enum NoPeerAnswer {
+    /// This node knows no peers.
+    NoPeers,
+    /// The text is not the address of a peer.
+    Address(String),
+    /// This node must not dial the address for a client.
+    Forbidden,
+    /// The peer was not reached. The reason is left out, because it would reveal open ports of
+    /// other machines.
+    Unreached,
+    /// The peer is connected, but gave no valid answer.
+    Broken(String),
+}

@@ -1,0 +1,95 @@
+//! Answers requests for history: `hark_networks::whisper::history` turns a request into a search,
+//! and the records into pages.
+
+use std::time::Instant;
+
+use hark_networks::whisper::history::{
+    EnvelopePage, EnvelopeQuestion, EnvelopeRequest, MailError, PageBounds,
+};
+
+use super::mail_server::MailServer;
+use super::metrics::MailSource;
+use crate::rate::RateSource;
+use crate::service::{NotAsked, PermittedAnswer, TooManyQuestions};
+
+/// Maximum size of the envelopes on an answer's first page, in bytes, unless a single envelope is
+/// longer.
+const PAGE_BYTES: usize = 256 << 10;
+/// Maximum size of the envelopes on later pages of a long answer, in bytes. Each page is a separate
+/// search.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+
+/// Maximum size of an answer's next page, in bytes. Each page may be twice as long as the previous
+/// page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageBytes(usize);
+
+impl Default for PageBytes {
+    fn default() -> Self {
+        Self(PAGE_BYTES)
+    }
+}
+
+impl PageBytes {
+    /// Allows a longer page.
+    pub(crate) fn grow(&mut self) {
+        self.0 = PAGE_BYTES_MAX.min(2 * self.0);
+    }
+}
+
+/// The refusal of a question that was not searched.
+fn not_asked(why: NotAsked) -> MailError {
+    match why {
+        NotAsked::Line => MailError::Busy,
+        NotAsked::Panicked => MailError::Down,
+    }
+}
+
+impl MailServer {
+    /// Charges one request to a client. Fails if the client exceeds a rate limit.
+    pub(super) fn allow(&self, from: RateSource) -> Result<(), MailError> {
+        let admitted = self.service.questions.admit(from, self.settings().requests);
+        admitted.map_err(|TooManyQuestions| MailError::TooMany)
+    }
+
+    /// Creates the search for a request. A request without a limit gets `limit_default`.
+    pub(super) fn question(
+        &self,
+        request: EnvelopeRequest,
+        limit_default: usize,
+    ) -> EnvelopeQuestion {
+        let condition = |bloom: &_| self.topics.condition(bloom);
+        EnvelopeQuestion::new(request, condition, self.now_s(), limit_default)
+    }
+
+    /// Returns the next page of a search. If the source's share of the memory for pages does not
+    /// suffice for a long page, the page is no longer than an answer's first page.
+    pub(super) async fn page(
+        &self,
+        (from, source): (MailSource, RateSource),
+        question: &EnvelopeQuestion,
+        PageBytes(bytes): PageBytes,
+    ) -> Result<PermittedAnswer<EnvelopePage>, MailError> {
+        let (answers, questions) = (&self.service.answers, &self.service.questions);
+        let take = |bytes| Some((bytes, answers.reserve(source, bytes)?));
+        let taken = take(bytes).or_else(|| take(PAGE_BYTES));
+        let (bytes, mut room) = taken.ok_or(MailError::Busy)?;
+        let began = Instant::now();
+        let bounds = PageBounds { envelopes: usize::MAX, bytes };
+        let (asked, rows_max) = (question.clone(), self.settings().query_rows_max);
+        let found = questions.search(source, rows_max, move |search| asked.page(search, &bounds));
+        let found = found.await.map_err(not_asked)?;
+        let time = began.elapsed();
+        self.metrics.page.note(time);
+        questions.note("MAIL", time, &found, || question.query.clone());
+        let page = found.result?;
+        room.shrink(page.rlp().len());
+        self.metrics.sent.of(from).add(page.len() as u64);
+        self.metrics.sent_bytes.of(from).add(page.rlp().len() as u64);
+        self.metrics.damaged.of(from).add(page.damaged.into());
+        Ok(PermittedAnswer { page, room })
+    }
+}
+
+#[cfg(test)]
+mod tests;

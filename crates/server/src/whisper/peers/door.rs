@@ -1,0 +1,173 @@
+//! The door of peers: accepts connections, exchanges keys, and begins sessions.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use hark_codec::hex;
+use hark_codec::whisper::keys::{PublicKey, SecretKey};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::config::PeersConfig;
+use super::end::PeerSessionEnd;
+use super::form::PeerForm;
+use super::half_open::HandshakePermit;
+use super::run;
+use super::state::PeersState;
+use crate::ServeError;
+use crate::budget::BudgetShare;
+use crate::door::Host;
+use crate::key_file::{self, KeyError};
+use crate::listener::{Listener, accept};
+use crate::rate::RateBuckets;
+use crate::stop::StopSignal;
+use crate::whisper::mail_server::MailServer;
+use crate::whisper::metrics::HandshakeFate;
+use crate::whisper::rlpx::hello::Hello;
+use crate::whisper::rlpx::{ReadAllowance, RlpxError, RlpxStream};
+
+/// Minimum for the maximum size of a packet, in bytes. The maximum grows with the longest allowed
+/// envelope.
+const PACKET_BYTES_MIN: usize = 1 << 20;
+/// Bytes of a packet around its envelopes.
+const PACKET_FRAME_BYTES: usize = 1 << 10;
+/// Maximum size of the packets that are being received from all peers, in bytes. One address may
+/// use a quarter.
+const READING_BYTES_MAX: usize = 128 << 20;
+/// The name and version that this node sends to peers.
+const CLIENT: &str = concat!("hark/v", env!("CARGO_PKG_VERSION"));
+
+/// Formats the node's id for peers: `enode://` with the key, the address and the port.
+pub fn enode(id: &PublicKey, at: SocketAddr) -> String {
+    let mut digits = Vec::new();
+    hex::encode_into(&id.bytes(), &mut digits);
+    format!("enode://{}@{at}", String::from_utf8_lossy(&digits))
+}
+
+/// Reads the node's key from a file. Creates a missing file.
+pub fn load_key(path: &Path) -> Result<SecretKey, KeyError> {
+    key_file::load(path, || SecretKey::draw(&mut fill).bytes(), SecretKey::new)
+}
+
+/// Fills a buffer with random bytes.
+fn fill(out: &mut [u8]) {
+    // A running operating system always provides random bytes. Without them, no key would be safe.
+    getrandom::fill(out).expect("random bytes of the operating system");
+}
+
+/// The interface before it is served.
+pub(in crate::whisper) struct PeersDoor {
+    listener: Listener,
+    key: SecretKey,
+    config: PeersConfig,
+}
+
+/// The memory of packets that are being received from a peer.
+struct ReadShare(BudgetShare);
+
+impl ReadAllowance for ReadShare {
+    fn resize(&mut self, bytes: usize) -> bool {
+        self.0.resize(bytes, READING_BYTES_MAX)
+    }
+}
+
+impl PeersDoor {
+    /// Opens the listener, and reads the node's key.
+    pub(in crate::whisper) fn open(
+        config: PeersConfig,
+        host: &mut Host<'_>,
+    ) -> Result<Self, ServeError> {
+        let key = load_key(&config.key).map_err(|error| ServeError::Door(error.into()))?;
+        let listener = host.listen(config.listen, "`listen` in [whisper]")?;
+        Ok(Self { listener, key, config })
+    }
+
+    /// Returns the address at which peers reach this node.
+    pub(in crate::whisper) fn enode(&self) -> String {
+        enode(&self.key.public(), self.listener.addr())
+    }
+
+    /// Returns the listener of the interface.
+    pub(in crate::whisper) fn listener(&self) -> &Listener {
+        &self.listener
+    }
+
+    /// Serves until `stop`, and until all connections have ended.
+    pub(in crate::whisper) async fn serve(&self, mail: Arc<MailServer>, stop: StopSignal) {
+        let Some(socket) = self.listener.take() else { return };
+        let PeersConfig { rules, request_pause, trusted, times, .. } = self.config.clone();
+        let port = self.listener.addr().port();
+        let state = Arc::new(PeersState {
+            hello: Hello::new(CLIENT, &PeerForm::PROTOCOLS, port, self.key.public()),
+            mail,
+            rules,
+            request_pause,
+            trusted,
+            times,
+            key: self.key.clone(),
+            half_open: Arc::default(),
+            budget: Arc::default(),
+            lines: RateBuckets::default(),
+        });
+        let ended = stop.clone();
+        let enter = |peer| self.listener.enter(peer, self.listener.connections_max());
+        let serve = |stream, peer: IpAddr, entered| {
+            // The permit is taken before the task starts, because further connections may come in
+            // between.
+            let permit = state.half_open.begin(peer.into());
+            let (state, ended) = (Arc::clone(&state), ended.clone());
+            async move {
+                let end = Box::pin(state.serve(stream, peer, permit, ended)).await;
+                tracing::debug!(%peer, %end, "a connection has ended");
+                drop(entered);
+            }
+        };
+        accept(socket, stop, enter, serve).await;
+    }
+}
+
+impl PeersState {
+    /// Serves a connection. Returns why the connection ended.
+    async fn serve(
+        &self,
+        stream: TcpStream,
+        peer: IpAddr,
+        mut permit: HandshakePermit,
+        mut stop: StopSignal,
+    ) -> PeerSessionEnd {
+        // Packets are written whole. Without this option, an answer waits for a TCP
+        // acknowledgement.
+        if let Err(error) = stream.set_nodelay(true) {
+            return RlpxError::Io(error).into();
+        }
+        let address = peer.into();
+        let envelope_bytes_max = self.mail.settings().bounds.envelope_bytes_max;
+        let (read, write) = stream.into_split();
+        let handshake = RlpxStream {
+            read,
+            write,
+            message_bytes_max: PACKET_BYTES_MIN.max(envelope_bytes_max) + PACKET_FRAME_BYTES,
+            allowance: ReadShare(self.budget.share(Some(address))),
+        };
+        let handshake = handshake.accept(&self.key, &self.hello, fill);
+        let connected = tokio::select! {
+            connected = timeout(self.times.handshake, handshake) => match connected {
+                Ok(Ok(connection)) => Ok(connection),
+                Ok(Err(error)) => Err((HandshakeFate::Failed, error.into())),
+                Err(_) => Err((HandshakeFate::Timeout, PeerSessionEnd::Timeout)),
+            },
+            () = permit.dropped() => Err((HandshakeFate::Timeout, PeerSessionEnd::Timeout)),
+            () = stop.serving() => return PeerSessionEnd::Down,
+        };
+        drop(permit);
+        let connection = match connected {
+            Ok(connection) => connection,
+            Err((fate, end)) => {
+                self.mail.metrics.handshakes.of(fate).add(1);
+                return end;
+            }
+        };
+        Box::pin(run::serve(self, connection, address, stop)).await
+    }
+}

@@ -1,0 +1,48 @@
+//! Forgets the topics of deleted envelopes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::mail_server::MailServer;
+use crate::service::StoreLocation;
+use crate::stop::StopSignal;
+
+/// Divisor for the share of time that re-reading all topics may take.
+const REFRESH_SHARE: u32 = 100;
+/// Minimum pause between two checks of the size of an archive in a database.
+const IN_DATABASE: Duration = Duration::from_mins(1);
+
+/// Removes topics after envelopes were deleted, until `stop`. Checks at most as often as retention
+/// runs.
+pub(super) async fn refresh(mail: Arc<MailServer>, mut stop: StopSignal) {
+    // The numbers of stored and of added envelopes at the last check.
+    let (mut counted, mut seen) = (0, mail.topics.added());
+    let mut pause = Duration::ZERO;
+    loop {
+        let is_near = mail.config.store_at == StoreLocation::Process;
+        let least = if is_near { Duration::ZERO } else { IN_DATABASE };
+        let pause_now = pause.max(mail.service.shelf.retention().every).max(least);
+        tokio::select! {
+            () = tokio::time::sleep(pause_now) => {}
+            () = stop.accepting() => return,
+        }
+        let known_added = mail.topics.added();
+        let looked = Arc::clone(&mail);
+        let work = crate::blocking::run(move || {
+            let expected = counted + known_added.saturating_sub(seen);
+            let now = looked.service.shelf.store().stats().records;
+            let began = Instant::now();
+            if now < expected
+                && let Err(error) = looked.topics.refresh(&**looked.service.shelf.store())
+            {
+                tracing::debug!(%error, "topics of deleted envelopes are forgotten later");
+                return None;
+            }
+            Some((now, began.elapsed() * REFRESH_SHARE))
+        });
+        let Ok(done) = work.await else { return };
+        if let Some((now, share)) = done {
+            (counted, seen, pause) = (now, known_added, share);
+        }
+    }
+}
