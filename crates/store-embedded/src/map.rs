@@ -14,7 +14,7 @@
 //! trusted:
 //!
 //! - a query compares [`faults`] before and after; if a file of the shelf has new faults, the
-//!   result is an error (`suspect.rs`);
+//!   result is an error (`engine/faults.rs`);
 //! - a segment with a missing page is not read any more: queries that need the segment fail until
 //!   the segment is rebuilt from the log;
 //! - each read of a record in a log with a missing page verifies the record's checksum;

@@ -1,6 +1,6 @@
 //! Words in the order of arrival, each with its postings, before sorting.
 
-use crate::segment::words::{ListKey, index_key};
+use crate::segment::word_blocks::{ListKey, index_key};
 
 /// Words and their postings, in the order of arrival.
 #[derive(Default)]

@@ -18,7 +18,7 @@ mod catalog;
 mod copy;
 mod pack;
 mod restore;
-mod shelf;
+mod shelf_copy;
 mod take;
 mod unpack;
 
@@ -32,7 +32,7 @@ pub use catalog::{BackupCatalog, LogCopy, SavedFile, ShelfBackup};
 pub use copy::damaged_copies;
 pub use pack::pack;
 pub use restore::{restore, restore_unpacked};
-pub use shelf::{BackupSource, SavedShelf};
+pub use shelf_copy::{BackupSource, SavedShelf};
 pub use take::{BackupResult, BackupTask, back_up};
 pub use unpack::unpack;
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::BackupError;
 use super::catalog::{BackupCatalog, LogCopy};
 use super::copy::BackedUpLog;
-use super::shelf::{BackupSource, CopyTarget, ShelfCopying};
+use super::shelf_copy::{BackupSource, CopyTarget, ShelfCopying};
 use super::take::{BackupResult, small_files};
 use crate::disk::DiskFile;
 

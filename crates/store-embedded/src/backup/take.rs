@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::BackupError;
 use super::catalog::{BackupCatalog, LogCopy, SavedFile, ShelfBackup, file_name};
 use super::copy::{BackedUpLog, damaged_copies};
-use super::shelf::{BackupSource, CopyTarget, KnownCopy, SavedShelf, ShelfCopying};
+use super::shelf_copy::{BackupSource, CopyTarget, KnownCopy, SavedShelf, ShelfCopying};
 use crate::disk::{Disk, make_dir};
 
 /// Maximum length of a file that belongs to no shelf; larger files are left out.

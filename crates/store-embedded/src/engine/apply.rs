@@ -8,8 +8,8 @@ use hark_archive::query::prepared::TermMap as _;
 use hark_archive::{CommitError, CommitResult, Order, Outcome, Position, Query, Record, Write};
 
 use super::rule_search::{WriteKey, WrittenRecords, may_match, unlimited};
+use super::shelf_view::ShelfView;
 use super::tail::SYNC_BYTES_MAX;
-use super::view::ShelfView;
 use super::writer::LogWriterState;
 use crate::log::LogFrame;
 use crate::maintenance::jobs::ShelfJobs;
@@ -114,7 +114,7 @@ impl WriteStep<'_> {
         let holders = erased.len();
         for query in &effects.erases {
             if query.ids.is_none() && query.kinds.is_none() && query.labels.is_empty() {
-                self.jobs.erase_schedule().all = true;
+                self.jobs.erase_schedule().add_all();
             }
             // Finding one record more than the step may delete shows that the step cannot delete
             // all.
@@ -169,13 +169,13 @@ impl WriteStep<'_> {
         let Some(salt) = self.writing.tail.as_ref().map(|tail| tail.salt) else { return };
         let mut erase = (is_erased && !found.is_empty()).then(|| self.jobs.erase_schedule());
         if let Some(erase) = &mut erase {
-            erase.logs.insert(self.view.active.log.number);
+            erase.add(self.view.active.log.number);
         }
         for Position { id, .. } in found {
             if let Some(target) = self.view.locate(id, self.terms.id(id), true) {
                 target.doom();
                 if let Some(erase) = &mut erase {
-                    erase.logs.insert(target.log());
+                    erase.add(target.log());
                 }
                 self.writing.gather(LogFrame::Delete { id: *id, log: target.log() }, salt);
                 self.writing.targets.push(target);

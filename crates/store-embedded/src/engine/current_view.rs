@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 
-use super::view::ShelfView;
+use super::shelf_view::ShelfView;
 use crate::head::Head;
 use crate::map;
 

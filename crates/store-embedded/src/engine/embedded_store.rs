@@ -26,7 +26,7 @@ use super::stats::stats;
 use super::tail::SYNC_BYTES_MAX;
 use crate::head::{self, HeadView, ROWS_MAX};
 use crate::log::BODY_MAX;
-use crate::segment::view::SegmentView;
+use crate::segment::segment_view::SegmentView;
 use crate::space::pressure::{deletes_follow, set_bounds};
 use crate::space::writes::would_lack;
 

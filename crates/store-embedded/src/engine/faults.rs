@@ -7,7 +7,7 @@ use hark_archive::SearchError;
 
 use super::current_view::ReadFaults;
 use super::shelf::OpenShelf;
-use super::view::ShelfView;
+use super::shelf_view::ShelfView;
 use crate::map;
 
 /// Whether a read of a file in the view has failed since `before`.

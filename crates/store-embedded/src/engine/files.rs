@@ -17,8 +17,9 @@ use crate::head::Head;
 use crate::log::{self, Log};
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::options::EmbeddedOptions;
+use crate::segment::marks::RowMarks;
 use crate::segment::open::open_segment;
-use crate::segment::view::{RowMarks, Segment};
+use crate::segment::opened::Segment;
 use crate::term::TermHasher;
 
 /// The files of a shelf.

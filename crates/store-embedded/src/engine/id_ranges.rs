@@ -10,7 +10,7 @@ use hark_codec::id_sum::IdTally;
 use super::current_view::ReadFaults;
 use super::faults::believe;
 use super::shelf::OpenShelf;
-use super::view::ShelfView;
+use super::shelf_view::ShelfView;
 use crate::sums::SummedSegment;
 
 /// Cost of a sum in one part, in rows: a position is looked up, and the ids of two blocks are

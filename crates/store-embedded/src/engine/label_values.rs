@@ -5,10 +5,10 @@ use hark_archive::query::prepared::TermMap as _;
 use hark_archive::query::source::Source as _;
 use hark_archive::store::label_values::count;
 
-use super::view::ShelfView;
+use super::shelf_view::ShelfView;
 use crate::head::HeadView;
 use crate::merged::merged;
-use crate::segment::view::Segment;
+use crate::segment::opened::Segment;
 use crate::term::TermHasher;
 
 /// Values, ascending, with their numbers of records.

@@ -12,8 +12,8 @@ use super::files::ShelfFiles;
 use super::open_error::ShelfOpenError;
 use super::shelf::OpenShelf;
 use super::shelf_dir::remove_orphans;
+use super::shelf_view::{LiveRow, ShelfView, named};
 use super::tail::LogTail;
-use super::view::{LiveRow, ShelfView, named};
 use super::writer::ShelfWriter;
 use crate::disk::Disk;
 use crate::head::{Head, ROWS_MAX};
@@ -24,7 +24,7 @@ use crate::options::EmbeddedOptions;
 use crate::repair::divide::divide;
 use crate::repair::segments::{DeletionMap, rebuild_logs};
 use crate::segment::open::open_segment;
-use crate::segment::view::Segment;
+use crate::segment::opened::Segment;
 use crate::term::{TermBuffers, TermHasher};
 
 /// Loads the shelf, for writing if `notes` is given. `notes` receives a sentence for each repair.

@@ -23,7 +23,7 @@ mod rule_search;
 mod search;
 pub(crate) mod shelf;
 pub(crate) mod shelf_dir;
+pub(crate) mod shelf_view;
 mod stats;
 pub(crate) mod tail;
-pub(crate) mod view;
 pub(crate) mod writer;

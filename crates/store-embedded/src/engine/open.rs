@@ -71,7 +71,7 @@ impl EmbeddedStore {
         let thread = thread.map_err(ShelfOpenError::io(dir))?;
         if thread.is_none() {
             // The next commit that begins a new head seals the heads that a crash left unsealed.
-            shelf.jobs.signal().work = true;
+            shelf.jobs.call();
         }
         let store = Self { shelf, notes, refusal: None, thread, scrubs: None };
         // This call registers the shelf, so that the shelves of a directory know each other from
@@ -93,7 +93,7 @@ impl EmbeddedStore {
         let background = options.background;
         let shelf = Arc::new(load(dir, rules, options, manifest, None)?);
         note_all_erasable(&shelf);
-        shelf.jobs.signal().resting = true;
+        shelf.jobs.pause(true);
         let thread = background.then(|| maintenance_thread::start(&shelf)).transpose();
         let thread = thread.map_err(ShelfOpenError::io(dir))?;
         let notes = Vec::new();

@@ -17,7 +17,7 @@ use hark_archive::{
     CommitError, Id, Position, Query, Record, Search, SearchError, SearchProgress, Write,
 };
 
-use super::view::{LiveRow, ShelfView};
+use super::shelf_view::{LiveRow, ShelfView};
 use crate::head::HeadView;
 use crate::term::TermHasher;
 

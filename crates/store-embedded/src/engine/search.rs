@@ -10,7 +10,7 @@ use hark_archive::{Record, Search, SearchError, SearchProgress};
 
 use super::faults::believe;
 use super::shelf::OpenShelf;
-use super::view::ShelfView;
+use super::shelf_view::ShelfView;
 
 /// A search that fails if a needed part of a file could not be read.
 pub(super) struct WatchedSearch {

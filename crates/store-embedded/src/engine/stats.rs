@@ -11,8 +11,9 @@ use super::shelf::OpenShelf;
 use crate::head::{Head, HeadView};
 use crate::maintenance::dead::DeadBytes;
 use crate::maintenance::due::merge_due_records;
+use crate::segment::marks::RowMarks;
+use crate::segment::opened::Segment;
 use crate::segment::sidecar::SidecarKind;
-use crate::segment::view::{RowMarks, Segment};
 use crate::space::pressure::reclaimable;
 use crate::space::writes::note_space;
 

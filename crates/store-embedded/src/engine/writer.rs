@@ -9,8 +9,8 @@ use hark_archive::{Id, Outcome};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::rule_search::RuleSearches;
+use super::shelf_view::{LiveRow, ShelfView};
 use super::tail::LogTail;
-use super::view::{LiveRow, ShelfView};
 use crate::log::LogFrame;
 use crate::manifest::Manifest;
 use crate::term::TermBuffers;

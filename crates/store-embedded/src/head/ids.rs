@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::ROWS_MAX;
+use super::size::ROWS_MAX;
 
 /// Number of tables: together they hold all rows that a head can have.
 const ID_TABLES: usize = 14;

@@ -8,9 +8,9 @@ use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::ROWS_MAX;
 use super::arena::Arena;
 use super::long::{LongList, SharedRows};
+use super::size::ROWS_MAX;
 use super::table::RowTable;
 use super::word_run::WordRun;
 

@@ -1,7 +1,7 @@
 //! The head: the newest records, indexed in memory while their log is being written.
 //!
 //! One thread inserts, and any number of threads read. Rows, ids and posting lists are read without
-//! a lock; the words of the last rows are read under a lock (`words`). Rows are numbered in the
+//! a lock; the words of the last rows are read under a lock (`head_words`). Rows are numbered in the
 //! order of arrival. A reader remembers the number of published rows at its start and skips later
 //! rows, so posting lists may grow meanwhile.
 
@@ -13,36 +13,32 @@ use hark_archive::query::prepared::TermMap as _;
 use hark_archive::{Id, Record};
 use parking_lot::Mutex;
 
+pub use self::head_view::HeadView;
+use self::head_words::HeadWords;
 use self::ids::Ids;
 use self::lists::PostingLists;
+pub(crate) use self::size::ROW_BYTES;
+pub use self::size::ROWS_MAX;
 use self::table::{CHUNK, RowTable, TableChunk};
 pub use self::table::{HeadRow, id_prefix};
-pub use self::view::HeadView;
 pub use self::word_run::ListOfRun;
-use self::words::HeadWords;
 use crate::bits::DeadRows;
 use crate::log::Log;
 use crate::sums::SummedHead;
 use crate::term::{TermBuffers, TermHasher};
 
 mod arena;
+mod head_view;
+mod head_words;
 mod ids;
 mod lists;
 mod long;
+mod size;
+mod summed;
 mod table;
 #[cfg(test)]
 mod tests;
-mod view;
 mod word_run;
-mod words;
-
-/// Maximum number of rows in a head, however large a single batch is. The tests of this crate use a
-/// smaller maximum.
-pub const ROWS_MAX: usize = if cfg!(test) { 1 << 14 } else { 1 << 22 };
-
-/// Approximate bytes of memory of a row: in the table, in the id index, and in the posting lists of
-/// all rows and of its kind.
-pub(crate) const ROW_BYTES: u64 = 80;
 
 /// Lower bound for the bytes of text per word, on average over the distinct words of any text.
 const TEXT_BYTES_PER_WORD: usize = 4;
@@ -56,7 +52,7 @@ pub(crate) fn bytes_of_record(bytes: &[u8], terms: &TermHasher) -> u64 {
     // One more term for the author.
     ROW_BYTES
         + (record.labels_max() as u64 + 1) * (lists::ENTRY_BYTES + lists::POSTING_BYTES)
-        + words * (words::LONE_WORD_BYTES + TEXT_BYTES_PER_WORD as u64)
+        + words * (head_words::LONE_WORD_BYTES + TEXT_BYTES_PER_WORD as u64)
 }
 
 /// The newest records of a shelf, indexed in memory; see the module's documentation.
@@ -253,7 +249,7 @@ impl Head {
         if self.dead.kill(row, || chunk.dead.set(row % CHUNK as u32)) {
             self.log.note_dead(found.offset);
             if let Some(summed) = &mut *self.summed.lock() {
-                summed.take(self, row);
+                self.take_summed(summed, row);
             }
         }
     }
@@ -282,20 +278,6 @@ impl Head {
     /// Returns the id of a row's record.
     pub fn id(&self, row: u32) -> Option<Id> {
         self.record(row).map(|record| *record.id())
-    }
-
-    /// Passes to `with` the published rows that are alive, have not expired by `now` and have no
-    /// `hidden` kind.
-    pub(crate) fn summed<R>(
-        &self,
-        hidden: &[u32],
-        now: u64,
-        with: impl FnOnce(&mut SummedHead) -> R,
-    ) -> R {
-        let mut summed = self.summed.lock();
-        let summed = SummedHead::of(&mut summed, hidden);
-        summed.catch_up(self, now);
-        with(summed)
     }
 
     /// Whether a row is durably dead.

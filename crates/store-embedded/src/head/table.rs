@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use hark_archive::Id;
 
-use super::ROWS_MAX;
+use super::size::ROWS_MAX;
 use crate::bits::AtomicBits;
 
 /// Rows per chunk of the row table.

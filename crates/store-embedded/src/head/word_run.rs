@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::table::RowTable;
-use crate::segment::words::{ListKey, index_key};
+use crate::segment::word_blocks::{ListKey, index_key};
 use crate::word_postings::WordPostings;
 
 /// The words of rows that arrived one after another.

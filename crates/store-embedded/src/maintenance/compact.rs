@@ -31,7 +31,7 @@ impl EmbeddedStore {
         let shelf = &self.shelf;
         let before = self.stats();
         let _one_at_a_time = shelf.jobs.run_alone();
-        if shelf.jobs.signal().resting {
+        if shelf.jobs.is_paused() {
             return Err(MaintenanceError::Resting);
         }
         if let Some(reserve) = &shelf.files.options().reserve {

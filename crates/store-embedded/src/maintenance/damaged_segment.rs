@@ -18,8 +18,9 @@ use super::install::{JobStart, install, note_done};
 use crate::engine::shelf::OpenShelf;
 use crate::manifest::SegmentEntry;
 use crate::segment;
-use crate::segment::seal::{self, DROPPED, SealedSegment};
-use crate::segment::view::Segment;
+use crate::segment::build::DROPPED;
+use crate::segment::opened::Segment;
+use crate::segment::seal::{self, SealedSegment};
 use crate::space::job_room::{BESIDE_OTHERS, room_for};
 
 /// Replaces the damaged part of a segment: the addresses alone, or the whole segment. Returns

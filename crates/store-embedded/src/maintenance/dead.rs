@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::engine::view::ShelfView;
+use crate::engine::shelf_view::ShelfView;
 use crate::log::Log;
 use crate::options::EmbeddedOptions;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::segment::view::{Segment, WEIGHT_MAX};
+use crate::segment::opened::{Segment, WEIGHT_MAX};
 
 /// Returns the oldest neighbouring segments of one tier that suffice for a merge, including smaller
 /// segments in between.

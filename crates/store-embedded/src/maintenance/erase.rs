@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::jobs::ShelfJobs;
 use crate::engine::files::ShelfFiles;
 use crate::engine::shelf::OpenShelf;
-use crate::engine::view::ShelfView;
+use crate::engine::shelf_view::ShelfView;
 
 const NAME: &str = "ERASED";
 

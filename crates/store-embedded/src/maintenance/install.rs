@@ -18,11 +18,13 @@ use crate::engine::current_view::ReadFaults;
 use crate::engine::faults::has_lost;
 use crate::engine::files::ShelfFiles;
 use crate::engine::shelf::OpenShelf;
-use crate::engine::view::ShelfView;
+use crate::engine::shelf_view::ShelfView;
 use crate::log::Log;
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::map::unreadable;
-use crate::segment::{self, sidecar::SidecarKind, view::Segment};
+use crate::segment;
+use crate::segment::opened::Segment;
+use crate::segment::sidecar::SidecarKind;
 
 /// The start of a job.
 pub(super) struct JobStart {

@@ -9,7 +9,7 @@ use hark_archive::store::MaintenanceStats;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::erase_schedule::EraseSchedule;
-use super::signal::MaintenanceSignal;
+use super::signal::{JobFailure, MaintenanceSignal};
 use crate::repair::scrub::state::ScrubState;
 use crate::space::state::DiskSpace;
 
@@ -95,6 +95,16 @@ impl ShelfJobs {
         self.notify();
     }
 
+    /// Whether the threads of the shelf are to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.signal.lock().stop
+    }
+
+    /// Whether maintenance pauses, because another process has the shelf or may take over soon.
+    pub(super) fn is_paused(&self) -> bool {
+        self.signal.lock().resting
+    }
+
     /// Whether maintenance is to do nothing more: the shelf is being closed, or maintenance pauses.
     pub(super) fn is_stopped(&self) -> bool {
         let signal = self.signal.lock();
@@ -118,7 +128,7 @@ impl ShelfJobs {
         self.signal.lock().followed_from = log;
     }
 
-    /// The number of the first log that must not be rewritten, since another process reads it.
+    /// The number of the first log that must not be rewritten, since another process reads the log.
     pub(super) fn followed_from(&self) -> u32 {
         self.signal.lock().followed_from.unwrap_or(u32::MAX)
     }
@@ -136,6 +146,12 @@ impl ShelfJobs {
     /// Size of the archive in bytes at the start of a series of deletes; `None` outside a series.
     pub(crate) fn deletes_from_bytes(&self) -> Option<u64> {
         self.signal.lock().deletes_from_bytes
+    }
+
+    /// Records why the oldest full head could not be sealed; `None` once sealing succeeds.
+    pub(super) fn note_unsealed(&self, failure: Option<JobFailure>) {
+        self.signal.lock().unsealed = failure;
+        self.notify();
     }
 
     /// Why the last round failed.

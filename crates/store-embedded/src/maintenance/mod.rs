@@ -15,7 +15,6 @@ pub(crate) mod erase_schedule;
 pub(crate) mod error;
 mod install;
 pub(crate) mod jobs;
-
 mod report;
 mod rewrite;
 mod round;

@@ -12,12 +12,12 @@ use super::install::{
 use crate::disk::Disk;
 use crate::engine::shelf::OpenShelf;
 use crate::engine::shelf_dir::random_u32;
-use crate::engine::view::ShelfView;
+use crate::engine::shelf_view::ShelfView;
 use crate::log::{self, Log, LogFrame, LogRewrite};
 use crate::manifest::{LogEntry, Manifest};
 use crate::segment::RecordAddress;
+use crate::segment::opened::Segment;
 use crate::segment::sidecar::SidecarKind;
-use crate::segment::view::Segment;
 use crate::space::job_room::{BESIDE_OTHERS, room_for};
 
 /// Bytes of frames per batch of a rewritten log.

@@ -19,7 +19,7 @@ use crate::engine::shelf_dir::orphans;
 use crate::log::{self, Log, LogError};
 use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::segment;
-use crate::segment::view::Segment;
+use crate::segment::opened::Segment;
 
 /// Finds segments to merge among neighbours.
 type MergeFinder = fn(&[Arc<Segment>], &EmbeddedOptions) -> Option<Range<usize>>;
@@ -76,8 +76,7 @@ impl<'a> MaintenanceRound<'a> {
     pub(crate) fn seal(&mut self) {
         while self.seals && !(self.stop)() {
             let sealed = seal_next(self.shelf);
-            self.shelf.jobs.signal().unsealed = sealed.as_ref().err().map(JobFailure::new);
-            self.shelf.jobs.notify();
+            self.shelf.jobs.note_unsealed(sealed.as_ref().err().map(JobFailure::new));
             match sealed {
                 Ok(true) => {}
                 Ok(false) => return,

@@ -6,8 +6,8 @@ use super::error::MaintenanceError;
 use super::install::{JobStart, all_was_read, install, note_done};
 use crate::engine::shelf::OpenShelf;
 use crate::manifest::SegmentEntry;
-use crate::segment::seal::DROPPED;
-use crate::segment::view::Segment;
+use crate::segment::build::DROPPED;
+use crate::segment::opened::Segment;
 use crate::segment::{merge, seal};
 use crate::space::job_room::{BESIDE_MERGES, BESIDE_OTHERS, room_for};
 

@@ -9,11 +9,11 @@ use hark_archive::{CommitError, Id};
 
 use crate::engine::commit::flush;
 use crate::engine::embedded_store::EmbeddedStore;
+use crate::engine::shelf_view::{LiveRow, ShelfView};
 use crate::engine::tail::SYNC_BYTES_MAX;
-use crate::engine::view::{LiveRow, ShelfView};
 use crate::head::{Head, HeadView};
 use crate::merged::merged;
-use crate::segment::view::Segment;
+use crate::segment::opened::Segment;
 
 /// An entry of the index of ids of a head or a segment: hash, number of the part, row.
 type IdEntry = (u64, usize, u32);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::faults::note_unreadable;
 use crate::engine::shelf::OpenShelf;
-use crate::engine::view::ShelfView;
+use crate::engine::shelf_view::ShelfView;
 use crate::segment;
 use crate::segment::sidecar::SidecarKind;
 

@@ -8,12 +8,15 @@ use hark_codec::id_sum::IdSum;
 
 use super::spool::Spool;
 use super::values::{self, Value};
-use super::words::{ListKey, WordPacker};
+use super::word_blocks::{ListKey, WordPacker};
 use super::{MAGIC, SECTIONS, SUMMED_ROWS, SegmentSection, filter, path};
 use crate::disk::{Disk, DiskFile};
 
 /// Bytes gathered before each write to the disk.
 const BUFFER: usize = 256 << 10;
+
+/// The new row for an old row that was left out.
+pub const DROPPED: u32 = u32::MAX;
 
 /// A segment file being written.
 pub struct SegmentBuilder {

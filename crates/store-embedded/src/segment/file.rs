@@ -11,7 +11,7 @@ use hark_codec::id_sum::IdSum;
 
 use super::packed::PackedReader;
 use super::values::{self, Values};
-use super::words::{INDEX_ENTRY, Words};
+use super::word_blocks::{INDEX_ENTRY, Words};
 use super::{
     MAGIC, MAGIC_1, MAGIC_2, MAGIC_3, SECTIONS, SUMMED_ROWS, SegmentSection, filter, path,
 };

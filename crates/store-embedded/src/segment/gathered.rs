@@ -6,7 +6,7 @@ use std::io;
 
 use super::build::WordBuilder;
 use super::merge::merge_words;
-use super::words::{WordPacker, Words};
+use super::word_blocks::{WordPacker, Words};
 use crate::word_postings::WordPostings;
 
 /// Maximum memory of unpacked words, approximately, in bytes. The tests of this crate use a smaller
@@ -84,7 +84,7 @@ mod tests {
 
     use hark_testkit::random::Random;
 
-    use super::super::words::ListKey;
+    use super::super::word_blocks::ListKey;
     use super::*;
     use crate::disk::RealDisk;
     use crate::segment::build::SegmentBuilder;

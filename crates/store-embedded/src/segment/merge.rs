@@ -10,13 +10,12 @@ use std::sync::Arc;
 use hark_archive::Id;
 use hark_archive::query::prepared::TermMap as _;
 
-use super::build::{SegmentBuilder, WordBuilder};
-use super::seal::DROPPED;
+use super::build::{DROPPED, SegmentBuilder, WordBuilder};
+use super::opened::Segment;
 use super::sidecar::SidecarKind;
 use super::spool::{self, Spool};
 use super::values::Value;
-use super::view::Segment;
-use super::words::{WordReader, Words};
+use super::word_blocks::{WordReader, Words};
 use crate::disk::Disk;
 use crate::merged::merged;
 use crate::term::TermHasher;

@@ -7,15 +7,18 @@ pub mod build;
 pub mod file;
 pub mod filter;
 pub mod gathered;
+pub mod marks;
 pub mod merge;
 pub(crate) mod open;
+pub mod opened;
 pub mod packed;
+mod rare_kinds;
 pub mod seal;
+pub mod segment_view;
 pub mod sidecar;
 pub mod spool;
 pub mod values;
-pub mod view;
-pub mod words;
+pub mod word_blocks;
 
 /// First and last bytes of a segment file: the file's type and the format's version.
 pub const MAGIC: &[u8; 8] = b"HARKseg4";
@@ -60,7 +63,7 @@ pub enum SegmentSection {
     Ids,
     /// For each [`SUMMED_ROWS`] rows, the sum of their ids and of all earlier ids.
     IdSums,
-    /// The words and their packed posting lists, in blocks (see [`words`]).
+    /// The words and their packed posting lists, in blocks (see [`word_blocks`]).
     Words,
     /// For each block, the first bytes of its first word, u64, and its offset, u64.
     WordIndex,

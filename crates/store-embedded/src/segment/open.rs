@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::file::SegmentFile;
+use super::marks::RowMarks;
+use super::opened::Segment;
 use super::sidecar::SidecarKind;
-use super::view::{RowMarks, Segment};
 use crate::damage::DamagedRecords;
 use crate::disk::Disk;
 use crate::engine::open_error::ShelfOpenError;

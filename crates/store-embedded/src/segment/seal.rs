@@ -8,7 +8,7 @@ use hark_archive::query::prepared::TermMap as _;
 use hark_archive::{Id, Record};
 
 use super::RecordAddress;
-use super::build::{SegmentBuilder, WordBuilder};
+use super::build::{DROPPED, SegmentBuilder, WordBuilder};
 use super::gathered::GatheredWords;
 use super::sidecar::SidecarKind;
 use super::spool::{self, Spool};
@@ -16,9 +16,6 @@ use super::values::{self, Value};
 use crate::disk::Disk;
 use crate::head::{Head, HeadRow, ListOfRun};
 use crate::term::{TermBuffers, TermHasher};
-
-/// The new row for an old row that was left out.
-pub const DROPPED: u32 = u32::MAX;
 
 /// A segment that has been written.
 pub struct SealedSegment {

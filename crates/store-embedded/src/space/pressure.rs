@@ -3,7 +3,7 @@
 use hark_archive::store::SpaceBounds;
 
 use crate::engine::files::ShelfFiles;
-use crate::engine::view::ShelfView;
+use crate::engine::shelf_view::ShelfView;
 use crate::maintenance::dead::DeadBytes;
 use crate::maintenance::jobs::ShelfJobs;
 

@@ -10,8 +10,8 @@ use hark_archive::{CommitError, Write};
 use super::job_room::ByteSize;
 use super::reserve::ShelfSpace;
 use crate::engine::files::ShelfFiles;
+use crate::engine::shelf_view::ShelfView;
 use crate::engine::tail::LogTail;
-use crate::engine::view::ShelfView;
 use crate::log::{FRAME, LogFrame};
 use crate::maintenance::jobs::ShelfJobs;
 

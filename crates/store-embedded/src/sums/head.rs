@@ -1,10 +1,11 @@
 //! Sums over the visible rows of a head.
 
-use hark_archive::{Id, Position};
+use std::ops::Range;
+
+use hark_archive::{Id, Position, Record};
 use hark_codec::id_sum::IdTally;
 
 use super::keys::SummedKeys;
-use crate::head::Head;
 
 /// The visible rows of a head, by time and id. Each row takes some 40 bytes.
 pub struct SummedHead {
@@ -28,40 +29,43 @@ impl SummedHead {
         summed.get_or_insert_with(new)
     }
 
-    /// Adds the rows that were published since the last call, and removes expired rows.
-    pub fn catch_up(&mut self, head: &Head, now: u64) {
-        if now > self.now {
-            self.now = now;
-            // Rows that died earlier were removed at that time.
-            for (_, row) in head.expired_by(now).into_iter().filter(|(_, row)| !head.is_dead(*row))
-            {
-                self.take(head, row);
-            }
-        }
-        let published = head.published();
-        for row in self.seen..published {
-            let is_hidden = |kind| self.hidden.binary_search(&kind).is_ok();
-            if head.is_dead(row) || head.row(row).is_none_or(|row| is_hidden(row.kind)) {
-                continue;
-            }
-            // `take` waits for this loop, so a row that dies meanwhile is removed afterwards.
-            if let Some(record) =
-                head.record(row).filter(|r| r.expires().is_none_or(|at| at > self.now))
-            {
-                self.rows.add((record.time(), *record.id()), record.id(), |(_, id)| Some(id));
-            }
-        }
+    /// Sets the time of a question. Returns whether all earlier questions had earlier times.
+    pub(crate) fn advance(&mut self, now: u64) -> bool {
+        let is_later = now > self.now;
+        self.now = self.now.max(now);
+        is_later
+    }
+
+    /// The rows of `published` rows that have not been processed yet.
+    pub(crate) fn unseen(&self, published: u32) -> Range<u32> {
+        self.seen..published
+    }
+
+    /// Whether a row has been processed.
+    pub(crate) fn has_seen(&self, row: u32) -> bool {
+        row < self.seen
+    }
+
+    /// Records that all of `published` rows have been processed.
+    pub(crate) fn note_seen(&mut self, published: u32) {
         self.seen = self.seen.max(published);
     }
 
-    /// Removes a row, if the list has the row.
-    pub fn take(&mut self, head: &Head, row: u32) {
-        if row >= self.seen {
-            return;
+    /// Whether the kind is hidden.
+    pub(crate) fn hides(&self, kind: u32) -> bool {
+        self.hidden.binary_search(&kind).is_ok()
+    }
+
+    /// Adds the record of a row, unless it has expired.
+    pub(crate) fn add(&mut self, record: &Record<'_>) {
+        if record.expires().is_none_or(|at| at > self.now) {
+            self.rows.add((record.time(), *record.id()), record.id(), |(_, id)| Some(id));
         }
-        if let Some(record) = head.record(row) {
-            self.rows.take(&(record.time(), *record.id()), record.id());
-        }
+    }
+
+    /// Removes the record of a row, if the list has the record.
+    pub(crate) fn take(&mut self, record: &Record<'_>) {
+        self.rows.take(&(record.time(), *record.id()), record.id());
     }
 
     pub(crate) fn before(&mut self, at: &Position) -> IdTally {

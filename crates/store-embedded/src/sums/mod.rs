@@ -11,6 +11,8 @@
 mod excluded;
 mod head;
 mod keys;
+mod segment;
 
-pub(crate) use excluded::{ExcludedRows, SummedSegment};
+pub(crate) use excluded::ExcludedRows;
 pub(crate) use head::SummedHead;
+pub(crate) use segment::SummedSegment;

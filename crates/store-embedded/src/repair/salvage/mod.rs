@@ -10,26 +10,28 @@
 //! - the new store receives the records in the order of the logs and applies its rules. So a record
 //!   that replaces or deletes others does so again, even if the resulting deletions are lost.
 //!
-//! Only one generation of each log is read (`sources`): an earlier generation has deleted records
+//! Only one generation of each log is read (`logs`): an earlier generation has deleted records
 //! whose deletions a rewrite has dropped.
 
+mod logs;
+mod report;
 mod salt;
 pub(crate) mod scan;
-mod sources;
 #[cfg(test)]
 mod tests;
+mod witnesses;
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::io;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use hark_archive::{CommitError, Id, Record, Store, Write};
 
+use self::logs::{SalvagedLog, logs};
+pub use self::report::{LostPart, SalvageReport};
 use self::salt::salt_of;
 use self::scan::{DeletionsOfBatch, ScannedPart, scan};
-use self::sources::{SalvagedLog, SegmentWitnesses, likely_id, logs};
+use self::witnesses::{SegmentWitnesses, likely_id};
 use crate::disk::Disk;
 use crate::log::LogFrame;
 use crate::manifest::{Manifest, ManifestError};
@@ -42,87 +44,6 @@ const BATCH_RECORDS: usize = 1024;
 const BATCH_BYTES: usize = 4 << 20;
 /// Maximum number of lost parts that are listed; further parts are only counted.
 const LISTED_MAX: usize = 10_000;
-
-/// A part of a log without a whole frame.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostPart {
-    /// The log file.
-    pub file: PathBuf,
-    /// The range of bytes in the file. The range ends at `u64::MAX` if the file is gone.
-    pub bytes: Range<u64>,
-    /// Number of live records that began in the part, if a segment has this information.
-    pub records: Option<u64>,
-    /// The oldest and the newest time of these records, if a segment has this information.
-    pub times: Option<(u64, u64)>,
-    /// Ids of such records that a segment confirms.
-    pub ids: Vec<Id>,
-    /// The unconfirmed id in the damaged bytes.
-    pub likely_id: Option<Id>,
-    /// The reason why the file could not be opened; `None` if the file was opened or is gone.
-    pub unopened: Option<String>,
-    /// Whether the part is the end of the last log. Unless other damage caused the loss, a crash
-    /// cut the batch short, and its records were never acknowledged.
-    pub may_be_torn: bool,
-}
-
-impl LostPart {
-    fn new(log: &SalvagedLog, bytes: Range<u64>) -> Self {
-        Self {
-            file: log.path.clone(),
-            bytes,
-            records: None,
-            times: None,
-            ids: Vec::new(),
-            likely_id: None,
-            unopened: None,
-            may_be_torn: false,
-        }
-    }
-}
-
-impl fmt::Display for LostPart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.file.display())?;
-        match self.bytes.end {
-            u64::MAX => write!(f, "the file is gone")?,
-            end => write!(f, "bytes {} to {end}", self.bytes.start)?,
-        }
-        if let Some(records) = self.records {
-            write!(f, ", with {records} live records")?;
-        }
-        if let Some(why) = &self.unopened {
-            write!(f, ", as the file could not be opened: {why}")?;
-        }
-        if self.may_be_torn {
-            write!(f, ", perhaps a batch that a crash cut short")?;
-        }
-        Ok(())
-    }
-}
-
-/// The result of a salvage.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SalvageReport {
-    /// Number of log files that were read.
-    pub logs: u64,
-    /// Total length of these files.
-    pub bytes: u64,
-    /// Number of records in the new store.
-    pub records: u64,
-    /// Number of records that the source had deleted.
-    pub deleted: u64,
-    /// Number of records that other records replace or delete, or that the source had twice.
-    pub replaced: u64,
-    /// The lost parts, at most 10,000, by log and byte.
-    pub lost: Vec<LostPart>,
-    /// Number of further lost parts.
-    pub more_lost: u64,
-    /// Total length of all lost parts, without missing files.
-    pub lost_bytes: u64,
-    /// The reason why MANIFEST could not be used. Without MANIFEST, segments give no information
-    /// about deleted records.
-    pub manifest: Option<String>,
-}
 
 /// Why a salvage ended early.
 #[derive(Debug, thiserror::Error)]
@@ -222,7 +143,7 @@ impl Salvage {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         let number = name.and_then(|name| crate::log::parse_name(&name)).map_or(0, |(n, _)| n);
         let log = SalvagedLog { number, generation: 0, path, bytes: 0 };
-        let mut lost = [LostPart::new(&log, 0..u64::MAX)];
+        let mut lost = [LostPart::new(&log.path, 0..u64::MAX)];
         self.witnesses.tell(number, &[], &mut lost);
         self.list(lost.into());
     }
@@ -236,7 +157,7 @@ impl Salvage {
                 Some(map)
             }
             Err(error) => {
-                let mut lost = [LostPart::new(log, 0..log.bytes)];
+                let mut lost = [LostPart::new(&log.path, 0..log.bytes)];
                 lost[0].unopened = Some(error.to_string());
                 self.witnesses.tell(log.number, &[], &mut lost);
                 self.list(lost.into());
@@ -279,17 +200,17 @@ impl Salvage {
                 };
                 batch.next(&part, deletion, &mut add);
                 if let ScannedPart::Lost(range) = part {
-                    lost.push(LostPart::new(log, range));
+                    lost.push(LostPart::new(&log.path, range));
                 }
             });
         } else {
-            lost.push(LostPart::new(log, 0..map.len() as u64));
+            lost.push(LostPart::new(&log.path, 0..map.len() as u64));
         }
         // If a file was cut short between two frames, only the segment shows that the end is
         // missing.
         let (len, reach) = (map.len() as u64, self.witnesses.reach(log.number));
         if reach > len {
-            lost.push(LostPart::new(log, len..reach));
+            lost.push(LostPart::new(&log.path, len..reach));
         }
         batch.end(is_last, &mut add);
         self.witnesses.tell(log.number, map, &mut lost);

@@ -4,7 +4,7 @@
 //! For each segment, the slow check verifies the checksums of the sections and of the addresses.
 //! Then it reads the segment's logs frame by frame, and looks up each record in the index by the
 //! record's id and terms (`read`). Maintenance makes damaged files that are derived from the log
-//! again (`maintenance/mend.rs`). A damaged frame cannot be made again and is recorded: records in
+//! again (`maintenance/damaged_segment.rs`). A damaged frame cannot be made again and is recorded: records in
 //! [`crate::damage`], files in [`StoreStats::damaged_files`].
 //!
 //! A pass begins with the first log and ends with the last log. Only the first pass of a process

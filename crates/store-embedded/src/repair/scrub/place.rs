@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::engine::view::ShelfView;
+use crate::engine::shelf_view::ShelfView;
 use crate::log::{HEADER, Log};
 use crate::segment::SECTIONS;
-use crate::segment::view::Segment;
+use crate::segment::opened::Segment;
 
 /// The place of the slow check. The check continues with a segment and a log as long as both are
 /// unchanged. So a rewrite of another log of the segment restarts neither the segment nor the log.

@@ -12,8 +12,8 @@ use crate::engine::shelf::OpenShelf;
 use crate::log::{Log, LogFrame};
 use crate::map::Map;
 use crate::repair::salvage::scan::{ScannedPart, scan_part};
+use crate::segment::opened::Segment;
 use crate::segment::sidecar::SidecarKind;
-use crate::segment::view::Segment;
 use crate::segment::{self, RecordAddress, SECTIONS};
 use crate::term::{TermBuffers, TermHasher};
 
@@ -102,7 +102,7 @@ pub(super) fn scrub_frames(
             }
             (ScannedPart::Lost(range), _) => {
                 place.lose(range);
-                if shelf.jobs.signal().stop {
+                if shelf.jobs.is_stopping() {
                     break;
                 }
             }

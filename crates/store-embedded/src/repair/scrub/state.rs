@@ -63,7 +63,7 @@ impl ScrubState {
         self.told.lock().stats.pass_bytes = 0;
     }
 
-    /// Ends a pass and begins the next one.
+    /// Ends a pass and begins the next pass.
     pub(super) fn end_pass(&self, run: &mut ScrubRun) {
         if run.is_whole {
             let mut told = self.told.lock();

@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use super::lists::{HeadPostings, RunPostings};
 use super::table::RowTable;
 use super::word_run::{ListOfRun, WordRun};
-use crate::segment::words::{ListKey, bytes_max};
+use crate::segment::word_blocks::{ListKey, bytes_max};
 use crate::word_postings::{POSTING_BYTES, WORD_BYTES, WordPostings};
 
 /// Bounds of the number of open postings at which a run is made. Between the bounds, this number is

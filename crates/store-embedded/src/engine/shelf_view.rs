@@ -10,8 +10,10 @@ use hark_archive::{Id, Query, Record};
 use crate::head::{Head, HeadView};
 use crate::log::{self, Log};
 use crate::segment;
+use crate::segment::marks::RowMarks;
+use crate::segment::opened::Segment;
+use crate::segment::segment_view::SegmentView;
 use crate::segment::sidecar::SidecarKind;
-use crate::segment::view::{RowMarks, Segment, SegmentView};
 
 /// The parts of a shelf: sealed segments, heads being sealed, and the head being written. A view is
 /// replaced as a whole.

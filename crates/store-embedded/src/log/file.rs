@@ -1,0 +1,272 @@
+//! A log file, open for reading.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use hark_archive::Record;
+
+use super::error::TOO_LONG;
+use super::format::{BYTES_MAX, FRAME, LogFrame, body_bytes, frame, path, put_of, salt};
+use crate::damage::DamagedRecords;
+use crate::disk::Disk;
+use crate::map::Map;
+
+/// A length that most records do not exceed.
+const RECORD_BYTES: usize = 2048;
+
+/// A log file, open for reading.
+pub struct Log {
+    /// The log's number; logs are ordered by number.
+    pub number: u32,
+    /// How many times the log was rewritten.
+    pub generation: u32,
+    path: PathBuf,
+    salt: u32,
+    map: Map,
+    /// Bytes written.
+    end: AtomicU64,
+    /// The damaged records of the shelf.
+    damage: Arc<DamagedRecords>,
+    /// Whether a part of the file is known to be damaged.
+    is_damaged: AtomicBool,
+    /// Number of written bytes that belong to dead records and to deletions.
+    pub dead_bytes: AtomicU64,
+    /// Number of dead records in the file.
+    pub dead_records: AtomicU64,
+    /// The last rewrite of the log; unknown after a start.
+    rewritten: OnceLock<LogRewrite>,
+}
+
+/// A rewrite of a log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogRewrite {
+    /// Number of deletions that were kept, because the deleted records may still be in their logs.
+    pub kept: u64,
+    /// Numbers of the logs that these deletions name.
+    pub kept_of: BTreeSet<u32>,
+    /// The position up to which deletions were applied: the log that was being written then, and an
+    /// offset.
+    pub purged_to: (u32, u64),
+}
+
+impl Log {
+    /// Opens a log with `len` written bytes. A log that `grows` can be read up to [`BYTES_MAX`],
+    /// for all settings of the writing process.
+    pub fn open(
+        disk: &dyn Disk,
+        shelf: &Path,
+        (number, generation): (u32, u32),
+        len: u64,
+        grows: bool,
+    ) -> io::Result<Self> {
+        let room = grows.then_some(BYTES_MAX as usize);
+        let path = path(shelf, number, generation);
+        let map = disk.map(&path, room)?;
+        if map.len() as u64 > BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, TOO_LONG));
+        }
+        let Some(salt) = salt(&map, number, generation) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "its header is damaged"));
+        };
+        let end = AtomicU64::new(len.min(map.len() as u64));
+        let (dead_bytes, dead_records) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (damage, is_damaged) = (Arc::default(), AtomicBool::new(false));
+        let rewritten = OnceLock::new();
+        Ok(Self {
+            number,
+            generation,
+            path,
+            salt,
+            map,
+            end,
+            damage,
+            is_damaged,
+            dead_bytes,
+            dead_records,
+            rewritten,
+        })
+    }
+
+    /// Returns the log, which from now on records its damaged records in `damage`.
+    #[must_use]
+    pub fn noting_in(self, damage: &Arc<DamagedRecords>) -> Self {
+        Self { damage: Arc::clone(damage), ..self }
+    }
+
+    /// Makes an empty log without a file.
+    pub fn empty() -> Self {
+        Self {
+            number: 0,
+            generation: 0,
+            path: PathBuf::new(),
+            salt: 0,
+            map: Map::default(),
+            end: AtomicU64::new(0),
+            damage: Arc::default(),
+            is_damaged: AtomicBool::new(false),
+            dead_bytes: AtomicU64::new(0),
+            dead_records: AtomicU64::new(0),
+            rewritten: OnceLock::new(),
+        }
+    }
+
+    /// The seed of the checksums of the log's frames.
+    pub fn salt(&self) -> u32 {
+        self.salt
+    }
+
+    /// Bytes written.
+    pub fn written(&self) -> u64 {
+        self.end.load(Ordering::Acquire)
+    }
+
+    /// Notes that the file has grown to `len` bytes.
+    pub fn grow(&self, len: u64) {
+        self.end.store(len, Ordering::Release);
+    }
+
+    /// Notes that the record at `offset` has died.
+    pub fn note_dead(&self, offset: u32) {
+        self.dead_bytes.fetch_add(self.frame_bytes(offset), Ordering::Relaxed);
+        self.dead_records.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that `count` deletions were appended. Deletions count as dead bytes: a rewrite drops a
+    /// deletion once the deleted record is gone from its log.
+    pub fn note_deletions(&self, count: u64) {
+        self.dead_bytes.fetch_add(count * LogFrame::DELETE_BYTES, Ordering::Relaxed);
+    }
+
+    /// Copies the figures of dead bytes and dead records, and the last rewrite, from another map of
+    /// the log.
+    pub fn copy_dead(&self, other: &Self) {
+        self.dead_bytes.store(other.dead_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.dead_records.store(other.dead_records.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.copy_kept(other);
+    }
+
+    /// Copies the data of the last rewrite from another map of the log.
+    pub fn copy_kept(&self, other: &Self) {
+        if let Some(rewritten) = other.rewritten.get() {
+            // If the log was rewritten since, the newer data stay.
+            let _ = self.rewritten.set(rewritten.clone());
+        }
+    }
+
+    /// Records the rewrite that has made this file.
+    pub fn note_rewrite(&self, rewrite: LogRewrite) {
+        self.note_deletions(rewrite.kept);
+        // Only the rewrite that has made the file calls this, once.
+        let _ = self.rewritten.set(rewrite);
+    }
+
+    /// The last rewrite of the log, if it is known.
+    pub fn rewritten(&self) -> Option<&LogRewrite> {
+        self.rewritten.get()
+    }
+
+    /// Whether the log keeps deletions of records in one of these logs.
+    pub fn keeps_deletions_of(&self, logs: &BTreeSet<u32>) -> bool {
+        self.rewritten().is_some_and(|rewrite| !rewrite.kept_of.is_disjoint(logs))
+    }
+
+    /// Number of dead bytes that a rewrite would free, without the deletions that the last rewrite
+    /// had to keep.
+    pub fn droppable_bytes(&self) -> u64 {
+        let kept = self.rewritten().map_or(0, |rewrite| rewrite.kept * LogFrame::DELETE_BYTES);
+        self.dead_bytes.load(Ordering::Relaxed).saturating_sub(kept)
+    }
+
+    /// Whether the log has dead records or deletions.
+    pub fn has_dead(&self) -> bool {
+        self.dead_bytes.load(Ordering::Relaxed) > 0
+    }
+
+    /// Share of the written bytes that a rewrite would free.
+    pub fn dead_share(&self) -> f64 {
+        self.droppable_bytes() as f64 / self.written().max(1) as f64
+    }
+
+    /// Length up to which the log may grow and stay readable through this map.
+    pub(crate) fn room(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    /// All bytes written.
+    pub fn bytes(&self) -> &[u8] {
+        let end = self.written() as usize;
+        self.map.get(..end).unwrap_or_default()
+    }
+
+    /// Whether a read of the log has failed; such a read returned zeros.
+    #[inline]
+    pub fn is_unreadable(&self) -> bool {
+        self.faults() > 0
+    }
+
+    /// Number of failed reads of the log.
+    #[inline]
+    pub fn faults(&self) -> u32 {
+        self.map.faults()
+    }
+
+    /// Whether a part of the log is known to be damaged or could not be read. If so, each read of a
+    /// record verifies the checksum.
+    #[inline]
+    pub fn is_doubtful(&self) -> bool {
+        self.is_damaged.load(Ordering::Relaxed) || self.is_unreadable()
+    }
+
+    /// Notes that a part of the log is damaged.
+    pub(crate) fn doubt(&self) {
+        self.is_damaged.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the record put at `offset`. Bounds are always checked; the checksum only if `verify`
+    /// is set or the log [is doubtful](Log::is_doubtful).
+    #[inline]
+    pub fn record(&self, offset: u32, verify: bool) -> Option<Record<'_>> {
+        let bytes = self.bytes().get(offset as usize..)?;
+        if verify || self.is_doubtful() {
+            frame(bytes, self.salt)?;
+        }
+        put_of(bytes)
+    }
+
+    /// Records that a part of the file is lost.
+    pub(crate) fn note_lost(&self) {
+        self.map.note_lost();
+    }
+
+    /// Notes that the record at `offset` could not be read.
+    pub fn note_damaged(&self, offset: u32) {
+        self.doubt();
+        self.damage.note(&self.path, self.number, offset);
+    }
+
+    /// Prefetches the record at `offset` into the processor's cache.
+    #[inline]
+    pub fn prefetch(&self, offset: u32) {
+        self.map.prefetch(offset as usize);
+    }
+
+    /// Makes the system read the record at `offset` from the disk, up to the size of most records.
+    pub fn read_ahead(&self, offset: u32) {
+        let at = offset as usize;
+        self.map.read_ahead(at..self.bytes().len().min(at + RECORD_BYTES));
+    }
+
+    /// The path of the file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Size of the frame at `offset`; 0 without a whole frame.
+    pub fn frame_bytes(&self, offset: u32) -> u64 {
+        let bytes = self.bytes().get(offset as usize..).unwrap_or_default();
+        body_bytes(bytes).map_or(0, |len| (FRAME + len) as u64)
+    }
+}

@@ -1,0 +1,189 @@
+//! Checking the logs.
+
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use hark_archive::query::prepared::TermMap as _;
+use hark_archive::query::source::Source;
+use hark_archive::{Id, Record};
+
+use super::faults::{FAULTS_EACH, ShelfCheck};
+use crate::disk::Disk;
+use crate::head::{Head, HeadView, ROWS_MAX};
+use crate::log::{self, Log, LogEnd, LogError, LogFrame};
+use crate::repair::salvage::scan::{ScannedPart, scan};
+use crate::segment::RecordAddress;
+use crate::term::{TermBuffers, TermHasher};
+
+/// Whether a log may have more records after this end of a replay, which only `hark salvage`
+/// recovers.
+fn has_more(end: &Result<LogEnd, LogError>, is_last: bool) -> bool {
+    match end {
+        Ok(end) => end.good < end.len && !is_last,
+        Err(error) => matches!(error, LogError::Damaged { .. }),
+    }
+}
+
+impl ShelfCheck<'_> {
+    /// Reads the deletions of a log.
+    pub(super) fn read_deletes(&mut self, at: usize) {
+        let entry = &self.manifest.logs[at];
+        let path = log::path(self.dir, entry.number, entry.generation);
+        let is_last = at + 1 == self.manifest.logs.len();
+        let (number, generation, deletes) = (entry.number, entry.generation, &mut self.deletes);
+        let mut add = |offset, frame: LogFrame<'_>| {
+            if let LogFrame::Delete { id, log } = frame {
+                deletes.add(id, log, RecordAddress { log: number, offset });
+            }
+        };
+        let end = log::replay(self.disk, &path, (number, generation), &mut add);
+        if has_more(&end, is_last) {
+            // `log` below reports the faults of a log.
+            let _ = scan_file(self.disk, &path, (number, generation), &mut add);
+        }
+    }
+
+    /// Checks a log, and counts its records.
+    pub(super) fn log(&mut self, at: usize) {
+        let entry = self.manifest.logs[at].clone();
+        let path = log::path(self.dir, entry.number, entry.generation);
+        let last = at + 1 == self.manifest.logs.len();
+        let (mut live, mut dead, mut bad) = (0, 0, 0);
+        let deletes = &self.deletes;
+        let id = (entry.number, entry.generation);
+        let mut lost_parts = Vec::new();
+        // Records that no segment covers are found through a head, which every start builds from
+        // the log.
+        let is_sealed = self.manifest.is_sealed(entry.number);
+        let mut head =
+            (!is_sealed).then(|| OpenLog::new(self.disk, self.dir, id, self.terms.clone()));
+        let end = log::replay(self.disk, &path, id, &mut |offset, frame| {
+            let LogFrame::Put(bytes) = frame else { return };
+            match Record::new(bytes) {
+                Ok(record) if record.check().is_ok() => {
+                    let at = RecordAddress { log: entry.number, offset };
+                    let is_dead = deletes.hit(record.id(), at);
+                    *if is_dead { &mut dead } else { &mut live } += 1;
+                    if let Some(Ok(head)) = &mut head {
+                        head.put(&record, offset, is_dead);
+                    }
+                }
+                _ => bad += 1,
+            }
+        });
+        if has_more(&end, last) {
+            (live, dead, bad) = (0, 0, 0);
+            let scanned = scan_file(self.disk, &path, id, &mut |offset, frame| {
+                if let LogFrame::Put(bytes) = frame
+                    && let Ok(record) = Record::new(bytes)
+                {
+                    let at = RecordAddress { log: entry.number, offset };
+                    *if deletes.hit(record.id(), at) { &mut dead } else { &mut live } += 1;
+                }
+            });
+            lost_parts = scanned.unwrap_or_default();
+        }
+        let lost = match (head, &end) {
+            (Some(Ok(head)), Ok(end)) => head.lost(end.good),
+            // Reported below as a fault of the log.
+            _ => 0,
+        };
+        self.report.logs += 1;
+        self.report.records += live;
+        self.report.dead += dead;
+        self.live.insert(entry.number, live);
+        match end {
+            Err(error) => {
+                let mendable = matches!(error, LogError::TooLong { .. });
+                // The fault names the file.
+                let what = match &error {
+                    LogError::Damaged { offset, .. } => format!("damaged at byte {offset}"),
+                    error => error.to_string(),
+                };
+                self.fault(path.clone(), what, mendable);
+            }
+            Ok(end) if end.good < end.len && last => self.report.torn_bytes = end.len - end.good,
+            Ok(end) if end.good < end.len => {
+                self.fault(path.clone(), format!("damaged at byte {}", end.good), false);
+            }
+            Ok(_) => {}
+        }
+        // The first part is reported above.
+        for part in lost_parts.iter().skip(1).take(FAULTS_EACH) {
+            self.fault(path.clone(), format!("damaged at byte {}", part.start), false);
+        }
+        let more = lost_parts.len().saturating_sub(FAULTS_EACH + 1);
+        if more > 0 {
+            self.fault(path.clone(), format!("damaged in {more} more parts"), false);
+        }
+        if lost > 0 {
+            let what = format!("{lost} of its {live} live records are not found by their ids");
+            self.fault(path.clone(), what, false);
+        }
+        if bad > 0 {
+            self.fault(path, format!("{bad} records cannot be read"), false);
+        }
+    }
+}
+
+/// A log that no segment covers, with the head that a start builds from the log.
+struct OpenLog {
+    head: Arc<Head>,
+    terms: TermHasher,
+    /// Ids of the log's live records.
+    live: Vec<Id>,
+    scratch: TermBuffers,
+}
+
+impl OpenLog {
+    fn new(disk: &dyn Disk, dir: &Path, id: (u32, u32), terms: TermHasher) -> io::Result<Self> {
+        let log = Arc::new(Log::open(disk, dir, id, 0, true)?);
+        let head = Arc::new(Head::new(log, terms.clone(), 0, 0));
+        Ok(Self { head, terms, live: Vec::new(), scratch: TermBuffers::default() })
+    }
+
+    fn put(&mut self, record: &Record<'_>, offset: u32, is_dead: bool) {
+        if (self.head.inserted() as usize) < ROWS_MAX {
+            self.head.insert(record, offset, &mut self.scratch);
+        }
+        if !is_dead {
+            self.live.push(*record.id());
+        }
+    }
+
+    /// Number of live records that a query by id would miss, if `bytes` of the log are good.
+    fn lost(&self, bytes: u64) -> usize {
+        self.head.log.grow(bytes);
+        self.head.publish();
+        let view = HeadView::published(&self.head);
+        let is_found = |id: &&Id| {
+            let row = view.find(id, self.terms.id(id));
+            row.and_then(|row| self.head.record(row)).is_some_and(|record| record.id() == *id)
+        };
+        self.live.len() - self.live.iter().filter(is_found).count()
+    }
+}
+
+/// Passes every whole frame of a damaged log to `each`, with its offset, and returns the parts
+/// without frames.
+fn scan_file(
+    disk: &dyn Disk,
+    path: &Path,
+    (number, generation): (u32, u32),
+    each: &mut dyn FnMut(u32, LogFrame<'_>),
+) -> io::Result<Vec<Range<u64>>> {
+    let bytes = disk.map_sequential(path)?;
+    let mut lost = Vec::new();
+    let Some(salt) = log::salt(&bytes, number, generation) else { return Ok(lost) };
+    scan(&bytes, salt, &mut |part| match part {
+        ScannedPart::Frame(offset, frame) => {
+            if let Ok(offset) = u32::try_from(offset) {
+                each(offset, frame);
+            }
+        }
+        ScannedPart::Lost(range) => lost.push(range),
+    });
+    Ok(lost)
+}

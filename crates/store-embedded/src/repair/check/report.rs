@@ -1,0 +1,44 @@
+//! The result of a check.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// A fault in a file of a shelf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFault {
+    /// The file with the fault.
+    pub file: PathBuf,
+    /// A description of the fault.
+    pub what: String,
+    /// Whether `hark rebuild` repairs the fault: the log is sound, and only files derived from the
+    /// log are damaged.
+    pub mendable: bool,
+}
+
+impl fmt::Display for FileFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file.display(), self.what)?;
+        f.write_str(if self.mendable {
+            " (`hark rebuild` makes it again from the log)"
+        } else {
+            " (restore it from a backup, or salvage the rest)"
+        })
+    }
+}
+
+/// The result of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Live records.
+    pub records: u64,
+    /// Deleted records that still take disk space.
+    pub dead: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Logs.
+    pub logs: u64,
+    /// Bytes of an unfinished batch at the end of the last log, which the next start cuts off.
+    pub torn_bytes: u64,
+    /// The faults found; empty if the shelf is sound.
+    pub faults: Vec<FileFault>,
+}

@@ -1,0 +1,88 @@
+//! Running a check.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::faults::ShelfCheck;
+use super::report::CheckReport;
+use crate::engine::open_error::ShelfOpenError;
+use crate::engine::shelf_dir::existing_manifest;
+use crate::manifest::Manifest;
+use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
+use crate::repair::segments::DeletionMap;
+use crate::segment::open::open_segment;
+use crate::segment::opened::Segment;
+use crate::term::TermHasher;
+
+/// Maximum number of attempts at a check while the maintenance of a running server removes files.
+const TRIES: usize = 200;
+
+/// Checks a shelf. A server may be running on it: if the server replaces files meanwhile, the check
+/// begins again.
+pub fn check(
+    dir: &Path,
+    options: &EmbeddedOptions,
+    progress: OnProgress<'_>,
+) -> Result<CheckReport, ShelfOpenError> {
+    let read = || existing_manifest(&*options.disk, dir);
+    let mut manifest = read()?;
+    for _ in 1..TRIES {
+        let report = check_files(dir, options, manifest.clone(), progress);
+        let now = read()?;
+        if report.faults.is_empty() || now == manifest {
+            return Ok(report);
+        }
+        manifest = now;
+    }
+    Ok(check_files(dir, options, manifest, progress))
+}
+
+fn check_files(
+    dir: &Path,
+    options: &EmbeddedOptions,
+    manifest: Manifest,
+    progress: OnProgress<'_>,
+) -> CheckReport {
+    let disk = &*options.disk;
+    let terms = TermHasher::new(&manifest.secret, options);
+    let deletes = DeletionMap::none();
+    let (report, live) = (CheckReport::default(), HashMap::new());
+    let mut check = ShelfCheck { disk, dir, manifest, terms, deletes, report, live };
+    // All segments are opened at the start: files that a server's maintenance removes later can
+    // still be read.
+    let entries = check.manifest.segments.clone();
+    let opened: Vec<Result<Segment, ShelfOpenError>> = entries
+        .iter()
+        .map(|entry| {
+            open_segment(
+                (disk, dir),
+                entry,
+                &check.manifest,
+                check.terms.clone(),
+                None,
+                &Arc::default(),
+            )
+        })
+        .collect();
+    let total = (check.manifest.logs.len() * 2 + check.manifest.segments.len()) as u64;
+    let mut done = 0;
+    let mut step = |what| {
+        progress(JobProgress { what, done, total });
+        done += 1;
+    };
+    for at in 0..check.manifest.logs.len() {
+        step("reading deletions");
+        check.read_deletes(at);
+    }
+    for at in 0..check.manifest.logs.len() {
+        step("checking logs");
+        check.log(at);
+    }
+    for (entry, opened) in entries.iter().zip(opened) {
+        step("checking segments");
+        check.segment(entry, opened);
+    }
+    progress(JobProgress { what: "checked", done: total, total });
+    check.report
+}
