@@ -182,6 +182,10 @@ impl Uploader<'_> {
             if !queue.is_open && queue.is_empty() && running.is_empty() {
                 return Ok(());
             }
+            // Every event that was read is withheld.
+            if running.is_empty() && queue.waiting.is_empty() && !queue.ids.is_empty() {
+                continue;
+            }
             let not_before = queue.not_before;
             tokio::select! {
                 list = lists.recv(), if queue.has_room() => queue.add(list),

@@ -23,9 +23,18 @@ use tokio_tungstenite::tungstenite::Message;
 
 /// A signed event.
 pub(crate) fn signed(n: u64, created_at: u64, kind: u16) -> Value {
+    signed_with(n, created_at, kind, &[])
+}
+
+/// A signed note that only its author may publish (NIP-70).
+pub(crate) fn protected(n: u64, created_at: u64) -> Value {
+    signed_with(n, created_at, 1, &[&["-"]])
+}
+
+fn signed_with(n: u64, created_at: u64, kind: u16, tags: &[&[&str]]) -> Value {
     let keys = KeyPair::from_secret([1 + (n % 5) as u8; 32]).unwrap();
     let (mut json, content) = (Vec::new(), format!("event {n}"));
-    EventDraft { created_at, kind, tags: &[], content: &content }.sign(&keys, &mut json);
+    EventDraft { created_at, kind, tags, content: &content }.sign(&keys, &mut json);
     serde_json::from_slice(&json).unwrap()
 }
 

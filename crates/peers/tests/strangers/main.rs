@@ -11,7 +11,7 @@ use hark_peers::{Direction, PeerError};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use kit::{Here, event, held, play, signed};
+use kit::{Here, event, held, play, protected, signed};
 
 /// The subscription and the filter of a REQ.
 fn asked(message: &Value) -> Option<(&Value, &Value)> {
@@ -283,6 +283,24 @@ async fn a_relay_that_bounds_the_rate_gets_everything_more_slowly() {
     here.sync(&url, Direction::Up).await.unwrap();
     let totals = here.finish();
     assert_eq!((totals.taken, totals.refused_there.total()), (300, 0), "{totals:?}");
+}
+
+/// Events are read from the archive in parts. A part in which every event is withheld does not end
+/// the sending: the events of later parts are sent.
+#[tokio::test]
+async fn events_after_many_withheld_events_are_sent() {
+    let mut ours: Vec<Value> = (0..300).map(|n| protected(n, 1_700_000_000 + n)).collect();
+    ours.push(event(300, 1_700_000_300));
+    let url = play(|message| match message[0].as_str() {
+        Some("EVENT") => vec![json!(["OK", message[1]["id"], true, ""]).to_string()],
+        Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
+        _ => answer(message, &[], 500),
+    })
+    .await;
+    let here = Here::with(&ours);
+    here.sync(&url, Direction::Up).await.unwrap();
+    let totals = here.finish();
+    assert_eq!((totals.sent, totals.taken, totals.withheld), (1, 1, 300), "{totals:?}");
 }
 
 /// A relay that requires AUTH receives a proof, and then answers.
