@@ -70,8 +70,8 @@ impl RateWaits {
         }
         let least_s = 1 << self.in_a_row;
         self.in_a_row += 1;
-        let told_s = told_wait_s(reason).unwrap_or_default();
-        Ok(Duration::from_secs(told_s.max(least_s).min(WAIT_MAX_S)))
+        let named_s = named_wait_s(reason).unwrap_or_default();
+        Ok(Duration::from_secs(named_s.max(least_s).min(WAIT_MAX_S)))
     }
 
     /// Notes that the relay accepts requests again.
@@ -81,7 +81,7 @@ impl RateWaits {
 }
 
 /// Returns the wait in seconds that a refusal names, in the form of Hark's refusals: `wait 3 s`.
-fn told_wait_s(reason: &str) -> Option<u64> {
+fn named_wait_s(reason: &str) -> Option<u64> {
     let (_, rest) = reason.rsplit_once("wait ")?;
     rest.split_once(" s")?.0.parse().ok()
 }

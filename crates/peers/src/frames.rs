@@ -79,7 +79,7 @@ impl FrameFilter {
 
     /// Processes some of the received bytes, and appends at most `room` bytes of them to `ready`.
     /// Returns the number of processed bytes.
-    fn take(&mut self, came: &[u8], room: usize) -> usize {
+    fn process(&mut self, came: &[u8], room: usize) -> usize {
         match &mut self.at {
             FramePart::Head(matched) => {
                 let mut taken = 0;
@@ -226,7 +226,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for BoundedFrames<S> {
             let mut taken = 0;
             while taken < came.len() && filter.ready.len() < buf.remaining() {
                 let room = buf.remaining() - filter.ready.len();
-                taken += filter.take(&came[taken..], room);
+                taken += filter.process(&came[taken..], room);
             }
             Pin::new(&mut *inner).consume(taken);
         }
@@ -272,7 +272,7 @@ mod tests {
         let all = [&b"HTTP/1.1 101\r\nX: \r\r\n\r\n"[..], frames].concat();
         for mut came in all.chunks(step) {
             while !came.is_empty() {
-                let taken = filter.take(came, 7);
+                let taken = filter.process(came, 7);
                 assert!(taken > 0);
                 came = &came[taken..];
             }

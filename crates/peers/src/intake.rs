@@ -116,7 +116,7 @@ impl AskedIds {
         }
     }
 
-    fn looked_at(&self) {
+    fn mark_seen(&self) {
         if self.unseen.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.seen.notify_one();
         }
@@ -290,7 +290,7 @@ fn check(
         for (event, origin) in events.drain(..) {
             let passed = checker.check(event.json(), &origin);
             if let Wanted::Ids(ids) = &origin.wanted {
-                ids.looked_at();
+                ids.mark_seen();
             }
             match passed {
                 Ok(()) => {

@@ -97,7 +97,7 @@ impl SyncOptions {
 
 impl SyncOptions {
     /// The private kinds that the query finds.
-    fn private_kinds_asked(&self) -> Vec<u32> {
+    fn private_kinds_in_query(&self) -> Vec<u32> {
         let mut kinds = self.private_kinds.clone();
         kinds.retain(|kind| self.query.kinds.as_ref().is_none_or(|asked| asked.contains(kind)));
         kinds.retain(|kind| !self.query.not_kinds.contains(kind));
@@ -194,7 +194,7 @@ struct SyncJob<'a> {
 
 impl SyncJob<'_> {
     async fn run(mut self, mut differences: Differences<'_>) -> Result<SyncReport, PeerError> {
-        let private_kinds = self.options.private_kinds_asked();
+        let private_kinds = self.options.private_kinds_in_query();
         let mut report = SyncReport { paged: None, private_kinds };
         if self.options.no_comparison {
             report.paged = Some("as --pages says".into());
