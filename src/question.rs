@@ -49,16 +49,21 @@ pub(crate) fn read(
             let read = location.read().and_then(|store| {
                 Ok(store.label_values(name, &mut |value, _| values.push(value.into()))?)
             });
-            read.map_err(|error| unread.insert(error).to_string())?;
-            Ok(values)
+            match read {
+                Ok(()) => Some(values),
+                Err(error) => {
+                    unread = Some(error);
+                    None
+                }
+            }
         };
         let query = network.filters().searching_query(text, &mut values, searched.as_ref());
         if let Some(error) = unread {
             return Err(error);
         }
-        let query = query.map_err(|said| {
+        let query = query.map_err(|error| {
             FilterFault(format!(
-                "{text} is no filter Hark can answer: {said}. A filter looks like '{}'; quote it for \
+                "{text} is no filter Hark can answer: {error}. A filter looks like '{}'; quote it for \
                  the shell",
                 network.filters().example()
             ))

@@ -342,7 +342,8 @@ impl SettingType for u16 {
 
 impl SettingType for Retention {
     fn read(value: &TypedValue) -> Result<Self, String> {
-        String::read(value)?.parse().map_err(|fault: String| format!("cannot be read: {fault}"))
+        let read = String::read(value)?.parse::<Self>();
+        read.map_err(|error| format!("cannot be read: {error}"))
     }
 
     fn show(&self) -> String {

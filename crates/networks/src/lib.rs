@@ -112,8 +112,27 @@ pub enum LineFault {
     Kept,
 }
 
-/// Returns all values of a label in an archive. The error is a text for people.
-pub type LabelValues<'a> = &'a mut dyn FnMut(u8) -> Result<Vec<Box<[u8]>>, String>;
+/// Returns all values of a label in an archive. `None` if the archive cannot be read; the caller
+/// that passes the function reports the reason.
+pub type LabelValues<'a> = &'a mut dyn FnMut(u8) -> Option<Vec<Box<[u8]>>>;
+
+/// Why a text gives no query.
+#[derive(Debug, thiserror::Error)]
+pub enum FilterTextError {
+    /// The filter cannot be read, or needs something that the archive does not have.
+    #[error(transparent)]
+    Filter(Box<dyn std::error::Error + Send + Sync>),
+    /// The filter is matched against the values of a label, and these cannot be read.
+    #[error("the values of a label could not be read")]
+    Values,
+}
+
+impl FilterTextError {
+    /// Makes the error of a filter that cannot be used for this reason.
+    pub fn new(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Filter(reason.into())
+    }
+}
 
 /// The texts of records that are searched for words, if any are.
 pub type SearchedTexts<'a> = Option<&'a Arc<dyn TextSource>>;
@@ -121,10 +140,9 @@ pub type SearchedTexts<'a> = Option<&'a Arc<dyn TextSource>>;
 /// The text format of a network's filters.
 pub trait Filters: Send + Sync {
     /// Returns the query of a filter, with `now` at 1970 and no `budget` of rows. Returns `None` if
-    /// nothing can match the filter. The error is a text for people: the filter cannot be read, or
-    /// needs something that the archive does not have. `values` looks up the values of a label in
-    /// an archive, for filters that are matched against these values. Most filters need no lookup.
-    fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, String>;
+    /// nothing can match the filter. `values` looks up the values of a label in an archive, for
+    /// filters that are matched against these values. Most filters need no lookup.
+    fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, FilterTextError>;
     /// Does the same as [`Filters::query`] for an archive that indexes the words of `texts`, if
     /// any.
     fn searching_query(
@@ -132,7 +150,7 @@ pub trait Filters: Send + Sync {
         text: &str,
         values: LabelValues<'_>,
         _texts: SearchedTexts<'_>,
-    ) -> Result<Option<Query>, String> {
+    ) -> Result<Option<Query>, FilterTextError> {
         self.query(text, values)
     }
     /// Returns the filter of a query, on one line.
@@ -151,7 +169,8 @@ mod tests {
         for network in networks {
             assert_eq!(network.records(), format!("{}s", network.record()));
             let filters = network.filters();
-            let query = filters.query(filters.example(), &mut |_| Ok(Vec::new())).unwrap().unwrap();
+            let query =
+                filters.query(filters.example(), &mut |_| Some(Vec::new())).unwrap().unwrap();
             assert_eq!(filters.text(&query), filters.example());
         }
     }

@@ -9,7 +9,7 @@ use hark_archive::effects::{Effects, Rules};
 use hark_archive::{Id, LabelSet, Query, Record, Write};
 use hark_codec::crypto::sha256;
 use hark_codec::record::{LabelPosition, RecordHeader, write};
-use hark_networks::LabelValues;
+use hark_networks::{FilterTextError, LabelValues};
 use hark_networks::{Filters, LineFault, LineFormat, LineReader, Network, RecordProperties};
 use hark_server::door::{self, Door, DoorAddress, Host, OpenFuture, OpenNetwork, Operators};
 use hark_server::shelf::{self, Shelf};
@@ -86,7 +86,7 @@ impl LineReader for Toy {
 
 /// A filter is a topic, or `*` for all.
 impl Filters for Toy {
-    fn query(&self, text: &str, _: LabelValues<'_>) -> Result<Option<Query>, String> {
+    fn query(&self, text: &str, _: LabelValues<'_>) -> Result<Option<Query>, FilterTextError> {
         Ok(Some(if text == "*" { Query::default() } else { of_topic(text.as_bytes()) }))
     }
     fn text(&self, query: &Query) -> String {

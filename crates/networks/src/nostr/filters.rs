@@ -4,17 +4,18 @@ use std::borrow::Cow;
 
 use hark_archive::{LabelSet, Query};
 use hark_codec::hex;
-use hark_codec::nostr::{Filter, npub};
+use hark_codec::nostr::{Filter, FilterError, npub};
+use hark_words::SearchTextError;
 use serde_json::Value;
 
 use super::query::{self, SearchRefusal};
-use crate::{Filters, LabelValues, SearchedTexts};
+use crate::{FilterTextError, Filters, LabelValues, SearchedTexts};
 
 /// Filters of events.
 pub(super) struct EventFilters;
 
 impl Filters for EventFilters {
-    fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, String> {
+    fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, FilterTextError> {
         self.searching_query(text, values, None)
     }
 
@@ -23,15 +24,8 @@ impl Filters for EventFilters {
         text: &str,
         _: LabelValues<'_>,
         texts: SearchedTexts<'_>,
-    ) -> Result<Option<Query>, String> {
-        let text = with_hex_keys(text)?;
-        let mut filter = Filter::default();
-        filter.parse(text.as_bytes()).map_err(|error| error.to_string())?;
-        let query = query::of(&filter, texts).map_err(|refusal| match refusal {
-            SearchRefusal::NotOffered => "it searches for words, and none are indexed here".into(),
-            SearchRefusal::TooMuch(error) => error.to_string(),
-        })?;
-        Ok((!filter.matches_nothing()).then_some(query))
+    ) -> Result<Option<Query>, FilterTextError> {
+        read(text, texts).map_err(FilterTextError::new)
     }
 
     fn text(&self, query: &Query) -> String {
@@ -80,8 +74,38 @@ impl Filters for EventFilters {
     }
 }
 
+/// Why a text is not a filter of events that can be answered.
+#[derive(Debug, thiserror::Error)]
+enum EventFilterError {
+    #[error(transparent)]
+    Form(#[from] FilterError),
+    #[error("it searches for words, and none are indexed here")]
+    NotIndexed,
+    #[error(transparent)]
+    Search(SearchTextError),
+    #[error("{0} is no public key: a character is wrong")]
+    NoKey(String),
+}
+
+impl From<SearchRefusal> for EventFilterError {
+    fn from(refusal: SearchRefusal) -> Self {
+        match refusal {
+            SearchRefusal::NotOffered => Self::NotIndexed,
+            SearchRefusal::TooMuch(error) => Self::Search(error),
+        }
+    }
+}
+
+fn read(text: &str, texts: SearchedTexts<'_>) -> Result<Option<Query>, EventFilterError> {
+    let text = with_hex_keys(text)?;
+    let mut filter = Filter::default();
+    filter.parse(text.as_bytes())?;
+    let query = query::of(&filter, texts)?;
+    Ok((!filter.matches_nothing()).then_some(query))
+}
+
 /// Returns the filter with hex keys in place of `npub1…` keys.
-fn with_hex_keys(text: &str) -> Result<Cow<'_, str>, String> {
+fn with_hex_keys(text: &str) -> Result<Cow<'_, str>, EventFilterError> {
     if !text.to_ascii_lowercase().contains("\"npub1") {
         return Ok(text.into());
     }
@@ -92,8 +116,8 @@ fn with_hex_keys(text: &str) -> Result<Cow<'_, str>, String> {
         for value in values {
             let Some(typed) = value.as_str() else { continue };
             if typed.to_ascii_lowercase().starts_with("npub1") {
-                let key = npub::decode(typed)
-                    .ok_or_else(|| format!("{typed} is no public key: a character is wrong"))?;
+                let key =
+                    npub::decode(typed).ok_or_else(|| EventFilterError::NoKey(typed.to_owned()))?;
                 *value = String::from_utf8_lossy(&hex::encode_32(&key)).as_ref().into();
             }
         }
@@ -117,11 +141,12 @@ mod tests {
 
     #[test]
     fn filters_become_queries_or_words_that_say_why_not() {
-        let query = |text| EventFilters.query(text, &mut |_| Ok(Vec::new()));
+        let query = |text| EventFilters.query(text, &mut |_| Some(Vec::new()));
         let found = query(r#"{"kinds":[7,1],"limit":3}"#).unwrap().unwrap();
         assert_eq!((found.kinds, found.limit), (Some(vec![1, 7]), 3));
-        assert_eq!(query(r#"{"kinds":[]}"#), Ok(None));
-        assert!(query(r#"{"search":"x"}"#).unwrap_err().contains("searches for words"));
+        assert_eq!(query(r#"{"kinds":[]}"#).unwrap(), None);
+        let refused = query(r#"{"search":"x"}"#).unwrap_err();
+        assert!(refused.to_string().contains("searches for words"));
         assert!(query("{").is_err() && query(r#"{"kinds":["a"]}"#).is_err());
     }
 
@@ -129,13 +154,13 @@ mod tests {
     fn keys_are_typed_in_hex_or_as_npub() {
         const NPUB: &str = "npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg";
         const HEX: &str = "7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e";
-        let query = |text: &str| EventFilters.query(text, &mut |_| Ok(Vec::new()));
+        let query = |text: &str| EventFilters.query(text, &mut |_| Some(Vec::new()));
         for filter in [r#"{"authors":["KEY"],"kinds":[1]}"#, r##"{"#p":["KEY"],"#t":["npub1"]}"##] {
             let [npub, hex] = [NPUB, HEX].map(|key| query(&filter.replace("KEY", key)).unwrap());
             assert_eq!(npub, hex, "{filter}");
         }
         let wrong = format!(r#"{{"authors":["{}"]}}"#, NPUB.replace("elf", "eif"));
-        assert!(query(&wrong).unwrap_err().contains("a character is wrong"));
+        assert!(query(&wrong).unwrap_err().to_string().contains("a character is wrong"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use hark_codec::waku::topic;
 use serde::{Deserialize, Serialize};
 
 use super::json::read_hash;
-use crate::{Filters, LabelValues, object};
+use crate::{FilterTextError, Filters, LabelValues, object};
 
 /// Filters of messages.
 pub(super) struct MessageFilters;
@@ -29,9 +29,13 @@ struct RawFilter {
     page_size: Option<usize>,
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is no hash: it has 64 hex digits")]
+struct NoHash(String);
+
 impl Filters for MessageFilters {
-    fn query(&self, text: &str, _: LabelValues<'_>) -> Result<Option<Query>, String> {
-        let typed: RawFilter = object::read(text.as_bytes()).map_err(|error| error.to_string())?;
+    fn query(&self, text: &str, _: LabelValues<'_>) -> Result<Option<Query>, FilterTextError> {
+        let typed: RawFilter = object::read(text.as_bytes()).map_err(FilterTextError::new)?;
         let mut query = Query {
             from: typed.start_time.unwrap_or(0),
             to: typed.end_time.unwrap_or(u64::MAX),
@@ -46,10 +50,9 @@ impl Filters for MessageFilters {
             query.labels.push(LabelSet { name: topic::CONTENT, values });
         }
         if let Some(hashes) = typed.hashes {
-            let read = |text: &String| {
-                read_hash(text).ok_or_else(|| format!("{text:?} is no hash: it has 64 hex digits"))
-            };
-            query.ids = Some(hashes.iter().map(read).collect::<Result<Vec<Id>, _>>()?);
+            let read = |text: String| read_hash(&text).ok_or(NoHash(text));
+            let hashes = hashes.into_iter().map(read).collect::<Result<Vec<Id>, _>>();
+            query.ids = Some(hashes.map_err(FilterTextError::new)?);
         }
         query.normalise();
         // A filter with a limit of 0 has an empty answer; it is not a filter that cannot match.
@@ -88,7 +91,7 @@ mod tests {
 
     #[test]
     fn filters_become_queries_or_words_that_say_why_not() {
-        let query = |text: &str| MessageFilters.query(text, &mut |_| Ok(Vec::new()));
+        let query = |text: &str| MessageFilters.query(text, &mut |_| Some(Vec::new()));
         let hash = "ab".repeat(32);
         let text = format!(
             r#"{{"contentTopics":["/b","/a","/b"],"pubsubTopic":"/p","startTime":3,"endTime":9,
@@ -105,11 +108,11 @@ mod tests {
             r#"{{"contentTopics":["/a","/b"],"pubsubTopic":"/p","startTime":3,"endTime":9,"hashes":["0x{hash}"],"pageSize":7}}"#
         );
         assert_eq!(MessageFilters.text(&found), again);
-        assert_eq!(query(&again), Ok(Some(found)));
+        assert_eq!(query(&again).unwrap(), Some(found));
         let nothing =
             [r#"{"contentTopics":[]}"#, r#"{"hashes":[]}"#, r#"{"startTime":2,"endTime":1}"#];
-        assert!(nothing.iter().all(|text| query(text) == Ok(None)));
-        assert!(query(r#"{"hashes":["xy"]}"#).unwrap_err().contains("is no hash"));
-        assert!(query(r#"{"kinds":[1]}"#).unwrap_err().contains("unknown field"));
+        assert!(nothing.iter().all(|text| query(text).unwrap().is_none()));
+        assert!(query(r#"{"hashes":["xy"]}"#).unwrap_err().to_string().contains("is no hash"));
+        assert!(query(r#"{"kinds":[1]}"#).unwrap_err().to_string().contains("unknown field"));
     }
 }

@@ -11,9 +11,9 @@ pub mod history;
 pub mod json;
 mod lines;
 pub mod retention;
+mod units;
 
-/// Number of units of a message's timestamp in one second.
-pub const NS_PER_S: u64 = 1_000_000_000;
+pub use units::NS_PER_S;
 
 /// The Waku network.
 #[derive(Clone, Copy, Debug)]

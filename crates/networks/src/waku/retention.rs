@@ -31,16 +31,20 @@ impl std::fmt::Display for Retention {
     }
 }
 
+/// A part of a text that is not a policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is none of time:SECONDS, size:10GB and capacity:MESSAGES")]
+pub struct RetentionTextError(String);
+
 impl std::str::FromStr for Retention {
-    type Err = String;
+    type Err = RetentionTextError;
 
     /// Reads policies separated by `;`, all of which apply. An empty text or `none` keeps all
     /// messages.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, RetentionTextError> {
         let mut policy = for_ever();
         for part in text.split(';').map(str::trim).filter(|part| !["", "none"].contains(part)) {
-            let wrong =
-                || format!("{part:?} is none of time:SECONDS, size:10GB and capacity:MESSAGES");
+            let wrong = || RetentionTextError(part.to_owned());
             let (name, value) = part.split_once(':').ok_or_else(wrong)?;
             let number = |text: &str| {
                 text.trim().parse::<u64>().ok().filter(|number| *number > 0).ok_or_else(wrong)
@@ -88,7 +92,7 @@ mod tests {
         let all = (Some(3_600), Some(25 << 20), Some(100));
         assert_eq!(read("time:3600; size:25mb ;capacity:100"), all);
         for wrong in ["time", "time:0", "time:1d", "size:10", "size:GB", "size:-1GB", "age:7"] {
-            let said = wrong.parse::<Retention>().unwrap_err();
+            let said = wrong.parse::<Retention>().unwrap_err().to_string();
             assert!(said.contains(wrong), "{said}");
         }
         let default = Retention::default();

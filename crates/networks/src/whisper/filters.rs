@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::digits;
 use super::topics::KnownTopics;
-use crate::{Filters, LabelValues, object};
+use crate::{FilterTextError, Filters, LabelValues, object};
 
 /// Filters of envelopes.
 pub(super) struct EnvelopeFilters;
@@ -41,32 +41,55 @@ struct WrittenEnvelopeFilter {
     limit: Option<usize>,
 }
 
-fn number(key: &str, value: Option<Value>) -> Result<Option<u64>, String> {
-    let read = |value: Value| {
-        value.as_u64().ok_or_else(|| format!("`{key}` is a whole number, which {value} is not"))
-    };
+/// Why a text is not a filter of envelopes.
+#[derive(Debug, thiserror::Error)]
+enum EnvelopeFilterError {
+    #[error(transparent)]
+    Form(#[from] serde_json::Error),
+    #[error("`{0}` is a whole number, which {1} is not")]
+    Number(&'static str, Value),
+    #[error("`{0}` is a list, which {1} is not")]
+    List(&'static str, Value),
+    #[error("`{key}` has {item}, which is not {bytes} bytes in hex digits")]
+    Item { key: &'static str, item: Value, bytes: usize },
+    #[error("`bloom` is {bytes} bytes in hex digits, which {0} is not", bytes = bloom::BYTES)]
+    Bloom(Value),
+    #[error("`topics` and `bloom` exclude each other")]
+    Both,
+}
+
+impl From<EnvelopeFilterError> for FilterTextError {
+    fn from(error: EnvelopeFilterError) -> Self {
+        Self::new(error)
+    }
+}
+
+fn number(key: &'static str, value: Option<Value>) -> Result<Option<u64>, EnvelopeFilterError> {
+    let read = |value: Value| value.as_u64().ok_or(EnvelopeFilterError::Number(key, value));
     value.map(read).transpose()
 }
 
 /// Reads a list of items of `N` bytes each.
-fn list<const N: usize>(key: &str, value: Option<Value>) -> Result<Option<Vec<[u8; N]>>, String> {
-    let Some(value) = value else { return Ok(None) };
-    let Value::Array(items) = value else {
-        return Err(format!("`{key}` is a list, which {value} is not"));
+fn list<const N: usize>(
+    key: &'static str,
+    value: Option<Value>,
+) -> Result<Option<Vec<[u8; N]>>, EnvelopeFilterError> {
+    let items = match value {
+        None => return Ok(None),
+        Some(Value::Array(items)) => items,
+        Some(value) => return Err(EnvelopeFilterError::List(key, value)),
     };
-    let read = |item: &Value| {
+    let read = |item: Value| {
         let bytes = item.as_str().and_then(digits::read_array);
-        bytes.ok_or_else(|| format!("`{key}` has {item}, which is not {N} bytes in hex digits"))
+        bytes.ok_or(EnvelopeFilterError::Item { key, item, bytes: N })
     };
-    items.iter().map(read).collect::<Result<_, _>>().map(Some)
+    items.into_iter().map(read).collect::<Result<_, _>>().map(Some)
 }
 
-fn read_bloom(value: Option<Value>) -> Result<Option<Bloom>, String> {
+fn read_bloom(value: Option<Value>) -> Result<Option<Bloom>, EnvelopeFilterError> {
     let read = |value: Value| {
         let bytes = value.as_str().and_then(digits::read_array);
-        bytes.map(Bloom).ok_or_else(|| {
-            format!("`bloom` is {} bytes in hex digits, which {value} is not", bloom::BYTES)
-        })
+        bytes.map(Bloom).ok_or(EnvelopeFilterError::Bloom(value))
     };
     value.map(read).transpose()
 }
@@ -79,12 +102,12 @@ fn covered(bloom: &Bloom, values: &[Box<[u8]>]) -> Vec<Topic> {
 }
 
 impl Filters for EnvelopeFilters {
-    fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, String> {
+    fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, FilterTextError> {
         let typed: TypedEnvelopeFilter =
-            object::read(text.as_bytes()).map_err(|error| error.to_string())?;
+            object::read(text.as_bytes()).map_err(EnvelopeFilterError::from)?;
         let bloom = read_bloom(typed.bloom)?;
         if bloom.is_some() && typed.topics.is_some() {
-            return Err("`topics` and `bloom` exclude each other".into());
+            return Err(EnvelopeFilterError::Both.into());
         }
         let limit = number("limit", typed.limit)?.unwrap_or(u64::MAX);
         let mut query = Query {
@@ -95,7 +118,7 @@ impl Filters for EnvelopeFilters {
             ..Query::default()
         };
         let topics = match bloom.filter(|bloom| !bloom.is_full()) {
-            Some(bloom) => Some(covered(&bloom, &values(TOPIC)?)),
+            Some(bloom) => Some(covered(&bloom, &values(TOPIC).ok_or(FilterTextError::Values)?)),
             None => list::<4>("topics", typed.topics)?,
         };
         if let Some(topics) = topics {
@@ -132,7 +155,7 @@ mod tests {
 
     #[test]
     fn filters_become_queries_or_words_that_say_why_not() {
-        let query = |text: &str| EnvelopeFilters.query(text, &mut |_| Ok(Vec::new()));
+        let query = |text: &str| EnvelopeFilters.query(text, &mut |_| Some(Vec::new()));
         let hash = "ab".repeat(32);
         let text = format!(
             r#"{{"topics":["0x5C6c9b56","1a2b3c4d","0x5c6c9b56"],"from":3,"to":9,
@@ -148,11 +171,11 @@ mod tests {
             r#"{{"topics":["0x1a2b3c4d","0x5c6c9b56"],"from":3,"to":9,"hashes":["0x{hash}"],"limit":7}}"#
         );
         assert_eq!(EnvelopeFilters.text(&found), again);
-        assert_eq!(query(&again), Ok(Some(found)));
+        assert_eq!(query(&again).unwrap(), Some(found));
         assert_eq!(query("{}").unwrap(), Some(Query::default()));
         assert_eq!(query(r#"{"limit":0}"#).unwrap().map(|query| query.limit), Some(0));
         let nothing = [r#"{"topics":[]}"#, r#"{"hashes":[]}"#, r#"{"from":2,"to":1}"#];
-        assert!(nothing.iter().all(|text| query(text) == Ok(None)));
+        assert!(nothing.iter().all(|text| query(text).unwrap().is_none()));
     }
 
     #[test]
@@ -163,16 +186,17 @@ mod tests {
         let mut values = |name| {
             looks += 1;
             assert_eq!(name, TOPIC);
-            Ok(vec![one[..].into(), two[..].into(), b"not a topic"[..].into()])
+            Some(vec![one[..].into(), two[..].into(), b"not a topic"[..].into()])
         };
         let found = EnvelopeFilters.query(&text, &mut values).unwrap().unwrap();
         assert_eq!((found.to, &found.labels[..]), (9, &[LabelSet::one(TOPIC, &one)][..]));
         // A full filter covers all topics.
         let full = format!(r#"{{"bloom":"{}"}}"#, digits::text(&Bloom::FULL.0));
-        assert_eq!(EnvelopeFilters.query(&full, &mut values), Ok(Some(Query::default())));
+        let found = EnvelopeFilters.query(&full, &mut values).unwrap();
+        assert_eq!(found, Some(Query::default()));
         assert_eq!(looks, 1);
-        let failed = EnvelopeFilters.query(&text, &mut |_| Err("no archive".into()));
-        assert_eq!(failed, Err("no archive".into()));
+        let failed = EnvelopeFilters.query(&text, &mut |_| None);
+        assert!(matches!(failed, Err(FilterTextError::Values)));
     }
 
     #[test]
@@ -194,7 +218,8 @@ mod tests {
             ("[null,null,1,2,null,null]", "expected an object"),
             ("{", "EOF"),
         ] {
-            let said = EnvelopeFilters.query(text, &mut |_| Ok(Vec::new())).unwrap_err();
+            let said = EnvelopeFilters.query(text, &mut |_| Some(Vec::new())).unwrap_err();
+            let said = said.to_string();
             assert!(said.contains(word), "{text}: {said}");
         }
     }
