@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use hark_server::{ReloadHandle, Settings};
+use hark_server::{ReloadError, ReloadHandle, Settings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{self, Config, FileState, FileWatch, LOOK_EVERY, setups};
@@ -75,7 +75,8 @@ impl ConfigWatch {
             }
             for request in requests.drain(..) {
                 let result = result.as_ref().map(String::clone);
-                request.answer(result.map_err(|refused| refused.reason.clone()));
+                let reason = |refused: &RefusedConfig| ReloadError::Refused(refused.reason.clone());
+                request.answer(result.map_err(reason));
             }
         }
     }

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use hark_archive::clock::Clock;
 use hark_archive::retention::{RetentionPolicy, RetentionState};
 use hark_archive::{Outcome, Query, Record, Store, Write};
-use hark_server::control::{ControlClient, ControlError};
+use hark_server::control::{ControlClient, ControlError, WriteRefusal};
 
 use crate::print;
 use crate::stores::StoreLock;
@@ -50,7 +50,7 @@ impl WriterHandle {
             Self::Own(owned) => put(&*owned.store, records),
             Self::Server(client) => {
                 let records: Vec<Vec<u8>> = records.into_iter().map(Vec::from).collect();
-                client.put_many(&records).context(SERVER_IS_GONE)
+                Ok(texts(client.put_many(&records).context(SERVER_IS_GONE)?))
             }
         }
     }
@@ -120,7 +120,9 @@ impl HistoryWriter {
             }
         }
         let outcomes = match &mut self.writer {
-            WriterHandle::Server(client) => client.bring_many(&records).context(SERVER_IS_GONE)?,
+            WriterHandle::Server(client) => {
+                texts(client.bring_many(&records).context(SERVER_IS_GONE)?)
+            }
             writer => writer.put(records)?,
         };
         let stored =
@@ -155,6 +157,11 @@ impl HistoryWriter {
             );
         }
     }
+}
+
+/// Returns a server's outcomes with its reasons as texts.
+fn texts(outcomes: Vec<Result<Outcome, WriteRefusal>>) -> Vec<Result<Outcome, String>> {
+    outcomes.into_iter().map(|outcome| outcome.map_err(|refusal| refusal.to_string())).collect()
 }
 
 fn put(store: &dyn Store, records: Vec<Box<[u8]>>) -> anyhow::Result<Vec<Result<Outcome, String>>> {

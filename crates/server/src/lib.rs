@@ -52,7 +52,7 @@ pub use clients::Clients;
 pub use error::ServeError;
 use limits::Limits;
 pub use rate::SparedClients;
-pub use reload::{ReloadHandle, ReloadRequest};
+pub use reload::{ReloadError, ReloadHandle, ReloadRequest};
 pub use rest::WebAccess;
 pub use server::Server;
 pub use service::StoreLocation;
@@ -63,7 +63,7 @@ pub use vital::vital;
 /// The control socket, by which other processes write to a running server, and takeovers.
 pub mod control {
     pub use crate::admin::control::*;
-    pub use crate::admin::handover::{Handover, TakeoverLock, WriteClaim};
+    pub use crate::admin::handover::{Handover, HandoverError, TakeoverLock, WriteClaim};
     pub use crate::admin::take::Takeover;
 }
 

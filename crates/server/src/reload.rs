@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::admin::reload::ReloadDesk;
-pub use crate::admin::reload::ReloadRequest;
+pub use crate::admin::reload::{ReloadError, ReloadRequest};
 use crate::door::OpenNetwork;
 use crate::settings::{LimitsConflict, Settings, SettingsHandle};
 

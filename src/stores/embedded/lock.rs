@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hark_archive::Record;
 use hark_archive::store::LogPosition;
-use hark_server::control::{Handover, TakeoverLock, WriteClaim};
+use hark_server::control::{Handover, HandoverError, TakeoverLock, WriteClaim};
 use hark_store_embedded::{DirectoryLock, EmbeddedStore};
 use parking_lot::Mutex;
 
@@ -28,11 +28,11 @@ impl ArchiveLock {
     }
 
     /// Fails unless this process has claimed the right to write.
-    fn must_be_claimed(&self) -> Result<(), String> {
+    fn must_be_claimed(&self) -> Result<(), HandoverError> {
         if self.lock.lock().as_ref().is_some_and(DirectoryLock::is_claimed) {
             return Ok(());
         }
-        Err("this process has no right to write the archive".into())
+        Err(HandoverError::new("this process has no right to write the archive"))
     }
 }
 
@@ -83,18 +83,18 @@ impl Handover for LockedShelf {
         self.store.rest(rest);
     }
 
-    fn release(&self) -> Result<LogPosition, String> {
-        self.store.release().map_err(|error| error.to_string())
+    fn release(&self) -> Result<LogPosition, HandoverError> {
+        self.store.release().map_err(HandoverError::new)
     }
 
-    fn resume(&self) -> Result<(), String> {
+    fn resume(&self) -> Result<(), HandoverError> {
         self.held.must_be_claimed()?;
-        self.store.resume().map_err(|error| error.to_string())
+        self.store.resume().map_err(HandoverError::new)
     }
 
-    fn take(&self) -> Result<(), String> {
+    fn take(&self) -> Result<(), HandoverError> {
         self.held.must_be_claimed()?;
-        self.store.take().map_err(|error| error.to_string())
+        self.store.take().map_err(HandoverError::new)
     }
 
     fn followed(&self, from: Option<LogPosition>) {
@@ -109,7 +109,7 @@ impl Handover for LockedShelf {
         &self,
         to: LogPosition,
         each: &mut dyn FnMut(u64, &Record<'_>),
-    ) -> Result<(), String> {
-        self.store.follow(to, self.records_max, each).map_err(|error| error.to_string())
+    ) -> Result<(), HandoverError> {
+        self.store.follow(to, self.records_max, each).map_err(HandoverError::new)
     }
 }

@@ -12,12 +12,14 @@ use hark_archive::store::StoreStats;
 use hark_archive::{Id, Outcome};
 use serde_json::{Map, Value, json};
 
+use super::control_error::broken;
 use super::protocol::{
     self, BRING, COMPACT, ControlFrame, ERASE, FAILED, FOLLOW, OUTCOME, PROGRESS, PUT, RELOAD,
     STATS, TEXT, ids_bytes,
 };
 use super::socket;
 
+pub use super::control_error::ControlError;
 pub use super::subscribed::{FedRecord, RecordStream};
 
 /// Maximum number of records that a client sends ahead of their answers. The answers fit into the
@@ -28,19 +30,10 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of ids in one ERASE request.
 const IDS_MAX: usize = 512;
 
-/// Why a request to a running server failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ControlError {
-    /// No server runs on this archive.
-    #[error("no server answers on control.sock")]
-    Absent,
-    /// The server refused the request.
-    #[error("the server refused: {0}")]
-    Refused(String),
-    /// The connection broke.
-    #[error("the server's control socket broke: {0}; look at its log")]
-    Broken(#[from] io::Error),
-}
+/// The server's reason for not storing a record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct WriteRefusal(pub String);
 
 /// A connection to a running server, about one shelf.
 pub struct ControlClient {
@@ -64,7 +57,7 @@ impl ControlClient {
     pub fn put_many<R: AsRef<[u8]>>(
         &mut self,
         records: &[R],
-    ) -> Result<Vec<Result<Outcome, String>>, ControlError> {
+    ) -> Result<Vec<Result<Outcome, WriteRefusal>>, ControlError> {
         self.send_many(PUT, records)
     }
 
@@ -73,7 +66,7 @@ impl ControlClient {
     pub fn bring_many<R: AsRef<[u8]>>(
         &mut self,
         records: &[R],
-    ) -> Result<Vec<Result<Outcome, String>>, ControlError> {
+    ) -> Result<Vec<Result<Outcome, WriteRefusal>>, ControlError> {
         self.send_many(BRING, records)
     }
 
@@ -81,7 +74,7 @@ impl ControlClient {
         &mut self,
         what: u8,
         records: &[R],
-    ) -> Result<Vec<Result<Outcome, String>>, ControlError> {
+    ) -> Result<Vec<Result<Outcome, WriteRefusal>>, ControlError> {
         let mut answers = Vec::with_capacity(records.len());
         for (sent, record) in records.iter().enumerate() {
             if sent - answers.len() == WINDOW {
@@ -156,13 +149,13 @@ impl ControlClient {
         }
     }
 
-    fn outcome(&mut self) -> Result<Result<Outcome, String>, ControlError> {
+    fn outcome(&mut self) -> Result<Result<Outcome, WriteRefusal>, ControlError> {
         self.read()?;
         match self.frame.what {
             OUTCOME => protocol::outcome(self.frame.body())
                 .map(Ok)
                 .ok_or_else(|| broken("an outcome that is none")),
-            FAILED => Ok(Err(self.frame.text().into_owned())),
+            FAILED => Ok(Err(WriteRefusal(self.frame.text().into_owned()))),
             _ => Err(broken("an answer to something else")),
         }
     }
@@ -201,8 +194,4 @@ pub(super) fn stream(path: &Path) -> Result<UnixStream, ControlError> {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::Absent,
         _ => ControlError::Broken(error),
     })
-}
-
-pub(super) fn broken(came: &str) -> ControlError {
-    io::Error::new(io::ErrorKind::InvalidData, format!("there came {came}")).into()
 }

@@ -31,7 +31,7 @@ use tokio::sync::watch;
 
 use super::exchange::{ExchangeEvent, OldProcess, OldProcessStep};
 use super::fds;
-use super::handover::{RETRY, Role, Sibling, TakeoverLock, WriteClaim};
+use super::handover::{HandoverError, RETRY, Role, Sibling, TakeoverLock, WriteClaim};
 use super::hold::WriterHold;
 use super::protocol::{
     self, ControlFrame, EPHEMERAL, FAILED, FrameReader, GO, GROWN, HANDED, PEER_FRAME_BYTES_MAX,
@@ -74,8 +74,8 @@ impl TakeoverSource {
         patience_ms: u64,
     ) -> io::Result<()> {
         let mut to = stream;
-        if let Err(reason) = self.can_grant(wish) {
-            return protocol::write(&mut to, FAILED, "", reason.as_bytes());
+        if let Err(mismatch) = self.can_grant(wish) {
+            return protocol::write(&mut to, FAILED, "", mismatch.to_string().as_bytes());
         }
         let begin = |role: &mut Role| {
             let begin = *role == Role::Serving;
@@ -107,13 +107,11 @@ impl TakeoverSource {
     }
 
     /// Fails if the new process uses another takeover version, or would serve other shelves.
-    fn can_grant(&self, wish: &ControlFrame) -> Result<(), String> {
+    fn can_grant(&self, wish: &ControlFrame) -> Result<(), TakeoverMismatch> {
         let spoken = wish.body().split_first_chunk::<4>();
         let spoken = spoken.filter(|(version, _)| **version == TAKEOVER_VERSION.to_le_bytes());
         let Some((_, names)) = spoken else {
-            return Err(
-                "it takes over in another way; stop this server, then start the new one".into()
-            );
+            return Err(TakeoverMismatch::Version);
         };
         let theirs = String::from_utf8_lossy(names);
         let mut theirs: Vec<_> = theirs.lines().collect();
@@ -123,11 +121,8 @@ impl TakeoverSource {
         if ours == theirs {
             return Ok(());
         }
-        Err(format!(
-            "it serves {}, and the new server would serve {}; stop this one, then start the new one",
-            ours.join(", "),
-            theirs.join(", ")
-        ))
+        let (ours, theirs) = (ours.join(", "), theirs.join(", "));
+        Err(TakeoverMismatch::Shelves { ours, theirs })
     }
 
     /// Whether another process has taken over.
@@ -199,12 +194,12 @@ impl TakeoverSource {
         let hold = |moved: &MovableShelf| WriterHold::begin(&moved.shelf, until);
         let holds: Vec<_> = match self.shelves.iter().map(hold).collect() {
             Ok(holds) => holds,
-            Err(reason) => return Err(self.keep(0, reason)),
+            Err(late) => return Err(self.keep(0, late.to_string())),
         };
         for (released, moved) in self.shelves.iter().enumerate() {
-            if let Err(reason) = moved.store.release() {
+            if let Err(error) = moved.store.release() {
                 // The writers are held until the released shelves are writable again.
-                return Err(self.keep(released, reason));
+                return Err(self.keep(released, error.to_string()));
             }
         }
         Ok(holds)
@@ -242,7 +237,8 @@ impl TakeoverSource {
         tracing::info!(
             "another process has taken over; this one serves its connections to their end"
         );
-        let reason = self.receive(from, successors).err().unwrap_or_else(|| "it is gone".into());
+        let failed = self.receive(from, successors).err();
+        let reason = failed.map_or_else(|| "it is gone".into(), |error| error.to_string());
         for successor in successors {
             successor.shelf.siblings().remove(&(Arc::clone(successor) as Arc<dyn Sibling>));
             successor.end();
@@ -254,18 +250,18 @@ impl TakeoverSource {
         &self,
         from: &mut BufReader<UnixStream>,
         successors: &[Arc<Successor>],
-    ) -> Result<(), String> {
-        from.get_ref().set_read_timeout(None).map_err(|error| error.to_string())?;
+    ) -> Result<(), SuccessorLost> {
+        from.get_ref().set_read_timeout(None)?;
         let mut frame = ControlFrame::default();
-        while frame.read(from, PEER_FRAME_BYTES_MAX).map_err(|error| error.to_string())? {
+        while frame.read(from, PEER_FRAME_BYTES_MAX)? {
             let about = self.shelves.iter().zip(successors);
             let about = about.into_iter().find(|(moved, _)| moved.shelf.name() == frame.shelf());
             let Some((MovableShelf { shelf, store }, successor)) = about else {
-                return Err(format!("it names {:?}, which is not a shelf here", frame.shelf()));
+                return Err(SuccessorLost::Shelf(frame.shelf().into()));
             };
             match frame.what {
                 GROWN => {
-                    let to = protocol::mark(frame.body()).ok_or("it sends an invalid mark")?;
+                    let to = protocol::mark(frame.body()).ok_or(SuccessorLost::Mark)?;
                     store.follow(to, &mut |seq, record| {
                         shelf.subscribers().publish(Some(seq), record);
                         shelf.feeds().publish(record);
@@ -285,6 +281,31 @@ impl TakeoverSource {
         }
         Ok(())
     }
+}
+
+/// Why this process cannot be taken over by the process that asks.
+#[derive(Debug, thiserror::Error)]
+enum TakeoverMismatch {
+    #[error("it takes over in another way; stop this server, then start the new one")]
+    Version,
+    #[error(
+        "it serves {ours}, and the new server would serve {theirs}; stop this one, then start the \
+         new one"
+    )]
+    Shelves { ours: String, theirs: String },
+}
+
+/// Why this process cannot follow the process that took over any longer.
+#[derive(Debug, thiserror::Error)]
+enum SuccessorLost {
+    #[error(transparent)]
+    Connection(#[from] io::Error),
+    #[error("it names {0:?}, which is not a shelf here")]
+    Shelf(String),
+    #[error("it sends an invalid mark")]
+    Mark,
+    #[error(transparent)]
+    Follow(#[from] HandoverError),
 }
 
 /// A takeover between HANDED and its outcome.

@@ -43,15 +43,15 @@ pub trait Handover: Send + Sync {
 
     /// Stops writing. Returns the position up to which the store is durable, where the other
     /// process starts.
-    fn release(&self) -> Result<LogPosition, String>;
+    fn release(&self) -> Result<LogPosition, HandoverError>;
 
     /// Continues to write after [`Handover::release`]. The process must have the right to write.
     /// Fails if the other process has written in the meantime.
-    fn resume(&self) -> Result<(), String>;
+    fn resume(&self) -> Result<(), HandoverError>;
 
     /// Begins to write, but without maintenance. The process must have the right to write. Fails if
     /// the other process has written since this process opened the store.
-    fn take(&self) -> Result<(), String>;
+    fn take(&self) -> Result<(), HandoverError>;
 
     /// Sets the position from which another process follows this process. `None` means that no
     /// process follows any more.
@@ -62,8 +62,23 @@ pub trait Handover: Send + Sync {
 
     /// Reads the other process's writes up to `to`. `each` gets every record and its number in this
     /// process.
-    fn follow(&self, to: LogPosition, each: &mut dyn FnMut(u64, &Record<'_>))
-    -> Result<(), String>;
+    fn follow(
+        &self,
+        to: LogPosition,
+        each: &mut dyn FnMut(u64, &Record<'_>),
+    ) -> Result<(), HandoverError>;
+}
+
+/// Why a step of a handover failed: the error of the store.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct HandoverError(Box<dyn std::error::Error + Send + Sync>);
+
+impl HandoverError {
+    /// Makes the error of a step that failed for this reason.
+    pub fn new(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self(reason.into())
+    }
 }
 
 /// The result of claiming the right to write.

@@ -26,10 +26,15 @@ pub(super) struct WriterHold {
     refused: Arc<Mutex<Option<CommitFn>>>,
 }
 
+/// The writer has not finished its batch in time.
+#[derive(Debug, thiserror::Error)]
+#[error("the archive has too much to write at the moment")]
+pub(super) struct WriterLate;
+
 impl WriterHold {
     /// Holds the writer between two batches. Writes wait until the writer is released. Fails if the
     /// writer does not reach that point before `until`.
-    pub(super) fn begin(shelf: &Arc<Shelf>, until: Instant) -> Result<Self, String> {
+    pub(super) fn begin(shelf: &Arc<Shelf>, until: Instant) -> Result<Self, WriterLate> {
         let (held, decided) = channel::<TargetChange>();
         let (waits, waiting) = sync_channel(1);
         let mut job: BetweenBatchesJob = Box::new(move |target: &mut WriteTarget| {
@@ -39,17 +44,16 @@ impl WriterHold {
                 change(target);
             }
         });
-        let late = || "the archive has too much to write at the moment".to_owned();
         while let Err(refused) = shelf.writer().between(job) {
             if Instant::now() > until {
-                return Err(late());
+                return Err(WriterLate);
             }
             job = refused;
             std::thread::sleep(RETRY);
         }
         waiting
             .recv_timeout(until.saturating_duration_since(Instant::now()))
-            .map_err(|_| late())?;
+            .map_err(|_| WriterLate)?;
         Ok(Self { shelf: Arc::clone(shelf), held: Some(held), refused: Arc::default() })
     }
 

@@ -1,6 +1,7 @@
 //! How operators and programs on the same machine reach a running server.
 
 pub mod control;
+mod control_error;
 mod exchange;
 mod fds;
 mod feed;

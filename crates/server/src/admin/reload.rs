@@ -33,12 +33,23 @@ pub(crate) struct ReloadDesk {
 
 /// A request to reload the configuration. Dropping the request answers that a reload is not
 /// possible.
-pub struct ReloadRequest(SyncSender<Result<String, String>>);
+pub struct ReloadRequest(SyncSender<Result<String, ReloadError>>);
+
+/// Why a configuration is not in force.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// The server is not able to read its configuration.
+    #[error("this server cannot read its configuration again now")]
+    Unable,
+    /// The configuration is refused, for this reason.
+    #[error("{0}")]
+    Refused(String),
+}
 
 impl ReloadRequest {
     /// Answers with a description of the changes, or with the reason for refusing the
     /// configuration.
-    pub fn answer(self, result: Result<String, String>) {
+    pub fn answer(self, result: Result<String, ReloadError>) {
         // Fails if the requesting command has ended.
         let _ = self.0.send(result);
     }
@@ -81,11 +92,11 @@ impl ReloadDesk {
 
     /// Requests a reload, and waits for the result. Blocking: do not call this on the runtime's
     /// threads.
-    pub(crate) fn ask(&self) -> Result<String, String> {
-        let nobody = || "this server cannot read its configuration again now".to_owned();
+    pub(crate) fn ask(&self) -> Result<String, ReloadError> {
         let (answer, answered) = sync_channel(1);
-        self.requests.blocking_send(ReloadRequest(answer)).map_err(|_| nobody())?;
-        answered.recv().map_err(|_| nobody())?
+        let asked = self.requests.blocking_send(ReloadRequest(answer));
+        asked.map_err(|_| ReloadError::Unable)?;
+        answered.recv().map_err(|_| ReloadError::Unable)?
     }
 }
 

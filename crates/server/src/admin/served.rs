@@ -23,11 +23,11 @@ use super::protocol::{
     self, BRING, COMPACT, ControlFrame, EPHEMERAL, ERASE, FAILED, FOLLOW, OUTCOME,
     PEER_FRAME_BYTES_MAX, PROGRESS, PUT, RELOAD, STATS, TAKEOVER, TEXT, outcome_bytes,
 };
-use super::reload::ReloadDesk;
+use super::reload::{ReloadDesk, ReloadError};
 use super::socket;
 use crate::door::{Door, OpenNetwork};
 use crate::settings::SharedSettings;
-use crate::shelf::{MovableShelf, Shelf};
+use crate::shelf::{CompactFault, MovableShelf, Shelf};
 
 /// Maximum number of ids that one write deletes.
 const ERASE_BATCH: usize = 512;
@@ -321,10 +321,10 @@ impl ControlConnection {
                 Some(compact) => compact(&mut |line| {
                     let _ = say.send((PROGRESS, line.into()));
                 })
-                .map_err(|fault| fault.to_string()),
-                None => Err("this store has nothing to compact".into()),
+                .map_err(ShelfRequestError::Compact),
+                None => Err(ShelfRequestError::NothingToCompact),
             },
-            RELOAD => self.desk.ask(),
+            RELOAD => self.desk.ask().map_err(ShelfRequestError::from),
             STATS => {
                 let (more, rows) = door.stats();
                 let mut stats = stats(shelf);
@@ -333,18 +333,21 @@ impl ControlConnection {
                 stats.insert("config".into(), self.desk.stats());
                 Ok(Value::Object(stats).to_string())
             }
-            other => {
-                Err(format!("request {other} is not known; is the other end of this version?"))
-            }
+            other => Err(ShelfRequestError::Unknown(other)),
         };
         let _ = say.send(match answer {
             Ok(text) => (TEXT, text.into()),
-            Err(text) => (FAILED, text.into()),
+            Err(error) => (FAILED, error.to_string().into()),
         });
     }
 
-    fn erase(&self, shelf: &Shelf, body: &[u8], say: &ReplySender) -> Result<u64, String> {
-        let ids: Vec<Id> = protocol::ids(body).ok_or("what is no list of ids was to be deleted")?;
+    fn erase(
+        &self,
+        shelf: &Shelf,
+        body: &[u8],
+        say: &ReplySender,
+    ) -> Result<u64, ShelfRequestError> {
+        let ids: Vec<Id> = protocol::ids(body).ok_or(ShelfRequestError::NoIds)?;
         let mut total = 0;
         for ids in ids.chunks(ERASE_BATCH) {
             if self.stopping.load(Ordering::Acquire) {
@@ -355,12 +358,29 @@ impl ControlConnection {
             match shelf.writer().write(Write::Erase(Box::new(query))) {
                 Ok(Outcome::Erased(count)) => total += count,
                 Ok(_) => {}
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             }
             let _ = say.send((PROGRESS, format!("{total} deleted").into()));
         }
         Ok(total)
     }
+}
+
+/// Why a request about a shelf failed.
+#[derive(Debug, thiserror::Error)]
+enum ShelfRequestError {
+    #[error("what is no list of ids was to be deleted")]
+    NoIds,
+    #[error(transparent)]
+    Write(#[from] Arc<CommitError>),
+    #[error("this store has nothing to compact")]
+    NothingToCompact,
+    #[error(transparent)]
+    Compact(CompactFault),
+    #[error(transparent)]
+    Reload(#[from] ReloadError),
+    #[error("request {0} is not known; is the other end of this version?")]
+    Unknown(u8),
 }
 
 /// Writes a record. If `door` is given, the door forwards the record once it is stored.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use hark_archive::Record;
 use parking_lot::RwLock;
 
-use super::control::{ControlError, broken};
+use super::control_error::{ControlError, broken};
 use super::protocol::{
     self, ControlFrame, FAILED, FrameReader, LAGGED, PEER_FRAME_BYTES_MAX, RECORD, TEXT,
 };

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use hark_archive::{CommitError, CommitResult, Id, Outcome, Query, Record, Write};
+use hark_archive::{CommitError, CommitResult, Id, Outcome, Query, Record, SearchError, Write};
 use parking_lot::Mutex;
 
 use super::handover::Sibling;
@@ -34,7 +34,18 @@ pub(super) struct Successor {
     answered: Mutex<Receiver<WriteReply>>,
 }
 
-type WriteReply = Result<Outcome, String>;
+type WriteReply = Result<Outcome, SuccessorError>;
+
+/// Why the successor has not made a write durable.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SuccessorError {
+    #[error("{0}")]
+    Refused(String),
+    #[error("an outcome that is none")]
+    NoOutcome,
+    #[error("a count that is none")]
+    NoCount,
+}
 
 impl Successor {
     pub(super) fn new(shelf: Arc<Shelf>, to: SuccessorStream) -> Self {
@@ -60,7 +71,8 @@ impl Successor {
                         asked.push(1);
                     }
                     Write::Erase(query) => {
-                        let ids = self.matching(query).map_err(stopped)?;
+                        let ids =
+                            self.matching(query).map_err(|error| stopped(error.to_string()))?;
                         for ids in ids.chunks(ERASE_IDS) {
                             let ids = ids_bytes(ids);
                             protocol::write(&mut *to, ERASE, shelf, &ids).map_err(lost)?;
@@ -82,36 +94,34 @@ impl Successor {
                 match (write, answer) {
                     (Write::Erase(_), Ok(Outcome::Erased(count))) => erased += count,
                     (_, Ok(outcome)) => done.outcomes.push(outcome),
-                    (_, Err(reason)) => refused = Some(reason),
+                    (_, Err(error)) => refused = Some(error),
                 }
             }
             if matches!(write, Write::Erase(_)) {
                 done.outcomes.push(Outcome::Erased(erased));
             }
         }
-        refused.map_or(Ok(done), |reason| Err(stopped(reason)))
+        refused.map_or(Ok(done), |error| Err(stopped(error.to_string())))
     }
 
     /// Returns the ids of the matching records, for ERASE requests.
-    fn matching(&self, query: &Query) -> Result<Vec<Id>, String> {
-        let failed = |error: hark_archive::SearchError| error.to_string();
+    fn matching(&self, query: &Query) -> Result<Vec<Id>, SearchError> {
         let mut ids = Vec::new();
-        let mut search = self.shelf.store().search(query).map_err(failed)?;
+        let mut search = self.shelf.store().search(query)?;
         let take = &mut |record: &Record<'_>| {
             ids.push(*record.id());
             std::ops::ControlFlow::Continue(())
         };
-        search.slice(u64::MAX, take).map_err(failed)?;
+        search.slice(u64::MAX, take)?;
         Ok(ids)
     }
 
     /// Passes an answer of the successor to the waiting commit.
     pub(super) fn answered(&self, frame: &ControlFrame) {
-        let none = |what: &str| format!("{what} that is none");
         let answer = match frame.what {
-            OUTCOME => protocol::outcome(frame.body()).ok_or_else(|| none("an outcome")),
-            TEXT => frame.text().parse().map(Outcome::Erased).map_err(|_| none("a count")),
-            _ => Err(frame.text().into_owned()),
+            OUTCOME => protocol::outcome(frame.body()).ok_or(SuccessorError::NoOutcome),
+            TEXT => frame.text().parse().map(Outcome::Erased).map_err(|_| SuccessorError::NoCount),
+            _ => Err(SuccessorError::Refused(frame.text().into_owned())),
         };
         if let Some(answers) = &*self.answers.lock() {
             // Cannot fail: the receiver lives as long as `self`.

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::control::{ControlError, broken};
+use super::control_error::{ControlError, broken};
 use super::exchange::{ExchangeEvent, NewProcess, NewProcessStep};
 use super::fds;
 use super::handover::{RETRY, TakeoverLock, WriteClaim};
@@ -125,8 +125,8 @@ impl Takeover {
                 NewProcessStep::Begin => {
                     match shelves.iter().try_for_each(|shelf| shelf.store.take()) {
                         Ok(()) => ExchangeEvent::Begun,
-                        Err(reason) => {
-                            failed = ControlError::Refused(reason);
+                        Err(error) => {
+                            failed = refused(&error.to_string());
                             ExchangeEvent::Unable
                         }
                     }

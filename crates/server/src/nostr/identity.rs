@@ -9,7 +9,7 @@ use hark_networks::nostr::admit::OwnUrls;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use super::{PRIVATE_KINDS, RelayInfo};
+use super::info::{PRIVATE_KINDS, RelayInfo};
 
 /// The identity in force.
 pub(crate) struct RelayIdentity {

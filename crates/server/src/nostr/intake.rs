@@ -18,7 +18,7 @@ use hark_archive::writer::{ExpectedWrites, WriterBusy};
 use hark_archive::{Query, Record, SearchError, SearchProgress, Write, vital};
 use hark_codec::crypto::{Signature, SignatureVerifier, UnverifiedSignature};
 use hark_codec::nostr::{
-    ClientMessage, Event, EventArena, EventEncoder, MessageBuffers, RefusalSubject, reply,
+    ClientMessage, Event, EventArena, EventEncoder, MessageBuffers, RefusalSubject,
 };
 use hark_codec::record::{Id, Key};
 use hark_networks::nostr::admit::{self, PrivateLabels};
@@ -26,16 +26,14 @@ use hark_networks::nostr::rules::DELETION;
 use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use super::auth::ClientIdentity;
-use super::identity::SharedIdentity;
-use super::metrics::{RelayMetrics, Verb};
-use super::outbox::{self, Outbox, RequestKind, RequestPermit};
-use super::policy;
+use super::event_checks::{IntakeContext, PolicyVerdict, check, wrong_id};
+use super::metrics::Verb;
+use super::outbox::{self, Outbox, RequestKind};
+use super::reply_handle::{EventPermit, ReplyHandle};
 use crate::rate::RatedConnection;
-use crate::settings::SharedSettings;
-use crate::shelf::Shelf;
 
 /// Maximum number of events that a thread takes from the queue at a time.
 const BATCH: usize = 64;
@@ -49,18 +47,6 @@ const FRAME_BYTES: usize = 10;
 const UNWELCOME_BYTES_MAX: usize = 1 << 10;
 /// Parsed keys that a verifier caches.
 const KEYS_CACHED: usize = 4096;
-
-/// A permit for the bytes of one event.
-pub(crate) type EventPermit = OwnedSemaphorePermit;
-
-/// State shared by the intake's threads.
-pub(crate) struct IntakeContext {
-    pub(crate) shelf: Arc<Shelf>,
-    pub(crate) settings: SharedSettings,
-    pub(crate) policy: policy::SharedPolicy,
-    pub(crate) identity: SharedIdentity,
-    pub(crate) metrics: Arc<RelayMetrics>,
-}
 
 /// The queue in front of the threads.
 pub(crate) struct Intake {
@@ -90,15 +76,6 @@ struct QueuedEvent {
     text: Box<[u8]>,
     refusal: Option<NostrRefusal>,
     from: ReplyHandle,
-}
-
-/// The session to answer, and the permits of the request and of its bytes, held until the answer.
-struct ReplyHandle {
-    permit: RequestPermit,
-    caller: Arc<ClientIdentity>,
-    rated: RatedConnection,
-    verb: Verb,
-    _permit: EventPermit,
 }
 
 /// An event that passed every check but the signature check.
@@ -171,13 +148,9 @@ impl Intake {
         rated: &RatedConnection,
         permit: EventPermit,
     ) {
-        let from = ReplyHandle {
-            permit: outbox.permit(brought.what),
-            caller: Arc::clone(caller),
-            rated: rated.clone(),
-            verb: if brought.what == RequestKind::Proof { Verb::Auth } else { Verb::Event },
-            _permit: permit,
-        };
+        let verb = if brought.what == RequestKind::Proof { Verb::Auth } else { Verb::Event };
+        let permits = (outbox.permit(brought.what), permit);
+        let from = ReplyHandle::new(verb, permits, Arc::clone(caller), rated.clone());
         let mut queue = self.queue.lock();
         if queue.closed {
             return;
@@ -448,124 +421,4 @@ fn stage_proof(
         return None;
     }
     Some(CheckedEvent::new(event, EventPurpose::Prove, from))
-}
-
-enum PolicyVerdict {
-    Pass,
-    /// The event is a request about its author's own data. The author may not publish, for the
-    /// given reason.
-    PassRequest(NostrRefusal),
-    Known,
-    Refuse(NostrRefusal),
-}
-
-fn check(
-    parts: &IntakeContext,
-    event: &Event<'_>,
-    bytes: usize,
-    now_s: u64,
-    from: &ReplyHandle,
-    arena: &mut EventArena,
-) -> PolicyVerdict {
-    let known = match parts.shelf.store().knows(event.id()) {
-        Ok(known) => known,
-        Err(error) => return PolicyVerdict::Refuse(error.into()),
-    };
-    let settings = parts.settings.load();
-    let gate = from.caller.gate();
-    let proven = &gate.readers[..];
-    let (refusal, unwelcome) = if known {
-        // Nobody but its author learns that a protected event is stored.
-        let refusal = admit::protected_refusal(event, proven);
-        // An import also stores requests that concern other relays.
-        (refusal.or_else(|| vanish_refusal(parts, event)), None)
-    } else {
-        let refusal = admit::refusal(event, bytes, &settings.limits.events, now_s, proven, arena);
-        let policy = parts.policy.load();
-        let stranger = proven.is_empty().then(|| policy.auth_refusal(event)).flatten();
-        let refusal = refusal.or(stranger).or_else(|| vanish_refusal(parts, event));
-        let unwelcome = policy.refusal(event);
-        let is_heard = || parts.identity.current().own_urls.are_asked_by(event);
-        match unwelcome {
-            Some(_) if refusal.is_none() && is_heard() => (None, unwelcome),
-            unwelcome => (refusal.or(unwelcome), None),
-        }
-    };
-    let refusal = refusal.or_else(|| {
-        // The author's rate is charged only once the signature is verified: otherwise anybody could
-        // use up the rate of another author.
-        let rate = || from.rated.may_publish_of(event.pubkey()).err();
-        (!known).then(rate).flatten().map(NostrRefusal::from)
-    });
-    // A known event is hashed as well: otherwise a client that has only the id of a private event
-    // could find out here whether that event is stored.
-    match (refusal.or_else(|| wrong_id(event)), unwelcome) {
-        (Some(refusal), _) => PolicyVerdict::Refuse(refusal),
-        (None, _) if known => PolicyVerdict::Known,
-        (None, Some(refusal)) => PolicyVerdict::PassRequest(refusal),
-        (None, None) => PolicyVerdict::Pass,
-    }
-}
-
-/// The reason for refusing a request to vanish from certain relays. Either this relay does not know
-/// whether the request names it, or the request names another path of its host. If the relay stored
-/// the request, it would delete nothing, and the author would believe everything deleted.
-fn vanish_refusal(parts: &IntakeContext, event: &Event<'_>) -> Option<NostrRefusal> {
-    if !admit::vanishes_from_some(event) {
-        return None;
-    }
-    let identity = parts.identity.current();
-    if identity.own_urls.are_asked_by(event) {
-        return None;
-    }
-    let Some(url) = &identity.info.url else {
-        let words = "this relay does not know its own URL, so it cannot carry this request out; \
-                     its operator has to set it. A request to vanish from ALL_RELAYS is carried \
-                     out";
-        return Some(NostrVerdict::Error.because(words));
-    };
-    // Another path may belong to another relay, and a deletion cannot be undone.
-    identity.own_urls.are_missed_by(event).then(|| {
-        NostrVerdict::Invalid.because(format!(
-            "the request names this host, and not this relay: nothing was deleted. Name {url} or \
-             ALL_RELAYS"
-        ))
-    })
-}
-
-fn wrong_id(event: &Event<'_>) -> Option<NostrRefusal> {
-    (!event.has_valid_id())
-        .then(|| NostrVerdict::Invalid.because("id is not the hash of the event"))
-}
-
-impl ReplyHandle {
-    fn outbox(&self) -> &Arc<Outbox> {
-        self.permit.outbox()
-    }
-
-    /// Counts an event that was stored or passed on, and answers it with OK.
-    fn accepted(&self, id: &Id, kind: u16) {
-        self.outbox().metrics().events.add(kind);
-        self.done(id);
-    }
-
-    /// Answers with an OK without a reason.
-    fn done(&self, id: &Id) {
-        self.outbox().metrics().done(self.verb);
-        self.outbox().say(|out| reply::write_ok(out, id, true, ""));
-    }
-
-    fn notice(&self, refusal: &NostrRefusal) {
-        self.outbox().metrics().refused(self.verb, refusal.verdict);
-        self.outbox().say(|out| refusal.write_notice(out));
-    }
-
-    /// Answers with an OK that gives the reason.
-    fn refuse(&self, id: &Id, refusal: &NostrRefusal) {
-        if let Some(challenge) = self.caller.repeated_challenge(refusal) {
-            self.outbox().say(|out| reply::write_auth(out, challenge));
-        }
-        self.outbox().metrics().refused(self.verb, refusal.verdict);
-        self.outbox().say(|out| refusal.write_ok(out, id));
-    }
 }

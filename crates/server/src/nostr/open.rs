@@ -1,18 +1,18 @@
 //! Opens the relay: its socket, its shelf, and the threads that check and search.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use hark_archive::live::LiveIndex;
 use hark_archive::{Query, Record};
-use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-use super::intake::{Intake, IntakeContext};
+use super::event_checks::IntakeContext;
+use super::intake::Intake;
 use super::listen::RelayDoor;
 use super::metrics::RelayMetrics;
 use super::outboxes::Outboxes;
 use super::readers::Readers;
+use super::threads::RelayThreads;
 use super::{Relay, RelayService, auth, outbox, vanish};
 use crate::ServeError;
 use crate::door::{Host, OpenFuture, OpenNetwork, ServableNetwork};
@@ -20,21 +20,6 @@ use crate::rate::RateLimiter;
 use crate::service::SlowLog;
 use crate::shelf::{Shelf, Subscribers};
 use crate::websocket::DeflateOptions;
-
-/// The threads of a relay, until they are joined.
-#[derive(Default)]
-pub(super) struct RelayThreads(Mutex<Vec<JoinHandle<()>>>);
-
-impl RelayThreads {
-    /// Waits for all threads.
-    pub(super) fn join(&self) {
-        let threads = std::mem::take(&mut *self.0.lock());
-        for thread in threads {
-            // The thread does not panic: see `vital`.
-            let _ = thread.join();
-        }
-    }
-}
 
 /// Notifies subscriptions through the live index, and wakes their sessions on the runtime.
 struct LiveNotifier(Arc<LiveIndex>, Handle);
@@ -115,7 +100,7 @@ impl RelayService {
             deflate: DeflateOptions::new(config.deflate_from_bytes),
             unlimited: host.unlimited,
         });
-        let door = RelayDoor::new(relay, listener, RelayThreads(Mutex::new(joined)));
+        let door = RelayDoor::new(relay, listener, RelayThreads::new(joined));
         Ok(OpenNetwork { shelf, door: Arc::new(door) })
     }
 }

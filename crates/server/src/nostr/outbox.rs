@@ -7,7 +7,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::iter::Sum;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
@@ -18,12 +17,13 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 
 use super::metrics::RelayMetrics;
+use super::outbox_item::{LiveDelivery, OutboxItem, OutboxWeight};
 use super::outboxes::OutboxAccount;
 #[cfg(test)]
 use super::outboxes::Outboxes;
 use super::readers::ReaderJob;
 use crate::limits::Limits;
-use crate::websocket::{FramedMessages, Framing};
+use crate::websocket::Framing;
 
 /// Number of waiting sessions that are woken before the end of [`together`], so that they send
 /// their messages while its work continues.
@@ -78,115 +78,6 @@ fn wake_all(wakers: Vec<Waker>) {
             runtime.spawn(async { wakers.into_iter().for_each(Waker::wake) });
         }
         _ => wakers.into_iter().for_each(Waker::wake),
-    }
-}
-
-/// An item to send.
-pub(crate) enum OutboxItem {
-    /// Messages of an answer that the client requested.
-    Page(FramedMessages),
-    /// One message.
-    One(Vec<u8>),
-    /// A live event.
-    Live(LiveDelivery),
-}
-
-/// A live event, for one or more subscriptions of a client. All clients share the event's bytes.
-pub(crate) struct LiveDelivery {
-    news: NewRecord,
-    /// For each subscription `["EVENT","sub",`, after its length in four bytes.
-    opens: Vec<u8>,
-    /// Number of messages that were not taken yet.
-    count: u32,
-    /// Number of bytes of `opens`, from its beginning, that belong to messages already taken.
-    taken: u32,
-}
-
-impl LiveDelivery {
-    fn new(open: &[u8], news: NewRecord) -> Self {
-        let opens = Vec::with_capacity(size_of::<u32>() + open.len());
-        let mut delivery = Self { news, opens, count: 0, taken: 0 };
-        delivery.add(open);
-        delivery
-    }
-
-    fn add(&mut self, open: &[u8]) {
-        self.opens.extend_from_slice(&(open.len() as u32).to_le_bytes());
-        self.opens.extend_from_slice(open);
-        self.count += 1;
-    }
-
-    /// Takes the message to the next subscription, in pieces. Also returns the weight that is to be
-    /// subtracted for this message.
-    pub(crate) fn take(&mut self) -> Option<([&[u8]; 3], OutboxWeight)> {
-        let (len, rest) = self.opens.get(self.taken as usize..)?.split_first_chunk()?;
-        let len = u32::from_le_bytes(*len);
-        self.taken += size_of::<u32>() as u32 + len;
-        self.count -= 1;
-        let taken = OutboxWeight { size: self.news.size(), own: 0 };
-        Some(([rest.get(..len as usize)?, self.news.wire(), b"]"], taken))
-    }
-
-    /// Whether the messages to all subscriptions were taken.
-    pub(crate) fn is_taken(&self) -> bool {
-        self.taken as usize == self.opens.len()
-    }
-}
-
-impl OutboxItem {
-    /// Whether the item is this live event, from the same publication.
-    fn is_live(&self, news: &NewRecord) -> bool {
-        matches!(self, Self::Live(live) if live.news.is_same_as(news))
-    }
-
-    /// Bytes of the item, with its overhead.
-    pub(crate) fn size(&self) -> usize {
-        size_of::<Self>()
-            + match self {
-                Self::Page(messages) => messages.len(),
-                Self::One(bytes) => bytes.len(),
-                Self::Live(live) => live.opens.capacity() + live.count as usize * live.news.size(),
-            }
-    }
-
-    /// The bytes that the item counts as, for its client and for all clients. The number for all
-    /// clients excludes the bytes of a live event, which its subscribers share.
-    pub(crate) fn weight(&self) -> OutboxWeight {
-        let size = self.size();
-        let own = match self {
-            Self::Live(live) => size_of::<Self>() + live.opens.capacity(),
-            _ => size,
-        };
-        OutboxWeight { size, own }
-    }
-}
-
-/// Bytes that items count as.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OutboxWeight {
-    /// All bytes, counted for the client.
-    size: usize,
-    /// The bytes of `size` that are not shared with other clients.
-    own: usize,
-}
-
-impl OutboxWeight {
-    pub(crate) fn add(&mut self, other: Self) {
-        (self.size, self.own) = (self.size + other.size, self.own + other.own);
-    }
-
-    fn sub(&mut self, other: Self) {
-        self.size = self.size.saturating_sub(other.size);
-        self.own = self.own.saturating_sub(other.own);
-    }
-}
-
-impl Sum for OutboxWeight {
-    fn sum<I: Iterator<Item = Self>>(weights: I) -> Self {
-        weights.fold(Self::default(), |mut sum, weight| {
-            sum.add(weight);
-            sum
-        })
     }
 }
 

@@ -211,7 +211,8 @@ mod tests {
     use hark_testkit::events::Events;
 
     use super::*;
-    use crate::nostr::outbox::{EndFlag, Outbox, OutboxItem};
+    use crate::nostr::outbox::{EndFlag, Outbox};
+    use crate::nostr::outbox_item::OutboxItem;
     use crate::nostr::readers::SliceResult;
     use crate::websocket::{FramedMessages, Framing};
 

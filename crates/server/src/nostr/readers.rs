@@ -258,7 +258,7 @@ mod tests {
     use crate::limits::Limits;
 
     use super::*;
-    use crate::nostr::outbox::OutboxItem;
+    use crate::nostr::outbox_item::OutboxItem;
     use crate::websocket::FramedMessages;
 
     /// A question whose answer is one page.

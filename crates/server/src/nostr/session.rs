@@ -17,12 +17,14 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::Relay;
 use super::auth::ClientIdentity;
-use super::intake::{EventPermit, ReceivedEvent};
+use super::intake::ReceivedEvent;
 use super::message_head::request_kind;
 use super::messages::MessageHandler;
 use super::metrics::ConnectionEnd;
-use super::outbox::{Outbox, OutboxItem, OutboxWeight, RequestKind};
+use super::outbox::{Outbox, RequestKind};
+use super::outbox_item::{OutboxItem, OutboxWeight};
 use super::outboxes::OutboxAccount;
+use super::reply_handle::EventPermit;
 use crate::budget::BudgetShare;
 use crate::rate::RatedConnection;
 use crate::stop::StopSignal;

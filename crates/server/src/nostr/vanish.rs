@@ -7,8 +7,9 @@ use std::sync::{Arc, Weak};
 
 use hark_archive::effects::Effects;
 use hark_archive::store::commit_whole;
-use hark_archive::{Outcome, Query, Record, SearchError, SearchProgress, Write};
+use hark_archive::{CommitError, Outcome, Query, Record, SearchError, SearchProgress, Write};
 use hark_codec::nostr::{Event, EventArena, EventEncoder};
+use hark_codec::record::RecordError;
 use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
 use hark_networks::nostr::rules::{VANISH, VANISH_KIND};
 
@@ -36,10 +37,24 @@ pub(super) async fn follow(identity: SharedIdentity, shelf: Weak<Shelf>) {
     }
 }
 
+/// Why a request could not be carried out.
+#[derive(Debug, thiserror::Error)]
+enum VanishError {
+    #[error(transparent)]
+    Search(#[from] SearchError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Erase(#[from] Arc<CommitError>),
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    #[error("the writer is busy or has stopped; the next start tries again")]
+    NoWriter,
+}
+
 /// Carries out the stored requests that name one of these URLs and have not been carried out.
-fn judge(shelf: &Shelf, urls: &OwnUrls) -> Result<(), String> {
-    let requests = requests(shelf, urls).map_err(|error| error.to_string())?;
-    for request in requests {
+fn judge(shelf: &Shelf, urls: &OwnUrls) -> Result<(), VanishError> {
+    for request in requests(shelf, urls)? {
         carry_out(shelf, &request)?;
     }
     Ok(())
@@ -69,15 +84,15 @@ fn requests(shelf: &Shelf, urls: &OwnUrls) -> Result<Vec<Vec<u8>>, SearchError> 
 
 /// Deletes the events that a request covers, and stores the request again, as a request that has
 /// been carried out.
-fn carry_out(shelf: &Shelf, request: &[u8]) -> Result<(), String> {
-    let record = Record::new(request).map_err(|error| error.to_string())?;
+fn carry_out(shelf: &Shelf, request: &[u8]) -> Result<(), VanishError> {
+    let record = Record::new(request)?;
     let mut effects = Effects::default();
     shelf.network().rules().effects(&record, &mut effects);
     // The request itself stays until the last step, so that a crash loses nothing.
     for query in effects.erases.drain(..) {
         let not_kinds = [&query.not_kinds[..], &[VANISH_KIND]].concat();
         let all = Write::Erase(Box::new(Query { not_kinds, ..query }));
-        shelf.writer().write(all).map_err(|error| error.to_string())?;
+        shelf.writer().write(all)?;
     }
     let this = Query { ids: Some(vec![*record.id()]), ..Query::default() };
     let writes = [Write::Erase(Box::new(this)), Write::Put(request.into())];
@@ -88,17 +103,12 @@ fn carry_out(shelf: &Shelf, request: &[u8]) -> Result<(), String> {
         let _ = done.send(committed.map(|done| done.outcomes.last().copied()));
     }));
     drop(between);
-    let words = match outcome.recv() {
-        Ok(Ok(Some(Outcome::Stored { .. }))) => {
-            tracing::info!("a request to vanish was carried out that was kept before [info] url");
-            return Ok(());
-        }
-        // A newer request of the same author has been carried out.
-        Ok(Ok(_)) => return Ok(()),
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "the writer is busy or has stopped; the next start tries again".to_owned(),
-    };
-    Err(words)
+    let outcome = outcome.recv().map_err(|_| VanishError::NoWriter)?;
+    // Without this outcome, a newer request of the same author has been carried out.
+    if let Some(Outcome::Stored { .. }) = outcome? {
+        tracing::info!("a request to vanish was carried out that was kept before [info] url");
+    }
+    Ok(())
 }
 
 /// Starts [`follow`] on the runtime of the sessions.

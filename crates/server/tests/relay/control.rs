@@ -7,7 +7,7 @@ use std::time::Duration;
 use hark_archive::{Outcome, Record};
 use hark_codec::nostr::{Event, EventArena, EventEncoder};
 use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
-use hark_server::control::{ControlClient, ControlError, FedRecord};
+use hark_server::control::{ControlClient, ControlError, FedRecord, WriteRefusal};
 use serde_json::json;
 
 use crate::kit::{Relay, note};
@@ -52,7 +52,7 @@ async fn another_process_writes_through_the_server() {
         let refused = other.erase(&ids).unwrap_err();
         let said = "this server does not serve other; it serves nostr";
         assert!(matches!(&refused, ControlError::Refused(why) if why == said), "{refused}");
-        assert_eq!(other.put_many(&records[..1]).unwrap(), [Err(said.to_owned())]);
+        assert_eq!(other.put_many(&records[..1]).unwrap(), [Err(WriteRefusal(said.to_owned()))]);
         let mut lines = Vec::new();
         let summary = client.compact(&mut |line| lines.push(line.to_owned())).unwrap();
         assert_eq!((summary.as_str(), lines), ("small now", vec!["half".to_owned()]));

@@ -15,9 +15,9 @@ use hark_codec::nostr::negentropy::{
 };
 use hark_networks::nostr::NostrVerdict;
 
-use super::ranges::{RangesCandidate, StoreRanges};
 use super::set::{ComparedSet, CountedSet, SetMemory};
-use super::{Comparison, ComparisonRefusal, ReceivedComparison};
+use super::state::{Comparison, ComparisonRefusal, ReceivedComparison};
+use super::store_ranges::{RangesCandidate, StoreRanges};
 use crate::budget::BudgetShare;
 use crate::nostr::Relay;
 use crate::nostr::cost::{QuestionCost, TimedSearch};
@@ -40,20 +40,29 @@ const NEG_MSG_BYTES: usize = 512;
 pub(super) struct ComparisonJob {
     relay: Arc<Relay>,
     comparison: Arc<Comparison>,
-    /// The message, until it is answered.
-    message: Option<Vec<u8>>,
     answer_bytes_max: usize,
-    /// The ranges that may answer the first message instead of a set, until this is decided.
-    candidate: Option<RangesCandidate>,
-    /// The answer from a set.
-    answer: Option<NegentropyResponder>,
-    /// The answer from the store's sums.
-    by_ranges: Option<(RangesResponder, StoreRanges)>,
-    /// The memory for the set to be collected.
-    memory: Option<SetMemory>,
-    taking: Option<(TimedSearch, ComparedSet)>,
+    step: ComparisonStep,
     cost: QuestionCost,
     _held: (RequestPermit, BudgetShare),
+}
+
+/// The next step of the answer.
+enum ComparisonStep {
+    /// Check the message, and decide whether the answer comes from a set or from the store's sums.
+    /// The memory is for the set. Only the first message of a comparison has this memory.
+    Begin { message: Vec<u8>, memory: Option<SetMemory> },
+    /// Prepare the store's sums, which may answer the first message instead of a set.
+    Prepare { message: Vec<u8>, memory: SetMemory, candidate: RangesCandidate },
+    /// Begin to collect the set.
+    Open { answer: NegentropyResponder, memory: SetMemory },
+    /// Continue to collect the set.
+    Collect { answer: NegentropyResponder, search: TimedSearch, set: ComparedSet },
+    /// Answer from the comparison's set.
+    FromSet(NegentropyResponder),
+    /// Answer from the store's sums.
+    FromRanges(RangesResponder, StoreRanges),
+    /// The answer is sent or refused.
+    Done,
 }
 
 impl ComparisonJob {
@@ -71,129 +80,169 @@ impl ComparisonJob {
         Self {
             relay,
             comparison,
-            message: Some(received.message),
             answer_bytes_max: received.answer_bytes_max,
-            candidate: None,
-            answer: None,
-            by_ranges: None,
-            memory,
-            taking: None,
+            step: ComparisonStep::Begin { message: received.message, memory },
             cost,
             _held: (permit, received.memory),
         }
     }
 
+    /// Does a time slice of the work. A step that returns an error is the last step.
     fn work(&mut self) -> Result<SliceResult, ComparisonRefusal> {
-        if let Some(message) = self.message.take() {
-            self.begin(message)?;
-            if self.message.is_some() {
-                return Ok(SliceResult::More);
+        let step = match std::mem::replace(&mut self.step, ComparisonStep::Done) {
+            ComparisonStep::Begin { message, memory } => self.begin(message, memory)?,
+            ComparisonStep::Prepare { message, memory, candidate } => {
+                self.prepare(message, memory, candidate)?
             }
-        }
-        if self.by_ranges.is_some() {
-            return self.work_by_ranges();
-        }
-        if self.memory.is_some() || self.taking.is_some() {
-            // The set is also collected for a message of another version, because the client will
-            // ask again in the version used here.
-            let Some(set) = self.take_set()? else { return Ok(SliceResult::More) };
-            self.comparison.keep(set);
-            return Ok(SliceResult::More);
-        }
-        let set = self.comparison.state.lock().set.clone();
-        // Without a set, the comparison has ended meanwhile.
-        let (Some(set), Some(answer)) = (set, &mut self.answer) else {
-            return Ok(SliceResult::Done);
+            step => step,
         };
-        let counted = CountedSet::new(&set);
-        let step = || (answer.step(&counted, RANGES_PER_SLICE), counted.rows());
-        if self.cost.compare(step) {
-            return Ok(SliceResult::More);
-        }
-        self.cost.compared();
-        if let Some(answer) = self.answer.take() {
-            self.comparison.answer(&answer.finish());
-        }
-        Ok(SliceResult::Done)
+        self.step = match step {
+            ComparisonStep::Open { answer, memory } => self.open(answer, memory)?,
+            ComparisonStep::Collect { answer, search, set } => {
+                let work = self.relay.settings().limits.slice_rows;
+                self.collect(answer, search, set, work)?
+            }
+            ComparisonStep::FromSet(answer) => self.answer_from_set(answer),
+            ComparisonStep::FromRanges(answer, ranges) => {
+                self.answer_from_ranges(answer, ranges)?
+            }
+            step @ (ComparisonStep::Begin { .. }
+            | ComparisonStep::Prepare { .. }
+            | ComparisonStep::Done) => step,
+        };
+        let is_done = matches!(self.step, ComparisonStep::Done);
+        Ok(if is_done { SliceResult::Done } else { SliceResult::More })
     }
 
-    /// Checks the message, and decides whether the answer comes from a set or from the store's
-    /// sums. Keeps the message if the decision needs another time slice.
-    fn begin(&mut self, message: Vec<u8>) -> Result<(), ComparisonRefusal> {
-        let settings = self.relay.settings();
-        let limits = &settings.limits;
-        let bytes_max = self.answer_bytes_max.min(limits.outbox_bytes_max);
-        let frame_bytes_max = bytes_max.saturating_sub(NEG_MSG_BYTES) / 2;
-        let store = &**self.relay.shelf.store();
-        let mut query = self.comparison.state.lock().by_ranges.clone();
-        if self.memory.is_some() {
-            if self.candidate.is_none() {
-                // An invalid message costs no search.
-                check_message(&message)?;
-                self.candidate = RangesCandidate::of(&self.comparison, store)?;
-            }
-            if let Some(candidate) = self.candidate.take() {
-                if self.cost.compare(|| candidate.prepare()) {
-                    (self.candidate, self.message) = (Some(candidate), Some(message));
-                    return Ok(());
-                }
-                let (comparison, cost) = (&self.comparison, &mut self.cost);
-                query = candidate.query(comparison, store, cost, limits.slice_rows)?;
-            }
-        }
-        let Some(query) = query else {
-            self.answer = Some(NegentropyResponder::new(message, frame_bytes_max)?);
-            return Ok(());
+    /// Checks the message. The first message of a comparison may be answered by ranges.
+    fn begin(
+        &mut self,
+        message: Vec<u8>,
+        memory: Option<SetMemory>,
+    ) -> Result<ComparisonStep, ComparisonRefusal> {
+        let Some(memory) = memory else {
+            let query = self.comparison.state.lock().by_ranges.clone();
+            return match query {
+                Some(query) => self.by_ranges(message, query),
+                None => Ok(ComparisonStep::FromSet(self.responder(message)?)),
+            };
         };
+        // An invalid message costs no search.
+        check_message(&message)?;
+        match RangesCandidate::of(&self.comparison, &**self.relay.shelf.store())? {
+            Some(candidate) => self.prepare(message, memory, candidate),
+            None => Ok(ComparisonStep::Open { answer: self.responder(message)?, memory }),
+        }
+    }
+
+    /// Does a part of the preparation. Decides then whether the answer comes from a set or from the
+    /// store's sums.
+    fn prepare(
+        &mut self,
+        message: Vec<u8>,
+        memory: SetMemory,
+        candidate: RangesCandidate,
+    ) -> Result<ComparisonStep, ComparisonRefusal> {
+        if self.cost.compare(|| candidate.prepare()) {
+            return Ok(ComparisonStep::Prepare { message, memory, candidate });
+        }
+        let slice_rows = self.relay.settings().limits.slice_rows;
+        let store = &**self.relay.shelf.store();
+        match candidate.query(&self.comparison, store, &mut self.cost, slice_rows)? {
+            Some(query) => self.by_ranges(message, query),
+            None => Ok(ComparisonStep::Open { answer: self.responder(message)?, memory }),
+        }
+    }
+
+    /// Begins the answer from a set.
+    fn responder(&self, message: Vec<u8>) -> Result<NegentropyResponder, ComparisonRefusal> {
+        Ok(NegentropyResponder::new(message, self.frame_bytes_max())?)
+    }
+
+    fn frame_bytes_max(&self) -> usize {
+        let bytes_max = self.relay.settings().limits.outbox_bytes_max;
+        self.answer_bytes_max.min(bytes_max).saturating_sub(NEG_MSG_BYTES) / 2
+    }
+
+    /// Begins the answer from the store's sums, for the query of [`RangesCandidate::query`].
+    fn by_ranges(
+        &self,
+        message: Vec<u8>,
+        query: Arc<Query>,
+    ) -> Result<ComparisonStep, ComparisonRefusal> {
         let hidden = query.gate.as_ref().map_or(&[][..], |gate| &gate.kinds);
         if *hidden != *self.relay.identity.current().private_kinds() {
             let changed = "other events are private since you began; begin again";
             return Err(NostrVerdict::Closed.because(changed).into());
         }
         let now = Query { now: self.relay.shelf.clock().now_s(), ..(*query).clone() };
-        let Some(ranges) = store.ranges(&now)? else {
+        let Some(ranges) = self.relay.shelf.store().ranges(&now)? else {
             let lacking = "a part of the archive is being made anew; begin again";
             return Err(NostrVerdict::Error.because(lacking).into());
         };
-        let answer = RangesResponder::new(message, frame_bytes_max)?;
-        self.by_ranges = Some((answer, StoreRanges::new(ranges)));
+        let answer = RangesResponder::new(message, self.frame_bytes_max())?;
         self.comparison.state.lock().by_ranges = Some(query);
-        self.memory = None;
-        Ok(())
+        Ok(ComparisonStep::FromRanges(answer, StoreRanges::new(ranges)))
     }
 
-    fn work_by_ranges(&mut self) -> Result<SliceResult, ComparisonRefusal> {
+    fn answer_from_set(&mut self, mut answer: NegentropyResponder) -> ComparisonStep {
+        let set = self.comparison.state.lock().set.clone();
+        // Without a set, the comparison has ended meanwhile.
+        let Some(set) = set else { return ComparisonStep::Done };
+        let counted = CountedSet::new(&set);
+        let step = || (answer.step(&counted, RANGES_PER_SLICE), counted.rows());
+        if self.cost.compare(step) {
+            return ComparisonStep::FromSet(answer);
+        }
+        self.cost.compared();
+        self.comparison.answer(&answer.finish());
+        ComparisonStep::Done
+    }
+
+    fn answer_from_ranges(
+        &mut self,
+        mut answer: RangesResponder,
+        ranges: StoreRanges,
+    ) -> Result<ComparisonStep, ComparisonRefusal> {
         let started = Instant::now();
-        while let Some((answer, ranges)) = &mut self.by_ranges
-            && self.cost.compare(|| ranges.counted(|| answer.step(ranges, 1)))
-        {
+        while self.cost.compare(|| ranges.counted(|| answer.step(&ranges, 1))) {
             if started.elapsed() >= SUMMED_SLICE {
-                return Ok(SliceResult::More);
+                return Ok(ComparisonStep::FromRanges(answer, ranges));
             }
         }
         self.cost.compared();
-        if let Some((answer, ranges)) = self.by_ranges.take() {
-            ranges.check()?;
-            self.comparison.answer(&answer.finish());
-        }
-        Ok(SliceResult::Done)
+        ranges.check()?;
+        self.comparison.answer(&answer.finish());
+        Ok(ComparisonStep::Done)
     }
 
-    /// Collects a part of the set. Returns the set when it is complete.
-    fn take_set(&mut self) -> Result<Option<ComparedSet>, ComparisonRefusal> {
+    /// Begins to collect the set. The set is also collected for a message of another version,
+    /// because the client will ask again in the version used here.
+    fn open(
+        &mut self,
+        answer: NegentropyResponder,
+        memory: SetMemory,
+    ) -> Result<ComparisonStep, ComparisonRefusal> {
         let mut work = self.relay.settings().limits.slice_rows;
-        let (mut search, mut set) = if let Some(taking) = self.taking.take() {
-            taking
-        } else {
-            let Some(memory) = self.memory.take() else { return Ok(None) };
-            let (set, query) = (ComparedSet::new(memory), &self.comparison.query);
-            if query.is_void() {
-                return Ok(Some(set.seal()));
-            }
-            self.count(work)?;
-            let query = &self.comparison.query;
-            (self.cost.open(&**self.relay.shelf.store(), query, &mut work)?, set)
-        };
+        let set = ComparedSet::new(memory);
+        if self.comparison.query.is_void() {
+            self.comparison.keep(set.seal());
+            return Ok(ComparisonStep::FromSet(answer));
+        }
+        self.count(work)?;
+        let (store, query) = (&**self.relay.shelf.store(), &self.comparison.query);
+        let search = self.cost.open(store, query, &mut work)?;
+        self.collect(answer, search, set, work)
+    }
+
+    /// Collects a part of the set.
+    fn collect(
+        &mut self,
+        answer: NegentropyResponder,
+        mut search: TimedSearch,
+        mut set: ComparedSet,
+        work: u64,
+    ) -> Result<ComparisonStep, ComparisonRefusal> {
         let mut no_memory = None;
         let progress = self.cost.slice(&mut search, work.max(1), &mut |record: &Record<'_>| {
             let item = NegentropyItem { time: record.time(), id: *record.id() };
@@ -205,11 +254,11 @@ impl ComparisonJob {
         }
         match progress?.0 {
             _ if set.size() > self.comparison.events_max => Err(self.too_big()),
-            SearchProgress::Paused => {
-                self.taking = Some((search, set));
-                Ok(None)
+            SearchProgress::Paused => Ok(ComparisonStep::Collect { answer, search, set }),
+            SearchProgress::Done { .. } => {
+                self.comparison.keep(set.seal());
+                Ok(ComparisonStep::FromSet(answer))
             }
-            SearchProgress::Done { .. } => Ok(Some(set.seal())),
             SearchProgress::Exhausted => Err(self.too_big()),
         }
     }

@@ -16,115 +16,30 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hark_archive::Query;
-use hark_codec::nostr::reply;
 use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 
 use super::Relay;
-use super::metrics::{RelayMetrics, Verb};
-use super::outbox::{EndFlag, Outbox, OutboxItem, RequestKind};
+use super::outbox::{EndFlag, Outbox, RequestKind};
 use crate::budget::BudgetShare;
 use crate::limits::Limits;
 use crate::rate::RatedConnection;
-use crate::websocket::FramedMessages;
 use job::ComparisonJob;
-use set::{ComparedSet, SetMemory};
+use set::SetMemory;
+use state::Comparison;
+pub(super) use state::ReceivedComparison;
 
 mod job;
-mod ranges;
 mod set;
+mod state;
+mod store_ranges;
 
 /// Maximum interval between two checks whether the rates allow a deferred message.
 const PUT_OFF_MAX: Duration = Duration::from_secs(1);
-
-/// Why a comparison ends. If the comparison had too many events, also the maximum number of events.
-pub(super) struct ComparisonRefusal {
-    why: NostrRefusal,
-    events_max: Option<usize>,
-}
-
-impl<T: Into<NostrRefusal>> From<T> for ComparisonRefusal {
-    fn from(why: T) -> Self {
-        Self { why: why.into(), events_max: None }
-    }
-}
-
-/// An open comparison.
-pub(super) struct Comparison {
-    id: Box<str>,
-    /// The limit of the query is above `events_max` only if the client's limit is above
-    /// `events_max`.
-    query: Query,
-    /// Whether the client asks for all events, without a limit.
-    is_whole: bool,
-    /// Maximum number of events of the comparison.
-    events_max: usize,
-    over: EndFlag,
-    outbox: Arc<Outbox>,
-    metrics: Arc<RelayMetrics>,
-    state: Mutex<ComparisonState>,
-    _memory: BudgetShare,
-}
-
-#[derive(Default)]
-struct ComparisonState {
-    /// `None` before the first answer, and after the end.
-    set: Option<Arc<ComparedSet>>,
-    /// The query for the store's sums over ranges, if there is no set.
-    by_ranges: Option<Arc<Query>>,
-    /// The time of the last answer. `None` while the next answer is in progress.
-    answered_at: Option<Instant>,
-    has_ended: bool,
-}
-
-impl Comparison {
-    /// Keeps the set, unless the comparison has ended meanwhile.
-    fn keep(&self, set: ComparedSet) {
-        let mut state = self.state.lock();
-        if !state.has_ended {
-            state.set = Some(Arc::new(set));
-        }
-    }
-
-    /// Ends the comparison: nothing more is sent for it, and its set is dropped.
-    fn end(&self) {
-        self.outbox.end(&self.over);
-        let mut state = self.state.lock();
-        let set = state.set.take();
-        if !std::mem::replace(&mut state.has_ended, true) {
-            self.metrics.comparisons_open.sub(1);
-        }
-        drop(state);
-        drop(set);
-    }
-
-    /// Ends the comparison with a NEG-ERR that gives the reason.
-    fn refuse(&self, refusal: &ComparisonRefusal) {
-        let ComparisonRefusal { why, events_max } = refusal;
-        let mut out = Vec::new();
-        why.write_neg_err(&mut out, &self.id, events_max.map(|events_max| events_max as u64));
-        if self.outbox.put_for(&self.over, OutboxItem::One(out)) {
-            self.metrics.refused(Verb::Neg, why.verdict);
-        }
-        self.end();
-    }
-
-    /// Sends an answer. From now on, the time until the client's next message counts as idle.
-    fn answer(&self, message: &[u8]) {
-        let mut out = Vec::new();
-        reply::write_neg_msg(&mut out, &self.id, message);
-        // Set first, because the client's next message may arrive before this function returns.
-        self.state.lock().answered_at = Some(Instant::now());
-        self.metrics.done(Verb::Neg);
-        let mut page = FramedMessages::default();
-        page.add(self.outbox.framing(), &[&out]);
-        self.outbox.put_for(&self.over, OutboxItem::Page(page));
-    }
-}
 
 /// The comparisons of one session.
 pub(super) struct Comparisons {
@@ -141,14 +56,6 @@ pub(super) struct Comparisons {
     put_off_until: Option<Pin<Box<Sleep>>>,
     /// The timer for the next check of idle comparisons.
     alarm: Option<Pin<Box<Sleep>>>,
-}
-
-/// A message of a comparison, with the memory reserved for the message and its answer.
-pub(super) struct ReceivedComparison {
-    pub(super) message: Vec<u8>,
-    pub(super) memory: BudgetShare,
-    /// Maximum bytes of the answer, for which memory is reserved.
-    pub(super) answer_bytes_max: usize,
 }
 
 impl Comparisons {

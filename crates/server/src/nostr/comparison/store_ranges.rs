@@ -9,7 +9,7 @@ use hark_archive::{Gate, Position, Query, SearchError, SearchProgress, Store};
 use hark_codec::id_sum::IdTally;
 use hark_codec::nostr::negentropy::{NegentropyItem, NegentropyRanges};
 
-use super::Comparison;
+use super::state::Comparison;
 use crate::nostr::cost::QuestionCost;
 
 /// Maximum number of events of a set that is held although the store keeps sums. Such a set takes

@@ -1,0 +1,80 @@
+//! How a relay is served.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hark_archive::TextSource;
+
+use super::identity::SharedIdentity;
+use super::policy;
+use crate::shelf;
+use crate::service::StoreLocation;
+
+/// Default size from which a message is compressed, in bytes. Shorter messages are mostly ids, keys
+/// and signatures, which hardly compress.
+pub const DEFLATE_FROM_BYTES: usize = 1_024;
+
+/// A relay that is to be served.
+pub struct RelayService {
+    /// How the relay is served.
+    pub config: RelayConfig,
+    /// The shelf of its events.
+    pub shelf: shelf::ShelfOptions,
+}
+
+/// How a relay is served.
+#[derive(Clone)]
+pub struct RelayConfig {
+    /// The address to listen on. Port 0 takes any free port.
+    pub listen: SocketAddr,
+    /// Messages of at least this many bytes are compressed if the client offers compression. 0
+    /// disables compression.
+    pub deflate_from_bytes: usize,
+    /// The policy for published events. Can change while the server runs.
+    pub policy: policy::SharedPolicy,
+    /// The relay's description of itself, and its private kinds. Can change while the server runs.
+    pub identity: SharedIdentity,
+    /// Numbers of threads for work that must not run on the runtime's threads.
+    pub threads: ThreadCounts,
+    /// Where the store does its work.
+    pub store_at: StoreLocation,
+    /// The texts that are searched (NIP-50). `None`: searches are refused.
+    pub texts: Option<Arc<dyn TextSource>>,
+}
+
+impl std::fmt::Debug for RelayConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RelayConfig")
+            .field("listen", &self.listen)
+            .field("deflate_from_bytes", &self.deflate_from_bytes)
+            .field("identity", &self.identity)
+            .field("threads", &self.threads)
+            .field("store_at", &self.store_at)
+            .field("searches", &self.texts.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl RelayConfig {
+    /// The default configuration, listening on `listen`.
+    pub fn new(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            deflate_from_bytes: DEFLATE_FROM_BYTES,
+            policy: policy::SharedPolicy::default(),
+            identity: SharedIdentity::default(),
+            threads: ThreadCounts::default(),
+            store_at: StoreLocation::Process,
+            texts: None,
+        }
+    }
+}
+
+/// Numbers of threads for work that must not run on the runtime's threads. 0 means one per core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadCounts {
+    /// Parse, hash and verify events.
+    pub verify: usize,
+    /// Answer questions.
+    pub read: usize,
+}

@@ -1,0 +1,113 @@
+//! The checks of a received event before its signature is verified.
+
+use std::sync::Arc;
+
+use hark_codec::nostr::{Event, EventArena};
+use hark_networks::nostr::{NostrRefusal, NostrVerdict, admit};
+
+use super::identity::SharedIdentity;
+use super::metrics::RelayMetrics;
+use super::policy;
+use super::reply_handle::ReplyHandle;
+use crate::settings::SharedSettings;
+use crate::shelf::Shelf;
+
+/// State shared by the intake's threads.
+pub(crate) struct IntakeContext {
+    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) settings: SharedSettings,
+    pub(crate) policy: policy::SharedPolicy,
+    pub(crate) identity: SharedIdentity,
+    pub(crate) metrics: Arc<RelayMetrics>,
+}
+
+/// The result of the checks.
+pub(super) enum PolicyVerdict {
+    Pass,
+    /// The event is a request about its author's own data. The author may not publish, for the
+    /// given reason.
+    PassRequest(NostrRefusal),
+    Known,
+    Refuse(NostrRefusal),
+}
+
+/// Checks everything but the signature.
+pub(super) fn check(
+    parts: &IntakeContext,
+    event: &Event<'_>,
+    bytes: usize,
+    now_s: u64,
+    from: &ReplyHandle,
+    arena: &mut EventArena,
+) -> PolicyVerdict {
+    let known = match parts.shelf.store().knows(event.id()) {
+        Ok(known) => known,
+        Err(error) => return PolicyVerdict::Refuse(error.into()),
+    };
+    let settings = parts.settings.load();
+    let gate = from.caller.gate();
+    let proven = &gate.readers[..];
+    let (refusal, unwelcome) = if known {
+        // Nobody but its author learns that a protected event is stored.
+        let refusal = admit::protected_refusal(event, proven);
+        // An import also stores requests that concern other relays.
+        (refusal.or_else(|| vanish_refusal(parts, event)), None)
+    } else {
+        let refusal = admit::refusal(event, bytes, &settings.limits.events, now_s, proven, arena);
+        let policy = parts.policy.load();
+        let stranger = proven.is_empty().then(|| policy.auth_refusal(event)).flatten();
+        let refusal = refusal.or(stranger).or_else(|| vanish_refusal(parts, event));
+        let unwelcome = policy.refusal(event);
+        let is_heard = || parts.identity.current().own_urls.are_asked_by(event);
+        match unwelcome {
+            Some(_) if refusal.is_none() && is_heard() => (None, unwelcome),
+            unwelcome => (refusal.or(unwelcome), None),
+        }
+    };
+    let refusal = refusal.or_else(|| {
+        // The author's rate is charged only once the signature is verified: otherwise anybody could
+        // use up the rate of another author.
+        let rate = || from.rated.may_publish_of(event.pubkey()).err();
+        (!known).then(rate).flatten().map(NostrRefusal::from)
+    });
+    // A known event is hashed as well: otherwise a client that has only the id of a private event
+    // could find out here whether that event is stored.
+    match (refusal.or_else(|| wrong_id(event)), unwelcome) {
+        (Some(refusal), _) => PolicyVerdict::Refuse(refusal),
+        (None, _) if known => PolicyVerdict::Known,
+        (None, Some(refusal)) => PolicyVerdict::PassRequest(refusal),
+        (None, None) => PolicyVerdict::Pass,
+    }
+}
+
+/// The reason for refusing a request to vanish from certain relays. Either this relay does not know
+/// whether the request names it, or the request names another path of its host. If the relay stored
+/// the request, it would delete nothing, and the author would believe everything deleted.
+fn vanish_refusal(parts: &IntakeContext, event: &Event<'_>) -> Option<NostrRefusal> {
+    if !admit::vanishes_from_some(event) {
+        return None;
+    }
+    let identity = parts.identity.current();
+    if identity.own_urls.are_asked_by(event) {
+        return None;
+    }
+    let Some(url) = &identity.info.url else {
+        let words = "this relay does not know its own URL, so it cannot carry this request out; \
+                     its operator has to set it. A request to vanish from ALL_RELAYS is carried \
+                     out";
+        return Some(NostrVerdict::Error.because(words));
+    };
+    // Another path may belong to another relay, and a deletion cannot be undone.
+    identity.own_urls.are_missed_by(event).then(|| {
+        NostrVerdict::Invalid.because(format!(
+            "the request names this host, and not this relay: nothing was deleted. Name {url} or \
+             ALL_RELAYS"
+        ))
+    })
+}
+
+/// The refusal of an event whose id is not its hash.
+pub(super) fn wrong_id(event: &Event<'_>) -> Option<NostrRefusal> {
+    (!event.has_valid_id())
+        .then(|| NostrVerdict::Invalid.because("id is not the hash of the event"))
+}

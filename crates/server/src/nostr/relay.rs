@@ -1,0 +1,57 @@
+//! The state of a relay that its sessions and threads share.
+
+use std::sync::Arc;
+
+use arc_swap::Guard;
+use hark_archive::TextSource;
+use hark_archive::live::LiveIndex;
+
+use super::auth::AuthState;
+use super::identity::SharedIdentity;
+use super::intake::Intake;
+use super::metrics::RelayMetrics;
+use super::outboxes::Outboxes;
+use super::policy::SharedPolicy;
+use super::readers::Readers;
+use crate::budget::Budget;
+use crate::connections::Connections;
+use crate::rate::RateLimiter;
+use crate::settings::{Settings, SharedSettings};
+use crate::shelf::Shelf;
+use crate::service::SlowLog;
+use crate::websocket::DeflateOptions;
+
+/// State shared by all sessions.
+pub(crate) struct Relay {
+    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) live: Arc<LiveIndex>,
+    pub(crate) readers: Arc<Readers>,
+    pub(crate) auth: Arc<AuthState>,
+    pub(crate) intake: Arc<Intake>,
+    pub(crate) settings: SharedSettings,
+    pub(crate) policy: SharedPolicy,
+    pub(crate) rates: RateLimiter,
+    pub(crate) metrics: Arc<RelayMetrics>,
+    pub(crate) slow: SlowLog,
+    pub(crate) identity: SharedIdentity,
+    pub(crate) connections: Arc<Connections>,
+    pub(crate) outboxes: Arc<Outboxes>,
+    /// Memory of questions.
+    pub(crate) questions: Arc<Budget>,
+    /// Memory of the sets of comparisons.
+    pub(crate) comparisons: Arc<Budget>,
+    /// Memory of messages that are incomplete, or wait for a permit of the intake.
+    pub(crate) inbound: Arc<Budget>,
+    pub(crate) deflate: DeflateOptions,
+    /// The texts that are searched. `None`: searches are refused.
+    pub(crate) texts: Option<Arc<dyn TextSource>>,
+    /// Rate limits are off.
+    pub(crate) unlimited: bool,
+}
+
+impl Relay {
+    /// The settings in force now.
+    pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
+        self.settings.load()
+    }
+}

@@ -1,0 +1,68 @@
+//! The way back to the client that has sent an event.
+
+use std::sync::Arc;
+
+use hark_codec::nostr::reply;
+use hark_codec::record::Id;
+use hark_networks::nostr::NostrRefusal;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::auth::ClientIdentity;
+use super::metrics::Verb;
+use super::outbox::{Outbox, RequestPermit};
+use crate::rate::RatedConnection;
+
+/// A permit for the bytes of one event.
+pub(crate) type EventPermit = OwnedSemaphorePermit;
+
+/// The session to answer, and the permits of the request and of its bytes, held until the answer.
+pub(super) struct ReplyHandle {
+    request: RequestPermit,
+    pub(super) caller: Arc<ClientIdentity>,
+    pub(super) rated: RatedConnection,
+    verb: Verb,
+    _bytes: EventPermit,
+}
+
+impl ReplyHandle {
+    /// Makes a handle for a request of `verb`.
+    pub(super) fn new(
+        verb: Verb,
+        (request, bytes): (RequestPermit, EventPermit),
+        caller: Arc<ClientIdentity>,
+        rated: RatedConnection,
+    ) -> Self {
+        Self { request, caller, rated, verb, _bytes: bytes }
+    }
+
+    /// The outbox to the client.
+    pub(super) fn outbox(&self) -> &Arc<Outbox> {
+        self.request.outbox()
+    }
+
+    /// Counts an event that was stored or passed on, and answers it with OK.
+    pub(super) fn accepted(&self, id: &Id, kind: u16) {
+        self.outbox().metrics().events.add(kind);
+        self.done(id);
+    }
+
+    /// Answers with an OK without a reason.
+    pub(super) fn done(&self, id: &Id) {
+        self.outbox().metrics().done(self.verb);
+        self.outbox().say(|out| reply::write_ok(out, id, true, ""));
+    }
+
+    pub(super) fn notice(&self, refusal: &NostrRefusal) {
+        self.outbox().metrics().refused(self.verb, refusal.verdict);
+        self.outbox().say(|out| refusal.write_notice(out));
+    }
+
+    /// Answers with an OK that gives the reason.
+    pub(super) fn refuse(&self, id: &Id, refusal: &NostrRefusal) {
+        if let Some(challenge) = self.caller.repeated_challenge(refusal) {
+            self.outbox().say(|out| reply::write_auth(out, challenge));
+        }
+        self.outbox().metrics().refused(self.verb, refusal.verdict);
+        self.outbox().say(|out| refusal.write_ok(out, id));
+    }
+}
