@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hark_archive::live::{self, AnswerReach, NewRecord, SubscriptionHandle};
-use hark_archive::query::{ComparisonCost, SearchRank};
+use hark_archive::query::ComparisonCost;
 use hark_archive::{Position, Query, Record, SearchProgress};
 use hark_codec::nostr::reply::{self, EoseHint};
 use hark_networks::nostr::NostrRefusal;
@@ -179,12 +179,8 @@ pub(super) struct StoredAnswer {
     enough: Vec<usize>,
     /// The index of the current query.
     at: usize,
-    search: Option<TimedSearch>,
-    /// Number of records that the current query has returned, and the position of the last record.
-    handed: usize,
-    last: Option<Position>,
-    /// The rank of the last record of the current query, if the query is ranked.
-    last_rank: Option<SearchRank>,
+    /// The current query, once its search is open.
+    open: Option<OpenQuery>,
     /// Whether some query has further records that were not sent.
     more: bool,
     /// Whether some query had a limit of 0, so that it is unknown whether it has records.
@@ -196,6 +192,26 @@ pub(super) struct StoredAnswer {
     /// sent again.
     reached: Vec<AnswerReach>,
     _permit: RequestPermit,
+}
+
+/// A query whose search is open.
+struct OpenQuery {
+    search: TimedSearch,
+    /// Number of records that the query has returned, and the position of the last record.
+    handed: usize,
+    last: Option<Position>,
+}
+
+impl OpenQuery {
+    /// How far the answer has reached. `more` is true if records exist beyond the query's limit.
+    fn reach(&self, more: bool) -> AnswerReach {
+        match (self.search.last_rank(), self.last) {
+            _ if !more => AnswerReach::All,
+            (Some(last), _) => AnswerReach::UpToRank(last),
+            (None, Some(last)) => AnswerReach::UpTo(last),
+            (None, None) => AnswerReach::Nothing,
+        }
+    }
 }
 
 impl StoredAnswer {
@@ -220,10 +236,7 @@ impl StoredAnswer {
             queries,
             enough,
             at: 0,
-            search: None,
-            handed: 0,
-            last: None,
-            last_rank: None,
+            open: None,
             more: false,
             unasked: false,
             damaged: false,
@@ -233,26 +246,25 @@ impl StoredAnswer {
     }
 
     /// Opens the search for the current query. None if the query has no stored part.
-    fn open(&mut self, work: &mut u64) -> Result<Option<TimedSearch>, NostrRefusal> {
+    fn open(&mut self, work: &mut u64) -> Result<Option<OpenQuery>, NostrRefusal> {
         let Some(query) = self.queries.get_mut(self.at) else { return Ok(None) };
         if query.is_void() {
             self.unasked |= query.limit == 0;
             return Ok(None);
         }
-        (self.handed, self.last, self.last_rank) = (0, None, None);
         query.budget = query.budget.saturating_sub(self.cost.visited);
         let search = self.cost.open(&**self.relay.shelf.store(), query, work)?;
         if let Some(handle) = self.sub.handle() {
             handle.opened(self.at, search.seq());
         }
-        Ok(Some(search))
+        Ok(Some(OpenQuery { search, handed: 0, last: None }))
     }
 
     fn work(&mut self, rows_max: u64) -> Result<SliceResult, NostrRefusal> {
         // All queries enter the live index before the first search, so that no event is missed
         // between the two.
         if self.at == 0
-            && self.search.is_none()
+            && self.open.is_none()
             && self.sub.handle().is_some_and(|handle| !handle.enter())
         {
             return Ok(SliceResult::More);
@@ -261,27 +273,27 @@ impl StoredAnswer {
         let mut page = EventPage::new(&sub);
         let mut work = self.relay.settings().limits.slice_rows.min(rows_max);
         while self.at < self.queries.len() {
-            let mut search = if let Some(search) = self.search.take() {
-                search
+            let mut open = if let Some(open) = self.open.take() {
+                open
             } else {
-                let Some(search) = self.open(&mut work)? else {
+                let Some(open) = self.open(&mut work)? else {
                     self.go_on(AnswerReach::Nothing);
                     continue;
                 };
                 if work == 0 {
-                    self.search = Some(search);
+                    self.open = Some(open);
                     self.put(page);
                     return Ok(SliceResult::More);
                 }
-                search
+                open
             };
             let enough = self.enough.get(self.at).copied().unwrap_or_default();
-            let (handed, last) = (&mut self.handed, &mut self.last);
+            let OpenQuery { search, handed, last } = &mut open;
             let (reached, queries, mut ended) = (&self.reached, &self.queries, false);
             // Each record is compared with the earlier queries, including their search words.
             let comparing = ComparisonCost::of(&queries[..reached.len()]);
             let mut compared_rows = 0;
-            let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
+            let progress = self.cost.slice(search, work, &mut |record: &Record<'_>| {
                 if *handed >= enough && last.is_none_or(|last| last.time != record.time()) {
                     ended = true;
                     return ControlFlow::Break(());
@@ -300,16 +312,15 @@ impl StoredAnswer {
             let (progress, left) = progress?;
             self.cost.read(compared_rows);
             work = left.saturating_sub(compared_rows).max(1);
-            self.last_rank = search.last_rank();
-            self.damaged |= search.has_met_damage();
+            self.damaged |= open.search.has_met_damage();
             match progress {
-                _ if ended => self.end(true),
+                _ if ended => self.end(&open, true),
                 SearchProgress::Paused => {
-                    self.search = Some(search);
+                    self.open = Some(open);
                     self.put(page);
                     return Ok(SliceResult::More);
                 }
-                SearchProgress::Done { more } => self.end(more),
+                SearchProgress::Done { more } => self.end(&open, more),
                 SearchProgress::Exhausted => {
                     self.put(page);
                     return Err(too_much());
@@ -331,14 +342,9 @@ impl StoredAnswer {
     }
 
     /// Ends the answer to the current query. `more` is true if records exist beyond its limit.
-    fn end(&mut self, more: bool) {
+    fn end(&mut self, query: &OpenQuery, more: bool) {
         self.more |= more;
-        self.go_on(match (self.last_rank, self.last) {
-            _ if !more => AnswerReach::All,
-            (Some(last), _) => AnswerReach::UpToRank(last),
-            (None, Some(last)) => AnswerReach::UpTo(last),
-            (None, None) => AnswerReach::Nothing,
-        });
+        self.go_on(query.reach(more));
     }
 
     /// Advances to the next query.
