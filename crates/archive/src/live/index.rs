@@ -100,7 +100,9 @@ impl SubscriptionIndex {
         progress: &mut IndexProgress,
         lists: usize,
     ) -> bool {
-        self.go_on(subscription, progress, lists, &mut |list, filter| list.insert(filter.clone()))
+        self.change_lists(subscription, progress, lists, &mut |list, filter| {
+            list.insert(filter.clone())
+        })
     }
 
     /// Removes a subscription from at most `lists` more lists. Returns true once no list contains
@@ -111,10 +113,10 @@ impl SubscriptionIndex {
         progress: &mut IndexProgress,
         lists: usize,
     ) -> bool {
-        self.go_on(subscription, progress, lists, &mut |list, filter| list.remove(filter))
+        self.change_lists(subscription, progress, lists, &mut |list, filter| list.remove(filter))
     }
 
-    fn go_on(
+    fn change_lists(
         &mut self,
         subscription: &Arc<Subscription>,
         progress: &mut IndexProgress,

@@ -161,7 +161,7 @@ impl Seam {
     }
 
     /// Drops the held-back records and ends all delivery. Returns the number of dropped records.
-    pub(super) fn give_up(&mut self) -> usize {
+    pub(super) fn end(&mut self) -> usize {
         match std::mem::replace(&mut self.stage, DeliveryStage::Over) {
             DeliveryStage::Stored { held, .. } => held.len(),
             _ => 0,

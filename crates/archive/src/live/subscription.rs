@@ -73,7 +73,7 @@ impl Subscription {
             DeliveryAction::Nothing => false,
             DeliveryAction::Held if self.sink.hold(HELD_BYTES) => false,
             DeliveryAction::Held | DeliveryAction::Overflow => {
-                self.sink.free(seam.give_up() * HELD_BYTES);
+                self.sink.free(seam.end() * HELD_BYTES);
                 self.sink.overflow();
                 false
             }
@@ -83,6 +83,6 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.sink.free(self.seam.get_mut().give_up() * HELD_BYTES);
+        self.sink.free(self.seam.get_mut().end() * HELD_BYTES);
     }
 }

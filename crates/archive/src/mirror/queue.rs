@@ -66,7 +66,7 @@ impl MirrorQueue {
     }
 
     /// Discards all queued writes.
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn discard(&mut self) {
         self.writes = VecDeque::new();
         self.bytes = 0;
         self.gap = true;

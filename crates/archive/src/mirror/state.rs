@@ -136,7 +136,7 @@ impl MirrorState {
         }
         fill(&mut queue);
         if queue.bytes > self.options.queue_bytes_max {
-            queue.give_up();
+            queue.discard();
         }
         drop(queue);
         self.grown.notify_all();
@@ -159,7 +159,7 @@ impl MirrorState {
             let Err(reason) = failed else { return };
             let mut queue = self.queue.lock();
             queue.is_writing = false;
-            queue.give_up();
+            queue.discard();
             if queue.trouble.as_ref() != Some(&reason) {
                 report(&format!("the mirror takes nothing and is tried again: {reason}"));
             }
@@ -230,7 +230,7 @@ impl MirrorState {
         let order = self.order.lock();
         {
             let mut queue = self.queue.lock();
-            queue.give_up();
+            queue.discard();
             queue.gap = false;
             queue.trouble = None;
         }
@@ -263,7 +263,7 @@ impl MirrorState {
                 break;
             }
             if self.is_closing() {
-                self.queue.lock().give_up();
+                self.queue.lock().discard();
                 return Ok(());
             }
             // The walk uses at most half of a core, as queries have priority.

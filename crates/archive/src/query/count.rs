@@ -27,7 +27,7 @@ pub(super) fn count<S: Source>(
     visited: &mut u64,
 ) -> Option<u64> {
     let (mut opening, mut allowed) = (Opening::new(&**source, query), (*work).max(COUNT_WORK));
-    let opened = opening.go_on(&**source, query, &mut allowed);
+    let opened = opening.look_up(&**source, query, &mut allowed);
     *visited += opening.visited();
     let Poll::Ready(opened) = opened else { return None };
     let Some(opened) = opened else { return Some(0) };

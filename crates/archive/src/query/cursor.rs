@@ -136,7 +136,7 @@ impl<S: Source> SourceWalk<S> {
 
     /// Returns whether the work is spent although rows of the block are left. The texts of these
     /// rows cost far more than the rows themselves.
-    fn is_tired(&self, work: u64) -> bool {
+    fn is_out_of_work(&self, work: u64) -> bool {
         work == 0 && self.query.words.is_some() && self.next < self.block.len()
     }
 
@@ -290,14 +290,14 @@ impl<S: Source> SourceWalk<S> {
             let (source, order) = (&*self.source, self.query.order);
             let passed = match (source.kind_of(next.0), &mut self.driver) {
                 (Some(kind), _) => self.query.not_kinds.contains(&kind),
-                (None, Driver::One(every)) => self.excluded.hold(
+                (None, Driver::One(every)) => self.excluded.skip(
                     source,
                     source.key_of(next.0, order),
                     Some(every),
                     &self.query,
                 ),
                 (None, _) => {
-                    self.excluded.hold(source, source.key_of(next.0, order), None, &self.query)
+                    self.excluded.skip(source, source.key_of(next.0, order), None, &self.query)
                 }
             };
             if !passed {
@@ -340,7 +340,7 @@ fn is_behind(query: &Query, record: &Record<'_>) -> bool {
 impl<S: Source> AnyWalk for SourceWalk<S> {
     fn advance(&mut self, work: &mut u64) -> WalkStep {
         loop {
-            while !self.is_tired(*work)
+            while !self.is_out_of_work(*work)
                 && let Some((row, location, value)) = self.next_of_block()
             {
                 let Some(record) = self.source.read(row, location) else {
@@ -358,7 +358,7 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
                     return WalkStep::Found;
                 }
             }
-            if self.is_tired(*work) {
+            if self.is_out_of_work(*work) {
                 return WalkStep::Paused;
             }
             match self.fill(work) {
@@ -386,7 +386,7 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
         }
         loop {
             while *wanted > 0
-                && !self.is_tired(*work)
+                && !self.is_out_of_work(*work)
                 && let Some((row, location, value)) = self.next_of_block()
             {
                 let Some(record) = self.source.read(row, location) else {
@@ -414,7 +414,7 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
             if *wanted == 0 {
                 return WalkEnd::Full;
             }
-            if self.is_tired(*work) {
+            if self.is_out_of_work(*work) {
                 return WalkEnd::Paused;
             }
             match self.fill(work) {

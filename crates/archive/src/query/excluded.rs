@@ -44,7 +44,7 @@ impl<S: Source> ExcludedLists<S> {
 
     /// Returns whether the row of `key`, which was taken from `every`, is to be skipped. If so, may
     /// also advance `every` past directly following rows that are to be skipped.
-    pub(super) fn hold(
+    pub(super) fn skip(
         &mut self,
         source: &S,
         key: S::Key,

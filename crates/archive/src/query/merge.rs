@@ -234,7 +234,7 @@ impl SnapshotSearch {
 
     /// Advances the walks of `moving` to their next matches, then opens parts that could hold an
     /// earlier match. Returns false if `work` ran out before.
-    fn settle(&mut self, work: &mut u64) -> bool {
+    fn advance_walks(&mut self, work: &mut u64) -> bool {
         loop {
             while let Some(mut walk) = self.moving.pop() {
                 let (visited, damaged) = (walk.visited(), walk.damaged());
@@ -298,7 +298,7 @@ impl Search for SnapshotSearch {
                 return Ok(SearchProgress::Exhausted);
             }
             work = work.min(self.budget - self.visited);
-            if !self.settle(&mut work) {
+            if !self.advance_walks(&mut work) {
                 if self.visited < self.budget {
                     return Ok(SearchProgress::Paused);
                 }

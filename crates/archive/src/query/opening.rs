@@ -158,7 +158,7 @@ impl<S: Source> Opening<S> {
 
     /// Looks up as much as `work` allows. Ready once the plan is known: `None` if nothing in the
     /// source can match.
-    pub(super) fn go_on(
+    pub(super) fn look_up(
         &mut self,
         source: &S,
         query: &PreparedQuery,
@@ -411,7 +411,7 @@ fn rows_of(lists: &[PostingSlice<impl Sized>]) -> u64 {
 
 /// Returns the plan for one source, for explanations.
 pub(super) fn explain<S: Source>(source: &S, query: &PreparedQuery) -> Option<Plan> {
-    match Opening::new(source, query).go_on(source, query, &mut { u64::MAX }) {
+    match Opening::new(source, query).look_up(source, query, &mut { u64::MAX }) {
         Poll::Ready(opened) => opened.map(|opened| opened.plan),
         Poll::Pending => None,
     }

@@ -23,7 +23,7 @@ pub(super) fn walk<S: Source>(
     visited: &mut u64,
 ) -> Option<Box<dyn AnyWalk>> {
     let (query, mut opening) = (Arc::clone(query), Opening::new(&*source, query));
-    let opened = opening.go_on(&*source, &query, work);
+    let opened = opening.look_up(&*source, &query, work);
     *visited += opening.visited();
     match opened {
         Poll::Ready(None) => None,
@@ -46,7 +46,7 @@ impl<S: Source> AnyWalk for OpeningWalk<S> {
             if *work == 0 {
                 return WalkStep::Paused;
             }
-            match self.opening.go_on(&*self.source, &self.query, work) {
+            match self.opening.look_up(&*self.source, &self.query, work) {
                 Poll::Pending => return WalkStep::Paused,
                 Poll::Ready(None) => return WalkStep::End,
                 Poll::Ready(Some(opened)) => {

@@ -100,11 +100,11 @@ impl RetentionPolicy {
         clock: &Clock,
     ) -> Result<SweepResult, RetentionError> {
         let (mut trust, state) = (ClockTrust::default(), RetentionState::default());
-        self.step_by(store, writer, clock, (&mut trust, &state))
+        self.step_with(store, writer, clock, (&mut trust, &state))
     }
 
     /// Like [`RetentionPolicy::step`], with the state of earlier steps.
-    pub(super) fn step_by(
+    pub(super) fn step_with(
         &self,
         store: &dyn Store,
         writer: &Writer,
@@ -119,9 +119,9 @@ impl RetentionPolicy {
         if matches!(verdict, ClockVerdict::Ahead(_)) {
             swept.clock_doubted = self.is_anything_due(store, now_s)?;
         } else {
-            self.let_age(store, writer, now_s, state, &mut swept)?;
+            self.delete_aged(store, writer, now_s, state, &mut swept)?;
         }
-        let (crowded, space_unmet) = self.too_many(store);
+        let (crowded, space_unmet) = self.excess_records(store);
         swept.space_unmet = space_unmet;
         if crowded > 0 {
             let count = crowded.min(self.batch_max as u64) as usize;
@@ -133,7 +133,7 @@ impl RetentionPolicy {
 
     /// Deletes up to a batch of expired records. Expired tombstones stay; earlier versions stored
     /// tombstones with an expiry.
-    fn let_expire(
+    fn delete_expired(
         &self,
         store: &dyn Store,
         writer: &Writer,
@@ -159,7 +159,7 @@ impl RetentionPolicy {
     }
 
     /// Deletes by age: a batch of expired records, and a batch for each rule.
-    fn let_age(
+    fn delete_aged(
         &self,
         store: &dyn Store,
         writer: &Writer,
@@ -167,7 +167,8 @@ impl RetentionPolicy {
         state: &RetentionState,
         swept: &mut SweepResult,
     ) -> Result<(), RetentionError> {
-        swept.expired = self.let_expire(store, writer, now_s.saturating_mul(self.units_per_s))?;
+        swept.expired =
+            self.delete_expired(store, writer, now_s.saturating_mul(self.units_per_s))?;
         let _sweeping = state.sweep();
         let held_until = self.held_until(store, state)?;
         let spared = self.spared();
@@ -253,7 +254,7 @@ impl RetentionPolicy {
 
     /// Estimates the number of records that must be deleted to meet the bounds. Also returns
     /// whether the bound of free bytes is out of reach.
-    fn too_many(&self, store: &dyn Store) -> (u64, bool) {
+    fn excess_records(&self, store: &dyn Store) -> (u64, bool) {
         if (self.bytes_max, self.free_bytes_min, self.records_max) == (None, None, None) {
             return (0, false);
         }
@@ -265,7 +266,7 @@ impl RetentionPolicy {
         // Deleted records that stay on the disk count, or the bound would never be met.
         let kept_bytes = stats.bytes.saturating_sub(stats.reclaimable_bytes);
         let excess = self.bytes_max.map_or(0, |bytes_max| kept_bytes.saturating_sub(bytes_max));
-        let (lacking, unmet) = self.lacking(&stats, kept_bytes);
+        let (lacking, unmet) = self.lacking_bytes(&stats, kept_bytes);
         let excess = u128::from(excess.max(lacking));
         let records = u128::from(stats.records);
         (above.max((excess * records).div_ceil(u128::from(kept_bytes.max(1))) as u64), unmet)
@@ -275,7 +276,7 @@ impl RetentionPolicy {
     /// lacking bytes. If more bytes are lacking than half of the bytes of all stores on the disk,
     /// no store frees anything, and the second value is true. In that case other files fill the
     /// disk, or the bound is a mistake.
-    pub(super) fn lacking(&self, stats: &StoreStats, kept_bytes: u64) -> (u64, bool) {
+    pub(super) fn lacking_bytes(&self, stats: &StoreStats, kept_bytes: u64) -> (u64, bool) {
         let Some((least, free)) = self.free_bytes_min.zip(stats.free_bytes) else {
             return (0, false);
         };

@@ -53,13 +53,13 @@ fn each_store_gives_its_part_of_what_the_disk_lacks_or_none() {
         ..StoreStats::default()
     };
     // The store has 100 of the 800 bytes that all stores keep.
-    assert_eq!(policy.lacking(&stats(1_000, 800, 0), 100), (0, false));
-    assert_eq!(policy.lacking(&stats(840, 800, 0), 100), (20, false));
-    assert_eq!(policy.lacking(&stats(840, 800, 159), 100), (1, false));
-    assert_eq!(policy.lacking(&stats(600, 800, 0), 800), (400, false));
-    assert_eq!(policy.lacking(&stats(599, 800, 0), 100), (0, true));
-    assert_eq!(policy.lacking(&stats(0, 0, 0), 0), (0, true));
-    assert_eq!(policy.lacking(&StoreStats::default(), 100), (0, false));
+    assert_eq!(policy.lacking_bytes(&stats(1_000, 800, 0), 100), (0, false));
+    assert_eq!(policy.lacking_bytes(&stats(840, 800, 0), 100), (20, false));
+    assert_eq!(policy.lacking_bytes(&stats(840, 800, 159), 100), (1, false));
+    assert_eq!(policy.lacking_bytes(&stats(600, 800, 0), 800), (400, false));
+    assert_eq!(policy.lacking_bytes(&stats(599, 800, 0), 100), (0, true));
+    assert_eq!(policy.lacking_bytes(&stats(0, 0, 0), 0), (0, true));
+    assert_eq!(policy.lacking_bytes(&StoreStats::default(), 100), (0, false));
 }
 
 #[test]

@@ -79,7 +79,7 @@ impl RetentionThread {
                 if let Some(changed) = due.lock().take() {
                     policy = changed;
                 }
-                let step = policy.step_by(&*store, &writer, &clock, (&mut trust, &state));
+                let step = policy.step_with(&*store, &writer, &clock, (&mut trust, &state));
                 let swept = step.as_ref().copied().unwrap_or_default();
                 if step.is_ok() {
                     state.set(swept.clock_doubted, swept.history_held);

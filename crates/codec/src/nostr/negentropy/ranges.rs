@@ -71,7 +71,7 @@ impl RangesResponder {
         self.start.1 = Some(all);
         let here = all.minus(before);
         let left = match words {
-            RangeWords::Ids(_) => say_ids(writer, set, start..bound.at, bound),
+            RangeWords::Ids(_) => write_ids(writer, set, start..bound.at, bound),
             RangeWords::Fingerprint(theirs) if fingerprint(here.sum, here.count) != *theirs => {
                 let said = if here.count <= FETCHED_MAX {
                     let items = set.items(start..bound.at, 2 * FETCHED_MAX as usize);
@@ -104,7 +104,7 @@ impl RangesResponder {
 }
 
 /// Writes the ids of a range, or as many ids as fit. Returns the first item that was left out.
-fn say_ids(
+fn write_ids(
     writer: &mut MessageWriter,
     set: &impl NegentropyRanges,
     range: Range<NegentropyItem>,

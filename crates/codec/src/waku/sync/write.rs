@@ -13,7 +13,7 @@ pub struct PayloadWriter {
     /// End of the pending skipped ranges after the last written range.
     skipped: Option<MessagePosition>,
     /// Whether a range that is not skipped has been written.
-    says: bool,
+    has_content: bool,
 }
 
 impl PayloadWriter {
@@ -28,34 +28,34 @@ impl PayloadWriter {
         // No content topics, which means all.
         put_varint(&mut out, 0);
         put_varint(&mut out, start);
-        Self { out, bytes_max, time: start, skipped: None, says: false }
+        Self { out, bytes_max, time: start, skipped: None, has_content: false }
     }
 
     /// Skips the range up to `end`.
     pub fn skip(&mut self, end: MessagePosition) {
-        self.make_way(end);
+        self.write_skipped_before(end);
         self.skipped = Some(end);
     }
 
     /// Writes the skipped range first, if `end` has a hash. The hash of an end is written only if
     /// the previous end has the same time, so the previous end must have been written.
-    fn make_way(&mut self, end: MessagePosition) {
+    fn write_skipped_before(&mut self, end: MessagePosition) {
         if end.1 != [0; 32] && end.0 != self.time {
-            self.settle();
+            self.write_skipped();
         }
     }
 
     /// Writes the pending skipped range, which follows the last written range.
-    fn settle(&mut self) {
+    fn write_skipped(&mut self) {
         if let Some(skipped) = self.skipped.take() {
-            self.end(skipped);
+            self.write_end(skipped);
             self.out.push(0);
         }
     }
 
     /// Writes the range up to `end` with the fingerprint of its messages.
     pub fn fingerprint(&mut self, end: MessagePosition, fingerprint: &Id) {
-        self.say(end, |out| {
+        self.write_range(end, |out| {
             out.push(1);
             out.extend_from_slice(fingerprint);
         });
@@ -68,7 +68,7 @@ impl PayloadWriter {
         if items.len().saturating_mul(33) > self.bytes_max {
             return self.skip(end);
         }
-        self.say(end, |out| {
+        self.write_range(end, |out| {
             out.push(2);
             put_varint(out, items.len() as u64);
             let mut before = 0;
@@ -83,21 +83,21 @@ impl PayloadWriter {
 
     /// Writes the range up to `end`, and calls `what` to append the range's content. A range that
     /// does not fit is skipped: the next comparison continues there.
-    fn say(&mut self, end: MessagePosition, what: impl FnOnce(&mut Vec<u8>)) {
-        self.make_way(end);
+    fn write_range(&mut self, end: MessagePosition, what: impl FnOnce(&mut Vec<u8>)) {
+        self.write_skipped_before(end);
         let (len, time) = (self.out.len(), self.time);
-        self.settle();
-        self.end(end);
+        self.write_skipped();
+        self.write_end(end);
         what(&mut self.out);
         if self.out.len() > self.bytes_max {
             self.out.truncate(len);
             (self.time, self.skipped) = (time, Some(end));
         } else {
-            self.says = true;
+            self.has_content = true;
         }
     }
 
-    fn end(&mut self, end: MessagePosition) {
+    fn write_end(&mut self, end: MessagePosition) {
         put_varint(&mut self.out, end.0 - self.time);
         if end.0 == self.time {
             // The hash without its trailing zeros.
@@ -111,10 +111,10 @@ impl PayloadWriter {
     /// Returns the payload's bytes, and whether any range is not skipped. If all ranges are
     /// skipped, the payload is a single byte.
     pub fn finish(mut self) -> (Vec<u8>, bool) {
-        if !self.says {
+        if !self.has_content {
             return (vec![0], false);
         }
-        self.settle();
+        self.write_skipped();
         (self.out, true)
     }
 }
