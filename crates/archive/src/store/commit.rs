@@ -50,12 +50,16 @@ pub type NumberedRecord = (u64, Box<[u8]>);
 /// The result of a batch that is durable.
 #[derive(Clone, Debug, Default)]
 pub struct CommitResult {
-    /// One outcome per write, in the order of the writes. [`Store::commit_some`](super::Store::commit_some) may carry out only
+    /// One outcome per write, in the order of the writes. [`Store::commit_some`] may carry out only
     /// the first writes. The other writes have no outcome, and nothing of them is stored.
+    ///
+    /// [`Store::commit_some`]: super::Store::commit_some
     pub outcomes: Vec<Outcome>,
     /// Whether the last outcome is that of one step of its write, and later writes were not begun.
     /// That outcome is the number of records that the step deleted, which may be 0. If the write is
-    /// a put, its record is not stored yet. See [`Store::commit_some`](super::Store::commit_some).
+    /// a put, its record is not stored yet. See [`Store::commit_some`].
+    ///
+    /// [`Store::commit_some`]: super::Store::commit_some
     pub unfinished: bool,
     /// The ids of deleted records, each with the index of the deleting write. Indices ascend.
     pub erased: Vec<(usize, Id)>,
@@ -87,9 +91,11 @@ impl CommitResult {
     }
 }
 
-/// Why a batch was not stored. After an error of [`Store::commit_some`](super::Store::commit_some), no write of its batch has
+/// Why a batch was not stored. After an error of [`Store::commit_some`], no write of its batch has
 /// taken effect. If a failure follows after the first writes were stored, the call returns their
 /// outcomes, and the next call fails.
+///
+/// [`Store::commit_some`]: super::Store::commit_some
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
     /// The store was opened for reading only.
@@ -133,7 +139,9 @@ impl CommitError {
     }
 }
 
-/// Carries out a whole batch by calling a store's [`Store::commit_some`](super::Store::commit_some) until nothing is left.
+/// Carries out a whole batch by calling a store's [`Store::commit_some`] until nothing is left.
+///
+/// [`Store::commit_some`]: super::Store::commit_some
 pub fn commit_whole(
     writes: &[Write],
     some: impl Fn(&[Write]) -> Result<CommitResult, CommitError>,

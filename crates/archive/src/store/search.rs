@@ -76,7 +76,9 @@ pub enum SearchError {
 }
 
 impl SearchError {
-    /// The error of [`Store::label_values`](super::Store::label_values) for a label that the store does not list.
+    /// The error of [`Store::label_values`] for a label that the store does not list.
+    ///
+    /// [`Store::label_values`]: super::Store::label_values
     #[must_use]
     pub fn not_listed(name: u8) -> Self {
         let name = char::from(name).escape_default();

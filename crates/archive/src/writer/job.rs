@@ -16,8 +16,11 @@ pub struct WriterOptions {
     pub batch_bytes_max: usize,
     /// How long a batch waits for further writes after its first write.
     pub batch_wait: Duration,
-    /// Writes that may wait for the writer. Above the bound, [`Writer::try_submit`](super::Writer::try_submit) returns
-    /// [`WriterBusy`](super::WriterBusy).
+    /// Writes that may wait for the writer. Above the bound, [`Writer::try_submit`] returns
+    /// [`WriterBusy`].
+    ///
+    /// [`Writer::try_submit`]: super::Writer::try_submit
+    /// [`WriterBusy`]: super::WriterBusy
     pub queue_max: usize,
 }
 
@@ -53,8 +56,10 @@ impl CommitListener for () {
     }
 }
 
-/// Makes a batch durable: by [`Store::commit_some`](crate::store::Store::commit_some), or in another process that took over the
+/// Makes a batch durable: by [`Store::commit_some`], or in another process that took over the
 /// archive.
+///
+/// [`Store::commit_some`]: crate::store::Store::commit_some
 pub type CommitFn = Box<dyn Fn(&[Write]) -> Result<CommitResult, CommitError> + Send>;
 
 /// The function that makes writes durable, and the listener that receives the durable records.
