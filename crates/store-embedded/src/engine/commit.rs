@@ -9,11 +9,12 @@ use parking_lot::MutexGuard;
 
 use super::apply::WriteStep;
 use super::faults::note_unreadable;
+use super::files::ShelfFiles;
 use super::heads::{must_seal_first, rotate};
 use super::shelf::OpenShelf;
 use super::shelf_view::ShelfView;
 use super::tail::AppendError;
-use super::writer::LogWriterState;
+use super::writer::{LogWriterState, ShelfWriter};
 use crate::log::{Log, LogFrame};
 use crate::maintenance::sealing::{after_rotation, wait_for_sealing};
 use crate::space::errors::{is_full, is_passing};
@@ -85,7 +86,7 @@ fn make_room<'a>(
     if !files.options().is_full(head.inserted(), head.bytes(), log_bytes, log_bytes_max) {
         return Ok(());
     }
-    if must_seal_first(shelf) {
+    if must_seal_first(files.options(), &view) {
         drop(writing);
         wait_for_sealing(shelf).inspect_err(note)?;
         writing = writer.lock();
@@ -113,7 +114,7 @@ pub(crate) fn flush(
     writing: &mut LogWriterState,
     view: &ShelfView,
 ) -> Result<(), CommitError> {
-    match append(shelf, writing, &view.active.log) {
+    match append((&shelf.files, &shelf.writer), writing, &view.active.log) {
         Ok(()) => {}
         Err(AppendError::Full(error)) => {
             writing.take_back(view);
@@ -132,7 +133,11 @@ pub(crate) fn flush(
 }
 
 /// Writes and syncs the gathered frames.
-fn append(shelf: &OpenShelf, writing: &mut LogWriterState, log: &Log) -> Result<(), AppendError> {
+fn append(
+    (files, writer): (&ShelfFiles, &ShelfWriter),
+    writing: &mut LogWriterState,
+    log: &Log,
+) -> Result<(), AppendError> {
     let LogWriterState { tail, frames, start, .. } = writing;
     let failed = |why: String| Err(AppendError::Failed(io::Error::other(why)));
     if frames.is_empty() {
@@ -150,11 +155,11 @@ fn append(shelf: &OpenShelf, writing: &mut LogWriterState, log: &Log) -> Result<
     let inner = frames.len() - LogFrame::BATCH_BYTES;
     LogFrame::Batch(inner as u32).write(tail.salt, start);
     frames[..LogFrame::BATCH_BYTES].copy_from_slice(start);
-    let written = tail.append(frames, shelf.writer.syncs());
+    let written = tail.append(frames, writer.syncs());
     let bytes = frames.len() as u64;
     frames.clear();
     written?;
     log.grow(tail.len);
-    shelf.files.note_written(bytes);
+    files.note_written(bytes);
     Ok(())
 }

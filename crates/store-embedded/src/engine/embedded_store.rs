@@ -233,8 +233,9 @@ impl Store for EmbeddedStore {
     }
 
     fn damage(&self) -> (u64, u64) {
-        let files = damaged_files(&self.shelf, &self.shelf.view.load()).len();
-        (self.shelf.files.damage().count(), files as u64)
+        let OpenShelf { files, jobs, view, .. } = &*self.shelf;
+        let damaged = damaged_files((files, jobs), &view.load()).len();
+        (files.damage().count(), damaged as u64)
     }
 
     fn stats(&self) -> StoreStats {

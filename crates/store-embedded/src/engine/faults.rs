@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use hark_archive::SearchError;
 
 use super::current_view::ReadFaults;
+use super::files::ShelfFiles;
 use super::shelf::OpenShelf;
 use super::shelf_view::ShelfView;
+use crate::maintenance::jobs::ShelfJobs;
 use crate::map;
 
 /// Whether a read of a file in the view has failed since `before`.
@@ -48,12 +50,14 @@ pub(crate) fn note_unreadable(shelf: &OpenShelf, view: &ShelfView) {
 }
 
 /// Returns the damaged or partly unreadable files, sorted by name.
-pub(super) fn damaged_files(shelf: &OpenShelf, view: &ShelfView) -> Vec<String> {
-    let mut files = shelf.jobs.damaged_files();
-    let unreadable =
-        if map::faults() > 0 { view.unreadable(shelf.files.dir()) } else { Vec::new() };
-    files.extend(unreadable.into_iter().map(|(path, _): (PathBuf, u32)| path));
-    files.sort_unstable();
-    files.dedup();
-    files.iter().map(|path| path.display().to_string()).collect()
+pub(super) fn damaged_files(
+    (files, jobs): (&ShelfFiles, &ShelfJobs),
+    view: &ShelfView,
+) -> Vec<String> {
+    let mut damaged = jobs.damaged_files();
+    let unreadable = if map::faults() > 0 { view.unreadable(files.dir()) } else { Vec::new() };
+    damaged.extend(unreadable.into_iter().map(|(path, _): (PathBuf, u32)| path));
+    damaged.sort_unstable();
+    damaged.dedup();
+    damaged.iter().map(|path| path.display().to_string()).collect()
 }

@@ -13,11 +13,10 @@ use hark_archive::store::LogPosition;
 
 use super::embedded_store::EmbeddedStore;
 use super::files::ShelfFiles;
-use super::shelf::OpenShelf;
 use super::shelf_view::{LiveRow, ShelfView, named};
 use super::tail::LogTail;
 use super::writer::ReleasedShelf;
-use crate::log::{self, LogFrame};
+use crate::log::{self, Log, LogFrame};
 use crate::manifest::{Manifest, ManifestError};
 use crate::term::{TermBuffers, TermHasher};
 
@@ -83,7 +82,9 @@ impl EmbeddedStore {
     pub fn resume(&self) -> Result<(), FollowError> {
         let mut writing = self.shelf.writer.lock();
         let released = writing.released.take().ok_or(FollowError::NotWriting)?;
-        match is_unchanged(&self.shelf, released.manifest.as_ref(), released.tail.len()) {
+        let log = Arc::clone(&self.shelf.view.load().active.log);
+        match is_unchanged(&self.shelf.files, &log, released.manifest.as_ref(), released.tail.len())
+        {
             Ok(true) => writing.tail = Some(released.tail),
             other => {
                 let error = other.err().unwrap_or(FollowError::Changed);
@@ -106,7 +107,7 @@ impl EmbeddedStore {
         let log = Arc::clone(&shelf.view.load().active.log);
         let len = log.written();
         // If the other process has resumed writing after all, this process must not write.
-        if !is_unchanged(shelf, Some(&*manifest), len)? {
+        if !is_unchanged(&shelf.files, &log, Some(&*manifest), len)? {
             return Err(FollowError::Changed);
         }
         // All syncs of the other process have succeeded, so no part of the log need be written
@@ -180,12 +181,11 @@ fn manifest_on_disk(files: &ShelfFiles) -> Result<Option<Manifest>, ManifestErro
 
 /// Whether the disk has this manifest, and an active log of `len` bytes.
 fn is_unchanged(
-    shelf: &OpenShelf,
+    files: &ShelfFiles,
+    log: &Log,
     manifest: Option<&Manifest>,
     len: u64,
 ) -> Result<bool, FollowError> {
-    let files = &shelf.files;
-    let log = Arc::clone(&shelf.view.load().active.log);
     let path = log::path(files.dir(), log.number, log.generation);
     Ok(manifest_on_disk(files)?.as_ref() == manifest && files.log_file_bytes(&path)? == len)
 }

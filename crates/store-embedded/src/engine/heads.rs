@@ -3,8 +3,10 @@
 use std::io;
 
 use super::shelf::OpenShelf;
+use super::shelf_view::ShelfView;
 use super::writer::LogWriterState;
 use crate::manifest::LogEntry;
+use crate::options::EmbeddedOptions;
 use crate::space::errors::is_passing;
 
 /// Number of heads waiting to be sealed at which the writer waits for sealing.
@@ -53,8 +55,7 @@ pub(crate) fn freeze_head(shelf: &OpenShelf) -> io::Result<()> {
 }
 
 /// Whether the writer must wait because too many heads, or too large heads, wait to be sealed.
-pub(crate) fn must_seal_first(shelf: &OpenShelf) -> bool {
-    let view = shelf.view.load();
+pub(crate) fn must_seal_first(options: &EmbeddedOptions, view: &ShelfView) -> bool {
     let bytes = view.frozen.iter().map(|head| head.bytes()).sum();
-    view.frozen.len() >= FROZEN_MAX || shelf.files.options().must_seal_first(bytes)
+    view.frozen.len() >= FROZEN_MAX || options.must_seal_first(bytes)
 }

@@ -60,7 +60,7 @@ impl EmbeddedStore {
             }
         }
         let shelf = Arc::new(loaded?);
-        note_all_erasable(&shelf);
+        note_all_erasable(&shelf.jobs, &shelf.view.load());
         if let Some(reserve) = reserve
             && let Err(error) = reserve.make()
         {
@@ -92,7 +92,7 @@ impl EmbeddedStore {
         let manifest = existing_manifest(&*options.disk, dir)?;
         let background = options.background;
         let shelf = Arc::new(load(dir, rules, options, manifest, None)?);
-        note_all_erasable(&shelf);
+        note_all_erasable(&shelf.jobs, &shelf.view.load());
         shelf.jobs.pause(true);
         let thread = background.then(|| maintenance_thread::start(&shelf)).transpose();
         let thread = thread.map_err(ShelfOpenError::io(dir))?;

@@ -35,7 +35,7 @@ pub(super) fn stats(shelf: &OpenShelf) -> StoreStats {
         merge_due_records: merge_due_records(&view.segments, files.options()),
         syncs: writer.syncs().read(),
         damaged: files.damage().count(),
-        damaged_files: damaged_files(shelf, &view),
+        damaged_files: damaged_files((files, jobs), &view),
         maintenance_failed: jobs.failure(),
         maintenance: jobs.done(),
         scrub: Some(jobs.scrub().stats(view.bytes_on_disk())),

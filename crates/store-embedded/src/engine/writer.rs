@@ -155,6 +155,7 @@ impl LogWriterState {
     }
 
     /// Adds a frame to the batch and returns its offset from the batch's start.
+    #[inline]
     pub(super) fn gather(&mut self, frame: LogFrame<'_>, salt: u32) -> usize {
         let frames = Arc::make_mut(&mut self.frames);
         if frames.is_empty() {

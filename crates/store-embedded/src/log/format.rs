@@ -48,6 +48,7 @@ impl<'a> LogFrame<'a> {
     /// Total size of a deletion.
     pub const DELETE_BYTES: u64 = FRAME as u64 + 36;
 
+    #[inline]
     pub(super) fn parse(kind: u8, body: &'a [u8]) -> Option<Self> {
         match kind {
             Self::BATCH if body.len() == 4 => {

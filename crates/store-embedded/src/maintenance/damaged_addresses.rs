@@ -11,8 +11,10 @@ use hark_archive::query::prepared::TermMap as _;
 
 use super::error::MaintenanceError;
 use super::install::{all_was_read, readdress, reopen, replace_segment};
+use super::jobs::ShelfJobs;
 use crate::bits::AtomicBits;
 use crate::disk::Disk;
+use crate::engine::files::ShelfFiles;
 use crate::engine::shelf::OpenShelf;
 use crate::log::{self, LogFrame};
 use crate::segment::opened::Segment;
@@ -33,7 +35,7 @@ const NEEDED: [SegmentSection; 4] = [
 /// its logs. After an error, the next round of maintenance makes the addresses or the segment
 /// again.
 pub(super) fn trust_addresses(
-    shelf: &OpenShelf,
+    (files, jobs): (&ShelfFiles, &ShelfJobs),
     segment: &Segment,
     agree: bool,
 ) -> Result<(), MaintenanceError> {
@@ -41,21 +43,24 @@ pub(super) fn trust_addresses(
         return Ok(());
     }
     let entry = &segment.entry;
-    shelf.jobs.suspect(entry.number);
-    let path = SidecarKind::Addresses.path(shelf.files.dir(), entry.number, entry.addresses);
+    jobs.suspect(entry.number);
+    let path = SidecarKind::Addresses.path(files.dir(), entry.number, entry.addresses);
     Err(MaintenanceError::Damaged(path))
 }
 
 /// Returns an error if the sections for finding rows by id are damaged. A deletion that has not
 /// found its row is still needed, but a rewrite would drop the deletion. The next round makes
 /// the segment again.
-pub(super) fn trust_ids(shelf: &OpenShelf, segment: &Segment) -> Result<(), MaintenanceError> {
+pub(super) fn trust_ids(
+    (files, jobs): (&ShelfFiles, &ShelfJobs),
+    segment: &Segment,
+) -> Result<(), MaintenanceError> {
     if !NEEDED.into_iter().any(|section| segment.file.is_damaged(section)) {
         return Ok(());
     }
     let number = segment.entry.number;
-    shelf.jobs.suspect(number);
-    Err(MaintenanceError::Damaged(segment::path(shelf.files.dir(), number)))
+    jobs.suspect(number);
+    Err(MaintenanceError::Damaged(segment::path(files.dir(), number)))
 }
 
 /// Writes the addresses of a segment again, and returns the renewed segment.

@@ -30,9 +30,9 @@ pub(super) struct EraseRound {
 
 /// Schedules all logs with dead records for erasing, since a start cannot distinguish deleted
 /// from replaced records.
-pub(crate) fn note_all_erasable(shelf: &OpenShelf) {
-    let logs = logs_with_dead(&shelf.view.load());
-    shelf.jobs.erase_schedule().logs.extend(logs);
+pub(crate) fn note_all_erasable(jobs: &ShelfJobs, view: &ShelfView) {
+    let logs = logs_with_dead(view);
+    jobs.erase_schedule().logs.extend(logs);
 }
 
 fn logs_with_dead(view: &ShelfView) -> BTreeSet<u32> {
@@ -79,8 +79,12 @@ pub(super) fn begin_erasing(shelf: &OpenShelf) -> Option<EraseRound> {
 
 /// Ends a round of erasing. Later runs retry the remaining logs; if the round was cut short, a
 /// whole round is due at once.
-pub(super) fn end_erasing(shelf: &OpenShelf, round: EraseRound, is_cut_short: bool) {
-    let mut erase = shelf.jobs.erase_schedule();
+pub(super) fn end_erasing(
+    (files, jobs): (&ShelfFiles, &ShelfJobs),
+    round: EraseRound,
+    is_cut_short: bool,
+) {
+    let mut erase = jobs.erase_schedule();
     if is_cut_short {
         erase.logs.extend(round.logs);
         return;
@@ -89,7 +93,7 @@ pub(super) fn end_erasing(shelf: &OpenShelf, round: EraseRound, is_cut_short: bo
     if let Some(began) = round.began {
         erase.last = Some(began);
         drop(erase);
-        write_erased(&shelf.files, began);
+        write_erased(files, began);
     }
 }
 

@@ -9,6 +9,7 @@ use super::error::MaintenanceError;
 use super::install::{
     JobStart, all_was_read, note_done, readdress, remove_unnamed, reopen, replace_segment,
 };
+use super::jobs::ShelfJobs;
 use crate::disk::Disk;
 use crate::engine::shelf::OpenShelf;
 use crate::engine::shelf_dir::random_u32;
@@ -50,15 +51,14 @@ pub(super) fn moved_and_dead(segment: &Segment, log: u32) -> Vec<u32> {
 /// Returns the next log to rewrite, and its segment: the first log by `order` among the sealed
 /// logs that `is_due` accepts. `passed_segments` and `passed_logs` are skipped.
 pub(super) fn due_log(
-    shelf: &OpenShelf,
+    jobs: &ShelfJobs,
+    view: &ShelfView,
     order: RewriteOrder,
     is_due: &dyn Fn(&Log) -> bool,
-    passed_segments: &HashSet<u32>,
-    passed_logs: &HashSet<u32>,
+    (passed_segments, passed_logs): (&HashSet<u32>, &HashSet<u32>),
 ) -> Option<(Arc<Segment>, u32)> {
-    let view = shelf.view.load_full();
-    let followed_from = shelf.jobs.followed_from();
-    let suspects = shelf.jobs.suspects();
+    let followed_from = jobs.followed_from();
+    let suspects = jobs.suspects();
     let sound = |segment: &&Arc<Segment>| {
         let number = segment.entry.number;
         let is_passed = passed_segments.contains(&number) || suspects.contains(&number);
@@ -86,11 +86,12 @@ pub(super) fn rewrite(
     segment: &Arc<Segment>,
     number: u32,
 ) -> Result<(), MaintenanceError> {
+    let (files, jobs) = (&shelf.files, &shelf.jobs);
     let (started, before) = (JobStart::now(), shelf.view.faults());
     // If the addresses were damaged, records that no address names would be lost with the old
     // log.
-    trust_addresses(shelf, segment, true)?;
-    trust_ids(shelf, segment)?;
+    trust_addresses((files, jobs), segment, true)?;
+    trust_ids((files, jobs), segment)?;
     let log = segment.logs.iter().flatten().find(|log| log.number == number);
     let needs =
         log.map_or(0, |log| log.written().saturating_sub(log.dead_bytes.load(Ordering::Relaxed)));
@@ -128,7 +129,7 @@ pub(super) fn rewrite(
     let id = (segment.entry.number, segment.entry.addresses + 1);
     let bytes = SidecarKind::Addresses.write(disk, shelf.files.dir(), id, addresses)?;
     all_was_read(shelf, &before)?;
-    trust_addresses(shelf, segment, true)?;
+    trust_addresses((files, jobs), segment, true)?;
     shelf.files.note_written(bytes);
     disk.sync_dir(&shelf.files.dir().join("seg"))?;
 
@@ -284,7 +285,7 @@ pub(super) fn copy_live(
     }
     // The address of each live row must have led to a record; otherwise the addresses are
     // damaged.
-    trust_addresses(shelf, segment, moved.len() == rows)?;
+    trust_addresses((&shelf.files, &shelf.jobs), segment, moved.len() == rows)?;
     file.sync()?;
     disk.rename(&aside, &whole)?;
     shelf.files.note_written(end);

@@ -16,6 +16,7 @@ use crate::engine::heads::freeze_head;
 use crate::engine::open_error::ShelfOpenError;
 use crate::engine::shelf::OpenShelf;
 use crate::engine::shelf_dir::orphans;
+use crate::engine::shelf_view::ShelfView;
 use crate::log::{self, Log, LogError};
 use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::segment;
@@ -171,7 +172,7 @@ impl<'a> MaintenanceRound<'a> {
         let total = self.shelf.writer.manifest().logs.len() as u64;
         let mut done = 0;
         while !(self.stop)()
-            && let Some((segment, log)) = due_log(self.shelf, order, is_due, &self.bad, &self.logs)
+            && let Some((segment, log)) = self.due_log(order, is_due)
         {
             self.logs.insert(log);
             if let Err(error) = rewrite(self.shelf, &segment, log) {
@@ -183,6 +184,17 @@ impl<'a> MaintenanceRound<'a> {
             // Seal now: full heads take memory, and the writer may wait for the sealing.
             self.seal();
         }
+    }
+
+    /// Returns the next log to rewrite, and its segment.
+    fn due_log(
+        &self,
+        order: RewriteOrder,
+        is_due: &dyn Fn(&Log) -> bool,
+    ) -> Option<(Arc<Segment>, u32)> {
+        // The view is dropped on return, so that its files take no space during the rewrite.
+        let view = self.shelf.view.load();
+        due_log(&self.shelf.jobs, &view, order, is_due, (&self.bad, &self.logs))
     }
 
     /// Begins a new head if the current head has dead records, and seals the old head.
@@ -255,7 +267,10 @@ impl<'a> MaintenanceRound<'a> {
     /// Rebuilds a damaged segment from its logs, or marks the segment as damaged for good.
     fn remake(&mut self, bad: &Arc<Segment>) {
         let number = bad.entry.number;
-        if (self.stop)() || !has_segment(self.shelf, number) || !self.bad.insert(number) {
+        if (self.stop)()
+            || !has_segment(&self.shelf.view.load(), number)
+            || !self.bad.insert(number)
+        {
             return;
         }
         let path = segment::path(self.shelf.files.dir(), number);
@@ -278,7 +293,7 @@ impl<'a> MaintenanceRound<'a> {
     /// merge the segment.
     fn list_anew(&mut self, old: &Arc<Segment>) {
         let number = old.entry.number;
-        let is_passed = self.bad.contains(&number) || !has_segment(self.shelf, number);
+        let is_passed = self.bad.contains(&number) || !has_segment(&self.shelf.view.load(), number);
         if (self.stop)() || is_passed || !self.unmerged.insert(number) {
             return;
         }
@@ -357,8 +372,8 @@ fn between(
 }
 
 /// Whether a segment of this number still exists; a merge may have replaced the segment meanwhile.
-fn has_segment(shelf: &OpenShelf, number: u32) -> bool {
-    shelf.view.load().segments.iter().any(|segment| segment.entry.number == number)
+fn has_segment(view: &ShelfView, number: u32) -> bool {
+    view.segments.iter().any(|segment| segment.entry.number == number)
 }
 
 /// Removes the files that failed jobs have left. The next round retries files that cannot be

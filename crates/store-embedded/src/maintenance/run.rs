@@ -50,7 +50,7 @@ pub(crate) fn maintain_all(shelf: &OpenShelf) -> Result<(), MaintenanceError> {
     }
     if let Some(mut erasing) = erasing {
         round.erase(&mut erasing.logs);
-        end_erasing(shelf, erasing, stop());
+        end_erasing((files, jobs), erasing, stop());
     }
     let ended = round.end();
     if !stop() {

@@ -21,8 +21,8 @@ pub(crate) fn after_rotation(shelf: &OpenShelf) -> Result<(), CommitError> {
 /// Waits while too many heads wait to be sealed. Returns an error if the heads cannot be sealed;
 /// the error is temporary if sealing only needs disk space.
 pub(crate) fn wait_for_sealing(shelf: &OpenShelf) -> Result<(), CommitError> {
-    let (jobs, background) = (&shelf.jobs, shelf.files.options().background);
-    if !background {
+    let (jobs, options) = (&shelf.jobs, shelf.files.options());
+    if !options.background {
         // After a failure the head stays in memory and its log on disk; the next rotation tries
         // again, as long as there is memory for more heads.
         let result = maintain_all(shelf);
@@ -31,7 +31,7 @@ pub(crate) fn wait_for_sealing(shelf: &OpenShelf) -> Result<(), CommitError> {
     let mut signal = jobs.signal();
     signal.work = true;
     jobs.notify();
-    while must_seal_first(shelf) {
+    while must_seal_first(options, &shelf.view.load()) {
         if let Some(JobFailure { why, wants_room }) = &signal.unsealed {
             let error = format!("full heads cannot be sealed into segments: {why}");
             return Err(if *wants_room {
@@ -40,7 +40,7 @@ pub(crate) fn wait_for_sealing(shelf: &OpenShelf) -> Result<(), CommitError> {
                 CommitError::Stopped(error)
             });
         }
-        if !background {
+        if !options.background {
             break;
         }
         jobs.wait_for(&mut signal, Duration::from_millis(50));

@@ -9,9 +9,11 @@ use hark_archive::vital;
 use parking_lot::MutexGuard;
 
 use super::erase::erase_wait;
+use super::jobs::ShelfJobs;
 use super::report::WorkReport;
 use super::run::maintain_all;
 use super::signal::REST;
+use crate::engine::files::ShelfFiles;
 use crate::engine::shelf::OpenShelf;
 use crate::repair::file_lengths::{FileLooks, LOOK_EVERY};
 
@@ -23,7 +25,7 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<JoinHandle<()>> {
         let jobs = &shelf.jobs;
         let (mut done, mut looks) = (WorkReport::default(), FileLooks::new());
         loop {
-            let pause = next_look(&shelf, &done);
+            let pause = next_look(jobs, &shelf.files, &done);
             let mut signal = jobs.signal();
             let until = pause.map(|pause| Instant::now() + pause);
             while (!signal.work || signal.resting) && !signal.stop {
@@ -57,8 +59,8 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<JoinHandle<()>> {
 }
 
 /// Time after which maintenance checks for work without a call; `None` if no check is needed.
-fn next_look(shelf: &OpenShelf, done: &WorkReport) -> Option<Duration> {
-    let space = shelf.jobs.space().lacking().map(|_| REST);
-    let erase = erase_wait(&shelf.files, &shelf.jobs);
+fn next_look(jobs: &ShelfJobs, files: &ShelfFiles, done: &WorkReport) -> Option<Duration> {
+    let space = jobs.space().lacking().map(|_| REST);
+    let erase = erase_wait(files, jobs);
     [space, erase, done.next()].into_iter().flatten().min()
 }

@@ -10,6 +10,7 @@ use super::place::{LogScrub, ScrubTarget, SegmentScrub};
 use super::state::ScrubRun;
 use crate::engine::shelf::OpenShelf;
 use crate::log::{Log, LogFrame};
+use crate::maintenance::jobs::ShelfJobs;
 use crate::map::Map;
 use crate::repair::salvage::scan::{ScannedPart, scan_part};
 use crate::segment::opened::Segment;
@@ -39,7 +40,7 @@ pub(super) fn scrub_section(
         if !segment.file.is_sum_of(section, sum) {
             let path = segment::path(shelf.files.dir(), segment.entry.number);
             let what = format!("its section {section:?} is damaged");
-            suspect(shelf, segment, (path, &what), place, run);
+            suspect(&shelf.jobs, segment, (path, &what), place, run);
         }
     }
     read as u64
@@ -64,7 +65,7 @@ pub(super) fn scrub_addresses(
     } else {
         let entry = &segment.entry;
         let path = SidecarKind::Addresses.path(shelf.files.dir(), entry.number, entry.addresses);
-        suspect(shelf, segment, (path, "it is damaged"), place, run);
+        suspect(&shelf.jobs, segment, (path, "it is damaged"), place, run);
     }
     segment.addresses.bytes()
 }
@@ -122,7 +123,7 @@ pub(super) fn scrub_frames(
     place.faults += map.faults();
     if let (true, Some(segment), Some(place)) = (disagrees, &target.segment, segment_place) {
         let path = segment::path(shelf.files.dir(), segment.entry.number);
-        suspect(shelf, segment, (path, "it disagrees with its log"), place, run);
+        suspect(&shelf.jobs, segment, (path, "it disagrees with its log"), place, run);
     }
     read as u64
 }
@@ -203,7 +204,7 @@ pub(super) fn end_log(
         if unfound > 0 && place.given_up.is_none() {
             let path = segment::path(shelf.files.dir(), segment.entry.number);
             let what = format!("{unfound} of its records are not found by their ids");
-            suspect(shelf, segment, (path, &what), segment_place, run);
+            suspect(&shelf.jobs, segment, (path, &what), segment_place, run);
         }
     }
     if let Some(first) = place.lost.first() {
@@ -217,7 +218,7 @@ pub(super) fn end_log(
 
 /// Asks maintenance to make a damaged file of a segment again.
 fn suspect(
-    shelf: &OpenShelf,
+    jobs: &ShelfJobs,
     segment: &Segment,
     (file, what): (PathBuf, &str),
     place: &mut SegmentScrub,
@@ -227,9 +228,9 @@ fn suspect(
         return;
     }
     run.faults += 1;
-    if shelf.jobs.suspect(segment.entry.number) {
+    if jobs.suspect(segment.entry.number) {
         tracing::error!(file = %file.display(), what, "the slow check found a damaged segment");
-        shelf.jobs.call();
+        jobs.call();
     }
 }
 
