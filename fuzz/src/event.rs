@@ -11,7 +11,7 @@ pub fn check(bytes: &[u8]) {
     let mut arena = EventArena::new();
     let event = match Event::parse(bytes, &mut arena) {
         Ok(event) => event,
-        Err(error) => return assert!(error.to_string().starts_with("invalid: ")),
+        Err(error) => return assert!(!error.to_string().is_empty()),
     };
     as_serde_reads_it(bytes, &event);
 

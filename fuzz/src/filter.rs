@@ -15,11 +15,7 @@ const EVENTS: [&str; 3] = [
 pub fn check(bytes: &[u8]) {
     let mut filter = Filter::default();
     if let Err(error) = filter.parse(bytes) {
-        let text = error.to_string();
-        return assert!(
-            text.starts_with("invalid: ") || text.starts_with("unsupported: "),
-            "{text}"
-        );
+        return assert!(!error.to_string().is_empty());
     }
     super::json(bytes);
     let mut json = Vec::new();
