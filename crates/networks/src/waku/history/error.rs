@@ -4,8 +4,10 @@ use hark_archive::SearchError;
 use hark_codec::waku::ProtobufError;
 use hark_codec::waku::store::Status;
 
-use super::request::REQUEST_ID_MAX;
 use crate::search::SearchStop;
+
+/// Maximum size of a request id, in bytes. The answer repeats the request id.
+pub(super) const REQUEST_ID_MAX: usize = 256;
 
 /// Why a request has no page.
 #[derive(Debug, thiserror::Error)]

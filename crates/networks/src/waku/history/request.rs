@@ -5,12 +5,10 @@ use hark_codec::record::Id;
 use hark_codec::waku::store::{PAGE_DEFAULT, PAGE_MAX};
 use hark_codec::waku::{StoreRequest, topic};
 
-use super::error::HistoryError;
+use super::error::{HistoryError, REQUEST_ID_MAX};
 
 /// Maximum number of content topics, and of hashes, in a request.
 pub const VALUES_MAX: usize = 1_000;
-/// Maximum size of a request id, in bytes. The answer repeats the request id.
-pub(super) const REQUEST_ID_MAX: usize = 256;
 
 /// A request for a page of messages. Times are nanoseconds since 1970, inclusive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
