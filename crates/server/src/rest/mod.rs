@@ -18,8 +18,10 @@ use crate::http::{self, ConnectionTimeouts};
 use crate::listener::Listener;
 use crate::stop::StopSignal;
 
+mod bodies;
 mod guard;
 
+pub(crate) use bodies::{BodyPermits, body_length, bounded_body, source};
 pub use guard::WebAccess;
 pub(crate) use guard::{RestClientAddress, RestGuard, guard, without_port};
 

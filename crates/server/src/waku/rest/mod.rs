@@ -16,7 +16,9 @@ use super::node::WakuNode;
 use super::poll::PollTopic;
 use crate::listener::Listener;
 use crate::rate::RateSource;
-use crate::rest::{self, RestAnswer, RestClientAddress, RestGuard, guard};
+use crate::rest::{
+    self, BodyPermits, RestAnswer, RestClientAddress, RestGuard, bounded_body, guard,
+};
 use crate::service::{PermittedAnswer, PermittedBytes};
 use crate::stop::StopSignal;
 use state::WakuState;
@@ -69,6 +71,7 @@ fn routes(waku: Arc<WakuNode>) -> Router {
         .fallback(async || RestAnswer::nothing_here())
         .merge(admin::routes(waku.config.access.admin))
         .layer(DefaultBodyLimit::max(body_max))
+        .layer(from_fn_with_state((BodyPermits::default(), body_max), bounded_body))
         .layer(from_fn_with_state(Arc::new(own_guard), guard))
         .with_state(waku)
 }

@@ -7,9 +7,9 @@ use hark_codec::whisper::rlp::{RlpError, RlpItems};
 use hark_networks::whisper::digits;
 use serde_json::json;
 
-use super::state::{MailState, is_json, source};
+use super::state::{MailState, is_json};
 use crate::rate::RateSource;
-use crate::rest::RestAnswer;
+use crate::rest::{RestAnswer, source};
 use crate::service::Archived;
 use crate::whisper::intake::{EnvelopeRejection, FAULTS_MAX};
 use crate::whisper::mail_server::MailServer;

@@ -11,9 +11,9 @@ use hark_codec::crypto::keccak256;
 use hark_codec::whisper::{HistoryRequest, RequestError};
 use hark_networks::whisper::history::{EnvelopeRequest, JsonRequestFault, MailError};
 
-use super::state::{JSON, MailState, RLP, is_json, source, streamed};
+use super::state::{JSON, MailState, RLP, is_json, streamed};
 use super::stream::{AnswerFormat, HistoryStream};
-use crate::rest::RestAnswer;
+use crate::rest::{RestAnswer, source};
 use crate::whisper::mail_server::MailServer;
 use crate::whisper::metrics::{MailSource, RequestFate};
 

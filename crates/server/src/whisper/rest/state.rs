@@ -5,19 +5,17 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 
-use crate::permits::{Share, Shares};
+use crate::permits::Share;
 use crate::rate::RateSource;
-use crate::rest::{RestAnswer, RestClientAddress};
+use crate::rest::{BodyPermits, RestAnswer, body_length};
 use crate::whisper::mail_server::MailServer;
 
 /// Maximum size of a request's body, in bytes. If a single envelope may be longer, the maximum is
 /// larger.
 const BODY_BYTES_MAX: usize = 1 << 20;
-/// Maximum size of the bodies that are being received from all clients, in bytes.
-const BODIES_BYTES_MAX: usize = 128 << 20;
 /// The types of bodies: RLP and JSON.
 pub(super) const BODY_TYPES: [&str; 2] = [RLP, JSON];
 /// The media type of RLP.
@@ -28,7 +26,7 @@ pub(super) const JSON: &str = "application/json";
 pub(super) struct RestMail {
     pub(super) mail: Arc<MailServer>,
     /// Permits, in bytes, for bodies that are being received.
-    bodies: Shares<RateSource>,
+    bodies: BodyPermits,
 }
 
 pub(super) type MailState = State<Arc<RestMail>>;
@@ -41,23 +39,19 @@ pub(super) struct PermittedBody {
 
 impl RestMail {
     pub(super) fn new(mail: Arc<MailServer>) -> Self {
-        Self { mail, bodies: Shares::new(BODIES_BYTES_MAX, BODIES_BYTES_MAX / 4) }
+        Self { mail, bodies: BodyPermits::default() }
     }
 
     /// Receives the body of a request. Refuses the request if the memory for bodies is used up.
     pub(super) async fn body(&self, request: Request) -> Result<PermittedBody, RestAnswer> {
         let envelope = self.mail.settings().bounds.envelope_bytes_max;
         let bytes_max = BODY_BYTES_MAX.max(envelope.saturating_add(1 << 10));
-        let length = request.headers().get(CONTENT_LENGTH);
-        let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        let bytes = length.unwrap_or(bytes_max);
+        let bytes = body_length(&request).unwrap_or(bytes_max);
         if bytes > bytes_max {
             let words = format!("a body has at most {bytes_max} bytes\n");
             return Err(RestAnswer::words(StatusCode::PAYLOAD_TOO_LARGE, words));
         }
-        let room = self.bodies.take(source(&request), bytes.clamp(1, BODIES_BYTES_MAX));
-        let busy = "too many requests are being received; try again later\n";
-        let room = room.ok_or_else(|| RestAnswer::words(StatusCode::SERVICE_UNAVAILABLE, busy))?;
+        let room = self.bodies.take(&request, bytes)?;
         let bytes = to_bytes(request.into_body(), bytes_max).await;
         let bytes = bytes.map_err(|error| {
             let words = format!("the body could not be received: {error}\n");
@@ -65,12 +59,6 @@ impl RestMail {
         })?;
         Ok(PermittedBody { bytes, _room: room })
     }
-}
-
-/// Returns the source that a request is charged to: the client's address, from the guard.
-pub(super) fn source(request: &Request) -> RateSource {
-    let client = request.extensions().get::<RestClientAddress>();
-    client.map_or(RateSource::Connection(0), |client| RateSource::Address(client.0.into()))
 }
 
 /// Whether the content type of a request is JSON.
