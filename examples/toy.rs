@@ -36,10 +36,11 @@ const SETUP: NetworkSetup = NetworkSetup {
         texts: None,
     },
     is_served: |_| listen().is_some(),
-    serve: |_, shelf, _| NetworkService {
+    serve: |_, shelf, at| NetworkService {
         network: Box::new(Serving {
             listen: listen().unwrap_or(([127, 0, 0, 1], 0).into()),
             shelf,
+            store_at: at.store_at,
         }),
         reload: Box::new(|_| {}),
     },

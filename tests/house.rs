@@ -248,7 +248,7 @@ fn networks_are_named_in_their_folders_only() {
         assert!(!names || toys.iter().any(|place| file.starts_with(place)), "{file} names the toy");
     }
     let lines = read("crates/testkit/src/toy.rs").lines().count();
-    assert!(lines <= 150, "a network takes no more than 150 lines, and the toy has {lines}");
+    assert!(lines <= 180, "a network takes no more than 180 lines, and the toy has {lines}");
 }
 
 /// Lines of code, without comments.

@@ -35,7 +35,7 @@ mod reload;
 mod rest;
 mod runtime;
 mod server;
-mod service;
+pub mod service;
 mod settings;
 pub mod shelf;
 pub mod stop;

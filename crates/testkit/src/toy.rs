@@ -6,14 +6,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use hark_archive::effects::{Effects, Rules};
-use hark_archive::{Id, LabelSet, Query, Record, Write};
+use hark_archive::{Id, LabelSet, Query, Record};
 use hark_codec::crypto::sha256;
 use hark_codec::record::{LabelPosition, RecordHeader, write};
 use hark_networks::{FilterTextError, LabelValues};
 use hark_networks::{Filters, LineFault, LineFormat, LineReader, Network, RecordProperties};
 use hark_server::door::{self, Door, DoorAddress, Host, OpenFuture, OpenNetwork, Operators};
-use hark_server::shelf::{self, Shelf};
-use hark_server::{listener::Listener, stop::StopSignal};
+use hark_server::service::{IntakeBounds, LiveRecords, Service, StoreLocation};
+use hark_server::{listener::Listener, metrics::MetricsPage, shelf, stop::StopSignal};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 #[derive(Clone, Copy, Debug)]
@@ -98,25 +98,31 @@ impl Filters for Toy {
     }
 }
 
-/// The door: stores each received line and answers with the outcome.
+/// The door: stores each received line and answers with the outcome. `?topic` is answered with the
+/// lines of the topic and an empty line. After `+topic`, new lines follow until the end.
 pub struct Serving {
     pub listen: SocketAddr,
     pub shelf: shelf::ShelfOptions,
+    pub store_at: StoreLocation,
 }
 
 impl door::ServableNetwork for Serving {
     fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> OpenFuture<'a> {
         Box::pin(async move {
             let listener = host.listen(self.listen, "HARK_TOY")?;
-            let shelf = Shelf::open(self.shelf, Arc::new(()));
-            let door = Arc::new(ToyDoor { shelf: Arc::clone(&shelf), listener });
-            Ok(OpenNetwork { door, shelf })
+            let (live, bounds) = (LiveRecords::default(), IntakeBounds::default());
+            let service =
+                Service::open(host, self.shelf, Arc::new(live.clone()), bounds, self.store_at);
+            let shelf = Arc::clone(service.shelf());
+            let service = Arc::new(service);
+            Ok(OpenNetwork { door: Arc::new(ToyDoor { service, live, listener }), shelf })
         })
     }
 }
 
 struct ToyDoor {
-    shelf: Arc<Shelf>,
+    service: Arc<Service>,
+    live: LiveRecords,
     listener: Listener,
 }
 
@@ -127,24 +133,45 @@ impl Door for ToyDoor {
     fn listeners(&self) -> std::io::Result<Vec<OwnedFd>> {
         self.listener.sockets()
     }
+    fn metrics(&self, page: &mut MetricsPage) {
+        self.service.write_metrics("toy", page);
+    }
     fn serve(self: Arc<Self>, _: Operators, stop: StopSignal) -> door::DoorFuture {
         Box::pin(async move {
-            self.listener.serve(stop, |stream| talk(stream, Arc::clone(&self.shelf))).await;
+            let talk = |stream| talk(stream, Arc::clone(&self.service), self.live.clone());
+            self.listener.serve(stop, talk).await;
         })
+    }
+    fn close(&self) {
+        self.service.close();
     }
 }
 
-async fn talk(mut stream: tokio::net::TcpStream, shelf: Arc<Shelf>) {
+async fn talk(mut stream: tokio::net::TcpStream, service: Arc<Service>, live: LiveRecords) {
+    let Ok(client) = stream.peer_addr().map(|addr| addr.ip()) else { return };
     let (from, mut to) = stream.split();
     let mut lines = BufReader::new(from).lines();
     while let Ok(Some(line)) = lines.next_line().await {
+        let query = line.strip_prefix(['?', '+']).map(|topic| of_topic(topic.as_bytes()));
+        let live =
+            query.clone().filter(|_| line.starts_with('+')).map(|query| live.subscribe(query));
         let mut record = Vec::new();
-        let answer = encode(&line, &mut record).and_then(|_| {
-            let put = || shelf.writer().write(Write::Put(record.into()));
-            tokio::task::block_in_place(put).map_err(|error| error.to_string())
-        });
-        if to.write_all(format!("{answer:?}\n").as_bytes()).await.is_err() {
+        let answer = match (query, encode(&line, &mut record)) {
+            (Some(query), _) => service.ask(client, "TOPIC", query).await.map(|page| page.text()),
+            (None, Ok(_)) => {
+                service.store(client, record).await.map(|done| format!("Ok({done:?})"))
+            }
+            (None, Err(fault)) => Ok(format!("Err({fault:?})")),
+        };
+        let answer = answer.unwrap_or_else(|refusal| refusal.to_string()) + "\n";
+        if to.write_all(answer.as_bytes()).await.is_err() {
             return;
+        }
+        let Some(mut live) = live else { continue };
+        while let Some(line) = live.next().await {
+            if to.write_all(&[&line[..], b"\n"].concat()).await.is_err() {
+                return;
+            }
         }
     }
 }

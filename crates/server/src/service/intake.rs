@@ -12,9 +12,15 @@ const BYTES_MAX: usize = 64 << 20;
 
 /// Bounds for the records that wait to be durable.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct IntakeBounds {
+pub struct IntakeBounds {
     /// Maximum number of records.
-    pub(crate) records_max: usize,
+    pub records_max: usize,
+}
+
+impl Default for IntakeBounds {
+    fn default() -> Self {
+        Self { records_max: 4_096 }
+    }
 }
 
 impl IntakeBounds {

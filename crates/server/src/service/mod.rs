@@ -8,19 +8,28 @@
 //!   rows, and then waits for a turn (`turns`). Slow questions are logged (`slow`).
 //! - `answers`: the bytes that clients have not read yet, in all and by address.
 //!
+//! A door whose records need nothing else stores and asks with `plain`, and passes new records to
+//! its clients with `live`.
+//!
 //! The relay uses the slow log of the service. Its own intake verifies signatures, and its own
 //! readers and outboxes serve many questions of one connection at a time.
 
 mod answers;
 mod intake;
+mod live;
 mod open;
+mod plain;
+mod plain_figures;
 mod questions;
 mod slow;
 mod turns;
 
 pub(crate) use answers::{PermittedAnswer, PermittedBytes};
-pub(crate) use intake::{Archived, IntakeBounds, NotStored, SubmittedRecord};
-pub(crate) use open::Service;
+pub use intake::IntakeBounds;
+pub(crate) use intake::{Archived, NotStored, SubmittedRecord};
+pub use live::{LiveReceiver, LiveRecords};
+pub use open::Service;
+pub use plain::{RecordPage, ServiceRefusal};
 pub(crate) use questions::TooManyQuestions;
 pub(crate) use slow::{SearchCost, SlowLog};
 pub(crate) use turns::NotAsked;

@@ -4,18 +4,24 @@ use std::sync::Arc;
 
 use super::answers::Answers;
 use super::intake::{IntakeBounds, WriteIntake};
+use super::plain_figures::ServiceFigures;
 use super::questions::Questions;
 use super::turns::StoreLocation;
 use crate::door::Host;
 use crate::rate::RateBuckets;
+use crate::settings::SharedSettings;
 use crate::shelf::{Shelf, ShelfOptions, Subscribers};
 
 /// The service of a network; see the module above.
-pub(crate) struct Service {
+pub struct Service {
     /// The network's part of the archive.
     pub(crate) shelf: Arc<Shelf>,
     /// The buckets of the rates of the network's own settings.
     pub(crate) buckets: Arc<RateBuckets>,
+    /// The settings of the server.
+    pub(super) settings: SharedSettings,
+    /// The figures of records and questions without figures of their own.
+    pub(super) figures: ServiceFigures,
     /// Stores records.
     pub(crate) intake: WriteIntake,
     /// Searches pages.
@@ -26,7 +32,7 @@ pub(crate) struct Service {
 
 impl Service {
     /// Opens the shelf of a network, and the service on this shelf.
-    pub(crate) fn open(
+    pub fn open(
         host: &Host<'_>,
         options: ShelfOptions,
         subscribers: Arc<dyn Subscribers>,
@@ -40,8 +46,20 @@ impl Service {
             intake: WriteIntake::new(shelf.writer(), bounds),
             questions: Questions::new(&host.settings, &shelf, at, Arc::clone(&buckets)),
             buckets,
+            settings: Arc::clone(&host.settings),
+            figures: ServiceFigures::default(),
             answers: Answers::new(),
             shelf,
         }
+    }
+
+    /// The network's part of the archive.
+    pub fn shelf(&self) -> &Arc<Shelf> {
+        &self.shelf
+    }
+
+    /// Ends the threads beside the writer. Called when no client is served any more.
+    pub fn close(&self) {
+        self.questions.close();
     }
 }

@@ -208,7 +208,7 @@ impl Door for WakuDoor {
     }
 
     fn close(&self) {
-        self.waku.service.questions.close();
+        self.waku.service.close();
     }
 }
 

@@ -168,7 +168,7 @@ impl Door for MailDoor {
     }
 
     fn close(&self) {
-        self.mail.service.questions.close();
+        self.mail.service.close();
     }
 }
 
