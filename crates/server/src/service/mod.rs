@@ -1,6 +1,6 @@
-//! The service behind the doors of a network: **intake** stores records, **questions** are searched,
-//! and **answers** are held until clients have read them. A door is the protocol alone: every door
-//! has the same bounds, rates, slow log and figures.
+//! The service behind the doors of a network: **intake** stores records, **questions** searches
+//! pages, and **answers** bounds the memory of the pages that clients have not read. A door is the
+//! protocol alone: every door has the same bounds, rates, slow log and figures.
 //!
 //! - `intake`: bounded writes. A record waits for its share of the bytes that may be on the way to
 //!   the disk, and is durable before its sender has an answer.

@@ -26,7 +26,7 @@ pub struct Service {
     pub(crate) intake: WriteIntake,
     /// Searches pages.
     pub(crate) questions: Questions,
-    /// Holds pages until clients have read them.
+    /// Bounds the memory of unread pages.
     pub(crate) answers: Answers,
 }
 
