@@ -4,8 +4,8 @@
 
 use hark_store_embedded::{LOG_BYTES_MAX, SEAL_RECORDS_MAX};
 
-use super::Config;
 use super::settings::SECTIONS;
+use super::values::Config;
 
 /// The maximum of counts that need no particular bound.
 const ANY: u64 = 1_000_000_000_000;
@@ -206,7 +206,7 @@ mod tests {
     use std::fmt::Write as _;
 
     use super::*;
-    use crate::config::typed::TypedValue;
+    use crate::config::value::TypedValue;
 
     #[test]
     fn every_number_has_its_least_and_its_most() {

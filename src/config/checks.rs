@@ -4,7 +4,8 @@
 use hark_server::Proxies;
 use hark_store_postgres::shown;
 
-use super::{Config, bounds, keys, log};
+use super::values::Config;
+use super::{bounds, keys, log};
 use crate::stores::{AddressForm, StoreAddress, postgres};
 
 /// Returns the faults of a configuration whose settings could all be read. `stores` are the forms

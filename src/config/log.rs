@@ -5,6 +5,9 @@ use std::time::Duration;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 
+use super::setting_type::{SettingType, quoted, wanted};
+use super::value::TypedValue;
+
 /// The level and the format of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogSettings {
@@ -62,6 +65,20 @@ pub(crate) fn filter(text: &str) -> Result<Targets, String> {
         .map_err(|error| format!("{text:?} is neither a level nor a filter: {error}"))?;
     let is_plain = ["info", "warn"].iter().any(|level| level.eq_ignore_ascii_case(text.trim()));
     Ok(if is_plain { wanted.with_target(LOUD, Level::ERROR) } else { wanted })
+}
+
+impl SettingType for LogFormat {
+    fn read(value: &TypedValue) -> Result<Self, String> {
+        match value {
+            TypedValue::Text(text) | TypedValue::Bare(text) if text == "text" => Ok(Self::Text),
+            TypedValue::Text(text) | TypedValue::Bare(text) if text == "json" => Ok(Self::Json),
+            _ => wanted("\"text\" or \"json\"", value),
+        }
+    }
+
+    fn show(&self) -> String {
+        quoted(if *self == Self::Json { "json" } else { "text" })
+    }
 }
 
 #[cfg(test)]

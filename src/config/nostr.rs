@@ -8,8 +8,9 @@ use hark_networks::nostr::Nostr;
 use hark_server::nostr::{RelayConfig, RelayService, SharedIdentity, policy};
 use hark_server::{StoreLocation, shelf};
 
-use super::Config;
-use super::networks::{DoorFacts, NetworkService, NetworkSetup, ShelfConfig};
+use super::doors::DoorFacts;
+use super::network::{NetworkService, NetworkSetup, ShelfConfig};
+use super::values::Config;
 
 /// The configuration and setup of the network.
 pub(super) const SETUP: NetworkSetup = NetworkSetup {

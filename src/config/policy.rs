@@ -14,8 +14,10 @@ use hark_server::ranges;
 use hark_server::{AddressLists, SparedClients};
 use ipnet::IpNet;
 
+use super::files::FileTexts;
 use super::keys::public_key;
-use super::reread::FileTexts;
+use super::setting_type::{SettingType, quoted, wanted};
+use super::value::TypedValue;
 
 /// The entry that allows everything, for a setting itself. A file cannot contain this entry, so
 /// that filling a file and emptying it remain distinguishable.
@@ -254,6 +256,26 @@ fn kinds(text: &str) -> Result<RangeInclusive<u16>, String> {
     match (first.trim().parse(), last.trim().parse()) {
         (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
         _ => Err(format!("{text:?} is no kind like 1 and no range like \"20000-29999\"")),
+    }
+}
+
+impl SettingType for PolicyList {
+    fn read(value: &TypedValue) -> Result<Self, String> {
+        let entry = |value: &TypedValue| match value {
+            TypedValue::Text(text) | TypedValue::Bare(text) => Some(text.clone()),
+            TypedValue::Whole(number) => Some(number.to_string()),
+            _ => None,
+        };
+        let entries =
+            value.entries().and_then(|list| list.iter().map(entry).collect::<Option<_>>());
+        entries
+            .map(Self)
+            .map_or_else(|| wanted("a list of entries like [\"one\", \"@file\"]", value), Ok)
+    }
+
+    fn show(&self) -> String {
+        let entries: Vec<String> = self.0.iter().map(|entry| quoted(entry)).collect();
+        format!("[{}]", entries.join(", "))
     }
 }
 

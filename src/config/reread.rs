@@ -3,11 +3,10 @@
 //! would let strangers in or shut members out, so the earlier settings stay in force until the file
 //! is complete.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use super::Config;
+use super::files::FileState;
+use super::values::Config;
 
 /// Interval between two checks of the files.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -19,32 +18,6 @@ const QUIET_IF_ASKED: Duration = Duration::from_millis(100);
 const QUIET_IF_SHORT: Duration = Duration::from_secs(10);
 /// Maximum time that a request waits for unchanged files.
 const ASKED_MAX: Duration = Duration::from_secs(30);
-
-/// The texts of the files that were read.
-pub(crate) type FileTexts = BTreeMap<PathBuf, String>;
-
-/// The state of a file at one moment. Two different states mean that the file has changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileState {
-    file: PathBuf,
-    /// The file's modification time and length; `None` if the file does not exist.
-    state: Option<(SystemTime, u64)>,
-}
-
-impl FileState {
-    pub(crate) fn new(file: PathBuf) -> Self {
-        let state = |file: &Path| {
-            let meta = std::fs::metadata(file).ok()?;
-            Some((meta.modified().ok()?, meta.len()))
-        };
-        Self { state: state(&file), file }
-    }
-
-    /// Returns the current state of the same file.
-    pub(crate) fn again(&self) -> Self {
-        Self::new(self.file.clone())
-    }
-}
 
 /// Watches files that are read again after a change or on request.
 pub(crate) struct FileWatch {

@@ -5,19 +5,8 @@ use std::sync::Arc;
 use hark_archive::TextSource;
 use hark_networks::nostr::texts::{TextChoice, TextPart};
 
-use super::settings::{Setting, SettingType, SettingsSection, quoted, settings, wanted};
-use super::typed::TypedValue;
-
-/// The section of the configuration file.
-pub(super) const SECTION: SettingsSection = SettingsSection {
-    name: "search",
-    doc: "Full-text search (NIP-50), which is not available on a Citus cluster. After a change, all events are indexed\n# anew in the background; until the end of that work, searches read the events that are not indexed yet. Servers\n# that share a database need the same settings in this section.",
-    settings: settings! {
-        "enabled" search.enabled: "Whether words are indexed and searched for.";
-        "kinds" search.kinds: "Kinds of events whose words are indexed. Private kinds ([privacy] kinds) are never indexed.";
-        "parts" search.parts: "Texts of these events that are indexed: content; titles (the tags title, name, subject, summary, description and\nalt); hashtags; profiles (name, display_name, about and nip05 of kind 0).";
-    },
-};
+use super::setting_type::{SettingType, quoted, wanted};
+use super::value::TypedValue;
 
 /// The selection of texts to index.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Sizes as typed in settings: a number of bytes, or a number with a unit, such as `"50GB"`.
 
-use super::typed::TypedValue;
+use super::value::TypedValue;
 
 /// The units of sizes, and the bytes of each.
 const UNITS: [(&str, u64); 9] = [

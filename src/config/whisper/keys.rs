@@ -7,8 +7,8 @@ use hark_codec::hex;
 use hark_codec::whisper::message::{SymmetricKey, password_key};
 use hark_codec::whisper::{PublicKey, SecretKey};
 
-use super::settings::{SettingType, quoted, texts, wanted};
-use super::typed::TypedValue;
+use crate::config::setting_type::{SettingType, quoted, texts, wanted};
+use crate::config::value::TypedValue;
 
 /// The password of Status' mail servers, which everybody knows.
 const PUBLIC_PASSWORD: &str = "status-offline-inbox";

@@ -1,0 +1,21 @@
+//! The facts that a network's doors need besides the settings.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use hark_server::StoreLocation;
+
+/// Facts that a network's doors need besides the settings.
+#[cfg_attr(not(feature = "libp2p"), allow(dead_code))] // only peers use some of the fields
+pub struct DoorFacts<'a> {
+    /// The archive's directory.
+    pub data: &'a Path,
+    /// The name of the store in metrics.
+    pub store: &'static str,
+    /// The place where the store does its work.
+    pub store_at: StoreLocation,
+    /// An address to listen on that overrides the settings.
+    pub listen: Option<SocketAddr>,
+    /// Whether rate limits are off.
+    pub unlimited: bool,
+}

@@ -1,0 +1,168 @@
+//! Loads the configuration, and shows the settings.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::files::{FileState, FileTexts};
+use super::values::Config;
+use super::{checks, keys, settings, sizes, typed};
+use crate::stores::AddressForm;
+
+/// The faults of a configuration. Each fault is one line that names the file and line, or the
+/// variable.
+#[derive(Debug)]
+pub(crate) struct Faults {
+    lines: Vec<String>,
+    /// The files that were read or named, with their states just before the read.
+    pub(crate) files: Vec<FileState>,
+}
+
+impl Faults {
+    /// The faults, each in a line.
+    pub(crate) fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    /// The faults alone, as one text.
+    pub(crate) fn list(&self) -> String {
+        self.lines.join("\n  ")
+    }
+}
+
+impl std::fmt::Display for Faults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "the configuration cannot be used, and nothing was done:\n  {}\n\
+             `hark config` prints every setting with its default",
+            self.list()
+        )
+    }
+}
+
+impl std::error::Error for Faults {}
+
+impl Config {
+    /// Loads the configuration from the defaults, an optional file, and the environment. `stores`
+    /// are the forms of the addresses of all stores.
+    pub(crate) fn load(file: Option<&Path>, stores: &[AddressForm]) -> Result<Self, Faults> {
+        let mut faults = Vec::new();
+        let (mut typed, mut texts) = (Vec::new(), FileTexts::new());
+        // The state is taken before the file is read, so that a change during the read is noticed.
+        let mut files: Vec<FileState> =
+            file.map(|file| FileState::new(file.into())).into_iter().collect();
+        if let Some(path) = file {
+            match std::fs::read_to_string(path) {
+                Ok(text) => {
+                    (typed, faults) = typed::from_toml(path, &text);
+                    texts.insert(path.into(), text);
+                }
+                Err(error) => {
+                    let lines = vec![format!(
+                        "{} could not be read: {error}; `--config FILE` names another, and \
+                         `--config ''` none",
+                        path.display()
+                    )];
+                    return Err(Faults { lines, files });
+                }
+            }
+        }
+        let variables = std::env::vars_os()
+            .filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
+        let (variables, new) = typed::from_environment(variables);
+        typed.extend(variables);
+        faults.extend(new);
+        let mut config = Self::default();
+        for typed in &typed {
+            let value = sizes::in_bytes(typed.setting.key, &typed.value);
+            if typed.is_left_blank() {
+                let key = typed.setting.key;
+                faults.push(format!("{}: `{key}` is empty; write [] for none", typed.origin));
+            } else if let Err(fault) = (typed.setting.set)(&mut config, &value) {
+                let key = typed.setting.key;
+                let or =
+                    if sizes::is_size(key) { "; a size may be \"50GB\" or \"64MiB\"" } else { "" };
+                faults.push(format!("{}: `{key}` {fault}{or}", typed.origin));
+            }
+        }
+        let info = &mut config.info;
+        for key in [&mut info.pubkey, &mut info.self_key].into_iter().flatten() {
+            if let Ok(read) = keys::public_key(key) {
+                *key = keys::shown(&read);
+            }
+        }
+        let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
+        files.extend(config.lists.files(folder).into_iter().map(FileState::new));
+        config.files.clone_from(&files);
+        // An invalid value was replaced by the default, so its setting causes no second fault.
+        faults
+            .extend(checks::faults(&config, stores).into_iter().map(|fault| placed(fault, &typed)));
+        config.file = file.map(Path::to_path_buf);
+        match config.lists.read(folder, &mut texts) {
+            Ok(read) => (config.addresses, config.policy, config.spared) = read,
+            Err(new) => faults.extend(new.into_iter().map(|fault| placed(fault, &typed))),
+        }
+        config.texts = texts;
+        if faults.is_empty() { Ok(config) } else { Err(Faults { lines: faults, files }) }
+    }
+
+    /// Returns the settings that differ from `before`, each as `section.key = value`, and whether a
+    /// running server applies the change.
+    pub(crate) fn changes(&self, before: &Self) -> Vec<(String, bool)> {
+        let mut changes = Vec::new();
+        for section in settings::SECTIONS {
+            for setting in section.settings {
+                if !(setting.is_same)(self, before) {
+                    let is_live = settings::is_live(section, setting);
+                    let value = (setting.show)(self);
+                    changes.push((format!("{}.{} = {value}", section.name, setting.key), is_live));
+                }
+            }
+        }
+        changes
+    }
+
+    /// Returns all settings as TOML. If `active`, they are plain settings without comments.
+    /// Otherwise each has its documentation and is commented out, as a file to start from.
+    pub(crate) fn to_toml(&self, active: bool) -> String {
+        let mut out = String::new();
+        for section in settings::SECTIONS {
+            if !active {
+                let _ = writeln!(out, "# {}", section.doc);
+            }
+            let _ = writeln!(out, "[{}]", section.name);
+            for setting in section.settings {
+                let value = (setting.show)(self);
+                if active {
+                    let _ = writeln!(out, "{} = {value}", setting.key);
+                    continue;
+                }
+                for line in setting.doc.lines() {
+                    let _ = writeln!(out, "# {line}");
+                }
+                let _ = writeln!(out, "#{} = {value}", setting.key);
+            }
+            out.push('\n');
+        }
+        out.pop();
+        out
+    }
+}
+
+/// Prefixes a fault that begins with a section and names settings, as in "[section] `key`", with the
+/// place where the first of these settings was typed. Other faults are returned unchanged.
+fn placed(fault: String, typed: &[typed::TypedSetting]) -> String {
+    let Some((section, rest)) = fault.strip_prefix('[').and_then(|rest| rest.split_once("] "))
+    else {
+        return fault;
+    };
+    let mut keys = rest.split('`').skip(1).step_by(2);
+    // The environment overrides the file.
+    let place = keys.find_map(|key| {
+        typed.iter().rev().find(|typed| typed.section == section && typed.setting.key == key)
+    });
+    match place {
+        Some(typed) => format!("{}: {fault}", typed.origin),
+        None => fault,
+    }
+}

@@ -1,0 +1,172 @@
+//! The checked settings and their defaults.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hark_server::limits::Limits;
+use hark_archive::retention::RetentionPolicy;
+use hark_networks::Network as _;
+use hark_archive::writer::WriterOptions;
+use hark_server::nostr::policy::EventPolicy;
+use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, ThreadCounts};
+use hark_server::{AddressLists, MetricsDoor, Proxies, SparedClients};
+
+use super::files::{FileState, FileTexts};
+use super::log::LogSettings;
+use super::policy::PolicyLists;
+use super::retention::{EraseBound, IntervalSeconds};
+use super::search::SearchSettings;
+use super::waku::WakuSettings;
+use super::whisper::WhisperSettings;
+use crate::stores::StoreAddress;
+
+/// Checked settings.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) listen: SocketAddr,
+    pub(crate) metrics: MetricsDoor,
+    pub(crate) proxies: Proxies,
+    pub(crate) deflate_from_bytes: usize,
+    pub(crate) threads: ThreadCounts,
+    pub(crate) data: PathBuf,
+    pub(crate) store: StoreAddress,
+    pub(crate) batch: WriterOptions,
+    pub(crate) seal_records: u32,
+    pub(crate) log_bytes_max: u64,
+    pub(crate) head_bytes_max: u64,
+    pub(crate) scrub_days: u64,
+    pub(crate) postgres: PostgresSettings,
+    pub(crate) limits: Limits,
+    pub(super) lists: PolicyLists,
+    /// The parsed addresses in `lists`. `policy` is the parsed rest.
+    pub(crate) addresses: AddressLists,
+    /// The clients without rate limits, also from `lists`.
+    pub(crate) spared: SparedClients,
+    pub(crate) policy: EventPolicy,
+    /// The configuration file; `None` if no file was named.
+    pub(crate) file: Option<PathBuf>,
+    /// All files that were read, with their states just before the read.
+    pub(crate) files: Vec<FileState>,
+    /// The texts of these files.
+    pub(super) texts: FileTexts,
+    pub(crate) private_kinds: Vec<u32>,
+    pub(crate) search: SearchSettings,
+    pub(crate) info: RelayInfo,
+    pub(super) retention: RetentionPolicy,
+    pub(super) retention_every: IntervalSeconds,
+    pub(crate) erase_within: EraseBound,
+    pub(crate) mirror: MirrorSettings,
+    pub(crate) waku: WakuSettings,
+    pub(crate) whisper: WhisperSettings,
+    pub(crate) log: LogSettings,
+}
+
+/// The settings of an archive in a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PostgresSettings {
+    pub(crate) read_url: Option<StoreAddress>,
+    pub(crate) connections_max: usize,
+    pub(crate) statement_timeout: Duration,
+    pub(crate) part_days: u64,
+    pub(crate) shards: u32,
+    pub(crate) migrate: bool,
+}
+
+impl Default for PostgresSettings {
+    fn default() -> Self {
+        let options = hark_store_postgres::PostgresOptions::default();
+        Self {
+            read_url: options.read_url.map(StoreAddress::new),
+            connections_max: options.pool_max,
+            statement_timeout: options.statement_timeout,
+            part_days: options.part_s / 86_400,
+            shards: options.shards,
+            migrate: options.migrate,
+        }
+    }
+}
+
+/// A second store that receives every write that the first store accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MirrorSettings {
+    /// The address of the second store; `None` for no mirror.
+    pub(crate) store: Option<StoreAddress>,
+    pub(crate) stuck_after_s: u64,
+    pub(crate) queue_bytes_max: usize,
+}
+
+impl MirrorSettings {
+    /// Returns the time without progress after which the mirror counts as stuck; `None` for never.
+    pub(crate) fn stuck_after(&self) -> Option<Duration> {
+        (self.stuck_after_s > 0).then(|| Duration::from_secs(self.stuck_after_s))
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let store = hark_store_embedded::EmbeddedOptions::default();
+        let spared_kinds = hark_networks::nostr::Nostr.tombstone_kinds().to_vec();
+        let retention = RetentionPolicy { spared_kinds, ..RetentionPolicy::default() };
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7777)),
+            metrics: MetricsDoor::default(),
+            proxies: Proxies::default(),
+            deflate_from_bytes: DEFLATE_FROM_BYTES,
+            threads: ThreadCounts::default(),
+            data: "data".into(),
+            store: StoreAddress::new("embedded".into()),
+            batch: WriterOptions::default(),
+            seal_records: store.seal_records,
+            log_bytes_max: store.log_bytes_max,
+            head_bytes_max: store.head_bytes_max,
+            scrub_days: 7,
+            postgres: PostgresSettings::default(),
+            limits: Limits::default(),
+            lists: PolicyLists::default(),
+            addresses: AddressLists::default(),
+            spared: SparedClients::default(),
+            policy: EventPolicy::default(),
+            file: None,
+            files: Vec::new(),
+            texts: FileTexts::new(),
+            private_kinds: hark_server::nostr::PRIVATE_KINDS.to_vec(),
+            search: SearchSettings::default(),
+            info: RelayInfo::default(),
+            retention_every: IntervalSeconds(retention.every.as_secs()),
+            erase_within: EraseBound(Some(7 * 86_400)),
+            retention,
+            mirror: MirrorSettings {
+                store: None,
+                stuck_after_s: 60,
+                queue_bytes_max: hark_archive::mirror::MirrorOptions::default().queue_bytes_max,
+            },
+            waku: WakuSettings::default(),
+            whisper: WhisperSettings::default(),
+            log: LogSettings::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Returns one line for each allow list without entries. Such a list allows nothing.
+    pub(crate) fn empty_lists(&self) -> Vec<String> {
+        let addresses = self.addresses.serve_nobody().map(str::to_owned);
+        let lists = self.policy.empty_lists().map(hark_server::nostr::policy::nothing_allowed);
+        addresses.into_iter().chain(lists).collect()
+    }
+
+    /// Returns `policy` with the values that are common to all shelves. These are the interval, the
+    /// batch size, the clock tolerance, the deletion of imported records, and the free bytes of the
+    /// disk.
+    pub fn retention(&self, policy: &RetentionPolicy) -> RetentionPolicy {
+        RetentionPolicy {
+            every: Duration::from_secs(self.retention_every.0),
+            batch_max: self.retention.batch_max,
+            clock_ahead_max_s: self.retention.clock_ahead_max_s,
+            delete_brought: self.retention.delete_brought,
+            free_bytes_min: self.retention.free_bytes_min,
+            ..policy.clone()
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The settings of the Waku node.
+
+use std::net::{Ipv4Addr, SocketAddr};
+#[cfg(feature = "libp2p")]
+use std::path::Path;
+#[cfg(feature = "libp2p")]
+use std::time::Duration;
+
+use hark_server::limits::Rate;
+use hark_codec::waku::ProtectedShard;
+use hark_networks::waku::NS_PER_S;
+use hark_networks::waku::retention::Retention;
+use hark_server::waku::{NodeConfig, NodeSettings, can_forward, shared};
+
+use crate::config::doors::DoorFacts;
+use crate::config::setting_type::{SettingType, quoted, wanted};
+use crate::config::value::TypedValue;
+
+/// The node's settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WakuSettings {
+    /// Whether the node runs.
+    pub(crate) serve: bool,
+    pub(crate) rest: Option<SocketAddr>,
+    pub(crate) access: hark_server::waku::RestAccess,
+    pub(crate) listen: Vec<String>,
+    pub(crate) announce: Vec<String>,
+    pub(crate) peers: Vec<String>,
+    pub(crate) stores: Vec<String>,
+    pub(crate) resume_max_s: u64,
+    pub(crate) sync_every_s: Option<u64>,
+    pub(crate) sync_range_s: u64,
+    pub(crate) sync_jitter_s: u64,
+    pub(crate) connections_max: u32,
+    pub(crate) connections_per_address_max: usize,
+    pub(crate) cluster: u16,
+    pub(crate) shards_in_cluster: u16,
+    pub(crate) shards: Vec<u16>,
+    pub(crate) forward: ForwardMode,
+    pub(crate) protected_shards: Vec<ProtectedShard>,
+    pub(crate) message_bytes_max: usize,
+    pub(crate) window_s: Option<u64>,
+    pub(crate) queries: Option<Rate>,
+    pub(crate) query_rows_max: u64,
+    pub(crate) retention: Retention,
+    pub(crate) part_days: u64,
+}
+
+impl Default for WakuSettings {
+    fn default() -> Self {
+        let (node, settings) = (NodeConfig::default(), NodeSettings::default());
+        Self {
+            serve: false,
+            rest: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8645))),
+            access: node.access,
+            listen: vec!["/ip4/127.0.0.1/tcp/60000".into(), "/ip4/127.0.0.1/tcp/8000/ws".into()],
+            announce: Vec::new(),
+            peers: Vec::new(),
+            stores: Vec::new(),
+            resume_max_s: 86_400,
+            // nwaku's defaults for sync.
+            sync_every_s: Some(300),
+            sync_range_s: 3_600,
+            sync_jitter_s: 20,
+            connections_max: 2_000,
+            connections_per_address_max: 100,
+            cluster: node.cluster,
+            shards_in_cluster: node.shards_in_cluster,
+            shards: node.shards,
+            forward: ForwardMode::Auto,
+            protected_shards: settings.protected_shards,
+            message_bytes_max: node.message_bytes_max,
+            window_s: settings.window_ns.map(|ns| ns / NS_PER_S),
+            queries: settings.queries,
+            query_rows_max: settings.query_rows_max,
+            retention: Retention::default(),
+            part_days: 1,
+        }
+    }
+}
+
+#[cfg(feature = "libp2p")]
+impl WakuSettings {
+    /// Returns the libp2p settings; `None` if the node has no addresses. The addresses were checked
+    /// with the configuration.
+    fn p2p(&self, data: &Path) -> Option<hark_server::waku::p2p::P2pConfig> {
+        let read = |addrs: &[String]| addrs.iter().filter_map(|addr| addr.parse().ok()).collect();
+        let none = [&self.listen, &self.peers, &self.stores].iter().all(|addrs| addrs.is_empty());
+        (!none).then(|| hark_server::waku::p2p::P2pConfig {
+            listen: read(&self.listen),
+            announce: read(&self.announce),
+            key: data.join("waku.key"),
+            peers: read(&self.peers),
+            stores: read(&self.stores),
+            resume_max_s: self.resume_max_s,
+            online: data.join("waku.online"),
+            sync: hark_server::waku::p2p::SyncPlan {
+                every: self.sync_every_s.map(Duration::from_secs),
+                range_s: self.sync_range_s,
+                jitter_s: self.sync_jitter_s,
+            },
+            connections_max: self.connections_max,
+            connections_per_address_max: self.connections_per_address_max,
+        })
+    }
+
+    /// Returns one line for each invalid address.
+    pub(in crate::config) fn faults(&self) -> impl Iterator<Item = String> {
+        let named = [
+            ("listen", &self.listen, false),
+            ("announce", &self.announce, false),
+            ("peers", &self.peers, true),
+            ("stores", &self.stores, true),
+        ];
+        named.into_iter().flat_map(|(key, addrs, of_peers)| {
+            addrs.iter().filter_map(move |addr| {
+                let is_other =
+                    || (key == "listen" && !addr.contains("/tcp/")).then(|| OTHER.into());
+                let fault = hark_server::waku::p2p::fault(addr, of_peers).or_else(is_other)?;
+                Some(format!("[waku] `{key}` has {addr:?}: {fault}"))
+            })
+        })
+    }
+}
+
+/// The fault of an address on which the node cannot listen.
+#[cfg(feature = "libp2p")]
+const OTHER: &str = "the node listens on /ip4/…/tcp/PORT and, for browsers, /ip4/…/tcp/PORT/ws";
+
+/// Whether the Waku node forwards messages to its peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForwardMode {
+    /// Forward in clusters in which the node knows which messages other nodes refuse.
+    Auto,
+    Always,
+    Never,
+}
+
+impl SettingType for ForwardMode {
+    fn read(value: &TypedValue) -> Result<Self, String> {
+        match String::read(value).as_deref() {
+            Ok("auto") => Ok(Self::Auto),
+            Ok("always") => Ok(Self::Always),
+            Ok("never") => Ok(Self::Never),
+            _ => wanted("\"auto\", \"always\" or \"never\"", value),
+        }
+    }
+
+    fn show(&self) -> String {
+        quoted(match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        })
+    }
+}
+
+impl WakuSettings {
+    /// Returns the settings that can change while the node runs.
+    pub(super) fn settings(&self) -> NodeSettings {
+        NodeSettings {
+            window_ns: self.window_s.map(|s| s.saturating_mul(NS_PER_S)),
+            protected_shards: self.protected_shards.clone(),
+            queries: self.queries,
+            query_rows_max: self.query_rows_max,
+        }
+    }
+
+    pub(super) fn node(&self, at: &DoorFacts<'_>) -> NodeConfig {
+        #[cfg(feature = "libp2p")]
+        let p2p = self.p2p(at.data).map(|p2p| hark_server::waku::p2p::P2pConfig {
+            connections_per_address_max: if at.unlimited {
+                usize::MAX
+            } else {
+                p2p.connections_per_address_max
+            },
+            ..p2p
+        });
+        NodeConfig {
+            rest: self.rest,
+            access: self.access.clone(),
+            #[cfg(feature = "libp2p")]
+            p2p,
+            cluster: self.cluster,
+            shards_in_cluster: self.shards_in_cluster,
+            shards: self.shards.clone(),
+            forward: match self.forward {
+                ForwardMode::Auto => can_forward(self.cluster),
+                ForwardMode::Always => true,
+                ForwardMode::Never => false,
+            },
+            proofs: self.forward != ForwardMode::Always && !can_forward(self.cluster),
+            message_bytes_max: self.message_bytes_max,
+            settings: shared(self.settings()),
+            store_at: at.store_at,
+        }
+    }
+}
