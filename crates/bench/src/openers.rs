@@ -3,6 +3,9 @@
 use crate::store::{BenchArchiveOpener, BenchStoreOpener};
 use crate::whisper::EnvelopeStoreOpener;
 
+/// Connections for queries: more than any benchmark uses at once.
+pub(crate) const CONNECTIONS: usize = 32;
+
 /// Opens the stores that are queried in process.
 #[derive(Clone, Copy)]
 pub(crate) struct BenchOpeners<'a> {

@@ -4,10 +4,13 @@
 use std::sync::mpsc::sync_channel;
 
 use super::pace::AdoptPace;
+use super::rows::{ConvertedRows, put};
 use super::tally::AdoptTally;
-use super::{AHEAD, ConvertedRows, put};
 use crate::print::{self, CommandProgress, CountedUnit};
 use crate::writer::HistoryWriter;
+
+/// Number of batches to read ahead.
+const AHEAD: usize = 2;
 
 /// A converted batch.
 pub(super) struct AdoptBatch<P> {

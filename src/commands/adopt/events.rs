@@ -10,7 +10,7 @@ use hark_networks::nostr::NostrRefusal;
 use hark_networks::nostr::admit::{OwnUrls, PrivateLabels, larger_than};
 use hark_networks::nostr::rules::{KindClass, class};
 
-use super::{ConvertedRows, text};
+use super::rows::{ConvertedRows, text};
 use crate::commands::refusal::RefusalReason;
 use crate::location::ArchiveLocation;
 

@@ -1,8 +1,9 @@
 //! `hark cluster`: manages the nodes of a Citus cluster that stores the archive's tables.
 //!
-//! `hark_store_postgres::cluster` does the work, and continues it after an interruption. This
-//! module defines the command line and the output.
+//! `hark_store_postgres::cluster` does the work, and continues it after an interruption. The
+//! command line is in `args`.
 
+mod args;
 mod report;
 mod standby;
 mod status;
@@ -10,183 +11,15 @@ mod work;
 
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
-use hark_store_postgres::cluster::{ClusterError, Coordinator, NodeAddress, TransferMode};
+use hark_store_postgres::cluster::{ClusterError, Coordinator};
 
 use crate::interrupt::INTERRUPTED;
 use crate::location::ArchiveLocation;
 use crate::print;
 use crate::stores::postgres::DatabaseArchive;
 use crate::wrong_use::WrongUse;
-
-#[derive(Debug, Args)]
-#[command(arg_required_else_help = true, disable_help_subcommand = true)]
-#[command(after_help = "\
-Examples:
-  hark cluster status --store postgres://hark@db0/hark
-  hark cluster add db3:5432        and spread the shards over it
-  hark cluster drain db1           move everything off it, while all is in use, and remove it
-  hark cluster replace db2 --with db2-standby
-
---store (or archive.store of the configuration) names the coordinator. Nodes are reached with its
-user, password and database. Every command may be stopped, even with kill -9, and run again: it looks
-at what is there and does what is missing. --dry-run shows the steps and takes none.")]
-pub(crate) struct ClusterArgs {
-    #[command(subcommand)]
-    action: ClusterAction,
-}
-
-#[derive(Debug, Subcommand)]
-enum ClusterAction {
-    /// Show the nodes, running moves and problems
-    Status(ClusterStatusArgs),
-    /// Add a node and move a share of the shards to the new node
-    Add(ClusterAddArgs),
-    /// Move every shard off a node without stopping reads or writes, and remove the node
-    Drain(ClusterDrainArgs),
-    /// Spread the shards evenly over the nodes
-    Rebalance(ClusterRebalanceArgs),
-    /// Replace a lost worker by its standby
-    Replace(ClusterReplaceArgs),
-    /// Show whether the workers have standbys that could take their places
-    Standby(ClusterStandbyArgs),
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Exit code 1 if a node does not answer.
-
-`behind` is what a standby has not yet made durable: what would be lost with its node. Transactions that
-have been prepared for long wait for the coordinator to end them, which it does every
-citus.recover_2pc_interval.")]
-struct ClusterStatusArgs {
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-/// The flags of all commands that change a cluster.
-#[derive(Clone, Copy, Debug, Args)]
-struct ClusterWorkArgs {
-    /// Check everything and print the steps, but change nothing
-    #[arg(long)]
-    dry_run: bool,
-    /// Print one JSON object a line, for each check, step and move, and for the result
-    #[arg(long)]
-    json: bool,
-}
-
-/// The flag for the way in which shards move.
-#[derive(Clone, Copy, Debug, Args)]
-struct ClusterMoveArgs {
-    /// Let writes to a shard wait while it moves; needs no logical replication, and is faster
-    #[arg(long)]
-    blocking: bool,
-}
-
-impl ClusterMoveArgs {
-    fn mode(self) -> TransferMode {
-        if self.blocking { TransferMode::Blocking } else { TransferMode::Logical }
-    }
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  hark cluster add db3 --dry-run
-  hark cluster add db3:5432
-  hark cluster add db3 --no-rebalance      shards come with the next `hark cluster rebalance`
-
-First it looks at versions, settings, and whether the nodes reach each other. The database and the
-extension are made on the node if they are missing and its user may do that. A node that is there already
-is not added again: its shards are spread, and if a drain of it was begun, that is taken back.")]
-struct ClusterAddArgs {
-    /// The new node, as the others reach it [default port: 5432]
-    #[arg(value_name = "HOST[:PORT]")]
-    node: NodeAddress,
-    /// Do not move shards to the new node yet
-    #[arg(long)]
-    no_rebalance: bool,
-    #[command(flatten)]
-    moves: ClusterMoveArgs,
-    #[command(flatten)]
-    work: ClusterWorkArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  hark cluster drain db1 --dry-run
-  hark cluster drain db1:5432
-  hark cluster drain db1 --blocking        if wal_level is not logical
-
-The shards of all colocated tables for one range of hashes move together, one such group after the other,
-by citus_move_shard_placement. Ctrl-C stops after the move it is in; a second one ends at once, and the
-coordinator finishes that move by itself. Run again to go on, or `hark cluster add` to take it back.")]
-struct ClusterDrainArgs {
-    /// The node to empty [default port: 5432]
-    #[arg(value_name = "HOST[:PORT]")]
-    node: NodeAddress,
-    #[command(flatten)]
-    moves: ClusterMoveArgs,
-    #[command(flatten)]
-    work: ClusterWorkArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  hark cluster rebalance --dry-run
-  hark cluster rebalance
-
-Moves what Citus' rebalancer plans by its default strategy, which weighs sizes. Ctrl-C stops after the
-move it is in; run again to go on.")]
-struct ClusterRebalanceArgs {
-    #[command(flatten)]
-    moves: ClusterMoveArgs,
-    #[command(flatten)]
-    work: ClusterWorkArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  hark cluster replace db2 --with db2-standby:5432
-
-Refuses while DEAD accepts connections: if two nodes take writes for the same shards, some are lost. Make
-sure that it cannot come back by itself; later it may become the new worker's standby (pg_rewind).
-STANDBY must be a copy of DEAD, with all of its shards. It is promoted if it has not been, and the cluster
-then uses it under DEAD's number. Transactions in doubt are ended.")]
-struct ClusterReplaceArgs {
-    /// The lost worker [default port: 5432]
-    #[arg(value_name = "DEAD")]
-    dead: NodeAddress,
-    /// Its standby [default port: 5432]
-    #[arg(long = "with", value_name = "STANDBY")]
-    standby: NodeAddress,
-    /// Replace the worker although it still accepts connections
-    #[arg(long)]
-    force: bool,
-    /// If the standby would wait for a standby of its own and has none, empty its
-    /// synchronous_standby_names
-    #[arg(long)]
-    alone: bool,
-    #[command(flatten)]
-    work: ClusterWorkArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Exit code 1 if a worker has no standby that streams. What is missing is printed with the statements that
-mend it.")]
-struct ClusterStandbyArgs {
-    /// The node; without it, all nodes [default port: 5432]
-    #[arg(value_name = "HOST[:PORT]")]
-    node: Option<NodeAddress>,
-    /// Print one JSON object a line, one for each node
-    #[arg(long)]
-    json: bool,
-}
+use args::ClusterAction;
+pub(crate) use args::ClusterArgs;
 
 pub(crate) fn run(args: &ClusterArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let Some(archive) = location.store_as::<DatabaseArchive>() else {

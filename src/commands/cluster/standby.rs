@@ -7,7 +7,7 @@ use hark_store_postgres::cluster::{
 };
 use serde_json::{Value, json};
 
-use super::ClusterStandbyArgs;
+use super::args::ClusterStandbyArgs;
 use crate::print;
 
 pub(super) fn run(

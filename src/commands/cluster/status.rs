@@ -8,7 +8,7 @@ use hark_store_postgres::cluster::{
 };
 use serde_json::{Value, json};
 
-use super::ClusterStatusArgs;
+use super::args::ClusterStatusArgs;
 use super::standby::{standby_json, standby_words};
 use crate::print;
 

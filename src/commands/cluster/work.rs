@@ -12,10 +12,10 @@ use hark_store_postgres::cluster::{
 };
 use serde_json::{Value, json};
 
-use super::report::ClusterReport;
-use super::{
+use super::args::{
     ClusterAddArgs, ClusterDrainArgs, ClusterRebalanceArgs, ClusterReplaceArgs, ClusterWorkArgs,
 };
+use super::report::ClusterReport;
 use crate::interrupt;
 use crate::print;
 

@@ -4,7 +4,8 @@
 use hark_archive::{Id, Store};
 use hark_networks::{LineReader, Network, ReadOptions};
 
-use super::json::{RECORD_END, is_end, record_of};
+use super::json::{RECORD_END, is_end};
+use super::message::record_of;
 use super::source::LineChunk;
 use super::tally::ImportTally;
 use crate::commands::refusal::RefusalReason;

@@ -4,6 +4,8 @@
 
 use std::io::{self, Read};
 
+use super::brackets::OpenBrackets;
+
 /// Maximum bytes per read.
 const READ_BYTES: usize = 128 << 10;
 /// The mark that some programs write before UTF-8 text.
@@ -55,37 +57,6 @@ struct RecordState {
     last: u8,
     /// Whether the byte before was a line break.
     at_start: bool,
-}
-
-/// The stack of open braces and brackets, outermost first.
-#[derive(Clone, Copy, Debug, Default)]
-struct OpenBrackets {
-    depth: usize,
-    /// A bit for each of the outermost 64 levels: set for a bracket.
-    arrays: u64,
-}
-
-impl OpenBrackets {
-    fn open(&mut self, byte: u8) {
-        if let Some(bit) = Self::bit(self.depth) {
-            self.arrays = if byte == b'[' { self.arrays | bit } else { self.arrays & !bit };
-        }
-        self.depth += 1;
-    }
-
-    fn close(&mut self) {
-        self.depth = self.depth.saturating_sub(1);
-    }
-
-    /// Whether the innermost level is a bracket.
-    fn is_array(&self) -> bool {
-        let bit = self.depth.checked_sub(1).and_then(Self::bit);
-        bit.is_some_and(|bit| self.arrays & bit != 0)
-    }
-
-    fn bit(level: usize) -> Option<u64> {
-        (level < 64).then(|| 1 << level)
-    }
 }
 
 /// A reader that turns text into records without inner line breaks. Each record ends with a line
@@ -355,26 +326,6 @@ impl<R: Read> Read for RecordLines<R> {
     }
 }
 
-/// Returns the record of a line: the inner record if the line is a message (an array of strings and
-/// a record), otherwise the line itself.
-pub(super) fn record_of(line: &[u8]) -> &[u8] {
-    message(line).unwrap_or(line)
-}
-
-fn message(line: &[u8]) -> Option<&[u8]> {
-    let mut rest = line.strip_prefix(b"[")?.strip_suffix(b"]")?.trim_ascii();
-    while let Some(text) = rest.strip_prefix(b"\"") {
-        let mut escaped = false;
-        let end = text.iter().position(|&byte| {
-            let ends = byte == b'"' && !escaped;
-            escaped = byte == b'\\' && !escaped;
-            ends
-        })?;
-        rest = text[end + 1..].trim_ascii_start().strip_prefix(b",")?.trim_ascii_start();
-    }
-    (rest.starts_with(b"{") && rest.ends_with(b"}")).then_some(rest)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -513,20 +464,5 @@ mod tests {
         let mut got = [0; 100];
         let size = lines.read(&mut got).unwrap();
         assert_eq!(&got[..size], b"{\"a\":\"1\"}\x1e ", "what is whole comes at once");
-    }
-
-    #[test]
-    fn the_record_of_a_message_is_found() {
-        for (line, record) in [
-            ("{\"a\":1}", "{\"a\":1}"),
-            ("[\"EVENT\",{\"a\":1}]", "{\"a\":1}"),
-            ("[ \"EVENT\" , \"s\\\"{\" , {\"a\":[1]} ]", "{\"a\":[1]}"),
-            ("[\"EOSE\",\"s\"]", "[\"EOSE\",\"s\"]"),
-            ("[\"EVENT\",{}", "[\"EVENT\",{}"),
-            ("[\"EVENT", "[\"EVENT"),
-            ("[1,{}]", "[1,{}]"),
-        ] {
-            assert_eq!(record_of(line.as_bytes()), record.as_bytes(), "{line}");
-        }
     }
 }

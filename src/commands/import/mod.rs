@@ -1,9 +1,11 @@
 //! `hark import`: one thread reads, one thread per core checks, and the main thread writes in the
 //! order of the lines. The number of chunks in progress is bounded.
 
+mod brackets;
 mod check;
 mod cost;
 mod json;
+mod message;
 mod source;
 mod tally;
 

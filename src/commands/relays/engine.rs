@@ -9,7 +9,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use hark_archive::{Record, Store, vital};
@@ -17,13 +16,10 @@ use hark_peers::{EventIntake, LocalFeed, SnapshotOpener, StreamEnds};
 use hark_server::control::FedRecord;
 
 use super::RelayRules;
-use super::waiting::WaitingWriter;
+use super::waiting::{LOOK_EVERY, WaitingWriter};
 use crate::location::ArchiveLocation;
 use crate::stores::ArchiveHeld;
 use crate::writer::WriterHandle;
-
-/// Interval between attempts to reach a server that has stopped.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// An archive that streams read and write, closed by [`StreamArchive::finish`].
 pub(super) struct StreamArchive {

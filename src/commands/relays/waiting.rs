@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use hark_peers::{EventWriter, WriteOutcome};
 
-use super::engine::LOOK_EVERY;
 use crate::location::ArchiveLocation;
 use crate::writer::WriterHandle;
 
+/// Interval between attempts to reach a server that has stopped.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Maximum wait between two attempts. Each wait is twice the previous wait.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Consecutive failures after which a warning is logged, and fewer records are written together.

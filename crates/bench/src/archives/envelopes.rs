@@ -12,7 +12,7 @@ use hark_networks::whisper::Whisper;
 use hark_networks::whisper::topics::KnownTopics;
 use parking_lot::RwLock;
 
-use super::CONNECTIONS;
+use crate::openers::CONNECTIONS;
 use crate::whisper::{EnvelopeStore, StoreQuestion, WantedTopics};
 
 /// Interval between checks whether maintenance has finished.

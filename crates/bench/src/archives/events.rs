@@ -15,7 +15,7 @@ use hark_networks::nostr::Nostr;
 use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
 use hark_networks::nostr::query;
 
-use super::CONNECTIONS;
+use crate::openers::CONNECTIONS;
 use crate::store::{BenchArchive, BenchQuestion, BenchStore};
 
 /// Maximum filters of a question, and rows that a search visits in one time slice: more than any

@@ -5,9 +5,6 @@ mod events;
 
 use crate::openers::BenchOpeners;
 
-/// Connections for queries: more than any benchmark uses at once.
-const CONNECTIONS: usize = 32;
-
 /// Opens the archives.
 pub(crate) const OPENERS: BenchOpeners<'static> = BenchOpeners {
     events: &events::open,

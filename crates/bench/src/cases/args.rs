@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::model::ServerCores;
 use crate::args::{OutputArgs, at_least_one, seconds};
 use crate::websocket::Url;
 
@@ -110,5 +111,15 @@ fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if (0.05..=64.0).contains(&share) => Ok(share),
         _ => Err("must be a number of cores from 0.05 to 64".into()),
+    }
+}
+
+/// The cores of Hark in the model.
+const HARK_CORES: f64 = 1.0;
+
+impl CasesArgs {
+    /// The CPU that servers have in the model.
+    pub(super) fn cores(&self) -> ServerCores {
+        ServerCores { hark: HARK_CORES, postgres: self.share, coordinator: self.coordinator_share }
     }
 }

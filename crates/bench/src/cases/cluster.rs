@@ -3,8 +3,8 @@
 use anyhow::Context as _;
 use tokio_postgres::Client;
 
+use super::bounded::BoundedPostgres;
 use super::machine::{CpuQuota, InstalledPostgres, RunDirectory, TrafficCounter};
-use super::setup::BoundedPostgres;
 
 /// The name of the database with Hark's events on every server.
 pub(super) const DATABASE: &str = "hark";

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use tokio::runtime::Runtime;
 
+use super::bounded::BoundedPostgres;
 use super::case::{Case, CaseForm, CaseQuestions, FORMS};
 use super::cluster::{DATABASE, GrowingCluster};
 use super::machine::{HarkProcess, RunDirectory, TrafficCounter, TrafficCounts, url};
 use super::model::QuestionCpu;
 use super::round::{CaseRound, RoundTotals};
-use super::setup::{BoundedPostgres, SpentCpu};
+use super::setup::SpentCpu;
 
 /// Number of questions of each form whose traffic is counted.
 const COUNTED: usize = 64;

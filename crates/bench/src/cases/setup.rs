@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::bounded::BoundedPostgres;
 use super::cluster::GrowingCluster;
-use super::machine::{CpuQuota, HarkProcess, PostgresProcess};
+use super::machine::HarkProcess;
 use super::model::{ClusterSize, ServerCores, ServerCount};
 use crate::process::{ProcessTree, TreeCpuTime};
 use crate::websocket::Url;
@@ -18,13 +19,6 @@ pub(super) enum ServerDuty {
     Database,
     /// Has shards of a cluster.
     Worker,
-}
-
-/// A server of PostgreSQL with its CPU quota.
-pub(super) struct BoundedPostgres {
-    pub(super) process: PostgresProcess,
-    /// `None` if its CPU cannot be bounded on this machine.
-    pub(super) quota: Option<CpuQuota>,
 }
 
 /// Servers that answer together.

@@ -6,13 +6,15 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use super::args::CasesArgs;
+use super::bench::CasesBench;
+use super::bounded::BoundedPostgres;
 use super::case::Case;
+use super::checked::CheckedSetup;
 use super::cluster::{DATABASE, GrowingCluster, PostgresStarter};
 use super::costs::count_traffic;
 use super::machine::{CpuQuota, HarkProcess, InstalledPostgres, RunDirectory};
-use super::model::{ClusterSize, ServerCores, ServerCount};
-use super::setup::{BoundedPostgres, CaseSetup, cluster_name};
-use super::{CasesBench, CheckedSetup};
+use super::model::{ClusterSize, ServerCount};
+use super::setup::{CaseSetup, cluster_name};
 use crate::generate;
 use crate::lines;
 use crate::report::BenchReport;
@@ -20,15 +22,8 @@ use crate::sample::EventSample;
 use crate::store::BenchStoreOpener;
 use crate::text::Vocabulary;
 
-/// The cores of Hark in the model.
-const HARK_CORES: f64 = 1.0;
 /// Numbers of workers for which throughput is predicted, in addition to the measured clusters.
 const PREDICTED: [usize; 3] = [4, 16, 64];
-
-/// The CPU that servers have in the model.
-pub(super) fn cores(args: &CasesArgs) -> ServerCores {
-    ServerCores { hark: HARK_CORES, postgres: args.share, coordinator: args.coordinator_share }
-}
 
 /// Starts, loads and measures all setups, and adds them to the report.
 pub(super) fn run(

@@ -1,10 +1,10 @@
 //! The tables and charts of the report.
 
 use super::case::{Case, FORMS};
+use super::checked::{CheckedSetup, MeasuredSetup};
 use super::costs::FormCosts;
 use super::model::{QuestionCpu, ServerCores, ServerCount, Throughput};
 use super::round::RoundTotals;
-use super::{CheckedSetup, MeasuredSetup};
 use crate::report::{BarChart, BenchReport, ChartBar, Column, ReportSection};
 
 /// The figures of a case: the figures that k6 prints, and the events of an answer.

@@ -6,6 +6,7 @@
 
 mod goals;
 mod hark;
+mod library;
 mod messages;
 mod meter;
 mod owned;
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 
+pub use library::Library;
 pub use messages::{CodecSample, CodecSampleKind, follow_list, note};
 use meter::Figure;
 pub use meter::{CodecMeter, keep};
@@ -49,18 +51,6 @@ pub mod operation {
     pub const BINARY_TRIP: &str = "JSON to binary to JSON";
     /// Checks whether an event matches a filter.
     pub const MATCH: &str = "match";
-}
-
-/// A library to measure.
-pub struct Library {
-    /// The column of its times.
-    pub ns: Column,
-    /// The column of its allocations.
-    pub allocations: Column,
-    /// The column of the ratio of Hark's time to this library's.
-    pub ratio: Column,
-    /// Measures each operation that the library has, on one message.
-    pub measure: fn(&CodecSample, &mut CodecMeter) -> anyhow::Result<()>,
 }
 
 /// `hark bench codec`

@@ -1,18 +1,5 @@
 //! Parts of a report beside its main table: further tables, and the drawings of its HTML page.
 
-use super::BenchReport;
-
-/// A further table below a report's main table, with different columns.
-#[derive(Clone, Debug)]
-pub struct ReportSection {
-    /// Its name in JSON.
-    pub key: &'static str,
-    /// Its title for people.
-    pub title: &'static str,
-    /// Its rows and notes. Settings, faults and charts belong to the report itself.
-    pub report: BenchReport,
-}
-
 /// Latencies in ms at evenly spaced percentiles, from 0 to 100.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {

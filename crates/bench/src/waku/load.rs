@@ -8,84 +8,22 @@ use anyhow::Context as _;
 use futures_util::future::join_all;
 use tokio::runtime::Runtime;
 
-use super::messages::MessageDraft;
 use super::publisher::Publisher;
-use super::rest::{RestClient, RestConnection, RestFailure, encoded, glance, runtime};
+use super::rest::{RestClient, RestConnection, encoded, glance, runtime};
+use super::totals::{AcceptedMessage, REST, RequestTotals, draft};
 use super::watch::{WatchSelector, watch};
-use crate::args::{TOPICS, WakuBenchArgs};
-use crate::latency::Latencies;
-use crate::random::Random;
+use crate::args::WakuBenchArgs;
 use crate::schedule::Schedule;
-use crate::target::Refusals;
 use crate::websocket::Url;
 
 /// How long to query if nothing is published and `--seconds` is not given.
 const SECONDS: f64 = 10.0;
-/// The pause after a refusal, so that refusals do not speed up the requests.
-pub(super) const REST: Duration = Duration::from_millis(50);
-
 /// A shape with its queries, and how long its first answer took.
 pub(super) struct ShapeQueries {
     pub(super) name: &'static str,
     pub(super) may_be_empty: bool,
     pub(super) queries: Vec<String>,
     pub(super) first: Option<Duration>,
-}
-
-/// A message that a node has accepted.
-pub(super) struct AcceptedMessage {
-    /// The seed of its draft.
-    seed: u64,
-    pub(super) time_ns: i64,
-}
-
-impl AcceptedMessage {
-    /// Draws the message again.
-    pub(super) fn draft(&self, bytes: usize) -> MessageDraft {
-        draft(self.seed, bytes)
-    }
-}
-
-fn draft(seed: u64, bytes: usize) -> MessageDraft {
-    MessageDraft::draw(&mut Random::new(seed), TOPICS, bytes)
-}
-
-/// The results of one kind of request.
-#[derive(Default)]
-pub(super) struct RequestTotals {
-    pub(super) count: u64,
-    pub(super) messages: u64,
-    pub(super) times: Latencies,
-    pub(super) refusals: Refusals,
-    /// When the last request was answered.
-    pub(super) ended: Option<Instant>,
-}
-
-impl RequestTotals {
-    /// Counts a request that ends now, and returns the current time.
-    fn ended(&mut self) -> Instant {
-        let now = Instant::now();
-        self.count += 1;
-        self.ended = Some(now);
-        now
-    }
-
-    fn answered(&mut self, due: Instant) {
-        let now = self.ended();
-        self.times.add(now - due);
-    }
-
-    pub(super) fn refused(&mut self, refused: &RestFailure) {
-        self.refusals.add(&refused.what, &refused.reason);
-    }
-
-    pub(super) fn add(&mut self, other: Self) {
-        self.count += other.count;
-        self.messages += other.messages;
-        self.times.merge(&other.times);
-        self.refusals.merge(other.refusals);
-        self.ended = self.ended.max(other.ended);
-    }
 }
 
 /// The results of a load.

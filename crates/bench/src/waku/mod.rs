@@ -11,6 +11,7 @@ mod rest;
 mod stored;
 #[cfg(test)]
 mod tests;
+mod totals;
 mod watch;
 
 use std::process::ExitCode;
@@ -24,11 +25,12 @@ use crate::report::{BenchReport, Column, Curve};
 use crate::shapes::choose;
 use crate::target::{BenchTarget, describe_machine};
 use crate::words::{figure, number};
-use load::{HistoryReaders, LoadResult, RequestTotals, ShapeQueries, drive};
+use load::{HistoryReaders, LoadResult, ShapeQueries, drive};
 use publisher::PublishEndpoint;
 use questions::{HistorySample, HistoryShape, SHAPES};
 use rest::RestClient;
 use stored::missing;
+use totals::RequestTotals;
 
 const COLUMNS: [Column; 9] = [
     Column::plain("count", "count", ""),

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use super::load::AcceptedMessage;
 use super::rest::{RestClient, StoredFields, encoded};
+use super::totals::AcceptedMessage;
 use crate::args::WakuBenchArgs;
 
 /// Hashes that are queried at once: a page.

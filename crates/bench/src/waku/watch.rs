@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::load::{REST, RequestTotals};
 use super::messages::MessageDraft;
 use super::rest::{RestClient, page};
 use super::stored::{HASHES, HashOnlyMessage, by_hash};
+use super::totals::{REST, RequestTotals};
 
 /// The least time between watched messages: at most a hundred a second are watched.
 const SPACING: Duration = Duration::from_millis(10);

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::generate::ENVELOPES;
+/// Number of envelopes of the month.
+pub(crate) const ENVELOPES: u64 = 1_467_846;
 use crate::args::{OutputArgs, seconds};
 
 #[derive(Debug, Args)]

@@ -9,13 +9,11 @@ use anyhow::ensure;
 use hark_codec::crypto::keccak256;
 use hark_codec::whisper::{Envelope, Topic};
 
-use super::args::WhisperGenArgs;
+use super::args::{ENVELOPES, WhisperGenArgs};
 use crate::generate;
 use crate::meter::ProgressMeter;
 use crate::random::Random;
 
-/// Number of envelopes of the month.
-pub(crate) const ENVELOPES: u64 = 1_467_846;
 /// Number of envelopes of the last week.
 const LAST_WEEK: u64 = 316_479;
 /// First second of the month: 2019-04-01, in s since 1970.

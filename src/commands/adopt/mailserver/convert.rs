@@ -7,7 +7,7 @@ use hark_codec::whisper::{Envelope, HistoryCursor};
 use hark_networks::whisper::admit::{EnvelopeBounds, EnvelopeRefusal};
 
 use super::source::EnvelopeRow;
-use crate::commands::adopt::{ConvertedRows, text};
+use crate::commands::adopt::rows::{ConvertedRows, text};
 use crate::commands::refusal::RefusalReason;
 
 /// Length of the topic in a key. Older keys have no topic.

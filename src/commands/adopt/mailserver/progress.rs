@@ -5,7 +5,7 @@ use hark_codec::hex;
 use serde_json::{Value, json};
 
 use crate::commands::adopt::position::PositionFile;
-use crate::commands::adopt::text;
+use crate::commands::adopt::rows::text;
 use crate::location::ArchiveLocation;
 
 /// The position in one source.

@@ -8,12 +8,12 @@ use std::ops::ControlFlow;
 use hark_archive::{Id, Query, SearchProgress, Store};
 use hark_codec::whisper::EnvelopeRecord;
 
+use super::adoption::{MailAdoption, REASONS};
 use super::convert::{convert, position};
 use super::source::{EnvelopeRow, MailSource};
-use super::{MailAdoption, REASONS};
+use crate::commands::adopt::rows::{put, text};
 use crate::commands::adopt::sweep::{SourceSweep, SweepWords};
 use crate::commands::adopt::tally::AdoptTally;
-use crate::commands::adopt::{put, text};
 use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress};
 use crate::writer::HistoryWriter;

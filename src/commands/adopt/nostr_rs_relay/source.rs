@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Row, params};
 
-use crate::commands::adopt::relay::{BATCH_BYTES_MAX, RelayRow, RelaySource};
+use crate::commands::adopt::relay::source::{BATCH_BYTES_MAX, RelayRow, RelaySource};
 use crate::commands::refusal::RefusalReason;
 
 /// The schema versions in which the columns read here have the same meaning. Older versions lack

@@ -5,7 +5,7 @@ use hark_codec::nostr::json;
 
 use super::source::NostreamRow;
 use crate::commands::adopt::events::{EventRow, EventRowFault};
-use crate::commands::adopt::text;
+use crate::commands::adopt::rows::text;
 
 impl EventRow for NostreamRow {
     fn name(&self) -> String {

@@ -7,12 +7,14 @@
 //! with a short statement. After each piece, reading pauses [`REST`] times as long as the piece
 //! took, so that it uses one core and one disk of nostream for at most a tenth of the time.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hark_archive::Id;
 
-use super::FOLLOW_EVERY;
 use super::source::NostreamSource;
+
+/// Interval between two reads of newly published events.
+pub(super) const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
 /// Pages that a statement reads: 32 MiB.
 const PIECE: u64 = 4_096;

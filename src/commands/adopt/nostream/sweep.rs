@@ -7,10 +7,10 @@ use std::ops::ControlFlow;
 use hark_archive::{Id, Query, SearchProgress, Store};
 use serde_json::{Value, json};
 
+use super::adoption::{Adoption, REASONS};
 use super::source::{NostreamRow, NostreamSource, RowCursor};
-use super::{Adoption, REASONS};
+use crate::commands::adopt::rows::{ConvertedRows, put, text};
 use crate::commands::adopt::tally::AdoptTally;
-use crate::commands::adopt::{ConvertedRows, put, text};
 use crate::commands::refusal::RefusalReason;
 use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress, CountedUnit};

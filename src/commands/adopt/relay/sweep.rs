@@ -7,10 +7,11 @@ use std::ops::ControlFlow;
 
 use hark_archive::{Id, Query, Record, SearchProgress, Store};
 
-use super::{REASONS, RelayAdoption, RelaySource};
+use super::adoption::{REASONS, RelayAdoption};
+use super::source::RelaySource;
+use crate::commands::adopt::rows::{ConvertedRows, put};
 use crate::commands::adopt::sweep::{SourceSweep, SweepWords};
 use crate::commands::adopt::tally::AdoptTally;
-use crate::commands::adopt::{ConvertedRows, put};
 use crate::commands::refusal::RefusalReason;
 use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress, CountedUnit};

@@ -15,7 +15,7 @@ use zstd::bulk::Decompressor;
 use super::lmdb::{DamagedPages, LmdbFault, LmdbFile, LmdbSnapshot, LmdbTable, LmdbValue};
 use super::record;
 use crate::commands::adopt::events::EventRowFault;
-use crate::commands::adopt::relay::{BATCH_BYTES_MAX, RelayRow, RelaySource};
+use crate::commands::adopt::relay::source::{BATCH_BYTES_MAX, RelayRow, RelaySource};
 use crate::commands::refusal::RefusalReason;
 
 /// The supported database version.

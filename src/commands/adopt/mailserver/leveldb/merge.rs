@@ -5,9 +5,9 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::vec::IntoIter;
 
+use super::entry::{Entry, FileError, LevelDbRow, ScanState};
 use super::manifest::{DatabaseVersion, TableFile};
 use super::table::{InternalKey, TableFault, TableReader};
-use super::{Entry, FileError, LevelDbRow, ScanState};
 
 /// A source of entries in key order.
 enum EntrySource {

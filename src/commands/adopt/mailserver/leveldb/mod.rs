@@ -11,6 +11,7 @@
 //! deleted.
 
 mod bytes;
+mod entry;
 mod log;
 mod manifest;
 mod merge;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 
 use self::bytes::ByteReader;
+use self::entry::{Entry, FileError, LevelDbRow, ScanState};
 use self::manifest::DatabaseVersion;
 use self::merge::MergedScan;
 
@@ -32,49 +34,6 @@ use self::merge::MergedScan;
 const WHOLE_FILES_BYTES_MAX: u64 = 1 << 30;
 /// Maximum attempts to read the directory while a running server changes its files.
 const TRIES: usize = 20;
-
-/// A key and its value.
-type LevelDbRow = (Vec<u8>, Vec<u8>);
-
-/// A version of a key: a value, or a deletion mark.
-#[derive(Debug, PartialEq, Eq)]
-struct Entry {
-    key: Vec<u8>,
-    sequence: u64,
-    /// `None` if the key was deleted.
-    value: Option<Vec<u8>>,
-}
-
-/// A file that cannot be read.
-struct FileError {
-    path: PathBuf,
-    error: std::io::Error,
-}
-
-impl From<FileError> for anyhow::Error {
-    fn from(FileError { path, error }: FileError) -> Self {
-        Self::new(error).context(format!("{} cannot be read", path.display()))
-    }
-}
-
-/// The progress of a scan, and the damage found so far.
-#[derive(Debug, Default)]
-struct ScanState {
-    bytes_done: u64,
-    damaged: u64,
-    first_damage: String,
-}
-
-impl ScanState {
-    /// Counts a damaged part of a file.
-    fn damage(&mut self, path: &Path, words: &str) {
-        self.damaged += 1;
-        if self.first_damage.is_empty() {
-            let name = path.file_name().unwrap_or_default();
-            self.first_damage = format!("{}: {words}", name.display());
-        }
-    }
-}
 
 /// A LevelDB that is read key by key.
 pub(super) struct LevelDb {

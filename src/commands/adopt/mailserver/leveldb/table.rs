@@ -19,7 +19,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use super::bytes::{ByteReader, checksum};
-use super::{Entry, FileError, ScanState};
+use super::entry::{Entry, FileError, ScanState};
 
 /// Maximum length of a block, both compressed and uncompressed. A block is usually 4 KiB, or one
 /// large value.

@@ -1,29 +1,28 @@
 //! `hark bench query`: the queries that clients send, one shape after the other and all mixed. Each
 //! connection sends its next query after the EOSE of the previous query.
 
-use std::collections::HashMap;
+mod loads;
+mod readers;
+
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use hark_codec::crypto::KeyPair;
-use hark_codec::nostr::EventDraft;
-use hark_codec::record::Key;
+use anyhow::Context as _;
 
+use self::loads::{DEPTHS, MIXED, ShapeRequests, depths, load, mixed, requests};
+use self::readers::{InboxOwner, own, prove, readers};
 use crate::args::BenchQueryArgs;
 use crate::latency::Latencies;
 use crate::null::{NullRelay, question_like};
-use crate::people;
 use crate::process::thread_cpu;
-use crate::random::Random;
 use crate::report::{BenchReport, Column};
 use crate::requests::{RequestFrames, created_at, request};
 use crate::sample::EventSample;
-use crate::shapes::{self, INBOX, QueryShape, SEARCH_SHAPES, SHAPES};
+use crate::shapes::{self, INBOX, SEARCH_SHAPES, SHAPES};
 use crate::store::{BenchArchive, BenchArchiveOpener, BenchQuestion};
 use crate::target::{BenchTarget, Refusals, TimeSpent};
-use crate::websocket::{RelayConnection, RelayMessage, fields, put_text};
+use crate::websocket::{RelayConnection, RelayMessage, fields};
 use crate::words::{figure, number};
 
 /// The length of the warm-up, which is not counted, as a share of the measured time.
@@ -32,12 +31,8 @@ const WARM_UP: f64 = 0.15;
 const PATIENCE: Duration = Duration::from_mins(1);
 /// How long reading all pages of the busiest author may take.
 const WALK: Duration = Duration::from_mins(5);
-/// The number of authors to search for readers.
-const READERS: usize = 2_000;
-/// Maximum number of events of a page, and the most pages for each depth.
+/// Maximum number of events of a page.
 const PAGE: usize = 500;
-const PAGES: usize = 20;
-const MIXED: &str = "all mixed";
 
 const COLUMNS: [Column; 10] = [
     Column::plain("requests_per_s", "requests/s", ""),
@@ -51,15 +46,6 @@ const COLUMNS: [Column; 10] = [
     Column::compared("p50_ms", "p50", "ms"),
     Column::compared("p99_ms", "p99", "ms"),
 ];
-
-/// The requests of a shape, for each connection.
-struct ShapeRequests {
-    name: String,
-    may_be_empty: bool,
-    requests: Vec<Arc<Vec<RequestFrames>>>,
-    /// Whether the connections must be authenticated as readers.
-    as_reader: bool,
-}
 
 /// Totals that one connection, or all connections together, received.
 #[derive(Clone, Default)]
@@ -383,32 +369,6 @@ async fn ask_until(
     Ok((connection, answers))
 }
 
-fn requests(filters: &[String]) -> Arc<Vec<RequestFrames>> {
-    Arc::new(filters.iter().enumerate().map(|(at, filters)| request(at, filters)).collect())
-}
-
-/// The names of the loads that read an author's pages, at three depths.
-const DEPTHS: [&str; 3] = ["until, first pages", "until, middle pages", "until, last pages"];
-
-/// Makes the load of a shape. Adds a note if the sample has nothing to query.
-fn load(
-    shape: &QueryShape,
-    sample: &EventSample,
-    asked: &mut MeasuredTarget<'_>,
-) -> Option<ShapeRequests> {
-    let filters = shape.filters(sample);
-    if filters.is_empty() {
-        asked.report.note(format!("{}: the file has nothing to ask for.", shape.name));
-        return None;
-    }
-    Some(ShapeRequests {
-        name: shape.name.into(),
-        may_be_empty: shape.may_be_empty,
-        requests: vec![requests(&filters)],
-        as_reader: false,
-    })
-}
-
 /// Makes all loads, in the order of the run.
 async fn loads(
     args: &BenchQueryArgs,
@@ -418,7 +378,7 @@ async fn loads(
 ) -> anyhow::Result<Vec<ShapeRequests>> {
     let mut loads = Vec::new();
     for shape in &SHAPES {
-        loads.extend(load(shape, sample, asked));
+        loads.extend(load(shape, sample, &mut asked.report));
     }
     let inboxes: Vec<_> = (0..args.connections)
         .map(|at| {
@@ -451,34 +411,10 @@ async fn loads(
         });
     }
     for shape in SEARCH_SHAPES.iter().filter(|_| args.search) {
-        loads.extend(load(shape, sample, asked));
+        loads.extend(load(shape, sample, &mut asked.report));
     }
     loads.push(mixed);
     shapes::choose(loads, |load| &load.name, &args.shapes)
-}
-
-/// Makes a load of all shapes in equal parts, in random order.
-fn mixed(loads: &[ShapeRequests], connections: usize) -> ShapeRequests {
-    let of = |connection: usize| {
-        let mut random = Random::new(13 + connection as u64);
-        let mut all = Vec::new();
-        for at in 0..64 {
-            for load in loads {
-                let requests = &load.requests[connection % load.requests.len()];
-                all.push(requests[(at + connection * 64) % requests.len()].clone());
-            }
-        }
-        for at in (1..all.len()).rev() {
-            all.swap(at, random.below(at + 1));
-        }
-        Arc::new(all)
-    };
-    ShapeRequests {
-        name: MIXED.into(),
-        may_be_empty: false,
-        requests: (0..connections).map(of).collect(),
-        as_reader: true,
-    }
 }
 
 /// Returns the filters of the busiest author's pages, newest first, after reading all pages once.
@@ -520,91 +456,5 @@ async fn pages(
         pages.push(filters);
         // Events of the same second are sent again, unless they fill a page.
         until = if oldest < until { oldest } else { until.saturating_sub(1) };
-    }
-}
-
-/// Returns the first, the middle and the last pages. Empty if there are too few to compare.
-fn depths(pages: &[String]) -> Vec<&[String]> {
-    let part = PAGES.min(pages.len() / 4);
-    if part == 0 {
-        return Vec::new();
-    }
-    let middle = (pages.len() - part) / 2;
-    vec![&pages[..part], &pages[middle..middle + part], &pages[pages.len() - part..]]
-}
-
-/// The owner of an inbox.
-#[derive(Clone, Debug)]
-struct InboxOwner {
-    key: Key,
-    keys: KeyPair,
-}
-
-/// Returns the readers with derivable keys, in descending order of their inboxes' sizes.
-fn readers(sample: &EventSample) -> anyhow::Result<Vec<InboxOwner>> {
-    let known = people::all(READERS)?;
-    let known: HashMap<Key, KeyPair> =
-        known.into_iter().map(|keys| (*keys.public(), keys)).collect();
-    let all = sample.inboxes.iter().filter_map(|(key, _)| {
-        known.get(key).map(|keys| InboxOwner { key: *key, keys: keys.clone() })
-    });
-    Ok(all.collect())
-}
-
-/// Returns the readers of one connection.
-fn own(readers: &[InboxOwner], connection: usize, args: &BenchQueryArgs) -> Vec<InboxOwner> {
-    readers.iter().skip(connection).step_by(args.connections).take(args.keys).cloned().collect()
-}
-
-/// Authenticates a connection as these readers, if the relay sends a challenge (NIP-42).
-async fn prove(
-    connection: &mut RelayConnection,
-    target: &BenchTarget,
-    readers: Vec<InboxOwner>,
-) -> anyhow::Result<()> {
-    let Some(first) = readers.first() else { return Ok(()) };
-    // A relay that requires AUTH has sent its challenge by the end of this answer.
-    let probe = request(0, &shapes::inbox(&first.key));
-    connection.send(&probe.req).await?;
-    while !matches!(
-        connection.next().await?,
-        RelayMessage::Eose(_) | RelayMessage::Closed(_) | RelayMessage::Notice(_)
-    ) {}
-    connection.send(&probe.close).await?;
-    let Some(challenge) = connection.challenge.clone() else { return Ok(()) };
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
-    for reader in &readers {
-        let tags: [&[&str]; 2] = [&["relay", &target.url.text], &["challenge", &challenge]];
-        let draft = EventDraft { created_at: now, kind: 22_242, tags: &tags, content: "" };
-        let (mut event, mut frame) = (Vec::new(), Vec::new());
-        draft.sign(&reader.keys, &mut event);
-        put_text(&mut frame, &[b"[\"AUTH\",", &event, b"]"]);
-        connection.send(&frame).await?;
-        let answer = loop {
-            if let RelayMessage::Ok(text) = connection.next().await? {
-                break fields(text);
-            }
-        };
-        if answer.get(2).is_none_or(|accepted| accepted != "true") {
-            bail!(
-                "the relay refuses an AUTH, so inboxes cannot be read: {}",
-                answer.last().map_or("", String::as_str)
-            );
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pages_are_taken_from_both_ends_and_the_middle() {
-        let pages: Vec<String> = (0..400).map(|page| page.to_string()).collect();
-        let parts = depths(&pages);
-        assert_eq!((&*parts[0][0], &*parts[1][0], &*parts[2][19]), ("0", "190", "399"));
-        assert_eq!(depths(&pages[..8]).iter().map(|part| part.len()).collect::<Vec<_>>(), [2; 3]);
-        assert!(depths(&pages[..3]).is_empty());
     }
 }

@@ -8,12 +8,8 @@ use std::time::SystemTime;
 use anyhow::{Context as _, bail};
 use serde_json::{Map, Value, json};
 
-use crate::html;
+use super::parts::{BarChart, Curve};
 use crate::words::figure;
-
-mod parts;
-
-pub use parts::{BarChart, ChartBar, Curve, ReportSection};
 
 /// One kind of figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +50,17 @@ pub struct ReportRow {
 struct Baseline {
     name: String,
     rows: Vec<ReportRow>,
+}
+
+/// A further table below a report's main table, with different columns.
+#[derive(Clone, Debug)]
+pub struct ReportSection {
+    /// Its name in JSON.
+    pub key: &'static str,
+    /// Its title for people.
+    pub title: &'static str,
+    /// Its rows and notes. Settings, faults and charts belong to the report itself.
+    pub report: BenchReport,
 }
 
 /// The complete results of a run.
@@ -371,17 +378,6 @@ impl BenchReport {
             table.push(line);
         }
         table
-    }
-
-    /// Prints the report as text or JSON, and writes the HTML page to `page` if given.
-    pub fn publish(&self, json: bool, page: Option<&Path>) -> anyhow::Result<()> {
-        use std::io::Write as _;
-        if let Some(path) = page {
-            std::fs::write(path, html::page(self))
-                .with_context(|| format!("{} could not be written", path.display()))?;
-        }
-        let text = if json { format!("{:#}\n", self.to_json()) } else { self.to_text() };
-        Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
     }
 }
 

@@ -1,0 +1,17 @@
+//! A library to measure.
+
+use super::messages::CodecSample;
+use super::meter::CodecMeter;
+use crate::report::Column;
+
+/// A library to measure.
+pub struct Library {
+    /// The column of its times.
+    pub ns: Column,
+    /// The column of its allocations.
+    pub allocations: Column,
+    /// The column of the ratio of Hark's time to this library's.
+    pub ratio: Column,
+    /// Measures each operation that the library has, on one message.
+    pub measure: fn(&CodecSample, &mut CodecMeter) -> anyhow::Result<()>,
+}

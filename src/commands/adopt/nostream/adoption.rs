@@ -1,0 +1,200 @@
+//! One run of an adoption from nostream: the copy of all rows, and of newly published events.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::late::{FOLLOW_EVERY, LateScan};
+use super::progress::NostreamProgress;
+use super::source::{NostreamRow, NostreamSource, RowCursor};
+use crate::commands::adopt::copy::{AdoptBatch, AdoptTarget, AdoptTotal, copy};
+use crate::commands::adopt::events::ConvertOptions;
+use crate::commands::adopt::pace::AdoptPace;
+use crate::commands::adopt::rows::put;
+use crate::commands::adopt::tally::{AdoptTally, ReasonWords};
+use crate::commands::refusal::RefusalReason;
+use crate::print::{self, CountedUnit};
+use crate::when;
+use crate::writer::HistoryWriter;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark adopt nostream postgres://nostr_ts_relay@127.0.0.1/nostr_ts_relay
+  hark adopt nostream postgres://... --rate 2000 --follow     beside a relay in use, until Ctrl-C
+  hark adopt nostream postgres://... --verify                 once more, and say whether all is here
+
+Only reads there, in short statements: the relay may go on. Rows come in the order of their time, a
+batch at a time; where it is, is remembered with each batch, so a run that was stopped or killed goes on
+when run again, and nothing comes twice. At the end all ids are compared, which brings in what came late.
+--follow brings what is published meanwhile, until Ctrl-C, which compares once more and ends. What has an
+old date takes longer: it is found by reading the table over and over, for a tenth of the time.
+
+Every id is checked to be the hash of its event, so no value can have come over wrong. Signatures are not
+checked, since nostream has done so; --verify-signatures does it again, at some 30 us an event on a core.
+Deleted, expired and ephemeral events stay behind; what else is refused is counted by reason.")]
+pub(crate) struct AdoptNostreamArgs {
+    /// nostream's database: postgres://user:password@host:port/database
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+    /// Most events a second [default: as fast as possible]
+    #[arg(long, value_name = "N")]
+    pub(crate) rate: Option<u64>,
+    /// Events in a batch
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    pub(crate) batch: u32,
+    /// Afterwards, copy what is published to nostream, until Ctrl-C
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// Compare N events with the archive's, byte for byte [default with the flag: 1000]
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1000")]
+    pub(crate) verify: Option<u64>,
+    /// Also check all signatures
+    #[arg(long)]
+    pub(crate) verify_signatures: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The reasons why rows are not copied.
+pub(super) const REASONS: ReasonWords = &[
+    (RefusalReason::Malformed, "malformed", "not a Nostr event"),
+    (RefusalReason::BadId, "bad id", "the id is not the event's hash"),
+    (RefusalReason::BadSignature, "bad signature", "not signed by its author"),
+    (RefusalReason::TooLarge, "too large", "above limits.event_bytes_max"),
+    (RefusalReason::Ephemeral, "ephemeral", "of a kind that is never stored"),
+    (RefusalReason::Expired, "expired", "its expiration has passed"),
+    (RefusalReason::Duplicate, "duplicate", "already kept"),
+    (RefusalReason::Superseded, "superseded", "a newer version is kept"),
+    (RefusalReason::Deleted, "deleted", "its author asked for deletion"),
+    (RefusalReason::Vanished, "vanished", "its author asked to vanish"),
+    (RefusalReason::Gone, "deleted there", "nostream keeps the row and returns it to nobody"),
+];
+/// Overlap between two such reads, in seconds before the newest time. Events may arrive a little
+/// late.
+const OVERLAP_S: i64 = 120;
+
+/// The state of one run.
+pub(super) struct Adoption<'a> {
+    pub(super) args: &'a AdoptNostreamArgs,
+    pub(super) terms: ConvertOptions,
+    pub(super) pace: AdoptPace<'a>,
+    pub(super) tally: AdoptTally,
+}
+
+impl Adoption<'_> {
+    pub(super) fn stopped(&self) -> bool {
+        self.pace.is_stopped()
+    }
+
+    /// Copies all rows behind the saved position.
+    pub(super) fn copy(
+        &mut self,
+        source: &mut NostreamSource,
+        writer: &mut HistoryWriter,
+        progress: &mut NostreamProgress,
+    ) -> anyhow::Result<()> {
+        let total = AdoptTotal {
+            total: source.estimate()?,
+            unit: CountedUnit::Records,
+            noun: "event",
+            before: progress.events,
+        };
+        let (mut at, mut done) = (progress.at, progress.events);
+        let (batch, terms) = (self.pace.batch(self.args.batch), &self.terms);
+        let read = || {
+            let rows = source.after(&at, batch)?;
+            let Some(last) = rows.last() else { return Ok(None) };
+            at = last.cursor();
+            done += rows.len() as u64;
+            let converted = terms.convert(&rows, when::now_s());
+            Ok(Some(AdoptBatch { converted, at, rows: rows.len() as u64, done }))
+        };
+        let to = AdoptTarget { writer, tally: &mut self.tally, pace: &mut self.pace };
+        copy(&total, to, read, |at, events| {
+            (progress.at, progress.events) = (at, events);
+            progress.save()
+        })
+    }
+
+    /// Copies newly published events until an interrupt.
+    pub(super) fn follow(
+        &mut self,
+        source: &mut NostreamSource,
+        writer: &mut HistoryWriter,
+        progress: &mut NostreamProgress,
+    ) -> anyhow::Result<()> {
+        print::note!(
+            "hark: brought over: {}; new events follow until Ctrl-C. Stop nostream before Ctrl-C, and \
+             nothing is missing",
+            print::count(progress.events, "event")
+        );
+        let mut late = LateScan::new(progress.since.unwrap_or_default());
+        let mut from = behind(progress.at);
+        while !self.stopped() {
+            let mut at = from;
+            loop {
+                let rows = source.after(&at, self.args.batch)?;
+                let Some(last) = rows.last() else { break };
+                at = last.cursor();
+                self.bring(writer, progress, &rows)?;
+                progress.at = progress.at.max(at);
+            }
+            // The next read starts at this position. `late` finds new rows with earlier times.
+            from = behind(progress.at);
+            progress.since = Some(late.since());
+            progress.save()?;
+            let until = Instant::now() + FOLLOW_EVERY;
+            while !self.stopped() && Instant::now() < until {
+                if late.is_due() {
+                    self.bring_late(source, writer, progress, (&mut late, from.created_at))?;
+                } else {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies new rows with a time before `created_at`, from one piece of nostream's table.
+    fn bring_late(
+        &mut self,
+        source: &NostreamSource,
+        writer: &mut HistoryWriter,
+        progress: &mut NostreamProgress,
+        (late, created_at): (&mut LateScan, i64),
+    ) -> anyhow::Result<()> {
+        for ids in late.read(source, created_at)?.chunks(self.args.batch.max(1) as usize) {
+            if self.stopped() {
+                return Ok(());
+            }
+            self.bring(writer, progress, &source.of_ids(ids)?)?;
+        }
+        late.pass();
+        Ok(())
+    }
+
+    /// Puts newly published rows. Some of them may be stored already.
+    fn bring(
+        &mut self,
+        writer: &mut HistoryWriter,
+        progress: &mut NostreamProgress,
+        rows: &[NostreamRow],
+    ) -> anyhow::Result<()> {
+        let converted = self.terms.convert(rows, when::now_s());
+        let mut tally = AdoptTally::new(REASONS);
+        put(writer, converted, &mut tally)?;
+        progress.events += tally.stored;
+        self.tally.stored += tally.stored;
+        self.pace.wait(tally.stored);
+        Ok(())
+    }
+}
+
+/// Returns where the next read of newly published events begins. The newest event may have a time
+/// in the future, and later events the present time.
+fn behind(newest: RowCursor) -> RowCursor {
+    let now_s = i64::try_from(when::now_s()).unwrap_or(i64::MAX);
+    RowCursor { created_at: newest.created_at.min(now_s), ..newest }.before(OVERLAP_S)
+}

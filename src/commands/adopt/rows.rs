@@ -1,0 +1,45 @@
+//! Converted rows, and the writing of their records.
+
+use anyhow::Context as _;
+
+use super::tally::AdoptTally;
+use crate::commands::refusal::RefusalReason;
+use crate::writer::HistoryWriter;
+
+/// The result of converting rows.
+#[derive(Debug, Default)]
+pub(super) struct ConvertedRows {
+    pub(super) records: Vec<Box<[u8]>>,
+    /// The id of each record, as text.
+    pub(super) ids: Vec<String>,
+    pub(super) refused: Vec<(RefusalReason, String, String)>,
+}
+
+/// Makes records durable, and counts the outcomes and the refusals.
+pub(super) fn put(
+    writer: &mut HistoryWriter,
+    converted: ConvertedRows,
+    tally: &mut AdoptTally,
+) -> anyhow::Result<()> {
+    let ConvertedRows { records, ids, refused } = converted;
+    for (reason, id, words) in refused {
+        tally.refuse(reason, &id, &words);
+    }
+    if !records.is_empty() {
+        for (outcome, id) in writer.put(records)?.into_iter().zip(ids) {
+            let outcome = outcome.map_err(anyhow::Error::msg).context(
+                "the server could not store what it was given; look at its log, then run the \
+                 adoption again: it continues where it stopped",
+            )?;
+            tally.outcome(outcome, &id);
+        }
+    }
+    Ok(())
+}
+
+/// Returns an id as hex digits.
+pub(super) fn text(id: &[u8]) -> String {
+    let mut out = Vec::with_capacity(64);
+    hark_codec::hex::encode_into(id, &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}

@@ -1,0 +1,32 @@
+//! The open braces and brackets of JSON that is read byte by byte.
+
+/// The stack of open braces and brackets, outermost first.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OpenBrackets {
+    pub(super) depth: usize,
+    /// A bit for each of the outermost 64 levels: set for a bracket.
+    arrays: u64,
+}
+
+impl OpenBrackets {
+    pub(super) fn open(&mut self, byte: u8) {
+        if let Some(bit) = Self::bit(self.depth) {
+            self.arrays = if byte == b'[' { self.arrays | bit } else { self.arrays & !bit };
+        }
+        self.depth += 1;
+    }
+
+    pub(super) fn close(&mut self) {
+        self.depth = self.depth.saturating_sub(1);
+    }
+
+    /// Whether the innermost level is a bracket.
+    pub(super) fn is_array(&self) -> bool {
+        let bit = self.depth.checked_sub(1).and_then(Self::bit);
+        bit.is_some_and(|bit| self.arrays & bit != 0)
+    }
+
+    pub(super) fn bit(level: usize) -> Option<u64> {
+        (level < 64).then(|| 1 << level)
+    }
+}
