@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::cli;
-use crate::config::{Config, bounds, settings};
+use crate::config::{Config, settings};
 use crate::print::number;
 
 /// Begins the part of a page that is made from the program.
@@ -31,8 +31,9 @@ fn the_page_of_settings_is_made_from_the_table_of_settings() {
         let doc = section.doc.replace("\n#", "");
         writeln!(made, "## [{}]\n\n{doc}\n", section.name).unwrap();
         for setting in section.settings {
-            let live = if settings::is_live(section, setting) { ", live" } else { "" };
-            let range = bounds::range(section.name, setting.key)
+            let live = if setting.is_live { ", live" } else { "" };
+            let range = setting
+                .bounds
                 .map(|(least, most)| format!("; from {} to {}", number(least), number(most)));
             let (key, value) = (setting.key, (setting.show)(&config));
             let doc = setting.doc.replace('\n', " ").replace('<', "\\<");

@@ -1,7 +1,8 @@
 //! A network that is not part of Hark: examples/toy.rs adds the network, and every command supports
-//! the network, in files and in PostgreSQL.
+//! the network, in files and in PostgreSQL. Also a store that is not part of Hark.
 //!
-//! This test has no harness, since the test program is also the tested binary if `HARK_TOY` is set.
+//! This test has no harness, since the test program is also the tested binary if `HARK_TOY` or
+//! `HARK_MEMORY` is set.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -14,6 +15,8 @@ use hark_testkit::postgres::Cluster;
 use hark_testkit::program::{Process, Program};
 use serde_json::Value;
 
+#[path = "../examples/memory.rs"]
+mod memory;
 #[path = "../examples/toy.rs"]
 mod program;
 
@@ -24,10 +27,14 @@ fn main() -> ExitCode {
     if std::env::var_os("HARK_TOY").is_some() {
         return program::main();
     }
+    if std::env::var_os("HARK_MEMORY").is_some() {
+        return memory::main();
+    }
     // With `--list`, the list of tests is empty.
     if !std::env::args().any(|argument| argument == "--list") {
         in_files();
         in_a_database();
+        in_memory();
         println!("the toy is served, and every command knows it");
     }
     ExitCode::SUCCESS
@@ -170,6 +177,32 @@ fn in_a_database() {
     end(beside_a_server(&place));
     let mirror = Place::new("database-mirror", &second.url, "");
     assert_eq!(mirror.count("weather"), place.count("weather"), "the mirror is in step");
+}
+
+/// A store that is not part of Hark: examples/memory.rs adds the store, and a server opens its
+/// shelves.
+fn in_memory() {
+    let root = scratch("memory");
+    std::fs::create_dir_all(&root).expect("is made");
+    let hark = |args: &[&str]| {
+        let mut command = Program::new(std::env::current_exe().expect("this program"));
+        command.env("HARK_MEMORY", "1").args(args).args(["--store", "memory:", "--data"]);
+        command.arg(&root);
+        command
+    };
+    let mut command = hark(&["serve", "--listen", "127.0.0.1:0"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("runs");
+    let mut line = String::new();
+    let mut lines = BufReader::new(child.stdout.take().expect("is piped"));
+    lines.read_line(&mut line).expect("is read");
+    let relay = line.trim().strip_prefix("listening on ws://").expect("an address").to_owned();
+    let page = get(&relay, "/metrics");
+    assert!(page.contains("hark_store_records{shelf=\"nostr\"} 0\n"), "{page}");
+    let refused = hark(&["check"]).output().expect("runs");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("another store (memory)"), "{said}");
+    end(Server { child, relay });
+    let _ = std::fs::remove_dir_all(root);
 }
 
 /// Imports, queries, copies and deletes lines without a server.

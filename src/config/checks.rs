@@ -5,13 +5,13 @@ use hark_server::Proxies;
 use hark_store_postgres::shown;
 
 use super::values::Config;
-use super::{bounds, keys, log};
+use super::{keys, log, ranges};
 use crate::stores::{AddressForm, StoreAddress, postgres};
 
 /// Returns the faults of a configuration whose settings could all be read. `stores` are the forms
 /// of the addresses of all stores, the default first.
 pub(super) fn faults(config: &Config, stores: &[AddressForm]) -> Vec<String> {
-    let mut faults = bounds::faults(config);
+    let mut faults = ranges::faults(config);
     // A number out of bounds also contradicts others.
     if !faults.iter().any(|fault| fault.starts_with("[limits]")) {
         faults.extend(config.limits.faults().iter().map(|fault| format!("[limits] {fault}")));
@@ -25,7 +25,7 @@ pub(super) fn faults(config: &Config, stores: &[AddressForm]) -> Vec<String> {
         let headers = Proxies::HEADERS.join(", ");
         faults.push(format!("[server] `proxy_header` must be one of {headers}"));
     }
-    faults.extend(waku(config));
+    faults.extend(config.waku.faults());
     faults
 }
 
@@ -113,25 +113,6 @@ fn is_url(url: &str, schemes: &[&str]) -> bool {
             && !rest.starts_with(['/', ':', '?', '#'])
             && !rest.contains(|letter: char| letter.is_whitespace() || letter.is_control())
     })
-}
-
-/// Returns one line for each fault in the addresses and shards of the Waku node.
-fn waku(config: &Config) -> Vec<String> {
-    let mut faults = Vec::new();
-    #[cfg(feature = "libp2p")]
-    faults.extend(config.waku.faults());
-    let (shards, shards_max) = (config.waku.shards.len(), hark_server::waku::SHARDS_MAX);
-    if shards > shards_max {
-        faults
-            .push(format!("[waku] `shards` has {shards} shards, at most {shards_max} are served"));
-    }
-    for protected in &config.waku.protected_shards {
-        if !config.waku.shards.contains(&protected.shard) {
-            let shard = protected.shard;
-            faults.push(format!("[waku] `protected_shards` has {shard}, `shards` does not"));
-        }
-    }
-    faults
 }
 
 #[cfg(test)]

@@ -113,7 +113,7 @@ impl Config {
         for section in settings::SECTIONS {
             for setting in section.settings {
                 if !(setting.is_same)(self, before) {
-                    let is_live = settings::is_live(section, setting);
+                    let is_live = setting.is_live;
                     let value = (setting.show)(self);
                     changes.push((format!("{}.{} = {value}", section.name, setting.key), is_live));
                 }

@@ -3,7 +3,7 @@
 //! overrides the defaults, the environment overrides the file, and flags (in `commands`) override
 //! the environment.
 
-pub(crate) mod bounds;
+mod bounds;
 mod checks;
 mod doors;
 mod files;
@@ -14,6 +14,7 @@ mod network;
 mod networks;
 mod nostr;
 mod policy;
+mod ranges;
 mod reread;
 mod retention;
 mod search;

@@ -1,4 +1,4 @@
-//! A setting: its name, its documentation, and the field of [`Config`] that it sets.
+//! A setting: its name, its documentation, its bounds, and the field of [`Config`] that it sets.
 
 use super::value::TypedValue;
 use super::values::Config;
@@ -14,6 +14,10 @@ pub(crate) struct SettingsSection {
 pub(crate) struct Setting {
     pub(crate) key: &'static str,
     pub(crate) doc: &'static str,
+    /// The minimum and the maximum of a number, or of the two numbers of a rate.
+    pub(crate) bounds: Option<(u64, u64)>,
+    /// Whether a change takes effect without a restart.
+    pub(crate) is_live: bool,
     /// The value as TOML.
     pub(crate) show: fn(&Config) -> String,
     pub(crate) set: fn(&mut Config, &TypedValue) -> Result<(), String>,
@@ -27,11 +31,28 @@ impl std::fmt::Debug for Setting {
     }
 }
 
+/// Makes rows of the table of settings. A row has the key, the field of `Config`, the minimum and
+/// the maximum of a number in brackets, `live` if a running server applies a change, and the
+/// documentation.
 macro_rules! settings {
-    ($($key:literal $($field:ident).+ : $doc:literal;)*) => {
+    (@bounds) => {
+        None
+    };
+    (@bounds $least:expr, $most:expr) => {
+        Some(($least, $most))
+    };
+    (@live) => {
+        false
+    };
+    (@live live) => {
+        true
+    };
+    ($($key:literal $($field:ident).+ $([$least:expr, $most:expr])? $($live:ident)? : $doc:literal;)*) => {
         &[$(Setting {
             key: $key,
             doc: $doc,
+            bounds: settings!(@bounds $($least, $most)?),
+            is_live: settings!(@live $($live)?),
             show: |config| config.$($field).+.show(),
             set: |config, value| {
                 config.$($field).+ = SettingType::read(value)?;

@@ -1,7 +1,11 @@
-//! The table of all settings: the name of each setting, its documentation, and the field of
-//! [`Config`](super::Config) that it sets. The default file, the check of a file and the names of
+//! The table of all settings: the name of each setting, the field of
+//! [`Config`](super::Config) that it sets, its minimum and maximum if it is a number, whether a
+//! running server applies a change (`live`), and its documentation. The default file, the check of a file and the names of
 //! environment variables are derived from this table.
 
+use hark_store_embedded::{LOG_BYTES_MAX, SEAL_RECORDS_MAX};
+
+use super::bounds::{ANY, BYTES, DAYS, MESSAGE, MILLISECONDS, SECONDS, THREADS};
 use super::setting::{Setting, SettingsSection, settings};
 use super::setting_type::SettingType;
 use super::{waku, whisper};
@@ -16,9 +20,9 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "metrics_allow" metrics.allow: "Addresses and networks that may read /metrics, e.g. [\"127.0.0.0/8\", \"10.0.0.0/8\"]. A request that comes through a\nproxy is always refused.";
             "trusted_proxies" proxies.trusted: "Addresses and networks of proxies that Hark trusts to name their clients, e.g. [\"127.0.0.1\"] for a proxy on this\nmachine. List only proxies that set or extend the header in proxy_header themselves. Tor and TCP load balancers\ndo not.";
             "proxy_header" proxies.header: "Header in which these proxies name the client: x-forwarded-for, x-real-ip or forwarded. If the header lists\nseveral addresses, the last address that is not a trusted proxy counts.";
-            "deflate_from_bytes" deflate_from_bytes: "Size in bytes from which messages are compressed for clients that offer permessage-deflate. 0: no compression.";
-            "verify_threads" threads.verify: "Number of threads that check signatures. 0: one for each core.";
-            "read_threads" threads.read: "Number of threads that search the archive. 0: chosen by the number of cores, or postgres.connections_max if the\narchive is in a database.";
+            "deflate_from_bytes" deflate_from_bytes [0, BYTES]: "Size in bytes from which messages are compressed for clients that offer permessage-deflate. 0: no compression.";
+            "verify_threads" threads.verify [0, THREADS]: "Number of threads that check signatures. 0: one for each core.";
+            "read_threads" threads.read [0, THREADS]: "Number of threads that search the archive. 0: chosen by the number of cores, or postgres.connections_max if the\narchive is in a database.";
         },
     },
     SettingsSection {
@@ -27,14 +31,15 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         settings: settings! {
             "data" data: "Directory of the archive. --data and HARK_DATA override this setting.";
             "store" store: "Where events are stored: `embedded` for files in the data directory, or postgres://user:password@host/database.";
-            "batch_writes_max" batch.batch_writes_max: "Maximum number of events in a batch. One sync makes a batch durable.";
-            "batch_bytes_max" batch.batch_bytes_max: "Maximum size of the events in a batch in bytes, approximately.";
-            "batch_wait_ms" batch.batch_wait: "Milliseconds that a batch waits for further events after its first event. 0: no wait; batches then grow with the\nload.";
-            "queue_writes_max" batch.queue_max: "Maximum number of events that wait for the writer. Above this number, senders wait.";
-            "seal_records" seal_records: "Number of events in memory at which these events are sealed into a segment.";
-            "log_bytes_max" log_bytes_max: "Size of the log in bytes at which the events in memory are sealed, if this bound is reached first. A change\ntakes effect while the server runs.";
-            "head_bytes_max" head_bytes_max: "Approximate size in bytes of the memory at which the events in memory are sealed, if this bound is reached\nfirst. Events with many tags take more memory. While events arrive faster than segments are written, up to four\ntimes as much memory is in use; above that, writers wait.";
-            "scrub_days" scrub_days: "Days within which a running server reads the whole archive once, a little at a time, and compares the indices\nwith the records (\"scrubbing\"). Damaged indices are rebuilt, and damaged records are reported. 0: no scrubbing.";
+            "batch_writes_max" batch.batch_writes_max [1, 1 << 20]: "Maximum number of events in a batch. One sync makes a batch durable.";
+            "batch_bytes_max" batch.batch_bytes_max [0, 1 << 30]: "Maximum size of the events in a batch in bytes, approximately.";
+            "batch_wait_ms" batch.batch_wait [0, 60_000]: "Milliseconds that a batch waits for further events after its first event. 0: no wait; batches then grow with the\nload.";
+            // The queue is allocated as a whole.
+            "queue_writes_max" batch.queue_max [1, 1 << 20]: "Maximum number of events that wait for the writer. Above this number, senders wait.";
+            "seal_records" seal_records [1, SEAL_RECORDS_MAX as u64]: "Number of events in memory at which these events are sealed into a segment.";
+            "log_bytes_max" log_bytes_max [1, LOG_BYTES_MAX] live: "Size of the log in bytes at which the events in memory are sealed, if this bound is reached first. A change\ntakes effect while the server runs.";
+            "head_bytes_max" head_bytes_max [1 << 20, BYTES]: "Approximate size in bytes of the memory at which the events in memory are sealed, if this bound is reached\nfirst. Events with many tags take more memory. While events arrive faster than segments are written, up to four\ntimes as much memory is in use; above that, writers wait.";
+            "scrub_days" scrub_days [0, 3_650]: "Days within which a running server reads the whole archive once, a little at a time, and compares the indices\nwith the records (\"scrubbing\"). Damaged indices are rebuilt, and damaged records are reported. 0: no scrubbing.";
         },
     },
     SettingsSection {
@@ -42,10 +47,12 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         doc: "Settings of an archive in PostgreSQL (store = \"postgres://…\").",
         settings: settings! {
             "read_url" postgres.read_url: "postgres:// URL of a replica that answers questions. Empty: no replica. While the replica is behind or\nunreachable, the primary answers the questions, so that no answer lacks a stored event.";
-            "connections_max" postgres.connections_max: "Maximum number of connections for questions, on the primary and again on a replica. Two further connections are\nfor writes, and for notifications of other servers' writes.";
-            "statement_timeout_ms" postgres.statement_timeout: "Maximum duration of a statement in milliseconds. A question with a longer statement is answered with an error.";
-            "part_days" postgres.part_days: "Days that one part of the tables covers. The number is fixed when the tables are created.";
-            "shards" postgres.shards: "Number of shards of each table if the database is a Citus cluster, whose tables have no parts. The number is\nfixed when the tables are created: choose several shards for each worker that there will ever be. A question\nthat is not for single authors, ids or tags is sent to every shard.";
+            "connections_max" postgres.connections_max [1, 1_000]: "Maximum number of connections for questions, on the primary and again on a replica. Two further connections are\nfor writes, and for notifications of other servers' writes.";
+            // A commit is statements too, and a busy disk takes some 100 ms. The database stores the
+            // timeout as a signed 32-bit integer.
+            "statement_timeout_ms" postgres.statement_timeout [1_000, 2_147_483_647]: "Maximum duration of a statement in milliseconds. A question with a longer statement is answered with an error.";
+            "part_days" postgres.part_days [1, DAYS]: "Days that one part of the tables covers. The number is fixed when the tables are created.";
+            "shards" postgres.shards [1, 64_000]: "Number of shards of each table if the database is a Citus cluster, whose tables have no parts. The number is\nfixed when the tables are created: choose several shards for each worker that there will ever be. A question\nthat is not for single authors, ids or tags is sent to every shard.";
             "migrate" postgres.migrate: "Whether `hark serve` applies missing migrations to the tables at its start. If not, `hark migrate up` applies\nthe missing migrations.";
         },
     },
@@ -53,91 +60,94 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         name: "limits",
         doc: "Bounds, and the behaviour at each bound. Changes of this file take effect while the server runs.",
         settings: settings! {
-            "connections_max" limits.connections_max: "Maximum number of connections at a time. Further connections are answered with HTTP status 503.";
-            "connections_per_address_max" limits.connections_per_address_max: "Maximum number of connections of one address (of IPv6, of its first 64 bits) at a time. Further connections are\nanswered with HTTP status 429.";
-            "handshake_timeout_ms" limits.handshake_timeout_ms: "Milliseconds that a connection may take to send its HTTP request head. After that time, the connection is\nclosed.";
-            "message_bytes_max" limits.message_bytes_max: "Maximum size of a message from a client in bytes. A longer message ends the connection. A REQ, COUNT or NEG-OPEN\nhas at most 256 KiB or, if that is more, 80 bytes for each of filter_values_max.";
-            "ping_after_s" limits.ping_after_s: "Seconds of silence after which the server sends a ping.";
-            "idle_timeout_s" limits.idle_timeout_s: "Seconds of silence after which a connection is closed. A connection is also closed if its client reads none of\nthe waiting bytes for this time.";
-            "subscriptions_max" limits.subscriptions_max: "Maximum number of subscriptions of a connection. Further subscriptions are answered with CLOSED.";
-            "subscription_bytes_max" limits.subscription_bytes_max: "Maximum size in bytes of the REQs of all subscriptions of a connection together. Further REQs are answered with\nCLOSED.";
-            "questions_bytes_max" limits.questions_bytes_max: "Maximum memory in bytes for the questions of all connections, subscriptions included. One address may use a\nquarter of this memory. Further questions are answered with CLOSED.";
-            "subscription_id_chars_max" limits.subscription_id_chars_max: "Maximum length of a subscription's name in characters. Longer names are refused.";
-            "filters_max" limits.filters.filters_max: "Maximum number of filters in a REQ or COUNT. A message with more filters is answered with CLOSED.";
-            "filter_values_max" limits.filters.filter_values_max: "Maximum number of values in a filter: ids, authors, kinds and tag values together. A filter with more values is\nanswered with CLOSED.";
-            "limit_default" limits.filters.limit_default: "Number of stored events that are sent for a filter without a limit. The remaining events of the same second as\nthe last event follow, up to limit_max events in all.";
-            "limit_max" limits.filters.limit_max: "Maximum number of stored events that are sent for a filter. A higher limit in a filter is lowered to this\nnumber.";
-            "negentropy_per_connection_max" limits.negentropy_per_connection_max: "Maximum number of comparisons (NIP-77, negentropy) of a connection at a time. Further comparisons are answered\nwith NEG-ERR. 0: NIP-77 is not offered.";
-            "negentropy_events_max" limits.negentropy_events_max: "Maximum number of events in a comparison. A filter that matches more events is answered with NEG-ERR, which\nnames this bound.";
-            "negentropy_connection_bytes_max" limits.negentropy_connection_bytes_max: "Maximum memory in bytes for the comparisons of a connection, about 40 bytes for each event. Further comparisons\nare answered with NEG-ERR.";
-            "negentropy_bytes_max" limits.negentropy_bytes_max: "Maximum memory in bytes for the comparisons of all connections. One address may use a quarter of this memory.\nFurther comparisons are answered with NEG-ERR.";
-            "negentropy_message_bytes_max" limits.negentropy_message_bytes_max: "Maximum size of a NEG-MSG to a client in bytes. The rest is sent in the next NEG-MSG.";
-            "negentropy_idle_s" limits.negentropy_idle_s: "Seconds after which a comparison is ended with NEG-ERR if its client does not continue.";
-            "event_bytes_max" limits.events.event_bytes_max: "Maximum size of a stored event in bytes, from clients and in imports. Larger events are refused.";
-            "content_chars_max" limits.events.content_chars_max: "Maximum length of the content of an event from a client in characters. Events with longer content are refused.";
-            "event_tags_max" limits.events.event_tags_max: "Maximum number of tags of an event from a client. Events with more tags are refused.";
-            "list_tags_max" limits.events.list_tags_max: "Maximum number of tags of a list, which is an event of kind 3 or of a kind from 10000 to 39999. If\nevent_tags_max is higher, lists may have that many tags.";
-            "created_at_ahead_s_max" limits.events.created_at_ahead_s_max: "Seconds that an event's time may lie in the future. Events further ahead are refused.";
-            "created_at_behind_s_max" limits.events.created_at_behind_s_max: "Seconds that an event's time may lie in the past when the event arrives. Older events are refused. 0: any age.";
-            "auth_keys_max" limits.auth_keys_max: "Maximum number of keys that a connection may prove with AUTH. Further keys are refused.";
-            "auth_age_s_max" limits.auth_age_s_max: "Seconds that the time of an AUTH may lie before or after the current time. Any other AUTH is refused.";
-            "query_rows_max" limits.filters.query_rows_max: "Maximum number of rows that the searches of one REQ or COUNT may visit together, including lookups for these\nsearches. Above this number, the answer ends with CLOSED.";
-            "slice_rows" limits.slice_rows: "Number of rows that a search visits before the next search continues. In an archive in files, a slice also ends\nafter 2 ms.";
-            "searches_per_connection_max" limits.searches_per_connection_max: "Maximum number of unanswered REQs and COUNTs of a connection. Above this number, nothing more is read from the\nconnection.";
-            "events_per_connection_max" limits.events_per_connection_max: "Maximum number of events of a connection that have no OK yet. Above this number, nothing more is read from the\nconnection.";
-            "intake_bytes_max" limits.intake_bytes_max: "Maximum size in bytes of the events that have no OK yet, of all connections together. Above this size, clients\nthat publish wait. A change needs a restart.";
-            "inbound_bytes_max" limits.inbound_bytes_max: "Maximum size in bytes of the incomplete messages of all connections. One address may use a quarter of this size.\nA connection that would exceed the bound is closed.";
-            "outbox_pause_bytes" limits.outbox_pause_bytes: "Size in bytes of a client's unread output above which the client's searches pause.";
-            "outbox_bytes_max" limits.outbox_bytes_max: "Maximum size of a client's unread output in bytes. Above this size, the client is too slow and its connection is\nclosed.";
-            "outboxes_per_address_bytes_max" limits.outboxes_per_address_bytes_max: "Maximum size in bytes of the unread output of all clients of one address. Above this size, searches of clients\nwith unread output wait, HTTP requests get status 503, and a live event closes a connection that has more than\nits share.";
-            "outboxes_bytes_max" limits.outboxes_bytes_max: "Maximum size in bytes of the unread output of all clients. Above half of this size, searches of clients with\nunread output wait. Above this size, every search waits, HTTP requests get status 503, and a live event closes a\nconnection that has more than its share.";
-            "held_bytes_max" limits.held_bytes_max: "Maximum size in bytes of the live events that a subscription holds back until its stored events are sent. Above\nthis size, the connection is closed.";
-            "control_connections_max" limits.control_connections_max: "Maximum number of connections to control.sock, by which commands pass their writes to the server. Further\nconnections are closed.";
-            "control_frame_bytes_max" limits.control_frame_bytes_max: "Maximum size in bytes of a frame on a connection to control.sock. A longer frame ends the connection.";
-            "control_window" limits.control_window: "Maximum number of events without an answer on a connection to control.sock. Above this number, nothing more is\nread from the connection.";
-            "drain_timeout_ms" limits.drain_timeout_ms: "Milliseconds that a shutdown waits for work in progress. After that time, the remaining work is dropped.";
-            "takeover_wait_ms" limits.takeover_wait_ms: "Milliseconds that a server waits for each step of a server that takes over, while writes wait. After that time,\nthe old server continues as before. If the new server may write by then, the old server refuses writes instead.";
-            "takeover_drain_s" limits.takeover_drain_s: "Seconds for which a server serves its connections after another server has taken over. After that time, the\nconnections are closed.";
-            "takeover_records_max" limits.takeover_records_max: "Maximum number of events that a server receives and keeps in memory after another server has taken over. Above\nthis number, the server closes its connections.";
+            "connections_max" limits.connections_max [1, ANY] live: "Maximum number of connections at a time. Further connections are answered with HTTP status 503.";
+            "connections_per_address_max" limits.connections_per_address_max [1, ANY] live: "Maximum number of connections of one address (of IPv6, of its first 64 bits) at a time. Further connections are\nanswered with HTTP status 429.";
+            "handshake_timeout_ms" limits.handshake_timeout_ms [1, MILLISECONDS] live: "Milliseconds that a connection may take to send its HTTP request head. After that time, the connection is\nclosed.";
+            "message_bytes_max" limits.message_bytes_max [1, 4 * MESSAGE] live: "Maximum size of a message from a client in bytes. A longer message ends the connection. A REQ, COUNT or NEG-OPEN\nhas at most 256 KiB or, if that is more, 80 bytes for each of filter_values_max.";
+            "ping_after_s" limits.ping_after_s [0, SECONDS] live: "Seconds of silence after which the server sends a ping.";
+            "idle_timeout_s" limits.idle_timeout_s [1, SECONDS] live: "Seconds of silence after which a connection is closed. A connection is also closed if its client reads none of\nthe waiting bytes for this time.";
+            "subscriptions_max" limits.subscriptions_max [1, ANY] live: "Maximum number of subscriptions of a connection. Further subscriptions are answered with CLOSED.";
+            "subscription_bytes_max" limits.subscription_bytes_max [0, BYTES] live: "Maximum size in bytes of the REQs of all subscriptions of a connection together. Further REQs are answered with\nCLOSED.";
+            "questions_bytes_max" limits.questions_bytes_max [1 << 20, BYTES] live: "Maximum memory in bytes for the questions of all connections, subscriptions included. One address may use a\nquarter of this memory. Further questions are answered with CLOSED.";
+            "subscription_id_chars_max" limits.subscription_id_chars_max [1, ANY] live: "Maximum length of a subscription's name in characters. Longer names are refused.";
+            "filters_max" limits.filters.filters_max [1, ANY] live: "Maximum number of filters in a REQ or COUNT. A message with more filters is answered with CLOSED.";
+            "filter_values_max" limits.filters.filter_values_max [1, ANY] live: "Maximum number of values in a filter: ids, authors, kinds and tag values together. A filter with more values is\nanswered with CLOSED.";
+            "limit_default" limits.filters.limit_default [0, ANY] live: "Number of stored events that are sent for a filter without a limit. The remaining events of the same second as\nthe last event follow, up to limit_max events in all.";
+            "limit_max" limits.filters.limit_max [1, ANY] live: "Maximum number of stored events that are sent for a filter. A higher limit in a filter is lowered to this\nnumber.";
+            "negentropy_per_connection_max" limits.negentropy_per_connection_max [0, ANY] live: "Maximum number of comparisons (NIP-77, negentropy) of a connection at a time. Further comparisons are answered\nwith NEG-ERR. 0: NIP-77 is not offered.";
+            "negentropy_events_max" limits.negentropy_events_max [1, ANY] live: "Maximum number of events in a comparison. A filter that matches more events is answered with NEG-ERR, which\nnames this bound.";
+            "negentropy_connection_bytes_max" limits.negentropy_connection_bytes_max [0, BYTES] live: "Maximum memory in bytes for the comparisons of a connection, about 40 bytes for each event. Further comparisons\nare answered with NEG-ERR.";
+            "negentropy_bytes_max" limits.negentropy_bytes_max [0, BYTES] live: "Maximum memory in bytes for the comparisons of all connections. One address may use a quarter of this memory.\nFurther comparisons are answered with NEG-ERR.";
+            // A message of 4 KiB as hex digits, plus the JSON around the digits.
+            "negentropy_message_bytes_max" limits.negentropy_message_bytes_max [9_216, 4 * MESSAGE] live: "Maximum size of a NEG-MSG to a client in bytes. The rest is sent in the next NEG-MSG.";
+            "negentropy_idle_s" limits.negentropy_idle_s [1, SECONDS] live: "Seconds after which a comparison is ended with NEG-ERR if its client does not continue.";
+            "event_bytes_max" limits.events.event_bytes_max [1, MESSAGE] live: "Maximum size of a stored event in bytes, from clients and in imports. Larger events are refused.";
+            "content_chars_max" limits.events.content_chars_max [0, ANY] live: "Maximum length of the content of an event from a client in characters. Events with longer content are refused.";
+            "event_tags_max" limits.events.event_tags_max [0, ANY] live: "Maximum number of tags of an event from a client. Events with more tags are refused.";
+            "list_tags_max" limits.events.list_tags_max [0, ANY] live: "Maximum number of tags of a list, which is an event of kind 3 or of a kind from 10000 to 39999. If\nevent_tags_max is higher, lists may have that many tags.";
+            "created_at_ahead_s_max" limits.events.created_at_ahead_s_max [0, SECONDS] live: "Seconds that an event's time may lie in the future. Events further ahead are refused.";
+            "created_at_behind_s_max" limits.events.created_at_behind_s_max [0, SECONDS] live: "Seconds that an event's time may lie in the past when the event arrives. Older events are refused. 0: any age.";
+            "auth_keys_max" limits.auth_keys_max [0, ANY] live: "Maximum number of keys that a connection may prove with AUTH. Further keys are refused.";
+            "auth_age_s_max" limits.auth_age_s_max [0, SECONDS] live: "Seconds that the time of an AUTH may lie before or after the current time. Any other AUTH is refused.";
+            "query_rows_max" limits.filters.query_rows_max [1, ANY] live: "Maximum number of rows that the searches of one REQ or COUNT may visit together, including lookups for these\nsearches. Above this number, the answer ends with CLOSED.";
+            "slice_rows" limits.slice_rows [1, ANY] live: "Number of rows that a search visits before the next search continues. In an archive in files, a slice also ends\nafter 2 ms.";
+            "searches_per_connection_max" limits.searches_per_connection_max [1, ANY] live: "Maximum number of unanswered REQs and COUNTs of a connection. Above this number, nothing more is read from the\nconnection.";
+            "events_per_connection_max" limits.events_per_connection_max [1, ANY] live: "Maximum number of events of a connection that have no OK yet. Above this number, nothing more is read from the\nconnection.";
+            "intake_bytes_max" limits.intake_bytes_max [1, BYTES]: "Maximum size in bytes of the events that have no OK yet, of all connections together. Above this size, clients\nthat publish wait. A change needs a restart.";
+            "inbound_bytes_max" limits.inbound_bytes_max [1 << 20, BYTES] live: "Maximum size in bytes of the incomplete messages of all connections. One address may use a quarter of this size.\nA connection that would exceed the bound is closed.";
+            "outbox_pause_bytes" limits.outbox_pause_bytes [0, BYTES] live: "Size in bytes of a client's unread output above which the client's searches pause.";
+            "outbox_bytes_max" limits.outbox_bytes_max [0, BYTES] live: "Maximum size of a client's unread output in bytes. Above this size, the client is too slow and its connection is\nclosed.";
+            "outboxes_per_address_bytes_max" limits.outboxes_per_address_bytes_max [1 << 20, BYTES] live: "Maximum size in bytes of the unread output of all clients of one address. Above this size, searches of clients\nwith unread output wait, HTTP requests get status 503, and a live event closes a connection that has more than\nits share.";
+            "outboxes_bytes_max" limits.outboxes_bytes_max [1 << 20, BYTES] live: "Maximum size in bytes of the unread output of all clients. Above half of this size, searches of clients with\nunread output wait. Above this size, every search waits, HTTP requests get status 503, and a live event closes a\nconnection that has more than its share.";
+            "held_bytes_max" limits.held_bytes_max [0, BYTES] live: "Maximum size in bytes of the live events that a subscription holds back until its stored events are sent. Above\nthis size, the connection is closed.";
+            "control_connections_max" limits.control_connections_max [0, 1 << 16] live: "Maximum number of connections to control.sock, by which commands pass their writes to the server. Further\nconnections are closed.";
+            "control_frame_bytes_max" limits.control_frame_bytes_max [0, 1 << 30] live: "Maximum size in bytes of a frame on a connection to control.sock. A longer frame ends the connection.";
+            // Each connection's queue is allocated as a whole.
+            "control_window" limits.control_window [1, 1 << 16] live: "Maximum number of events without an answer on a connection to control.sock. Above this number, nothing more is\nread from the connection.";
+            "drain_timeout_ms" limits.drain_timeout_ms [0, MILLISECONDS] live: "Milliseconds that a shutdown waits for work in progress. After that time, the remaining work is dropped.";
+            "takeover_wait_ms" limits.takeover_wait_ms [0, MILLISECONDS] live: "Milliseconds that a server waits for each step of a server that takes over, while writes wait. After that time,\nthe old server continues as before. If the new server may write by then, the old server refuses writes instead.";
+            "takeover_drain_s" limits.takeover_drain_s [0, SECONDS] live: "Seconds for which a server serves its connections after another server has taken over. After that time, the\nconnections are closed.";
+            "takeover_records_max" limits.takeover_records_max [0, ANY] live: "Maximum number of events that a server receives and keeps in memory after another server has taken over. Above\nthis number, the server closes its connections.";
         },
     },
     SettingsSection {
         name: "privacy",
         doc: "Kinds whose events are sent only to their author and recipients, once these have authenticated (NIP-42). Changes\n# of this file take effect while the server runs, for subscriptions that are opened after the change.",
         settings: settings! {
-            "kinds" private_kinds: "Kinds whose events only the author and the keys in the `p` tags receive: direct messages (NIP-04), gift wraps\n(NIP-59) and ephemeral gift wraps. []: everyone receives every kind.";
+            "kinds" private_kinds live: "Kinds whose events only the author and the keys in the `p` tags receive: direct messages (NIP-04), gift wraps\n(NIP-59) and ephemeral gift wraps. []: everyone receives every kind.";
         },
     },
     SettingsSection {
         name: "rates",
         doc: "Maximum rates of messages: [number a minute, number at once after a pause]. Faster messages are refused with\n# `rate-limited:`. [0, 0]: no limit. `hark serve --unlimited` lifts all rates. Changes of this file take effect\n# while the server runs.",
         settings: settings! {
-            "events_per_address" limits.rates.events_per_address: "EVENT and AUTH messages from one address, accepted or not. A message counts once more for every 64 KiB.";
-            "events_per_key" limits.rates.events_per_key: "Events of one key.";
-            "questions_per_address" limits.rates.questions_per_address: "REQs, COUNTs and all other messages that are answered, from one address. A REQ or COUNT counts once more for\nevery 64 KiB.";
-            "questions_per_key" limits.rates.questions_per_key: "REQs and COUNTs of one key that was proved with AUTH.";
-            "rows_per_connection" limits.rates.rows_per_connection: "Rows that the searches and comparisons of one connection visit. Each event that is sent counts as ten further\nrows.";
-            "rows_per_address" limits.rates.rows_per_address: "Rows that the searches of one address visit, counted in the same way.";
-            "spared_addresses" lists.spared_addresses: "Clients at these addresses and networks have no rates, e.g. [\"192.0.2.7\", \"@peers.txt\"]: relays that send their\nhistory, bridges, crawlers of your own. An entry that starts with @ names a file, as in [policy].";
-            "spared_keys" lists.spared_keys: "Connections that have proved one of these public keys with AUTH have no rates, e.g. [\"npub1…\", \"@members.txt\"].\nEvents of these keys on other connections keep their rates.";
+            "events_per_address" limits.rates.events_per_address [0, ANY] live: "EVENT and AUTH messages from one address, accepted or not. A message counts once more for every 64 KiB.";
+            "events_per_key" limits.rates.events_per_key [0, ANY] live: "Events of one key.";
+            "questions_per_address" limits.rates.questions_per_address [0, ANY] live: "REQs, COUNTs and all other messages that are answered, from one address. A REQ or COUNT counts once more for\nevery 64 KiB.";
+            "questions_per_key" limits.rates.questions_per_key [0, ANY] live: "REQs and COUNTs of one key that was proved with AUTH.";
+            "rows_per_connection" limits.rates.rows_per_connection [0, ANY] live: "Rows that the searches and comparisons of one connection visit. Each event that is sent counts as ten further\nrows.";
+            "rows_per_address" limits.rates.rows_per_address [0, ANY] live: "Rows that the searches of one address visit, counted in the same way.";
+            "spared_addresses" lists.spared_addresses live: "Clients at these addresses and networks have no rates, e.g. [\"192.0.2.7\", \"@peers.txt\"]: relays that send their\nhistory, bridges, crawlers of your own. An entry that starts with @ names a file, as in [policy].";
+            "spared_keys" lists.spared_keys live: "Connections that have proved one of these public keys with AUTH have no rates, e.g. [\"npub1…\", \"@members.txt\"].\nEvents of these keys on other connections keep their rates.";
         },
     },
     SettingsSection {
         name: "policy",
         doc: "Clients that may connect, and events that may be published. \"*\" in an allow list stands for all; an allow list\n# without entries allows nothing. An entry that starts with @ names a file with one entry a line. A relative path\n# starts at the folder of this file, and # starts a comment in the named file. Changes of this file and of the\n# named files take effect while the server runs, after one second without further changes, or after ten seconds if\n# the end of a file may be missing. A file that has lost all its entries is not used. Deletions and requests to\n# vanish concern their author's own data: no setting of this section refuses such a request if its author has\n# events in the archive.",
         settings: settings! {
-            "allow_addresses" lists.allow_addresses: "Only clients at these addresses and networks are served, e.g. [\"192.0.2.0/24\"]. [\"*\"]: all addresses.";
-            "deny_addresses" lists.deny_addresses: "Clients at these addresses and networks are refused with HTTP status 403.";
-            "allow_keys" lists.allow_keys: "Only events of these public keys (hex or npub1…) are accepted, e.g. [\"@members.txt\"], and events that the next\ntwo settings accept. [\"*\"]: all keys.";
-            "addressed_kinds" lists.addressed_kinds: "In addition to allow_keys, events of these kinds are accepted from any key if a `p` tag names a key of\nallow_keys: gift wraps, whose key is made for a single message, zap receipts, and messages of wallets (NWC) and\nof remote signers. []: none.";
-            "open_kinds" lists.open_kinds: "In addition to allow_keys, events of these kinds are accepted from any key, e.g. [3, 10002].";
-            "deny_keys" lists.deny_keys: "Events of these public keys are refused with OK false `blocked:`. The lists below refuse events in the same way.";
-            "allow_kinds" lists.allow_kinds: "Only events of these kinds are accepted, e.g. [0, 1, \"30000-39999\"]. [\"*\"]: all kinds.";
-            "deny_kinds" lists.deny_kinds: "Events of these kinds are refused.";
-            "allow_words" lists.allow_words: "Only events with one of these words in content or tags are accepted. [\"*\"]: all events.";
-            "deny_words" lists.deny_words: "Events with one of these words in content or tags are refused. Only whole words match: \"coin\" does not match\nbitcoin, \"*coin\" does.";
-            "pow_bits_min" lists.pow_bits_min: "Minimum proof of work of an event (NIP-13), as the number of leading zero bits of its id. An event whose nonce\ntag commits to less work is refused, too. 0: none.";
-            "wraps_need_auth" lists.wraps_need_auth: "Whether gift wraps (NIP-59) are accepted only from clients that have authenticated with some key (NIP-42). The\nkey of a gift wrap is made for a single message, so no other list stops floods of gift wraps.";
+            "allow_addresses" lists.allow_addresses live: "Only clients at these addresses and networks are served, e.g. [\"192.0.2.0/24\"]. [\"*\"]: all addresses.";
+            "deny_addresses" lists.deny_addresses live: "Clients at these addresses and networks are refused with HTTP status 403.";
+            "allow_keys" lists.allow_keys live: "Only events of these public keys (hex or npub1…) are accepted, e.g. [\"@members.txt\"], and events that the next\ntwo settings accept. [\"*\"]: all keys.";
+            "addressed_kinds" lists.addressed_kinds live: "In addition to allow_keys, events of these kinds are accepted from any key if a `p` tag names a key of\nallow_keys: gift wraps, whose key is made for a single message, zap receipts, and messages of wallets (NWC) and\nof remote signers. []: none.";
+            "open_kinds" lists.open_kinds live: "In addition to allow_keys, events of these kinds are accepted from any key, e.g. [3, 10002].";
+            "deny_keys" lists.deny_keys live: "Events of these public keys are refused with OK false `blocked:`. The lists below refuse events in the same way.";
+            "allow_kinds" lists.allow_kinds live: "Only events of these kinds are accepted, e.g. [0, 1, \"30000-39999\"]. [\"*\"]: all kinds.";
+            "deny_kinds" lists.deny_kinds live: "Events of these kinds are refused.";
+            "allow_words" lists.allow_words live: "Only events with one of these words in content or tags are accepted. [\"*\"]: all events.";
+            "deny_words" lists.deny_words live: "Events with one of these words in content or tags are refused. Only whole words match: \"coin\" does not match\nbitcoin, \"*coin\" does.";
+            // More work than 128 bits is not feasible.
+            "pow_bits_min" lists.pow_bits_min [0, 128] live: "Minimum proof of work of an event (NIP-13), as the number of leading zero bits of its id. An event whose nonce\ntag commits to less work is refused, too. 0: none.";
+            "wraps_need_auth" lists.wraps_need_auth live: "Whether gift wraps (NIP-59) are accepted only from clients that have authenticated with some key (NIP-42). The\nkey of a gift wrap is made for a single message, so no other list stops floods of gift wraps.";
         },
     },
     SettingsSection {
@@ -153,31 +163,32 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         name: "info",
         doc: "Information about the relay for clients (NIP-11). Changes of this file take effect while the server runs.",
         settings: settings! {
-            "name" info.name: "Name of the relay.";
-            "description" info.description: "Description of the relay, in a few words or lines.";
-            "url" info.url: "Public address of the relay, e.g. \"wss://relay.example\". AUTH and requests to vanish name this address. Empty:\nclients can authenticate only with the address of this server itself, such as ws://127.0.0.1:7777, and requests\nto vanish that name this relay are refused.";
-            "other_urls" info.other_urls: "Further addresses of the relay, e.g. [\"ws://….onion\"]. AUTH and requests to vanish may name these addresses,\ntoo.";
-            "pubkey" info.pubkey: "The operator's public key, in hex or as npub1…";
-            "self" info.self_key: "The relay's own public key, in hex or as npub1…, if the relay has a key that signs events on its behalf.";
-            "contact" info.contact: "Address for messages to the operator, e.g. \"mailto:me@relay.example\".";
-            "icon" info.icon: "URL of a square picture. The relay's page shows the picture, and visitors of the page load it from this URL.";
-            "banner" info.banner: "URL of a wide picture, which the page shows, too.";
-            "terms_of_service" info.terms_of_service: "URL of the terms of service.";
+            "name" info.name live: "Name of the relay.";
+            "description" info.description live: "Description of the relay, in a few words or lines.";
+            "url" info.url live: "Public address of the relay, e.g. \"wss://relay.example\". AUTH and requests to vanish name this address. Empty:\nclients can authenticate only with the address of this server itself, such as ws://127.0.0.1:7777, and requests\nto vanish that name this relay are refused.";
+            "other_urls" info.other_urls live: "Further addresses of the relay, e.g. [\"ws://….onion\"]. AUTH and requests to vanish may name these addresses,\ntoo.";
+            "pubkey" info.pubkey live: "The operator's public key, in hex or as npub1…";
+            "self" info.self_key live: "The relay's own public key, in hex or as npub1…, if the relay has a key that signs events on its behalf.";
+            "contact" info.contact live: "Address for messages to the operator, e.g. \"mailto:me@relay.example\".";
+            "icon" info.icon live: "URL of a square picture. The relay's page shows the picture, and visitors of the page load it from this URL.";
+            "banner" info.banner live: "URL of a wide picture, which the page shows, too.";
+            "terms_of_service" info.terms_of_service live: "URL of the terms of service.";
         },
     },
     SettingsSection {
         name: "retention",
         doc: "Rules and bounds by which events are deleted. Expired events are always deleted. Changes of this file take\n# effect while the server runs.",
         settings: settings! {
-            "bytes_max" retention.bytes_max: "Size on disk in bytes above which the oldest events are deleted, e.g. \"50GB\". 0: no bound.";
-            "free_bytes_min" retention.free_bytes_min: "Free space on the disk in bytes below which the oldest records of every network are deleted, regardless of the\ncause. Choose several times archive.log_bytes_max. 0: no bound. This setting is only for archives in files.";
-            "erase_within" erase_within: "Time within which deleted, expired and vanished records are gone from the files of every network, in s, m, h, d,\nw or y. Log files with such records are rewritten twice in that time. \"0s\": the records stay until their space\nis needed.";
-            "spared_kinds" retention.spared_kinds: "Kinds that neither rules nor bytes_max delete. Deletions (5) and requests to vanish (62) are kept even if they\nare not listed, and do not expire, because they keep deleted events from coming back.";
-            "every_s" retention_every: "Seconds between two rounds of retention.";
-            "batch_max" retention.batch_max: "Maximum number of events that one write deletes.";
-            "clock_ahead_max_s" retention.clock_ahead_max_s: "Seconds that the clock may be ahead of the time at which the archive was last in use. If the clock is further\nahead, nothing is deleted by age, because a wrong clock would delete all events that a rule names. 0: the clock\nis always trusted.";
-            "delete_brought" retention.delete_brought: "Whether rules by age, of every network, also delete records of an import, an adoption or a copy that were older\nthan the rules allow on arrival. While this setting is false, such records are kept, and the log and /healthz\nreport the kept records.";
-            "rules" retention.rules: "Rules by which old events are deleted, e.g.\n  rules = [{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]\nkinds, not_kinds and authors (hex or npub1…) narrow a rule; older_than is an age in s, m, h, d, w or y.";
+            "bytes_max" retention.bytes_max [0, u64::MAX] live: "Size on disk in bytes above which the oldest events are deleted, e.g. \"50GB\". 0: no bound.";
+            "free_bytes_min" retention.free_bytes_min [0, BYTES] live: "Free space on the disk in bytes below which the oldest records of every network are deleted, regardless of the\ncause. Choose several times archive.log_bytes_max. 0: no bound. This setting is only for archives in files.";
+            "erase_within" erase_within live: "Time within which deleted, expired and vanished records are gone from the files of every network, in s, m, h, d,\nw or y. Log files with such records are rewritten twice in that time. \"0s\": the records stay until their space\nis needed.";
+            "spared_kinds" retention.spared_kinds live: "Kinds that neither rules nor bytes_max delete. Deletions (5) and requests to vanish (62) are kept even if they\nare not listed, and do not expire, because they keep deleted events from coming back.";
+            "every_s" retention_every [1, SECONDS] live: "Seconds between two rounds of retention.";
+            // The records that one write deletes are collected in memory first.
+            "batch_max" retention.batch_max [1, 65_536] live: "Maximum number of events that one write deletes.";
+            "clock_ahead_max_s" retention.clock_ahead_max_s [0, SECONDS] live: "Seconds that the clock may be ahead of the time at which the archive was last in use. If the clock is further\nahead, nothing is deleted by age, because a wrong clock would delete all events that a rule names. 0: the clock\nis always trusted.";
+            "delete_brought" retention.delete_brought live: "Whether rules by age, of every network, also delete records of an import, an adoption or a copy that were older\nthan the rules allow on arrival. While this setting is false, such records are kept, and the log and /healthz\nreport the kept records.";
+            "rules" retention.rules live: "Rules by which old events are deleted, e.g.\n  rules = [{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]\nkinds, not_kinds and authors (hex or npub1…) narrow a rule; older_than is an age in s, m, h, d, w or y.";
         },
     },
     SettingsSection {
@@ -185,8 +196,8 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         doc: "A second store that receives every event that the first store accepts, for a move to the second store without a\n# loss, and back.",
         settings: settings! {
             "store" mirror.store: "Address of the second store: a directory or a postgres:// URL. Empty: no second store. The second store first\nreceives the events of the first store, then every write; the first store never waits for the second store.\n`hark stats` shows the progress.";
-            "stuck_after_s" mirror.stuck_after_s: "Seconds without progress after which /healthz reports that the mirror is stuck, with status 503. 0: never.";
-            "queue_bytes_max" mirror.queue_bytes_max: "Maximum size in bytes of the writes that wait for the second store. Above this size, the waiting writes are\ndiscarded, and a comparison of both stores finds them again.";
+            "stuck_after_s" mirror.stuck_after_s [0, SECONDS] live: "Seconds without progress after which /healthz reports that the mirror is stuck, with status 503. 0: never.";
+            "queue_bytes_max" mirror.queue_bytes_max [0, BYTES]: "Maximum size in bytes of the writes that wait for the second store. Above this size, the waiting writes are\ndiscarded, and a comparison of both stores finds them again.";
         },
     },
     waku::SECTION,
@@ -195,39 +206,9 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         name: "log",
         doc: "Settings of the log, which goes to stderr. Changes of this file take effect while the server runs, unless a flag\n# overrides the changed setting.",
         settings: settings! {
-            "level" log.level: "Level of the log: error, warn, info, debug or trace; or a filter such as \"warn,hark_server=debug\".";
-            "format" log.format: "Format of the log: text or json.";
-            "slow_question_ms" log.slow_question_ms: "Milliseconds from which the answer to a REQ or COUNT is slow. Slow REQs and COUNTs are logged with their filters\nand plan. 0: none are logged.";
+            "level" log.level live: "Level of the log: error, warn, info, debug or trace; or a filter such as \"warn,hark_server=debug\".";
+            "format" log.format live: "Format of the log: text or json.";
+            "slow_question_ms" log.slow_question_ms [0, MILLISECONDS] live: "Milliseconds from which the answer to a REQ or COUNT is slow. Slow REQs and COUNTs are logged with their filters\nand plan. 0: none are logged.";
         },
     },
 ];
-
-/// Sections that are read again while the server runs.
-const LIVE: [&str; 7] = ["limits", "rates", "policy", "privacy", "info", "retention", "log"];
-/// Settings of the [`LIVE`] sections whose changes nevertheless need a restart.
-const NOT_LIVE: [&str; 1] = ["intake_bytes_max"];
-
-/// Settings of other sections that are read again while the server runs.
-const LIVE_TOO: [(&str, &str); 15] = [
-    ("archive", "log_bytes_max"),
-    ("mirror", "stuck_after_s"),
-    ("waku", "protected_shards"),
-    ("waku", "window_s"),
-    ("waku", "queries"),
-    ("waku", "query_rows_max"),
-    ("waku", "retention"),
-    ("whisper", "pow_min"),
-    ("whisper", "envelope_bytes_max"),
-    ("whisper", "envelopes"),
-    ("whisper", "new_topics"),
-    ("whisper", "queries"),
-    ("whisper", "query_rows_max"),
-    ("whisper", "retention_days"),
-    ("whisper", "bytes_max"),
-];
-
-/// Whether a change of the setting takes effect without a restart.
-pub(crate) fn is_live(section: &SettingsSection, setting: &Setting) -> bool {
-    LIVE.contains(&section.name) && !NOT_LIVE.contains(&setting.key)
-        || LIVE_TOO.contains(&(section.name, setting.key))
-}

@@ -1,6 +1,6 @@
 //! Every number of the configuration at its least and at its most: nothing panics, hangs or loses
-//! an event. The files come from the table in src/config/bounds.rs, and a test there compares the
-//! files with the table.
+//! an event. The files come from the table in src/config/settings.rs, and a test in
+//! src/config/ranges.rs compares the files with the table.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hark_server::shelf;
 use hark_server::waku::NodeService;
 
+use crate::config::bounds::{ANY, DAYS, MESSAGE, SECONDS};
 use crate::config::doors::DoorFacts;
 use crate::config::network::{NetworkService, NetworkSetup, ShelfConfig};
 use crate::config::setting::{Setting, SettingsSection, settings};
@@ -39,23 +40,23 @@ pub(in crate::config) const SECTION: SettingsSection = SettingsSection {
         "announce" waku.announce: "Further addresses of the node that are announced to peers, such as the address of a proxy for browsers, e.g.\n[\"/dns4/node.example/tcp/443/wss\"].";
         "peers" waku.peers: "Peers with which the node stays connected, e.g. [\"/dns4/node.example/tcp/60000/p2p/16Uiu2…\"].";
         "stores" waku.stores: "Peers with a store, from which the node fetches missed messages. The node stays connected with these peers, too.";
-        "resume_max_s" waku.resume_max_s: "Maximum age of missed messages that are fetched, in seconds. Older messages are not fetched.";
-        "sync_every_s" waku.sync_every_s: "Seconds between two comparisons with each of these stores (Waku Store Sync), in which both sides receive the\nmessages that they lack. 0: no comparisons.";
-        "sync_range_s" waku.sync_range_s: "Length of the compared time span, in seconds.";
-        "sync_jitter_s" waku.sync_jitter_s: "Seconds by which the compared time span ends before now, because younger messages may still be in transit.";
-        "connections_max" waku.connections_max: "Maximum number of connections at a time with peers that the configuration does not name. Further connections are\nclosed. Connections with configured peers are always accepted.";
-        "connections_per_address_max" waku.connections_per_address_max: "Maximum number of connections that peers at one address (of IPv6, of its first 64 bits) have opened. Further\nconnections are closed.";
-        "cluster" waku.cluster: "Cluster whose messages are kept: 1 is The Waku Network, 16 is Status.";
-        "shards_in_cluster" waku.shards_in_cluster: "Number of shards in the cluster. The number decides the shard of messages that name only a content topic.";
+        "resume_max_s" waku.resume_max_s [0, SECONDS]: "Maximum age of missed messages that are fetched, in seconds. Older messages are not fetched.";
+        "sync_every_s" waku.sync_every_s [0, SECONDS]: "Seconds between two comparisons with each of these stores (Waku Store Sync), in which both sides receive the\nmessages that they lack. 0: no comparisons.";
+        "sync_range_s" waku.sync_range_s [0, SECONDS]: "Length of the compared time span, in seconds.";
+        "sync_jitter_s" waku.sync_jitter_s [0, SECONDS]: "Seconds by which the compared time span ends before now, because younger messages may still be in transit.";
+        "connections_max" waku.connections_max [0, u32::MAX as u64]: "Maximum number of connections at a time with peers that the configuration does not name. Further connections are\nclosed. Connections with configured peers are always accepted.";
+        "connections_per_address_max" waku.connections_per_address_max [0, ANY]: "Maximum number of connections that peers at one address (of IPv6, of its first 64 bits) have opened. Further\nconnections are closed.";
+        "cluster" waku.cluster [0, u16::MAX as u64]: "Cluster whose messages are kept: 1 is The Waku Network, 16 is Status.";
+        "shards_in_cluster" waku.shards_in_cluster [1, u16::MAX as u64]: "Number of shards in the cluster. The number decides the shard of messages that name only a content topic.";
         "shards" waku.shards: "Shards of the cluster that are served. Some nodes (rust-libp2p, Hark up to 0.1) ignore a node that serves more\nthan 100 shards.";
         "forward" waku.forward: "Whether messages are relayed to peers and may be published: always, never or auto. auto is always, except on\ncluster 1, where each message needs a rate-limit proof (RLN). There Hark checks the form, epoch and nullifier of\nproofs, but neither verifies nor makes proofs. Peers disconnect a node that relays a message with a false proof.\nWith always, no message needs a proof.";
-        "protected_shards" waku.protected_shards: "Shards on which only messages signed by the shard's key are accepted (nwaku's --protected-shard), e.g.\n[\"32:02…\"].";
-        "message_bytes_max" waku.message_bytes_max: "Maximum size of a message in bytes. Larger messages are refused.";
-        "window_s" waku.window_s: "Seconds that a message's time may lie before or after the current time when the message is published. 0: any\ntime.";
-        "queries" waku.queries: "How fast peers and clients of the REST API at one address may send queries: [number a minute, number at once\nafter a pause]. Faster queries are answered with status 429. [0, 0]: no limit.";
-        "query_rows_max" waku.query_rows_max: "Maximum number of rows that a query may visit. A query that would visit more rows is refused.";
-        "retention" waku.retention: "Bounds on the kept messages, in nwaku's words: time:SECONDS, size:10GB or capacity:MESSAGES. Several bounds are\nseparated by ; and all of them apply. Empty: all messages are kept. [retention] sets how often messages are\ndeleted, and how many at once.";
-        "part_days" waku.part_days: "Days that one part of the tables in PostgreSQL covers. The number is fixed when the tables are created.";
+        "protected_shards" waku.protected_shards live: "Shards on which only messages signed by the shard's key are accepted (nwaku's --protected-shard), e.g.\n[\"32:02…\"].";
+        "message_bytes_max" waku.message_bytes_max [1, MESSAGE]: "Maximum size of a message in bytes. Larger messages are refused.";
+        "window_s" waku.window_s [0, SECONDS] live: "Seconds that a message's time may lie before or after the current time when the message is published. 0: any\ntime.";
+        "queries" waku.queries [0, ANY] live: "How fast peers and clients of the REST API at one address may send queries: [number a minute, number at once\nafter a pause]. Faster queries are answered with status 429. [0, 0]: no limit.";
+        "query_rows_max" waku.query_rows_max [1, ANY] live: "Maximum number of rows that a query may visit. A query that would visit more rows is refused.";
+        "retention" waku.retention live: "Bounds on the kept messages, in nwaku's words: time:SECONDS, size:10GB or capacity:MESSAGES. Several bounds are\nseparated by ; and all of them apply. Empty: all messages are kept. [retention] sets how often messages are\ndeleted, and how many at once.";
+        "part_days" waku.part_days [1, DAYS]: "Days that one part of the tables in PostgreSQL covers. The number is fixed when the tables are created.";
     },
 };
 

@@ -105,7 +105,7 @@ impl WakuSettings {
     }
 
     /// Returns one line for each invalid address.
-    pub(in crate::config) fn faults(&self) -> impl Iterator<Item = String> {
+    fn address_faults(&self) -> impl Iterator<Item = String> {
         let named = [
             ("listen", &self.listen, false),
             ("announce", &self.announce, false),
@@ -156,6 +156,26 @@ impl SettingType for ForwardMode {
 }
 
 impl WakuSettings {
+    /// Returns one line for each fault in the addresses and shards of the node.
+    pub(in crate::config) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        #[cfg(feature = "libp2p")]
+        faults.extend(self.address_faults());
+        let (shards, shards_max) = (self.shards.len(), hark_server::waku::SHARDS_MAX);
+        if shards > shards_max {
+            faults.push(format!(
+                "[waku] `shards` has {shards} shards, at most {shards_max} are served"
+            ));
+        }
+        for protected in &self.protected_shards {
+            if !self.shards.contains(&protected.shard) {
+                let shard = protected.shard;
+                faults.push(format!("[waku] `protected_shards` has {shard}, `shards` does not"));
+            }
+        }
+        faults
+    }
+
     /// Returns the settings that can change while the node runs.
     pub(super) fn settings(&self) -> NodeSettings {
         NodeSettings {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hark_server::shelf;
 use hark_server::whisper::MailService;
 
+use crate::config::bounds::{ANY, DAYS, MESSAGE, SECONDS};
 use crate::config::doors::DoorFacts;
 use crate::config::network::{NetworkService, NetworkSetup, ShelfConfig};
 use crate::config::setting::{Setting, SettingsSection, settings};
@@ -36,18 +37,18 @@ pub(in crate::config) const SECTION: SettingsSection = SettingsSection {
         "listen" whisper.listen: "Address and port for peers (devp2p): go-ethereum's wnode (shh/6) and status-go (waku/1). Empty: none. The node's\nkey, whose public part is in the enode URL, is in whisper.key in the archive's directory.";
         "password" whisper.password: "Password with which clients encrypt requests for history. Empty: no password; without a\n`request_key`, peers then cannot request history.";
         "request_key" whisper.request_key: "Secret key in hex. Clients may encrypt requests for its public key instead of with the password. Empty: none.";
-        "request_pause_s" whisper.request_pause_s: "Minimum time between two requests of a peer, in seconds (MailServerRateLimit). Earlier requests are refused. 0:\nnone.";
-        "bare_range_max_s" whisper.bare_range_max_s: "Maximum time range of a request in the form before RLP, in seconds, e.g. 86400 as in status-go. 0: any range.";
+        "request_pause_s" whisper.request_pause_s [0, SECONDS]: "Minimum time between two requests of a peer, in seconds (MailServerRateLimit). Earlier requests are refused. 0:\nnone.";
+        "bare_range_max_s" whisper.bare_range_max_s [0, SECONDS]: "Maximum time range of a request in the form before RLP, in seconds, e.g. 86400 as in status-go. 0: any range.";
         "trusted" whisper.trusted: "Enode URLs of mail servers that may fetch all envelopes, so that they have the same envelopes as this server.";
-        "pow_min" whisper.pow_min: "Minimum proof of work of an envelope, and of a request. Less work is refused. 0.000002 is the minimum of\nStatus's nodes since July 2020, whose clients seal messages above 50 KB with that proof of work, and other\nmessages with 0.002. go-ethereum's minimum is 0.2.";
-        "envelope_bytes_max" whisper.envelope_bytes_max: "Maximum size of an envelope in bytes. Larger envelopes are refused.";
-        "envelopes" whisper.envelopes: "How fast an address may send envelopes: [envelopes a minute, envelopes at once after a pause]. Faster envelopes\nare refused; the peer stays connected. Nodes in `trusted` have no limit. [0, 0]: no limit.";
-        "new_topics" whisper.new_topics: "The same for envelopes of topics that the archive does not have yet, because each new topic makes requests by\nbloom filter slower.";
-        "queries" whisper.requests: "How fast a client may request history: [requests a minute, requests at once after a pause]. Faster requests are\nrefused. [0, 0]: no limit.";
-        "query_rows_max" whisper.query_rows_max: "Maximum number of rows that one request may visit. A request that would visit more rows is refused.";
-        "retention_days" whisper.retention_days: "Days after which envelopes are deleted. 0: never. [retention] sets how often and in which steps envelopes are\ndeleted, and whether older envelopes of an adoption or an import are deleted too.";
-        "bytes_max" whisper.bytes_max: "Size on disk in bytes above which the oldest envelopes are deleted, e.g. \"50GB\". 0: no bound.";
-        "part_days" whisper.part_days: "Days that one part of the tables in PostgreSQL covers. The number is fixed when the tables are created.";
+        "pow_min" whisper.pow_min live: "Minimum proof of work of an envelope, and of a request. Less work is refused. 0.000002 is the minimum of\nStatus's nodes since July 2020, whose clients seal messages above 50 KB with that proof of work, and other\nmessages with 0.002. go-ethereum's minimum is 0.2.";
+        "envelope_bytes_max" whisper.envelope_bytes_max [1, MESSAGE] live: "Maximum size of an envelope in bytes. Larger envelopes are refused.";
+        "envelopes" whisper.envelopes [0, ANY] live: "How fast an address may send envelopes: [envelopes a minute, envelopes at once after a pause]. Faster envelopes\nare refused; the peer stays connected. Nodes in `trusted` have no limit. [0, 0]: no limit.";
+        "new_topics" whisper.new_topics [0, ANY] live: "The same for envelopes of topics that the archive does not have yet, because each new topic makes requests by\nbloom filter slower.";
+        "queries" whisper.requests [0, ANY] live: "How fast a client may request history: [requests a minute, requests at once after a pause]. Faster requests are\nrefused. [0, 0]: no limit.";
+        "query_rows_max" whisper.query_rows_max [1, ANY] live: "Maximum number of rows that one request may visit. A request that would visit more rows is refused.";
+        "retention_days" whisper.retention_days [0, DAYS] live: "Days after which envelopes are deleted. 0: never. [retention] sets how often and in which steps envelopes are\ndeleted, and whether older envelopes of an adoption or an import are deleted too.";
+        "bytes_max" whisper.bytes_max [0, u64::MAX] live: "Size on disk in bytes above which the oldest envelopes are deleted, e.g. \"50GB\". 0: no bound.";
+        "part_days" whisper.part_days [1, DAYS]: "Days that one part of the tables in PostgreSQL covers. The number is fixed when the tables are created.";
     },
 };
 
