@@ -156,10 +156,10 @@ impl ArchiveLocation {
     /// Returns the shelf in files. Fails if the archive is in another store. `command` is the name
     /// of the command, which works only on files.
     pub(crate) fn files(&self, command: &str) -> anyhow::Result<(&FileArchive, FileShelf<'_>)> {
-        match self.store_as::<FileArchive>() {
-            Some(archive) => Ok((archive, archive.shelf(self.place()))),
-            None => bail!("{}", self.store.refuses(command)),
-        }
+        let Some(archive) = self.store_as::<FileArchive>() else {
+            bail!("{}", self.store.refuses(command));
+        };
+        Ok((archive, archive.shelf(self.place())))
     }
 
     /// The directory of the shelf.
