@@ -123,7 +123,7 @@ impl HistoryWriter {
             WriterHandle::Server(client) => {
                 texts(client.bring_many(&records).context(SERVER_IS_GONE)?)
             }
-            writer => writer.put(records)?,
+            writer @ WriterHandle::Own(_) => writer.put(records)?,
         };
         let stored =
             |outcome: &Result<Outcome, String>| matches!(outcome, Ok(Outcome::Stored { .. }));

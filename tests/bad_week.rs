@@ -5,12 +5,14 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use hark_testkit::nostr::event_line;
 use hark_testkit::postgres::Cluster;
+use hark_testkit::program::Finished;
+use hark_testkit::websocket::Socket;
 use serde_json::{Value, json};
 
 use crate::cli::full::SmallDisk;
-use crate::cli::support::{Place, Run, event, hark, notes, wait_for_health};
-use crate::served::Socket;
+use crate::cli::support::{Place, hark, notes, wait_for_health};
 
 /// The user that owns the archive when a command is run as root.
 const OTHER: u32 = 65_534;
@@ -40,7 +42,7 @@ impl Week {
         week
     }
 
-    fn hark(&self, args: &[&str]) -> Run {
+    fn hark(&self, args: &[&str]) -> Finished {
         self.place.hark(&[&["--config", &self.config], args].concat())
     }
 
@@ -91,7 +93,7 @@ impl Week {
 /// Publishes an event. Returns whether the relay accepted the event, and the reason if not.
 fn publish(address: &str, event: &str) -> (bool, String) {
     let mut socket = Socket::connect(address);
-    socket.say(&format!("[\"EVENT\",{}]", event.trim()));
+    socket.say(format!("[\"EVENT\",{}]", event.trim()));
     let answer = socket.json();
     assert_eq!(answer[0], "OK", "{answer}");
     (answer[2] == true, answer[3].as_str().unwrap_or_default().to_owned())
@@ -136,7 +138,8 @@ fn a_command_as_root(week: &mut Week) {
     for path in &all {
         std::os::unix::fs::lchown(path, Some(OTHER), Some(OTHER)).unwrap();
     }
-    let more: String = (0..500).map(|n| event(8, 1_600_000_000 + n, 1, &[], "as root")).collect();
+    let more: String =
+        (0..500).map(|n| event_line(8, 1_600_000_000 + n, 1, &[], "as root")).collect();
     week.feed(&more);
     week.hark(&["rebuild"]).text();
     for folder in folders {
@@ -172,7 +175,8 @@ fn a_missing_list(week: &Week) {
     assert!(stats.contains("a newer one refused"), "{stats}");
     week.place.file("list", format!("{}\n", "ab".repeat(32)).as_bytes());
     server.wait_for_log("the configuration was read again, and is in force");
-    let (accepted, why) = publish(&server.address, &event(9, 1_700_000_000, 1, &[], "a stranger"));
+    let (accepted, why) =
+        publish(&server.address, &event_line(9, 1_700_000_000, 1, &[], "a stranger"));
     assert!(!accepted && why.starts_with("blocked: "), "{why}");
     assert_eq!(server.terminate().0, 0);
 }
@@ -186,14 +190,15 @@ fn a_full_disk(week: &Week) {
     assert_eq!(disk.place.serve().terminate().0, 0);
     disk.fill();
     let server = disk.place.serve();
-    let (accepted, why) = publish(&server.address, &event(9, 1_700_000_000, 1, &[], "too much"));
+    let (accepted, why) =
+        publish(&server.address, &event_line(9, 1_700_000_000, 1, &[], "too much"));
     assert!(!accepted && why.starts_with("error: ") && why.contains("the disk is full"), "{why}");
     let said = wait_for_health(&server.address, 503);
     assert!(said.contains("the disk is full"), "{said}");
     assert!(disk.place.hark(&["export"]).text() == week.good, "something good is lost");
     disk.free();
     wait_for_health(&server.address, 200);
-    let (accepted, why) = publish(&server.address, &event(9, 1_700_000_000, 1, &[], "now"));
+    let (accepted, why) = publish(&server.address, &event_line(9, 1_700_000_000, 1, &[], "now"));
     assert!(accepted, "{why}");
     let (code, log) = server.terminate();
     assert!(code == 0 && !log.contains("rebuild"), "{log}");
@@ -213,18 +218,18 @@ fn a_database_that_stops(week: &Week) {
     assert_eq!(run.code, 0, "{run:?}");
     let place = Place::new("bad-week-database");
     let server = place.serve_with(&["--store", &database.url]);
-    let before = event(9, 1_700_000_001, 1, &[], "before");
+    let before = event_line(9, 1_700_000_001, 1, &[], "before");
     assert_eq!(publish(&server.address, &before), (true, String::new()));
     cluster.stop();
     let said = wait_for_health(&server.address, 503);
     assert!(said.contains("the database is away"), "{said}");
-    let (accepted, why) = publish(&server.address, &event(9, 1_700_000_002, 1, &[], "away"));
+    let (accepted, why) = publish(&server.address, &event_line(9, 1_700_000_002, 1, &[], "away"));
     assert!(!accepted && why.starts_with("error: "), "{why}");
     let run = hark(&["--store", &database.url, "export"]);
     assert!(run.code == 1 && run.stderr.contains("the database is away"), "{run:?}");
     cluster.start();
     wait_for_health(&server.address, 200);
-    let after = event(9, 1_700_000_003, 1, &[], "after");
+    let after = event_line(9, 1_700_000_003, 1, &[], "after");
     assert_eq!(publish(&server.address, &after), (true, String::new()));
     assert_eq!(server.terminate().0, 0);
     let stored = hark(&["--store", &database.url, "export"]).text();

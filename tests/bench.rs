@@ -3,12 +3,13 @@
 
 use hark_testkit::citus;
 use hark_testkit::postgres::Cluster;
-use hark_testkit::program::Program;
+use hark_testkit::program::{Finished, Program};
+use hark_testkit::server::Server;
 use serde_json::Value;
 
-use crate::cli::support::{Place, Run, Serving, hark};
+use crate::cli::support::{Place, hark};
 
-fn bench(args: &[&str]) -> Run {
+fn bench(args: &[&str]) -> Finished {
     hark(&[&["bench"], args].concat())
 }
 
@@ -32,7 +33,7 @@ fn events(place: &Place, count: &str) -> String {
     file
 }
 
-fn url(server: &Serving) -> String {
+fn url(server: &Server) -> String {
     format!("ws://{}", server.address)
 }
 
@@ -48,7 +49,7 @@ fn is_positive(row: &Value, key: &str) -> bool {
 }
 
 /// The only row of a report without faults.
-fn row(run: &Run) -> Value {
+fn row(run: &Finished) -> Value {
     let mut report = run.json();
     assert_eq!(report["faults"], serde_json::json!([]), "{report}");
     assert_eq!(report["rows"].as_array().map(Vec::len), Some(1));

@@ -8,16 +8,15 @@ use std::io::{BufRead as _, BufReader};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use hark_testkit::citus::{self, CitusCluster};
 use hark_testkit::postgres::{Cluster, Database};
-use hark_testkit::program::Process;
+use hark_testkit::program::{Finished, Process};
+use hark_testkit::wait::until_ok;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::cli::support::{Run, command, hark};
-use crate::served::PATIENCE;
+use crate::cli::support::{command, hark};
 
 /// Each test has a separate database on the same nodes, and each database takes a worker process of
 /// Citus.
@@ -85,7 +84,7 @@ fn shards_on(database: &Database<'_>, node: &Cluster) -> usize {
     database.sql(&shards).parse().unwrap()
 }
 
-fn cluster(database: &Database<'_>, args: &[&str]) -> Run {
+fn cluster(database: &Database<'_>, args: &[&str]) -> Finished {
     hark(&[&["--store", &database.url, "cluster"], args].concat())
 }
 
@@ -99,13 +98,13 @@ fn begin(database: &Database<'_>, args: &[&str]) -> (Process, impl Iterator<Item
 }
 
 /// Returns all lines of a run as JSON.
-fn events(run: &Run) -> Vec<Value> {
+fn events(run: &Finished) -> Vec<Value> {
     let parse = |line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"));
     run.stdout.lines().map(parse).collect()
 }
 
 /// Returns the last line of a successful run, which has its result.
-fn result(run: &Run) -> Value {
+fn result(run: &Finished) -> Value {
     assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
     let last = events(run).pop().expect("a line");
     assert_eq!(last["event"], "result", "{last}");
@@ -114,15 +113,10 @@ fn result(run: &Run) -> Value {
 
 /// Waits until `query` answers `expected` on a node.
 fn wait_for(node: &Cluster, database: &str, query: &str, expected: &str) {
-    let until = Instant::now() + PATIENCE;
-    loop {
+    until_ok(|| {
         let found = node.sql(database, query);
-        if found == expected {
-            return;
-        }
-        assert!(Instant::now() < until, "{query}: {found}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        if found == expected { Ok(()) } else { Err(format!("{query}: {found}")) }
+    });
 }
 
 /// Inserts rows and updates existing rows, one at a time, until the test stops the writer.

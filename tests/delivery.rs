@@ -1,45 +1,20 @@
 //! Every published event reaches every matching subscriber exactly once: stored or live.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use hark_codec::crypto::KeyPair;
-use hark_testkit::disk::scratch;
+use hark_testkit::clock::now_s;
+use hark_testkit::digits::digits;
+use hark_testkit::nostr::{keys, publication, publish};
 use hark_testkit::random::Random;
+use hark_testkit::runs::is_long;
+use hark_testkit::wait::until;
+use hark_testkit::websocket::Socket;
 use serde_json::json;
 
-use crate::served::{PATIENCE, Server, Socket, now_s, publication, publish};
-
-fn long() -> bool {
-    std::env::var_os("HARK_LONG").is_some()
-}
-
-/// A server with its own directory, which is removed at the end.
-struct Relay {
-    server: Server,
-    root: PathBuf,
-}
-
-impl Relay {
-    fn start(name: &str, settings: &str) -> Self {
-        let root = scratch(name);
-        std::fs::create_dir_all(&root).expect("is made");
-        let config = root.join("hark.toml");
-        std::fs::write(&config, settings).expect("is written");
-        Self { server: Server::start(&root.join("data"), &config), root }
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        let _ = self.server.child.kill();
-        // Files that remain in the temporary directory do no harm.
-        let _ = std::fs::remove_dir_all(&self.root);
-    }
-}
+use crate::served::Relay;
 
 /// The deliveries to one subscriber in a run.
 #[derive(Default)]
@@ -57,14 +32,10 @@ fn listen(
     events: usize,
 ) -> Delivery {
     let mut socket = Socket::connect(address);
-    let waiting = Instant::now();
-    while acknowledged.load(Ordering::Acquire) < begin {
-        assert!(waiting.elapsed() < PATIENCE, "the publisher has stopped");
-        std::thread::sleep(Duration::from_micros(200));
-    }
+    until("the publisher goes on", || acknowledged.load(Ordering::Acquire) >= begin);
     let mut request = vec![json!("REQ"), json!("s")];
     request.extend_from_slice(filters);
-    socket.say(&json!(request).to_string());
+    socket.say(json!(request).to_string());
     let (mut received, mut eose) = (Delivery::default(), false);
     while received.times.len() < events || !eose {
         let message = socket.json();
@@ -78,7 +49,7 @@ fn listen(
         }
     }
     // A duplicate that is still in transit would arrive before the answer to this COUNT.
-    socket.say(&json!(["COUNT", "n", { "limit": 1 }]).to_string());
+    socket.say(json!(["COUNT", "n", { "limit": 1 }]).to_string());
     let last = socket.json();
     assert_eq!(last[0], "COUNT", "{last}");
     received
@@ -86,11 +57,11 @@ fn listen(
 
 #[test]
 fn two_subscribers_receive_each_event_published_meanwhile_exactly_once() {
-    let (runs, events) = if long() { (100, 10_000) } else { (4, 2_000) };
+    let (runs, events) = if is_long() { (100, 10_000) } else { (4, 2_000) };
     let relay =
         Relay::start("once", "[limits]\nlimit_max = 100000\n[archive]\nseal_records = 5000\n");
-    let address = relay.server.address.as_str();
-    let keys = [1, 2, 3].map(|seed| KeyPair::from_secret([seed; 32]).expect("a key"));
+    let address = relay.address();
+    let keys = [1, 2, 3].map(keys);
     let (mut random, now) = (Random::new(5), now_s());
     let (mut stored, mut live) = (0, 0);
     for run in 0..runs {
@@ -98,7 +69,7 @@ fn two_subscribers_receive_each_event_published_meanwhile_exactly_once() {
         let acknowledged = AtomicUsize::new(0);
         let received = std::thread::scope(|scope| {
             let whole = json!({ "#t": [topic], "limit": 100_000 });
-            let author = |at: usize| String::from_utf8_lossy(&hex(keys[at].public())).into_owned();
+            let author = |at: usize| digits(keys[at].public());
             // The second subscriber's filters overlap, and are searched one after the other.
             let parts = [
                 json!({ "#t": [topic], "authors": [author(0), author(1)], "limit": 100_000 }),
@@ -142,10 +113,6 @@ fn two_subscribers_receive_each_event_published_meanwhile_exactly_once() {
     println!("{runs} runs of {events} events to two subscribers: {stored} stored, {live} live");
 }
 
-fn hex(bytes: &[u8; 32]) -> [u8; 64] {
-    hark_codec::hex::encode_32(bytes)
-}
-
 /// Subscriptions, each to one of the tags, ten to a connection.
 const SUBSCRIPTIONS: usize = 1_000;
 const PER_CONNECTION: usize = 10;
@@ -153,10 +120,10 @@ const TAGS: usize = 50;
 
 #[test]
 fn a_thousand_subscriptions_to_fifty_tags_lose_nothing() {
-    let events: usize = if long() { 12_000 } else { 400 };
+    let events: usize = if is_long() { 12_000 } else { 400 };
     let relay = Relay::start("fan", "");
-    let address = relay.server.address.as_str();
-    let keys = KeyPair::from_secret([4; 32]).expect("a key");
+    let address = relay.address();
+    let keys = keys(4);
     // When each event was sent, in ns since the start.
     let sent_ns: Vec<AtomicU64> = (0..events).map(|_| AtomicU64::new(0)).collect();
     let (started, ready) = (Instant::now(), AtomicUsize::new(0));
@@ -171,7 +138,7 @@ fn a_thousand_subscriptions_to_fifty_tags_lose_nothing() {
                     let mine = |sub: usize| connection * PER_CONNECTION + sub;
                     for sub in 0..PER_CONNECTION {
                         let filter = json!({ "#t": [format!("tag {}", mine(sub) % TAGS)] });
-                        socket.say(&json!(["REQ", sub.to_string(), filter]).to_string());
+                        socket.say(json!(["REQ", sub.to_string(), filter]).to_string());
                     }
                     for _ in 0..PER_CONNECTION {
                         assert_eq!(socket.json()[0], "EOSE");
@@ -200,10 +167,14 @@ fn a_thousand_subscriptions_to_fifty_tags_lose_nothing() {
                 })
             })
             .collect();
-        while ready.load(Ordering::Acquire) < connections {
-            assert!(!listening.iter().any(ScopedJoinHandle::is_finished), "one gave up");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("all have subscribed", || {
+            let are_ready = ready.load(Ordering::Acquire) >= connections;
+            assert!(
+                are_ready || !listening.iter().any(ScopedJoinHandle::is_finished),
+                "one gave up"
+            );
+            are_ready
+        });
         let (begun, mut numbers) = (Instant::now(), 0..events);
         publish(
             Socket::connect(address),

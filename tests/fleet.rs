@@ -12,16 +12,17 @@ use hark_codec::crypto::KeyPair;
 use hark_codec::hex;
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore};
+use hark_testkit::clock::now_s;
+use hark_testkit::nostr::{keys, publication, publish};
 use hark_testkit::postgres::{Cluster, Database};
+use hark_testkit::runs::is_long;
+use hark_testkit::server::Server;
+use hark_testkit::wait::{PATIENCE, holds_within};
+use hark_testkit::websocket::Socket;
 
-use crate::cli::support::{Place, Serving};
-use crate::served::{PATIENCE, Socket, now_s, publication, publish};
+use crate::cli::support::Place;
 
-fn long() -> bool {
-    std::env::var_os("HARK_LONG").is_some()
-}
-
-fn node(place: &Place, database: &Database<'_>) -> Serving {
+fn node(place: &Place, database: &Database<'_>) -> Server {
     place.serve_with(&["--unlimited", "--store", &database.url, "--log-level", "warn"])
 }
 
@@ -59,9 +60,9 @@ fn what_three_servers_are_sent_at_once_is_kept_once_and_delivered_on_all() {
     let cluster = Cluster::with(&["fsync=off"]);
     let database = cluster.database("fleet");
     let places: Vec<Place> = (0..3).map(|n| Place::new(&format!("fleet-{n}"))).collect();
-    let nodes: Vec<Serving> = places.iter().map(|place| node(place, &database)).collect();
-    let events = if long() { 20_000 } else { 2_000 };
-    let (keys, now) = (KeyPair::from_secret([3; 32]).expect("a key"), now_s());
+    let nodes: Vec<Server> = places.iter().map(|place| node(place, &database)).collect();
+    let events = if is_long() { 20_000 } else { 2_000 };
+    let (keys, now) = (keys(3), now_s());
     let mut all: Vec<(Vec<u8>, Id)> = (0..events)
         .map(|n| publication(&keys, now - n, 1, &[&["t", "fleet"]], &format!("note {n}")))
         .collect();
@@ -113,23 +114,22 @@ fn what_three_servers_are_sent_at_once_is_kept_once_and_delivered_on_all() {
 }
 
 /// Measures how long an event takes from one server to a subscriber of another.
-fn received_elsewhere(nodes: &[Serving], keys: &KeyPair) {
+fn received_elsewhere(nodes: &[Server], keys: &KeyPair) {
     let mut subscriber = Socket::connect(&nodes[1].address);
     subscriber.say(r##"["REQ","live",{"#t":["far"],"limit":0}]"##);
     while subscriber.json()[0] != "EOSE" {}
     let mut publisher = Socket::connect(&nodes[0].address);
-    let mut mouth = publisher.mouth();
-    let mut times: Vec<Duration> = (0..if long() { 1_000 } else { 100 })
+    let mut writer = publisher.writer();
+    let mut times: Vec<Duration> = (0..if is_long() { 1_000 } else { 100 })
         .map(|n| {
             let (message, id) =
                 publication(keys, now_s(), 1, &[&["t", "far"]], &format!("far {n}"));
             let sent = Instant::now();
-            mouth.say(&message).expect("is sent");
+            writer.say(&message).expect("is sent");
             let received = subscriber.json();
             let time = sent.elapsed();
             assert_eq!(received[2]["id"], String::from_utf8_lossy(&hex::encode_32(&id)).as_ref());
             publisher.json();
-            std::thread::sleep(Duration::from_millis(5));
             time
         })
         .collect();
@@ -139,15 +139,17 @@ fn received_elsewhere(nodes: &[Serving], keys: &KeyPair) {
 }
 
 /// A way to make a database unavailable and available again.
-type Trouble = fn(&Cluster, Duration);
+type Trouble = fn(&Cluster, Duration, &dyn Fn());
 
-fn stopped(cluster: &Cluster, time: Duration) {
+/// Returns after at least `time`, once clients have been refused.
+fn stopped(cluster: &Cluster, time: Duration, until_refused: &dyn Fn()) {
     cluster.stop();
     std::thread::sleep(time);
+    until_refused();
     cluster.start();
 }
 
-fn killed(cluster: &Cluster, _: Duration) {
+fn killed(cluster: &Cluster, _: Duration, _: &dyn Fn()) {
     cluster.kill();
     cluster.start();
 }
@@ -160,8 +162,8 @@ fn nothing_acknowledged_is_lost_when_the_database_goes_away() {
     let server = node(&place, &database);
     let (over, acknowledged, refused) =
         (AtomicBool::new(false), Mutex::new(HashSet::new()), AtomicUsize::new(0));
-    let keys = KeyPair::from_secret([4; 32]).expect("a key");
-    let (time, now) = (Duration::from_secs(if long() { 20 } else { 3 }), now_s());
+    let keys = keys(4);
+    let (time, now) = (Duration::from_secs(if is_long() { 20 } else { 3 }), now_s());
     std::thread::scope(|scope| {
         for client in 0..4 {
             let (over, acknowledged, refused, keys) = (&over, &acknowledged, &refused, &keys);
@@ -191,11 +193,7 @@ fn nothing_acknowledged_is_lost_when_the_database_goes_away() {
         scope.spawn(move || {
             let all = || acknowledged.lock().expect("no panic").len();
             let wait = |what: &str, done: &dyn Fn() -> bool| {
-                let until = Instant::now() + PATIENCE;
-                while !done() && Instant::now() < until {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                let held = done();
+                let held = holds_within(PATIENCE, done);
                 // The other threads end even after a failure, so that the test ends.
                 over.fetch_or(!held, Ordering::Relaxed);
                 assert!(held, "{what}");
@@ -205,7 +203,9 @@ fn nothing_acknowledged_is_lost_when_the_database_goes_away() {
             {
                 let (before, refusals) = (all(), refused.load(Ordering::Relaxed));
                 let began = Instant::now();
-                trouble(cluster, time);
+                trouble(cluster, time, &|| {
+                    wait("clients are refused", &|| refused.load(Ordering::Relaxed) > refusals);
+                });
                 let back = Instant::now();
                 let since = all();
                 wait("service goes on", &|| all() >= since + 500);

@@ -6,23 +6,17 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::process::Command;
 
+use hark_testkit::wait::PATIENCE;
 use nostr_sdk::prelude::{
     Client, ClientMessage, Event, EventBuilder, EventDeletionRequest, Filter, Keys, Kind,
     RelayMessage, RelayPoolNotification, SubscriptionId, Tag, Timestamp,
 };
 use tokio::sync::broadcast::Receiver;
 
-use crate::served::{PATIENCE, hark};
-use kit::Relay;
+use crate::served::{Relay, hark};
 
 mod answers;
 mod auth;
-#[path = "../crates/server/tests/relay/client.rs"]
-#[allow(dead_code)]
-mod client;
-#[path = "../crates/server/tests/relay/compare.rs"]
-#[allow(dead_code)]
-mod compare;
 mod comparisons;
 mod deletion;
 mod gate;
@@ -43,7 +37,7 @@ async fn sdk_as(relay: &Relay, keys: Keys) -> Client {
 }
 
 async fn connected(relay: &Relay, client: Client) -> Client {
-    client.add_relay(&relay.url).await.expect("an address");
+    client.add_relay(relay.url()).await.expect("an address");
     client.connect().await;
     client.wait_for_connection(PATIENCE).await;
     client
@@ -90,7 +84,7 @@ async fn message_of(from: &mut Receiver<RelayPoolNotification>) -> RelayMessage<
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nostr_sdk_publishes_subscribes_and_counts() {
-    let relay = Relay::start("nostr-sdk");
+    let relay = Relay::start("nostr-sdk", "");
     let work = async {
         let keys = Keys::generate();
         let publisher = sdk(&relay).await;
@@ -137,7 +131,7 @@ async fn nostr_sdk_publishes_subscribes_and_counts() {
 /// The SDK authenticates by itself when the relay requires authentication.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nostr_sdk_authenticates_deletes_and_reads_wraps_as_recipient_only() {
-    let relay = Relay::start("nostr-sdk-auth");
+    let relay = Relay::start("nostr-sdk-auth", "");
     let work = async {
         let (recipient, stranger) = (Keys::generate(), Keys::generate());
         let wrap = EventBuilder::new(Kind::GiftWrap, "sealed")
@@ -202,7 +196,7 @@ fn nostr_tools(script: &str, relay: &Relay) -> String {
         folder.display()
     );
     let script = folder.join(script);
-    let output = Command::new("node").arg(script).arg(&relay.url).output().expect("node runs");
+    let output = Command::new("node").arg(script).arg(relay.url()).output().expect("node runs");
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{out}{}", String::from_utf8_lossy(&output.stderr));
     out
@@ -210,19 +204,20 @@ fn nostr_tools(script: &str, relay: &Relay) -> String {
 
 #[test]
 fn nostr_tools_authenticates_deletes_and_reads_wraps_as_recipient_only() {
-    nostr_tools("nostr-tools-auth.mjs", &Relay::start("nostr-tools-auth"));
+    nostr_tools("nostr-tools-auth.mjs", &Relay::start("nostr-tools-auth", ""));
 }
 
 #[test]
 fn nostr_tools_publishes_subscribes_and_counts() {
-    let relay = Relay::start("nostr-tools");
+    let relay = Relay::start("nostr-tools", "");
     let out = nostr_tools("nostr-tools.mjs", &relay);
 
     // `hark query`, beside the server, finds the events that the script reports as published.
     let said: serde_json::Value = serde_json::from_str(&out).expect("one line of JSON");
     let author = said["author"].as_str().expect("a key");
     let filter = format!(r#"{{"kinds":[1],"authors":["{author}"]}}"#);
-    let query = hark(&relay.data).args(["query", &filter]).output().expect("the binary runs");
+    let query =
+        hark(&relay.place.data()).args(["query", &filter]).output().expect("the binary runs");
     let found: Vec<serde_json::Value> = String::from_utf8_lossy(&query.stdout)
         .lines()
         .map(|line| serde_json::from_str(line).expect("an event"))

@@ -2,23 +2,24 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use hark_testkit::folder::Folder;
+use hark_testkit::nostr::event_line;
+use hark_testkit::server::Server;
+use hark_testkit::wait::{PATIENCE, until_ok};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::stream::MaybeTlsStream;
 use tokio_tungstenite::tungstenite::{Message, WebSocket, connect};
 
-use crate::cli::support::{Place, Serving, event};
-
-/// The longest wait. No step of a test takes this long, even on a loaded machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+use crate::cli::support::Place;
 
 /// A browser with one tab. The browser ends with the test.
 struct Browser {
     process: Child,
-    profile: PathBuf,
+    /// Removed after the browser has ended.
+    _profile: Folder,
     socket: WebSocket<MaybeTlsStream<TcpStream>>,
     tab: Option<String>,
     calls: u64,
@@ -29,8 +30,7 @@ struct Browser {
 impl Browser {
     fn start(test: &str) -> Self {
         let profile = Path::new(env!("CARGO_TARGET_TMPDIR")).join("browser").join(test);
-        let _ = std::fs::remove_dir_all(&profile);
-        std::fs::create_dir_all(&profile).expect("a temporary directory");
+        let profile = Folder::at(profile);
         let mut process = Command::new("chromium")
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
             .args(["--no-first-run", "--disable-background-networking", "--disable-sync"])
@@ -53,7 +53,7 @@ impl Browser {
             stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         }
         let mut browser =
-            Self { process, profile, socket, tab: None, calls: 0, events: Vec::new() };
+            Self { process, _profile: profile, socket, tab: None, calls: 0, events: Vec::new() };
         let target = browser.call("Target.createTarget", &json!({"url": "about:blank"}));
         let attach = json!({"targetId": target["targetId"], "flatten": true});
         let session = browser.call("Target.attachToTarget", &attach);
@@ -92,15 +92,11 @@ impl Browser {
 
     /// Evaluates an expression until it has the expected value.
     fn wait(&mut self, expression: &str, expected: &Value) {
-        let until = Instant::now() + PATIENCE;
-        loop {
+        until_ok(|| {
             let found = self.ask(expression);
-            if found == *expected {
-                return;
-            }
-            assert!(Instant::now() < until, "{expression} is {found}, not {expected}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            let why = format!("{expression} is {found}, not {expected}");
+            if found == *expected { Ok(()) } else { Err(why) }
+        });
     }
 
     fn open(&mut self, url: &str, width: u32) {
@@ -119,11 +115,10 @@ impl Drop for Browser {
         // The browser may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
-        let _ = std::fs::remove_dir_all(&self.profile);
     }
 }
 
-fn serve(place: &Place) -> Serving {
+fn serve(place: &Place) -> Server {
     // Words without a possible line break must not make the page wider than a phone.
     let config = format!(
         "[info]\nname = \"A relay for <readers>\"\ndescription = \"First line\\n{}\"\n\
@@ -194,7 +189,7 @@ fn the_page_reads_well_on_a_phone_and_its_counts_stay_fresh() {
     // A reader of the page does not count as a client.
     assert_eq!(browser.ask("document.getElementById('connections').textContent"), "0");
     assert_eq!(browser.ask("document.images.length"), json!(0));
-    let note = event(1, 1_700_000_000, 1, &[], "counted");
+    let note = event_line(1, 1_700_000_000, 1, &[], "counted");
     let (mut client, _) = connect(&address).expect("the relay answers");
     client.send(Message::text(format!("[\"EVENT\",{}]", note.trim()))).expect("sent");
     let ok = loop {

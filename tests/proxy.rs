@@ -1,16 +1,14 @@
 //! The server behind a real nginx, with the configuration in docs/proxy.md.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use hark_testkit::server::free_address;
+use hark_testkit::wait::until;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 
 use crate::cli::support::Place;
-
-/// The longest wait for nginx to start.
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A running nginx. Dropping the value kills nginx.
 struct Nginx(Child);
@@ -93,7 +91,7 @@ fn nginx_with_the_documents_block_passes_pages_websockets_and_addresses() {
         b"[server]\ntrusted_proxies = [\"127.0.0.1\"]\n[policy]\ndeny_addresses = [\"127.0.0.2\"]\n",
     );
     let server = place.serve_with(&["--config", &config]);
-    let to = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let to: SocketAddr = free_address().parse().unwrap();
     place.file("nginx.conf", configuration(to.port(), &server.address).as_bytes());
     let program = ["/usr/sbin/nginx", "nginx"]
         .into_iter()
@@ -103,12 +101,10 @@ fn nginx_with_the_documents_block_passes_pages_websockets_and_addresses() {
     let nginx =
         Command::new(program).args(["-p", &folder, "-c", "nginx.conf", "-e", "stderr"]).spawn();
     let mut nginx = Nginx(nginx.expect("nginx starts"));
-    let until = Instant::now() + PATIENCE;
-    while std::net::TcpStream::connect(to).is_err() {
+    until("nginx listens", || {
         assert_eq!(nginx.0.try_wait().unwrap(), None, "nginx refuses the block");
-        assert!(Instant::now() < until, "nginx does not listen");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        TcpStream::connect(to).is_ok()
+    });
 
     let page = ask(to, [127, 0, 0, 3], "Accept: text/html\r\n");
     assert!(page.starts_with("HTTP/1.1 200"), "{page}");

@@ -8,13 +8,15 @@ use hark_archive::store::memory::MemoryStore;
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::contract::{Compared, Size, Subject, listed, rules, run};
+use hark_testkit::folder::Folder;
 use hark_testkit::random::{Flavour, Random};
+use hark_testkit::runs::seed_or;
 use hark_testkit::tombstones::hold_for_thirty_days;
 
 /// The embedded archive with small segments, so that a few thousand records are sealed and merged
 /// many times.
 struct Shelf {
-    dir: tempdir::Dir,
+    dir: Folder,
     flavour: Flavour,
     options: EmbeddedOptions,
     store: Option<EmbeddedStore>,
@@ -22,21 +24,8 @@ struct Shelf {
 
 mod room;
 
-mod tempdir {
-    //! A directory that is removed when its value is dropped.
-    use std::path::PathBuf;
-    pub(super) struct Dir(pub(super) PathBuf);
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            // Files that remain in the temporary directory do no harm.
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-}
-
 impl Shelf {
     fn new(name: &str, flavour: Flavour, background: bool, seal_records: u32) -> Self {
-        let dir = std::env::temp_dir().join(format!("hark-{name}-{}", std::process::id()));
         let options = EmbeddedOptions {
             seal_records,
             merge_fan_in: 4,
@@ -45,18 +34,18 @@ impl Shelf {
             listed_labels: listed(flavour),
             ..EmbeddedOptions::default()
         };
-        let mut shelf = Self { dir: tempdir::Dir(dir), flavour, options, store: None };
+        let mut shelf = Self { dir: Folder::on_disk(name), flavour, options, store: None };
         shelf.open();
         shelf
     }
 
-    fn path(&self) -> &Path {
-        &self.dir.0
+    fn path(&self) -> PathBuf {
+        self.dir.join("shelf")
     }
 
     fn open(&mut self) {
         self.store = None;
-        let opened = EmbeddedStore::open(self.path(), rules(self.flavour), self.options.clone());
+        let opened = EmbeddedStore::open(&self.path(), rules(self.flavour), self.options.clone());
         self.store = Some(opened.expect("the shelf opens"));
     }
 
@@ -77,7 +66,7 @@ impl Subject for Shelf {
                 // Segments that list other labels are rebuilt, some of them immediately.
                 self.store = None;
                 let options = EmbeddedOptions { listed_labels: b"e", ..self.options.clone() };
-                let opened = EmbeddedStore::open(self.path(), rules(self.flavour), options);
+                let opened = EmbeddedStore::open(&self.path(), rules(self.flavour), options);
                 opened.expect("opens").settle().expect("settles");
                 self.open();
                 if random.once_in(2) {
@@ -92,7 +81,7 @@ impl Subject for Shelf {
             }
             3 => {
                 self.store = None;
-                let segments = files(self.path(), "seg");
+                let segments = files(&self.path(), "seg");
                 if !segments.is_empty() {
                     std::fs::remove_file(random.pick(&segments)).expect("removes");
                 }
@@ -100,13 +89,13 @@ impl Subject for Shelf {
             }
             4 => {
                 self.store = None;
-                hark_store_embedded::rebuild(self.path(), &self.options, &mut |_| {})
+                hark_store_embedded::rebuild(&self.path(), &self.options, &mut |_| {})
                     .expect("rebuilds");
                 self.open();
             }
             _ => self.embedded().settle().expect("settles"),
         }
-        let report = hark_store_embedded::check(self.path(), &self.options, &mut |_| {});
+        let report = hark_store_embedded::check(&self.path(), &self.options, &mut |_| {});
         assert_eq!(report.expect("checks").faults, Vec::new());
     }
 }
@@ -116,16 +105,8 @@ fn files(shelf: &Path, folder: &str) -> Vec<PathBuf> {
     entries.map(|entry| entry.expect("is there").path()).collect()
 }
 
-/// Returns the seed in `HARK_SEED`, or a fresh seed in a long run, or a fixed seed.
-fn seed() -> u64 {
-    if let Ok(seed) = std::env::var("HARK_SEED") {
-        return seed.parse().expect("HARK_SEED is a number");
-    }
-    20_261_121
-}
-
 fn contract(name: &str, flavour: Flavour, background: bool, seal: u32, size: Size) -> Compared {
-    let seed = seed();
+    let seed = seed_or(20_261_121);
     let mut shelf = Shelf::new(name, flavour, background, seal);
     let compared = run(&mut shelf, flavour, seed, size);
     println!("{name}, seed {seed}: {compared:?}, {:?}", shelf.embedded().stats());
@@ -141,10 +122,10 @@ fn who_deleted_or_vanished_stays_away_for_thirty_days_in_the_model() {
 
 #[test]
 fn who_deleted_or_vanished_stays_away_for_thirty_days_in_files() {
-    let dir = tempdir::Dir(std::env::temp_dir().join(format!("hark-days-{}", std::process::id())));
+    let dir = Folder::on_disk("days");
     let options = EmbeddedOptions { seal_records: 3, background: false, ..Default::default() };
     hold_for_thirty_days(|| {
-        let store = EmbeddedStore::open(&dir.0, Box::new(NostrRules), options.clone());
+        let store = EmbeddedStore::open(&dir.join("shelf"), Box::new(NostrRules), options.clone());
         let store = store.expect("the shelf opens");
         store.compact(&mut |_| {}).expect("compacts");
         Arc::new(store)

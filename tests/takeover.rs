@@ -4,86 +4,50 @@
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hark_archive::{Id, Store as _};
-use hark_codec::crypto::KeyPair;
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
-use hark_testkit::disk::scratch;
+use hark_testkit::clock::now_s;
+use hark_testkit::nostr::{keys, publication, publish};
 use hark_testkit::random::Random;
+use hark_testkit::runs::is_long;
+use hark_testkit::wait::{until, until_ok};
+use hark_testkit::websocket::Socket;
 use serde_json::json;
 
-use crate::served::{PATIENCE, Server, Socket, hark, now_s, publication, publish};
+use crate::served::{Place, hark};
 
 mod between;
 mod steps;
 
-fn long() -> bool {
-    std::env::var_os("HARK_LONG").is_some()
+/// A place with small heads, so that servers begin logs and seal segments during takeovers.
+fn place(name: &str, settings: &str) -> Place {
+    Place::new(name, &format!("[archive]\nseal_records = 1500\n{settings}"))
 }
 
-/// A directory for one archive and its servers.
-struct Place {
-    root: PathBuf,
+fn reader(place: &Place) -> EmbeddedStore {
+    EmbeddedStore::open_read_only(&place.data().join("nostr"), EmbeddedOptions::default())
+        .expect("opens beside the server")
 }
 
-impl Place {
-    /// Makes a place with small heads, so that servers begin logs and seal segments during
-    /// takeovers.
-    fn new(name: &str, settings: &str) -> Self {
-        let root = scratch(name);
-        std::fs::create_dir_all(&root).expect("is made");
-        let config = format!("[archive]\nseal_records = 1500\n{settings}");
-        std::fs::write(root.join("hark.toml"), config).expect("is written");
-        Self { root }
-    }
-
-    fn data(&self) -> PathBuf {
-        self.root.join("data")
-    }
-
-    fn start(&self) -> Server {
-        Server::start(&self.data(), &self.root.join("hark.toml"))
-    }
-
-    fn take_over(&self) -> Server {
-        Server::take_over(&self.data(), &self.root.join("hark.toml"))
-    }
-
-    fn reader(&self) -> EmbeddedStore {
-        EmbeddedStore::open_read_only(&self.data().join("nostr"), EmbeddedOptions::default())
-            .expect("opens beside the server")
-    }
-
-    /// Asserts that the archive is sound and has all of these records.
-    fn check(&self, acknowledged: &[Id]) {
-        let reader = self.reader();
-        let lost = acknowledged.iter().filter(|id| !reader.knows(id).expect("answers")).count();
-        assert_eq!(lost, 0, "of {} events with an OK", acknowledged.len());
-        let checked = hark(&self.data()).arg("check").output().expect("runs");
-        let said = String::from_utf8_lossy(&checked.stdout);
-        assert!(checked.status.success() && said.contains("no faults"), "{said}");
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // Files that remain in the temporary directory do no harm.
-        let _ = std::fs::remove_dir_all(&self.root);
-    }
-}
-
-fn keys() -> KeyPair {
-    KeyPair::from_secret([6; 32]).expect("a key")
+/// Asserts that the archive is sound and has all of these records.
+fn check(place: &Place, acknowledged: &[Id]) {
+    let reader = reader(place);
+    let lost = acknowledged.iter().filter(|id| !reader.knows(id).expect("answers")).count();
+    assert_eq!(lost, 0, "of {} events with an OK", acknowledged.len());
+    let checked = hark(&place.data()).arg("check").output().expect("runs");
+    let said = String::from_utf8_lossy(&checked.stdout);
+    assert!(checked.status.success() && said.contains("no faults"), "{said}");
 }
 
 /// Returns a note, or an event that is sent to subscribers but not stored.
 fn event(kept: bool, content: &str) -> (Vec<u8>, Id) {
     let kind = if kept { 1 } else { 20_001 };
-    publication(&keys(), now_s(), kind, &[&["t", "load"]], content)
+    publication(&keys(6), now_s(), kind, &[&["t", "load"]], content)
 }
 
 /// The published events: every event's content, and the ids of stored events.
@@ -128,18 +92,16 @@ impl Published {
 
     /// Waits until `more` further events have their OK.
     fn wait(&self, more: usize) {
-        let (begun, before) = (Instant::now(), self.answered.load(Ordering::Acquire));
-        while self.answered.load(Ordering::Acquire) < before + more {
-            assert!(begun.elapsed() < PATIENCE, "nothing gets its OK any more");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let answered = || self.answered.load(Ordering::Acquire);
+        let before = answered();
+        until("more events get their OK", || answered() >= before + more);
     }
 }
 
 /// Subscribes to all events of the load from now on.
 fn subscribe(address: &str) -> Socket {
     let mut socket = Socket::connect(address);
-    socket.say(&json!(["REQ", "s", { "#t": ["load"], "limit": 0 }]).to_string());
+    socket.say(json!(["REQ", "s", { "#t": ["load"], "limit": 0 }]).to_string());
     assert_eq!(socket.json()[0], "EOSE");
     socket
 }
@@ -159,7 +121,7 @@ fn listen(mut socket: Socket, ends: usize) -> HashMap<String, u32> {
         }
     }
     // A duplicate that is still in transit would arrive before the answer to this COUNT.
-    socket.say(&json!(["COUNT", "n", { "limit": 1 }]).to_string());
+    socket.say(json!(["COUNT", "n", { "limit": 1 }]).to_string());
     assert_eq!(socket.json()[0], "COUNT");
     received
 }
@@ -167,7 +129,7 @@ fn listen(mut socket: Socket, ends: usize) -> HashMap<String, u32> {
 /// Publishes one event and waits for its OK.
 fn say(socket: &mut Socket, kept: bool, content: &str) -> Id {
     let (message, id) = event(kept, content);
-    socket.say(std::str::from_utf8(&message).expect("is text"));
+    socket.say(&message);
     let answer = socket.json();
     assert_eq!((&answer[0], &answer[2]), (&json!("OK"), &json!(true)), "{answer}");
     id
@@ -176,16 +138,16 @@ fn say(socket: &mut Socket, kept: bool, content: &str) -> Id {
 /// Asserts that a query finds the event with this id.
 fn finds(socket: &mut Socket, id: &Id) {
     let id = String::from_utf8(hark_codec::hex::encode_32(id).to_vec()).expect("is hex");
-    socket.say(&json!(["REQ", "q", { "ids": [id] }]).to_string());
+    socket.say(json!(["REQ", "q", { "ids": [id] }]).to_string());
     assert_eq!(socket.json()[0], "EVENT", "what got its OK is not found");
     assert_eq!(socket.json()[0], "EOSE");
-    socket.say(&json!(["CLOSE", "q"]).to_string());
+    socket.say(json!(["CLOSE", "q"]).to_string());
 }
 
 #[test]
 fn a_server_is_replaced_under_load_and_nobody_notices() {
-    for round in 0..if long() { 10 } else { 1 } {
-        let place = Place::new("takeover", "");
+    for round in 0..if is_long() { 10 } else { 1 } {
+        let place = place("takeover", "");
         let mut old = place.start();
         let address = old.address.clone();
         let published = Published::default();
@@ -242,8 +204,8 @@ fn a_server_is_replaced_under_load_and_nobody_notices() {
         assert!(late.values().all(|times| *times == 1), "duplicates, round {round}");
         // The old process ends with its last connection.
         drop(idle);
-        assert!(old.child.wait().expect("ends").success());
-        place.check(&published.kept.lock().expect("no panic"));
+        assert!(old.wait().expect("ends").success());
+        check(&place, &published.kept.lock().expect("no panic"));
         new.kill();
         println!(
             "round {round}: {} events, the takeover took {} ms; none lost, none missed, none twice",
@@ -255,7 +217,7 @@ fn a_server_is_replaced_under_load_and_nobody_notices() {
 
 #[test]
 fn servers_are_replaced_one_after_another() {
-    let place = Place::new("chain", "");
+    let place = place("chain", "");
     let mut servers = vec![place.start()];
     let address = servers[0].address.clone();
     let mut sockets = vec![Socket::connect(&address)];
@@ -285,13 +247,13 @@ fn servers_are_replaced_one_after_another() {
     }
     let taken = hark(&place.data()).args(["serve", "--listen", "127.0.0.1:0"]).output();
     let taken = taken.expect("runs");
-    let newest = servers[2].child.id().to_string();
+    let newest = servers[2].id().to_string();
     let said = String::from_utf8_lossy(&taken.stderr).into_owned();
     assert!(!taken.status.success() && said.contains(&newest), "{said}");
     // The first server serves its connection through the second server.
     for (server, socket) in servers.iter_mut().zip(sockets).take(2) {
         drop(socket);
-        assert!(server.child.wait().expect("ends").success());
+        assert!(server.wait().expect("ends").success());
     }
 }
 
@@ -319,7 +281,7 @@ fn ask(data: &Path, version: u32) -> (UnixStream, u8) {
 #[test]
 fn a_takeover_that_fails_changes_nothing() {
     let (handed, failed) = (0x85, 0x84);
-    let place = Place::new("fails", "[limits]\ntakeover_wait_ms = 300\n");
+    let place = place("fails", "[limits]\ntakeover_wait_ms = 300\n");
     let mut server = place.start();
     let mut socket = Socket::connect(&server.address);
     let mut subscriber = subscribe(&server.address);
@@ -329,7 +291,7 @@ fn a_takeover_that_fails_changes_nothing() {
         let content = format!("still there {times}");
         say(&mut socket, kept, &content);
         assert_eq!(subscriber.json()[2]["content"], content);
-        assert_eq!(Socket::connect(&server.address).mouth().say(b"[]").ok(), Some(()));
+        assert_eq!(Socket::connect(&server.address).writer().say(b"[]").ok(), Some(()));
     };
     alive(true);
     // A new process that disconnects once it has the sockets.
@@ -348,8 +310,7 @@ fn a_takeover_that_fails_changes_nothing() {
     alive(true);
     drop(stream);
     // A new process that fails to start.
-    let log = place.root.join("other.toml");
-    std::fs::write(&log, "[server]\nmetrics_listen = \"192.0.2.1:1\"\n").expect("is written");
+    let log = place.folder.file("other.toml", "[server]\nmetrics_listen = \"192.0.2.1:1\"\n");
     let mut command = hark(&place.data());
     command.args(["serve", "--takeover", "--listen", "127.0.0.1:0", "--config"]).arg(log);
     let output = command.output().expect("runs");
@@ -360,15 +321,15 @@ fn a_takeover_that_fails_changes_nothing() {
     alive(true);
     assert_eq!(new.address, server.address);
     drop((socket, subscriber));
-    assert!(server.child.wait().expect("ends").success());
+    assert!(server.wait().expect("ends").success());
 }
 
 #[test]
 fn whichever_is_killed_meanwhile_nothing_acknowledged_is_lost() {
     let (mut random, mut kept) = (Random::new(3), Vec::new());
     let (mut went_on, mut taken) = (0, 0);
-    let place = Place::new("killed", "");
-    for round in 0..if long() { 60 } else { 6 } {
+    let place = place("killed", "");
+    for round in 0..if is_long() { 60 } else { 6 } {
         let mut old = place.start();
         let address = old.address.clone();
         let acknowledged = Mutex::new(Vec::new());
@@ -394,29 +355,23 @@ fn whichever_is_killed_meanwhile_nothing_acknowledged_is_lost() {
             let mut new = new.spawn().expect("runs");
             std::thread::sleep(Duration::from_millis(random.below(120) as u64));
             let kill_old = random.once_in(2);
-            let victim = if kill_old { &mut old.child } else { &mut new };
+            let victim = if kill_old { &mut old.process } else { &mut new };
             victim.kill().expect("is killed");
             victim.wait().expect("has ended");
             // The other process continues as the server, or ends because it cannot continue.
-            let other = if kill_old { &mut new } else { &mut old.child };
-            let begun = Instant::now();
-            let serves = loop {
+            let other = if kill_old { &mut new } else { &mut old.process };
+            let serves = until_ok(|| {
                 if other.try_wait().expect("is there").is_some() {
-                    break false;
+                    return Ok(false);
                 }
-                if begun.elapsed() > Duration::from_millis(100)
-                    && Socket::try_connect(&address)
-                        .is_ok_and(|mut socket| round_trip(&mut socket, round))
-                {
-                    break true;
-                }
-                assert!(begun.elapsed() < PATIENCE, "it neither serves nor ends");
-                std::thread::sleep(Duration::from_millis(5));
-            };
+                let answers = Socket::try_connect(&address)
+                    .is_ok_and(|mut socket| round_trip(&mut socket, round));
+                if answers { Ok(true) } else { Err("it neither serves nor ends") }
+            });
             went_on += usize::from(serves && !kill_old);
             taken += usize::from(serves && kill_old);
             over.store(true, Ordering::Release);
-            for child in [&mut new, &mut old.child] {
+            for child in [&mut new, &mut old.process] {
                 // One of the two processes is dead already.
                 let _ = child.kill();
                 let _ = child.wait();
@@ -425,7 +380,7 @@ fn whichever_is_killed_meanwhile_nothing_acknowledged_is_lost() {
         });
         kept.append(&mut acknowledged.into_inner().expect("no panic"));
         let server = place.start();
-        place.check(&kept);
+        check(&place, &kept);
         drop(server);
     }
     println!(
@@ -437,9 +392,9 @@ fn whichever_is_killed_meanwhile_nothing_acknowledged_is_lost() {
 /// Publishes an event, and returns whether it gets its OK.
 fn round_trip(socket: &mut Socket, round: u32) -> bool {
     let (message, _) = event(true, &format!("{round}, after"));
-    socket.say(std::str::from_utf8(&message).expect("is text"));
-    socket.receive().is_some_and(|text| {
-        let text = String::from_utf8_lossy(&text);
-        text.starts_with("[\"OK\"") && text.contains(",true,")
-    })
+    socket.writer().say(&message).is_ok()
+        && socket.receive().is_some_and(|text| {
+            let text = String::from_utf8_lossy(&text);
+            text.starts_with("[\"OK\"") && text.contains(",true,")
+        })
 }

@@ -5,23 +5,22 @@
 //! `HARK_MEMORY` is set.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{ExitCode, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::net::TcpStream;
+use std::process::ExitCode;
 
-use hark_testkit::disk::scratch;
+use hark_testkit::clock::now_s;
+use hark_testkit::folder::Folder;
+use hark_testkit::http::get;
 use hark_testkit::postgres::Cluster;
-use hark_testkit::program::{Process, Program};
+use hark_testkit::program::Program;
+use hark_testkit::server::{Server, free_address};
+use hark_testkit::wait::{PATIENCE, until};
 use serde_json::Value;
 
 #[path = "../examples/memory.rs"]
 mod memory;
 #[path = "../examples/toy.rs"]
 mod program;
-
-/// The longest wait. No step of a test takes this long, even on a loaded machine.
-const PATIENCE: Duration = Duration::from_mins(2);
 
 fn main() -> ExitCode {
     if std::env::var_os("HARK_TOY").is_some() {
@@ -42,36 +41,20 @@ fn main() -> ExitCode {
 
 /// An archive, its settings, and the address on which the toy network listens.
 struct Place {
-    root: PathBuf,
+    root: Folder,
     /// The store, as typed.
     store: String,
     toy: String,
 }
 
-/// A server process, which is killed if a check fails.
-struct Server {
-    child: Process,
-    /// The address of its metrics.
-    relay: String,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // Files that remain in the temporary directory do no harm.
-        let _ = std::fs::remove_dir_all(&self.root);
-    }
-}
-
 impl Place {
     fn new(name: &str, store: &str, mirror: &str) -> Self {
-        let root = scratch(&format!("toy-{name}"));
-        std::fs::create_dir_all(&root).expect("is made");
-        let free = TcpListener::bind("127.0.0.1:0").expect("there is a port");
-        let toy = free.local_addr().expect("has one").to_string();
+        let root = Folder::new(&format!("toy-{name}"));
+        let toy = free_address();
         let mirror = if mirror.is_empty() { root.join("mirror") } else { mirror.into() };
         let settings =
             format!("[mirror]\nstore = \"{}\"\n[retention]\nevery_s = 1\n", mirror.display());
-        std::fs::write(root.join("hark.toml"), settings).expect("is written");
+        root.file("hark.toml", settings);
         Self { root, store: store.into(), toy }
     }
 
@@ -103,14 +86,10 @@ impl Place {
     fn serve(&self, more: &[&str]) -> Server {
         let config = self.root.join("hark.toml");
         let mut command = self.hark(&["serve", "--listen", "127.0.0.1:0"]);
-        command.arg("--config").arg(config).args(more).stdout(Stdio::piped());
-        let mut child = command.log_to(&self.root.join("log")).spawn().expect("runs");
-        let mut lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
-        let mut line = || lines.next().and_then(Result::ok).unwrap_or_default();
-        let (relay, toy) = (line(), line());
-        assert_eq!(toy, format!("toy on {}", self.toy), "{}", self.log());
-        let relay = relay.strip_prefix("listening on ws://").expect("an address").to_owned();
-        Server { child, relay }
+        command.arg("--config").arg(config).args(more).log_to(&self.root.join("log"));
+        let server = Server::start_with_doors(&mut command, |doors| !doors.others.is_empty());
+        assert_eq!(server.doors.others, [format!("toy on {}", self.toy)], "{}", self.log());
+        server
     }
 
     fn log(&self) -> String {
@@ -142,26 +121,14 @@ impl Client {
     }
 }
 
-fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
-}
-
 fn in_files() {
     let place = Place::new("files", "embedded", "");
     without_a_server(&place);
     let old = beside_a_server(&place);
     assert!(place.says(&["check"]).contains("no faults"));
     assert!(place.says(&["compact"]).contains("became"));
-    let new = taken_over(&place, old);
-    end(new);
+    let mut new = taken_over(&place, old);
+    new.stop();
     assert!(place.json(&["rebuild"])["records"].as_u64().is_some());
     let mirror = Place::new("mirror", "embedded", "");
     std::fs::rename(place.root.join("mirror"), mirror.root.join("data")).expect("is there");
@@ -174,7 +141,7 @@ fn in_a_database() {
     let place = Place::new("database", &database.url, &second.url);
     assert!(place.says(&["migrate", "up"]).contains("applied"));
     without_a_server(&place);
-    end(beside_a_server(&place));
+    beside_a_server(&place).stop();
     let mirror = Place::new("database-mirror", &second.url, "");
     assert_eq!(mirror.count("weather"), place.count("weather"), "the mirror is in step");
 }
@@ -182,35 +149,27 @@ fn in_a_database() {
 /// A store that is not part of Hark: examples/memory.rs adds the store, and a server opens its
 /// shelves.
 fn in_memory() {
-    let root = scratch("memory");
-    std::fs::create_dir_all(&root).expect("is made");
+    let root = Folder::to_be_made("memory");
     let hark = |args: &[&str]| {
         let mut command = Program::new(std::env::current_exe().expect("this program"));
         command.env("HARK_MEMORY", "1").args(args).args(["--store", "memory:", "--data"]);
-        command.arg(&root);
+        command.arg(root.as_ref());
         command
     };
-    let mut command = hark(&["serve", "--listen", "127.0.0.1:0"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().expect("runs");
-    let mut line = String::new();
-    let mut lines = BufReader::new(child.stdout.take().expect("is piped"));
-    lines.read_line(&mut line).expect("is read");
-    let relay = line.trim().strip_prefix("listening on ws://").expect("an address").to_owned();
-    let page = get(&relay, "/metrics");
+    let mut server = Server::start(&mut hark(&["serve", "--listen", "127.0.0.1:0"]));
+    let page = get(&server.address, "/metrics").text();
     assert!(page.contains("hark_store_records{shelf=\"nostr\"} 0\n"), "{page}");
     let refused = hark(&["check"]).output().expect("runs");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("another store (memory)"), "{said}");
-    end(Server { child, relay });
-    let _ = std::fs::remove_dir_all(root);
+    server.stop();
 }
 
 /// Imports, queries, copies and deletes lines without a server.
 fn without_a_server(place: &Place) {
     let now = now_s();
     let lines: Vec<_> = (0..50).map(|n| format!("weather {} rain {n}", now - n)).collect();
-    let file = place.root.join("lines");
-    std::fs::write(&file, lines.join("\n") + "\nno line\n").expect("is written");
+    let file = place.root.file("lines", lines.join("\n") + "\nno line\n");
     let report = place.json(&["import", file.to_str().expect("a path")]);
     assert_eq!(report["stored"], 50, "{report}");
     assert_eq!((place.count("weather"), place.count("*"), place.count("sports")), (50, 50, 0));
@@ -250,13 +209,12 @@ fn beside_a_server(place: &Place) -> Server {
     assert_eq!(place.says(&["query", "!now"]), format!("!now {} two\n", now + 1));
     client.keep(&format!("gone {now} soon"));
     assert_eq!(place.json(&["delete", "--yes", "gone"])["deleted"], 1);
-    let file = place.root.join("more");
-    std::fs::write(&file, format!("weather {now} snow\n")).expect("is written");
+    let file = place.root.file("more", format!("weather {now} snow\n"));
     assert_eq!(place.json(&["import", file.to_str().expect("a path")])["stored"], 1);
     // Retention deletes records that are older than ten years.
     client.keep("weather 1000 long ago");
-    wait_for("what is old goes", || place.count("weather") == 52);
-    let page = get(&server.relay, "/metrics");
+    until("what is old goes", || place.count("weather") == 52);
+    let page = get(&server.address, "/metrics").ok();
     for line in ["hark_store_records{shelf=\"toy\"} 53\n", "hark_mirror_in_step{shelf=\"toy\"} "] {
         assert!(page.contains(line), "{line} is not in {page}");
     }
@@ -268,8 +226,8 @@ fn beside_a_server(place: &Place) -> Server {
 
 /// Waits until the mirror has all records of the server.
 fn in_step(server: &Server) {
-    wait_for("the mirror is in step", || {
-        get(&server.relay, "/metrics").contains("hark_mirror_in_step{shelf=\"toy\"} 1\n")
+    until("the mirror is in step", || {
+        get(&server.address, "/metrics").ok().contains("hark_mirror_in_step{shelf=\"toy\"} 1\n")
     });
 }
 
@@ -278,28 +236,15 @@ fn taken_over(place: &Place, mut old: Server) -> Server {
     let (mut kept, now) = (place.connect(), now_s());
     kept.keep(&format!("weather {now} before"));
     let new = place.serve(&["--takeover"]);
-    wait_for("the old process knows", || place.log().contains("another process has taken over"));
+    until("the old process knows", || place.log().contains("another process has taken over"));
     kept.keep(&format!("weather {now} through the new one"));
     let mut client = place.connect();
     client.keep(&format!("weather {now} to the new one"));
     assert!(kept.say(&format!("weather {now} to the new one")).starts_with("Ok(Duplicate"));
     drop(kept);
-    assert!(old.child.wait().expect("ends").success(), "{}", place.log());
+    assert!(old.wait().expect("ends").success(), "{}", place.log());
     assert_eq!(place.count("weather"), 55);
     // The new server writes to the mirror, since the old server has released the mirror.
     in_step(&new);
     new
-}
-
-/// Ends a server as an operator does.
-fn end(mut server: Server) {
-    server.child.signal("TERM");
-    assert!(server.child.wait().expect("ends").success());
-}
-
-fn get(addr: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(addr).expect("connects");
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("is sent");
-    std::io::read_to_string(stream).expect("is answered")
 }

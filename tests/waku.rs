@@ -1,15 +1,13 @@
 //! A Waku node from outside: its REST door, peers, and real clients.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::path::Path;
 
-use hark_testkit::disk::scratch;
-use hark_testkit::program::Process;
+use hark_testkit::folder::Folder;
+use hark_testkit::http::HttpRequest;
+use hark_testkit::server::Server;
 use serde_json::{Value, json};
 
-use crate::served::{PATIENCE, hark};
+use crate::served::hark;
 
 mod bench;
 mod clients;
@@ -26,8 +24,8 @@ mod validators;
 
 /// A server with a Waku node.
 pub(crate) struct Node {
-    child: Process,
-    pub(crate) data: PathBuf,
+    server: Server,
+    pub(crate) data: Folder,
     /// Host and port of the REST door.
     pub(crate) rest: String,
     /// Addresses for peers.
@@ -36,19 +34,9 @@ pub(crate) struct Node {
     pub(crate) relay: String,
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.kill();
-        // Remaining files do no harm.
-        let _ = std::fs::remove_dir_all(&self.data);
-    }
-}
-
 /// An empty directory.
-fn folder(name: &str) -> PathBuf {
-    let path = scratch(&format!("waku-{name}"));
-    std::fs::create_dir_all(&path).expect("is made");
-    path
+fn folder(name: &str) -> Folder {
+    Folder::new(&format!("waku-{name}"))
 }
 
 /// A pseudo-argument of tests: rates and connections have the default bounds.
@@ -60,12 +48,12 @@ impl Node {
     }
 
     /// Starts a node on an existing archive, with these settings of `[waku]` beside the usual ones.
-    pub(crate) fn on(data: PathBuf, settings: &[(&str, &str)]) -> Self {
+    pub(crate) fn on(data: Folder, settings: &[(&str, &str)]) -> Self {
         Self::with(data, &[], settings)
     }
 
     /// Starts a node as [`Node::on`] does, with these arguments as well.
-    fn with(data: PathBuf, args: &[&str], settings: &[(&str, &str)]) -> Self {
+    fn with(data: Folder, args: &[&str], settings: &[(&str, &str)]) -> Self {
         let mut command = hark(&data);
         command.arg("serve").args(args.iter().filter(|arg| **arg != LIMITED));
         if !args.contains(&LIMITED) {
@@ -82,40 +70,24 @@ impl Node {
             let of_waku = format!("HARK_WAKU_{}", name.to_uppercase());
             command.env(if name.starts_with("HARK_") { *name } else { &*of_waku }, value);
         }
-        let mut child = command.log_to(&data.join("log")).spawn().expect("the binary runs");
-        let mut lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
-        let (mut relay, mut rest, mut peers) = (String::new(), String::new(), Vec::new());
-        while peers.len() < 2 {
-            let Some(line) = lines.next() else {
-                panic!("the node does not start: {}", child.log());
-            };
-            let line = line.expect("a line");
-            if let Some(addr) = line.strip_prefix("listening on ws://") {
-                relay = addr.into();
-            } else if let Some(addr) = line.strip_prefix("waku rest on http://") {
-                rest = addr.into();
-            } else if let Some(addr) = line.strip_prefix("waku peer on ") {
-                peers.push(addr.into());
-            }
-        }
-        Self { child, data, rest, peers, relay }
+        command.log_to(&data.join("log"));
+        let server = Server::start_with_doors(&mut command, |doors| doors.waku_peers.len() == 2);
+        let (rest, peers) = (server.doors.waku_rest.clone(), server.doors.waku_peers.clone());
+        Self { data, rest, peers, relay: server.address.clone(), server }
     }
 
     pub(crate) fn kill(&mut self) {
-        // SIGKILL. The process may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.server.kill();
     }
 
     /// Stops the node as an operator does.
     pub(crate) fn stop(&mut self) {
-        self.child.signal("TERM");
-        assert!(self.child.wait().expect("has ended").success());
+        self.server.stop();
     }
 
     /// Sends a request to the REST door, and returns the status and the body.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        http(&self.rest, method, path, body)
+        HttpRequest::new(method, path).json(body).send(&self.rest).parts()
     }
 
     /// Sends a GET request, which must succeed, and returns the JSON of the answer.
@@ -158,43 +130,6 @@ fn import(data: &Path, lines: &str) {
 
 fn text(value: &Value) -> String {
     value.as_str().expect("text").to_owned()
-}
-
-/// Waits until `holds` returns true.
-fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = std::time::Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// Sends one request on its own connection, and returns the status and the body.
-pub(crate) fn http(addr: &str, method: &str, path: &str, body: &str) -> (u16, String) {
-    try_http(addr, method, path, body).expect("is answered")
-}
-
-/// Does the same as [`http`], but fails if the node is gone.
-fn try_http(addr: &str, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
-    let mut stream = TcpStream::connect(addr)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\nContent-Type: \
-         application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(head.as_bytes())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let status = answer.get(9..12).and_then(|status| status.parse().ok());
-    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
-    status.zip(body).ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
-}
-
-/// Now, in nanoseconds since 1970.
-fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    since.as_nanos() as u64
 }
 
 /// A message with this payload, in base64, under a content topic of application `app`.

@@ -1,17 +1,13 @@
 //! A Whisper mail server from outside: its REST interface, its shelf, and real clients.
 
-use std::fmt::Write as _;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
-use std::path::PathBuf;
-use std::time::Duration;
-
 use hark_codec::whisper::{Envelope, Topic};
-use hark_testkit::disk::scratch;
-use hark_testkit::program::Process;
+use hark_testkit::clock::now_s;
+use hark_testkit::folder::Folder;
+use hark_testkit::http::{HttpReply, HttpRequest};
+use hark_testkit::server::Server;
 use serde_json::Value;
 
-use crate::served::{PATIENCE, hark, now_s};
+use crate::served::hark;
 
 mod damage;
 mod history;
@@ -25,8 +21,8 @@ mod wnode;
 
 /// A server with a mail server.
 pub(crate) struct MailNode {
-    child: Process,
-    pub(crate) data: PathBuf,
+    server: Server,
+    pub(crate) data: Folder,
     /// Host and port of the REST interface.
     pub(crate) rest: String,
     /// The address of the node for peers: its enode URL.
@@ -35,37 +31,9 @@ pub(crate) struct MailNode {
     pub(crate) relay: String,
 }
 
-impl Drop for MailNode {
-    fn drop(&mut self) {
-        self.kill();
-        // Remaining files do no harm.
-        let _ = std::fs::remove_dir_all(&self.data);
-    }
-}
-
-/// An HTTP answer.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) head: String,
-    pub(crate) body: Vec<u8>,
-}
-
-impl Answer {
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.body).into_owned()
-    }
-
-    pub(crate) fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {}", self.text()))
-    }
-}
-
 /// An empty directory.
-pub(crate) fn folder(name: &str) -> PathBuf {
-    let path = scratch(&format!("whisper-{name}"));
-    std::fs::create_dir_all(&path).expect("is made");
-    path
+pub(crate) fn folder(name: &str) -> Folder {
+    Folder::new(&format!("whisper-{name}"))
 }
 
 impl MailNode {
@@ -75,7 +43,7 @@ impl MailNode {
 
     /// Starts a server on an existing archive, with these arguments, and these settings of
     /// `[whisper]` or variables of any name that begins with `HARK_`.
-    pub(crate) fn on(data: PathBuf, args: &[&str], settings: &[(&str, &str)]) -> Self {
+    pub(crate) fn on(data: Folder, args: &[&str], settings: &[(&str, &str)]) -> Self {
         let mut command = hark(&data);
         command.arg("serve").args(args).args(["--unlimited", "--listen", "127.0.0.1:0"]);
         command.env("HARK_WHISPER_SERVE", "true").env("HARK_WHISPER_REST", "127.0.0.1:0");
@@ -84,40 +52,27 @@ impl MailNode {
             let own = format!("HARK_WHISPER_{}", name.to_uppercase());
             command.env(if name.starts_with("HARK_") { *name } else { &*own }, value);
         }
-        let mut child = command.log_to(&data.join("log")).spawn().expect("the binary runs");
-        let mut lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
-        let (mut relay, mut rest, mut enode) = (String::new(), String::new(), String::new());
-        while rest.is_empty() || (cfg!(feature = "devp2p") && enode.is_empty()) {
-            let Some(line) = lines.next() else {
-                panic!("the server does not start: {}", child.log());
-            };
-            let line = line.expect("a line");
-            if let Some(addr) = line.strip_prefix("listening on ws://") {
-                relay = addr.into();
-            } else if let Some(addr) = line.strip_prefix("whisper rest on http://") {
-                rest = addr.into();
-            } else if let Some(url) = line.strip_prefix("whisper peer on ") {
-                enode = url.into();
-            }
-        }
-        Self { child, data, rest, enode, relay }
+        command.log_to(&data.join("log"));
+        let server = Server::start_with_doors(&mut command, |doors| {
+            let has_peer = !cfg!(feature = "devp2p") || !doors.whisper_peer.is_empty();
+            has_peer && !doors.whisper_rest.is_empty()
+        });
+        let (rest, enode) = (server.doors.whisper_rest.clone(), server.doors.whisper_peer.clone());
+        Self { data, rest, enode, relay: server.address.clone(), server }
     }
 
     pub(crate) fn kill(&mut self) {
-        // SIGKILL. The process may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.server.kill();
     }
 
     /// Stops the server as an operator does.
     pub(crate) fn stop(&mut self) {
-        self.child.signal("TERM");
-        assert!(self.child.wait().expect("has ended").success());
+        self.server.stop();
     }
 
     /// Sends a request of this type, and returns the answer.
-    pub(crate) fn ask(&self, request: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
-        ask(&self.rest, request, headers, body)
+    pub(crate) fn ask(&self, request: &str, headers: &[(&str, &str)], body: &[u8]) -> HttpReply {
+        asked(request, headers, body).send(&self.rest)
     }
 
     /// Sends envelopes, which must all be stored.
@@ -156,43 +111,17 @@ impl MailNode {
 pub(crate) const RLP: (&str, &str) = ("Content-Type", "application/octet-stream");
 pub(crate) const JSON: (&str, &str) = ("Content-Type", "application/json");
 
-/// Sends one request on its own connection, and returns the answer, its chunks joined.
-pub(crate) fn ask(addr: &str, request: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
-    let mut stream = TcpStream::connect(addr).expect("connects");
-    stream.set_read_timeout(Some(PATIENCE)).expect("is set");
-    let mut head = format!("{request} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n");
-    for (name, value) in headers {
-        write!(head, "{name}: {value}\r\n").expect("is text");
-    }
-    write!(head, "Content-Length: {}\r\n\r\n", body.len()).expect("is text");
-    stream.write_all(head.as_bytes()).expect("is sent");
+/// A request in the form `METHOD path`.
+pub(crate) fn asked<'a>(
+    request: &'a str,
+    headers: &[(&'a str, &'a str)],
+    body: &'a [u8],
+) -> HttpRequest<'a> {
+    let (method, path) = request.split_once(' ').expect("a method and a path");
+    let request = HttpRequest::new(method, path).headers(headers).body(body);
     // The server refuses a too large body by its declared length, and may reset the connection
     // during the body.
-    if body.len() < 1_500_000 {
-        stream.write_all(body).expect("is sent");
-    }
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).expect("is answered");
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
-    let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
-    let body = &answer[end + 4..];
-    let body = if head.contains("transfer-encoding: chunked") { joined(body) } else { body.into() };
-    Answer { status: head[9..12].parse().expect("a status"), head, body }
-}
-
-/// The content of a chunked body. A truncated body has no last chunk.
-fn joined(mut body: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    loop {
-        let line = body.windows(2).position(|two| two == b"\r\n").expect("a chunk");
-        let length = usize::from_str_radix(&String::from_utf8_lossy(&body[..line]), 16);
-        let length = length.expect("a length");
-        if length == 0 {
-            return out;
-        }
-        out.extend_from_slice(&body[line + 2..][..length]);
-        body = &body[line + 2 + length + 2..];
-    }
+    if body.len() < 1_500_000 { request } else { request.without_body() }
 }
 
 /// An envelope that was sent this number of seconds ago, as RLP.
@@ -212,13 +141,4 @@ pub(crate) fn list(envelopes: &[Vec<u8>]) -> Vec<u8> {
         out.extend_from_slice(envelope);
     }
     out
-}
-
-/// Waits until `holds` returns true.
-pub(crate) fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = std::time::Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

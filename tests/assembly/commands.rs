@@ -4,17 +4,22 @@
 //! A command that does not apply to a store fails with an explanation. The command neither panics
 //! nor reports success.
 
+use hark_testkit::clock::now_s;
+use hark_testkit::digits::digits;
+use hark_testkit::folder;
+use hark_testkit::http::get;
+use hark_testkit::nostr::event_json;
 use hark_testkit::postgres::Cluster;
+use hark_testkit::wait::{PATIENCE, until};
+use hark_testkit::websocket::Socket;
 use serde_json::{Value, json};
 
 use crate::doors::Answer::{self, Own, Same};
 use crate::doors::{Door, command};
-use crate::fixture::{self, LAST_S, digits, event, id};
-use crate::http::get;
+use crate::fixture::{self, LAST_S, id};
 use crate::lives::{fill_envelopes_table, fill_nostream};
-use crate::served::now_s;
 use crate::stores::StoreKind;
-use crate::world::{Node, PATIENCE, World, copy, number, program, run, wait_for};
+use crate::world::{Node, World, number, program};
 
 /// A filter of each network for the fixture, and the number of its records.
 const OF_FIXTURE: [(&str, &str); 3] = [
@@ -32,9 +37,9 @@ pub(crate) const COMMANDS: &[Door] = &[
     command("delete", delete),
     command("explain", explain),
     command("stats", stats),
-    command("healthz", |world| Same(world.hark(&["healthz", "--at", &world.reads().relay]).ok())),
+    command("healthz", |world| Same(world.hark(&["healthz", "--at", &world.reads().relay]).text())),
     command("doctor", doctor),
-    command("reload", |world| Same(world.hark(&["reload"]).ok())),
+    command("reload", |world| Same(world.hark(&["reload"]).text())),
     command("config", config),
     command("whisper enode", enode),
     command("sync", sync),
@@ -70,14 +75,14 @@ pub(crate) const COMMANDS: &[Door] = &[
         let args = ["replace", "127.0.0.1:1", "--with", "127.0.0.1:2", "--dry-run"];
         on_cluster(world, &args, false)
     }),
-    command("completions", |world| Same(world.hark(&["completions", "bash"]).ok())),
+    command("completions", |world| Same(world.hark(&["completions", "bash"]).text())),
     command("man", |world| {
         let dir = world.root.join(format!("man{}", number()));
-        world.hark(&["man", &dir.to_string_lossy()]).ok();
+        world.hark(&["man", &dir.to_string_lossy()]).text();
         assert!(dir.join("hark-serve.1").is_file());
         Own
     }),
-    command("help", |_| Same(run(program().args(["help", "serve"]), b"").ok())),
+    command("help", |_| Same(program().args(["help", "serve"]).run_with(b"").text())),
 ];
 
 /// Commands that are no doors to an archive, with the reason.
@@ -85,7 +90,7 @@ pub(crate) const NO_DOORS: [(&str, &str); 1] = [("bench", "it measures a server 
 
 /// Every thing is looked at, and nothing is wrong with a server that serves.
 fn doctor(world: &World) -> Answer {
-    let said = world.hark(&["doctor", "--json", "--at", &world.reads().relay]).ok();
+    let said = world.hark(&["doctor", "--json", "--at", &world.reads().relay]).text();
     let rows: Vec<Value> =
         said.lines().map(|row| serde_json::from_str(row).expect("JSON")).collect();
     for subject in ["configuration", "archive", "server", "disk", "clock"] {
@@ -104,7 +109,7 @@ fn only_files(world: &World, args: &[&str], said: Option<&str>) -> Answer {
     if world.store.is_database() {
         done.refused();
     } else {
-        let text = done.ok();
+        let text = done.text();
         assert!(said.is_none_or(|said| text.contains(said)), "{text}");
     }
     Own
@@ -114,7 +119,7 @@ fn only_files(world: &World, args: &[&str], said: Option<&str>) -> Answer {
 fn on_cluster(world: &World, args: &[&str], succeeds: bool) -> Answer {
     let done = world.hark(&[&["cluster"], args].concat());
     if world.store == StoreKind::Citus && succeeds {
-        done.ok();
+        done.text();
     } else {
         done.refused();
     }
@@ -127,9 +132,9 @@ fn serve(world: &World) -> Answer {
     if world.store.is_database() {
         let mut node = Node::start(beside, &[]);
         let found = get(&node.relay, "/healthz").ok();
-        node.process.signal("TERM");
-        let status = node.process.wait_for_end(PATIENCE).expect("it ends");
-        let log = node.process.log();
+        node.server.signal("TERM");
+        let status = node.server.wait_for_end(PATIENCE).expect("it ends");
+        let log = node.server.log();
         node.forget();
         assert!(status.success() && found.starts_with("ok\n"), "{status} {found}");
         hark_testkit::program::assert_no_panic(&log);
@@ -142,7 +147,7 @@ fn serve(world: &World) -> Answer {
 
 /// An event that no other call has made.
 fn fresh() -> String {
-    event(8, now_s(), 1, &[&["t", "command"]], &format!("by a command {}", number()))
+    event_json(8, now_s(), 1, &[&["t", "command"]], &format!("by a command {}", number()))
 }
 
 fn import_event(world: &World) -> String {
@@ -155,7 +160,7 @@ fn import_event(world: &World) -> String {
 fn import(world: &World) -> Answer {
     let id = import_event(world);
     let filter = json!({"ids": [id]}).to_string();
-    assert_eq!(world.hark(&["count", &filter]).ok(), "1\n");
+    assert_eq!(world.hark(&["count", &filter]).text(), "1\n");
     let message =
         fixture::kept("/import/1/a/proto", now_s() * 1_000_000_000, &number().to_string());
     let envelope = json!({
@@ -176,9 +181,9 @@ fn export(world: &World) -> Answer {
     let mut out = String::new();
     for (network, _) in OF_FIXTURE {
         let until = LAST_S.to_string();
-        out += &world.hark(&["export", "--network", network, "--until", &until]).ok();
+        out += &world.hark(&["export", "--network", network, "--until", &until]).text();
         let newest = ["export", "--network", network, "--newest-first", "--until", &until];
-        out += &world.hark(&newest).ok();
+        out += &world.hark(&newest).text();
     }
     assert!(out.lines().count() > 200, "{out}");
     Same(out)
@@ -186,7 +191,7 @@ fn export(world: &World) -> Answer {
 
 fn query(world: &World) -> Answer {
     let all = OF_FIXTURE.iter().map(|(network, filter)| {
-        let said = world.hark(&["query", "--network", network, filter]).ok();
+        let said = world.hark(&["query", "--network", network, filter]).text();
         assert!(said.lines().count() >= 30, "{network}: {said}");
         said
     });
@@ -196,22 +201,22 @@ fn query(world: &World) -> Answer {
 fn count(world: &World) -> Answer {
     let all = OF_FIXTURE
         .iter()
-        .map(|(network, filter)| world.hark(&["count", "--network", network, filter]).ok());
+        .map(|(network, filter)| world.hark(&["count", "--network", network, filter]).text());
     Same(all.collect())
 }
 
 fn delete(world: &World) -> Answer {
     let filter = json!({"ids": [import_event(world)]}).to_string();
-    let shown = world.hark(&["delete", &filter]).ok();
+    let shown = world.hark(&["delete", &filter]).text();
     let done = world.hark(&["delete", "--yes", "--json", &filter]).json();
     assert_eq!(done["deleted"], 1, "{done}");
-    assert_eq!(world.hark(&["count", &filter]).ok(), "0\n");
+    assert_eq!(world.hark(&["count", &filter]).text(), "0\n");
     Same(shown.lines().next().unwrap_or_default().to_owned())
 }
 
 fn explain(world: &World) -> Answer {
     for (network, filter) in OF_FIXTURE {
-        let said = world.hark(&["explain", "--run", "--network", network, filter]).ok();
+        let said = world.hark(&["explain", "--run", "--network", network, filter]).text();
         assert!(said.contains("plan: "), "{network}: {said}");
         world.hark(&["explain", "--run", "--json", "--network", network, filter]).json();
     }
@@ -223,7 +228,7 @@ fn stats(world: &World) -> Answer {
         let stats = world.hark(&["stats", "--json", "--network", network]).json();
         assert_eq!(stats["server_running"], true, "{network}: {stats}");
         assert!(stats["records"].as_u64() >= Some(30), "{network}: {stats}");
-        let text = world.hark(&["stats", "--network", network]).ok();
+        let text = world.hark(&["stats", "--network", network]).text();
         assert!(text.contains("up since"), "{network}: {text}");
     }
     Own
@@ -231,17 +236,17 @@ fn stats(world: &World) -> Answer {
 
 fn config(world: &World) -> Answer {
     let config = world.config();
-    run(program().args(["config", "--check"]).arg(&config), b"").ok();
-    let shown = run(program().args(["config", "--show", "--config"]).arg(&config), b"").ok();
+    program().args(["config", "--check"]).arg(&config).run_with(b"").text();
+    let shown = program().args(["config", "--show", "--config"]).arg(&config).run_with(b"").text();
     assert!(shown.contains("pow_min = 0"), "{shown}");
-    Same(run(program().arg("config"), b"").ok())
+    Same(program().arg("config").run_with(b"").text())
 }
 
 fn enode(world: &World) -> Answer {
     // The settings do not fix the port, so the command needs `--at`.
     assert!(world.hark(&["whisper", "enode"]).refused().contains("--at"));
     let (_, at) = world.writes().enode.split_once('@').expect("an address");
-    let enode = world.hark(&["whisper", "enode", "--at", at]).ok();
+    let enode = world.hark(&["whisper", "enode", "--at", at]).text();
     assert!(enode.contains(&world.writes().enode), "{enode}");
     Own
 }
@@ -250,9 +255,9 @@ fn enode(world: &World) -> Answer {
 /// matches the event.
 fn elsewhere(world: &World) -> (String, String) {
     let topic = format!("elsewhere{}", number());
-    let note = event(7, now_s(), 1, &[&["t", &topic]], "from elsewhere");
-    let mut socket = crate::served::Socket::connect(world.helper().relay());
-    socket.say(&format!("[\"EVENT\",{note}]"));
+    let note = event_json(7, now_s(), 1, &[&["t", &topic]], "from elsewhere");
+    let mut socket = Socket::connect(world.helper().relay());
+    socket.say(format!("[\"EVENT\",{note}]"));
     let ok = socket.json();
     assert_eq!(ok[2], true, "{ok}");
     (id(&note), json!({"#t": [topic]}).to_string())
@@ -261,7 +266,7 @@ fn elsewhere(world: &World) -> (String, String) {
 /// Waits until the archive has an event.
 fn wait_for_event(world: &World, id: &str) {
     let filter = json!({"ids": [id]}).to_string();
-    wait_for("the event came over", || world.hark(&["count", &filter]).ok() == "1\n");
+    until("the event came over", || world.hark(&["count", &filter]).text() == "1\n");
 }
 
 fn sync(world: &World) -> Answer {
@@ -298,7 +303,7 @@ fn router(world: &World) -> Answer {
         filter["#t"][0]
     );
     let file = world.file("router.toml", &file);
-    world.hark(&["router", &file, "--check"]).ok();
+    world.hark(&["router", &file, "--check"]).text();
     until_there(world, &["router", &file], &id);
     Own
 }
@@ -312,9 +317,9 @@ fn copy_to_files(world: &World) -> Answer {
     let mut out = String::new();
     for (network, filter) in OF_FIXTURE {
         let args = ["copy", "--json", "--network", network, "--from", &from, "--to", &to];
-        run(program().args(args), b"").json();
+        program().args(args).run_with(b"").json();
         let args = ["query", "--network", network, filter, "--data", &to];
-        out += &run(program().args(args), b"").ok();
+        out += &program().args(args).run_with(b"").text();
     }
     Same(out)
 }
@@ -322,10 +327,10 @@ fn copy_to_files(world: &World) -> Answer {
 fn adopt_nostream(world: &World) -> Answer {
     let (database, aside) = (Cluster::shared().database("assemblynostream"), world.aside());
     fill_nostream(&world.root, &database);
-    let run = |args: &[&str]| run(&mut aside(args), b"");
+    let run = |args: &[&str]| aside(args).run_with(b"");
     let done = run(&["adopt", "nostream", &database.url, "--verify", "--json"]).json();
     assert_eq!(done["ids"]["clean"], true, "{done}");
-    Same(run(&["export"]).ok())
+    Same(run(&["export"]).text())
 }
 
 fn adopt_strfry(world: &World) -> Answer {
@@ -336,10 +341,10 @@ fn adopt_strfry(world: &World) -> Answer {
     let bytes = zstd::decode_all(&packed[..]).expect("is whole");
     std::fs::write(dir.join("data.mdb"), bytes).expect("is written");
     let dir = dir.to_string_lossy();
-    let done = run(&mut aside(&["adopt", "strfry", &dir, "--json"]), b"");
+    let done = aside(&["adopt", "strfry", &dir, "--json"]).run_with(b"");
     // Some of the source's events are meant to be refused.
     assert!([0, 1].contains(&done.code), "{done:?}");
-    let export = run(&mut aside(&["export"]), b"").ok();
+    let export = aside(&["export"]).run_with(b"").text();
     assert!(!export.is_empty());
     Same(export)
 }
@@ -367,17 +372,17 @@ fn adopt_nostr_rs_relay(world: &World) -> Answer {
         database.execute(insert, values).expect("is put");
     }
     drop(database);
-    run(&mut aside(&["adopt", "nostr-rs-relay", &file.to_string_lossy(), "--json"]), b"").json();
-    Same(run(&mut aside(&["export"]), b"").ok())
+    aside(&["adopt", "nostr-rs-relay", &file.to_string_lossy(), "--json"]).run_with(b"").json();
+    Same(aside(&["export"]).run_with(b"").text())
 }
 
 fn adopt_mailserver(world: &World) -> Answer {
     let (database, aside) = (Cluster::shared().database("assemblymail"), world.aside());
     fill_envelopes_table(&database);
-    let done = run(&mut aside(&["adopt", "mailserver", &database.url, "--verify", "--json"]), b"");
+    let done = aside(&["adopt", "mailserver", &database.url, "--verify", "--json"]).run_with(b"");
     let done = done.json();
     assert_eq!(done["stored"], 30, "{done}");
-    Same(run(&mut aside(&["export", "--network", "whisper"]), b"").ok())
+    Same(aside(&["export", "--network", "whisper"]).run_with(b"").text())
 }
 
 fn migrate(world: &World) -> Answer {
@@ -385,7 +390,7 @@ fn migrate(world: &World) -> Answer {
         for action in ["status", "up"] {
             let done = world.hark(&["migrate", action, "--network", network]);
             if world.store.is_database() {
-                done.ok();
+                done.text();
             } else {
                 done.refused();
             }
@@ -406,12 +411,12 @@ fn restore(world: &World) -> Answer {
         return Own;
     }
     let from = world.root.join(format!("backup{}", number()));
-    world.hark(&["backup", &from.to_string_lossy()]).ok();
+    world.hark(&["backup", &from.to_string_lossy()]).text();
     let moved = world.root.join(format!("moved{}", number()));
-    copy(&from, &moved);
+    folder::copy(&from, &moved);
     let data = world.root.join(format!("restored{}", number())).to_string_lossy().into_owned();
-    run(program().args(["--data", &data, "restore", &moved.to_string_lossy()]), b"").ok();
-    let found = run(program().args(["--data", &data, "count", OF_FIXTURE[0].1]), b"").ok();
-    assert_eq!(found, world.hark(&["count", OF_FIXTURE[0].1]).ok());
+    program().args(["--data", &data, "restore", &moved.to_string_lossy()]).run_with(b"").text();
+    let found = program().args(["--data", &data, "count", OF_FIXTURE[0].1]).run_with(b"").text();
+    assert_eq!(found, world.hark(&["count", OF_FIXTURE[0].1]).text());
     Own
 }

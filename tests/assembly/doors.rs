@@ -5,14 +5,16 @@ use hark_codec::hex;
 use hark_codec::nostr::negentropy::{
     NegentropyDifference, NegentropyInitiator, NegentropyItem, SortedItems,
 };
+use hark_testkit::clock::now_s;
+use hark_testkit::digits::digits;
+use hark_testkit::http::{HttpReply, HttpRequest, get};
+use hark_testkit::nostr::{event_json, pubkey};
+use hark_testkit::wait::until;
+use hark_testkit::websocket::Socket;
 use serde_json::{Value, json};
 
-use crate::fixture::{
-    self, CONTENT_TOPICS, FIRST_S, LAST_S, READER, digits, event, id, message, pubkey,
-};
-use crate::http::{Reply, ask, get};
-use crate::served::{Socket, now_s};
-use crate::world::{World, number, wait_for};
+use crate::fixture::{self, CONTENT_TOPICS, FIRST_S, LAST_S, READER, id, message};
+use crate::world::{World, number};
 use crate::{commands, peers};
 
 /// The answer of a door.
@@ -132,7 +134,7 @@ pub(crate) fn without_numbers(text: &str) -> String {
 }
 
 /// The fields of a JSON answer, without their values.
-fn shape(reply: &Reply) -> Answer {
+fn shape(reply: &HttpReply) -> Answer {
     fn of(value: &Value) -> Value {
         match value {
             Value::Object(fields) => {
@@ -168,7 +170,7 @@ fn answered(socket: &mut Socket, message: &str) -> Vec<String> {
 
 /// Publishes an event with the current time about a topic. The relay must store the event.
 fn keep(addr: &str, topic: &str, content: &str) -> String {
-    let note = event(7, now_s(), 1, &[&["t", topic]], content);
+    let note = event_json(7, now_s(), 1, &[&["t", topic]], content);
     let answer = answered(&mut Socket::connect(addr), &format!("[\"EVENT\",{note}]"));
     assert_eq!(answer, [format!("[\"OK\",\"{}\",true,\"\"]", id(&note))]);
     note
@@ -186,7 +188,7 @@ fn publishes(world: &World) -> Answer {
     let find = format!("[\"REQ\",\"stored\",{{\"ids\":[\"{}\"]}}]", id(&note));
     let mut reader = Socket::connect(&world.reads().relay);
     // The reading node may not have the event yet.
-    wait_for("the event is found", || {
+    until("the event is found", || {
         let found = answered(&mut reader, &find);
         found.len() == 2 && found[0] == format!("[\"EVENT\",\"stored\",{note}]")
     });
@@ -265,7 +267,8 @@ fn authenticates(world: &World) -> Answer {
     let challenge = receive(&mut socket);
     assert_eq!(challenge[0], "AUTH");
     let challenge = challenge[1].as_str().expect("text").to_owned();
-    let proof = event(READER, now_s(), 22_242, &[&["relay", &url], &["challenge", &challenge]], "");
+    let proof =
+        event_json(READER, now_s(), 22_242, &[&["relay", &url], &["challenge", &challenge]], "");
     socket.send(Message::text(format!("[\"AUTH\",{proof}]"))).expect("is sent");
     assert_eq!(receive(&mut socket), json!(["OK", id(&proof), true, ""]));
     let filter = json!({"#p": [pubkey(READER)], "until": LAST_S});
@@ -298,7 +301,7 @@ fn compares(world: &World) -> Answer {
     let mut initiator = NegentropyInitiator::new(&ours, 0);
     let filter = json!({"kinds": [1], "until": LAST_S});
     let mut socket = Socket::connect(&world.reads().relay);
-    socket.say(&json!(["NEG-OPEN", "c", filter, digits(&initiator.open())]).to_string());
+    socket.say(json!(["NEG-OPEN", "c", filter, digits(&initiator.open())]).to_string());
     let (mut have, mut need) = (Vec::new(), Vec::new());
     loop {
         let received = socket.json();
@@ -310,7 +313,7 @@ fn compares(world: &World) -> Answer {
             NegentropyDifference::Need(id) => need.push(digits(&id)),
         });
         let Some(next) = next.expect("an answer of the protocol") else { break };
-        socket.say(&json!(["NEG-MSG", "c", digits(&next)]).to_string());
+        socket.say(json!(["NEG-MSG", "c", digits(&next)]).to_string());
     }
     socket.say(r#"["NEG-CLOSE","c"]"#);
     have.sort();
@@ -357,7 +360,7 @@ fn page_counts(world: &World) -> Answer {
 
 fn document(world: &World) -> Answer {
     let accept = [("Accept", "application/nostr+json")];
-    let reply = ask(&world.reads().relay, "GET", "/", &accept, b"");
+    let reply = HttpRequest::new("GET", "/").headers(&accept).send(&world.reads().relay);
     assert!(reply.head.contains("application/nostr+json"), "{}", reply.head);
     assert_eq!(reply.status, 200);
     let mut document = reply.json();
@@ -411,20 +414,21 @@ fn history(world: &World) -> Answer {
     Same(out)
 }
 
-fn now_ns() -> u64 {
+/// The current second, with a different number of nanoseconds in each call.
+fn unused_ns() -> u64 {
     now_s() * 1_000_000_000 + u64::from(number())
 }
 
-const JSON: [(&str, &str); 1] = [("Content-Type", "application/json")];
+const JSON: (&str, &str) = ("Content-Type", "application/json");
 
 /// Publishes a message, and waits until the reader's history contains the message.
 fn publish_message(world: &World, path: &str, topic: &str) -> u64 {
-    let at = now_ns();
+    let at = unused_ns();
     let message = message(topic, at, "published").to_string();
-    let reply = ask(&world.writes().waku, "POST", path, &JSON, message.as_bytes());
+    let reply = HttpRequest::new("POST", path).json(&message).send(&world.writes().waku);
     assert_eq!((reply.status, reply.text()), (200, "OK".into()));
     let path = format!("/store/v3/messages?startTime={at}&endTime={at}");
-    wait_for("the message is in the history", || {
+    until("the message is in the history", || {
         let page = get(&world.reads().waku, &path).json();
         page["messages"].as_array().is_some_and(|found| found.len() == 1)
     });
@@ -453,13 +457,13 @@ fn polled(world: &World) -> Answer {
     let topic = format!("/polled{}/1/chat/proto", number());
     let list = json!([topic]).to_string();
     let path = "/relay/v1/auto/subscriptions";
-    assert_eq!(ask(addr, "POST", path, &JSON, list.as_bytes()).ok(), "OK");
+    assert_eq!(HttpRequest::new("POST", path).json(&list).send(addr).ok(), "OK");
     let at = publish_message(world, "/relay/v1/auto/messages", &topic);
     let poll = format!("/relay/v1/auto/messages/{}", topic.replace('/', "%2F"));
     let polled = get(addr, &poll).json();
     assert_eq!(polled[0]["timestamp"], at, "{polled}");
     assert_eq!(get(addr, &poll).ok(), "[]");
-    assert_eq!(ask(addr, "DELETE", path, &JSON, list.as_bytes()).ok(), "OK");
+    assert_eq!(HttpRequest::new("DELETE", path).json(&list).send(addr).ok(), "OK");
     let gone = get(addr, &poll);
     Same(format!("{} {}", gone.status, without_numbers(&gone.text())))
 }
@@ -469,7 +473,7 @@ fn shard_subscriptions(world: &World) -> Answer {
     let list = json!(["/waku/2/rs/1/5"]).to_string();
     let mut said = Vec::new();
     for method in ["POST", "DELETE", "POST"] {
-        let reply = ask(&world.reads().waku, method, path, &JSON, list.as_bytes());
+        let reply = HttpRequest::new(method, path).json(&list).send(&world.reads().waku);
         assert!(reply.status < 500, "{method}: {}", reply.text());
         said.push(format!("{} {}", reply.status, reply.text()));
     }
@@ -481,7 +485,9 @@ const RLP: (&str, &str) = ("Content-Type", "application/octet-stream");
 fn posted(world: &World) -> Answer {
     let envelope = fixture::envelope(now_s(), format!("posted {}", number()).as_bytes());
     let addr = &world.writes().whisper;
-    let post = || ask(addr, "POST", "/whisper/envelopes", &[RLP], &envelope);
+    let post = || {
+        HttpRequest::new("POST", "/whisper/envelopes").headers(&[RLP]).body(&envelope).send(addr)
+    };
     let first = post();
     assert_eq!(first.status, 200, "{}", first.text());
     let second = post();
@@ -490,10 +496,12 @@ fn posted(world: &World) -> Answer {
 
 fn envelopes(world: &World) -> Answer {
     let ask = |request: &Value| {
-        let headers = [JSON[0], ("Accept", "application/json")];
+        let headers = [JSON, ("Accept", "application/json")];
         let addr = &world.reads().whisper;
-        let reply =
-            ask(addr, "POST", "/whisper/messages", &headers, request.to_string().as_bytes());
+        let reply = HttpRequest::new("POST", "/whisper/messages")
+            .headers(&headers)
+            .body(&request.to_string())
+            .send(addr);
         assert_eq!(reply.status, 200, "{request}: {}", reply.text());
         reply.json()
     };

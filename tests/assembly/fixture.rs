@@ -2,12 +2,11 @@
 
 use std::fmt::Write as _;
 
-use hark_codec::crypto::KeyPair;
-use hark_codec::hex;
-use hark_codec::nostr::EventDraft;
 use hark_codec::waku::Shard;
 use hark_codec::whisper::keys::SecretKey;
 use hark_codec::whisper::{Envelope, Topic};
+use hark_testkit::digits::digits;
+use hark_testkit::nostr::{event_json, pubkey};
 use serde_json::{Value, json};
 
 /// The time of the first event, in s.
@@ -22,27 +21,6 @@ pub(crate) const TOPICS: [Topic; 2] = [[0x5c, 0x6c, 0x9b, 0x56], [8, 9, 10, 0]];
 pub(crate) const CONTENT_TOPICS: [&str; 2] = ["/assembly/1/chat/proto", "/assembly/1/talk/proto"];
 const ENVELOPES: u32 = 30;
 
-pub(crate) fn keys(who: u8) -> KeyPair {
-    KeyPair::from_secret([who; 32]).expect("a key")
-}
-
-pub(crate) fn pubkey(who: u8) -> String {
-    String::from_utf8(hex::encode_32(keys(who).public()).to_vec()).expect("digits")
-}
-
-pub(crate) fn digits(bytes: &[u8]) -> String {
-    let mut out = Vec::new();
-    hex::encode_into(bytes, &mut out);
-    String::from_utf8(out).expect("digits")
-}
-
-/// A signed event as JSON.
-pub(crate) fn event(who: u8, at: u64, kind: u16, tags: &[&[&str]], content: &str) -> String {
-    let mut out = Vec::new();
-    EventDraft { created_at: at, kind, tags, content }.sign(&keys(who), &mut out);
-    String::from_utf8(out).expect("is text")
-}
-
 pub(crate) fn id(event: &str) -> String {
     let event: Value = serde_json::from_str(event).expect("JSON");
     event["id"].as_str().expect("an id").to_owned()
@@ -54,23 +32,23 @@ pub(crate) fn events() -> Vec<String> {
     for n in 0..40u64 {
         let (who, topic) = ((n % 4 + 1) as u8, ["bread", "salt", "w\"eird\\"][(n % 3) as usize]);
         let text = format!("note {n} about {topic} {}", "and more ".repeat((n % 7) as usize));
-        events.push(event(who, FIRST_S + n / 2, 1, &[&["t", topic]], &text));
+        events.push(event_json(who, FIRST_S + n / 2, 1, &[&["t", topic]], &text));
     }
     for who in 1..5u8 {
         let at = FIRST_S + 50 + u64::from(who);
         let name = format!("{{\"name\":\"baker {who}\"}}");
-        events.push(event(who, at, 0, &[], &name));
-        events.push(event(who, at, 3, &[&["p", &pubkey(who + 1)]], ""));
+        events.push(event_json(who, at, 0, &[], &name));
+        events.push(event_json(who, at, 3, &[&["p", &pubkey(who + 1)]], ""));
         let noted = id(&events[usize::from(who)]);
-        events.push(event(who, at + 10, 7, &[&["e", &noted], &["p", &pubkey(who)]], "+"));
+        events.push(event_json(who, at + 10, 7, &[&["e", &noted], &["p", &pubkey(who)]], "+"));
     }
     let article: [&[&str]; 2] = [&["d", "rye"], &["title", "On rye bread"]];
-    events.push(event(1, FIRST_S + 70, 30_023, &article, "It is dark."));
+    events.push(event_json(1, FIRST_S + 70, 30_023, &article, "It is dark."));
     let deleted = id(&events[3]);
-    events.push(event(4, FIRST_S + 80, 5, &[&["e", &deleted], &["k", "1"]], "a mistake"));
+    events.push(event_json(4, FIRST_S + 80, 5, &[&["e", &deleted], &["k", "1"]], "a mistake"));
     let reader = pubkey(READER);
-    events.push(event(5, FIRST_S + 90, 1_059, &[&["p", &reader]], "sealed"));
-    events.push(event(6, FIRST_S + 91, 4, &[&["p", &reader]], "a message?iv=a"));
+    events.push(event_json(5, FIRST_S + 90, 1_059, &[&["p", &reader]], "sealed"));
+    events.push(event_json(6, FIRST_S + 91, 4, &[&["p", &reader]], "a message?iv=a"));
     events
 }
 

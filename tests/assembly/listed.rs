@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::commands::NO_DOORS;
 use crate::doors;
-use crate::world::{program, run};
+use crate::world::program;
 
 /// Codes of frames on control.sock, each with its sender: a command or a life of the table.
 const FRAMES: [(&str, &str); 21] = [
@@ -74,7 +74,7 @@ fn constants(text: &str, of: &str) -> BTreeSet<String> {
 
 /// The commands of clap below this command, down to commands without subcommands.
 fn commands(path: &[&str]) -> Vec<String> {
-    let help = run(program().args(path).arg("--help"), b"").ok();
+    let help = program().args(path).arg("--help").run_with(b"").text();
     let Some((_, list)) = help.split_once("\nCommands:\n") else {
         return vec![path.join(" ")];
     };

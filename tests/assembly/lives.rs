@@ -4,12 +4,15 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use hark_codec::whisper::HistoryCursor;
+use hark_testkit::digits::digits;
+use hark_testkit::http::get;
 use hark_testkit::postgres::{Cluster, Database};
+use hark_testkit::wait::{PATIENCE, until};
+use hark_testkit::websocket::Socket;
 
-use crate::fixture::{self, digits};
-use crate::http::get;
+use crate::fixture;
 use crate::stores::StoreKind;
-use crate::world::{Node, PATIENCE, World, number, program, run, wait_for};
+use crate::world::{Node, World, number, program};
 
 /// A life of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +83,7 @@ pub(crate) fn fill_nostream(root: &Path, database: &Database<'_>) {
     let lines = fixture::events().join("\n") + "\n";
     std::fs::write(&file, lines).expect("is written");
     let file = file.to_string_lossy();
-    run(program().args(["bench", "nostream", &file, &database.url, "--replace"]), b"").ok();
+    program().args(["bench", "nostream", &file, &database.url, "--replace"]).run_with(b"").text();
 }
 
 /// Fills a table in the format of status-go with the fixture's envelopes.
@@ -106,10 +109,10 @@ pub(crate) fn fill_envelopes_table(database: &Database<'_>) {
 fn adopt(world: &World) {
     let nostream = Cluster::shared().database("adoptednostr");
     fill_nostream(&world.root, &nostream);
-    world.hark(&["adopt", "nostream", &nostream.url]).ok();
+    world.hark(&["adopt", "nostream", &nostream.url]).text();
     let mail = Cluster::shared().database("adoptedmail");
     fill_envelopes_table(&mail);
-    world.hark(&["adopt", "mailserver", &mail.url]).ok();
+    world.hark(&["adopt", "mailserver", &mail.url]).text();
     world.import("waku", &fixture::messages());
 }
 
@@ -135,9 +138,9 @@ fn make_old(world: &World) {
 /// Makes segments, and rewrites each in the format of the last version without search: without the
 /// last two sections.
 fn old_segments(world: &World) {
-    world.hark(&["compact"]).ok();
+    world.hark(&["compact"]).text();
     for shelf in ["nostr", "waku", "whisper"] {
-        world.hark(&["compact", "--network", shelf]).ok();
+        world.hark(&["compact", "--network", shelf]).text();
         let files = std::fs::read_dir(world.data(0).join(shelf).join("seg")).expect("is there");
         let paths = files.map(|entry| entry.expect("is there").path());
         let segments = paths.filter(|path| path.extension().is_some_and(|of| of == "seg"));
@@ -167,8 +170,7 @@ fn fail_over(world: &mut World) {
         // An archive in files depends on the server process alone.
         None => {
             let mut node = world.nodes.pop().expect("is served");
-            node.process.kill().expect("is killed");
-            node.process.wait().expect("has ended");
+            node.server.kill();
             node.forget();
             world.start(0, &[]);
         }
@@ -177,7 +179,7 @@ fn fail_over(world: &mut World) {
             if let Some(replica) = backing.replica() {
                 let there = "SELECT count(*) FROM hark_nostr.record";
                 let all = primary.sql(&backing.name, there);
-                wait_for("the replica has all", || replica.sql(&backing.name, there) == all);
+                until("the replica has all", || replica.sql(&backing.name, there) == all);
                 primary.kill();
                 replica.promote();
             } else {
@@ -188,8 +190,8 @@ fn fail_over(world: &mut World) {
     }
     for node in &world.nodes {
         // A server notices the failure only at a write or a query.
-        wait_for("the server is well again", || {
-            let mut socket = crate::served::Socket::connect(&node.relay);
+        until("the server is well again", || {
+            let mut socket = Socket::connect(&node.relay);
             socket.say(r#"["COUNT","well",{"kinds":[1]}]"#);
             socket.json()[0] == "COUNT" && get(&node.relay, "/healthz").status == 200
         });
@@ -220,7 +222,7 @@ fn take_over(world: &mut World) {
             let list = info["listenAddresses"].as_array().cloned().unwrap_or_default();
             list.iter().filter_map(|at| at.as_str().map(str::to_owned)).collect::<Vec<_>>()
         };
-        wait_for("peers can connect", || {
+        until("peers can connect", || {
             open().len() == 2 && !get(&node.waku, "/info").text().contains("/tcp/0/")
         });
         let mut peers = open();
@@ -231,11 +233,11 @@ fn take_over(world: &mut World) {
 
 /// Ends a server that another server has replaced.
 fn end(mut node: Node) {
-    if node.process.try_wait().expect("is ours").is_none() {
-        node.process.signal("TERM");
+    if node.server.try_wait().expect("is ours").is_none() {
+        node.server.signal("TERM");
     }
-    let status = node.process.wait_for_end(PATIENCE).expect("it ends");
-    let log = node.process.log();
+    let status = node.server.wait_for_end(PATIENCE).expect("it ends");
+    let log = node.server.log();
     node.forget();
     assert!(status.success(), "it ends with {status}");
     hark_testkit::program::assert_no_panic(&log);

@@ -16,7 +16,6 @@
 mod commands;
 mod doors;
 mod fixture;
-mod http;
 mod listed;
 mod lives;
 mod peers;
@@ -34,12 +33,14 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use hark_testkit::runs::is_long;
+use hark_testkit::wait::{PATIENCE, holds_within};
 use parking_lot::Mutex;
 
 use doors::{Answer, Door};
 use lives::{LIVES, Life};
 use stores::{STORES, StoreKind};
-use world::{PATIENCE, World};
+use world::World;
 
 /// Allowed growth of the server's files, threads and connections in a round: the store opens some
 /// files by itself.
@@ -103,7 +104,7 @@ fn main() -> ExitCode {
     }
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
     let wanted = wanted.cloned().unwrap_or_default();
-    let long = std::env::var_os("HARK_LONG").is_some();
+    let long = is_long();
     // A failed cell is reported once, in the table.
     std::panic::set_hook(Box::new(|info| {
         let at = info.location().map(ToString::to_string).unwrap_or_default();
@@ -358,14 +359,10 @@ fn no_growth(world: &mut World, door: &'static Door) -> Result<(), String> {
             caught(|| (door.ask)(world))?;
         }
         // A connection that a client has closed stays open in the server for a moment.
-        let until = Instant::now() + Duration::from_secs(12);
-        while world.held() > before + SLACK && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        counted.extend([before, world.held()]);
-        if world.held() <= before + SLACK {
+        if holds_within(Duration::from_secs(12), || world.held() <= before + SLACK) {
             return Ok(());
         }
+        counted.extend([before, world.held()]);
     }
     Err(format!("it grows with each {TIMES} times: {counted:?} files, threads and connections"))
 }
@@ -393,29 +390,23 @@ fn asked_to_the_end(world: &mut World, doors: &[&'static Door]) -> Result<(), St
                 }
             });
         }
-        let until = Instant::now() + PATIENCE;
         let waits = |(times, why): (&AtomicUsize, &Mutex<String>)| {
             times.load(Ordering::Relaxed) == 0 && why.lock().is_empty()
         };
-        while answered.iter().zip(&why).any(waits) && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        holds_within(PATIENCE, || !answered.iter().zip(&why).any(waits));
         for node in &world.nodes {
-            node.process.signal("TERM");
+            node.server.signal("TERM");
         }
         // A door that waits for an answer of an ended server gives up after its timeout.
         let gone = || {
             world.nodes.iter().all(|node| {
-                let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.process.id()));
+                let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.server.id()));
                 stat.is_ok_and(|stat| stat.contains(") Z "))
             })
         };
-        let until = Instant::now() + PATIENCE;
-        while !gone() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let have_ended = holds_within(PATIENCE, gone);
         is_over.store(true, Ordering::Relaxed);
-        gone()
+        have_ended
     });
     let times = answered.iter().map(|times| times.load(Ordering::Relaxed));
     let never = asked.iter().zip(&why).zip(times).find(|(_, times)| *times == 0);

@@ -2,24 +2,25 @@
 //! in files. Whisper's doors by devp2p connect with a client of mail servers.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use hark_codec::crypto::keccak256;
 use hark_codec::whisper::rlp::RlpItems;
 use hark_codec::whisper::{Bloom, Completion, HistoryRequest};
-use hark_testkit::disk::scratch;
+use hark_testkit::clock::now_s;
+use hark_testkit::digits::digits;
+use hark_testkit::folder::Folder;
+use hark_testkit::http::{HttpRequest, get};
 use hark_testkit::mail::{
     MailClient, SHH, WAKU, list, new_key, number as rlp_number, packet, request, status, string,
 };
 use hark_testkit::program::Program;
+use hark_testkit::wait::until;
 use serde_json::{Value, json};
 
 use crate::doors::Answer::{self, Own, Same};
-use crate::fixture::{self, FIRST_S, LAST_S, digits};
-use crate::http::{ask, get};
-use crate::served::now_s;
-use crate::world::{Node, World, number, program, run, wait_for};
+use crate::fixture::{self, FIRST_S, LAST_S};
+use crate::world::{Node, World, number, program};
 
 /// The default password of mail servers.
 const PASSWORD: &str = "status-offline-inbox";
@@ -29,14 +30,11 @@ const HELPERS: &str = "/helper/1/chat/proto";
 /// The key of all helpers, and an address with their id for the worlds' settings. No node listens
 /// at this address: a helper opens the connections.
 static IDENTITY: LazyLock<(String, String)> = LazyLock::new(|| {
-    let root = scratch(&format!("assembly-identity-{}", number()));
-    std::fs::create_dir_all(&root).expect("is made");
+    let root = Folder::new("assembly-identity");
     let node = Node::start(command(&root, ""), &[]);
     let id = node.peers[0].rsplit('/').next().expect("an id").to_owned();
     node.forget();
     let key = std::fs::read_to_string(root.join("data/waku.key")).expect("is there");
-    // Files that remain in the temporary directory do no harm.
-    let _ = std::fs::remove_dir_all(&root);
     (key, format!("/ip4/127.0.0.1/tcp/1/p2p/{id}"))
 });
 
@@ -46,15 +44,14 @@ pub(crate) fn helpers_address() -> &'static str {
 }
 
 /// A command on a helper's archive. `more` has further settings of Waku.
-fn command(root: &Path, more: &str) -> Program {
+fn command(root: &Folder, more: &str) -> Program {
     let settings = format!(
         "[waku]\nserve = true\nrest = \"127.0.0.1:0\"\nrest_any_peer = true\n\
          rest_admin = true\nforward = \"always\"\n\
          listen = [\"/ip4/127.0.0.1/tcp/0\", \"/ip4/127.0.0.1/tcp/0/ws\"]\n{more}\
          [whisper]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = \"127.0.0.1:0\"\n"
     );
-    let config = root.join("hark.toml");
-    std::fs::write(&config, settings).expect("is written");
+    let config = root.file("hark.toml", settings);
     let mut command = program();
     command.arg("--data").arg(root.join("data")).arg("--config").arg(&config);
     command
@@ -63,15 +60,15 @@ fn command(root: &Path, more: &str) -> Program {
 /// Another node, which connects with a world's node.
 pub(crate) struct Helper {
     node: Option<Node>,
-    root: PathBuf,
+    /// Removed after the node has ended.
+    _root: Folder,
     /// The time of the message that only the helper had.
     at: u64,
 }
 
 impl Helper {
     pub(crate) fn start(world: &World) -> Self {
-        let root = scratch(&format!("assembly-helper-{}", number()));
-        std::fs::create_dir_all(&root).expect("is made");
+        let root = Folder::new("assembly-helper");
         let data = root.join("data");
         std::fs::create_dir_all(&data).expect("is made");
         let key = data.join("waku.key");
@@ -84,9 +81,9 @@ impl Helper {
         let at = (now_s() - 100) * 1_000_000_000;
         let line = fixture::kept(HELPERS, at, "of the helper").to_string();
         let mut import = command(&root, &more);
-        run(import.args(["import", "--network", "waku"]), line.as_bytes()).ok();
+        import.args(["import", "--network", "waku"]).run_with(line.as_bytes()).text();
         let node = Node::start(command(&root, &more), &[]);
-        Self { node: Some(node), root, at }
+        Self { node: Some(node), _root: root, at }
     }
 
     fn node(&self) -> &Node {
@@ -108,15 +105,13 @@ impl Drop for Helper {
         if let Some(node) = self.node.take() {
             node.forget();
         }
-        // Files that remain in the temporary directory do no harm.
-        let _ = std::fs::remove_dir_all(&self.root);
     }
 }
 
 /// Waits until the helper is connected with the reading node, and returns the helper.
 fn connected(world: &World) -> &Helper {
     let helper = world.helper();
-    wait_for("the nodes are connected", || {
+    until("the nodes are connected", || {
         let peers = get(&world.reads().waku, "/admin/v1/peers/connected").json();
         peers.to_string().contains(&helper.id())
     });
@@ -126,8 +121,7 @@ fn connected(world: &World) -> &Helper {
 pub(crate) fn dialled(world: &World) -> Answer {
     let helper = connected(world);
     let body = json!([helper.node().peers[1]]).to_string();
-    let json = [("Content-Type", "application/json")];
-    let reply = ask(&world.reads().waku, "POST", "/admin/v1/peers", &json, body.as_bytes());
+    let reply = HttpRequest::new("POST", "/admin/v1/peers").json(&body).send(&world.reads().waku);
     let listed = get(&world.reads().waku, "/admin/v1/peers").ok();
     assert!(listed.contains(&helper.id()), "{listed}");
     Same(format!("{} {}", reply.status, reply.text()))
@@ -145,7 +139,7 @@ pub(crate) fn one(world: &World) -> Answer {
 pub(crate) fn listed(world: &World, which: &str) -> Answer {
     let helper = connected(world);
     // A peer announces its shards after the connection is established.
-    wait_for(which, || {
+    until(which, || {
         let peers = get(&world.reads().waku, &format!("/admin/v1/peers/{which}"));
         peers.status == 200 && peers.text().contains(&helper.id())
     });
@@ -165,22 +159,21 @@ pub(crate) fn gossiped(world: &World) -> Answer {
     let helper = connected(world);
     let topic = format!("/gossip{}/1/chat/proto", number());
     let list = json!([topic]).to_string();
-    let json = [("Content-Type", "application/json")];
     for (from, to) in [(world.reads(), helper.node()), (helper.node(), world.reads())] {
         let path = "/relay/v1/auto/subscriptions";
-        assert_eq!(ask(&to.waku, "POST", path, &json, list.as_bytes()).ok(), "OK");
+        assert_eq!(HttpRequest::new("POST", path).json(&list).send(&to.waku).ok(), "OK");
         let poll = format!("/relay/v1/auto/messages/{}", topic.replace('/', "%2F"));
         // Gossip needs a second to find its subscribers.
-        wait_for("a message gets through", || {
+        until("a message gets through", || {
             let at = now_s() * 1_000_000_000 + u64::from(number());
             let mut message = fixture::message(&topic, at, "passing");
             message["ephemeral"] = json!(true);
             let body = message.to_string();
             let path = "/relay/v1/auto/messages";
-            assert_eq!(ask(&from.waku, "POST", path, &json, body.as_bytes()).ok(), "OK");
+            assert_eq!(HttpRequest::new("POST", path).json(&body).send(&from.waku).ok(), "OK");
             get(&to.waku, &poll).ok() != "[]"
         });
-        assert_eq!(ask(&to.waku, "DELETE", path, &json, list.as_bytes()).ok(), "OK");
+        assert_eq!(HttpRequest::new("DELETE", path).json(&list).send(&to.waku).ok(), "OK");
     }
     Own
 }
@@ -207,13 +200,13 @@ pub(crate) fn reconciled(world: &World) -> Answer {
     let helper = connected(world);
     let at = (now_s() - 50) * 1_000_000_000 + u64::from(number());
     let line = fixture::kept(HELPERS, at, "of the world").to_string();
-    world.hark_fed(&["import", "--network", "waku"], line.as_bytes()).ok();
+    world.hark_fed(&["import", "--network", "waku"], line.as_bytes()).text();
     let has = |node: &Node, at: u64| {
         let page = get(&node.waku, &format!("/store/v3/messages?startTime={at}&endTime={at}"));
         page.json()["messages"].as_array().is_some_and(|found| found.len() == 1)
     };
-    wait_for("the node has the helper's message", || has(world.reads(), helper.at));
-    wait_for("the helper has the node's message", || has(helper.node(), at));
+    until("the node has the helper's message", || has(world.reads(), helper.at));
+    until("the helper has the node's message", || has(helper.node(), at));
     Own
 }
 
@@ -256,9 +249,12 @@ fn wait_for_envelope(world: &World, envelope: &[u8]) {
     let hash = format!("0x{}", digits(&keccak256(envelope)));
     let headers = [("Content-Type", "application/json"), ("Accept", "application/json")];
     let request = json!({"from": now_s() - 1_000}).to_string();
-    wait_for("the envelope is in the history", || {
+    until("the envelope is in the history", || {
         let addr = &world.reads().whisper;
-        let reply = ask(addr, "POST", "/whisper/messages", &headers, request.as_bytes());
+        let reply = HttpRequest::new("POST", "/whisper/messages")
+            .headers(&headers)
+            .body(request.as_bytes())
+            .send(addr);
         reply.text().contains(&hash)
     });
 }

@@ -6,16 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{BufRead as _, BufReader};
+use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
-use hark_testkit::disk::scratch;
+use hark_testkit::folder::Folder;
+use hark_testkit::http::{HttpRequest, get};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::program::Process;
+use hark_testkit::server::Server;
+use hark_testkit::wait::{PATIENCE, until_ok};
 
-use crate::http::{self, get};
-use crate::world::{PATIENCE, number, program, run, tail};
+use crate::world::{forget, number, program, tail};
 
 /// Settings that are no numbers: section and name, then the least, the most and an odd value, as
 /// TOML. A list that ends with `…` is repeated up to its bound.
@@ -151,7 +152,7 @@ fn lines(text: &str) -> Vec<(String, String, String)> {
 
 /// All settings that `hark config` prints. `Err` lists settings without values in this file.
 fn documented() -> Result<Vec<Documented>, String> {
-    let defaults = lines(&run(program().arg("config"), b"").ok());
+    let defaults = lines(&program().arg("config").run_with(b"").text());
     let bounds = |text: &str| -> BTreeMap<(String, String), String> {
         lines(text).into_iter().map(|(section, key, value)| ((section, key), value)).collect()
     };
@@ -224,14 +225,13 @@ impl Trial<'_> {
 
 /// A folder for one server at a time, and a database for settings that name a store.
 struct Bench {
-    root: PathBuf,
+    root: Folder,
     database: String,
 }
 
 impl Bench {
     fn new(name: &str) -> Self {
-        let root = scratch(&format!("assembly-settings-{name}-{}", number()));
-        std::fs::create_dir_all(&root).expect("is made");
+        let root = Folder::new(&format!("assembly-settings-{name}"));
         let database = format!("settings_{}", number());
         Cluster::shared().sql("postgres", &format!("CREATE DATABASE {database}"));
         Self { root, database }
@@ -276,9 +276,8 @@ impl Bench {
         let value = self.value(setting, trial.value);
         let network = [setting.section.as_str()];
         let networks = if ["waku", "whisper"].contains(&network[0]) { &network[..] } else { &[] };
-        let config = self.root.join("hark.toml");
         let in_file = (trial.origin == Origin::File).then_some((setting, value.as_str()));
-        std::fs::write(&config, Self::config(in_file, networks)).expect("is written");
+        let config = self.root.file("hark.toml", Self::config(in_file, networks));
         let mut command = program();
         command.current_dir(&self.root).arg("serve").arg("--config").arg(&config);
         // A flag would hide these settings.
@@ -296,65 +295,57 @@ impl Bench {
             // A string in the environment has no quotes.
             command.env(name, text["v"].as_str().unwrap_or(&value));
         }
-        let mut process = command.spawn().expect("the binary runs");
-        let ended = Self::asked(&mut process, &setting.key);
-        let log = process.log();
-        forget(process);
+        let (ended, log) = match Server::try_start(&mut command, |_| true) {
+            Ok(mut server) => {
+                let ended = Self::asked(&mut server);
+                let log = server.log();
+                forget(server);
+                (ended, log)
+            }
+            Err(mut process) => {
+                let ended = Self::named(&mut process, &setting.key);
+                let log = process.log();
+                forget(process);
+                (ended, log)
+            }
+        };
         match log.lines().position(|line| line.contains("panicked at")) {
             Some(at) => Err(log.lines().skip(at).take(2).collect::<Vec<_>>().join(" ")),
             None => ended,
         }
     }
 
-    /// Waits for the server's first line, requests its health, and ends the process.
-    fn asked(process: &mut Process, key: &str) -> Result<(), String> {
-        let mut first = String::new();
-        let mut stdout = BufReader::new(process.stdout.take().expect("is piped"));
-        stdout.read_line(&mut first).expect("it says something");
-        let Some(addr) = first.trim().strip_prefix("listening on ws://") else {
-            let status = process.wait_for_end(PATIENCE).ok_or("it neither serves nor ends")?;
-            let log = process.log();
-            let is_named = log.contains(key) && status.code() == Some(2);
-            // Another program may use the default port.
-            let is_taken = log.contains("Address already in use") || log.contains("in use");
-            return if is_named || is_taken {
-                Ok(())
-            } else {
-                Err(format!("{status}: {}", tail(&log)))
-            };
-        };
-        let addr = addr.replace("0.0.0.0", "127.0.0.1");
-        let begun = Instant::now();
+    /// Whether a process that does not serve has named the setting.
+    fn named(process: &mut Process, key: &str) -> Result<(), String> {
+        let status = process.wait_for_end(PATIENCE).ok_or("it neither serves nor ends")?;
+        let log = process.log();
+        let is_named = log.contains(key) && status.code() == Some(2);
+        // Another program may use the default port.
+        let is_taken = log.contains("Address already in use") || log.contains("in use");
+        if is_named || is_taken { Ok(()) } else { Err(format!("{status}: {}", tail(&log))) }
+    }
+
+    /// Requests the server's health, and ends the server.
+    fn asked(server: &mut Server) -> Result<(), String> {
+        let addr = server.address.replace("0.0.0.0", "127.0.0.1");
         // With some values the server refuses every client, but with no value may a client wait.
-        let _ = http::try_ask(&addr, "GET", "/healthz", &[], b"");
-        if begun.elapsed() >= http::PATIENCE {
+        let asked = HttpRequest::new("GET", "/healthz").try_send(&addr);
+        if asked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
             return Err("a request is neither answered nor refused".into());
         }
-        process.signal("TERM");
-        match process.wait_for_end(PATIENCE) {
+        server.signal("TERM");
+        match server.wait_for_end(PATIENCE) {
             Some(status) if status.success() => Ok(()),
-            Some(status) => Err(format!("it ends with {status}: {}", tail(&process.log()))),
+            Some(status) => Err(format!("it ends with {status}: {}", tail(&server.log()))),
             None => Err("it does not end after SIGTERM".into()),
         }
     }
 }
 
-impl Drop for Bench {
-    fn drop(&mut self) {
-        // Files that remain in the temporary directory do no harm.
-        let _ = std::fs::remove_dir_all(&self.root);
-    }
-}
-
-/// Kills a process whose log has been checked.
-fn forget(process: Process) {
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(process)));
-}
-
 /// A server that reloads its configuration with each value.
 struct Reloaded {
     bench: Bench,
-    process: Option<(Process, String)>,
+    server: Option<Server>,
 }
 
 impl Reloaded {
@@ -370,76 +361,56 @@ impl Reloaded {
         std::fs::rename(other, self.config()).expect("is renamed");
     }
 
-    fn serve(&mut self) -> String {
-        if let Some((process, addr)) = &mut self.process
-            && process.try_wait().expect("is ours").is_none()
-        {
-            return addr.clone();
+    /// Returns the running server.
+    fn serve(&mut self) -> &mut Server {
+        if self.server.as_mut().is_none_or(|server| !server.is_running()) {
+            self.write(None);
+            let mut command = program();
+            command.current_dir(&self.bench.root).args(["serve", "--listen", "127.0.0.1:0"]);
+            self.server = Some(Server::start(command.arg("--config").arg(self.config())));
         }
-        self.write(None);
-        let mut command = program();
-        command.current_dir(&self.bench.root).args(["serve", "--listen", "127.0.0.1:0"]);
-        let mut process = command.arg("--config").arg(self.config()).spawn().expect("it runs");
-        let mut first = String::new();
-        let mut stdout = BufReader::new(process.stdout.take().expect("is piped"));
-        stdout.read_line(&mut first).expect("it says something");
-        let addr = first.trim().strip_prefix("listening on ws://");
-        let addr = addr.unwrap_or_else(|| panic!("{}", process.log())).to_owned();
-        // A thread keeps reading the other lines.
-        std::thread::spawn(move || stdout.lines().map_while(Result::ok).for_each(drop));
-        self.process = Some((process, addr.clone()));
-        addr
+        self.server.as_mut().expect("runs")
     }
 
     fn try_value(&mut self, trial: &Trial<'_>) -> Result<(), String> {
         self.serve();
         let value = self.bench.value(trial.setting, trial.value);
         self.write(Some((trial.setting, &value)));
-        let (process, _) = self.process.as_mut().expect("runs");
-        let from = process.log().len();
-        process.signal("HUP");
+        let server = self.serve();
+        let from = server.log().len();
+        server.signal("HUP");
         // The server logs whether the configuration was applied, was refused, or needs a restart.
-        let until = Instant::now() + PATIENCE;
-        let said = loop {
-            let log = process.log();
+        let said = until_ok(|| {
+            let log = server.log();
             let new = log[from.min(log.len())..].to_owned();
             if new.contains("configuration") || trial.setting.section == "log" {
-                break new;
+                return Ok(new);
             }
-            if process.try_wait().expect("is ours").is_some() {
-                return Err(format!("the server ends: {}", tail(&log)));
-            }
-            if Instant::now() > until {
-                return Err(format!("the reload is not answered: {}", tail(&new)));
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        };
+            assert!(server.is_running(), "the server ends: {}", tail(&log));
+            Err(format!("the reload is not answered: {}", tail(&new)))
+        });
         if let Some(at) = said.lines().position(|line| line.contains("panicked at")) {
             return Err(said.lines().skip(at).take(2).collect::<Vec<_>>().join(" "));
         }
         // Back to the default, so that the next trial changes only one value.
         self.write(None);
-        let (process, _) = self.process.as_mut().expect("runs");
-        process.signal("HUP");
+        self.serve().signal("HUP");
         Ok(())
     }
 
     /// Checks that the server answers after all reloads and ends normally.
     fn end(mut self) -> Result<(), String> {
-        let addr = self.serve();
-        let until = Instant::now() + PATIENCE;
+        let addr = self.serve().address.clone();
         // The last reload may still be in progress.
-        while get(&addr, "/healthz").status != 200 {
-            if Instant::now() > until {
-                return Err(format!("/healthz says {}", get(&addr, "/healthz").text()));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let (mut process, _) = self.process.take().expect("runs");
-        process.signal("TERM");
-        let status = process.wait_for_end(PATIENCE).ok_or("it does not end after SIGTERM")?;
-        let log = process.log();
-        forget(process);
+        until_ok(|| {
+            let reply = get(&addr, "/healthz");
+            if reply.status == 200 { Ok(()) } else { Err(reply.text()) }
+        });
+        let mut server = self.server.take().expect("runs");
+        server.signal("TERM");
+        let status = server.wait_for_end(PATIENCE).ok_or("it does not end after SIGTERM")?;
+        let log = server.log();
+        forget(server);
         match (status.success(), log.contains("panicked at")) {
             (true, false) => Ok(()),
             _ => Err(format!("{status}: {}", tail(&log))),
@@ -491,14 +462,14 @@ pub(crate) fn try_all(long: bool, wanted: &str) -> Vec<Trialled> {
             let results = &results;
             scope.spawn(move || {
                 let bench = Bench::new(&format!("reload{server}"));
-                let mut reloaded = Reloaded { bench, process: None };
+                let mut reloaded = Reloaded { bench, server: None };
                 for trial in reloads {
                     let result = crate::caught(|| reloaded.try_value(trial));
                     let result = result.and_then(|result| result);
                     if result.is_err()
-                        && let Some((process, _)) = reloaded.process.take()
+                        && let Some(server) = reloaded.server.take()
                     {
-                        forget(process);
+                        forget(server);
                     }
                     results.lock().push((trial.name(), result));
                 }

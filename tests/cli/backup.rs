@@ -1,10 +1,12 @@
 //! Backups and restores by an operator's commands.
 
+use hark_testkit::nostr::event_line;
+use hark_testkit::program::Finished;
 use serde_json::{Value, json};
 
-use super::support::{Place, Run, command, event, hark, notes};
+use super::support::{Place, command, hark, notes};
 
-fn backup(place: &Place, to: &str, flags: &[&str]) -> Run {
+fn backup(place: &Place, to: &str, flags: &[&str]) -> Finished {
     place.hark(&[&["backup", to, "--json"], flags].concat())
 }
 
@@ -17,7 +19,7 @@ fn restored(from: &str, name: &str) -> (String, Value) {
     (fresh.hark(&["export"]).text(), check["faults"].clone())
 }
 
-fn copied(run: &Run) -> u64 {
+fn copied(run: &Finished) -> u64 {
     run.json()["shelves"][0]["bytes_copied"].as_u64().unwrap()
 }
 
@@ -37,7 +39,7 @@ fn an_archive_that_is_lost_comes_back_as_it_was() {
     assert_eq!(restored(&to, "backup-drill-first"), (before.clone(), json!([])));
 
     // A backup copies only new data and files that maintenance has rewritten.
-    let more: String = (0..50).map(|n| event(9, 1_800_000_000 + n, 1, &[], "more")).collect();
+    let more: String = (0..50).map(|n| event_line(9, 1_800_000_000 + n, 1, &[], "more")).collect();
     place.hark_fed(&["import"], more.as_bytes()).text();
     let again = backup(&place, &to, &["--incremental"]);
     assert!(copied(&again) > 10_000 && copied(&again) < all / 4, "{again:?}");
@@ -58,7 +60,7 @@ fn an_archive_that_is_lost_comes_back_as_it_was() {
     // Deleted events do not come back, and the archive and its backup keep working.
     assert_eq!(place.hark(&["count", filter]).text(), "0\n");
     let server = place.serve();
-    place.hark_fed(&["import"], event(3, 5, 1, &[], "later").as_bytes()).text();
+    place.hark_fed(&["import"], event_line(3, 5, 1, &[], "later").as_bytes()).text();
     assert_eq!(server.terminate().0, 0);
     let last = backup(&place, &to, &["--incremental"]);
     assert!(copied(&last) < all / 4, "{last:?}");
@@ -73,7 +75,8 @@ fn a_backup_that_is_killed_leaves_the_former_one() {
     place.hark_fed(&["import"], notes(3000).as_bytes()).text();
     backup(&place, &to, &[]).json();
     let former = place.hark(&["export"]).text();
-    let more: String = (0..3000).map(|n| event(9, 1_800_000_000 + n, 1, &[], "more")).collect();
+    let more: String =
+        (0..3000).map(|n| event_line(9, 1_800_000_000 + n, 1, &[], "more")).collect();
     place.hark_fed(&["import"], more.as_bytes()).text();
     let full = place.hark(&["export"]).text();
     for pause_ms in [0, 5, 10, 20] {
@@ -179,7 +182,7 @@ fn a_backup_in_one_file_is_made_beside_a_server_and_restored() {
     assert_eq!(restored(&file, "backup-file-restored"), (before.clone(), json!([])));
     // An existing backup is replaced, as is the unfinished file of an interrupted backup.
     std::fs::write(place.path("monday.hark.unfinished"), "half").unwrap();
-    place.hark_fed(&["import"], event(9, 5, 1, &[], "more").as_bytes()).text();
+    place.hark_fed(&["import"], event_line(9, 5, 1, &[], "more").as_bytes()).text();
     backup(&place, &file, &[]).json();
     assert!(!std::path::Path::new(&place.path("monday.hark.unfinished")).exists());
     let (now, faults) = restored(&file, "backup-file-restored");

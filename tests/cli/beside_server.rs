@@ -1,10 +1,11 @@
 //! Every command beside a running server, and the server's own start and end.
 
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
 
-use super::support::{Place, event, notes};
-use crate::served::PATIENCE;
+use hark_testkit::nostr::event_line;
+use hark_testkit::wait::until;
+
+use super::support::{Place, notes};
 
 #[test]
 fn commands_work_beside_a_running_server() {
@@ -27,7 +28,7 @@ fn commands_work_beside_a_running_server() {
     assert!(place.hark(&["explain", "--run", "{\"kinds\":[1]}"]).text().contains("plan: "));
     let again = place.hark_fed(&["import", "--json"], notes.as_bytes()).json();
     assert_eq!(again["refused"]["duplicate"], 600, "{again}");
-    let newer = event(1, 9, 0, &[], "newer") + &event(1, 8, 0, &[], "older");
+    let newer = event_line(1, 9, 0, &[], "newer") + &event_line(1, 8, 0, &[], "older");
     let rules = place.hark_fed(&["import", "--json"], newer.as_bytes()).json();
     assert_eq!(rules["refused"]["superseded"], 1, "{rules}");
     let filter = "{\"#t\":[\"bread\"]}";
@@ -70,7 +71,7 @@ fn a_taken_port_is_said_and_the_archive_let_go() {
 fn as_many_files_are_allowed_as_may_be() {
     let place = Place::new("files");
     let server = place.serve();
-    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.id())).unwrap();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
     let mut words = line.split_whitespace();
     let (soft, hard) = (words.next().unwrap(), words.next().unwrap());
@@ -110,12 +111,10 @@ fn localhost_is_an_address_to_listen_on_and_no_other_name_is() {
 fn statistics_right_after_a_start_have_no_age_of_zero() {
     let place = Place::new("stats-at-start");
     let server = place.serve();
-    let until = Instant::now() + PATIENCE;
     // The slow check of an empty archive has nothing to read.
-    while place.hark(&["stats", "--json"]).json()["server"]["scrub"]["passes"] == 0 {
-        assert!(Instant::now() < until, "the slow check never ends");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("the slow check ends", || {
+        place.hark(&["stats", "--json"]).json()["server"]["scrub"]["passes"] != 0
+    });
     let table = place.hark(&["stats"]).text();
     let (_, age) = table.split_once("the last ended ").unwrap_or_else(|| panic!("{table}"));
     let is_age = |words: &str| words.starts_with("just now,") || words.contains(" ago,");

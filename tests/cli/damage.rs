@@ -1,15 +1,16 @@
 //! A damaged record: every command and the server report the damage, and return all other records.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
+use hark_testkit::http::{self, get};
+use hark_testkit::nostr::event_line;
+use hark_testkit::program::Finished;
+use hark_testkit::wait::until_ok;
+use hark_testkit::websocket::Socket;
 use serde_json::json;
 
-use super::support::{Place, Run, command, event, field, hark, hark_with, notes};
-use crate::served::{PATIENCE, Socket};
+use super::support::{Place, command, field, hark, hark_with, notes};
 
 /// Imports notes into an archive of several sealed logs.
 fn archive(test: &str, count: u64) -> Place {
@@ -32,22 +33,12 @@ fn damage(place: &Place, text: &str) -> PathBuf {
     log
 }
 
-/// An answer of a server over HTTP, with its head.
-fn get(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    text
-}
-
-fn json_of(failed: &Run) -> serde_json::Value {
+fn json_of(failed: &Finished) -> serde_json::Value {
     serde_json::from_str(&failed.stdout).unwrap()
 }
 
 /// Asserts that a command failed with a report of one damaged record, and still printed its result.
-fn tells(run: &Run, lines: usize) {
+fn tells(run: &Finished, lines: usize) {
     assert_eq!((run.code, run.stdout.lines().count()), (1, lines), "{run:?}");
     assert!(run.stderr.contains("events could not be read: 1."), "{}", run.stderr);
     assert!(run.stderr.contains("hark salvage"), "{}", run.stderr);
@@ -130,7 +121,7 @@ fn a_server_that_meets_a_damaged_record_says_so_everywhere() {
     let mut server = place.serve();
     let mut socket = Socket::connect(&server.address);
     let mut ask = |filter: &str| {
-        socket.say(&format!("[\"REQ\",\"s\",{filter}]"));
+        socket.say(format!("[\"REQ\",\"s\",{filter}]"));
         loop {
             let message = socket.json();
             if message[0] != "EVENT" {
@@ -140,14 +131,14 @@ fn a_server_that_meets_a_damaged_record_says_so_everywhere() {
     };
     let page = |path: &str| get(&server.address, path);
     assert_eq!(ask("{\"since\":1700000500,\"limit\":5000}"), json!(["EOSE", "s", ["finish"]]));
-    assert!(page("/healthz").contains("\r\n\r\nok\n"));
+    assert!(page("/healthz").ok().starts_with("ok\n"));
     assert_eq!(ask("{\"limit\":5000,\"kinds\":[1],\"until\":1700000100}"), json!(["EOSE", "s"]));
     socket.say("[\"COUNT\",\"c\",{\"#t\":[\"nostr\",\"bread\"],\"until\":1700000100}]");
     assert_eq!(socket.json()[2]["approximate"], json!(true));
-    let health = page("/healthz");
-    assert!(health.starts_with("HTTP/1.1 503"), "{health}");
+    let (status, health) = page("/healthz").parts();
+    assert_eq!(status, 503, "{health}");
     assert!(health.contains("damaged events: 1, damaged files: 0; see `hark check`"), "{health}");
-    let metrics = page("/metrics");
+    let metrics = page("/metrics").ok();
     assert!(metrics.contains("\nhark_store_damaged_records 1\n"), "{metrics}");
     assert_eq!(place.hark(&["stats", "--json"]).json()["damaged"], 1);
     server.wait_for_log("a record of the archive is damaged");
@@ -158,8 +149,7 @@ fn a_server_that_meets_a_damaged_record_says_so_everywhere() {
 
 /// The value of a metric of the page.
 fn metric(page: &str, name: &str) -> f64 {
-    let line = page.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-    line.unwrap_or_else(|| panic!("no {name}: {page}")).parse().unwrap()
+    http::metric(page, name).unwrap_or_else(|| panic!("no {name}: {page}"))
 }
 
 #[test]
@@ -169,16 +159,12 @@ fn the_slow_check_runs_as_it_is_set_and_metrics_and_stats_tell_of_it() {
         let text = format!("[archive]\nscrub_days = {days}\n");
         let file = place.file("hark.toml", text.as_bytes());
         let server = place.serve_with(&["--config", &file]);
-        let until = Instant::now() + PATIENCE;
         // The check reads the first part immediately.
-        let page = loop {
-            let page = get(&server.address, "/metrics");
-            if !runs || metric(&page, "hark_scrub_read_bytes_total") > 0.0 {
-                break page;
-            }
-            assert!(Instant::now() < until, "{page}");
-            std::thread::sleep(Duration::from_millis(20));
-        };
+        let page = until_ok(|| {
+            let page = get(&server.address, "/metrics").ok();
+            let has_read = metric(&page, "hark_scrub_read_bytes_total") > 0.0;
+            if !runs || has_read { Ok(page) } else { Err(page) }
+        });
         let stats = place.hark(&["stats", "--json"]).json();
         let scrub = &stats["server"]["scrub"];
         let free = metric(&page, "hark_store_free_bytes");
@@ -207,7 +193,7 @@ fn an_archive_that_is_refused_is_salvaged_but_for_the_damaged_records() {
     let place = archive("damage-salvage", 2_500);
     // A further batch follows, since damage in the last batch looks like a batch that a crash cut
     // short.
-    place.hark_fed(&["import"], event(1, 1_800_000_000, 1, &[], "the last").as_bytes()).text();
+    place.hark_fed(&["import"], event_line(1, 1_800_000_000, 1, &[], "the last").as_bytes()).text();
     let whole = place.hark(&["export"]).text();
     let line = |text: &str| whole.lines().find(|line| line.contains(text)).unwrap();
     // One record in a sealed log, and one in the log being written.
@@ -225,7 +211,7 @@ fn an_archive_that_is_refused_is_salvaged_but_for_the_damaged_records() {
         let said = &refused.stderr;
         let (ways, files) = (said.matches("hark salvage").count(), said.matches(".log").count());
         assert_eq!((ways, files), (1, 1), "{command:?}: {said}");
-        assert!(!said.contains("Run it again"), "{said}");
+        assert!(!said.contains("Finished it again"), "{said}");
     }
     let checked = place.hark(&["check"]);
     let ways = checked.stderr.matches("hark salvage").count();
@@ -263,12 +249,12 @@ fn deleted_events_and_vanished_authors_stay_away_after_a_salvage() {
     let place = archive("damage-salvage-away", 2_500);
     let past: &[&str] = &["expiration", "1700000100"];
     let gone = [
-        event(8, 1_700_000_000, 1, &[], "to be deleted"),
-        event(9, 1_700_000_000, 1, &[], "before vanishing"),
+        event_line(8, 1_700_000_000, 1, &[], "to be deleted"),
+        event_line(9, 1_700_000_000, 1, &[], "before vanishing"),
     ];
     let requests = [
-        event(8, 1_700_000_050, 5, &[&["e", &field(&gone[0], "id")], past], ""),
-        event(9, 1_700_000_050, 62, &[&["relay", "ALL_RELAYS"], past], ""),
+        event_line(8, 1_700_000_050, 5, &[&["e", &field(&gone[0], "id")], past], ""),
+        event_line(9, 1_700_000_050, 62, &[&["relay", "ALL_RELAYS"], past], ""),
     ];
     for lines in [&gone, &requests] {
         place.hark_fed(&["import"], lines.concat().as_bytes()).text();
@@ -337,10 +323,7 @@ fn a_salvage_that_is_cut_off_does_not_pass_for_whole_and_is_run_again() {
     let args = ["salvage", "--from", from.to_str().unwrap(), "--to", &to];
     let under_way = std::path::Path::new(&to).join("salvaging/nostr/MANIFEST");
     let mut cut_off = command(&args).spawn().unwrap();
-    while !under_way.exists() {
-        assert!(cut_off.try_wait().unwrap().is_none(), "it ended before it was killed");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    cut_off.until("the salvage is under way", || under_way.exists());
     cut_off.kill().unwrap();
     cut_off.wait().unwrap();
     let new = |command: &[&str]| hark(&[&["--data", &to], command].concat());

@@ -5,18 +5,23 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use hark_testkit::nostr::event_line;
 use hark_testkit::program::Process;
+use hark_testkit::wait::until;
+use hark_testkit::websocket::Socket;
 
-use super::support::{Place, event, notes};
-use crate::served::Socket;
+use super::support::{Place, notes};
 
 /// Interrupts a command until the process has ended: signals in quick succession may count as a
 /// single signal.
 fn interrupt_until_it_ends(child: &mut Process) {
-    while child.try_wait().unwrap().is_none() {
-        child.signal("INT");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("the command ends", || {
+        let has_ended = child.try_wait().unwrap().is_some();
+        if !has_ended {
+            child.signal("INT");
+        }
+        has_ended
+    });
 }
 
 #[test]
@@ -46,7 +51,7 @@ fn an_export_that_is_interrupted_twice_names_what_it_leaves() {
 #[test]
 fn a_server_that_is_asked_twice_to_end_says_that_it_ends_at_once() {
     let place = Place::new("ended-twice");
-    let events = (0..300).map(|n| event(1, 1_700_000_000 + n, 1, &[], &"x".repeat(100_000)));
+    let events = (0..300).map(|n| event_line(1, 1_700_000_000 + n, 1, &[], &"x".repeat(100_000)));
     place.hark_fed(&["import", "--trusted"], events.collect::<String>().as_bytes()).text();
     let file = place.file("hark.toml", b"[limits]\ndrain_timeout_ms = 600000\n");
     let mut server = place.serve_with(&["--config", &file]);
@@ -58,17 +63,16 @@ fn a_server_that_is_asked_twice_to_end_says_that_it_ends_at_once() {
     // constant.
     let outbox = || place.hark(&["stats", "--json"]).json()["server"]["outbox_bytes"].as_u64();
     let mut before = None;
-    loop {
-        let now = outbox();
-        if now > Some(0) && now == before {
-            break;
-        }
-        before = now;
+    until("the buffers are full", || {
         std::thread::sleep(Duration::from_millis(100));
-    }
+        let now = outbox();
+        let is_constant = now > Some(0) && now == before;
+        before = now;
+        is_constant
+    });
     server.signal("TERM");
     server.wait_for_log("asked to end");
     server.signal("TERM");
     server.wait_for_log("asked a second time to end");
-    assert_eq!(server.child.wait().unwrap().code(), Some(130));
+    assert_eq!(server.wait().unwrap().code(), Some(130));
 }

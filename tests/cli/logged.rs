@@ -3,9 +3,10 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
+use hark_testkit::program::Finished;
 use serde_json::Value;
 
-use super::support::{Place, Run};
+use super::support::Place;
 
 /// Reads each line of a log as an event. Returns the messages of errors.
 fn errors(log: &str) -> Vec<String> {
@@ -26,10 +27,10 @@ fn a_server_that_cannot_start_logs_why_and_says_it_once() {
     let said = errors(&run.stderr);
     assert_eq!((run.code, said.len()), (1, 1), "{}", run.stderr);
     assert!(said[0].contains("holds the archive"), "{said:?}");
-    let Run { code, stderr, .. } = serve(&[]);
+    let Finished { code, stderr, .. } = serve(&[]);
     assert_eq!((code, stderr.matches("holds the archive").count()), (1, 1), "{stderr}");
     // If the log is off, the reason is printed.
-    let Run { code, stderr, .. } = serve(&["--log-level", "off"]);
+    let Finished { code, stderr, .. } = serve(&["--log-level", "off"]);
     assert!(code == 1 && stderr.starts_with("hark: another process"), "{stderr}");
     assert_eq!(server.terminate().0, 0);
 }
@@ -78,7 +79,7 @@ fn a_refused_request_for_a_websocket_is_logged_with_its_reason() {
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
-    let line = server.child.wait_for_log("a request for a WebSocket was refused");
+    let line = server.wait_for_log("a request for a WebSocket was refused");
     let event: Value = serde_json::from_str(&line).unwrap();
     let field = |name: &str| event[name].as_str();
     assert_eq!((field("level"), field("peer")), (Some("WARN"), Some("127.0.0.1")), "{line}");

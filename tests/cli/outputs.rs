@@ -7,10 +7,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Stdio;
 
+use hark_testkit::nostr::event_line;
 use hark_testkit::program::{Process, Program};
+use hark_testkit::server::free_address;
+use hark_testkit::websocket::Socket;
 
-use super::support::{Place, command, event, health};
-use crate::served::Socket;
+use super::support::{Place, command, health};
 
 /// A running server that a test observes only through its log.
 struct Logging(Process);
@@ -55,16 +57,12 @@ fn a_server_whose_stdout_is_closed_serves() {
 #[test]
 fn a_server_whose_stdout_and_log_are_closed_serves_and_ends_well() {
     let place = Place::new("closed-outputs");
-    let free =
-        std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let free = free_address();
     let data = place.data();
     let mut command = command(&["--data", data.to_str().unwrap(), "serve", "--listen", &free]);
     command.stdout(Stdio::from(closed_pipe())).lose_log(closed_pipe());
     let mut child = command.spawn().unwrap();
-    while TcpStream::connect(&free).is_err() {
-        assert!(child.try_wait().unwrap().is_none(), "ended");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    child.until("the server listens", || TcpStream::connect(&free).is_ok());
     assert_eq!(health(&free).0, 200);
     child.signal("TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -128,7 +126,7 @@ fn a_server_without_a_socket_for_commands_serves_and_says_what_is_missing() {
     let address = server.address();
     assert_eq!(health(&address).0, 200);
     std::fs::remove_dir(place.data().join("control.sock")).unwrap();
-    let run = place.hark_fed(&["import"], event(1, 1_700_000_000, 1, &[], "late").as_bytes());
+    let run = place.hark_fed(&["import"], event_line(1, 1_700_000_000, 1, &[], "late").as_bytes());
     assert_eq!(run.code, 1, "{}", run.stderr);
     assert!(run.stderr.contains("no command reaches it, as"), "{}", run.stderr);
     assert_eq!(server.terminate().0, Some(0));
@@ -157,8 +155,8 @@ fn connections_leave_files_to_the_archive() {
     server.line("connections are refused, as the process has few files left");
     // Each of these events begins a new log, which needs a new file.
     for n in 0..20 {
-        let event = event(1, 1_700_000_000 + n, 1, &[], &"x".repeat(60_000));
-        publisher.say(&format!("[\"EVENT\",{}]", event.trim()));
+        let event = event_line(1, 1_700_000_000 + n, 1, &[], &"x".repeat(60_000));
+        publisher.say(format!("[\"EVENT\",{}]", event.trim()));
         let answer = std::iter::repeat_with(|| publisher.json()).find(|answer| answer[0] == "OK");
         let answer = answer.unwrap();
         assert_eq!(answer[2], true, "{answer}");

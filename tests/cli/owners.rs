@@ -6,7 +6,9 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 
-use super::support::{Place, Run, command, field, hark, notes};
+use hark_testkit::program::Finished;
+
+use super::support::{Place, command, field, hark, notes};
 
 /// The user and the group of the service: `nobody` and `nogroup`.
 const OTHER: u32 = 65_534;
@@ -64,11 +66,11 @@ fn what_root_does_locks_no_service_out() {
 }
 
 /// Runs a command on the archive as the other user.
-fn as_other(place: &Place, args: &[&str]) -> Run {
+fn as_other(place: &Place, args: &[&str]) -> Finished {
     let data = place.data();
     let mut command = command(&["--data", data.to_str().unwrap()]);
     let output = command.args(args).as_user(OTHER).output().unwrap();
-    Run {
+    Finished {
         code: output.status.code().unwrap_or(-1),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),

@@ -1,40 +1,31 @@
 //! A running server reloads its settings when a file changes and on SIGHUP, and never applies
 //! invalid settings.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::Write as _;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::support::{Place, Serving, event};
+use hark_testkit::clock::now_s;
+use hark_testkit::http::{self, HttpRequest, get};
+use hark_testkit::nostr::{event_line, keys};
+use hark_testkit::server::Server;
+use hark_testkit::wait::until;
+use hark_testkit::websocket::Socket;
+
+use super::support::Place;
 
 /// The relay's information document.
-fn document(server: &Serving) -> serde_json::Value {
-    let mut stream = TcpStream::connect(&server.address).unwrap();
-    let request = "GET / HTTP/1.0\r\nAccept: application/nostr+json\r\nHost: localhost\r\n\r\n";
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
-    serde_json::from_str(body).unwrap()
+fn document(server: &Server) -> serde_json::Value {
+    let accept = HttpRequest::new("GET", "/").header("Accept", "application/nostr+json");
+    accept.send(&server.address).json()
 }
 
-fn limitation(server: &Serving) -> serde_json::Value {
+fn limitation(server: &Server) -> serde_json::Value {
     document(server)["limitation"].take()
 }
 
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
-}
-
-/// Waits until a field has a value, and returns how long that took.
-fn wait_for(server: &Serving, field: &str, value: u64) -> Duration {
-    let asked = Instant::now();
-    while limitation(server)[field] != value {
-        assert!(asked.elapsed() < Duration::from_mins(1), "{field} does not become {value}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    asked.elapsed()
+/// Waits until a field has a value.
+fn wait_for(server: &Server, field: &str, value: u64) {
+    until(field, || limitation(server)[field] == value);
 }
 
 #[test]
@@ -53,8 +44,7 @@ fn a_running_server_takes_over_what_changes_in_its_files() {
     assert_eq!(limitation(&server)["max_limit"], 50);
 
     config(60, "");
-    let took = wait_for(&server, "max_limit", 60);
-    println!("a changed file was in force after {took:?}");
+    wait_for(&server, "max_limit", 60);
 
     // Invalid settings change nothing, and are logged.
     config(3, "");
@@ -80,20 +70,10 @@ fn a_running_server_takes_over_what_changes_in_its_files() {
     assert_eq!(code, 0);
 }
 
-/// A page of the server, over HTTP.
-fn get(server: &Serving, path: &str) -> String {
-    let mut stream = TcpStream::connect(&server.address).unwrap();
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
 /// The value of a metric.
-fn metric(server: &Serving, name: &str) -> u64 {
-    let page = get(server, "/metrics");
-    let line = page.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-    line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+fn metric(server: &Server, name: &str) -> u64 {
+    let page = get(&server.address, "/metrics").ok();
+    http::metric(&page, name).unwrap_or_else(|| panic!("no {name}")) as u64
 }
 
 #[test]
@@ -141,7 +121,8 @@ fn a_refused_configuration_is_read_again_when_a_file_that_it_names_is_mended() {
 #[test]
 fn info_privacy_retention_and_log_change_without_a_restart() {
     let place = Place::new("reload-live");
-    let (old, new) = (event(1, 1_600_000_000, 7, &[], "old"), event(1, now_s(), 1, &[], "new"));
+    let (old, new) =
+        (event_line(1, 1_600_000_000, 7, &[], "old"), event_line(1, now_s(), 1, &[], "new"));
     place.hark_fed(&["import", "--trusted"], (old + &new).as_bytes()).text();
     let file = place.file("hark.toml", b"[retention]\nevery_s = 3600\n");
     let mut server = place.serve_with(&["--config", &file]);
@@ -167,7 +148,7 @@ fn info_privacy_retention_and_log_change_without_a_restart() {
     assert_eq!(document["pubkey"], key);
     let nips = document["supported_nips"].as_array().unwrap();
     assert!(nips.contains(&4.into()) && !nips.contains(&59.into()), "{nips:?}");
-    assert!(get(&server, "/").contains("Events of kind 7"), "the page says what goes");
+    assert!(get(&server.address, "/").ok().contains("Events of kind 7"), "the page says what goes");
     assert_eq!(place.hark(&["count", "{}"]).text().trim(), "1");
     // From here on, nothing is logged.
     place.file("hark.toml", b"[log]\nlevel = \"off\"\n");
@@ -201,11 +182,7 @@ fn the_retention_of_each_network_changes_without_a_restart() {
         assert!(run.stdout.contains(said), "{said}: {run:?}");
     }
     for network in ["waku", "whisper"] {
-        let asked = Instant::now();
-        while count(network) != "0\n" {
-            assert!(asked.elapsed() < Duration::from_mins(1), "{network} keeps it");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until(network, || count(network) == "0\n");
     }
     assert_eq!(server.terminate().0, 0);
 }
@@ -234,17 +211,17 @@ fn lists_are_checked_entry_by_entry_with_their_place() {
 }
 
 /// A client that publishes events and receives OK's verdict.
-struct Publisher(crate::served::Socket);
+struct Publisher(Socket);
 
 impl Publisher {
-    fn new(server: &Serving) -> Self {
-        Self(crate::served::Socket::connect(&server.address))
+    fn new(server: &Server) -> Self {
+        Self(Socket::connect(&server.address))
     }
 
     /// Publishes a note, and returns OK's verdict and reason.
     fn publish(&mut self, who: u8, content: &str) -> (bool, String) {
-        let note = event(who, now_s(), 1, &[], content);
-        self.0.say(&format!("[\"EVENT\",{}]", note.trim_end()));
+        let note = event_line(who, now_s(), 1, &[], content);
+        self.0.say(format!("[\"EVENT\",{}]", note.trim_end()));
         let ok = self.0.json();
         assert_eq!(ok[0], "OK", "{ok}");
         (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
@@ -252,7 +229,7 @@ impl Publisher {
 }
 
 fn hex_key(who: u8) -> String {
-    let key = hark_codec::hex::encode_32(super::support::keys(who).public());
+    let key = hark_codec::hex::encode_32(keys(who).public());
     String::from_utf8_lossy(&key).into_owned()
 }
 
@@ -271,7 +248,7 @@ fn a_list_that_is_empty_admits_nobody() {
         let (accepted, reason) = Publisher::new(&server).publish(1, list);
         assert!(!accepted && reason.starts_with("blocked: "), "{reason}");
         assert_eq!(limitation(&server)["restricted_writes"], true);
-        assert!(get(&server, "/healthz").contains("allow_keys has no entry"));
+        assert!(get(&server.address, "/healthz").text().contains("allow_keys has no entry"));
         assert_eq!(server.terminate().0, 0);
     }
     for list in ["\"*\"", &format!("\"{}\"", hex_key(1))] {
@@ -392,7 +369,9 @@ fn a_list_that_is_rewritten_in_place_lets_no_stranger_in_and_shuts_no_member_out
     std::fs::write(&members, "").unwrap();
     server.wait_for_log("members.txt had entries and has none now");
     assert!(member.publish(8, "still in").0 && !stranger.publish(9, "still out").0);
-    assert!(get(&server, "/healthz").contains("\r\n\r\nok\nthe new configuration is refused"));
+    assert!(
+        get(&server.address, "/healthz").ok().starts_with("ok\nthe new configuration is refused")
+    );
     std::fs::write(&members, entries(9)).unwrap();
     server.wait_for_log("the configuration was read again, and is in force");
     assert!(stranger.publish(9, "a member now").0);

@@ -1,7 +1,9 @@
 //! Values in the forms that operators type: sizes with units, keys in several forms, and refused
 //! values.
 
-use super::support::{Place, command, event, hark, hark_with};
+use hark_testkit::nostr::event_line;
+
+use super::support::{Place, command, hark, hark_with};
 
 /// The key of NIP-19's example, in both forms.
 const NPUB: &str = "npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg";
@@ -35,7 +37,7 @@ fn sizes_and_keys_are_typed_in_words() {
 #[test]
 fn filters_take_keys_as_people_have_them() {
     let place = Place::new("settings-filters");
-    let note = event(1, 1_700_000_000, 1, &[&["p", HEX]], "to the key");
+    let note = event_line(1, 1_700_000_000, 1, &[&["p", HEX]], "to the key");
     place.hark_fed(&["import", "--trusted"], note.as_bytes()).text();
     let count = |filter: &str| place.hark(&["count", filter]).text().trim().to_owned();
     assert_eq!(count(&format!("{{\"#p\":[\"{NPUB}\"]}}")), "1");

@@ -1,12 +1,13 @@
 //! Reports of a server to its operator (the log) and to systemd.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use hark_testkit::program::Program;
+use hark_testkit::server::free_address;
 use hark_testkit::skipped::skip;
+use hark_testkit::websocket::Socket;
 
 use super::support::{Place, command};
 
@@ -93,9 +94,7 @@ impl Notifications {
 fn a_process_that_has_taken_over_becomes_the_service() {
     let place = Place::new("successor");
     let notifications = Notifications::new(&place);
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = free.local_addr().unwrap().to_string();
-    drop(free);
+    let listen = free_address();
     let mut old = command(&["--data", place.data().to_str().unwrap(), "serve"])
         .args(["--listen", &listen])
         .env("NOTIFY_SOCKET", &notifications.path)
@@ -103,13 +102,7 @@ fn a_process_that_has_taken_over_becomes_the_service() {
         .unwrap();
     assert!(notifications.next().starts_with("READY=1\n"));
     // A connection keeps the old process alive.
-    let mut client = TcpStream::connect(&listen).unwrap();
-    let request = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-                   Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-    client.write_all(request.as_bytes()).unwrap();
-    let mut status = [0; 12];
-    client.read_exact(&mut status).unwrap();
-    assert_eq!(&status, b"HTTP/1.1 101");
+    let client = Socket::connect(&listen);
     old.signal("USR2");
     let ready = notifications.next();
     let (main, rest) = ready.split_once('\n').unwrap();

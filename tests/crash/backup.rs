@@ -12,10 +12,12 @@ use hark_store_embedded::backup::{
 use hark_store_embedded::disk::{Disk, DiskFile, RealDisk};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::contract::rules;
-use hark_testkit::disk::{FaultyDisk, Trouble, scratch};
+use hark_testkit::disk::{FaultyDisk, Trouble};
+use hark_testkit::folder::Folder;
 use hark_testkit::random::{Flavour, Random, World};
+use hark_testkit::runs::is_long;
 
-use super::{Folder, everything, long};
+use super::everything;
 
 type Records = BTreeMap<Id, Vec<u8>>;
 
@@ -35,8 +37,8 @@ fn restored(disk: &FaultyDisk, options: &EmbeddedOptions, context: &str) -> Opti
     let catalog = BackupCatalog::read(disk, disk.root());
     let catalog = catalog.unwrap_or_else(|error| panic!("{context}: {error}"))?;
     let [backup] = &catalog.shelves[..] else { return None };
-    let folder = Folder(scratch("restored"));
-    let shelf = folder.0.join("shelf");
+    let folder = Folder::to_be_made("restored");
+    let shelf = folder.join("shelf");
     restore(backup, disk, &disk.root().join("shelf"), &shelf, options, &mut |_| {})
         .unwrap_or_else(|error| panic!("{context}: {error}"));
     let report = hark_store_embedded::check(&shelf, options, &mut |_| {}).expect("is read");
@@ -47,7 +49,7 @@ fn restored(disk: &FaultyDisk, options: &EmbeddedOptions, context: &str) -> Opti
 
 fn run(seed: u64) {
     let mut random = Random::new(seed);
-    let folder = Folder(scratch("backed-up"));
+    let folder = Folder::to_be_made("backed-up");
     let options = EmbeddedOptions {
         seal_records: 15 + random.below(45) as u32,
         log_bytes_max: *random.pick(&[3_000, 12_000, 1 << 20]),
@@ -56,7 +58,7 @@ fn run(seed: u64) {
         ..EmbeddedOptions::default()
     };
     let mut world = World::new(random.bits(), Flavour::Nostr);
-    let shelf = folder.0.join("shelf");
+    let shelf = folder.join("shelf");
     let store = EmbeddedStore::open(&shelf, rules(Flavour::Nostr), options.clone()).expect("opens");
     let mut disk = FaultyDisk::new(random.bits()).expect("a directory for the disk");
     let mut former: Option<Records> = None;
@@ -73,7 +75,7 @@ fn run(seed: u64) {
         let trouble = *random.pick(&[Trouble::Once, Trouble::Full, Trouble::Power]);
         let after = random.below(40) as u64;
         disk.arm(trouble, after);
-        let taken = take(&folder.0, &disk);
+        let taken = take(&folder, &disk);
         disk.calm();
         disk = disk.crash(&mut random).expect("a directory for the disk");
         let context = format!("seed {seed}, round {round}, {trouble:?} after {after}: {taken:?}");
@@ -83,7 +85,7 @@ fn run(seed: u64) {
         assert!(is_new || there == former, "{context}: neither the former backup nor the new one");
         former = there;
         // The next backup continues from the files on the disk.
-        take(&folder.0, &disk).unwrap_or_else(|error| panic!("{context}: {error}"));
+        take(&folder, &disk).unwrap_or_else(|error| panic!("{context}: {error}"));
         former = restored(&disk, &options, &context).or(former);
         assert!(former.as_ref() == Some(&now), "{context}: the second try");
     }
@@ -91,7 +93,7 @@ fn run(seed: u64) {
 
 #[test]
 fn a_backup_on_a_failing_disk_is_the_former_one_or_the_new_one() {
-    for seed in 0..if long() { 2_000 } else { 60 } {
+    for seed in 0..if is_long() { 2_000 } else { 60 } {
         run(seed);
     }
 }
@@ -107,11 +109,11 @@ fn pack_to(data: &Path, disk: &FaultyDisk) -> Result<(), BackupError> {
 
 /// Returns the records of a restore from these bytes of a file.
 fn unpacked(bytes: &[u8], options: &EmbeddedOptions) -> Result<Records, BackupError> {
-    let folder = Folder(scratch("unpacked"));
-    let to = (&RealDisk as &dyn Disk, &*folder.0);
+    let folder = Folder::to_be_made("unpacked");
+    let to = (&RealDisk as &dyn Disk, &*folder);
     let catalog = unpack(&mut &bytes[..], Path::new("packed"), to, &mut |_| {})?;
     assert_eq!((catalog.time_s, catalog.shelves.len()), (1, 1));
-    let shelf = folder.0.join("shelf");
+    let shelf = folder.join("shelf");
     restore_unpacked(&catalog.shelves[0], &shelf, options, &mut |_| {})?;
     let report = hark_store_embedded::check(&shelf, options, &mut |_| {}).expect("is read");
     assert!(report.faults.is_empty(), "{:?}", report.faults);
@@ -158,10 +160,10 @@ fn archive(folder: &Path, random: &mut Random) -> (EmbeddedStore, World, Embedde
 #[test]
 fn a_backup_in_one_file_is_whole_or_refused() {
     let mut random = Random::new(7);
-    let folder = Folder(scratch("packed"));
-    let (store, _, options) = archive(&folder.0, &mut random);
+    let folder = Folder::to_be_made("packed");
+    let (store, _, options) = archive(&folder, &mut random);
     let disk = FaultyDisk::new(1).expect("a directory for the disk");
-    pack_to(&folder.0, &disk).expect("is written");
+    pack_to(&folder, &disk).expect("is written");
     let bytes = std::fs::read(disk.root().join("packed")).expect("is there");
     assert_eq!(unpacked(&bytes, &options).expect("is whole"), everything(&store));
     let is_refused = |bytes: &[u8], what: &str| {
@@ -170,7 +172,7 @@ fn a_backup_in_one_file_is_whole_or_refused() {
     };
     // Every byte of the beginning and of the end, and random bytes between.
     let edges = (0..400).chain(bytes.len() - 1_200..bytes.len());
-    let between = (0..if long() { 5_000 } else { 300 }).map(|_| random.below(bytes.len()));
+    let between = (0..if is_long() { 5_000 } else { 300 }).map(|_| random.below(bytes.len()));
     for at in edges.chain(between.collect::<Vec<_>>()) {
         let mut bad = bytes.clone();
         bad[at] ^= 1 << random.below(8);
@@ -188,21 +190,20 @@ fn a_backup_in_one_file_is_whole_or_refused() {
 #[test]
 fn a_backup_in_one_file_holds_one_moment_of_an_archive_that_changes() {
     let mut random = Random::new(8);
-    let folder = Folder(scratch("packed-meanwhile"));
-    let (store, mut world, options) = archive(&folder.0, &mut random);
+    let folder = Folder::to_be_made("packed-meanwhile");
+    let (store, mut world, options) = archive(&folder, &mut random);
     let (mut known, mut file) = (vec![everything(&store)], Vec::new());
     let mut steps = 0;
-    let done =
-        pack(&source(&folder.0), (&mut MemoryFile(&mut file), Path::new("x")), &mut |_, _| {
-            // While the logs are copied, maintenance rewrites logs and adds new ones.
-            steps += 1;
-            if steps % 3 == 1 && steps < 20 {
-                let batch: Vec<_> = (0..60).map(|_| Write::Put(world.record())).collect();
-                store.commit(&batch).expect("commits");
-                store.compact(&mut |_| {}).expect("compacts");
-                known.push(everything(&store));
-            }
-        });
+    let done = pack(&source(&folder), (&mut MemoryFile(&mut file), Path::new("x")), &mut |_, _| {
+        // While the logs are copied, maintenance rewrites logs and adds new ones.
+        steps += 1;
+        if steps % 3 == 1 && steps < 20 {
+            let batch: Vec<_> = (0..60).map(|_| Write::Put(world.record())).collect();
+            store.commit(&batch).expect("commits");
+            store.compact(&mut |_| {}).expect("compacts");
+            known.push(everything(&store));
+        }
+    });
     done.expect("is written");
     assert!(known.len() > 2, "{}", known.len());
     let found = unpacked(&file, &options).expect("is whole");
@@ -211,10 +212,10 @@ fn a_backup_in_one_file_holds_one_moment_of_an_archive_that_changes() {
 
 #[test]
 fn a_backup_in_one_file_on_a_failing_disk_is_the_former_one_or_the_new_one() {
-    for seed in 0..if long() { 1_000 } else { 40 } {
+    for seed in 0..if is_long() { 1_000 } else { 40 } {
         let mut random = Random::new(seed);
-        let folder = Folder(scratch("packed-failing"));
-        let (store, mut world, options) = archive(&folder.0, &mut random);
+        let folder = Folder::to_be_made("packed-failing");
+        let (store, mut world, options) = archive(&folder, &mut random);
         let mut disk = FaultyDisk::new(random.bits()).expect("a directory for the disk");
         let mut former: Option<Records> = None;
         for _ in 0..3 {
@@ -223,7 +224,7 @@ fn a_backup_in_one_file_on_a_failing_disk_is_the_former_one_or_the_new_one() {
             let now = everything(&store);
             let trouble = *random.pick(&[Trouble::Once, Trouble::Full, Trouble::Power]);
             disk.arm(trouble, random.below(60) as u64);
-            let taken = pack_to(&folder.0, &disk);
+            let taken = pack_to(&folder, &disk);
             disk.calm();
             disk = disk.crash(&mut random).expect("a directory for the disk");
             let context = format!("seed {seed}, {trouble:?}: {taken:?}");

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use hark_archive::effects::KeepAll;
 use hark_archive::{Id, Query, RecordHeader, Store, Write};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check};
-use hark_testkit::disk::scratch;
+use hark_testkit::folder::Folder;
 use hark_testkit::random::{Random, encode};
+use hark_testkit::runs::is_long;
 
 /// The writes sent to the writer, and the number of acknowledged writes.
 #[derive(Default)]
@@ -51,7 +52,7 @@ fn write(store: &EmbeddedStore, asked: &Mutex<Asked>, random: &mut Random, alive
 
 #[test]
 fn a_reader_beside_the_writer_misses_nothing_and_shows_nothing_deleted() {
-    let dir = scratch("beside");
+    let dir = Folder::to_be_made("beside");
     let options = EmbeddedOptions {
         seal_records: 40,
         merge_fan_in: 3,
@@ -62,7 +63,7 @@ fn a_reader_beside_the_writer_misses_nothing_and_shows_nothing_deleted() {
     let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     let asked = Mutex::new(Asked::default());
     let over = AtomicBool::new(false);
-    let until = Instant::now() + Duration::from_secs(if super::long() { 60 } else { 3 });
+    let until = Instant::now() + Duration::from_secs(if is_long() { 60 } else { 3 });
     let mut opened = 0;
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -121,6 +122,4 @@ fn a_reader_beside_the_writer_misses_nothing_and_shows_nothing_deleted() {
     });
     println!("{opened} readers, {:?}", store.stats());
     drop(store);
-    // Files that remain in the temporary directory do no harm.
-    let _ = std::fs::remove_dir_all(&dir);
 }

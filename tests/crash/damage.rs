@@ -11,10 +11,11 @@ use hark_archive::{Id, Query, Record, SearchError, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check, rebuild};
 use hark_testkit::contract::{compare, rules};
-use hark_testkit::disk::scratch;
+use hark_testkit::folder::{self, Folder};
 use hark_testkit::random::{Flavour, Random, World};
+use hark_testkit::runs::is_long;
 
-use super::{Folder, everything};
+use super::everything;
 
 /// A shelf with its history. Dropping the value removes its directory.
 struct Fixture {
@@ -47,7 +48,7 @@ impl Fixture {
     }
 
     fn with(seed: u64, batches: usize, seal_records: u32, flavour: Flavour, writes: usize) -> Self {
-        let root = Folder(scratch("damage"));
+        let root = Folder::to_be_made("damage");
         let options = EmbeddedOptions {
             seal_records,
             merge_fan_in: 6,
@@ -105,7 +106,7 @@ impl Fixture {
     }
 
     fn shelf(&self) -> PathBuf {
-        self.root.0.join("nostr")
+        self.root.join("nostr")
     }
 
     fn open(&self, shelf: &Path) -> Result<EmbeddedStore, hark_store_embedded::ShelfOpenError> {
@@ -114,13 +115,9 @@ impl Fixture {
 
     /// A copy of the shelf.
     fn copy(&self) -> PathBuf {
-        let copy = self.root.0.join("copy");
+        let copy = self.root.join("copy");
         let _ = fs::remove_dir_all(&copy);
-        for path in files(&self.shelf()) {
-            let to = copy.join(path.strip_prefix(self.shelf()).expect("within"));
-            fs::create_dir_all(to.parent().expect("a folder")).expect("is made");
-            fs::copy(path, to).expect("is copied");
-        }
+        folder::copy(&self.shelf(), &copy);
         copy
     }
 
@@ -217,7 +214,7 @@ fn every_flipped_byte_is_found_and_none_shows_a_record_that_was_not_put() {
         .expect("a shelf with files of all sorts");
     let mut random = Random::new(77);
     // An ordinary run changes only every n-th byte, the same bytes in every run.
-    let (checked_step, opened_step) = if super::long() { (1, 4) } else { (29, 97) };
+    let (checked_step, opened_step) = if is_long() { (1, 4) } else { (29, 97) };
     let (mut checked, mut opened, mut refused) = (0, 0, 0);
     for path in files(&fixture.shelf()) {
         let name = path.strip_prefix(fixture.shelf()).expect("within").to_path_buf();

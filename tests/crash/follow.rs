@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use hark_archive::effects::KeepAll;
 use hark_archive::{Id, Query, RecordHeader, Store, Write};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
-use hark_testkit::disk::scratch;
+use hark_testkit::folder::Folder;
 use hark_testkit::random::{Random, encode};
+use hark_testkit::runs::is_long;
 
 fn write(store: &EmbeddedStore, random: &mut Random, alive: &mut Vec<Id>) {
     let mut batch = Vec::new();
@@ -31,7 +32,7 @@ const HEAD: RecordHeader =
 /// A process that opens the shelf too slowly must not change data written by another process.
 #[test]
 fn who_comes_too_late_changes_nothing() {
-    let (dir, mut random, mut alive) = (scratch("late"), Random::new(1), Vec::new());
+    let (dir, mut random, mut alive) = (Folder::to_be_made("late"), Random::new(1), Vec::new());
     let options = EmbeddedOptions::default();
     let old = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     write(&old, &mut random, &mut alive);
@@ -47,14 +48,12 @@ fn who_comes_too_late_changes_nothing() {
     drop(old);
     let again = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
     assert_eq!(all(&again).0.len(), alive.len());
-    // Files that remain in the temporary directory do no harm.
-    let _ = std::fs::remove_dir_all(&dir);
 }
 
 /// Failed jobs also raise the number of the next segment.
 #[test]
 fn who_has_released_a_shelf_after_maintenance_failed_goes_on_with_it() {
-    let (dir, mut random, mut alive) = (scratch("failed"), Random::new(2), Vec::new());
+    let (dir, mut random, mut alive) = (Folder::to_be_made("failed"), Random::new(2), Vec::new());
     let options =
         EmbeddedOptions { seal_records: 40, background: false, ..EmbeddedOptions::default() };
     let old = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
@@ -76,14 +75,12 @@ fn who_has_released_a_shelf_after_maintenance_failed_goes_on_with_it() {
     }
     let again = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
     assert_eq!(all(&again).0.len(), alive.len());
-    // Files that remain in the temporary directory do no harm.
-    let _ = std::fs::remove_dir_all(&dir);
 }
 
 /// A process that has released the shelf must not overwrite writes of another process.
 #[test]
 fn who_has_released_a_shelf_that_another_has_written_does_not_go_on() {
-    let (dir, mut random, mut alive) = (scratch("written"), Random::new(3), Vec::new());
+    let (dir, mut random, mut alive) = (Folder::to_be_made("written"), Random::new(3), Vec::new());
     let options = EmbeddedOptions::default();
     let old = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     write(&old, &mut random, &mut alive);
@@ -99,8 +96,6 @@ fn who_has_released_a_shelf_that_another_has_written_does_not_go_on() {
     drop(old);
     let again = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
     assert_eq!(all(&again).0.len(), alive.len() + 1);
-    // Files that remain in the temporary directory do no harm.
-    let _ = std::fs::remove_dir_all(&dir);
 }
 
 /// Returns the ids of all records in order, and the highest sequence number that the search covers.
@@ -117,8 +112,9 @@ fn all(store: &EmbeddedStore) -> (Vec<Id>, u64) {
 
 #[test]
 fn who_follows_sees_what_the_writer_writes_and_numbers_it_without_a_gap() {
-    for seed in 0..if super::long() { 200 } else { 12 } {
-        let (dir, mut random, mut alive) = (scratch("follow"), Random::new(seed), Vec::new());
+    for seed in 0..if is_long() { 200 } else { 12 } {
+        let (dir, mut random, mut alive) =
+            (Folder::to_be_made("follow"), Random::new(seed), Vec::new());
         let options = EmbeddedOptions {
             seal_records: 40,
             merge_fan_in: 3,
@@ -183,7 +179,5 @@ fn who_follows_sees_what_the_writer_writes_and_numbers_it_without_a_gap() {
         let again = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
         assert_eq!(all(&again).0.len(), alive.len(), "seed {seed}");
         drop(again);
-        // Files that remain in the temporary directory do no harm.
-        let _ = std::fs::remove_dir_all(&dir);
     }
 }

@@ -1,22 +1,27 @@
 //! The server is killed under load: every event that got its OK is stored afterwards.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hark_archive::{Id, Store as _};
-use hark_codec::crypto::KeyPair;
 use hark_codec::hex;
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
-use hark_testkit::disk::scratch;
+use hark_testkit::clock::now_s;
+use hark_testkit::nostr::{keys, publication, publish};
 use hark_testkit::random::Random;
+use hark_testkit::runs::is_long;
+use hark_testkit::wait::until;
+use hark_testkit::websocket::Socket;
 use parking_lot::Mutex;
 
-use crate::served::{Server, Socket, hark, now_s, publication, publish};
+use crate::served::{Place, hark};
 
 /// Publishes until the server is killed. Returns the ids of the events that got their OK.
-fn load(address: &str, round: u64, now: u64) -> Vec<Id> {
-    let keys = KeyPair::from_secret([9; 32]).expect("a key");
+/// `answered` counts these events.
+fn load(address: &str, round: u64, now: u64, answered: &AtomicUsize) -> Vec<Id> {
+    let keys = keys(9);
     let mut acknowledged = Vec::new();
     let mut numbers = 0u64..;
     publish(
@@ -30,6 +35,7 @@ fn load(address: &str, round: u64, now: u64) -> Vec<Id> {
         |id, verdict| {
             assert!(verdict.starts_with(b"\",true"), "{}", String::from_utf8_lossy(verdict));
             acknowledged.push(id);
+            answered.fetch_add(1, Ordering::Relaxed);
         },
     );
     acknowledged
@@ -37,27 +43,28 @@ fn load(address: &str, round: u64, now: u64) -> Vec<Id> {
 
 #[test]
 fn every_event_that_got_its_ok_is_there_after_kill_9() {
-    let root = scratch("kill");
-    let data: PathBuf = root.join("data");
-    std::fs::create_dir_all(&root).expect("is made");
-    let config = root.join("hark.toml");
     // Heads are small, so that the kill also interrupts sealing and merging.
-    std::fs::write(&config, "[archive]\nseal_records = 1000\n").expect("is written");
+    let place = Place::new("kill", "[archive]\nseal_records = 1000\n");
+    let data = place.data();
     let mut random = Random::new(2);
     let mut acknowledged: Vec<Id> = Vec::new();
-    let rounds = if super::long() { 20 } else { 5 };
+    let rounds = if is_long() { 20 } else { 5 };
     let now = now_s();
     for round in 0..rounds {
-        let mut server = Server::start(&data, &config);
+        let mut server = place.start();
         let address = server.address.clone();
-        let loading = std::thread::spawn(move || load(&address, round, now));
+        let answered = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&answered);
+        let loading = std::thread::spawn(move || load(&address, round, now, &counted));
+        until("an event gets its OK", || answered.load(Ordering::Relaxed) > 0);
+        // The kill comes at a random moment.
         std::thread::sleep(Duration::from_millis(300 + random.below(700) as u64));
         server.kill();
         let fresh = loading.join().expect("the client goes on to the end");
         assert!(!fresh.is_empty(), "no event was acknowledged");
         acknowledged.extend(fresh);
 
-        let server = Server::start(&data, &config);
+        let server = place.start();
         let reader = EmbeddedStore::open_read_only(&data.join("nostr"), EmbeddedOptions::default())
             .expect("opens beside the server");
         let known = |id: &&Id| !reader.knows(id).expect("answers");
@@ -69,17 +76,21 @@ fn every_event_that_got_its_ok_is_there_after_kill_9() {
         drop(server);
     }
     println!("{rounds} kills, {} events acknowledged", acknowledged.len());
-    // Files that remain in the temporary directory do no harm.
-    let _ = std::fs::remove_dir_all(&root);
 }
 
 /// Maximum number of events of a client without an OK.
 const WINDOW: usize = 100;
 
 /// Publishes notes and deletes a third of the notes, until the server is killed. Returns the ids of
-/// kept notes and of deleted notes, as far as each write got its OK.
-fn load_and_delete(address: &str, round: u64, now: u64) -> (Vec<Id>, Vec<Id>) {
-    let keys = KeyPair::from_secret([8; 32]).expect("a key");
+/// kept notes and of deleted notes, as far as each write got its OK. `answered` counts the deletions
+/// among these writes.
+fn load_and_delete(
+    address: &str,
+    round: u64,
+    now: u64,
+    answered: &AtomicUsize,
+) -> (Vec<Id>, Vec<Id>) {
+    let keys = keys(8);
     let (mut kept, mut deleted) = (Vec::new(), Vec::new());
     // The target of each sent event, by the event's id. `None` if the event deletes nothing.
     let sent: Mutex<HashMap<Id, Option<Id>>> = Mutex::default();
@@ -108,7 +119,10 @@ fn load_and_delete(address: &str, round: u64, now: u64) -> (Vec<Id>, Vec<Id>) {
         |id, verdict| {
             assert!(verdict.starts_with(b"\",true"), "{}", String::from_utf8_lossy(verdict));
             match sent.lock()[&id] {
-                Some(target) => deleted.push(target),
+                Some(target) => {
+                    deleted.push(target);
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
                 None => kept.push(id),
             }
         },
@@ -121,27 +135,28 @@ fn load_and_delete(address: &str, round: u64, now: u64) -> (Vec<Id>, Vec<Id>) {
 
 #[test]
 fn what_was_not_deleted_is_there_after_kill_9_while_the_rest_is_erased() {
-    let root = scratch("kill-erasing");
-    let data: PathBuf = root.join("data");
-    std::fs::create_dir_all(&data).expect("is made");
-    let config = root.join("hark.toml");
     // With these settings, files are rewritten all the time.
     let text = "[archive]\nseal_records = 500\n[retention]\nerase_within = \"1s\"\n";
-    std::fs::write(&config, text).expect("is written");
+    let place = Place::new("kill-erasing", text);
+    let data = place.data();
     let mut random = Random::new(3);
     let (mut kept, mut deleted) = (Vec::new(), Vec::new());
-    let rounds = if super::long() { 20 } else { 4 };
+    let rounds = if is_long() { 20 } else { 4 };
     let now = now_s();
     for round in 0..rounds {
-        let mut server = Server::start(&data, &config);
+        let mut server = place.start();
         let address = server.address.clone();
-        let loading = std::thread::spawn(move || load_and_delete(&address, round, now));
-        let until = Instant::now() + Duration::from_millis(1_000 + random.below(1_500) as u64);
+        let answered = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&answered);
+        let loading = std::thread::spawn(move || load_and_delete(&address, round, now, &counted));
+        until("a deletion gets its OK", || answered.load(Ordering::Relaxed) > 0);
+        // The kill comes at a random moment.
+        let end = Instant::now() + Duration::from_millis(1_000 + random.below(1_500) as u64);
         let open = || {
             EmbeddedStore::open_read_only(&data.join("nostr"), EmbeddedOptions::default())
                 .expect("opens beside the server")
         };
-        while Instant::now() < until {
+        while Instant::now() < end {
             // A reader opens the archive while maintenance replaces files.
             let reader = open();
             let is_lost = |id: &&Id| !reader.knows(id).expect("answers");
@@ -153,7 +168,7 @@ fn what_was_not_deleted_is_there_after_kill_9_while_the_rest_is_erased() {
         kept.extend(stayed);
         deleted.extend(gone);
 
-        let server = Server::start(&data, &config);
+        let server = place.start();
         let reader = open();
         let lost = kept.iter().filter(|id| !reader.knows(id).expect("answers")).count();
         assert_eq!(lost, 0, "of {} events with an OK, round {round}", kept.len());
@@ -165,6 +180,4 @@ fn what_was_not_deleted_is_there_after_kill_9_while_the_rest_is_erased() {
         drop(server);
     }
     println!("{rounds} kills, {} events stayed, {} were deleted", kept.len(), deleted.len());
-    // Files that remain in the temporary directory do no harm.
-    let _ = std::fs::remove_dir_all(&root);
 }

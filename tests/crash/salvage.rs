@@ -11,10 +11,11 @@ use hark_store_embedded::disk::RealDisk;
 use hark_store_embedded::log::{self, LogFrame};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, SalvageReport, check, salvage};
 use hark_testkit::contract::rules;
-use hark_testkit::disk::{FaultyDisk, Trouble, scratch};
+use hark_testkit::disk::{FaultyDisk, Trouble};
+use hark_testkit::folder::{Folder, copy};
 use hark_testkit::random::{Flavour, Random, World};
 
-use super::{Folder, each_seed, everything};
+use super::{each_seed, everything};
 
 fn options(random: &mut Random) -> EmbeddedOptions {
     EmbeddedOptions {
@@ -69,14 +70,6 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     }
     files.sort();
     files
-}
-
-fn copy(from: &Path, to: &Path) {
-    for path in files(from) {
-        let to = to.join(path.strip_prefix(from).expect("within"));
-        fs::create_dir_all(to.parent().expect("a folder")).expect("is made");
-        fs::copy(path, to).expect("is copied");
-    }
 }
 
 /// A frame of a log, before the damage.
@@ -188,8 +181,8 @@ fn run(seed: u64) {
     if !dir.join("MANIFEST").exists() {
         return;
     }
-    let root = Folder(scratch("salvage"));
-    let sound = root.0.join("sound");
+    let root = Folder::to_be_made("salvage");
+    let sound = root.join("sound");
     copy(&dir, &sound);
     let expected = {
         let opened = EmbeddedStore::open(&sound, rules(flavour), options);
@@ -251,7 +244,7 @@ fn run(seed: u64) {
     if !logs {
         return;
     }
-    let (store, report) = salvaged(&dir, &root.0.join("new"), flavour);
+    let (store, report) = salvaged(&dir, &root.join("new"), flavour);
     let found = everything(&store);
     let puts = || frames.iter().filter_map(|frame| Some((frame, frame.put.as_ref()?)));
     for bytes in found.values() {

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use hark_testkit::clock::now_s;
+use hark_testkit::nostr::event_line;
 use hark_testkit::postgres::{Cluster, Database};
 use serde_json::{Value, json};
 
-use crate::cli::support::{Place, event, field, hark};
+use crate::cli::support::{Place, field, hark, wait_for_events};
 
 /// Writes a file of generated events, some of them with text that is hard for JSON and SQL.
 pub(super) fn events(place: &Place, count: &str) -> String {
@@ -17,8 +19,9 @@ pub(super) fn events(place: &Place, count: &str) -> String {
     let mut lines = fs::read_to_string(&file).unwrap();
     for (n, value) in odd.iter().enumerate() {
         let time = 1_760_000_000 + n as u64;
-        lines += &event(3, time, 1, &[&["t", value], &["x", "", value]], &format!("odd {value}"));
-        lines += &event(3, time, 30_023, &[&["d", value]], value);
+        lines +=
+            &event_line(3, time, 1, &[&["t", value], &["x", "", value]], &format!("odd {value}"));
+        lines += &event_line(3, time, 30_023, &[&["d", value]], value);
     }
     fs::write(&file, lines).unwrap();
     file
@@ -78,11 +81,7 @@ fn they_come_into_a_database_as_well() {
         &[&["adopt", "nostream", &database.url, "--rate", "2000", "--batch", "100"][..], &store]
             .concat(),
     );
-    let until = Instant::now() + Duration::from_mins(2);
-    while remembered(&place) < 1_000 {
-        assert!(Instant::now() < until && child.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    child.until("a quarter is remembered", || remembered(&place) >= 1_000);
     child.kill().unwrap();
     child.wait().unwrap();
     let done = adopt(&place, &database, &[&["--verify"][..], &store].concat());
@@ -94,12 +93,12 @@ fn they_come_into_a_database_as_well() {
 #[test]
 fn what_stays_behind_is_told_by_its_reason() {
     let place = Place::new("adopt-refused");
-    let deleted = event(1, 1_700_000_001, 1, &[], "deleted there");
-    let changed = event(1, 1_700_000_002, 1, &[], "changed");
-    let forged = event(1, 1_700_000_003, 1, &[], "forged");
-    let brief = event(1, 1_700_000_004, 20_001, &[], "brief");
-    let past = event(1, 1_700_000_005, 1, &[&["expiration", "1700000006"]], "past");
-    let old = event(1, 1_700_000_007, 0, &[], "old profile");
+    let deleted = event_line(1, 1_700_000_001, 1, &[], "deleted there");
+    let changed = event_line(1, 1_700_000_002, 1, &[], "changed");
+    let forged = event_line(1, 1_700_000_003, 1, &[], "forged");
+    let brief = event_line(1, 1_700_000_004, 20_001, &[], "brief");
+    let past = event_line(1, 1_700_000_005, 1, &[&["expiration", "1700000006"]], "past");
+    let old = event_line(1, 1_700_000_007, 0, &[], "old profile");
     let lines = [&deleted, &changed, &forged, &brief, &past, &old].map(String::as_str).concat();
     let file = place.file("events.jsonl", lines.as_bytes());
     let database = Cluster::shared().database("adoptrefused");
@@ -111,7 +110,7 @@ fn what_stays_behind_is_told_by_its_reason() {
     update(&deleted, "deleted_at = now()");
     update(&changed, "event_content = 'else'");
     update(&forged, "event_signature = decode(repeat('11', 64), 'hex')");
-    let newer = event(1, 1_700_000_008, 0, &[], "new profile");
+    let newer = event_line(1, 1_700_000_008, 0, &[], "new profile");
     place.hark_fed(&["import"], newer.as_bytes()).text();
     let told = |flags: &[&str], faulty: u64| {
         let args = ["adopt", "nostream", &database.url, "--json"];
@@ -159,11 +158,7 @@ fn killed_with_the_database_it_goes_on_and_nothing_is_lost_or_doubled() {
     let mut seen = 0;
     for round in 0..3 {
         let mut child = place.start(&args);
-        let until = Instant::now() + Duration::from_mins(2);
-        while remembered(&place) < seen + 500 {
-            assert!(Instant::now() < until && child.try_wait().unwrap().is_none());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        child.until("500 more are remembered", || remembered(&place) >= seen + 500);
         if round == 1 {
             cluster.kill();
             assert_eq!(child.wait().unwrap().code(), Some(1), "it says so and ends");
@@ -194,16 +189,8 @@ fn a_server_takes_in_what_nostream_publishes_until_it_is_cut_over() {
     );
     let server = place.serve();
     let child = place.start(&["adopt", "nostream", &database.url, "--follow", "--json"]);
-    let count = || place.hark(&["count", "{}"]).text().trim().parse::<u64>().unwrap();
     let rows: u64 = database.sql("SELECT count(*) FROM events").parse().unwrap();
-    let until = Instant::now() + Duration::from_mins(2);
-    let wait_for = |events: u64| {
-        while count() < events {
-            assert!(Instant::now() < until, "{} of {events}", count());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    };
-    wait_for(rows);
+    wait_for_events(&place, rows);
     for _ in 0..4 {
         database.sql(
             "WITH taken AS (DELETE FROM later WHERE event_id IN (
@@ -213,7 +200,7 @@ fn a_server_takes_in_what_nostream_publishes_until_it_is_cut_over() {
         );
         std::thread::sleep(Duration::from_millis(300));
     }
-    wait_for(rows + 200);
+    wait_for_events(&place, rows + 200);
     child.signal("INT");
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -229,8 +216,8 @@ fn a_server_takes_in_what_nostream_publishes_until_it_is_cut_over() {
 fn what_comes_with_an_old_date_is_followed_as_well() {
     let place = Place::new("adopt-late");
     let file = events(&place, "1000");
-    let ahead = event(1, when() + 600, 1, &[], "from the future");
-    let present = event(2, when(), 1, &[], "from the present");
+    let ahead = event_line(1, now_s() + 600, 1, &[], "from the future");
+    let present = event_line(2, now_s(), 1, &[], "from the present");
     let lines = fs::read_to_string(&file).unwrap() + &ahead + &present;
     fs::write(&file, lines).unwrap();
     let database = Cluster::shared().database("adoptlate");
@@ -247,15 +234,7 @@ fn what_comes_with_an_old_date_is_followed_as_well() {
     let server = place.serve();
     let child = place.start(&["adopt", "nostream", &database.url, "--follow", "--json"]);
     let rows: u64 = database.sql("SELECT count(*) FROM events").parse().unwrap();
-    let count = || place.hark(&["count", "{}"]).text().trim().parse::<u64>().unwrap();
-    let until = Instant::now() + Duration::from_mins(1);
-    let wait_for = |events: u64| {
-        while count() < events {
-            assert!(Instant::now() < until, "{} of {events}", count());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    };
-    wait_for(rows);
+    wait_for_events(&place, rows);
     database.sql("INSERT INTO events SELECT * FROM present");
     database.sql("INSERT INTO events SELECT * FROM late ORDER BY event_id LIMIT 19");
     // nostream stores a newer version of a replaceable event in the row of the previous version.
@@ -267,7 +246,7 @@ fn what_comes_with_an_old_date_is_followed_as_well() {
          WHERE row.event_id = (SELECT event_id FROM events WHERE event_kind = 1
              AND event_id NOT IN (SELECT event_id FROM late) ORDER BY event_created_at LIMIT 1)",
     );
-    wait_for(rows + 21);
+    wait_for_events(&place, rows + 21);
     child.signal("INT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -275,10 +254,4 @@ fn what_comes_with_an_old_date_is_followed_as_well() {
     assert!(done["ids"]["clean"] == true && done["ids"]["late"] == 0, "{done}");
     assert_eq!(server.terminate().0, 0);
     assert!(place.hark(&["export"]).text() == expected(&file, "adopt-late-expected"));
-}
-
-/// Seconds since 1970.
-fn when() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.unwrap().as_secs()
 }

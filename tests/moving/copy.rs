@@ -1,10 +1,11 @@
 //! `hark copy`: both archives become equal, even if the source is written during the copy.
 
+use hark_testkit::nostr::event_line;
 use hark_testkit::postgres::Cluster;
 use serde_json::Value;
 
 use super::adopt::events;
-use crate::cli::support::{Place, event, field, hark, notes};
+use crate::cli::support::{Place, field, hark, notes};
 
 fn copy(from: &Place, to: &Place, flags: &[&str]) -> Value {
     let (from, to) = (from.data(), to.data());
@@ -20,16 +21,16 @@ fn a_copy_is_the_same_to_the_byte_and_goes_on_where_it_was() {
     let (from, to) = (Place::new("copy-from"), Place::new("copy-to"));
     let said = hark(&["copy", "--from", from.data().to_str().unwrap(), "--to", "elsewhere"]);
     assert!(said.code == 1 && said.stderr.contains("there is no archive"), "{}", said.stderr);
-    let doomed = event(1, 1_699_999_999, 1, &[], "doomed");
+    let doomed = event_line(1, 1_699_999_999, 1, &[], "doomed");
     let lines = [
         notes(3_000),
         doomed.clone(),
-        event(1, 1_700_000_001, 0, &[], "profile"),
-        event(1, 1_700_000_002, 30_023, &[&["d", "a"]], "article"),
+        event_line(1, 1_700_000_001, 0, &[], "profile"),
+        event_line(1, 1_700_000_002, 30_023, &[&["d", "a"]], "article"),
     ];
     from.hark_fed(&["import"], lines.concat().as_bytes()).text();
     // The target already has some of the source's events, and one event that the source lacks.
-    let own = event(3, 1_600_000_000, 1, &[], "its own");
+    let own = event_line(3, 1_600_000_000, 1, &[], "its own");
     to.hark_fed(&["import"], (notes(1_000) + &own).as_bytes()).text();
     let done = copy(&from, &to, &[]);
     assert_eq!((&done["copied"], &done["extra"]), (&2_003.into(), &1.into()), "{done}");
@@ -38,8 +39,8 @@ fn a_copy_is_the_same_to_the_byte_and_goes_on_where_it_was() {
     assert_eq!(to.hark(&["count", "{}"]).text().trim(), "3004");
     // Replacements and deletions are copied as well. --delete removes events that only the target
     // has.
-    let deletion = event(1, 1_700_000_009, 5, &[&["e", &field(&doomed, "id")]], "");
-    let newer = event(1, 1_700_000_010, 30_023, &[&["d", "a"]], "article, again");
+    let deletion = event_line(1, 1_700_000_009, 5, &[&["e", &field(&doomed, "id")]], "");
+    let newer = event_line(1, 1_700_000_010, 30_023, &[&["d", "a"]], "article, again");
     from.hark_fed(&["import"], (deletion + &newer).as_bytes()).text();
     from.hark(&["delete", "--yes", r#"{"until":1700000004,"kinds":[1]}"#]).text();
     let done = copy(&from, &to, &["--delete"]);
@@ -55,12 +56,12 @@ fn deleted_events_and_vanished_authors_stay_away_from_the_copy() {
     let [from, to, old] = &places;
     let past: &[&str] = &["expiration", "1700000100"];
     let gone = [
-        event(1, 1_700_000_000, 1, &[], "to be deleted"),
-        event(2, 1_700_000_000, 1, &[], "before vanishing"),
+        event_line(1, 1_700_000_000, 1, &[], "to be deleted"),
+        event_line(2, 1_700_000_000, 1, &[], "before vanishing"),
     ];
     let requests = [
-        event(1, 1_700_000_050, 5, &[&["e", &field(&gone[0], "id")], past], ""),
-        event(2, 1_700_000_050, 62, &[&["relay", "ALL_RELAYS"], past], ""),
+        event_line(1, 1_700_000_050, 5, &[&["e", &field(&gone[0], "id")], past], ""),
+        event_line(2, 1_700_000_050, 62, &[&["relay", "ALL_RELAYS"], past], ""),
     ];
     for place in [from, to, old] {
         place.hark_fed(&["import"], gone.concat().as_bytes()).text();
@@ -83,8 +84,9 @@ fn both_ends_may_be_served_and_the_source_written_meanwhile() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for n in 0..20 {
-                let more: String =
-                    (0..20).map(|m| event(7, 1_650_000_000 + n * 20 + m, 1, &[], "late")).collect();
+                let more: String = (0..20)
+                    .map(|m| event_line(7, 1_650_000_000 + n * 20 + m, 1, &[], "late"))
+                    .collect();
                 from.hark_fed(&["import", "--trusted"], more.as_bytes()).text();
             }
         });

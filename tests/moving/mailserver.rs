@@ -4,11 +4,12 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use hark_codec::hex;
 use hark_codec::whisper::{Envelope, HistoryCursor};
+use hark_testkit::digits::digits;
 use hark_testkit::postgres::{Cluster, Database};
+use hark_testkit::wait::until;
 use serde_json::{Value, json};
 
 use crate::cli::support::Place;
@@ -22,12 +23,6 @@ const TABLE: &str = "CREATE TABLE envelopes (id BYTEA NOT NULL UNIQUE, data BYTE
 fn fixture() -> String {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/moving/goleveldb");
     dir.to_string_lossy().into_owned()
-}
-
-fn digits(bytes: &[u8]) -> String {
-    let mut out = Vec::new();
-    hex::encode_into(bytes, &mut out);
-    String::from_utf8(out).unwrap()
 }
 
 /// Makes envelope `n` and calls `with`.
@@ -273,19 +268,11 @@ fn kept_until_decided(place: &Place, store: &[&str]) {
         counted.text().trim().parse::<u64>().unwrap()
     };
     let healthz = || place.hark(&["healthz", "--at", &server.address]);
-    let until = Instant::now() + Duration::from_mins(1);
-    while !healthz().stdout.contains("retention.delete_brought") {
-        assert!(Instant::now() < until, "{}", healthz().stdout);
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until("the report names the setting", || healthz().stdout.contains("retention.delete_brought"));
     assert_eq!((healthz().code, count()), (0, 111));
     config("delete_brought = true");
     assert_eq!(place.hark(&["reload"]).code, 0);
-    let until = Instant::now() + Duration::from_mins(1);
-    while count() != 20 {
-        assert!(Instant::now() < until, "{} are left", count());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until("20 are left", || count() == 20);
     let (_, log) = server.terminate();
     assert!(log.contains("records that were brought are older than retention allows"), "{log}");
 }
@@ -301,11 +288,7 @@ fn remembered(place: &Place) -> u64 {
 /// envelopes, and returns the position.
 fn killed(place: &Place, from: &str, flags: &[&str], envelopes: u64) -> u64 {
     let mut child = place.start(&[&["adopt", "mailserver", from], flags].concat());
-    let until = Instant::now() + Duration::from_mins(2);
-    while remembered(place) < envelopes {
-        assert!(Instant::now() < until && child.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    child.until("enough are remembered", || remembered(place) >= envelopes);
     child.kill().unwrap();
     child.wait().unwrap();
     remembered(place)

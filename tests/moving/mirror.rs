@@ -1,26 +1,21 @@
 //! `[mirror]`: a second store gets all accepted writes of the first store, and can replace the
 //! first store.
 
-use std::time::{Duration, Instant};
-
+use hark_testkit::nostr::event_line;
 use hark_testkit::postgres::Cluster;
+use hark_testkit::wait::until_ok;
 use serde_json::Value;
 
 use super::adopt::events;
-use crate::cli::support::{Place, event, hark, notes};
+use crate::cli::support::{Place, hark, notes};
 
 /// Waits until `done` is true of the mirror's statistics.
 fn wait_until(place: &Place, what: &str, done: impl Fn(&Value) -> bool) {
-    let until = Instant::now() + Duration::from_mins(2);
-    loop {
-        let stats = place.hark(&["stats", "--json"]).json();
-        let mirror = &stats["server"]["mirror"];
-        if done(mirror) {
-            return;
-        }
-        assert!(Instant::now() < until, "{what}: {mirror}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until_ok(|| {
+        let mut stats = place.hark(&["stats", "--json"]).json();
+        let mirror = stats["server"]["mirror"].take();
+        if done(&mirror) { Ok(()) } else { Err(format!("{what}: {mirror}")) }
+    });
 }
 
 fn in_step(mirror: &Value) -> bool {
@@ -40,16 +35,16 @@ fn the_mirror_can_take_the_place_of_the_first_store_and_back() {
     let server = place.serve_with(&["--config", &config]);
     wait_until(&place, "held", |mirror| mirror["trouble"].is_string());
     let more: String =
-        (0..500).map(|n| event(9, 1_710_000_000 + n, 1, &[], &format!("more {n}"))).collect();
+        (0..500).map(|n| event_line(9, 1_710_000_000 + n, 1, &[], &format!("more {n}"))).collect();
     let report = place.hark_fed(&["import", "--json"], more.as_bytes()).json();
     assert_eq!(report["stored"], 500);
     assert_eq!(other.terminate().0, 0);
     wait_until(&place, "freed", in_step);
     // From here on, the mirror follows all stored, replaced and deleted events.
     let later = [
-        event(9, 1_720_000_000, 0, &[], "profile"),
-        event(9, 1_720_000_001, 0, &[], "newer profile"),
-        event(9, 1_720_000_002, 1, &[], "the last word"),
+        event_line(9, 1_720_000_000, 0, &[], "profile"),
+        event_line(9, 1_720_000_001, 0, &[], "newer profile"),
+        event_line(9, 1_720_000_002, 1, &[], "the last word"),
     ];
     place.hark_fed(&["import"], later.concat().as_bytes()).text();
     place.hark(&["delete", "--yes", r#"{"kinds":[1],"until":1700000010}"#]).text();
@@ -57,7 +52,7 @@ fn the_mirror_can_take_the_place_of_the_first_store_and_back() {
     let text = place.hark(&["stats"]).text();
     assert!(text.contains("in step"), "{text}");
     // Writes that wait for the mirror reach it before the server ends.
-    let last = event(9, 1_730_000_000, 1, &[], "just before the end");
+    let last = event_line(9, 1_730_000_000, 1, &[], "just before the end");
     place.hark_fed(&["import"], last.as_bytes()).text();
     assert_eq!(server.terminate().0, 0);
     let export = place.hark(&["export"]).text();

@@ -4,23 +4,23 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use hark_codec::hex;
+use hark_testkit::nostr::event_line;
 use hark_testkit::postgres::Cluster;
-use hark_testkit::program::Process;
+use hark_testkit::program::{Finished, Process};
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 
-use crate::cli::support::{Place, Run, event, field, notes};
+use crate::cli::support::{Place, field, notes, wait_for_events};
 
 /// The schema of nostr-rs-relay in these tests.
 const SCHEMA: &str = "PRAGMA journal_mode = WAL; PRAGMA user_version = 18;
     CREATE TABLE event (id INTEGER PRIMARY KEY, event_hash BLOB NOT NULL, first_seen INTEGER NOT NULL,
         created_at INTEGER NOT NULL, expires_at INTEGER, author BLOB NOT NULL, delegated_by BLOB,
         kind INTEGER NOT NULL, hidden INTEGER, content TEXT NOT NULL);
-    CREATE UNIQUE INDEX event_hash_index ON event(event_hash);
-    CREATE INDEX created_at_index ON event(created_at);";
+    CREATE UNIQUE INDEX event_hash_index ON event_line(event_hash);
+    CREATE INDEX created_at_index ON event_line(created_at);";
 
 /// The events that strfry has compressed with a dictionary.
 const COMPRESSED: usize = 33;
@@ -31,15 +31,16 @@ fn events() -> Vec<(String, bool)> {
     let mut events: Vec<_> = notes(40).lines().map(|line| (format!("{line}\n"), true)).collect();
     for n in 1..=6 {
         let (name, text) = (n.to_string(), "All of it in one event. ".repeat(100 * n));
-        events.push((event(6, 1_700_000_100 + n as u64, 30_023, &[&["d", &name]], &text), true));
+        events
+            .push((event_line(6, 1_700_000_100 + n as u64, 30_023, &[&["d", &name]], &text), true));
     }
-    let deleted = event(7, 1_700_000_200, 1, &[], "deleted there");
+    let deleted = event_line(7, 1_700_000_200, 1, &[], "deleted there");
     let id = field(&deleted, "id");
     events.push((deleted, false));
-    events.push((event(7, 1_700_000_201, 5, &[&["e", &id]], "a mistake"), true));
-    events.push((event(7, 1_700_000_202, 0, &[], "{\"name\":\"old\"}"), false));
-    events.push((event(7, 1_700_000_203, 0, &[], "{\"name\":\"new\"}"), true));
-    events.push((event(7, 1_700_000_204, 20_001, &[], "brief"), false));
+    events.push((event_line(7, 1_700_000_201, 5, &[&["e", &id]], "a mistake"), true));
+    events.push((event_line(7, 1_700_000_202, 0, &[], "{\"name\":\"old\"}"), false));
+    events.push((event_line(7, 1_700_000_203, 0, &[], "{\"name\":\"new\"}"), true));
+    events.push((event_line(7, 1_700_000_204, 20_001, &[], "brief"), false));
     events
 }
 
@@ -91,12 +92,12 @@ fn insert(database: &Connection, line: &str, is_hidden: bool) {
     database.execute(sql, params![id, time, author, kind, is_hidden, line.trim_end()]).unwrap();
 }
 
-fn adopt(place: &Place, relay: &str, from: &str, flags: &[&str]) -> Run {
+fn adopt(place: &Place, relay: &str, from: &str, flags: &[&str]) -> Finished {
     place.hark(&[&["adopt", relay, from, "--json"], flags].concat())
 }
 
 /// The result of an adoption with any exit code.
-fn told(run: &Run) -> Value {
+fn told(run: &Finished) -> Value {
     serde_json::from_str(&run.stdout).unwrap_or_else(|_| panic!("{}", run.stderr))
 }
 
@@ -134,9 +135,9 @@ fn all_of_a_nostr_rs_relay_comes_over_but_what_it_hides() {
     let place = Place::new("adopt-nostr-rs");
     let (database, from) = sqlite(&place, &events());
     // An expired event, and an event that is too large.
-    let past = event(8, 1_700_000_300, 1, &[&["expiration", "1700000301"]], "past");
+    let past = event_line(8, 1_700_000_300, 1, &[&["expiration", "1700000301"]], "past");
     insert(&database, &past, false);
-    insert(&database, &event(8, 1_700_000_302, 1, &[], &"x".repeat(1_500_000)), false);
+    insert(&database, &event_line(8, 1_700_000_302, 1, &[], &"x".repeat(1_500_000)), false);
     let done = adopt(&place, "nostr-rs-relay", &from, &["--verify"]).json();
     let count = expected().len();
     let ids = &done["ids"];
@@ -169,16 +170,6 @@ fn they_come_into_a_database_and_through_a_running_server() {
     assert_eq!(kept(&place, &[]), expected());
 }
 
-/// Waits until a running archive has this many events.
-fn wait_for(place: &Place, events: u64) {
-    let until = Instant::now() + Duration::from_mins(2);
-    let count = || place.hark(&["count", "{}"]).text().trim().parse::<u64>().unwrap();
-    while count() < events {
-        assert!(Instant::now() < until, "{} of {events}", count());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 /// Interrupts an adoption that follows, and returns its result.
 fn cut_over(child: Process) -> Value {
     child.signal("INT");
@@ -196,13 +187,13 @@ fn what_is_published_meanwhile_is_followed_and_numbers_that_come_again_are_seen(
     lines[..250].iter().for_each(|line| insert(&database, line, false));
     let server = place.serve();
     let child = place.start(&["adopt", "nostr-rs-relay", &from, "--follow", "--json"]);
-    wait_for(&place, 250);
+    wait_for_events(&place, 250);
     lines[250..270].iter().for_each(|line| insert(&database, line, false));
-    wait_for(&place, 270);
+    wait_for_events(&place, 270);
     // SQLite reuses the row numbers of deleted events for new events.
     database.execute("DELETE FROM event WHERE id > 260", []).unwrap();
     lines[270..280].iter().for_each(|line| insert(&database, line, false));
-    wait_for(&place, 280);
+    wait_for_events(&place, 280);
     // Deleting this many rows gives the new events numbers that the adoption has passed long ago.
     database.execute("DELETE FROM event WHERE id > 20", []).unwrap();
     lines[280..].iter().for_each(|line| insert(&database, line, false));
@@ -232,11 +223,7 @@ fn a_relay_is_adopted_whole_by_a_run_that_was_killed_and_another() {
         };
         let flags = ["adopt", relay, &from, "--rate", "40", "--batch", "4"];
         let mut child = place.start(&flags);
-        let until = Instant::now() + Duration::from_mins(2);
-        while remembered(&place, file) < 12 {
-            assert!(Instant::now() < until && child.try_wait().unwrap().is_none());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        child.until("twelve are remembered", || remembered(&place, file) >= 12);
         child.kill().unwrap();
         child.wait().unwrap();
         let seen = remembered(&place, file);

@@ -3,11 +3,14 @@
 
 use std::collections::HashSet;
 
+use hark_testkit::clock::now_s;
+use hark_testkit::http::{HttpReply, HttpRequest};
+use hark_testkit::nostr::client::Client;
+use hark_testkit::nostr::{contents, event, note, pubkey};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::client::{Client, contents, event, note, pubkey};
-use super::kit::{Relay, now};
+use super::kit::connect;
+use crate::served::Relay;
 use crate::served::hark;
 
 /// Publishes many events, without waiting for each OK.
@@ -24,18 +27,9 @@ async fn fill(client: &mut Client, events: &[Value]) {
     }
 }
 
-async fn http(relay: &Relay, method: &str, accept: &str) -> (String, String) {
-    let addr = relay.url.strip_prefix("ws://").unwrap();
-    let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
-    let request = format!(
-        "{method} / HTTP/1.1\r\nHost: {addr}\r\nAccept: {accept}\r\nOrigin: https://app.example\r\n\
-         Connection: close\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.to_ascii_lowercase(), body.to_owned())
+fn http(relay: &Relay, method: &str, accept: &str) -> HttpReply {
+    let headers = [("Accept", accept), ("Origin", "https://app.example")];
+    HttpRequest::new(method, "/").headers(&headers).send(relay.address())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -44,16 +38,17 @@ async fn nip11_the_document_is_there_for_every_origin_and_says_what_holds() {
                     icon = \"https://here.example/icon.png\"\n\
                     terms_of_service = \"https://here.example/terms\"\n\
                     [limits]\nlimit_max = 70\nlimit_default = 7\nsubscriptions_max = 3\n";
-    let relay = Relay::with("nip11", settings);
+    let relay = Relay::start("nip11", settings);
     for method in ["GET", "OPTIONS"] {
-        let (head, _) = http(&relay, method, "application/nostr+json").await;
+        let head = http(&relay, method, "application/nostr+json").head;
         for name in ["origin", "headers", "methods"] {
             assert!(head.contains(&format!("access-control-allow-{name}: ")), "{head}");
         }
     }
-    let (head, body) = http(&relay, "GET", "application/nostr+json").await;
+    let reply = http(&relay, "GET", "application/nostr+json");
+    let head = &reply.head;
     assert!(head.contains("200 ok") && head.contains("application/nostr+json"), "{head}");
-    let document: Value = serde_json::from_str(&body).unwrap();
+    let document = reply.json();
     // `software` would be the URL of the project's page.
     for field in ["name", "description", "contact", "icon", "terms_of_service", "version"] {
         assert!(document[field].is_string(), "{field}: {document}");
@@ -71,7 +66,7 @@ async fn nip11_the_document_is_there_for_every_origin_and_says_what_holds() {
         assert!(!nips.contains(&nip), "{nip}");
     }
     // The relay enforces the limits in its document.
-    let mut client = relay.client().await;
+    let mut client = connect(&relay).await;
     let notes: Vec<Value> = (0..80).map(|n| note(1, 100 + n, "")).collect();
     fill(&mut client, &notes).await;
     assert_eq!(client.ask("s", &[json!({})]).await.len(), 7);
@@ -81,12 +76,11 @@ async fn nip11_the_document_is_there_for_every_origin_and_says_what_holds() {
 /// If no events are reserved for their parties, the relay does not claim this protection.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip11_does_not_claim_privacy_that_is_switched_off() {
-    let relay = Relay::with("nip11-open", "[privacy]\nkinds = []\n");
-    let (_, body) = http(&relay, "GET", "application/nostr+json").await;
-    let document: Value = serde_json::from_str(&body).unwrap();
+    let relay = Relay::start("nip11-open", "[privacy]\nkinds = []\n");
+    let document = http(&relay, "GET", "application/nostr+json").json();
     let nips = document["supported_nips"].as_array().unwrap();
     assert!(!nips.iter().any(|nip| [4, 17, 59].contains(&nip.as_u64().unwrap())), "{nips:?}");
-    let mut client = relay.client().await;
+    let mut client = connect(&relay).await;
     client.keep(&event(1, 100, 4, &[], "")).await;
     assert_eq!(client.ask("s", &[json!({"kinds": [4]})]).await.len(), 1);
 }
@@ -94,8 +88,8 @@ async fn nip11_does_not_claim_privacy_that_is_switched_off() {
 /// Note 0 and 3.4.6: counts of any size are exact.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip45_several_filters_are_one_union_and_every_event_counts_once() {
-    let relay = Relay::with("count", "[archive]\nseal_records = 500\n");
-    let mut client = relay.client().await;
+    let relay = Relay::start("count", "[archive]\nseal_records = 500\n");
+    let mut client = connect(&relay).await;
     let notes: Vec<Value> = (0..2_000_u64)
         .map(|n| {
             let tag = if n % 3 == 0 { "three" } else { "other" };
@@ -123,8 +117,8 @@ async fn nip45_several_filters_are_one_union_and_every_event_counts_once() {
 /// NIP-45, step by step, with keys and bytes as text.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip45_followers_come_with_a_hyperloglog_byte_for_byte() {
-    let relay = Relay::start("hll");
-    let mut client = relay.client().await;
+    let relay = Relay::start("hll", "");
+    let mut client = connect(&relay).await;
     for target in [pubkey(201), pubkey(202)] {
         let offset = usize::from_str_radix(&target[32..33], 16).unwrap() + 8;
         let mut registers = [0_u8; 256];
@@ -160,8 +154,8 @@ async fn nip45_followers_come_with_a_hyperloglog_byte_for_byte() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip45_a_count_that_is_refused_is_closed() {
-    let relay = Relay::with("count-closed", "[limits]\nquery_rows_max = 50\nslice_rows = 10\n");
-    let mut client = relay.client().await;
+    let relay = Relay::start("count-closed", "[limits]\nquery_rows_max = 50\nslice_rows = 10\n");
+    let mut client = connect(&relay).await;
     let events: Vec<Value> = (0..200).map(|n| event(1, n, 1, &[&["t", "a"]], "")).collect();
     fill(&mut client, &events).await;
     for said in [
@@ -181,8 +175,8 @@ async fn nip45_a_count_that_is_refused_is_closed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip65_relay_lists_are_taken_from_anyone_and_the_newest_is_kept() {
-    let relay = Relay::start("relay-lists");
-    let mut client = relay.client().await;
+    let relay = Relay::start("relay-lists", "");
+    let mut client = connect(&relay).await;
     for who in 1..=20 {
         for at in [100, 200] {
             let url = format!("wss://{who}.example");
@@ -197,8 +191,8 @@ async fn nip65_relay_lists_are_taken_from_anyone_and_the_newest_is_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip67_eose_says_finish_or_more_and_a_second_is_never_split_in_silence() {
-    let relay = Relay::with("eose", "[limits]\nlimit_default = 10\nlimit_max = 20\n");
-    let mut client = relay.client().await;
+    let relay = Relay::start("eose", "[limits]\nlimit_default = 10\nlimit_max = 20\n");
+    let mut client = connect(&relay).await;
     // Seven notes a second.
     let notes: Vec<Value> = (0..70).map(|n| note(1, 100 + n / 7, &n.to_string())).collect();
     fill(&mut client, &notes).await;
@@ -248,8 +242,8 @@ async fn nip67_eose_says_finish_or_more_and_a_second_is_never_split_in_silence()
 async fn tags_with_kinds_many_authors_and_deep_pages_cost_what_they_give() {
     // A query may visit 600 of 4,000 rows.
     let settings = "[archive]\nseal_records = 1000\n[limits]\nquery_rows_max = 600\n";
-    let relay = Relay::with("costs", settings);
-    let mut client = relay.client().await;
+    let relay = Relay::start("costs", settings);
+    let mut client = connect(&relay).await;
     let me = pubkey(250);
     let mut events: Vec<Value> = (0..3_900_u64)
         .map(|n| event((n % 200 + 1) as u8, 1_000 + n, 9735, &[&["p", &me]], ""))
@@ -281,8 +275,8 @@ async fn tags_with_kinds_many_authors_and_deep_pages_cost_what_they_give() {
 /// Note 3.4.11.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_that_costs_too_much_ends_with_closed() {
-    let relay = Relay::with("budget", "[limits]\nquery_rows_max = 100\nslice_rows = 10\n");
-    let mut client = relay.client().await;
+    let relay = Relay::start("budget", "[limits]\nquery_rows_max = 100\nslice_rows = 10\n");
+    let mut client = connect(&relay).await;
     let events: Vec<Value> =
         (0..400).map(|n| event(1, n, 1, &[&["t", "a"], &["r", "b"]], "")).collect();
     fill(&mut client, &events).await;
@@ -302,11 +296,11 @@ async fn a_question_that_costs_too_much_ends_with_closed() {
 /// deletion.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_of_thousands_leaves_publishers_their_answers() {
-    let relay = Relay::start("large-deletion");
-    let (mut leaving, mut other) = (relay.client().await, relay.client().await);
+    let relay = Relay::start("large-deletion", "");
+    let (mut leaving, mut other) = (connect(&relay).await, connect(&relay).await);
     let events: Vec<Value> = (0..3_000).map(|n| note(1, 100 + n, "")).collect();
     fill(&mut leaving, &events).await;
-    let vanish = event(1, now(), 62, &[&["relay", "ALL_RELAYS"]], "");
+    let vanish = event(1, now_s(), 62, &[&["relay", "ALL_RELAYS"]], "");
     leaving.feed(json!(["EVENT", vanish])).await;
     leaving.flush().await;
     for n in 0..50 {
@@ -319,22 +313,22 @@ async fn a_deletion_of_thousands_leaves_publishers_their_answers() {
 /// Note 3.4.19: subscriptions to everything, or to a kind, are also notified immediately.
 #[tokio::test(flavor = "multi_thread")]
 async fn live_events_reach_wide_and_narrow_filters_alike() {
-    let relay = Relay::start("live");
-    let mut sender = relay.client().await;
+    let relay = Relay::start("live", "");
+    let mut sender = connect(&relay).await;
     let mut listeners = Vec::new();
     for filter in [
         json!({}),
         json!({"kinds": [1]}),
         json!({"authors": [pubkey(1)]}),
         json!({"#t": ["a"]}),
-        json!({"since": now() - 10}),
+        json!({"since": now_s() - 10}),
     ] {
-        let mut client = relay.client().await;
+        let mut client = connect(&relay).await;
         client.ask("s", &[filter]).await;
         listeners.push(client);
     }
     for n in 0..20 {
-        let event = event(1, now(), 1, &[&["t", "a"]], &n.to_string());
+        let event = event(1, now_s(), 1, &[&["t", "a"]], &n.to_string());
         sender.keep(&event).await;
         for client in &mut listeners {
             assert_eq!(client.receive().await, json!(["EVENT", "s", event]));
@@ -345,9 +339,9 @@ async fn live_events_reach_wide_and_narrow_filters_alike() {
 /// Note 3.4.18: a start reserves no address space, and files are no larger than their content.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_archive_is_small() {
-    let relay = Relay::start("small");
-    relay.client().await.keep(&note(1, 100, "")).await;
-    let output = hark(&relay.data).args(["stats", "--json"]).output().unwrap();
+    let relay = Relay::start("small", "");
+    connect(&relay).await.keep(&note(1, 100, "")).await;
+    let output = hark(&relay.place.data()).args(["stats", "--json"]).output().unwrap();
     let stats: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(stats["bytes"].as_u64().unwrap() < 1 << 20, "{stats}");
 }
@@ -355,10 +349,10 @@ async fn an_empty_archive_is_small() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_with_one_search_at_a_time_gets_one_answer_after_the_other() {
     let settings = "[limits]\nsearches_per_connection_max = 1\n";
-    let relay = Relay::with("one-at-a-time", settings);
-    let mut client = relay.client().await;
+    let relay = Relay::start("one-at-a-time", settings);
+    let mut client = connect(&relay).await;
     let text = "x".repeat(2_000);
-    let notes: Vec<Value> = (0..100).map(|n| note(1, now() - n, &text)).collect();
+    let notes: Vec<Value> = (0..100).map(|n| note(1, now_s() - n, &text)).collect();
     fill(&mut client, &notes).await;
     // The first answer has several pages, which the session's own thread writes in one step.
     for id in ["a", "b", "c"] {

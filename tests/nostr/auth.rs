@@ -1,10 +1,13 @@
 //! The events that a client may read and publish with its authenticated keys: NIP-42, NIP-70, and
 //! the events that NIP-04, NIP-17 and NIP-59 reserve for their parties.
 
+use hark_testkit::clock::now_s;
+use hark_testkit::nostr::client::Client;
+use hark_testkit::nostr::{contents, event, note, pubkey};
 use serde_json::{Value, json};
 
-use super::client::{Client, contents, event, note, pubkey};
-use super::kit::{Relay, now};
+use super::kit::connect;
+use crate::served::Relay;
 
 async fn closed(client: &mut Client, said: Value, prefix: &str) {
     client.say(&said).await;
@@ -16,7 +19,7 @@ async fn closed(client: &mut Client, said: Value, prefix: &str) {
 /// Publishes a message from 1 to 2, a wrap for 2, a wrap for 3 as the newest event, and public
 /// notes between these.
 async fn full(relay: &Relay) -> Vec<Value> {
-    let mut client = relay.client().await;
+    let mut client = connect(relay).await;
     let (two, three) = (pubkey(2), pubkey(3));
     let events = vec![
         event(4, 10, 1, &[&["p", &two]], "old"),
@@ -33,12 +36,12 @@ async fn full(relay: &Relay) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip42_kind_challenge_relay_and_time_are_checked() {
-    let relay = Relay::with(
+    let relay = Relay::start(
         "auth-checks",
         "[info]\nurl = \"wss://here.example\"\nother_urls = [\"ws://here.onion/\"]\n",
     );
-    let mut client = relay.client().await;
-    let stranger = relay.client().await;
+    let mut client = connect(&relay).await;
+    let stranger = connect(&relay).await;
     let challenge = client.challenge.clone();
     assert_ne!(challenge, stranger.challenge);
     let proof = |kind, at, relay: &str, challenge: &str| {
@@ -46,20 +49,20 @@ async fn nip42_kind_challenge_relay_and_time_are_checked() {
     };
     let here = "wss://here.example/";
     for bad in [
-        proof(1, now(), here, &challenge),
-        proof(22_242, now() - 700, here, &challenge),
-        proof(22_242, now() + 700, here, &challenge),
-        proof(22_242, now(), "wss://there.example/", &challenge),
-        proof(22_242, now(), here, &stranger.challenge),
-        event(1, now(), 22_242, &[&["relay", here]], ""),
-        event(1, now(), 22_242, &[&["challenge", &challenge]], ""),
+        proof(1, now_s(), here, &challenge),
+        proof(22_242, now_s() - 700, here, &challenge),
+        proof(22_242, now_s() + 700, here, &challenge),
+        proof(22_242, now_s(), "wss://there.example/", &challenge),
+        proof(22_242, now_s(), here, &stranger.challenge),
+        event(1, now_s(), 22_242, &[&["relay", here]], ""),
+        event(1, now_s(), 22_242, &[&["challenge", &challenge]], ""),
     ] {
         let (accepted, reason) = client.auth_with(&bad).await;
         assert!(!accepted && reason.starts_with("invalid: "), "{bad}: {reason}");
         closed(&mut client, json!(["REQ", "s", {"kinds": [4]}]), "auth-required: ").await;
     }
-    for ours in ["WSS://HERE.example:443", "ws://here.onion", &relay.url] {
-        let good = proof(22_242, now() - 500, ours, &challenge);
+    for ours in ["WSS://HERE.example:443", "ws://here.onion", &relay.url()] {
+        let good = proof(22_242, now_s() - 500, ours, &challenge);
         assert_eq!(client.auth_with(&good).await, (true, String::new()), "{ours}");
     }
     assert!(client.ask("s", &[json!({"kinds": [4]})]).await.is_empty());
@@ -68,9 +71,9 @@ async fn nip42_kind_challenge_relay_and_time_are_checked() {
 /// Note 0 and 3.4.7.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip42_several_keys_count_on_one_connection() {
-    let relay = Relay::start("auth-several");
+    let relay = Relay::start("auth-several", "");
     full(&relay).await;
-    let mut client = relay.client().await;
+    let mut client = connect(&relay).await;
     let private = [json!({"kinds": [4, 1059]})];
     let mine = [("1", vec!["from 1 to 2"]), ("3", vec!["wrap for 3", "from 1 to 2"])];
     for (who, expected) in mine {
@@ -78,20 +81,20 @@ async fn nip42_several_keys_count_on_one_connection() {
         assert_eq!(contents(&client.ask("s", &private).await), expected);
     }
     // The authentication does not apply to another connection.
-    let mut other = relay.client().await;
+    let mut other = connect(&relay).await;
     closed(&mut other, json!(["REQ", "s", {"kinds": [4]}]), "auth-required: ").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip42_kind_22242_is_never_stored_or_sent() {
-    let relay = Relay::start("auth-unheard");
-    let (mut client, mut listener) = (relay.client().await, relay.client().await);
+    let relay = Relay::start("auth-unheard", "");
+    let (mut client, mut listener) = (connect(&relay).await, connect(&relay).await);
     listener.ask("s", &[json!({}), json!({"kinds": [22_242]})]).await;
     client.auth(1).await;
     let proof = client.proof(1);
     let (accepted, reason) = client.publish(&proof).await;
     assert!(!accepted && reason.starts_with("invalid: "), "{reason}");
-    let last = note(1, now(), "");
+    let last = note(1, now_s(), "");
     client.keep(&last).await;
     assert_eq!(listener.receive().await, json!(["EVENT", "s", last]));
     assert_eq!(client.ask("s", &[json!({})]).await, [last]);
@@ -99,13 +102,13 @@ async fn nip42_kind_22242_is_never_stored_or_sent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip70_protected_events_come_from_their_author_only() {
-    let relay = Relay::start("protected");
-    let mut client = relay.client().await;
-    let protected = event(1, now(), 1, &[&["-"]], "members only");
+    let relay = Relay::start("protected", "");
+    let mut client = connect(&relay).await;
+    let protected = event(1, now_s(), 1, &[&["-"]], "members only");
     assert!(client.publish(&protected).await.1.starts_with("auth-required: "));
     client.auth(2).await;
     assert!(client.publish(&protected).await.1.starts_with("restricted: "));
-    let repost = event(2, now(), 6, &[], &protected.to_string());
+    let repost = event(2, now_s(), 6, &[], &protected.to_string());
     assert!(client.publish(&repost).await.1.starts_with("blocked: "));
     client.auth(1).await;
     client.keep(&protected).await;
@@ -116,9 +119,9 @@ async fn nip70_protected_events_come_from_their_author_only() {
 /// Note 0 (17/59) on every path: REQ, live, COUNT, ids, reconciliation.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip17_and_59_wraps_reach_their_recipients_only() {
-    let relay = Relay::start("wraps");
+    let relay = Relay::start("wraps", "");
     let events = full(&relay).await;
-    let (mut stranger, mut party) = (relay.client().await, relay.client().await);
+    let (mut stranger, mut party) = (connect(&relay).await, connect(&relay).await);
     party.auth(2).await;
     let ids = json!({"ids": events.iter().map(|event| &event["id"]).collect::<Vec<_>>()});
     let to_two = json!({"#p": [pubkey(2)]});
@@ -143,10 +146,10 @@ async fn nip17_and_59_wraps_reach_their_recipients_only() {
 
     stranger.ask("s", &[mixed.clone(), to_two.clone()]).await;
     party.ask("s", &[mixed, to_two]).await;
-    let mut sender = relay.client().await;
+    let mut sender = connect(&relay).await;
     let two = pubkey(2);
     for kind in [4, 1059, 21_059, 1] {
-        let sent = event(7, now(), kind, &[&["p", &two]], "live");
+        let sent = event(7, now_s(), kind, &[&["p", &two]], "live");
         sender.keep(&sent).await;
         assert_eq!(party.receive().await, json!(["EVENT", "s", sent]));
         if kind == 1 {
@@ -160,8 +163,8 @@ async fn nip17_and_59_wraps_reach_their_recipients_only() {
 /// Note 3.4.5: the newest events are hidden, and an older public event is found.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_hidden_does_not_count_for_the_limit() {
-    let relay = Relay::start("limit-gate");
-    let mut client = relay.client().await;
+    let relay = Relay::start("limit-gate", "");
+    let mut client = connect(&relay).await;
     let two = pubkey(2);
     client.keep(&event(1, 10, 1, &[&["p", &two]], "public")).await;
     for n in 0..30 {

@@ -4,19 +4,20 @@
 use std::collections::BTreeSet;
 
 use hark_testkit::citus::{self, CitusCluster};
+use hark_testkit::clock::now_s;
+use hark_testkit::nostr::compare::{Compared, compare, held, id};
+use hark_testkit::nostr::{event, pubkey};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::Random;
+use hark_testkit::wait::PATIENCE;
 use nostr_sdk::prelude::{
     Client, EventId, Filter, Keys, MemoryDatabase, MemoryDatabaseOptions, NostrDatabase,
     SyncDirection, SyncOptions,
 };
 use serde_json::{Value, json};
 
-use super::client;
-use super::client::{event, pubkey};
-use super::compare::{Compared, compare, held, id};
-use super::kit::{Relay, now};
-use crate::served::PATIENCE;
+use super::kit::connect;
+use crate::served::Relay;
 
 /// Notes, private events between three people, versions of profiles, and deletions.
 fn archive(random: &mut Random, count: u64, latest: u64) -> Vec<Value> {
@@ -38,7 +39,7 @@ fn archive(random: &mut Random, count: u64, latest: u64) -> Vec<Value> {
     events
 }
 
-async fn publish(client: &mut client::Client, events: &[Value]) {
+async fn publish(client: &mut hark_testkit::nostr::client::Client, events: &[Value]) {
     for event in events {
         client.feed(json!(["EVENT", event])).await;
     }
@@ -54,13 +55,13 @@ async fn finds_what_a_question_finds(test: &str, store: &str) {
         "[archive]\nseal_records = 40\n{store}\n[limits]\nlimit_default = 5000\nslice_rows = 20\n\
          negentropy_message_bytes_max = 9216\n"
     );
-    let relay = Relay::with(test, &settings);
-    let latest = now() - 10;
+    let relay = Relay::start(test, &settings);
+    let latest = now_s() - 10;
     let mut random = Random::new(77);
     let events = archive(&mut random, 500, latest);
-    publish(&mut relay.client().await, &events).await;
+    publish(&mut connect(&relay).await, &events).await;
     for reader in [None, Some(1)] {
-        let mut client = relay.client().await;
+        let mut client = connect(&relay).await;
         if let Some(who) = reader {
             client.auth(who).await;
         }
@@ -112,10 +113,10 @@ async fn a_comparison_finds_what_a_question_finds_on_a_citus_cluster() {
 /// the synchronisation, both have all notes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nostr_sdk_synchronises_both_ways() {
-    let relay = Relay::start("nostr-sdk-sync");
+    let relay = Relay::start("nostr-sdk-sync", "");
     let work = async {
         let keys = Keys::generate();
-        let start = now() - 1_000;
+        let start = now_s() - 1_000;
         let notes: Vec<_> =
             (0..600).map(|n| super::note(&keys, start + n / 3, &n.to_string())).collect();
         let publisher = super::sdk(&relay).await;

@@ -1,11 +1,12 @@
 //! How events are deleted and stay deleted: NIP-09, NIP-40, NIP-62, and NIP-59 for gift wraps.
 
-use std::time::Duration;
-
+use hark_testkit::clock::now_s;
+use hark_testkit::nostr::{contents, event, note, pubkey};
+use hark_testkit::wait::until_async;
 use serde_json::{Value, json};
 
-use super::client::{contents, event, note, pubkey};
-use super::kit::{Relay, now};
+use super::kit::connect;
+use crate::served::Relay;
 use crate::served::hark;
 
 fn id(event: &Value) -> &str {
@@ -14,8 +15,8 @@ fn id(event: &Value) -> &str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip09_what_its_author_deletes_by_id_is_gone_and_stays_away() {
-    let relay = Relay::start("delete-by-id");
-    let mut client = relay.client().await;
+    let relay = Relay::start("delete-by-id", "");
+    let mut client = connect(&relay).await;
     let (gone, never, kept) = (note(1, 100, "gone"), note(1, 101, "never"), note(1, 102, "kept"));
     client.keep(&gone).await;
     client.keep(&kept).await;
@@ -33,8 +34,8 @@ async fn nip09_what_its_author_deletes_by_id_is_gone_and_stays_away() {
 /// Note 0 and 3.4.8: plain replaceable events too.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip09_an_address_means_all_versions_up_to_the_request() {
-    let relay = Relay::start("delete-by-address");
-    let mut client = relay.client().await;
+    let relay = Relay::start("delete-by-address", "");
+    let mut client = connect(&relay).await;
     for (kind, d) in [(30_023_u16, "a:b"), (30_023, ""), (0, ""), (3, ""), (10_002, "")] {
         let tags: &[&[&str]] = if kind == 30_023 { &[&["d", d]] } else { &[] };
         let version = |at| event(1, at, kind, tags, &at.to_string());
@@ -58,16 +59,16 @@ async fn nip09_an_address_means_all_versions_up_to_the_request() {
         assert_eq!(client.count(&filter).await, 1, "{address}");
     }
     // The newest event of all is deleted like any other (3.4.16).
-    let newest = note(1, now(), "newest");
+    let newest = note(1, now_s(), "newest");
     client.keep(&newest).await;
-    client.keep(&event(1, now(), 5, &[&["e", id(&newest)]], "")).await;
+    client.keep(&event(1, now_s(), 5, &[&["e", id(&newest)]], "")).await;
     assert_eq!(client.count(&[json!({"kinds": [1]})]).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip09_others_delete_nothing() {
-    let relay = Relay::start("delete-others");
-    let mut client = relay.client().await;
+    let relay = Relay::start("delete-others", "");
+    let mut client = connect(&relay).await;
     let (a, b) = (note(1, 100, "a"), event(1, 100, 30_000, &[&["d", "x"]], "b"));
     let address = format!("30000:{}:x", pubkey(1));
     client.keep(&event(2, 200, 5, &[&["e", id(&a)], &["a", &address]], "")).await;
@@ -79,8 +80,8 @@ async fn nip09_others_delete_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip09_deleting_a_deletion_does_nothing() {
-    let relay = Relay::start("delete-deletion");
-    let mut client = relay.client().await;
+    let relay = Relay::start("delete-deletion", "");
+    let mut client = connect(&relay).await;
     let gone = note(1, 100, "gone");
     let request = event(1, 101, 5, &[&["e", id(&gone)]], "");
     client.keep(&request).await;
@@ -92,8 +93,8 @@ async fn nip09_deleting_a_deletion_does_nothing() {
 /// Note 0 (17/59): the signer of a wrap is a key used once.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip59_recipients_delete_their_wraps_and_others_do_not() {
-    let relay = Relay::start("delete-wraps");
-    let mut client = relay.client().await;
+    let relay = Relay::start("delete-wraps", "");
+    let mut client = connect(&relay).await;
     let (two, three) = (pubkey(2), pubkey(3));
     let (for_two, for_three) =
         (event(8, 100, 1059, &[&["p", &two]], ""), event(9, 101, 1059, &[&["p", &three]], ""));
@@ -112,8 +113,8 @@ async fn nip59_recipients_delete_their_wraps_and_others_do_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip62_vanishing_takes_everything_and_for_good() {
-    let relay = Relay::with("vanish", "[info]\nurl = \"wss://here.example\"\n");
-    let mut client = relay.client().await;
+    let relay = Relay::start("vanish", "[info]\nurl = \"wss://here.example\"\n");
+    let mut client = connect(&relay).await;
     let (one, two) = (pubkey(1), pubkey(2));
     let deleted = note(1, 90, "deleted before");
     let mine = [
@@ -161,31 +162,29 @@ async fn nip62_vanishing_takes_everything_and_for_good() {
 /// are then deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip40_what_has_expired_is_neither_accepted_nor_sent_and_goes() {
-    let relay = Relay::with("expiry", "[retention]\nevery_s = 1\n");
-    let (mut client, mut listener) = (relay.client().await, relay.client().await);
-    let until = |at: u64| event(1, now(), 1, &[&["expiration", &at.to_string()]], "");
-    let (accepted, reason) = client.publish(&until(now() - 1)).await;
+    let relay = Relay::start("expiry", "[retention]\nevery_s = 1\n");
+    let (mut client, mut listener) = (connect(&relay).await, connect(&relay).await);
+    let until = |at: u64| event(1, now_s(), 1, &[&["expiration", &at.to_string()]], "");
+    let (accepted, reason) = client.publish(&until(now_s() - 1)).await;
     assert!(!accepted && reason.starts_with("invalid: "), "{reason}");
-    let odd = event(1, now(), 1, &[&["expiration", "soon"]], "not a time");
+    let odd = event(1, now_s(), 1, &[&["expiration", "soon"]], "not a time");
     client.keep(&odd).await;
-    let end = now() + 3;
+    let end = now_s() + 3;
     let short = until(end);
     client.keep(&short).await;
-    assert_eq!(client.count(&[json!({"ids": [short["id"]]})]).await, u64::from(now() < end));
-    while now() < end {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let found = client.count(&[json!({"ids": [short["id"]]})]).await;
+    // The event may have expired before the answer.
+    assert!(found == 1 || now_s() >= end, "{found}");
+    until_async("the event has expired", async || now_s() >= end).await;
     assert_eq!(listener.ask("s", &[json!({})]).await, [odd]);
     assert_eq!(client.count(&[json!({"kinds": [1]})]).await, 1);
     // The next round of retention deletes the event.
-    while records(&relay) > 1 {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    until_async("the event is deleted", async || records(&relay) <= 1).await;
     // Ephemeral events are sent until they expire. Even with an expiration, ephemeral events are
     // not stored.
-    let far = (now() + 1_000).to_string();
+    let far = (now_s() + 1_000).to_string();
     listener.ask("e", &[json!({"kinds": [20_001]})]).await;
-    let passing = event(1, now(), 20_001, &[&["expiration", &far]], "");
+    let passing = event(1, now_s(), 20_001, &[&["expiration", &far]], "");
     client.keep(&passing).await;
     for _ in ["s", "e"] {
         assert_eq!(listener.receive().await[2], passing);
@@ -195,7 +194,7 @@ async fn nip40_what_has_expired_is_neither_accepted_nor_sent_and_goes() {
 
 /// Returns the number of records in the archive, from `hark stats`.
 fn records(relay: &Relay) -> u64 {
-    let output = hark(&relay.data).args(["stats", "--json"]).output().unwrap();
+    let output = hark(&relay.place.data()).args(["stats", "--json"]).output().unwrap();
     let stats: Value = serde_json::from_slice(&output.stdout).unwrap();
     stats["records"].as_u64().unwrap()
 }

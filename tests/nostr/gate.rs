@@ -7,11 +7,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
 
+use hark_testkit::clock::now_s;
+use hark_testkit::nostr::client::Client;
+use hark_testkit::nostr::{event, pubkey};
 use hark_testkit::random::Random;
 use serde_json::{Map, Value, json};
 
-use super::client::{Client, event, pubkey};
-use super::kit::{Relay, now};
+use super::kit::connect;
+use crate::served::Relay;
 
 const PRIVATE: [u64; 3] = [4, 1059, 21_059];
 const KINDS: [u16; 9] = [1, 1, 1, 7, 4, 4, 1059, 1059, 21_059];
@@ -260,10 +263,10 @@ async fn world(seed: u64) {
     let random = &mut random;
     // One reader thread, so that the answer to a COUNT comes after all earlier answers.
     let settings = "[server]\nread_threads = 1\n[archive]\nseal_records = 40\n";
-    let relay = Relay::with(&format!("gate-{seed}"), settings);
-    let at = now();
+    let relay = Relay::start(&format!("gate-{seed}"), settings);
+    let at = now_s();
     let mut events: Vec<Value> = (0..EVENTS).map(|_| made(random, at)).collect();
-    let mut sender = relay.client().await;
+    let mut sender = connect(&relay).await;
     for event in &events {
         sender.keep(event).await;
     }
@@ -271,7 +274,7 @@ async fn world(seed: u64) {
         events.iter().filter(|event| event["kind"] != 21_059).cloned().collect();
     let mut guests = Vec::new();
     for _ in 0..4 {
-        let client = relay.client().await;
+        let client = connect(&relay).await;
         guests.push(Guest { client, readers: Readers::new(), subs: HashMap::new() });
     }
     for n in 0..QUESTIONS {

@@ -1,9 +1,12 @@
 //! NIP-01: events, filters, and the messages between client and relay.
 
+use hark_testkit::clock::now_s;
+use hark_testkit::nostr::client::Client;
+use hark_testkit::nostr::{contents, event, note, pubkey};
 use serde_json::{Value, json};
 
-use super::client::{Client, contents, event, note, pubkey};
-use super::kit::{Relay, now};
+use super::kit::connect;
+use crate::served::Relay;
 
 fn id(event: &Value) -> &str {
     event["id"].as_str().unwrap()
@@ -31,8 +34,8 @@ async fn refused(client: &mut Client, said: &str, verb: &str) -> String {
 /// Note 0 (NIP-01) and 3.4.4: a limit within a second keeps the lowest ids.
 #[tokio::test(flavor = "multi_thread")]
 async fn newest_first_and_at_a_tie_the_lowest_id_first() {
-    let relay = Relay::start("ties");
-    let mut client = relay.client().await;
+    let relay = Relay::start("ties", "");
+    let mut client = connect(&relay).await;
     let same = ties(9, |n| note(1, 1_000, n));
     let (older, newer) = (note(1, 999, "older"), note(1, 1_001, "newer"));
     // The events are published in the order of neither ids nor times.
@@ -52,8 +55,8 @@ async fn newest_first_and_at_a_tie_the_lowest_id_first() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_replaceable_events_the_newest_is_kept_and_at_a_tie_the_lowest_id() {
-    let relay = Relay::start("replaceable");
-    let mut client = relay.client().await;
+    let relay = Relay::start("replaceable", "");
+    let mut client = connect(&relay).await;
     for (kind, tags) in [(0_u16, &[][..]), (3, &[]), (10_002, &[]), (30_023, &[&["d", "x"][..]])] {
         let make = |at, content: &str| event(1, at, kind, tags, content);
         let same = ties(3, |n| make(500, n));
@@ -81,8 +84,8 @@ async fn of_replaceable_events_the_newest_is_kept_and_at_a_tie_the_lowest_id() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn limit_binds_the_stored_phase_only() {
-    let relay = Relay::start("limit");
-    let (mut client, mut other) = (relay.client().await, relay.client().await);
+    let relay = Relay::start("limit", "");
+    let (mut client, mut other) = (connect(&relay).await, connect(&relay).await);
     for n in 0..3 {
         other.keep(&note(1, 1_000 + n, "stored")).await;
     }
@@ -99,8 +102,8 @@ async fn limit_binds_the_stored_phase_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn since_and_until_are_inclusive() {
-    let relay = Relay::start("window");
-    let (mut client, mut other) = (relay.client().await, relay.client().await);
+    let relay = Relay::start("window", "");
+    let (mut client, mut other) = (connect(&relay).await, connect(&relay).await);
     for at in 100..110 {
         client.keep(&note(1, at, &at.to_string())).await;
     }
@@ -119,8 +122,8 @@ async fn since_and_until_are_inclusive() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ids_authors_e_and_p_are_exactly_64_lowercase_hex_digits() {
-    let relay = Relay::start("hex");
-    let mut client = relay.client().await;
+    let relay = Relay::start("hex", "");
+    let mut client = connect(&relay).await;
     let key = pubkey(1);
     client.keep(&event(1, 100, 1, &[&["p", &key], &["e", &"ab".repeat(32)]], "")).await;
     for element in ["ids", "authors", "#e", "#p"] {
@@ -143,8 +146,8 @@ async fn ids_authors_e_and_p_are_exactly_64_lowercase_hex_digits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn subscription_ids_are_1_to_64_characters_and_each_connections_own() {
-    let relay = Relay::start("subscriptions");
-    let (mut one, mut two) = (relay.client().await, relay.client().await);
+    let relay = Relay::start("subscriptions", "");
+    let (mut one, mut two) = (connect(&relay).await, connect(&relay).await);
     refused(&mut one, &json!(["REQ", "", {}]).to_string(), "CLOSED").await;
     refused(&mut one, &json!(["REQ", "é".repeat(65), {}]).to_string(), "CLOSED").await;
     refused(&mut one, &json!(["REQ", 7, {}]).to_string(), "NOTICE").await;
@@ -163,8 +166,8 @@ async fn subscription_ids_are_1_to_64_characters_and_each_connections_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_first_value_of_single_letter_tags_is_found() {
-    let relay = Relay::start("tags");
-    let mut client = relay.client().await;
+    let relay = Relay::start("tags", "");
+    let mut client = connect(&relay).await;
     let tags: &[&[&str]] =
         &[&["t", "first", "second"], &["T", "upper"], &["tt", "two"], &["t", "more"]];
     client.keep(&event(1, 100, 1, tags, "")).await;
@@ -186,10 +189,10 @@ async fn only_the_first_value_of_single_letter_tags_is_found() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ok_always_has_four_elements_and_refusals_a_standard_prefix() {
-    let relay = Relay::start("ok");
-    let mut client = relay.client().await;
-    let good = note(1, now(), "good");
-    let mut forged = note(1, now(), "forged");
+    let relay = Relay::start("ok", "");
+    let mut client = connect(&relay).await;
+    let good = note(1, now_s(), "good");
+    let mut forged = note(1, now_s(), "forged");
     forged["content"] = json!("changed");
     let unformed = json!({"id": "ab".repeat(32), "kind": -1});
     for (event, accepted, prefix) in [
@@ -197,7 +200,7 @@ async fn ok_always_has_four_elements_and_refusals_a_standard_prefix() {
         (&good, true, "duplicate: "),
         (&forged, false, "invalid: "),
         (&unformed, false, "invalid: "),
-        (&note(1, now() + 10_000, "future"), false, "invalid: "),
+        (&note(1, now_s() + 10_000, "future"), false, "invalid: "),
     ] {
         client.say(json!(["EVENT", event])).await;
         let ok = client.receive().await;
@@ -212,8 +215,8 @@ async fn ok_always_has_four_elements_and_refusals_a_standard_prefix() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_question_is_answered_with_closed() {
     let settings = "[limits]\nsubscriptions_max = 2\nfilters_max = 2\nfilter_values_max = 5\n";
-    let relay = Relay::with("closed", settings);
-    let mut client = relay.client().await;
+    let relay = Relay::start("closed", settings);
+    let mut client = connect(&relay).await;
     for sub in ["a", "b"] {
         client.ask(sub, &[json!({})]).await;
     }
@@ -234,7 +237,7 @@ async fn a_refused_question_is_answered_with_closed() {
     refused(&mut client, r#"["REQ","c",{"ids":[],"ids":[]}]"#, "CLOSED").await;
     refused(&mut client, &json!(["NEG-OPEN", "n", {}, "6100"]).to_string(), "NEG-ERR").await;
     // None of the refusals has ended the other subscriptions.
-    relay.client().await.keep(&note(1, now(), "")).await;
+    connect(&relay).await.keep(&note(1, now_s(), "")).await;
     let received = [client.receive().await, client.receive().await];
     assert!(received.iter().all(|message| message[0] == "EVENT"), "{received:?}");
 }
@@ -242,8 +245,8 @@ async fn a_refused_question_is_answered_with_closed() {
 /// Unsupported filter elements, including those of NIP-91, are refused and not ignored.
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_filter_elements_and_messages_are_unsupported() {
-    let relay = Relay::start("unsupported");
-    let mut client = relay.client().await;
+    let relay = Relay::start("unsupported", "");
+    let mut client = connect(&relay).await;
     for element in ["&tt", "#tt", "#1", "#", "until_id", "Kinds", "authors "] {
         let said = json!(["REQ", "s", {element: ["a"]}]).to_string();
         assert!(refused(&mut client, &said, "CLOSED").await.starts_with("unsupported: "));
@@ -255,11 +258,11 @@ async fn unknown_filter_elements_and_messages_are_unsupported() {
 /// Note 3.4.15.
 #[tokio::test(flavor = "multi_thread")]
 async fn ephemeral_events_are_passed_on_and_never_kept() {
-    let relay = Relay::start("ephemeral");
-    let (mut client, mut other) = (relay.client().await, relay.client().await);
+    let relay = Relay::start("ephemeral", "");
+    let (mut client, mut other) = (connect(&relay).await, connect(&relay).await);
     client.ask("s", &[json!({"kinds": [20_000, 29_999]})]).await;
     for kind in [20_000, 29_999] {
-        let passing = event(1, now(), kind, &[], "");
+        let passing = event(1, now_s(), kind, &[], "");
         other.keep(&passing).await;
         assert_eq!(client.receive().await, json!(["EVENT", "s", passing]));
         assert_eq!(other.count(&[json!({"ids": [passing["id"]]})]).await, 0);
@@ -273,8 +276,8 @@ async fn ephemeral_events_are_passed_on_and_never_kept() {
 /// Note 3.4.14 and section 5: Hark hashes, stores and serves the same bytes that clients hash.
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_characters_are_hashed_and_served_as_clients_write_them() {
-    let relay = Relay::start("characters");
-    let mut client = relay.client().await;
+    let relay = Relay::start("characters", "");
+    let mut client = connect(&relay).await;
     let odd =
         "\u{7f} \u{0}\u{1}\u{1f} \" \\ / \n\r\t\u{8}\u{c} \u{2028}\u{2029} é 🤙 \u{fffe} \u{ffff}";
     let event = event(1, 100, 1, &[&["t", odd], &["x", "\u{7f}"]], odd);
@@ -297,8 +300,8 @@ async fn odd_characters_are_hashed_and_served_as_clients_write_them() {
 /// Note 3.4.13: events that other relays refuse unnecessarily.
 #[tokio::test(flavor = "multi_thread")]
 async fn tags_may_hold_any_strings_and_are_found_by_them() {
-    let relay = Relay::start("any-tags");
-    let mut client = relay.client().await;
+    let relay = Relay::start("any-tags", "");
+    let mut client = connect(&relay).await;
     let long = "x".repeat(60_000);
     let tags: &[&[&str]] = &[&["e", "no id"], &["p", ""], &["t"], &["r", &long], &["", "x"]];
     let event = event(1, 100, 1, tags, "");
@@ -310,8 +313,8 @@ async fn tags_may_hold_any_strings_and_are_found_by_them() {
 /// The proposal of strict validation (nips issue 2188), as far as NIP-01 requires the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_of_another_form_are_refused() {
-    let relay = Relay::start("strict");
-    let mut client = relay.client().await;
+    let relay = Relay::start("strict", "");
+    let mut client = connect(&relay).await;
     let good = note(1, 100, "");
     for (field, value) in [
         ("id", json!("AB".repeat(32))),
@@ -348,11 +351,14 @@ async fn events_of_another_form_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn created_at_must_lie_within_the_bounds_that_nip11_names() {
     let settings = "[limits]\ncreated_at_ahead_s_max = 100\ncreated_at_behind_s_max = 1000\n";
-    let relay = Relay::with("created-at", settings);
-    let mut client = relay.client().await;
-    for (at, accepted) in
-        [(now() + 200, false), (now() + 50, true), (now() - 900, true), (now() - 1_100, false)]
-    {
+    let relay = Relay::start("created-at", settings);
+    let mut client = connect(&relay).await;
+    for (at, accepted) in [
+        (now_s() + 200, false),
+        (now_s() + 50, true),
+        (now_s() - 900, true),
+        (now_s() - 1_100, false),
+    ] {
         let (said, reason) = client.publish(&note(1, at, "")).await;
         assert_eq!((said, reason.starts_with("invalid: created_at")), (accepted, !accepted));
     }

@@ -1,15 +1,18 @@
 //! Full-text search (NIP-50) with the binary: REQ, COUNT, live, private events, commands, a kill
 //! -9.
 
+use hark_testkit::clock::now_s;
+use hark_testkit::nostr::client::Client;
+use hark_testkit::nostr::{contents, event, note};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::Random;
 use hark_testkit::sentences::{question, sentence};
+use hark_testkit::wait::until;
 use hark_words::{Part, RecordWords, SearchText};
 use serde_json::{Value, json};
 
-use super::client::{contents, event, note};
-use super::kit::{Relay, now};
-use crate::served::{Server, hark};
+use super::kit::connect;
+use crate::served::{Place, Relay};
 
 const SEARCH: &str = "[search]\nenabled = true\n";
 
@@ -29,14 +32,14 @@ fn stores(database: &Database<'_>) -> [(&'static str, String); 2] {
 async fn nip50_the_best_matches_come_first_and_the_limit_is_after_the_ranking() {
     let database = Cluster::shared().database("search");
     for (store, settings) in stores(&database) {
-        let relay = Relay::with(&format!("search-{store}"), &settings);
+        let relay = Relay::start(&format!("search-{store}"), &settings);
         the_best_come_first(&relay).await;
     }
 }
 
 async fn the_best_come_first(relay: &Relay) {
-    let mut client = relay.client().await;
-    let latest = now() - 100;
+    let mut client = connect(relay).await;
+    let latest = now_s() - 100;
     let long = format!("{} fox", "other words here ".repeat(60));
     client.keep(&note(1, latest, &long)).await;
     client.keep(&note(1, latest - 50, "a FÖX, at last")).await;
@@ -71,16 +74,16 @@ async fn the_best_come_first(relay: &Relay) {
 async fn nip50_matches_come_as_they_are_published() {
     let database = Cluster::shared().database("search live");
     for (store, settings) in stores(&database) {
-        let relay = Relay::with(&format!("search-live-{store}"), &settings);
+        let relay = Relay::start(&format!("search-live-{store}"), &settings);
         matches_come(&relay).await;
     }
 }
 
 async fn matches_come(relay: &Relay) {
-    let (mut client, mut other) = (relay.client().await, relay.client().await);
+    let (mut client, mut other) = (connect(relay).await, connect(relay).await);
     client.ask("s", &[json!({"search": "quick fox", "limit": 5})]).await;
-    other.keep(&note(1, now(), "a slow fox")).await;
-    let (first, second) = (note(1, now(), "a quick, quick fox"), note(2, now(), "Fox? Quick!"));
+    other.keep(&note(1, now_s(), "a slow fox")).await;
+    let (first, second) = (note(1, now_s(), "a quick, quick fox"), note(2, now_s(), "Fox? Quick!"));
     other.keep(&first).await;
     other.keep(&second).await;
     assert_eq!(client.receive().await, json!(["EVENT", "s", first]));
@@ -107,14 +110,14 @@ fn expected(events: &[Value], asked: &SearchText, limit: usize) -> Vec<Value> {
 async fn nip50_results_are_those_of_a_loop_over_all_events() {
     let database = Cluster::shared().database("search loop");
     for (store, settings) in stores(&database) {
-        let relay = Relay::with(&format!("search-loop-{store}"), &settings);
+        let relay = Relay::start(&format!("search-loop-{store}"), &settings);
         results_are_those_of_a_loop(&relay).await;
     }
 }
 
 async fn results_are_those_of_a_loop(relay: &Relay) {
-    let mut client = relay.client().await;
-    let (mut random, latest) = (Random::new(50), now() - 10);
+    let mut client = connect(relay).await;
+    let (mut random, latest) = (Random::new(50), now_s() - 10);
     let events: Vec<Value> = (0..400)
         .map(|_| {
             let time = latest - random.below(60 * 86_400) as u64;
@@ -142,66 +145,47 @@ async fn results_are_those_of_a_loop(relay: &Relay) {
 #[test]
 fn nip50_every_acknowledged_event_is_found_by_its_words_after_kill_9() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let root = hark_testkit::disk::scratch("nostr-search-kill");
-    let (data, config) = (root.join("data"), root.join("hark.toml"));
-    std::fs::create_dir_all(&root).expect("is made");
-    let settings = format!("{SEARCH}[archive]\nseal_records = 50\n");
-    std::fs::write(&config, settings).expect("is written");
+    let place = Place::new("nostr-search-kill", &format!("{SEARCH}[archive]\nseal_records = 50\n"));
     for round in 0..20_u64 {
-        let mut server = Server::start(&data, &config);
+        let mut server = place.start();
         let url = format!("ws://{}", server.address);
-        let mut client = runtime.block_on(super::client::Client::connect(&url, now()));
+        let mut client = runtime.block_on(Client::connect(&url, now_s()));
         for before in 0..round * 12 {
             let asked = [json!({"search": format!("word{before}x")})];
             assert_eq!(runtime.block_on(client.count(&asked)), 1, "word{before}x, {round}");
         }
         for at in round * 12..(round + 1) * 12 {
-            runtime.block_on(client.keep(&note(1, now() - 1_000 + at, &format!("a word{at}x"))));
+            runtime.block_on(client.keep(&note(1, now_s() - 1_000 + at, &format!("a word{at}x"))));
         }
         server.kill();
     }
-    let with = config.to_str().expect("a path");
-    let run = hark(&data)
-        .args(["query", "--config", with, "--search", "word17x", "{}"])
-        .output()
-        .expect("runs");
+    let run = place.command(&["query", "--search", "word17x", "{}"]).output().expect("runs");
     assert!(String::from_utf8_lossy(&run.stdout).contains("word17x"), "{run:?}");
-    let run = hark(&data)
-        .args(["count", "--config", with, "{\"search\":\"word1*\"}"])
-        .output()
-        .expect("runs");
+    let run = place.command(&["count", "{\"search\":\"word1*\"}"]).output().expect("runs");
     assert_eq!(String::from_utf8_lossy(&run.stdout).trim(), "111");
-    let run = hark(&data)
-        .args(["explain", "--config", with, "{\"search\":\"word17x\"}"])
-        .output()
-        .expect("runs");
+    let run = place.command(&["explain", "{\"search\":\"word17x\"}"]).output().expect("runs");
     assert!(String::from_utf8_lossy(&run.stdout).contains("word word17x"), "{run:?}");
-    // Files that remain in the temporary directory do no harm.
-    let _ = std::fs::remove_dir_all(&root);
 }
 
 #[test]
 fn nip50_a_database_that_was_not_searched_is_indexed_by_a_command() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let root = hark_testkit::disk::scratch("nostr-search-database");
-    let (data, plain, searched) =
-        (root.join("data"), root.join("plain.toml"), root.join("searched.toml"));
-    std::fs::create_dir_all(&root).expect("is made");
     let database = Cluster::shared().database("search command");
     let archive = format!("[archive]\nstore = \"{}\"\n", database.url);
-    std::fs::write(&plain, &archive).expect("is written");
-    std::fs::write(&searched, format!("{SEARCH}{archive}")).expect("is written");
-    let mut server = Server::start(&data, &plain);
+    let plain = Place::new("nostr-search-database", &archive);
+    // The same archive with another configuration.
+    let mut searched = plain.clone();
+    searched.settings = "searched.toml";
+    plain.folder.file(searched.settings, format!("{SEARCH}{archive}"));
+    let mut server = plain.start();
     let url = format!("ws://{}", server.address);
-    let mut client = runtime.block_on(super::client::Client::connect(&url, now()));
+    let mut client = runtime.block_on(Client::connect(&url, now_s()));
     for at in 0..150 {
-        let note = note(1, now() - 1_000 + at, &format!("a word{at}x"));
+        let note = note(1, now_s() - 1_000 + at, &format!("a word{at}x"));
         runtime.block_on(client.keep(&note));
     }
-    let run = |config: &std::path::Path, args: &[&str]| {
-        let mut command = hark(&data);
-        let run = command.arg("--config").arg(config).args(args);
-        let run = run.output().expect("runs");
+    let run = |place: &Place, args: &[&str]| {
+        let run = place.command(args).output().expect("runs");
         let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         (run.status.code(), said(&run.stdout), said(&run.stderr))
     };
@@ -214,22 +198,18 @@ fn nip50_a_database_that_was_not_searched_is_indexed_by_a_command() {
     let (code, said, _) = run(&searched, &["migrate", "index-words", "--json"]);
     let said: Value = serde_json::from_str(&said).expect("is JSON");
     assert_eq!((code, &said["state"], &said["indexed"]), (Some(0), &json!("indexed"), &json!(150)));
-    runtime.block_on(client.keep(&note(1, now(), "a word1999x")));
+    runtime.block_on(client.keep(&note(1, now_s(), "a word1999x")));
     assert_eq!(run(&searched, &count).1, "62");
     server.kill();
-    let mut server = Server::start(&data, &searched);
+    let mut server = searched.start();
     let url = format!("ws://{}", server.address);
-    let mut client = runtime.block_on(super::client::Client::connect(&url, now()));
+    let mut client = runtime.block_on(Client::connect(&url, now_s()));
     assert_eq!(runtime.block_on(client.count(&[json!({"search": "word17x"})])), 1);
     let rows = || {
         let rows = "SELECT count(*) FROM hark_nostr.worded";
         database.sql(rows).trim().to_owned()
     };
-    let until = std::time::Instant::now() + crate::served::PATIENCE;
-    while rows() != "151" {
-        assert!(std::time::Instant::now() < until, "the server does not index what was put");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    until("the server indexes what was put", || rows() == "151");
     let (_, said, _) = run(&searched, &["query", "--search", "word17x", "{}"]);
     assert!(said.contains("word17x"), "{said}");
     let (_, said, _) = run(&searched, &["explain", "{\"search\":\"word17x\"}"]);
@@ -240,6 +220,4 @@ fn nip50_a_database_that_was_not_searched_is_indexed_by_a_command() {
     assert_eq!(run(&plain, &["migrate", "drop-words"]).1, "deleted");
     assert_eq!(rows(), "0");
     assert_eq!(run(&plain, &["migrate", "drop-words"]).1, "nothing was indexed");
-    // Files that remain in the temporary directory do no harm.
-    let _ = std::fs::remove_dir_all(&root);
 }

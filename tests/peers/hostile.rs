@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use hark_codec::crypto::sha256;
 use hark_codec::hex;
+use hark_testkit::nostr::event_line;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::{Message, WebSocket, accept};
 
-use super::nodes::{Node, event, notes};
+use super::nodes::{Node, notes};
 
 const START: u64 = 1_700_000_000;
 
@@ -53,7 +54,7 @@ fn notices_do_not_stand_for_an_answer_and_are_shown() {
         }
     });
     // With a private event, the command first queries the relay for that event.
-    for events in [notes("here", 3, START), vec![event(1, START, 4, &[], "x")]] {
+    for events in [notes("here", 3, START), vec![event_line(1, START, 4, &[], "x")]] {
         let here = Node::new("notices", "", &events);
         let done = here.run(&["sync", &url, "--timeout", "1", "--dir", "up"]);
         assert_eq!(done.code, 1, "{done:?}");
@@ -82,7 +83,7 @@ fn a_refusal_is_told_in_the_words_of_the_relay() {
 /// A relay that treats `until: 0` as no bound, as some relays do.
 #[test]
 fn a_relay_that_takes_until_0_for_none_is_read_to_its_end() {
-    let first = event(1, 1, 1, &[], "at the beginning");
+    let first = event_line(1, 1, 1, &[], "at the beginning");
     let told = first.clone();
     let url = relay(move |client, asked| match asked[0].as_str() {
         Some("NEG-OPEN") => drop(client.say(&json!(["NOTICE", "unknown command"]))),
@@ -96,7 +97,7 @@ fn a_relay_that_takes_until_0_for_none_is_read_to_its_end() {
     let here = Node::new("until-0", "", &[]);
     let done = here.run(&["sync", &url, "--json"]);
     assert_eq!(done.code, 0, "{done:?}");
-    assert_eq!(done.json()["down"]["stored"], 1, "{done:?}");
+    assert_eq!(done.json_of_any()["down"]["stored"], 1, "{done:?}");
 }
 
 /// A redirect is reported and not followed, since the operator alone chooses the address.
@@ -137,7 +138,7 @@ fn unsigned(time: u64) -> String {
 #[test]
 fn the_ids_that_a_relay_names_are_compared_part_by_part() {
     const COUNT: u64 = 120_000;
-    let shared = event(1, START + 60_001, 1, &[], "on both sides");
+    let shared = event_line(1, START + 60_001, 1, &[], "on both sides");
     let theirs = shared.trim().to_owned();
     let url = relay(move |client, asked| {
         if asked[0] != "REQ" {
@@ -153,11 +154,15 @@ fn the_ids_that_a_relay_names_are_compared_part_by_part() {
         }
         client.say(&json!(["EOSE", asked[1]]));
     });
-    let ours = [event(1, START + 100, 1, &[], "a"), event(1, START + 110_000, 1, &[], "b"), shared];
+    let ours = [
+        event_line(1, START + 100, 1, &[], "a"),
+        event_line(1, START + 110_000, 1, &[], "b"),
+        shared,
+    ];
     let here = Node::new("parts", "", &ours);
     let done = here.run(&["sync", &url, "--pages", "--dry-run", "--json"]);
     assert_eq!(done.code, 0, "{done:?}");
-    let report = done.json();
+    let report = done.json_of_any();
     assert_eq!(report["down"]["missing"], COUNT - 1, "{report}");
     assert_eq!(report["up"]["missing"], 2, "{report}");
 }

@@ -2,45 +2,27 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
-use hark_codec::crypto::KeyPair;
-use hark_codec::nostr::EventDraft;
-use hark_testkit::disk::scratch;
-use hark_testkit::program::{Process, Program};
+use hark_testkit::nostr::event_line;
+use hark_testkit::program::{Finished, Process, Program};
+use hark_testkit::server::{Server, free_port};
+use hark_testkit::wait::until_ok;
 
-use crate::served::{PATIENCE, Server, hark};
+use crate::served::Place;
 
 /// An archive, and perhaps its server.
 pub(super) struct Node {
-    root: PathBuf,
+    place: Place,
     port: Option<u16>,
     server: Option<Server>,
-}
-
-/// The result of a command.
-#[derive(Debug)]
-pub(super) struct Done {
-    pub(super) code: i32,
-    pub(super) stdout: String,
-    pub(super) stderr: String,
-}
-
-impl Done {
-    pub(super) fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
-    }
 }
 
 impl Node {
     /// An archive with these events.
     pub(super) fn new(name: &str, settings: &str, events: &[String]) -> Self {
-        let root = scratch(&format!("peers-{name}"));
-        std::fs::create_dir_all(&root).expect("is made");
-        std::fs::write(root.join("hark.toml"), settings).expect("is written");
-        let lines = root.join("events.jsonl");
-        std::fs::write(&lines, events.concat()).expect("is written");
-        let node = Self { root, port: None, server: None };
+        let place = Place::new(&format!("peers-{name}"), settings);
+        let lines = place.folder.file("events.jsonl", events.concat());
+        let node = Self { place, port: None, server: None };
         let done = node.run(&["import", &lines.to_string_lossy()]);
         assert_eq!(done.code, 0, "{done:?}");
         node
@@ -62,15 +44,14 @@ impl Node {
     }
 
     pub(super) fn serve(&mut self) {
-        let config = self.root.join("hark.toml");
         let address = format!("127.0.0.1:{}", self.port.unwrap_or(0));
-        self.server = Some(Server::start_at(&self.data(), &config, &address));
+        let mut command = self.place.serving(&["--unlimited", "--listen", &address]);
+        self.server = Some(Server::start(&mut command));
     }
 
     /// Starts the server with the configured rates.
     pub(super) fn serve_with_rates(&mut self) {
-        let config = self.root.join("hark.toml");
-        self.server = Some(Server::start_with_rates(&self.data(), &config));
+        self.server = Some(Server::start(&mut self.place.serving(&[])));
     }
 
     pub(super) fn kill(&mut self) {
@@ -81,22 +62,16 @@ impl Node {
         format!("ws://{}", self.server.as_ref().expect("is served").address)
     }
 
-    pub(super) fn data(&self) -> PathBuf {
-        self.root.join("data")
-    }
-
     pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.root.join(name)
+        self.place.folder.join(name)
     }
 
     pub(super) fn command(&self, args: &[&str]) -> Program {
-        let mut command = hark(&self.data());
-        command.arg("--config").arg(self.root.join("hark.toml")).args(args);
-        command
+        self.place.command(args)
     }
 
-    pub(super) fn run(&self, args: &[&str]) -> Done {
-        done(self.command(args).spawn().expect("the binary runs"))
+    pub(super) fn run(&self, args: &[&str]) -> Finished {
+        self.command(args).run_with(b"")
     }
 
     /// The ids of the events that match a filter.
@@ -108,39 +83,11 @@ impl Node {
 
     /// Waits until the archive has this number of events.
     pub(super) fn wait_for(&self, count: usize) {
-        let until = Instant::now() + PATIENCE;
-        loop {
+        until_ok(|| {
             let found = self.run(&["count", "{}"]).stdout;
-            if found.trim().parse() == Ok(count) {
-                return;
-            }
-            assert!(Instant::now() < until, "{} of {count} events", found.trim());
-            std::thread::sleep(std::time::Duration::from_millis(200));
-        }
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.server = None;
-        // Files that remain in the temporary directory do no harm.
-        let _ = std::fs::remove_dir_all(&self.root);
-    }
-}
-
-/// A port that is free now.
-pub(super) fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
-}
-
-/// Waits for a command.
-pub(super) fn done(child: Process) -> Done {
-    let output = child.wait_with_output().expect("it ends");
-    Done {
-        code: output.status.code().unwrap_or(-1),
-        stdout: String::from_utf8(output.stdout).expect("is text"),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            let is_all = found.trim().parse() == Ok(count);
+            if is_all { Ok(()) } else { Err(format!("{} of {count} events", found.trim())) }
+        });
     }
 }
 
@@ -152,25 +99,21 @@ impl Running {
         Self(command.spawn().expect("the binary runs"))
     }
 
+    /// Waits for a line of the log with this text.
+    pub(super) fn wait_for_log(&mut self, said: &str) {
+        self.0.wait_for_log(said);
+    }
+
     /// Stops the command as Ctrl-C does.
-    pub(super) fn stop(self) -> Done {
+    pub(super) fn stop(self) -> Finished {
         self.0.signal("INT");
-        done(self.0)
+        self.0.finish()
     }
 }
 
 /// The id of an event's line.
 pub(super) fn id(line: &str) -> String {
     line.split_once("\"id\":\"").expect("an id").1[..64].to_owned()
-}
-
-/// A signed event and its line break.
-pub(super) fn event(who: u8, at: u64, kind: u16, tags: &[&[&str]], content: &str) -> String {
-    let keys = KeyPair::from_secret([who; 32]).expect("a key");
-    let mut line = Vec::new();
-    EventDraft { created_at: at, kind, tags, content }.sign(&keys, &mut line);
-    line.push(b'\n');
-    String::from_utf8(line).expect("is text")
 }
 
 /// Notes of several people about several things, three each second.
@@ -180,7 +123,7 @@ pub(super) fn notes(name: &str, count: u64, start: u64) -> Vec<String> {
         .map(|n| {
             let tags: [&[&str]; 1] = [&["t", topic(n)]];
             let kind = [1, 1, 7, 30][(n % 4) as usize];
-            event(1 + (n % 3) as u8, start + n / 3, kind, &tags, &format!("{name} {n}"))
+            event_line(1 + (n % 3) as u8, start + n / 3, kind, &tags, &format!("{name} {n}"))
         })
         .collect()
 }

@@ -1,25 +1,15 @@
 //! Servers with limits on the rates of clients, and peers that exceed these limits.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use hark_testkit::http::get;
+use hark_testkit::nostr::event_line;
 
-use super::nodes::{Node, event, notes, write};
+use super::nodes::{Node, notes, write};
 
 const START: u64 = 1_700_000_000;
 
-/// The page for Prometheus.
-fn metrics(url: &str) -> String {
-    let mut to = TcpStream::connect(url.trim_start_matches("ws://")).expect("it listens");
-    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    to.write_all(request).expect("is sent");
-    let mut page = String::new();
-    to.read_to_string(&mut page).expect("is text");
-    page
-}
-
 /// Notes of one author: more than an address or a key may send at once.
 fn history() -> Vec<String> {
-    (0..1_500).map(|n| event(1, START + n, 1, &[], &n.to_string())).collect()
+    (0..1_500).map(|n| event_line(1, START + n, 1, &[], &n.to_string())).collect()
 }
 
 /// The peer is spared by its address or by a key, from a list in a file that changes while the
@@ -48,7 +38,7 @@ fn a_peer_that_is_spared_sends_without_rates() {
         }
         let done = here.run(&sync);
         assert_eq!(done.code, 0, "{done:?}");
-        let report = done.json();
+        let report = done.json_of_any();
         assert_eq!((&report["waits"], &report["up"]["taken"]), (&0.into(), &1_500.into()));
     }
 }
@@ -61,7 +51,7 @@ fn a_peer_that_comes_too_fast_waits_and_loses_nothing() {
     there.serve_with_rates();
     let here = Node::new("waits-here", "", &notes("here", 700, START));
     let done = here.run(&["sync", &there.url(), "--dir", "up", "--json"]);
-    let report = done.json();
+    let report = done.json_of_any();
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(report["up"]["taken"], 700, "{report}");
     assert!(report["waits"].as_u64() > Some(0), "{report}");
@@ -93,7 +83,7 @@ fn comparing_many_events_ends_under_rates_that_scale_with_them() {
     there.serve_with_rates();
     let here = Node::new("many-here", "", &left);
     let done = here.run(&["sync", &there.url(), "--dir", "both", "--json"]);
-    let report = done.json();
+    let report = done.json_of_any();
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(report["compared"], true, "{report}");
     let lacked = COUNT.div_ceil(47);
@@ -101,7 +91,7 @@ fn comparing_many_events_ends_under_rates_that_scale_with_them() {
         (&report["down"]["received"], &report["up"]["sent"]),
         (&lacked.into(), &lacked.into())
     );
-    let page = metrics(&there.url());
+    let page = get(there.url().trim_start_matches("ws://"), "/metrics").ok();
     let count =
         |name: &str| page.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
     let rows: u64 = count("hark_query_rows_total ").expect("is counted").parse().expect("a number");

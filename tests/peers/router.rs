@@ -1,12 +1,14 @@
 //! A router between three servers, its file, and its metrics.
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
 
-use super::nodes::{Node, Running, event, free_port, id, notes, write};
-use crate::served::{PATIENCE, now_s};
+use hark_testkit::clock::now_s;
+use hark_testkit::http::HttpRequest;
+use hark_testkit::nostr::event_line;
+use hark_testkit::server::free_port;
+use hark_testkit::wait::until_ok;
+
+use super::nodes::{Node, Running, id, notes, write};
 
 fn publish(node: &Node, name: &str, count: u64) -> Vec<String> {
     let events = notes(name, count, now_s() - count);
@@ -19,22 +21,19 @@ fn publish(node: &Node, name: &str, count: u64) -> Vec<String> {
 
 /// The value of a metric of a stream.
 fn metric(port: u16, name: &str, stream: &str) -> Option<u64> {
-    let mut to = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    to.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
-    let mut page = String::new();
-    to.read_to_string(&mut page).ok()?;
+    let address = format!("127.0.0.1:{port}");
+    let page = HttpRequest::new("GET", "/metrics").try_send(&address).ok()?.text();
     let begin = format!("{name}{{stream=\"{stream}\"");
     let line = page.lines().find(|line| line.starts_with(&begin))?;
     line.rsplit(' ').next()?.parse().ok()
 }
 
 fn wait_for_metric(port: u16, name: &str, stream: &str, value: u64) {
-    let until = Instant::now() + PATIENCE;
-    while metric(port, name, stream) != Some(value) {
+    until_ok(|| {
         let found = metric(port, name, stream);
-        assert!(Instant::now() < until, "{name} of {stream} is {found:?}, not {value}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        let why = format!("{name} of {stream} is {found:?}, not {value}");
+        if found == Some(value) { Ok(()) } else { Err(why) }
+    });
 }
 
 /// The events of one relay reach the others, even though each server is killed once. A changed file
@@ -58,11 +57,11 @@ fn three_servers_have_the_same_events_in_the_end() {
     let check = middle.run(&["router", &path, "--check"]);
     assert_eq!(check.code, 0, "{check:?}");
     assert!(check.stdout.contains("left: both ws://127.0.0.1"), "{check:?}");
-    let running = Running::start(middle.command(&["router", &path]));
+    let mut running = Running::start(middle.command(&["router", &path]));
     wait_for_metric(port, "hark_router_in_step", "left", 1);
     middle.wait_for(30);
     write(&file, "[streams.left]\nurl = 5\n");
-    std::thread::sleep(Duration::from_secs(1));
+    running.wait_for_log("nothing was changed");
     assert_eq!(metric(port, "hark_router_connected", "left"), Some(1));
     write(&file, &both);
     wait_for_metric(port, "hark_router_in_step", "right", 1);
@@ -112,22 +111,22 @@ fn the_configuration_and_the_keys_are_read_again() {
             key.display()
         ),
     );
-    let running = Running::start(here.command(&["router", &file.to_string_lossy()]));
+    let mut running = Running::start(here.command(&["router", &file.to_string_lossy()]));
     wait_for_metric(port, "hark_router_in_step", "a", 1);
     here.wait_for(9);
     assert_eq!(metric(port, "hark_router_refused_events_total", "a"), Some(3));
     write(&settings, "[policy]\ndeny_kinds = \"seven\"\n");
-    // Files are reloaded once they have not changed for a second.
-    std::thread::sleep(Duration::from_secs(3));
+    running.wait_for_log("nothing was changed");
     write(&settings, "[policy]\ndeny_kinds = [1]\n");
     // The old configuration refuses events until the new configuration applies.
-    std::thread::sleep(Duration::from_secs(2));
+    running.wait_for_log("now policy.deny_kinds");
+    running.wait_for_log("the file is in force");
     publish(&there, "live", 8);
     here.wait_for(13);
     assert_eq!(here.ids(r#"{"kinds":[7]}"#).len(), 2);
     assert_eq!(metric(port, "hark_router_connections_total", "a"), Some(1));
     write(&key, &"22".repeat(32));
-    std::thread::sleep(Duration::from_secs(2));
+    running.wait_for_log("the file is in force");
     wait_for_metric(port, "hark_router_in_step", "a", 1);
     let done = running.stop();
     assert_eq!(done.code, 0, "{done:?}");
@@ -142,12 +141,13 @@ fn the_configuration_and_the_keys_are_read_again() {
 #[test]
 fn a_plugin_that_refuses_everything_lets_deletions_and_requests_to_vanish_in() {
     let at = now_s() - 99;
-    let gone = [event(1, at, 1, &[], "to be deleted"), event(2, at, 1, &[], "before vanishing")];
+    let gone =
+        [event_line(1, at, 1, &[], "to be deleted"), event_line(2, at, 1, &[], "before vanishing")];
     let requests = [
-        event(1, at + 1, 5, &[&["e", &id(&gone[0])]], ""),
-        event(2, at + 1, 62, &[&["relay", "ALL_RELAYS"]], ""),
+        event_line(1, at + 1, 5, &[&["e", &id(&gone[0])]], ""),
+        event_line(2, at + 1, 62, &[&["relay", "ALL_RELAYS"]], ""),
     ];
-    let refused = event(3, at, 1, &[], "refused");
+    let refused = event_line(3, at, 1, &[], "refused");
     let there = Node::served("router-plugin-there", "", &[requests.concat(), refused]);
     let here = Node::new("router-plugin-here", "", &gone);
     let (port, file, plugin) = (free_port(), here.path("router.toml"), here.path("refuse.sh"));

@@ -1,8 +1,9 @@
 //! One synchronisation between two archives.
 
+use hark_testkit::nostr::event_line;
 use hark_testkit::postgres::Cluster;
 
-use super::nodes::{Node, Running, all, event, id, notes};
+use super::nodes::{Node, Running, all, id, notes};
 use crate::served::hark;
 
 const START: u64 = 1_700_000_000;
@@ -26,10 +27,14 @@ fn both_ends_are_equal_afterwards() {
         let here = if is_served { Node::served } else { Node::new };
         let here = here(&format!("{test}-here"), "", &all(&[&shared, &left]));
         let dry = here.run(&["sync", &there.url(), "--dry-run", "--json"]);
-        assert_eq!((dry.code, dry.json()["down"]["missing"].as_u64()), (0, Some(60)), "{dry:?}");
-        assert_eq!(dry.json()["up"]["missing"], 50);
+        assert_eq!(
+            (dry.code, dry.json_of_any()["down"]["missing"].as_u64()),
+            (0, Some(60)),
+            "{dry:?}"
+        );
+        assert_eq!(dry.json_of_any()["up"]["missing"], 50);
         let done = here.run(&["sync", &there.url(), "--dir", "both", "--json"]);
-        let report = done.json();
+        let report = done.json_of_any();
         assert_eq!(done.code, 0, "{done:?}");
         assert_eq!(report["down"]["stored"], 60, "{report}");
         assert_eq!(report["up"]["taken"], 50, "{report}");
@@ -37,7 +42,7 @@ fn both_ends_are_equal_afterwards() {
         assert_eq!(here.ids("{}").len(), 810);
         assert_eq!(here.ids("{}"), there.ids("{}"));
         let again = here.run(&["sync", &there.url(), "--dir", "both", "--json"]);
-        let report = again.json();
+        let report = again.json_of_any();
         assert_eq!((again.code, report["down"]["received"].as_u64()), (0, Some(0)), "{again:?}");
         assert!(!settings.is_empty() || report["rounds"] == 1, "{report}");
     }
@@ -48,7 +53,7 @@ fn both_ends_are_equal_afterwards() {
 #[test]
 fn a_filter_and_a_direction_bound_what_goes() {
     let (left, right) = (notes("left", 90, START), notes("right", 120, START + 5));
-    let author = super::nodes::event(2, 0, 1, &[], "");
+    let author = event_line(2, 0, 1, &[], "");
     let author = author.split_once("\"pubkey\":\"").unwrap().1[..64].to_owned();
     for (n, filter) in [
         r#"{"kinds":[7]}"#.to_owned(),
@@ -86,13 +91,13 @@ fn a_relay_that_does_not_compare_is_read_by_pages() {
     let settings =
         "[limits]\nnegentropy_per_connection_max = 0\nlimit_max = 40\nlimit_default = 40\n";
     let right: Vec<String> = (0..300)
-        .map(|n| event(1 + (n % 5) as u8, START + n / 30, 1, &[], &format!("note {n}")))
+        .map(|n| event_line(1 + (n % 5) as u8, START + n / 30, 1, &[], &format!("note {n}")))
         .collect();
     let left = notes("left", 30, START);
     let there = Node::served("pages-there", settings, &right);
     let here = Node::new("pages-here", "", &left);
     let done = here.run(&["sync", &there.url(), "--dir", "both", "--json"]);
-    let report = done.json();
+    let report = done.json_of_any();
     assert_eq!((done.code, &report["compared"]), (0, &false.into()), "{done:?}");
     assert!(report["paged_because"].as_str().unwrap().contains("NIP-77"), "{report}");
     assert_eq!(here.ids("{}").len(), 330);
@@ -103,13 +108,13 @@ fn a_relay_that_does_not_compare_is_read_by_pages() {
 /// reported.
 #[test]
 fn private_events_stay_deletions_travel_and_refusals_are_told() {
-    let victim = event(3, START, 1, &[], "to be deleted");
-    let deletion = event(3, START + 1, 5, &[&["e", &id(&victim)]], "");
+    let victim = event_line(3, START, 1, &[], "to be deleted");
+    let deletion = event_line(3, START + 1, 5, &[&["e", &id(&victim)]], "");
     let private = [
-        event(4, START + 2, 4, &[&["p", &"ab".repeat(32)]], "a message"),
-        event(4, START + 3, 1, &[&["-"]], "protected"),
+        event_line(4, START + 2, 4, &[&["p", &"ab".repeat(32)]], "a message"),
+        event_line(4, START + 3, 1, &[&["-"]], "protected"),
     ];
-    let reaction = event(5, START + 4, 7, &[], "+");
+    let reaction = event_line(5, START + 4, 7, &[], "+");
     let there = Node::served(
         "private-there",
         "[policy]\ndeny_kinds = [7]\n",
@@ -118,7 +123,7 @@ fn private_events_stay_deletions_travel_and_refusals_are_told() {
     let here =
         Node::served("private-here", "", &[deletion.clone(), private.concat(), reaction.clone()]);
     let done = here.run(&["sync", &there.url(), "--dir", "both", "--json"]);
-    let report = done.json();
+    let report = done.json_of_any();
     assert_eq!(done.code, 3, "{done:?}");
     assert_eq!(report["up"]["refused"]["blocked"]["events"], 1, "{report}");
     // The deletion may arrive before its target is requested.
@@ -133,7 +138,7 @@ fn private_events_stay_deletions_travel_and_refusals_are_told() {
     // event.
     let done = here.run(&["sync", &there.url(), "--dir", "up", "--private", "--json"]);
     assert_eq!(done.code, 3, "{done:?}");
-    assert_eq!(done.json()["up"]["taken"], 1, "{done:?}");
+    assert_eq!(done.json_of_any()["up"]["taken"], 1, "{done:?}");
     assert!(there.ids("{}").contains(&id(&private[0])));
     let policy = r#"{"kinds":[1,4,5]}"#;
     let again = here.run(&["sync", &there.url(), "--dir", "both", "--filter", policy]);
@@ -144,11 +149,13 @@ fn private_events_stay_deletions_travel_and_refusals_are_told() {
 #[test]
 fn deleted_events_and_vanished_authors_do_not_come_back_from_another_relay() {
     let past: &[&str] = &["expiration", "1700000100"];
-    let gone =
-        [event(1, START, 1, &[], "to be deleted"), event(2, START, 1, &[], "before vanishing")];
+    let gone = [
+        event_line(1, START, 1, &[], "to be deleted"),
+        event_line(2, START, 1, &[], "before vanishing"),
+    ];
     let requests = [
-        event(1, START + 50, 5, &[&["e", &id(&gone[0])], past], ""),
-        event(2, START + 50, 62, &[&["relay", "ALL_RELAYS"], past], ""),
+        event_line(1, START + 50, 5, &[&["e", &id(&gone[0])], past], ""),
+        event_line(2, START + 50, 62, &[&["relay", "ALL_RELAYS"], past], ""),
     ];
     let there = Node::served("away-there", "", &gone);
     let here = Node::new("away-here", "", &requests);
@@ -156,13 +163,13 @@ fn deleted_events_and_vanished_authors_do_not_come_back_from_another_relay() {
     assert_eq!(before.len(), 2);
     let done = here.run(&["sync", &there.url(), "--json"]);
     assert_eq!(done.code, 0, "{done:?}");
-    let refused = &done.json()["down"]["not_stored"];
+    let refused = &done.json_of_any()["down"]["not_stored"];
     assert_eq!(refused["deleted"]["events"], 1, "{refused}");
     assert_eq!(refused["vanished"]["events"], 1, "{refused}");
     assert_eq!(here.ids("{}"), before);
     // The requests have the same effect on the relay.
     let done = here.run(&["sync", &there.url(), "--dir", "up", "--json"]);
-    assert_eq!((done.code, &done.json()["up"]["taken"]), (0, &2.into()), "{done:?}");
+    assert_eq!((done.code, &done.json_of_any()["up"]["taken"]), (0, &2.into()), "{done:?}");
     assert_eq!(there.ids("{}"), before);
 }
 
@@ -170,7 +177,7 @@ fn deleted_events_and_vanished_authors_do_not_come_back_from_another_relay() {
 #[test]
 fn the_report_names_the_private_kinds_that_may_stay_on_the_other_side() {
     let shared = notes("shared", 3, START);
-    let private = event(4, START, 4, &[&["p", &"ab".repeat(32)]], "a message");
+    let private = event_line(4, START, 4, &[&["p", &"ab".repeat(32)]], "a message");
     let there = Node::served("private-left-there", "", &all(&[&shared, &[private]]));
     let here = Node::new("private-left-here", "", &shared);
     let left = "private kinds (4, 1059, 21059) stay where they are: the relay shows those of a key";
@@ -181,7 +188,7 @@ fn the_report_names_the_private_kinds_that_may_stay_on_the_other_side() {
         let sync = ["sync", &url, "--filter", filter];
         let done = here.run(&[&sync[..], &["--json"]].concat());
         let kinds = serde_json::json!(kinds);
-        assert_eq!((done.code, &done.json()["private_kinds_left"]), (0, &kinds), "{done:?}");
+        assert_eq!((done.code, &done.json_of_any()["private_kinds_left"]), (0, &kinds), "{done:?}");
         let done = here.run(&sync);
         assert_eq!((done.code, done.stdout.contains(left)), (0, is_told), "{done:?}");
     }
@@ -201,7 +208,7 @@ fn what_was_stopped_or_cut_off_goes_on_with_the_next_run() {
     let url = there.url();
     there.kill();
     let failed = here.run(&["sync", &url, "--json"]);
-    assert_eq!((failed.code, &failed.json()["complete"]), (1, &false.into()), "{failed:?}");
+    assert_eq!((failed.code, &failed.json_of_any()["complete"]), (1, &false.into()), "{failed:?}");
     assert!(failed.stderr.contains("refused") && failed.stderr.contains(&url), "{failed:?}");
     there.serve();
     let done = here.run(&["sync", &there.url(), "--json"]);
@@ -224,7 +231,7 @@ fn a_relay_that_never_answers_holds_nobody_up() {
     let _both = [silent.accept().expect("it connects"), silent.accept().expect("it connects")];
     let stopped = running.stop();
     assert_eq!(stopped.code, 130, "{stopped:?}");
-    assert_eq!(stopped.json()["interrupted"], true, "{stopped:?}");
+    assert_eq!(stopped.json_of_any()["interrupted"], true, "{stopped:?}");
 }
 
 #[test]

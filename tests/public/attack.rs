@@ -2,23 +2,35 @@
 //! are served, and every refusal is counted.
 
 use std::collections::BTreeMap;
-use std::io::{BufReader, Read as _, Write as _};
+use std::io::{BufReader, Write as _};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hark_codec::crypto::KeyPair;
+use hark_testkit::clock::now_s;
+use hark_testkit::http::get;
+use hark_testkit::nostr::{keys, publication};
 use hark_testkit::random::Random;
+use hark_testkit::runs::is_long;
+use hark_testkit::wait::until;
+use hark_testkit::websocket::{masked, read_frame, upgrade};
 use serde_json::{Value, json};
 
-use super::{frame, long, masked, upgrade};
 use crate::cli::support::{Place, notes};
-use crate::served::{now_s, publication};
 
 /// The number of received refusals, by the verb of the answer and the prefix of the reason.
 type ReceivedRefusals = Mutex<BTreeMap<(&'static str, String), u64>>;
+
+/// Refusals that the attackers receive.
+const EXPECTED: [(&str, &str); 5] = [
+    ("OK", "invalid"),
+    ("OK", "rate-limited"),
+    ("CLOSED", "rate-limited"),
+    ("CLOSED", "invalid"),
+    ("NOTICE", "invalid"),
+];
 
 /// Interval between two messages of an attacker.
 const PACE: Duration = Duration::from_millis(1);
@@ -82,7 +94,7 @@ impl Mix {
     }
 
     fn listen(&self, mut socket: BufReader<TcpStream>) {
-        while let Ok((first, payload)) = frame(&mut socket) {
+        while let Ok((first, payload)) = read_frame(&mut socket) {
             match first & 0xf {
                 1 => self.note(&payload),
                 8 => return,
@@ -108,7 +120,7 @@ fn attacker(
 }
 
 fn invalid_signatures() -> impl FnMut() -> Vec<u8> + Send {
-    let keys = KeyPair::from_secret([9; 32]).unwrap();
+    let keys = keys(9);
     let forged: Vec<Vec<u8>> = (0..200)
         .map(|n| {
             let (message, _) = publication(&keys, now_s(), 1, &[], &format!("forged {n}"));
@@ -169,7 +181,7 @@ fn expensive(seed: u64) -> impl FnMut() -> Vec<u8> + Send {
 }
 
 fn duplicates() -> impl FnMut() -> Vec<u8> + Send {
-    let keys = KeyPair::from_secret([8; 32]).unwrap();
+    let keys = keys(8);
     let (message, _) = publication(&keys, now_s(), 1, &[], "the same, again");
     let message = masked(0x81, &message);
     move || message.clone()
@@ -190,13 +202,13 @@ fn churn(mix: &Arc<Mix>, from: u32) -> thread::JoinHandle<()> {
     })
 }
 
-/// Sends queries like ordinary clients, until `until`. Returns the time of each answer.
-fn normal(address: &str, from: u32, until: Instant) -> Vec<Duration> {
+/// Sends queries like ordinary clients, until `end`. Returns the time of each answer.
+fn normal(address: &str, from: u32, end: Instant) -> Vec<Duration> {
     let header = format!("X-Forwarded-For: 192.0.2.{from}\r\n");
     let (status, mut socket) = upgrade(address, &header).unwrap();
     assert_eq!(status, 101);
     let mut took = Vec::new();
-    while Instant::now() < until {
+    while Instant::now() < end {
         let filter = match took.len() % 3 {
             0 => json!({"kinds": [1], "limit": 20}),
             1 => json!({"#t": ["bread"], "limit": 20}),
@@ -206,7 +218,7 @@ fn normal(address: &str, from: u32, until: Instant) -> Vec<Duration> {
         let req = json!(["REQ", "s", filter]).to_string();
         socket.get_mut().write_all(&masked(0x81, req.as_bytes())).unwrap();
         loop {
-            let (first, text) = frame(&mut socket).unwrap();
+            let (first, text) = read_frame(&mut socket).unwrap();
             if first & 0xf == 9 {
                 socket.get_mut().write_all(&masked(0x8a, &text)).unwrap();
             }
@@ -223,11 +235,11 @@ fn normal(address: &str, from: u32, until: Instant) -> Vec<Duration> {
 }
 
 fn clients(address: &str, lasts: Duration, name: &str) {
-    let until = Instant::now() + lasts;
+    let end = Instant::now() + lasts;
     let clients: Vec<_> = (1..=4)
         .map(|from| {
             let address = address.to_owned();
-            thread::spawn(move || normal(&address, from, until))
+            thread::spawn(move || normal(&address, from, end))
         })
         .collect();
     let mut took: Vec<Duration> =
@@ -244,10 +256,7 @@ fn clients(address: &str, lasts: Duration, name: &str) {
 
 /// Returns the server's counts by verb and result.
 fn counted(address: &str) -> BTreeMap<String, u64> {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).unwrap();
+    let page = get(address, "/metrics").ok();
     let lines = page.lines().filter(|line| !line.starts_with('#'));
     lines
         .filter_map(|line| line.rsplit_once(' '))
@@ -260,12 +269,12 @@ fn the_others_are_served_and_every_refusal_is_counted() {
     let place = Place::new("attack");
     let settings = b"[server]\ntrusted_proxies = [\"127.0.0.1\"]\n\n[log]\nlevel = \"error\"\n";
     let config = place.file("hark.toml", settings);
-    let stored = if long() { 50_000 } else { 2_000 };
+    let stored = if is_long() { 50_000 } else { 2_000 };
     let report = place.hark_fed(&["import", "--json"], notes(stored).as_bytes()).json();
     assert_eq!(report["stored"], stored);
     let mut server = place.serve_with(&["--config", &config]);
     let address = server.address.clone();
-    let lasts = if long() { Duration::from_mins(10) } else { Duration::from_secs(5) };
+    let lasts = if is_long() { Duration::from_mins(10) } else { Duration::from_secs(5) };
     clients(&address, lasts.min(Duration::from_mins(1)), "without an attack");
 
     let mix = Arc::new(Mix {
@@ -290,6 +299,10 @@ fn the_others_are_served_and_every_refusal_is_counted() {
     let refused = held.iter().filter(|(status, _)| *status == 429).count() as u64;
     assert_eq!(refused, 10);
     clients(&address, lasts, "beside the attack");
+    let has = |(verb, prefix): (&'static str, &str)| {
+        mix.received.lock().unwrap().contains_key(&(verb, prefix.to_owned()))
+    };
+    until("each refusal is received", || EXPECTED.into_iter().all(has));
     mix.over.store(true, Ordering::Relaxed);
     for attacker in attackers {
         attacker.join().unwrap();
@@ -312,13 +325,7 @@ fn the_others_are_served_and_every_refusal_is_counted() {
     }
     let kinds: Vec<(&str, &str)> =
         received.keys().map(|(verb, prefix)| (*verb, prefix.as_str())).collect();
-    for expected in [
-        ("OK", "invalid"),
-        ("OK", "rate-limited"),
-        ("CLOSED", "rate-limited"),
-        ("CLOSED", "invalid"),
-        ("NOTICE", "invalid"),
-    ] {
+    for expected in EXPECTED {
         assert!(kinds.contains(&expected), "{expected:?} was never received: {kinds:?}");
     }
     let turned_away: u64 = counted

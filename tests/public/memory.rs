@@ -3,25 +3,19 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use flate2::{Compress, Compression, FlushCompress};
-use hark_codec::crypto::KeyPair;
-use hark_testkit::disk::scratch;
+use hark_testkit::clock::now_s;
+use hark_testkit::nostr::{keys, publication, publish};
+use hark_testkit::runs::is_long;
+use hark_testkit::websocket::{Socket, masked, read_frame, upgrade};
 use serde_json::json;
 
-use super::{frame, long, masked, upgrade};
-use crate::served::{Server, Socket, now_s, publication, publish};
-
-/// A server with its own directory, which is removed at the end.
-struct Relay {
-    server: Server,
-    root: PathBuf,
-}
+use crate::served::Relay;
 
 /// Measures a server's resident memory and its anonymous part. The other part is the archive's
 /// files, which the system caches in free memory.
@@ -52,22 +46,10 @@ impl Watch {
     }
 }
 
-impl Relay {
-    fn start(name: &str, settings: &str) -> Self {
-        let root = scratch(name);
-        fs::create_dir_all(&root).expect("is made");
-        let config = root.join("hark.toml");
-        fs::write(&config, settings).expect("is written");
-        Self { server: Server::start(&root.join("data"), &config), root }
-    }
-
-    fn address(&self) -> &str {
-        &self.server.address
-    }
-
+impl Watch {
     /// Starts watching the server's memory.
-    fn watch(&self) -> Watch {
-        let process = self.server.child.id();
+    fn start(relay: &Relay) -> Self {
+        let process = relay.server.id();
         // Without kernel support the write fails, and the reported peak is the peak since the
         // server's start.
         let _ = fs::write(format!("/proc/{process}/clear_refs"), "5");
@@ -84,29 +66,21 @@ impl Relay {
                 peak.max(kib(process, "RssAnon"))
             }
         });
-        Watch { process, rss: kib(process, "VmRSS"), own, over, sampler }
-    }
-
-    fn still_serves(&self) {
-        let mut socket = Socket::connect(self.address());
-        socket.say(r#"["COUNT","n",{"limit":1}]"#);
-        assert_eq!(socket.json()[0], "COUNT");
+        Self { process, rss: kib(process, "VmRSS"), own, over, sampler }
     }
 }
 
-impl Drop for Relay {
-    fn drop(&mut self) {
-        let _ = self.server.child.kill();
-        // Files that remain in the temporary directory do no harm.
-        let _ = fs::remove_dir_all(&self.root);
-    }
+fn still_serves(relay: &Relay) {
+    let mut socket = Socket::connect(relay.address());
+    socket.say(r#"["COUNT","n",{"limit":1}]"#);
+    assert_eq!(socket.json()[0], "COUNT");
 }
 
 const MIB: u64 = 1024;
 
 /// Publishes `events` events of half a kilobyte each.
 fn publish_notes(relay: &Relay, events: u64, name: &str) {
-    let keys = KeyPair::from_secret([7; 32]).expect("a key");
+    let keys = keys(7);
     let content = "x".repeat(200);
     let mut made = 0;
     let next = || {
@@ -123,17 +97,17 @@ fn publish_notes(relay: &Relay, events: u64, name: &str) {
 fn a_client_that_never_reads() {
     let settings = "[archive]\nseal_records = 2000\n\n[limits]\noutbox_bytes_max = 2_000_000\n";
     let relay = Relay::start("memory-never-reads", settings);
-    let events = if long() { 100_000 } else { 5_000 };
+    let events = if is_long() { 100_000 } else { 5_000 };
     // The memory for storing events is allocated before the measurement.
     publish_notes(&relay, events, "before");
-    let watch = relay.watch();
+    let watch = Watch::start(&relay);
     // One client gets live events, and the other gets stored events.
     let mut deaf = Socket::connect(relay.address());
     deaf.say(r#"["REQ","all",{"limit":0}]"#);
     let mut late = Socket::connect(relay.address());
     late.say(r#"["REQ","all",{"limit":5000},{"kinds":[1],"limit":5000}]"#);
     publish_notes(&relay, events, "during");
-    relay.still_serves();
+    still_serves(&relay);
     let what = format!("clients that never read, {events} events match");
     let grown = watch.grown(&what);
     assert!(grown < 64 * MIB, "{grown} KiB");
@@ -156,15 +130,15 @@ fn idle(relay: &Relay, count: u64, deflate: bool) -> u64 {
     let req = r#"["REQ","s",{"kinds":[1],"limit":1}]"#;
     let (headers, ask) =
         if deflate { (offer, compressed(req)) } else { ("", masked(0x81, req.as_bytes())) };
-    let watch = relay.watch();
+    let watch = Watch::start(relay);
     let mut open = Vec::new();
     for _ in 0..count {
         let (status, mut socket) = upgrade(relay.address(), headers).expect("is answered");
         assert_eq!(status, 101);
         socket.get_mut().write_all(&ask).expect("is sent");
-        let (auth, _) = frame(&mut socket).expect("a challenge");
-        let (event, _) = frame(&mut socket).expect("an event");
-        let (eose, _) = frame(&mut socket).expect("the end");
+        let (auth, _) = read_frame(&mut socket).expect("a challenge");
+        let (event, _) = read_frame(&mut socket).expect("an event");
+        let (eose, _) = read_frame(&mut socket).expect("the end");
         // The long message is compressed, and the short messages are not.
         assert_eq!([auth, event, eose], [0x81, if deflate { 0xc1 } else { 0x81 }, 0x81]);
         open.push(socket);
@@ -177,10 +151,10 @@ fn idle(relay: &Relay, count: u64, deflate: bool) -> u64 {
 
 #[test]
 fn idle_connections() {
-    let count = if long() { 10_000 } else { 500 };
+    let count = if is_long() { 10_000 } else { 500 };
     for deflate in [false, true] {
         let relay = Relay::start(&format!("memory-idle-{deflate}"), "");
-        let keys = KeyPair::from_secret([7; 32]).expect("a key");
+        let keys = keys(7);
         let (long_one, _) = publication(&keys, now_s(), 1, &[], &"hark ".repeat(500));
         let mut once = Some(long_one);
         publish(
@@ -191,21 +165,21 @@ fn idle_connections() {
                 assert!(rest.starts_with(b"\",true"));
             },
         );
-        relay.still_serves();
+        still_serves(&relay);
         let each = idle(&relay, count, deflate);
         // All connections share a few compressors, which cost more per connection if there are few
         // connections.
-        let bound = if long() { 12 } else { 24 };
+        let bound = if is_long() { 12 } else { 24 };
         assert!(each < bound, "{each} KiB for an idle connection");
-        relay.still_serves();
+        still_serves(&relay);
     }
 }
 
 #[test]
 fn a_message_of_a_hundred_megabytes() {
     let relay = Relay::start("memory-long-message", "");
-    relay.still_serves();
-    let watch = relay.watch();
+    still_serves(&relay);
+    let watch = Watch::start(&relay);
     let bytes: u64 = 100_000_000;
     for fragmented in [false, true] {
         let (_, mut socket) = upgrade(relay.address(), "").expect("is answered");
@@ -231,22 +205,22 @@ fn a_message_of_a_hundred_megabytes() {
     let grown = watch.grown("a message of 100 MB, at once and in fragments");
     // A buffer grows to 1 MiB and is given back; the allocator keeps 12 to 17 MiB for later use.
     assert!(grown < 32 * MIB, "{grown} KiB");
-    relay.still_serves();
+    still_serves(&relay);
 }
 
 #[test]
 fn subscriptions_opened_and_abandoned() {
     let relay = Relay::start("memory-subscriptions", "");
-    relay.still_serves();
-    let watch = relay.watch();
-    let subscriptions = if long() { 10_000 } else { 2_000 };
+    still_serves(&relay);
+    let watch = Watch::start(&relay);
+    let subscriptions = if is_long() { 10_000 } else { 2_000 };
     let per_connection = 200;
     for _ in 0..subscriptions / per_connection {
         let mut socket = Socket::connect(relay.address());
         for n in 0..per_connection {
             let author = format!("{n:064x}");
             socket.say(
-                &json!(["REQ", n.to_string(), {"authors": [author], "kinds": [1, 7]}]).to_string(),
+                json!(["REQ", n.to_string(), {"authors": [author], "kinds": [1, 7]}]).to_string(),
             );
         }
         for _ in 0..per_connection {
@@ -259,7 +233,7 @@ fn subscriptions_opened_and_abandoned() {
     // Subscriptions above the limit are refused, no matter how many a client requests.
     let mut socket = Socket::connect(relay.address());
     for n in 0..per_connection + 5 {
-        socket.say(&json!(["REQ", n.to_string(), {}]).to_string());
+        socket.say(json!(["REQ", n.to_string(), {}]).to_string());
         assert_eq!(socket.json()[0], if n < per_connection { "EOSE" } else { "CLOSED" });
     }
 }
@@ -267,15 +241,15 @@ fn subscriptions_opened_and_abandoned() {
 #[test]
 fn a_filter_of_ten_thousand_authors() {
     let relay = Relay::start("memory-authors", "[limits]\nmessage_bytes_max = 1_000_000\n");
-    relay.still_serves();
-    let watch = relay.watch();
+    still_serves(&relay);
+    let watch = Watch::start(&relay);
     let authors: Vec<_> = (0..10_000).map(|n| format!("{n:064x}")).collect();
     let req = json!(["REQ", "s", {"authors": authors}]).to_string();
     let (_, mut socket) = upgrade(relay.address(), "").expect("is answered");
-    frame(&mut socket).expect("a challenge");
-    for _ in 0..if long() { 200 } else { 20 } {
+    read_frame(&mut socket).expect("a challenge");
+    for _ in 0..if is_long() { 200 } else { 20 } {
         socket.get_mut().write_all(&masked(0x81, req.as_bytes())).expect("is sent");
-        let (_, answer) = frame(&mut socket).expect("an answer");
+        let (_, answer) = read_frame(&mut socket).expect("an answer");
         assert!(
             answer.starts_with(br#"["CLOSED","s","blocked: "#),
             "{}",
@@ -285,15 +259,15 @@ fn a_filter_of_ten_thousand_authors() {
     let grown = watch.grown("a filter of 10,000 authors");
     // The allocator keeps the memory of a message of 690 kB and its parts for each reading thread.
     assert!(grown < 64 * MIB, "{grown} KiB");
-    relay.still_serves();
+    still_serves(&relay);
 }
 
 #[test]
 fn connections_that_send_half_a_frame_and_wait() {
     let relay = Relay::start("memory-half-frames", "[limits]\nidle_timeout_s = 60\n");
-    relay.still_serves();
-    let watch = relay.watch();
-    let count = if long() { 1_000 } else { 200 };
+    still_serves(&relay);
+    let watch = Watch::start(&relay);
+    let count = if is_long() { 1_000 } else { 200 };
     // Half of a long message.
     let half = &masked(0x81, &vec![b' '; 200_000])[..100_000];
     let mut open: Vec<TcpStream> = Vec::new();
@@ -302,10 +276,10 @@ fn connections_that_send_half_a_frame_and_wait() {
         socket.get_mut().write_all(half).expect("is sent");
         open.push(socket.into_inner());
     }
-    relay.still_serves();
+    still_serves(&relay);
     let grown = watch.grown(&format!("{count} connections with half a frame of 200 kB"));
     // The server holds only the received bytes and reserves no memory by a frame's length.
     assert!(grown / count < 256, "{} KiB each", grown / count);
     drop(open);
-    relay.still_serves();
+    still_serves(&relay);
 }

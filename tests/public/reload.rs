@@ -3,24 +3,23 @@
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
+use hark_testkit::wait::until;
+use hark_testkit::websocket::{masked, read_frame, upgrade};
 use serde_json::json;
 
-use super::{frame, masked, upgrade};
 use crate::cli::support::{Place, notes};
-use crate::served::PATIENCE;
 
 /// Sends queries without a pause. `last` is set to the number of events in the last answer.
 fn ask(address: &str, over: &AtomicBool, last: &AtomicUsize) {
     let (_, mut socket) = upgrade(address, "").unwrap();
-    frame(&mut socket).unwrap();
+    read_frame(&mut socket).unwrap();
     let req = json!(["REQ", "s", {"limit": 500}]).to_string();
     while !over.load(Ordering::Relaxed) {
         socket.get_mut().write_all(&masked(0x81, req.as_bytes())).unwrap();
         let mut events = 0;
         loop {
-            let (_, text) = frame(&mut socket).unwrap();
+            let (_, text) = read_frame(&mut socket).unwrap();
             if text.starts_with(b"[\"EOSE\"") {
                 break;
             }
@@ -53,18 +52,15 @@ fn a_changed_limit_holds_at_once_under_load() {
         let askers: Vec<_> = last.iter().map(ask).collect();
         for limit in (11..).step_by(10).take(10) {
             config(limit);
-            let changed = Instant::now();
             // If the relay's limit cuts an answer, the relay adds the remaining events of the last
             // second: up to two notes.
             let has =
                 |last: &AtomicUsize| (limit..limit + 3).contains(&last.load(Ordering::Relaxed));
-            while !last.iter().all(has) {
-                assert!(changed.elapsed() < PATIENCE, "{limit} is not in force: {last:?}");
+            until("the limit is in force", || {
                 let ended = askers.iter().any(thread::ScopedJoinHandle::is_finished);
                 assert!(!ended, "an asker was turned away");
-                thread::sleep(Duration::from_millis(5));
-            }
-            println!("limit_max = {limit} held on all connections after {:?}", changed.elapsed());
+                last.iter().all(has)
+            });
         }
         over.store(true, Ordering::Relaxed);
     });

@@ -9,10 +9,8 @@ use hark_archive::retention::{RetentionPolicy, RetentionThread};
 use hark_archive::writer::{self, Writer};
 use hark_archive::{Id, RecordHeader, Store, Write};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
-use hark_testkit::disk::scratch;
+use hark_testkit::folder::Folder;
 use hark_testkit::random::encode;
-
-use super::tempdir::Dir;
 
 /// Approximate bytes of each record.
 const BYTES: usize = 2_000;
@@ -48,10 +46,10 @@ fn on_disk(shelf: &Path) -> u64 {
 /// small part of many logs is dead, but no log is dead enough for the usual rewrite.
 #[test]
 fn a_bound_of_bytes_is_met_where_a_little_of_every_log_is_deleted() {
-    let dir = Dir(scratch("room-spread"));
+    let dir = Folder::to_be_made("room-spread");
     let (records, bound) = (2_000, 3_000_000);
     let options = EmbeddedOptions { dead_bytes_max: bound / 20, ..options() };
-    let store = Arc::new(EmbeddedStore::open(&dir.0, Box::new(KeepAll), options).expect("opens"));
+    let store = Arc::new(EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens"));
     for number in 0..records {
         // Every fourth record comes from the lagging publisher, and is older than all others.
         let time = if number % 4 == 0 { number } else { 100_000 + number };
@@ -66,7 +64,7 @@ fn a_bound_of_bytes_is_met_where_a_little_of_every_log_is_deleted() {
         store.settle().expect("settles");
     }
     let stats = store.stats();
-    let taken = on_disk(&dir.0);
+    let taken = on_disk(&dir);
     assert!(taken <= bound * 102 / 100, "{taken} bytes for a bound of {bound}: {stats:?}");
     // No more records were deleted than necessary.
     assert!(stats.log_bytes - stats.dead_bytes > bound * 9 / 10, "{stats:?}");
@@ -83,25 +81,25 @@ fn generations(shelf: &Path) -> Vec<u32> {
 /// repeatedly while their records are deleted.
 #[test]
 fn a_bound_set_on_an_archive_that_is_there_is_met_with_few_rewrites() {
-    let dir = Dir(scratch("room-late"));
+    let dir = Folder::to_be_made("room-late");
     let (records, bound) = (8_000, 8_000_000);
     // Three logs of two thirds of the bound, and one log that is being written.
     let before = EmbeddedOptions { log_bytes_max: 5_300_000, seal_records: 100_000, ..options() };
-    let store = EmbeddedStore::open(&dir.0, Box::new(KeepAll), before).expect("opens");
+    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), before).expect("opens");
     for number in 0..records {
         // Some records are older than their neighbours.
         let time = if number % 50 == 0 { number } else { 100_000 + number };
         store.commit(&[put(number, time)]).expect("is taken");
     }
     drop(store);
-    assert!(on_disk(&dir.0) > bound * 19 / 10, "{}", on_disk(&dir.0));
+    assert!(on_disk(&dir) > bound * 19 / 10, "{}", on_disk(&dir));
     let after = EmbeddedOptions {
         log_bytes_max: bound / 40,
         dead_bytes_max: bound / 20,
         background: true,
         ..options()
     };
-    let store = Arc::new(EmbeddedStore::open(&dir.0, Box::new(KeepAll), after).expect("opens"));
+    let store = Arc::new(EmbeddedStore::open(&dir, Box::new(KeepAll), after).expect("opens"));
     let shelf: Arc<dyn Store> = Arc::<EmbeddedStore>::clone(&store);
     let writer =
         Arc::new(Writer::start(Arc::clone(&shelf), writer::WriterOptions::default(), Box::new(())));
@@ -118,16 +116,16 @@ fn a_bound_set_on_an_archive_that_is_there_is_met_with_few_rewrites() {
     let mut swept = ended.recv().expect("a round");
     store.settle().expect("settles");
     // The next round sees the disk space that the rewrites have freed.
-    while on_disk(&dir.0) > bound * 105 / 100 {
+    while on_disk(&dir) > bound * 105 / 100 {
         swept += ended.recv_timeout(std::time::Duration::from_mins(1)).expect("a round");
         store.settle().expect("settles");
     }
     keeper.stop();
     store.settle().expect("settles");
-    let (stats, taken) = (store.stats(), on_disk(&dir.0));
+    let (stats, taken) = (store.stats(), on_disk(&dir));
     assert!(taken <= bound * 105 / 100, "{taken} bytes for a bound of {bound}: {stats:?}");
     assert!(taken > bound * 85 / 100, "no more was deleted than necessary: {taken}, {swept}");
-    let generations = generations(&dir.0);
+    let generations = generations(&dir);
     assert!(generations.iter().all(|times| *times <= 2), "{generations:?}");
     assert_eq!(stats.records, records - swept);
 }

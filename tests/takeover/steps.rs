@@ -1,19 +1,23 @@
 //! Takeovers that are disturbed at each step, on either side.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hark_archive::{Id, Store as _};
+use hark_testkit::http::get;
+use hark_testkit::nostr::publish;
+use hark_testkit::program::Process;
+use hark_testkit::wait::{until, until_ok};
+use hark_testkit::websocket::Socket;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use super::between::{Between, Said};
-use super::{Place, event, finds, say};
-use crate::served::{PATIENCE, Server, Socket, hark, publish};
+use super::{check, event, finds, place, reader, say};
+use crate::served::Place;
+use crate::served::hark;
 
 /// Timeouts as short as a loaded machine allows.
 const QUICK: &str = "[limits]\ntakeover_wait_ms = 1000\ndrain_timeout_ms = 500\n";
@@ -25,73 +29,37 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 /// Starts a server that will take over, and does not wait for its output.
-fn takes_over(place: &Place) -> Server {
-    let mut command = hark(&place.data());
-    command.args(["serve", "--listen", "127.0.0.1:0", "--unlimited", "--takeover", "--config"]);
-    command.arg(place.root.join("hark.toml"));
-    let child = command.stdout(Stdio::null()).spawn().expect("runs");
-    Server { child, address: String::new() }
-}
-
-/// Whether the process ends within the given time.
-fn ends(child: &mut Child, within: Duration) -> bool {
-    let begun = Instant::now();
-    while child.try_wait().expect("is there").is_none() {
-        if begun.elapsed() > within {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
+fn takes_over(place: &Place) -> Process {
+    let mut command = place.serving(&["--unlimited", "--takeover"]);
+    command.stdout(Stdio::null()).spawn().expect("runs")
 }
 
 /// Publishes an event, and returns its id. `None` without an OK.
 fn kept(address: &str, content: &str) -> Option<Id> {
     let mut socket = Socket::try_connect(address).ok()?;
     let (message, id) = event(true, content);
-    socket.mouth().say(&message).ok()?;
+    socket.writer().say(&message).ok()?;
     let text = String::from_utf8(socket.receive()?).expect("is text");
     (text.starts_with("[\"OK\"") && text.contains(",true,")).then_some(id)
 }
 
 /// Waits until the server stores an event, and returns its id. `None` if the server has ended.
 fn serves_or_ends(child: &mut Child, address: &str) -> Option<Id> {
-    let begun = Instant::now();
-    for n in 0.. {
-        if let Some(id) = kept(address, &format!("is there one? {n}")) {
-            return Some(id);
-        }
-        if child.try_wait().expect("is there").is_some() {
-            return None;
-        }
-        assert!(begun.elapsed() < PATIENCE, "it neither serves nor ends");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    None
+    let mut tries = 0;
+    until_ok(|| {
+        tries += 1;
+        let found = kept(address, &format!("is there one? {tries}"));
+        let has_ended = child.try_wait().expect("is there").is_some();
+        if found.is_some() || has_ended { Ok(found) } else { Err("it neither serves nor ends") }
+    })
 }
 
-fn get(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).expect("accepts");
-    stream.set_read_timeout(Some(PATIENCE)).expect("is set");
-    let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("is sent");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("is text");
-    text
-}
-
-/// Waits until `/healthz` answers with `status`, and returns the part of the answer after the
-/// status.
-fn healthy(address: &str, status: &str) -> String {
-    let begun = Instant::now();
-    loop {
-        let text = get(address, "/healthz");
-        if text.split(' ').nth(1) == Some(status) {
-            return text;
-        }
-        assert!(begun.elapsed() < PATIENCE, "{text}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+/// Waits until `/healthz` answers with this status, and returns the text of the answer.
+fn healthy(address: &str, status: u16) -> String {
+    until_ok(|| {
+        let reply = get(address, "/healthz");
+        if reply.status == status { Ok(reply.text()) } else { Err(reply.text()) }
+    })
 }
 
 /// The process that the test ends.
@@ -109,7 +77,7 @@ type Step = Option<Said>;
 /// served afterwards.
 fn disturbed(step: Step, who: Who, how: Signal) -> bool {
     let name = format!("steps-{step:?}-{who:?}-{}", how.as_raw());
-    let place = Place::new(&name.replace(['(', ')'], ""), QUICK);
+    let place = place(&name.replace(['(', ')'], ""), QUICK);
     let mut old = place.start();
     let address = old.address.clone();
     let acknowledged = Mutex::new(Vec::new());
@@ -136,12 +104,12 @@ fn disturbed(step: Step, who: Who, how: Signal) -> bool {
         } else {
             paused.pass();
             // The signal must come after the start, when the new process is the server.
-            healthy(&address, "200");
+            healthy(&address, 200);
             None
         };
-        let ended = if who == Who::Old { &mut old.child } else { &mut new.child };
+        let ended = if who == Who::Old { &mut old.process } else { &mut new };
         signal(ended, how);
-        let ends_itself = ends(ended, END);
+        let ends_itself = ended.wait_for_end(END).is_some();
         if !ends_itself {
             println!("{name}: it does not end");
         }
@@ -153,7 +121,7 @@ fn disturbed(step: Step, who: Who, how: Signal) -> bool {
                 paused.pass();
             }
         }
-        let other = if who == Who::Old { &mut new.child } else { &mut old.child };
+        let other = if who == Who::Old { &mut new } else { &mut old.process };
         let found = serves_or_ends(other, &address);
         let served = found.is_some();
         acknowledged.lock().expect("no panic").extend(found);
@@ -167,7 +135,7 @@ fn disturbed(step: Step, who: Who, how: Signal) -> bool {
         served
     });
     let server = place.start();
-    place.check(&acknowledged.into_inner().expect("no panic"));
+    check(&place, &acknowledged.into_inner().expect("no panic"));
     drop(server);
     served
 }
@@ -211,7 +179,7 @@ fn whichever_is_ended_at_whichever_step_one_serves_and_nothing_is_lost() {
 /// Tests a new server that hangs once it has the right to write, so that the old server cannot know
 /// whether the new server will write.
 fn hangs(comes_back: bool) {
-    let place = Place::new(if comes_back { "hangs" } else { "hangs-and-ends" }, QUICK);
+    let place = place(if comes_back { "hangs" } else { "hangs-and-ends" }, QUICK);
     let mut old = place.start();
     let address = old.address.clone();
     let mut socket = Socket::connect(&address);
@@ -219,32 +187,32 @@ fn hangs(comes_back: bool) {
     let between = Between::come(&place.data());
     let new = takes_over(&place);
     let paused = between.hold(Said::Started);
-    signal(&new.child, Signal::STOP);
+    signal(&new, Signal::STOP);
     let (message, refused) = event(true, "refused");
-    socket.say(std::str::from_utf8(&message).expect("is text"));
+    socket.say(&message);
     let answer = socket.json();
     let reason = answer[3].as_str().expect("a reason");
-    let pid = format!("process {} ", new.child.id());
+    let pid = format!("process {} ", new.id());
     assert!(answer[2] == json!(false) && reason.contains(&pid), "{answer}");
-    let said = healthy(&address, "503");
+    let said = healthy(&address, 503);
     assert!(said.contains(&pid) && said.contains("has not come to write"), "{said}");
     // Queries are answered during the whole time.
     finds(&mut socket, &ids[0]);
     if comes_back {
-        signal(&new.child, Signal::CONT);
+        signal(&new, Signal::CONT);
         paused.pass();
     } else {
-        signal(&new.child, Signal::KILL);
+        signal(&new, Signal::KILL);
         paused.lose();
     }
-    healthy(&address, "200");
+    healthy(&address, 200);
     ids.push(say(&mut socket, true, "after"));
     finds(&mut socket, &ids[1]);
-    place.check(&ids);
-    assert!(!place.reader().knows(&refused).expect("answers"), "it was refused");
+    check(&place, &ids);
+    assert!(!reader(&place).knows(&refused).expect("answers"), "it was refused");
     drop(socket);
     if comes_back {
-        assert!(old.child.wait().expect("ends").success());
+        assert!(old.wait().expect("ends").success());
     }
 }
 
@@ -258,7 +226,7 @@ fn who_takes_over_and_hangs_is_waited_for_and_healthz_says_so() {
 
 #[test]
 fn who_comes_back_too_late_does_not_write() {
-    let place = Place::new("comes-late", QUICK);
+    let place = place("comes-late", QUICK);
     let mut old = place.start();
     let between = Between::come(&place.data());
     let mut late = takes_over(&place);
@@ -270,17 +238,17 @@ fn who_comes_back_too_late_does_not_write() {
     let new = place.take_over();
     ids.push(say(&mut socket, true, "through the new one"));
     paused.pass();
-    assert!(ends(&mut late.child, END), "what was offered to it is not offered any more");
+    assert!(late.wait_for_end(END).is_some(), "what was offered to it is not offered any more");
     ids.push(say(&mut socket, true, "and still"));
     drop(socket);
-    assert!(old.child.wait().expect("ends").success());
+    assert!(old.wait().expect("ends").success());
     ids.push(kept(&new.address, "and after that").expect("is kept"));
-    place.check(&ids);
+    check(&place, &ids);
 }
 
 #[test]
 fn a_takeover_that_fails_after_maintenance_has_failed_changes_nothing() {
-    let place = Place::new("maintenance-failed", QUICK);
+    let place = place("maintenance-failed", QUICK);
     let server = place.start();
     // Directories with the names of the next segments make sealing fail.
     let segments = place.data().join("nostr/seg");
@@ -291,21 +259,18 @@ fn a_takeover_that_fails_after_maintenance_has_failed_changes_nothing() {
     let (mut numbers, mut ids) = (0..1_600, Vec::new());
     let next = || numbers.next().map(|n| event(true, &format!("{n}")).0);
     publish(Socket::connect(&server.address), 64, next, |id, _| ids.push(id));
-    let failing =
-        || get(&server.address, "/metrics").contains("hark_store_maintenance_failing 1\n");
-    let begun = Instant::now();
-    while !failing() {
-        assert!(begun.elapsed() < PATIENCE, "maintenance does not fail");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("maintenance fails", || {
+        let page = get(&server.address, "/metrics").ok();
+        page.contains("hark_store_maintenance_failing 1\n")
+    });
     // A new server that cannot listen on its address.
     let mut command = hark(&place.data());
     command.args(["serve", "--takeover", "--listen", "192.0.2.77:1"]);
     assert!(!command.output().expect("runs").status.success());
     ids.push(kept(&server.address, "goes on").expect("it goes on"));
-    healthy(&server.address, "200");
+    healthy(&server.address, 200);
     for name in &names {
         std::fs::remove_dir(name).expect("is empty");
     }
-    place.check(&ids);
+    check(&place, &ids);
 }

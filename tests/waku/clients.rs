@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::Command;
 
 use hark_codec::waku::{Message, Shard};
+use hark_testkit::clock::now_ns;
 use serde_json::{Value, json};
 
-use super::{Node, folder, import, now_ns};
+use super::{Node, folder, import};
 
 /// 1,000 messages of seven applications over an hour, some at the same time.
 fn messages() -> Vec<(Value, Value)> {

@@ -1,9 +1,12 @@
 //! Answers that lack a message because the message is damaged on the disk.
 
 use hark_codec::waku::Shard;
+use hark_testkit::clock::now_ns;
+use hark_testkit::http::get;
+use hark_testkit::wait::until;
 use serde_json::json;
 
-use super::{Node, folder, http, import, message, now_ns, wait_for};
+use super::{Node, folder, import, message};
 use crate::served;
 
 /// A setting that makes an archive of thirty messages have segments.
@@ -23,15 +26,14 @@ fn a_page_that_lacks_a_damaged_message_has_the_others_and_says_so() {
     import(&data, &lines.collect::<String>());
     let node = Node::on(data.clone(), &[SEALED]);
     node.publish(&message("other", "AAAA", start));
-    wait_for("all but that are sealed", || {
-        let page = http(&node.relay, "GET", "/metrics", "").1;
+    until("all but that are sealed", || {
+        let page = get(&node.relay, "/metrics").ok();
         page.lines().any(|line| line == "hark_store_head_records{shelf=\"waku\"} 1")
     });
     let mut node = node;
     node.stop();
     // The test does not damage the last batch, since damage there looks like a crash.
     served::damage(&data.join("waku"), b"the lost one");
-    std::mem::take(&mut node.data);
     let node = Node::on(data, &[SEALED]);
     let count = |page: &serde_json::Value| page["messages"].as_array().map(Vec::len);
     let page = node.get("/store/v3/messages?pageSize=5");
@@ -45,13 +47,13 @@ fn a_page_that_lacks_a_damaged_message_has_the_others_and_says_so() {
     let asked = format!("/store/v3/messages?pageSize=100&peerAddr={}", node.peers[0]);
     let passed = other.get(&asked);
     assert_eq!((&passed["statusDesc"], count(&passed)), (&json!(said), Some(30)), "{passed}");
-    let metrics = http(&node.relay, "GET", "/metrics", "").1;
+    let metrics = get(&node.relay, "/metrics").ok();
     for line in
         ["waku_store_damaged_answers_total 2", "hark_store_damaged_records{shelf=\"waku\"} 1"]
     {
         assert!(metrics.lines().any(|known| known == line), "{line}: {metrics}");
     }
-    let (status, health) = http(&node.relay, "GET", "/healthz", "");
+    let (status, health) = get(&node.relay, "/healthz").parts();
     assert!(status == 503 && health.contains("damaged messages: 1"), "{status} {health}");
     let log = std::fs::read_to_string(node.data.join("log")).expect("is there");
     assert!(log.contains("a record of the archive is damaged"), "{log}");

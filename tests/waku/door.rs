@@ -1,41 +1,22 @@
 //! Access to the REST door, and its effects: browsers let any web page send requests to any
 //! address.
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{ErrorKind, Write as _};
 use std::net::{TcpListener, TcpStream};
 
+use hark_testkit::clock::now_ns;
+use hark_testkit::http::{HttpReply, HttpRequest};
+use hark_testkit::wait::until;
 use serde_json::Value;
 
-use super::{LIMITED, Node, folder, message, now_ns, text, wait_for};
-use crate::served::PATIENCE;
-
-/// An answer: status, headers in small letters, body.
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
+use super::{LIMITED, Node, folder, message, text};
 
 /// Sends a request with only these headers and the length, and returns the answer.
-fn asked(node: &Node, request: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-    let mut stream = TcpStream::connect(&node.rest).expect("connects");
-    stream.set_read_timeout(Some(PATIENCE)).expect("is set");
-    let mut lines = vec![
-        format!("{request} HTTP/1.1"),
-        "Connection: close".into(),
-        format!("Content-Length: {}", body.len()),
-    ];
-    if !headers.iter().any(|(name, _)| *name == "Host") {
-        lines.push(format!("Host: {}", node.rest));
-    }
-    lines.extend(headers.iter().map(|(name, value)| format!("{name}: {value}")));
-    let head = format!("{}\r\n\r\n{body}", lines.join("\r\n"));
-    stream.write_all(head.as_bytes()).expect("is sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("is answered");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-    let status = head[9..12].parse().expect("a status");
-    Answer { status, head: head.to_lowercase(), body: body.into() }
+fn asked(node: &Node, request: &str, headers: &[(&str, &str)], body: &str) -> HttpReply {
+    let (method, path) = request.split_once(' ').expect("a method and a path");
+    let host = headers.iter().find(|(name, _)| *name == "Host").map_or(&*node.rest, |of| of.1);
+    let others: Vec<_> = headers.iter().copied().filter(|(name, _)| *name != "Host").collect();
+    HttpRequest::new(method, path).host(host).headers(&others).body(body).send(&node.rest)
 }
 
 const PUBLISH: &str = "POST /relay/v1/auto/messages";
@@ -54,7 +35,7 @@ fn a_page_of_anybody_neither_publishes_nor_reads() {
         (&[("Sec-Fetch-Site", "cross-site"), JSON], 403),
     ] {
         let answer = asked(&node, PUBLISH, said, &body);
-        assert_eq!(answer.status, status, "{said:?}: {}", answer.body);
+        assert_eq!(answer.status, status, "{said:?}: {}", answer.text());
     }
     assert_eq!(node.hashes(""), [""; 0], "nothing was published");
     // A script sends the JSON content type or none.
@@ -86,7 +67,7 @@ fn pages_and_names_that_are_allowed_may() {
     for origin in ["http://localhost:3000", "https://app.example"] {
         let said = [("Origin", origin), ("Sec-Fetch-Site", "cross-site"), JSON];
         let answer = asked(&node, PUBLISH, &said, &body);
-        assert_eq!(answer.status, 200, "{origin}: {}", answer.body);
+        assert_eq!(answer.status, 200, "{origin}: {}", answer.text());
         let allowed = format!("access-control-allow-origin: {origin}\r\n");
         assert!(answer.head.contains(&allowed), "{}", answer.head);
         assert!(answer.head.contains("vary: origin\r\n"), "{}", answer.head);
@@ -158,7 +139,7 @@ fn ports_are_not_to_be_found_by_asking_for_peers() {
 
     // Configured or connected peers may be queried at any address.
     let node = Node::start("ports-known", &[("peers", &somebody.peers[0])]);
-    wait_for("the peer is asked", || {
+    until("the peer is asked", || {
         let path = format!("/store/v3/messages?peerAddr={}", somebody.peers[0]);
         node.ask("GET", &path, "").0 == 200 && node.get(&path)["statusCode"] == 200
     });
@@ -181,7 +162,7 @@ fn addresses_that_are_denied_are_not_served() {
     assert_eq!(asked(&node, PUBLISH, &publish, &body).status, 403);
     // The list changes while the node runs.
     std::fs::write(&file, "[policy]\ndeny_addresses = [\"192.0.3.0/24\"]\n").expect("is written");
-    wait_for("the list is read again", || [health("192.0.2.7"), health("192.0.3.7")] == [200, 403]);
+    until("the list is read again", || [health("192.0.2.7"), health("192.0.3.7")] == [200, 403]);
 
     let settings = [
         ("HARK_SERVER_TRUSTED_PROXIES", "10.0.0.0/8"),
@@ -201,10 +182,10 @@ fn an_address_has_as_many_connections_by_rest_as_it_may() {
     // answers.
     let mut kept: Vec<_> = (0..3 + 8).map(|_| connect()).collect();
     // A connection counts once the server has accepted the connection.
-    wait_for("there are too many", || node.ask("GET", "/health", "").0 == 429);
+    until("there are too many", || node.ask("GET", "/health", "").0 == 429);
     assert!(node.ask("GET", "/health", "").1.starts_with("rate-limited: your address"));
     drop(kept.pop());
-    wait_for("there is room again", || node.ask("GET", "/health", "").0 == 200);
+    until("there is room again", || node.ask("GET", "/health", "").0 == 200);
 }
 
 #[test]
@@ -229,7 +210,7 @@ fn an_address_that_reads_no_answers_leaves_others_the_memory_for_answers() {
     assert!(!unread.is_empty(), "a single answer is refused");
     assert_eq!(ask("192.0.2.2"), 200);
     drop(unread);
-    wait_for("the address has memory again", || ask("192.0.2.1") == 200);
+    until("the address has memory again", || ask("192.0.2.1") == 200);
 }
 
 #[test]
@@ -279,10 +260,10 @@ fn scripts_for_nwaku_find_its_health_and_its_peers() {
     assert_eq!(first.get(path), Value::Array(Vec::new()));
     let addrs = format!("[\"{}\"]", second.peers[0]);
     assert_eq!(first.ask("POST", path, &addrs), (200, "OK".into()));
-    wait_for("both know each other", || {
+    until("both know each other", || {
         [&first, &second].iter().all(|node| health(node, "Relay") == "READY")
     });
-    wait_for("the second has said who it is", || {
+    until("the second has said who it is", || {
         first.get(path)[0]["agent"].as_str().is_some_and(|agent| agent.starts_with("hark/"))
     });
     let id = second.peers[0].rsplit('/').next().expect("an id");
@@ -305,7 +286,7 @@ fn scripts_for_nwaku_find_its_health_and_its_peers() {
         (&5.into(), &peer["multiaddr"])
     );
     assert_eq!(first.get(&format!("{path}/relay/on/5")), relay[5]);
-    wait_for("they pass messages on", || {
+    until("they pass messages on", || {
         first.get(&format!("{path}/mesh/on/5"))["peers"].as_array().map(Vec::len) == Some(1)
     });
     let stats = first.get(&format!("{path}/stats"));

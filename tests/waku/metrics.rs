@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use hark_testkit::clock::now_ns;
+use hark_testkit::http::get;
+use hark_testkit::wait::until;
 use serde_json::Value;
 
-use super::{Node, folder, http, import, message, now_ns, wait_for};
+use super::{Node, folder, import, message};
 
 fn page(node: &Node) -> String {
-    let (status, page) = http(&node.relay, "GET", "/metrics", "");
+    let (status, page) = get(&node.relay, "/metrics").parts();
     assert_eq!(status, 200);
     page
 }
@@ -139,11 +142,11 @@ fn messages_and_comparisons_are_counted_under_nwakus_names() {
         ("sync_jitter_s", "0"),
     ];
     let second = Node::start("counting", &settings);
-    wait_for("the second has all", || second.hashes("").len() == 3);
+    until("the second has all", || second.hashes("").len() == 3);
     // After another comparison, both nodes have the same messages.
     let compared = |node: &Node| value(&page(node), "reconciliation_roundtrips_count");
     let before = compared(&second);
-    wait_for("they compare again", || compared(&second) > before);
+    until("they compare again", || compared(&second) > before);
 
     let (sent, received) = (page(&first), page(&second));
     for (page, direction, other) in [(&sent, "sent", "receive"), (&received, "receive", "sent")] {

@@ -1,6 +1,9 @@
 //! Nodes as peers of each other.
 
-use super::{Node, folder, message, now_ns, wait_for};
+use hark_testkit::clock::now_ns;
+use hark_testkit::wait::until;
+
+use super::{Node, folder, message};
 
 #[test]
 fn what_is_published_on_one_node_is_kept_by_its_peers() {
@@ -8,7 +11,7 @@ fn what_is_published_on_one_node_is_kept_by_its_peers() {
     let second = Node::start("gossip-2", &[("peers", &first.peers[0])]);
     let third = Node::start("gossip-3", &[("peers", &second.peers[1])]);
     // Gossip needs a second to find its subscribers.
-    wait_for("a message gets through", || {
+    until("a message gets through", || {
         first.publish(&message("gossip", "AA==", now_ns()));
         !third.hashes("").is_empty()
     });
@@ -26,8 +29,8 @@ fn what_is_published_on_one_node_is_kept_by_its_peers() {
     passing["ephemeral"] = true.into();
     first.publish(&passing);
     let kept = |node: &Node| node.hashes(&format!("contentTopics={topic}"));
-    wait_for("all are everywhere", || kept(&first).len() == 50 && kept(&second).len() == 50);
-    wait_for("all are everywhere", || kept(&third).len() == 50);
+    until("all are everywhere", || kept(&first).len() == 50 && kept(&second).len() == 50);
+    until("all are everywhere", || kept(&third).len() == 50);
     assert_eq!(kept(&first), kept(&second));
     assert_eq!(kept(&first), kept(&third));
 }
@@ -38,7 +41,7 @@ fn a_node_is_the_same_after_a_restart() {
     let id = |node: &Node| node.peers[0].rsplit('/').next().map(str::to_owned);
     let before = id(&node);
     node.stop();
-    let node = Node::on(std::mem::take(&mut node.data), &[]);
+    let node = Node::on(node.data.clone(), &[]);
     assert_eq!(id(&node), before);
 }
 
@@ -48,13 +51,13 @@ fn a_node_that_was_away_fetches_what_came_meanwhile() {
     let stores = [("stores", first.peers[0].as_str())];
     let mut second = Node::start("resume-2", &stores);
     first.publish(&message("resume", "AA==", now_ns()));
-    wait_for("the first is fetched or received", || second.hashes("").len() == 1);
+    until("the first is fetched or received", || second.hashes("").len() == 1);
     second.stop();
     for _ in 0..250 {
         first.publish(&message("resume", "AQ==", now_ns()));
     }
-    let second = Node::on(std::mem::take(&mut second.data), &stores);
-    wait_for("all are fetched", || second.hashes("").len() == 251);
+    let second = Node::on(second.data.clone(), &stores);
+    until("all are fetched", || second.hashes("").len() == 251);
     assert_eq!(second.hashes(""), first.hashes(""));
 
     // A node without any of the messages queries another node.
@@ -96,8 +99,8 @@ fn nodes_with_different_losses_become_the_same() {
         ("sync_every_s", "1"),
         ("sync_jitter_s", "0"),
     ];
-    let second = Node::on(std::mem::take(&mut second.data), &settings);
+    let second = Node::on(second.data.clone(), &settings);
     let done = || [&first, &second].iter().all(|node| node.hashes("").len() == 2_000);
-    wait_for("both have all", done);
+    until("both have all", done);
     assert_eq!(first.hashes(""), second.hashes(""));
 }

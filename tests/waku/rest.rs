@@ -1,8 +1,14 @@
 //! The REST door, with the requests of programs for nwaku.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hark_testkit::clock::now_ns;
+use hark_testkit::http::HttpRequest;
+use hark_testkit::http::get;
+use hark_testkit::wait::until;
 use serde_json::{Value, json};
 
-use super::{Node, http, message, now_ns, text, try_http, wait_for};
+use super::{Node, message, text};
 use crate::served::hark;
 
 #[test]
@@ -51,7 +57,7 @@ fn what_is_published_is_durable_polled_once_and_asked_for() {
     let before = node.hashes("");
     assert_eq!(before.len(), 3);
     node.kill();
-    let node = Node::on(std::mem::take(&mut node.data), &[]);
+    let node = Node::on(node.data.clone(), &[]);
     assert_eq!(node.hashes(""), before);
     let page = node.get("/store/v3/messages?includeData=true&pubsubTopic=/waku/2/rs/1/2");
     assert_eq!(page["messages"][0]["message"]["meta"], "bQ==");
@@ -90,7 +96,7 @@ fn what_is_no_message_is_refused_and_says_why() {
     assert_eq!(node.ask("DELETE", "/store/v3/messages", "").0, 405);
     assert_eq!(node.get("/store/v3/messages")["messages"], json!([]));
 
-    let (status, page) = http(&node.relay, "GET", "/metrics", "");
+    let (status, page) = get(&node.relay, "/metrics").parts();
     assert_eq!(status, 200);
     for line in [
         "waku_archive_messages{type=\"stored\"} 0",
@@ -106,14 +112,18 @@ fn what_is_no_message_is_refused_and_says_why() {
 fn every_message_that_got_its_200_is_there_after_kill_9() {
     let mut node = Node::start("kill", &[]);
     let start = now_ns();
-    let rest = node.rest.clone();
+    let (rest, answered) = (node.rest.clone(), AtomicUsize::new(0));
     let publish = |thread: u64| {
         let mut kept = Vec::new();
         for at in 0.. {
             let timestamp = start + at * 4 + thread;
             let body = message("kill", "AAAA", timestamp).to_string();
-            match try_http(&rest, "POST", "/relay/v1/auto/messages", &body) {
-                Ok((200, _)) => kept.push(timestamp),
+            let request = HttpRequest::new("POST", "/relay/v1/auto/messages").json(&body);
+            match request.try_send(&rest) {
+                Ok(reply) if reply.status == 200 => {
+                    kept.push(timestamp);
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
                 // The server is gone.
                 _ => break,
             }
@@ -121,13 +131,14 @@ fn every_message_that_got_its_200_is_there_after_kill_9() {
         kept
     };
     let kept: Vec<u64> = std::thread::scope(|scope| {
+        let publish = &publish;
         let publishers = [0, 1, 2, 3].map(|thread| scope.spawn(move || publish(thread)));
-        std::thread::sleep(std::time::Duration::from_secs(2));
+        until("many get their 200", || answered.load(Ordering::Relaxed) > 100);
         node.kill();
         publishers.into_iter().flat_map(|thread| thread.join().expect("ends")).collect()
     });
     assert!(kept.len() > 100, "{} got their 200", kept.len());
-    let node = Node::on(std::mem::take(&mut node.data), &[]);
+    let node = Node::on(node.data.clone(), &[]);
     let topic = "/kill/1/chat/proto";
     let shard = hark_codec::waku::Shard::of(topic, 1, 8).expect("a topic").to_string();
     let there: std::collections::HashSet<String> = node.hashes("").into_iter().collect();
@@ -194,7 +205,6 @@ fn an_export_is_imported_and_exported_alike() {
     assert!(said.contains("\"bad_id\":1"), "{said}");
     let check = hark(&other).args(["check", "--network", "waku"]).output().expect("runs");
     assert!(check.status.success());
-    std::fs::remove_dir_all(other).expect("is removed");
 }
 
 /// Every answer conforms to the OpenAPI document.
@@ -210,7 +220,7 @@ fn answers_are_as_the_openapi_document_has_them() {
     // No peer listens at this address.
     let away = format!("/store/v3/messages?peerAddr=/ip4/127.0.0.1/tcp/1/p2p/{own}");
     let other = Node::start("openapi-peer", &[("peers", &node.peers[0])]);
-    wait_for("the other is connected", || node.get("/admin/v1/peers") != json!([]));
+    until("the other is connected", || node.get("/admin/v1/peers") != json!([]));
     let mut seen = 0;
     for (method, path, template) in [
         ("GET", "/store/v3/messages?includeData=true&pageSize=1", "/store/v3/messages"),

@@ -3,9 +3,11 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use hark_testkit::clock::now_ns;
+use hark_testkit::wait::until;
 use serde_json::Value;
 
-use super::{Node, message, now_ns, wait_for};
+use super::{Node, message};
 
 /// Bytes that a directory takes on the disk.
 fn on_disk(folder: &Path) -> u64 {
@@ -36,7 +38,7 @@ fn publish(node: &Node, count: u64, start: u64) {
 fn newest(node: &Node, count: u64, start: u64) -> u64 {
     let kept = || node.hashes("").len() as u64;
     let (mut before, mut oldest) = (kept(), 0);
-    wait_for("nothing is deleted meanwhile", || {
+    until("nothing is deleted meanwhile", || {
         let page: Value = node.get("/store/v3/messages?includeData=true&pageSize=1");
         oldest = page["messages"][0]["message"]["timestamp"].as_u64().expect("a time");
         std::mem::replace(&mut before, kept()) == before
@@ -52,7 +54,7 @@ fn a_bound_of_bytes_is_met_on_the_disk() {
     let (bound, start, count) = (16 << 20, now_ns(), 4_000);
     publish(&node, count, start);
     let folder = node.data.join("waku");
-    wait_for("the bound is met", || on_disk(&folder) as f64 <= f64::from(bound) * 1.05);
+    until("the bound is met", || on_disk(&folder) as f64 <= f64::from(bound) * 1.05);
     // With 10.2 KB each, the node keeps nearly as many messages as the bound allows.
     let kept = newest(&node, count, start);
     assert!((1_400..1_650).contains(&kept), "{kept} are kept");
@@ -66,5 +68,5 @@ fn of_several_bounds_each_holds() {
     let node = Node::start("union", &[("retention", policy), every]);
     let start = now_ns();
     publish(&node, 1_500, start);
-    wait_for("the bound is met", || newest(&node, 1_500, start) == 500);
+    until("the bound is met", || newest(&node, 1_500, start) == 500);
 }

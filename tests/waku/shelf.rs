@@ -1,9 +1,12 @@
 //! Functions that Waku's shelf shares with every other shelf: a mirror, metrics, the log of slow
 //! queries, and reloaded settings.
 
+use hark_testkit::clock::now_ns;
+use hark_testkit::http::get;
+use hark_testkit::wait::until;
 use serde_json::Value;
 
-use super::{Node, folder, hark, http, message, now_ns, wait_for};
+use super::{Node, folder, hark, message};
 
 /// The log of a node so far.
 fn log(node: &Node) -> String {
@@ -22,11 +25,11 @@ fn a_mirror_keeps_messages_in_step() {
         let stats = hark(&node.data).args(["stats", "--json", "--network", "waku"]).output();
         serde_json::from_slice(&stats.expect("runs").stdout).expect("JSON")
     };
-    wait_for("the mirror has it", || {
+    until("the mirror has it", || {
         let mirror = &stats()["server"]["mirror"];
         mirror["in_step"] == true && mirror["copied"].as_u64() >= Some(5)
     });
-    let page = http(&node.relay, "GET", "/metrics", "").1;
+    let page = get(&node.relay, "/metrics").ok();
     for line in ["hark_mirror_in_step 1\n", "hark_mirror_in_step{shelf=\"waku\"} 1\n"] {
         assert!(page.contains(line), "{line} is not in {page}");
     }
@@ -44,7 +47,7 @@ fn commits_and_the_store_are_measured() {
     for n in 0..3 {
         node.publish(&message("measured", "AA==", now_ns() - n));
     }
-    let page = http(&node.relay, "GET", "/metrics", "").1;
+    let page = get(&node.relay, "/metrics").ok();
     for line in [
         "hark_committed_writes_total{shelf=\"waku\"} 3\n",
         "hark_committed_writes_total 0\n",
@@ -71,7 +74,7 @@ fn slow_questions_are_logged_as_the_filters_that_ask_them() {
     }
     let page =
         "/store/v3/messages?contentTopics=%2Fslow%2F1%2Fchat%2Fproto&pageSize=100&includeData=true";
-    wait_for("one is slow", || {
+    until("one is slow", || {
         node.get(page);
         log(&node).contains("a slow question")
     });
@@ -95,8 +98,8 @@ fn settings_are_read_again_while_it_runs() {
     let status = || node.ask("GET", "/store/v3/messages", "").0;
     assert_eq!([status(), status(), status()], [200; 3]);
     write("[1, 1]");
-    wait_for("questions are bounded", || status() == 429);
+    until("questions are bounded", || status() == 429);
     assert!(log(&node).contains("now waku.queries = [1, 1]"), "{}", log(&node));
     write("[0, 0]");
-    wait_for("and are not any more", || status() == 200);
+    until("and are not any more", || status() == 200);
 }

@@ -2,18 +2,14 @@
 //! reconnect, and no client or peer misses a message.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 
+use hark_testkit::clock::now_ns;
+use hark_testkit::server::free_port;
+use hark_testkit::wait::{PATIENCE, until};
 use serde_json::Value;
 
-use super::{Node, folder, hark, message, now_ns, wait_for};
-use crate::served::PATIENCE;
-
-/// Returns a port that is not in use.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("there is one");
-    listener.local_addr().expect("has one").port()
-}
+use super::{Node, folder, hark, message};
 
 /// A REST client with a persistent connection.
 struct Kept {
@@ -77,7 +73,7 @@ fn clients_notice_nothing_and_peers_reconnect() {
     ];
     let data = folder("takeover");
     let mut old = Node::with(data.clone(), &["--listen", &relay], &settings);
-    wait_for("the friend is a peer", || connected(&old) == 1);
+    until("the friend is a peer", || connected(&old) == 1);
     // A message that was published but not polled, under a topic that a client subscribed to.
     let topic = "/takeover/1/chat/proto";
     let subscribed = old.ask("POST", "/relay/v1/auto/subscriptions", &format!("[\"{topic}\"]"));
@@ -92,7 +88,7 @@ fn clients_notice_nothing_and_peers_reconnect() {
     // The new node has the same identity and addresses, so that peers find the node.
     assert_eq!(new.peers, old.peers);
     // The old process accepts connections until it knows of the takeover.
-    wait_for("the old process knows", || {
+    until("the old process knows", || {
         std::fs::read(data.join("log")).is_ok_and(|log| {
             String::from_utf8_lossy(&log).contains("another process has taken over")
         })
@@ -102,7 +98,7 @@ fn clients_notice_nothing_and_peers_reconnect() {
     assert_eq!(kept.ask("GET", health, "").0, 200);
     assert_eq!(polled(&kept.ask("GET", &poll, "")), ["AA=="]);
     // The old process may have accepted this connection just before the takeover.
-    wait_for("what waited goes on waiting", || polled(&new.ask("GET", &poll, "")) == ["AA=="]);
+    until("what waited goes on waiting", || polled(&new.ask("GET", &poll, "")) == ["AA=="]);
     let publish = "/relay/v1/auto/messages";
     let through = message("takeover", "AQ==", now_ns()).to_string();
     assert_eq!(kept.ask("POST", publish, &through), (200, "OK".into()));
@@ -113,7 +109,7 @@ fn clients_notice_nothing_and_peers_reconnect() {
     let both = ["AQ==", "Ag==", "Aw=="];
     assert_eq!(polled(&new.ask("GET", &poll, "")), both);
     let mut returned = Vec::new();
-    wait_for("the old process follows", || {
+    until("the old process follows", || {
         returned.extend(polled(&kept.ask("GET", &poll, "")));
         returned.len() >= both.len()
     });
@@ -128,13 +124,13 @@ fn clients_notice_nothing_and_peers_reconnect() {
     // The new node gets the messages that the friend received while disconnected, by a query or by
     // gossip.
     friend.publish(&message("takeover", "BA==", now_ns()));
-    wait_for("the friend is a peer again", || connected(&new) == 1);
+    until("the friend is a peer again", || connected(&new) == 1);
     friend.publish(&message("takeover", "BQ==", now_ns()));
-    wait_for("no message is missed", || history(&new.ask("GET", page, "")) == 5);
+    until("no message is missed", || history(&new.ask("GET", page, "")) == 5);
     // The friend also gets messages published at the old process, which has no peers any more.
     let late = message("takeover", "Bg==", now_ns()).to_string();
     assert_eq!(kept.ask("POST", publish, &late), (200, "OK".into()));
-    wait_for("the friend has it", || {
+    until("the friend has it", || {
         friend.get(&format!("{page}&includeData=true")).to_string().contains("Bg==")
     });
     // Commands on both shelves reach the new process.
@@ -145,7 +141,7 @@ fn clients_notice_nothing_and_peers_reconnect() {
         assert!(stats["server"]["trouble"].is_null(), "{stats}");
     }
     drop(kept);
-    assert!(old.child.wait().expect("ends").success());
+    assert!(old.server.wait().expect("ends").success());
     let check = hark(&data).args(["check", "--network", "waku"]).output().expect("runs");
     let said = String::from_utf8_lossy(&check.stdout);
     assert!(check.status.success() && said.contains("no faults"), "{said}");

@@ -4,9 +4,12 @@ use hark_archive::effects::KeepAll;
 use hark_archive::{Store as _, Write};
 use hark_codec::waku::{Message, MessageEncoder, Shard, signed};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
+use hark_testkit::clock::now_ns;
+use hark_testkit::http::get;
+use hark_testkit::wait::until;
 use serde_json::{Value, json};
 
-use super::{Node, folder, http, message, now_ns, wait_for};
+use super::{Node, folder, message};
 use crate::served::hark;
 
 const TOPIC: &str = "/waku/2/rs/1/0";
@@ -26,7 +29,7 @@ fn void(timestamp: u64) -> Box<[u8]> {
 
 /// A counter on the page for Prometheus.
 fn counted(node: &Node, name: &str) -> u64 {
-    let (_, page) = http(&node.relay, "GET", "/metrics", "");
+    let (_, page) = get(&node.relay, "/metrics").parts();
     let line = page.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|value| value.trim().parse().ok()).expect("a number")
 }
@@ -57,7 +60,7 @@ fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_sent() {
     let stores = [("stores", node.peers[0].as_str()), ("rest_any_peer", "true")];
     let stores = [&settings[..], &stores].concat();
     let other = Node::start("void-resume", &stores);
-    wait_for("all that may be sent is fetched", || other.hashes("").len() == 25);
+    until("all that may be sent is fetched", || other.hashes("").len() == 25);
     let fetched = "waku_messages_total{origin=\"store\",result=\"invalid_message\"}";
     assert_eq!(counted(&other, fetched), 0, "it was sent what it has to refuse");
     let peer = node.peers[1].replace('/', "%2F");
@@ -78,7 +81,7 @@ fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_sent() {
     }
     // Comparisons omit such messages too, since the messages would otherwise be sent every second.
     let compared = "waku_catch_ups_total{by=\"sync\",result=\"done\"}";
-    wait_for("both were compared", || counted(&other, compared) >= 2);
+    until("both were compared", || counted(&other, compared) >= 2);
     let sent = "total_transfer_messages_exchanged_total{direction=\"sent\"}";
     assert!(counted(&node, sent) <= 25, "{} were sent", counted(&node, sent));
 
@@ -96,7 +99,6 @@ fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_sent() {
         (&json!(25), &json!(300)),
         "{said}"
     );
-    std::fs::remove_dir_all(other).expect("is removed");
 }
 
 #[test]
@@ -113,7 +115,7 @@ fn a_node_that_only_listens_keeps_what_it_receives_and_passes_nothing_on() {
     let (status, words) =
         listening.ask("POST", path, &message("toychat", "AA==", now_ns()).to_string());
     assert_eq!((status, words.contains("`forward`")), (400, true), "{words}");
-    wait_for("a message gets through", || {
+    until("a message gets through", || {
         speaking.publish(&proved("listener", "AA=="));
         !listening.hashes("").is_empty()
     });
@@ -122,7 +124,7 @@ fn a_node_that_only_listens_keeps_what_it_receives_and_passes_nothing_on() {
     for count in 0..20 {
         let before = listening.hashes("").len();
         speaking.publish(&proved("listener", "AQ=="));
-        wait_for("it is kept", || listening.hashes("").len() > before);
+        until("it is kept", || listening.hashes("").len() > before);
         assert_eq!(counted(&behind, relayed), 0, "after {count}");
     }
     // The node behind gets the messages by a query.
@@ -161,7 +163,7 @@ fn where_messages_need_proofs_those_without_are_not_kept() {
     let speaking = Node::start("proofs-speaking", &[]);
     let listening = [("peers", speaking.peers[0].as_str()), ("forward", "auto")];
     let listening = Node::start("proofs", &listening);
-    wait_for("a message gets through", || {
+    until("a message gets through", || {
         speaking.publish(&proved("proofs", "AA=="));
         !listening.hashes("").is_empty()
     });
@@ -178,9 +180,9 @@ fn where_messages_need_proofs_those_without_are_not_kept() {
         speaking.publish(&with_proof(message("proofs", payload, now), epoch, 7));
     }
     speaking.publish(&proved("proofs", "BA=="));
-    wait_for("the last ones are kept", || listening.hashes(&since).len() == 2);
+    until("the last ones are kept", || listening.hashes(&since).len() == 2);
     let refused = "waku_messages_total{origin=\"relay\",result=\"invalid_message\"}";
-    wait_for("the others are refused", || counted(&listening, refused) == 102);
+    until("the others are refused", || counted(&listening, refused) == 102);
     assert_eq!(listening.hashes(&since).len(), 2);
 }
 
@@ -216,7 +218,7 @@ fn on_a_protected_shard_only_signed_messages_are_taken() {
     }
     assert_eq!(node.ask("POST", &path, &signed(now_ns(), b"two").to_string()).0, 200);
     // From gossip, only signed messages are stored.
-    wait_for("a signed message gets through", || {
+    until("a signed message gets through", || {
         assert_eq!(open.ask("POST", &path, &forged.to_string()).0, 200);
         forged["timestamp"] = json!(now_ns());
         assert_eq!(open.ask("POST", &path, &signed(now_ns(), b"three").to_string()).0, 200);

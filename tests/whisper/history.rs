@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use hark_codec::crypto::keccak256;
 use hark_codec::record::Id;
 use hark_codec::whisper::{Bloom, Completion, Envelope, HistoryCursor, HistoryRequest, Topic};
+use hark_testkit::digits::digits;
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::Random;
 
@@ -41,17 +42,12 @@ fn draw(random: &mut Random, count: u64) -> (Vec<Known>, String) {
         let envelope = Envelope { expiry: sent + 50, ttl: 50, topic, data: &data, nonce };
         let (hash, mut rlp) = (envelope.hash(), Vec::new());
         envelope.write(&mut rlp);
-        let hex = |bytes: &[u8]| {
-            let mut out = Vec::new();
-            hark_codec::hex::encode_into(bytes, &mut out);
-            String::from_utf8(out).expect("digits")
-        };
         let expiry = envelope.expiry;
         writeln!(
             lines,
             "{{\"expiry\":{expiry},\"ttl\":50,\"topic\":\"{}\",\"data\":\"{}\",\"nonce\":{nonce}}}",
-            hex(&topic),
-            hex(&data)
+            digits(&topic),
+            digits(&data)
         )
         .expect("is text");
         all.push(Known { sent, hash, topic, rlp });
@@ -184,7 +180,7 @@ fn both_stores_answer_random_requests_like_a_list() {
         delete.args(["--store", store, "delete", "--network", "whisper", "--yes", &filter]);
         assert!(delete.status().expect("runs").success());
         all.retain(|known| known.topic != gone);
-        let node = MailNode::on(std::mem::take(&mut node.data), &["--store", store], &settings);
+        let node = MailNode::on(node.data.clone(), &["--store", store], &settings);
         compare(&node, &mut random, &all, 60);
     }
 }

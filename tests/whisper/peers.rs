@@ -2,11 +2,13 @@
 
 use hark_server::whisper::rlpx::RlpxStream;
 use hark_server::whisper::rlpx::hello::{DisconnectReason, Hello, SubProtocol};
+use hark_testkit::http::get;
 use hark_testkit::mail::{MailClient, SHH, WAKU, new_key, node, random};
+use hark_testkit::wait::until;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-use super::{MailNode, ask, wait_for};
+use super::MailNode;
 use crate::served::hark;
 
 /// Connects to a node, sends a reason for leaving, and waits until the node ends the connection.
@@ -24,8 +26,8 @@ async fn leave(enode: &str, reason: DisconnectReason) {
 
 /// Waits until the metrics have all these lines.
 fn wait_for_metrics(node: &MailNode, lines: &[&str]) {
-    wait_for("the metrics have the lines", || {
-        let page = ask(&node.relay, "GET /metrics", &[], b"").text();
+    until("the metrics have the lines", || {
+        let page = get(&node.relay, "/metrics").ok();
         lines.iter().all(|line| page.lines().any(|known| known == *line))
     });
 }
@@ -36,7 +38,7 @@ fn peers_are_counted_and_the_log_has_the_reason_of_each_disconnect() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let mut client = runtime.block_on(MailClient::connect(&node.enode, SHH));
-    let connected = node.child.wait_for_log("a peer is connected");
+    let connected = node.server.wait_for_log("a peer is connected");
     for said in ["peer=127.0.0.1", "client=\"test/v1\"", "protocol=\"shh\""] {
         assert!(connected.contains(said), "{said}: {connected}");
     }
@@ -44,7 +46,7 @@ fn peers_are_counted_and_the_log_has_the_reason_of_each_disconnect() {
     wait_for_metrics(&node, &["hark_whisper_peers 1", connected]);
 
     runtime.block_on(leave(&node.enode, DisconnectReason::TooMany));
-    let left = node.child.wait_for_log("a peer is gone");
+    let left = node.server.wait_for_log("a peer is gone");
     assert!(left.contains("peer=127.0.0.1"), "{left}");
     assert!(left.contains("the peer disconnects: too many peers"), "{left}");
     runtime.block_on(async {
@@ -56,7 +58,7 @@ fn peers_are_counted_and_the_log_has_the_reason_of_each_disconnect() {
         let reason = useless.expect("connects").disconnected().await;
         assert_eq!(reason, DisconnectReason::Useless);
     });
-    let left = node.child.wait_for_log("a peer is gone");
+    let left = node.server.wait_for_log("a peer is gone");
     assert!(left.contains("message 216 belongs to no protocol"), "{left}");
 
     wait_for_metrics(

@@ -4,12 +4,14 @@ use std::io::Write as _;
 use std::net::TcpStream;
 
 use hark_codec::crypto::keccak256;
-use hark_codec::hex;
 use hark_codec::whisper::{Bloom, Completion, Envelope, HistoryRequest, Topic};
+use hark_testkit::clock::now_s;
+use hark_testkit::digits::digits;
+use hark_testkit::http::get;
+use hark_testkit::wait::until;
 use serde_json::{Value, json};
 
 use super::{JSON, MailNode, RLP, envelope, folder, list};
-use crate::served::now_s;
 
 const ONE: Topic = [0x5c, 0x6c, 0x9b, 0x56];
 const TWO: Topic = [8, 9, 10, 0];
@@ -34,12 +36,6 @@ fn request(of: &HistoryRequest<'_>, topics: &[Topic]) -> Vec<u8> {
     out
 }
 
-fn digits(bytes: &[u8]) -> String {
-    let mut out = b"0x".to_vec();
-    hex::encode_into(bytes, &mut out);
-    String::from_utf8(out).expect("digits")
-}
-
 #[test]
 fn envelopes_are_durable_and_found_by_topics_and_by_bloom_filters_page_by_page() {
     let mut node = MailNode::start("rest", &[]);
@@ -56,7 +52,7 @@ fn envelopes_are_durable_and_found_by_topics_and_by_bloom_filters_page_by_page()
     }
     // Acknowledged envelopes are there after kill -9.
     node.kill();
-    let node = MailNode::on(std::mem::take(&mut node.data), &[], &[]);
+    let node = MailNode::on(node.data.clone(), &[], &[]);
     let of_one: Vec<_> = envelopes.iter().step_by(2).cloned().collect();
     let mut bloom = Bloom::default();
     bloom.add(&Bloom::of_topic_or(ONE));
@@ -95,8 +91,8 @@ fn envelopes_are_durable_and_found_by_topics_and_by_bloom_filters_page_by_page()
     let page = answer.json();
     let first = Envelope::parse(&alone).expect("one");
     let expected = json!({
-        "hash": digits(&keccak256(&alone)), "expiry": first.expiry, "ttl": 100,
-        "topic": "0x01020304", "data": digits(b"alone"), "nonce": 7,
+        "hash": format!("0x{}", digits(&keccak256(&alone))), "expiry": first.expiry, "ttl": 100,
+        "topic": "0x01020304", "data": format!("0x{}", digits(b"alone")), "nonce": 7,
     });
     assert_eq!(page["envelopes"][0], expected);
     assert_eq!(page["envelopes"].as_array().map(Vec::len), Some(2));
@@ -150,7 +146,7 @@ fn a_long_history_is_streamed_and_whole() {
     all.sort();
     assert!(found == all, "{} of {}", found.len(), all.len());
     assert_eq!(node.hashes("{}").len(), 4_000);
-    let page = super::ask(&node.relay, "GET /metrics", &[], b"").text();
+    let page = get(&node.relay, "/metrics").ok();
     for line in [
         "mailserver_archived_envelopes_total{db=\"embedded\"} 4000\n",
         "hark_whisper_envelopes_total{source=\"rest\",result=\"stored\"} 4000\n",
@@ -194,7 +190,7 @@ fn what_is_wrong_is_refused_and_says_why() {
         let json = answer.json();
         let reason = json["refused"][0]["reason"].as_str().expect("a reason");
         assert!(answer.status == 400 && reason.contains(said), "{said}: {json}");
-        assert_eq!(json["refused"][0]["hash"], digits(&keccak256(&body)));
+        assert_eq!(json["refused"][0]["hash"], format!("0x{}", digits(&keccak256(&body))));
         // The other envelopes of the list are stored.
         let answer = node.ask("POST /whisper/envelopes", &[RLP], &list(&[body, good.clone()]));
         let json = answer.json();
@@ -249,7 +245,7 @@ fn what_is_wrong_is_refused_and_says_why() {
     }
     let evil = [RLP, ("Origin", "https://evil.example")];
     assert_eq!(node.ask("POST /whisper/envelopes", &evil, &good).status, 403);
-    assert_eq!(node.hashes("{}"), [digits(&keccak256(&good))]);
+    assert_eq!(node.hashes("{}"), [format!("0x{}", digits(&keccak256(&good)))]);
 }
 
 #[test]
@@ -295,7 +291,7 @@ fn requests_are_counted_against_a_rate_and_settings_are_read_again() {
     let status = || node.ask("POST /whisper/messages", &[JSON], b"{}").status;
     assert_eq!([status(), status(), status()], [200, 200, 429]);
     write("[0, 0]");
-    super::wait_for("requests are not bounded any more", || status() == 200);
+    until("requests are not bounded any more", || status() == 200);
     assert!(node.log().contains("now whisper.queries = [0, 0]"), "{}", node.log());
 }
 

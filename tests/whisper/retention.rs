@@ -2,15 +2,17 @@
 
 use hark_codec::crypto::keccak256;
 use hark_codec::whisper::{Envelope, Topic};
+use hark_testkit::http::get;
+use hark_testkit::wait::until;
 
 use super::rest::frames;
-use super::{JSON, MailNode, ask, envelope, wait_for};
+use super::{JSON, MailNode, envelope};
 
 const TOPIC: Topic = [0x5c, 0x6c, 0x9b, 0x56];
 
 /// Bytes that the shelf takes on the disk.
 fn shelf_bytes(node: &MailNode) -> u64 {
-    let page = ask(&node.relay, "GET /metrics", &[], b"").text();
+    let page = get(&node.relay, "/metrics").ok();
     let series = "hark_store_bytes{shelf=\"whisper\"} ";
     let bytes = page.lines().find_map(|line| line.strip_prefix(series));
     bytes.expect("a size").parse().expect("a number")
@@ -34,9 +36,9 @@ fn above_a_bound_of_bytes_the_oldest_envelopes_are_deleted() {
         published.extend(batch);
     }
     published.sort_by_key(|rlp| (Envelope::parse(rlp).expect("one").sent(), keccak256(rlp)));
-    wait_for("the bound is met", || shelf_bytes(&node) <= 16_800_000);
+    until("the bound is met", || shelf_bytes(&node) <= 16_800_000);
     let mut count = 0;
-    wait_for("none but the oldest are deleted", || {
+    until("none but the oldest are deleted", || {
         let kept = kept(&node);
         count = kept.len();
         count < published.len() && published.ends_with(&kept)

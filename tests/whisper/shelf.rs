@@ -1,13 +1,17 @@
 //! Functions that Whisper's shelf shares with every other shelf: commands with its filters, a
 //! mirror in either direction, a takeover, retention.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hark_codec::whisper::{Bloom, Topic};
+use hark_testkit::digits::digits;
+use hark_testkit::folder::Folder;
+use hark_testkit::http::get;
 use hark_testkit::postgres::Cluster;
+use hark_testkit::wait::until;
 use serde_json::{Value, json};
 
-use super::{MailNode, RLP, ask, envelope, folder, wait_for};
+use super::{MailNode, RLP, envelope, folder};
 use crate::served::hark;
 
 const ONE: Topic = [0x5c, 0x6c, 0x9b, 0x56];
@@ -29,9 +33,7 @@ fn some(count: u8) -> Vec<Vec<u8>> {
 fn commands_find_envelopes_by_topics_and_by_bloom_filters() {
     let mut node = MailNode::start("commands", &[]);
     node.publish(&some(40));
-    let mut digits = Vec::new();
-    hark_codec::hex::encode_into(&Bloom::of_topic(TWO).0, &mut digits);
-    let bloom = format!("{{\"bloom\":\"0x{}\"}}", String::from_utf8(digits).expect("digits"));
+    let bloom = format!("{{\"bloom\":\"0x{}\"}}", digits(&Bloom::of_topic(TWO).0));
     let by_topic = r#"{"topics":["0x08090a00"]}"#;
     // Commands with and without a running server.
     for is_served in [true, false] {
@@ -65,7 +67,6 @@ fn commands_find_envelopes_by_topics_and_by_bloom_filters() {
         run(&copy, &[command]);
     }
     assert_eq!(run(&copy, &["count", "{}"]), "20\n");
-    std::fs::remove_dir_all(copy).expect("is removed");
 }
 
 #[test]
@@ -86,11 +87,9 @@ fn a_server_takes_over_and_questions_by_bloom_filter_find_what_came_before_and_a
     let late = envelope(TWO, 1, b"late");
     let answer = second.ask("POST /whisper/envelopes", &[RLP], &late);
     assert_eq!(answer.json()["stored"], 1);
-    let mut digits = Vec::new();
-    hark_codec::hex::encode_into(&Bloom::of_topic(TWO).0, &mut digits);
-    let bloom = format!("{{\"bloom\":\"{}\"}}", String::from_utf8(digits).expect("digits"));
+    let bloom = format!("{{\"bloom\":\"{}\"}}", digits(&Bloom::of_topic(TWO).0));
     assert_eq!(second.hashes(&bloom).len(), 6);
-    assert!(first.child.wait().expect("ends").success());
+    assert!(first.server.wait().expect("ends").success());
     drop(second);
 }
 
@@ -105,8 +104,9 @@ fn load(node: &MailNode, name: u8, count: usize) {
 }
 
 /// Serves from files with a mirror in `other`, then from `other` with the files as the mirror, and
-/// back again, always under load. Both exports are equal each time.
-fn turn_and_turn_back(name: &str, other: &str) {
+/// back again, always under load. Both exports are equal each time. `other_files` is the directory of
+/// `other`, unless this is a database.
+fn turn_and_turn_back(name: &str, other: &str, other_files: Option<&Folder>) {
     let files = folder(name);
     let first = files.to_str().expect("a path").to_owned();
     let export = |store: &str| {
@@ -121,7 +121,7 @@ fn turn_and_turn_back(name: &str, other: &str) {
     let mut sent = 0;
     for (turn, store, mirrored) in [(1, &*first, other), (2, other, &first), (3, &first, other)] {
         let is_database = store.starts_with("postgres");
-        let data = if is_database { beside.clone() } else { PathBuf::from(store) };
+        let data = if store == first { &files } else { other_files.unwrap_or(&beside) }.clone();
         let args: &[&str] = if is_database { &["--store", store] } else { &[] };
         let settings = [("HARK_MIRROR_STORE", mirrored), ("retention_days", "0")];
         let mut node = MailNode::on(data.clone(), args, &settings);
@@ -129,36 +129,30 @@ fn turn_and_turn_back(name: &str, other: &str) {
         sent += 1_000;
         let status: &[&str] =
             if is_database { &["--store", store, "count", "{}"] } else { &["count", "{}"] };
-        wait_for("the mirror is in step", || {
-            let page = ask(&node.relay, "GET /metrics", &[], b"").text();
+        until("the mirror is in step", || {
+            let page = get(&node.relay, "/metrics").ok();
             let has = |line: &str| page.lines().any(|other| other == line);
             has("hark_mirror_in_step{shelf=\"whisper\"} 1")
                 && has("hark_mirror_queued_writes{shelf=\"whisper\"} 0")
         });
         assert_eq!(run(&data, status), format!("{sent}\n"));
         node.stop();
-        // The directory belongs to the archive, and is removed only at the end.
-        std::mem::take(&mut node.data);
         let (kept, copied) = (export(store), export(mirrored));
         assert_eq!(kept.lines().count(), sent);
         assert!(kept == copied, "turn {turn}: {} and {}", kept.len(), copied.len());
-    }
-    for folder in [files, beside] {
-        std::fs::remove_dir_all(folder).expect("is removed");
     }
 }
 
 #[test]
 fn files_and_a_database_mirror_each_other_under_load_and_can_be_exchanged_and_back() {
     let database = Cluster::shared().database("whisper mirror");
-    turn_and_turn_back("mirror-database", &database.url);
+    turn_and_turn_back("mirror-database", &database.url, None);
 }
 
 #[test]
 fn files_mirror_files_under_load_and_can_be_exchanged_and_back() {
     let other = folder("mirror-files-other");
-    turn_and_turn_back("mirror-files", other.to_str().expect("a path"));
-    std::fs::remove_dir_all(other).expect("is removed");
+    turn_and_turn_back("mirror-files", other.to_str().expect("a path"), Some(&other));
 }
 
 #[test]
@@ -178,8 +172,8 @@ fn envelopes_are_deleted_after_so_many_days() {
         ("HARK_RETENTION_EVERY_S", "1"),
         ("HARK_RETENTION_DELETE_BROUGHT", "true"),
     ];
-    let again = MailNode::on(std::mem::take(&mut node.data), &[], &settings);
-    wait_for("the old one is gone", || again.hashes("{}").len() == 5);
+    let again = MailNode::on(node.data.clone(), &[], &settings);
+    until("the old one is gone", || again.hashes("{}").len() == 5);
 }
 
 #[test]

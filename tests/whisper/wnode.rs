@@ -8,11 +8,12 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hark_testkit::clock::now_s;
 use hark_testkit::skipped::skip;
+use hark_testkit::wait::until;
 use parking_lot::Mutex;
 
-use super::{MailNode, wait_for};
-use crate::served::now_s;
+use super::MailNode;
 
 const PACKAGE: &str = "github.com/ethereum/go-ethereum/cmd/wnode@v1.9.20";
 /// Downloading and building takes a few minutes at most.
@@ -68,7 +69,7 @@ impl Wnode {
             }
         });
         let wnode = Self { child, input, output };
-        wait_for("wnode is connected", || wnode.has("Filter is configured"));
+        until("wnode is connected", || wnode.has("Filter is configured"));
         wnode
     }
 
@@ -100,28 +101,26 @@ fn wnode_posts_messages_and_gets_all_back_after_they_expired() {
     let mut poster = Wnode::start(&program, &node, &["-ttl", "3", "-work", "2"]);
     let stored = |count| node.hashes("{}").len() == count;
     poster.type_line("the first message");
-    wait_for("one is stored", || stored(1));
+    until("one is stored", || stored(1));
     // The next messages have later seconds.
     let first = now_s();
-    wait_for("a second has passed", || now_s() > first + 1);
+    until("a second has passed", || now_s() > first + 1);
     for text in ["the second message", "the third message"] {
         poster.type_line(text);
     }
-    wait_for("all are stored", || stored(3));
+    until("all are stored", || stored(3));
     drop(poster);
     let sent = now_s();
-    wait_for("they have expired", || now_s() > sent + 4);
+    until("they have expired", || now_s() > sent + 4);
 
     let mut reader = Wnode::start(&program, &node, &["-mailclient"]);
     // The input for from, to and topic: all messages up to the first.
     for line in [began.to_string(), first.to_string(), String::new()] {
         reader.type_line(&line);
     }
-    wait_for("the first one is back", || reader.has("the first message"));
+    until("the first one is back", || reader.has("the first message"));
     for line in [began.to_string(), sent.to_string(), String::new()] {
         reader.type_line(&line);
     }
-    wait_for("all are back", || {
-        reader.has("the second message") && reader.has("the third message")
-    });
+    until("all are back", || reader.has("the second message") && reader.has("the third message"));
 }

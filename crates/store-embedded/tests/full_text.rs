@@ -9,28 +9,22 @@ use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check, rebuild};
 use hark_testkit::contract::{
     Size, Subject, large_records_come_best_first, listed, rules, run_with_words,
 };
+use hark_testkit::folder::Folder;
 use hark_testkit::random::{Flavour, Random, World};
+use hark_testkit::runs::seed_or;
 use hark_testkit::sentences::{SENTENCES, Sentences};
 use hark_words::SearchText;
 
 /// A shelf in its own directory, which is removed at the end.
 struct WordShelf {
-    dir: PathBuf,
+    dir: Folder,
     options: EmbeddedOptions,
     store: Option<EmbeddedStore>,
 }
 
-impl Drop for WordShelf {
-    fn drop(&mut self) {
-        self.store = None;
-        // If the removal fails, only temporary files remain.
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
-}
-
 impl WordShelf {
     fn new(name: &str, background: bool, seal_records: u32) -> Self {
-        let dir = std::env::temp_dir().join(format!("hark-{name}-{}", std::process::id()));
+        let dir = Folder::on_disk(name);
         let options = EmbeddedOptions {
             seal_records,
             merge_fan_in: 4,
@@ -95,8 +89,7 @@ impl Subject for WordShelf {
 }
 
 fn finds_words(name: &str, background: bool, seal: u32, size: Size) {
-    let seed =
-        std::env::var("HARK_SEED").map_or(20_261_123, |seed| seed.parse().expect("a number"));
+    let seed = seed_or(20_261_123);
     let mut shelf = WordShelf::new(name, background, seal);
     let compared = run_with_words(&mut shelf, seed, size);
     println!("{name}, seed {seed}: {compared:?}, {:?}", shelf.embedded().stats());

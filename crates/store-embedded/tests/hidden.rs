@@ -1,30 +1,16 @@
 //! Records hidden by a gate influence neither answers nor their cost.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use hark_archive::effects::KeepAll;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Gate, LabelSet, Query, RecordHeader, Store, Write};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
-use hark_testkit::disk::scratch;
+use hark_testkit::folder::Folder;
 use hark_testkit::hidden::{HIDDEN, SEEN, Secrets, Seen, compare, put};
 use hark_testkit::random::encode;
-
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        Self(scratch(name))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // If the removal fails, only temporary files remain.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use hark_testkit::runs::seed_or;
 
 fn open(path: &Path, seal_records: usize) -> EmbeddedStore {
     let options = EmbeddedOptions {
@@ -36,18 +22,14 @@ fn open(path: &Path, seal_records: usize) -> EmbeddedStore {
     EmbeddedStore::open(path, Box::new(KeepAll), options).expect("the shelf opens")
 }
 
-fn seed() -> u64 {
-    std::env::var("HARK_SEED").map_or(20_261_122, |seed| seed.parse().expect("is a number"))
-}
-
 /// The heads of both stores are sealed with the same common records, so that the stores differ only
 /// in hidden records.
 #[test]
 fn embedded_answers_and_charges_as_if_nothing_hidden_were_there() {
-    let folders = [Folder::new("hidden-without"), Folder::new("hidden-with")];
-    let without = open(&folders[0].0, SEEN);
-    let with = open(&folders[1].0, SEEN + HIDDEN);
-    let mut secrets = Secrets::new(seed());
+    let folders = [Folder::to_be_made("hidden-without"), Folder::to_be_made("hidden-with")];
+    let without = open(&folders[0], SEEN);
+    let with = open(&folders[1], SEEN + HIDDEN);
+    let mut secrets = Secrets::new(seed_or(20_261_122));
     let mut answered = 0;
     for _ in 0..7 {
         let [seen, all] = secrets.stage();
@@ -62,7 +44,7 @@ fn embedded_answers_and_charges_as_if_nothing_hidden_were_there() {
 #[test]
 fn the_model_answers_and_charges_as_if_nothing_hidden_were_there() {
     let (without, with) = (MemoryStore::new(KeepAll), MemoryStore::new(KeepAll));
-    let mut secrets = Secrets::new(seed());
+    let mut secrets = Secrets::new(seed_or(20_261_122));
     for _ in 0..2 {
         let [seen, all] = secrets.stage();
         put(&without, &seen);
@@ -90,8 +72,8 @@ fn a_key_with_many_wraps_costs_others_as_much_as_one_with_none() {
         };
         Write::Put(encode(&head, &[(b'p', hex(to))]))
     };
-    let folder = Folder::new("hidden-keys");
-    let store = open(&folder.0, 1_000);
+    let folder = Folder::to_be_made("hidden-keys");
+    let store = open(&folder, 1_000);
     put(&store, &(0..3_000).map(|n| wrap(n, &busy, [8; 32])).collect::<Vec<_>>());
     put(&store, &(3_000..3_500).map(|n| wrap(n, &spy, spy)).collect::<Vec<_>>());
     for readers in [vec![], vec![spy]] {

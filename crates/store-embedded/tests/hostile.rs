@@ -2,7 +2,6 @@
 //! of its answer, whatever was stored before.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use hark_archive::effects::KeepAll;
@@ -13,7 +12,7 @@ use hark_archive::{
 use hark_networks::nostr::texts::TextChoice;
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::allocations::{Counting, bytes_of_this_thread, peak_of};
-use hark_testkit::disk::scratch;
+use hark_testkit::folder::Folder;
 use hark_testkit::random::encode;
 use hark_words::SearchText;
 use mimalloc::MiMalloc;
@@ -27,22 +26,16 @@ const VALUES: usize = 2_500;
 const KINDS: u32 = 400;
 const TIME: u64 = 1_000_000;
 
-/// A shelf whose directory is removed when this value is dropped.
+/// A shelf in its own directory.
 struct Shelf {
     store: EmbeddedStore,
-    dir: PathBuf,
-}
-
-impl Drop for Shelf {
-    fn drop(&mut self) {
-        // If the removal fails, only temporary files remain.
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
+    /// Removed after the store is closed.
+    _folder: Folder,
 }
 
 /// Opens a shelf that seals its head at `seal_records` records.
 fn shelf(name: &str, seal_records: u32) -> Shelf {
-    let dir = scratch(name);
+    let folder = Folder::to_be_made(name);
     let options = EmbeddedOptions {
         seal_records,
         head_bytes_max: 1 << 30,
@@ -50,8 +43,8 @@ fn shelf(name: &str, seal_records: u32) -> Shelf {
         background: false,
         ..EmbeddedOptions::default()
     };
-    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("the shelf opens");
-    Shelf { store, dir }
+    let store = EmbeddedStore::open(&folder, Box::new(KeepAll), options).expect("the shelf opens");
+    Shelf { store, _folder: folder }
 }
 
 fn value(n: usize) -> Vec<u8> {

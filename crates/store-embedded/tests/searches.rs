@@ -1,7 +1,6 @@
 //! The search work of one writer step is bounded for any write and for any number of records with
 //! the same labels. A search in steps misses no record that is put between two steps.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
@@ -12,6 +11,7 @@ use hark_archive::{LabelSet, Outcome, Query, RecordHeader, Store, Write};
 use hark_codec::hex::encode_32 as hex;
 use hark_networks::nostr::rules::{NostrRules, SLOT};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
+use hark_testkit::folder::Folder;
 use hark_testkit::random::encode;
 
 const NOW: u64 = 1_700_000_000;
@@ -21,30 +21,23 @@ const MANY: u32 = 6_000;
 /// The kind of these events.
 const KIND: u32 = 30_000;
 
-/// A store in a directory that is removed when this value is dropped.
+/// A store in its own directory.
 struct Shelf {
-    dir: PathBuf,
     store: Option<Arc<EmbeddedStore>>,
+    /// Removed after the store is closed.
+    _folder: Folder,
 }
 
 impl Shelf {
     fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("hark-searches-{name}-{}", std::process::id()));
+        let folder = Folder::on_disk(&format!("searches-{name}"));
         let options = EmbeddedOptions { background: false, ..EmbeddedOptions::default() };
-        let store = EmbeddedStore::open(&dir, Box::new(NostrRules), options).expect("opens");
-        Self { dir, store: Some(Arc::new(store)) }
+        let store = EmbeddedStore::open(&folder, Box::new(NostrRules), options).expect("opens");
+        Self { _folder: folder, store: Some(Arc::new(store)) }
     }
 
     fn store(&self) -> &Arc<EmbeddedStore> {
         self.store.as_ref().expect("is open")
-    }
-}
-
-impl Drop for Shelf {
-    fn drop(&mut self) {
-        drop(self.store.take());
-        // If the removal fails, only temporary files remain.
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Large deletions happen in steps, and an interrupted vanishing continues.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hark_archive::effects::Refusal;
@@ -8,19 +8,10 @@ use hark_archive::limits::ERASE_STEP;
 use hark_archive::{Outcome, Query, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::{NostrRules, VANISH};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
+use hark_testkit::folder::Folder;
 use hark_testkit::random::encode;
 
 const NOW: u64 = 1_700_000_000;
-
-/// A directory that is removed when this value is dropped.
-struct Dir(PathBuf);
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        // If the removal fails, only temporary files remain.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Opens a store with small segments, so that the deleted records are in several segments and in
 /// the head.
@@ -47,8 +38,8 @@ fn of(author: u8) -> Query {
 
 #[test]
 fn a_vanishing_that_ended_half_way_is_gone_on_with_by_who_sends_it_again() {
-    let dir = Dir(std::env::temp_dir().join(format!("hark-steps-{}", std::process::id())));
-    let store = open(&dir.0);
+    let dir = Folder::on_disk("steps");
+    let store = open(&dir);
     let count = ERASE_STEP as u32 * 2 + 10;
     store.commit(&(1..=count).map(|n| note(n, 1)).collect::<Vec<_>>()).unwrap();
     let request = [put(0, 1, 62, (VANISH, b"")), note(100_000, 2)];
@@ -56,7 +47,7 @@ fn a_vanishing_that_ended_half_way_is_gone_on_with_by_who_sends_it_again() {
     assert_eq!((step.outcomes, step.unfinished), (vec![Outcome::Erased(ERASE_STEP as u64)], true));
     assert_eq!(step.erased.len(), ERASE_STEP);
     drop(store);
-    let store = open(&dir.0);
+    let store = open(&dir);
     let left = u64::from(count) - ERASE_STEP as u64;
     assert_eq!(store.count(&of(1)).unwrap(), Some(left), "the request is not among them");
     let whole = store.commit(&request).unwrap();
@@ -71,8 +62,8 @@ fn a_vanishing_that_ended_half_way_is_gone_on_with_by_who_sends_it_again() {
 
 #[test]
 fn an_erase_says_how_many_went_in_all_its_steps_and_no_more_than_its_limit() {
-    let dir = Dir(std::env::temp_dir().join(format!("hark-erases-{}", std::process::id())));
-    let store = open(&dir.0);
+    let dir = Folder::on_disk("erases");
+    let store = open(&dir);
     let count = ERASE_STEP * 3;
     store.commit(&(1..=count as u32).map(|n| note(n, 1)).collect::<Vec<_>>()).unwrap();
     let limit = ERASE_STEP * 2 + 5;
@@ -97,9 +88,9 @@ fn an_erase_says_how_many_went_in_all_its_steps_and_no_more_than_its_limit() {
 #[test]
 #[ignore = "takes minutes: scripts/test --long runs it"]
 fn a_million_vanish_in_steps_of_which_the_longest_is_printed() {
-    let dir = Dir(std::env::temp_dir().join(format!("hark-million-{}", std::process::id())));
-    let store = EmbeddedStore::open(&dir.0, Box::new(NostrRules), EmbeddedOptions::default())
-        .expect("opens");
+    let dir = Folder::on_disk("million");
+    let store =
+        EmbeddedStore::open(&dir, Box::new(NostrRules), EmbeddedOptions::default()).expect("opens");
     let count = 1_000_000;
     for first in (1..=count).step_by(1_000) {
         store.commit(&(first..first + 1_000).map(|n| note(n, 1)).collect::<Vec<_>>()).unwrap();

@@ -13,18 +13,9 @@ use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::citus::{CitusCluster, is_installed};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;
+use hark_testkit::wait::until;
 
-/// Longest wait for an event, for slow test machines. A wait ends as soon as the event happens.
-const PATIENCE: Duration = Duration::from_mins(1);
 const AUTHORS: u8 = 40;
-
-fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 fn open(database: &Database<'_>) -> PostgresStore {
     let options = PostgresOptions { shards: 6, ..PostgresOptions::default() };
@@ -92,7 +83,7 @@ fn a_worker_that_dies_is_replaced_by_its_standby_and_nothing_acknowledged_is_los
     worker.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
     worker.sql("postgres", "SELECT pg_reload_conf()");
     let streams = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
-    wait_until("the standby follows", || worker.sql("postgres", streams) == "1");
+    until("the standby follows", || worker.sql("postgres", streams) == "1");
 
     let (acknowledged, ended) = (Mutex::new(BTreeSet::new()), AtomicBool::new(false));
     let refused = Mutex::new(Vec::new());
@@ -118,13 +109,13 @@ fn a_worker_that_dies_is_replaced_by_its_standby_and_nothing_acknowledged_is_los
             }
         });
         let count = || acknowledged.lock().unwrap().len();
-        wait_until("records are stored", || count() >= 300);
+        until("records are stored", || count() >= 300);
         let dead = worker.port();
         let (lost, kept): (Vec<u32>, Vec<u32>) =
             (0..u32::from(AUTHORS)).partition(|number| worker_of(&database, *number) == dead);
         assert!(!lost.is_empty() && !kept.is_empty());
         worker.kill();
-        wait_until("clients get a reason", || !refused.lock().unwrap().is_empty());
+        until("clients get a reason", || !refused.lock().unwrap().is_empty());
         // Queries for authors of the dead worker fail, and queries for other authors are answered.
         let ask = |number: u32| {
             let query = Query { authors: Some(vec![author(number)]), limit: 5, ..Query::default() };
@@ -154,9 +145,9 @@ fn a_worker_that_dies_is_replaced_by_its_standby_and_nothing_acknowledged_is_los
              WHERE nodeport = {dead}",
             standby.port()
         ));
-        wait_until("writes go on", || count() > before);
+        until("writes go on", || count() > before);
         println!("errors after at most {slowest:?}, writes go on after {:?}", began.elapsed());
-        wait_until("more is stored", || count() >= before + 100);
+        until("more is stored", || count() >= before + 100);
         ended.store(true, Ordering::Relaxed);
     });
     let stored = numbers(&database);
@@ -177,7 +168,7 @@ impl HeldLock {
         let held = Self(psql.spawn().expect("psql runs"));
         let locks =
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 42 AND granted";
-        wait_until("the lock is held", || worker.sql(database, locks) == "1");
+        until("the lock is held", || worker.sql(database, locks) == "1");
         held
     }
 
@@ -227,12 +218,12 @@ fn dies_in_doubt(has_decided: bool) {
         let batch: Vec<Write> = (100..150).map(put).collect();
         let store = &store;
         let committing = scope.spawn(move || store.commit(&batch));
-        wait_until("a worker has prepared", || in_doubt(prepared) == "1");
+        until("a worker has prepared", || in_doubt(prepared) == "1");
         if has_decided {
             prepared.pause();
             lock.release(held, name);
             let seq = || database.sql("SELECT seq FROM hark_nostr.state");
-            wait_until("the coordinator has committed", || seq() == "100");
+            until("the coordinator has committed", || seq() == "100");
             cluster.coordinator.kill();
             prepared.resume();
         } else {
@@ -244,7 +235,7 @@ fn dies_in_doubt(has_decided: bool) {
     assert!(answer.is_err(), "nobody knows how it ended");
     cluster.coordinator.start();
     // The coordinator ends the transaction when it starts, or else the next commit does.
-    wait_until("commits go on", || store.commit(&[put(200)]).is_ok());
+    until("commits go on", || store.commit(&[put(200)]).is_ok());
     for worker in &cluster.workers {
         assert_eq!(in_doubt(worker), "0");
     }

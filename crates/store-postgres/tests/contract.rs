@@ -9,12 +9,8 @@ use hark_testkit::citus::{self, CitusCluster};
 use hark_testkit::contract::{Size, Subject, listed, rules, run};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::{Flavour, Random};
+use hark_testkit::runs::seed_or;
 use hark_testkit::tombstones::hold_for_thirty_days;
-
-/// Returns the seed in `HARK_SEED`, or a fixed seed.
-fn seed() -> u64 {
-    std::env::var("HARK_SEED").map_or(20_261_121, |seed| seed.parse().expect("is a number"))
-}
 
 /// A shelf in its own database, with many small parts.
 struct Schema {
@@ -80,7 +76,7 @@ fn postgres(name: &str, flavour: Flavour, size: Size) {
 }
 
 fn agree(name: &str, database: Database<'static>, flavour: Flavour, size: Size) {
-    let seed = seed();
+    let seed = seed_or(20_261_121);
     let mut schema = Schema::new(database, flavour);
     let compared = run(&mut schema, flavour, seed, size);
     println!("{name}, seed {seed}: {compared:?}, {:?}", schema.store().stats());

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hark_archive::live::{LiveIndex, NewRecord, SubscriptionHandle, SubscriptionSink};
 use hark_archive::writer::{CommitListener, Writer, WriterOptions as Batches};
@@ -12,17 +12,7 @@ use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;
-
-/// Longest wait for an event, for slow test machines. A wait ends as soon as the event happens.
-const PATIENCE: Duration = Duration::from_mins(1);
-
-fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+use hark_testkit::wait::until;
 
 fn put(number: u32) -> Write {
     let mut id = [7; 32];
@@ -114,7 +104,7 @@ impl Node {
     /// Puts the records of `numbers`. Repeats each put until the record is stored.
     fn put(&self, numbers: impl IntoIterator<Item = u32>) {
         for number in numbers {
-            wait_until("is kept", || match self.writer.write(put(number)) {
+            until("is kept", || match self.writer.write(put(number)) {
                 Ok(outcome) => matches!(outcome, Outcome::Stored { .. } | Outcome::Duplicate),
                 Err(_) => false,
             });
@@ -125,7 +115,7 @@ impl Node {
     fn receives(&self, who: &str, numbers: impl IntoIterator<Item = u32>) {
         let wanted: BTreeSet<u32> = numbers.into_iter().collect();
         for (at, (_, received)) in self.subscribers.iter().enumerate() {
-            wait_until(&format!("{who}: subscriber {at} receives {wanted:?}"), || {
+            until(&format!("{who}: subscriber {at} receives {wanted:?}"), || {
                 let received: BTreeSet<u32> = received.lock().unwrap().iter().copied().collect();
                 wanted.is_subset(&received)
             });
@@ -139,13 +129,13 @@ impl Node {
 fn fail_over(primary: &Cluster, standby: &Cluster, shared: &dyn Fn(), lost: &dyn Fn()) {
     shared();
     let at = primary.sql("postgres", "SELECT pg_current_wal_lsn()");
-    wait_until("the standby follows", || {
+    until("the standby follows", || {
         let text = format!("SELECT pg_last_wal_replay_lsn() >= '{at}'");
         standby.sql("postgres", &text) == "t"
     });
     standby.sql("postgres", "ALTER SYSTEM SET primary_conninfo = ''");
     standby.sql("postgres", "SELECT pg_reload_conf()");
-    wait_until("the standby is cut off", || {
+    until("the standby is cut off", || {
         standby.sql("postgres", "SELECT count(*) FROM pg_stat_wal_receiver") == "0"
     });
     lost();
@@ -185,7 +175,7 @@ fn after_a_failover_that_lost_commits_both_nodes_receive_all_that_comes() {
     for node in [&mut one, &mut two] {
         node.subscribers.truncate(1);
         node.receives("from before", (100..107).chain(200..205));
-        wait_until("all is delivered", || node.store.trouble().is_none());
+        until("all is delivered", || node.store.trouble().is_none());
         assert_eq!(node.store.count(&Query::default()).unwrap(), Some(10 + 7 + 5));
     }
     assert_eq!(standby.sql(&database.name, "SELECT count(*) FROM hark_nostr.line"), "2");
@@ -228,7 +218,7 @@ fn a_backup_in_the_place_of_the_database_is_noticed_and_all_that_comes_is_receiv
     node.receives("node", 100..105);
     node.put(200..203);
     node.receives("node", 200..203);
-    wait_until("all is delivered", || node.store.trouble().is_none());
+    until("all is delivered", || node.store.trouble().is_none());
     assert_eq!(node.store.count(&Query::default()).unwrap(), Some(10 + 5 + 3));
 }
 
@@ -246,7 +236,7 @@ fn a_restart_of_the_database_loses_nothing_and_delivers_nothing_twice() {
     one.put(10..12);
     for node in [&one, &two] {
         node.receives("each", 0..12);
-        wait_until("the database is heard again", || node.store.trouble().is_none());
+        until("the database is heard again", || node.store.trouble().is_none());
         let received = node.subscribers[0].1.lock().unwrap().len();
         assert_eq!(received, 12, "each once");
     }

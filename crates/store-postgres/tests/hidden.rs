@@ -5,10 +5,7 @@ use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::citus::{CitusCluster, is_installed};
 use hark_testkit::hidden::{Secrets, compare, put};
 use hark_testkit::postgres::{Cluster, Database};
-
-fn seed() -> u64 {
-    std::env::var("HARK_SEED").map_or(20_261_122, |seed| seed.parse().expect("is a number"))
-}
+use hark_testkit::runs::seed_or;
 
 #[test]
 fn postgres_answers_and_charges_as_if_nothing_hidden_were_there() {
@@ -31,7 +28,7 @@ fn agree(databases: &[Database<'_>; 2]) {
         let store = PostgresStore::open(&database.url, "nostr", Box::new(KeepAll), &options);
         store.expect("the shelf opens")
     });
-    let mut secrets = Secrets::new(seed());
+    let mut secrets = Secrets::new(seed_or(20_261_122));
     let mut answered = 0;
     for _ in 0..4 {
         let writes = secrets.stage();

@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use hark_archive::mirror::{MirrorOptions as Waits, MirroredStore};
 use hark_archive::store::memory::MemoryStore;
@@ -12,9 +11,8 @@ use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;
+use hark_testkit::wait::until;
 
-/// Longest wait for an event, for slow test machines. A wait ends as soon as the event happens.
-const PATIENCE: Duration = Duration::from_mins(2);
 const DAY: u64 = 86_400;
 
 fn open(database: &Database<'_>) -> Arc<PostgresStore> {
@@ -41,14 +39,6 @@ fn ids(store: &dyn Store) -> Vec<Id> {
     ids
 }
 
-fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// A node with a mirror, like a server's.
 struct Node {
     mirrored: Arc<MirroredStore>,
@@ -63,7 +53,7 @@ fn mirrored(database: &Database<'_>) -> Node {
     let first: Arc<dyn Store> = self::open(database);
     let mirrored = MirroredStore::start(first, open, Waits::default(), Box::new(|_| {}));
     let mirrored = Arc::new(mirrored);
-    wait_until("in step", || mirrored.lag().in_step);
+    until("in step", || mirrored.lag().in_step);
     let writer = Writer::start(Arc::clone(&mirrored) as _, Batches::default(), Box::new(()));
     let writer = Arc::new(writer);
     let woken = Arc::downgrade(&writer);
@@ -91,9 +81,9 @@ fn what_other_nodes_put_reaches_the_mirror_of_one() {
     other.commit(&[put(100, 1_700_001_000)]).unwrap();
     let all = ids(&*other);
     assert_eq!(all.len(), 21);
-    wait_until("the mirror has all", || ids(&*node.second).len() == all.len());
+    until("the mirror has all", || ids(&*node.second).len() == all.len());
     assert_eq!(ids(&*node.second), all);
-    wait_until("nothing waits", || node.mirrored.lag().queued == 0);
+    until("nothing waits", || node.mirrored.lag().queued == 0);
     assert_eq!(node.mirrored.lag().extra, 0);
 }
 
@@ -114,10 +104,10 @@ fn parts_that_go_as_a_whole_go_in_the_mirror_as_well() {
         hark_archive::retention::RetentionPolicy { rules: vec![rule], ..Default::default() };
     let clock = hark_archive::clock::Clock::fake(old + 3 * DAY);
     while policy.step(&*node.mirrored, &node.writer, &clock).unwrap().total() > 0 {}
-    wait_until("nothing waits", || node.mirrored.lag().queued == 0);
+    until("nothing waits", || node.mirrored.lag().queued == 0);
     let kept = ids(&*node.mirrored);
     assert_eq!(kept.len(), 1);
     let mut own = [7; 32];
     own[..4].copy_from_slice(&200u32.to_be_bytes());
-    wait_until("the mirror follows", || ids(&*node.second) == [kept[0], own]);
+    until("the mirror follows", || ids(&*node.second) == [kept[0], own]);
 }

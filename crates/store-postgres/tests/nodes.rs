@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hark_archive::writer::{CommitListener, Writer, WriterOptions as Batches};
 use hark_archive::{
@@ -17,9 +17,7 @@ use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::citus::{CitusCluster, is_installed};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;
-
-/// Longest wait for an event, for slow test machines. A wait ends as soon as the event happens.
-const PATIENCE: Duration = Duration::from_mins(2);
+use hark_testkit::wait::{PATIENCE, until, until_ok};
 
 /// A node: a store, its writer, and the records that subscribers receive.
 struct Node {
@@ -75,25 +73,14 @@ impl Node {
             };
             self.writer.submit(Write::Put(bytes.clone()), Box::new(done)).unwrap();
         }
-        let until = Instant::now() + PATIENCE;
-        while outcomes.lock().unwrap().len() < records.len() {
-            assert!(Instant::now() < until, "not all writes were answered");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("all writes are answered", || outcomes.lock().unwrap().len() == records.len());
         std::mem::take(&mut *outcomes.lock().unwrap()).into_values().collect()
     }
 
     /// Returns the ids of the stored records, in order. Shortly after the database was unreachable,
     /// reads may still fail.
     fn ids(&self) -> Vec<Id> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            match self.try_ids() {
-                Ok(ids) => return ids,
-                Err(error) => assert!(Instant::now() < until, "{error:?}"),
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        until_ok(|| self.try_ids())
     }
 
     fn try_ids(&self) -> Result<Vec<Id>, SearchError> {
@@ -206,16 +193,11 @@ fn what_was_acknowledged_outlives_the_database_and_service_goes_on_by_itself() {
         assert!(refused > before, "clients get a reason");
         assert!(node.store.search(&Query::default()).is_ok());
         cluster.start();
-        let until = Instant::now() + PATIENCE;
-        loop {
+        until("it goes on", || {
             let before = refused;
             put(&node, &mut refused);
-            if refused == before {
-                break;
-            }
-            assert!(Instant::now() < until, "it does not go on");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+            refused == before
+        });
     }
     let kept = node.ids();
     let lost = acknowledged.iter().filter(|id| !kept.contains(id)).count();
@@ -423,22 +405,15 @@ fn a_node_asks_for_the_newest_put_only_while_there_are_others() {
         store.count(&Query::default()).unwrap();
         asked(store) > before
     };
-    let wait = |what: &str, done: &dyn Fn() -> bool| {
-        let until = Instant::now() + PATIENCE;
-        while !done() {
-            assert!(Instant::now() < until, "{what}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
     let one = open(&database);
     assert!(asks(&one), "it does not know yet");
     one.on_news(Box::new(|| {}));
     one.commit(&[Write::Put(record(1, 1, 1, 1_700_000_000))]).unwrap();
-    wait("it is alone", &|| !asks(&one));
+    until("it is alone", || !asks(&one));
     let other = open(&database);
     other.commit(&[Write::Put(record(2, 1, 1, 1_700_000_001))]).unwrap();
-    wait("another writes", &|| asks(&one));
+    until("another writes", || asks(&one));
     assert_eq!(one.count(&Query::default()).unwrap(), Some(2));
     drop(other);
-    wait("it is alone again", &|| !asks(&one));
+    until("it is alone again", || !asks(&one));
 }

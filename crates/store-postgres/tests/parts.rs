@@ -7,6 +7,7 @@ use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;
+use hark_testkit::wait::until;
 
 const DAY: u64 = 86_400;
 const OLD: u64 = 19_700 * DAY;
@@ -106,23 +107,30 @@ fn a_part_that_is_made_ends_no_search() {
         JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database() \
         AND c.relname = 'tag_other' AND l.granted AND l.pid <> pg_backend_pid()";
     std::thread::scope(|scope| {
-        // A long search reads tags first, and then records.
+        // A long search reads tags first, and then records, once the test has made its commit. If
+        // the commit had to wait for the search, the search would end after two minutes.
         let search = scope.spawn(|| {
             database.sql(
                 "SET search_path = hark_nostr; BEGIN; SELECT count(*) FROM tag_other;
-                 SELECT pg_sleep(3); SELECT count(*) FROM record_other; COMMIT",
+                 DO $$ BEGIN FOR n IN 1..1200 LOOP
+                     EXIT WHEN EXISTS (SELECT FROM pg_class WHERE relname = 'committed');
+                     PERFORM pg_sleep(0.1); END LOOP; END $$;
+                 SELECT count(*) FROM record_other; COMMIT",
             )
         });
-        while database.sql(held) == "0" {
-            assert!(!search.is_finished(), "nothing was locked");
-            std::thread::yield_now();
-        }
+        until("the search has begun", || {
+            let has_ended = search.is_finished();
+            let is_held = database.sql(held) != "0";
+            assert!(is_held || !has_ended, "nothing was locked");
+            is_held
+        });
         put(&store, 0..10, 1, OLD + DAY);
         assert!(!search.is_finished(), "the commit has waited for the search");
         // Without their part, the records are in the tables that the search has locked.
         assert_eq!(database.sql("SELECT count(*) FROM hark_nostr.record_other"), "10");
         assert_eq!(all(&store), 20);
-        assert_eq!(search.join().unwrap(), "0\n\n10");
+        database.sql("CREATE TABLE public.committed ()");
+        assert_eq!(search.join().unwrap(), "0\n10");
     });
     put(&store, 10..20, 1, OLD + DAY);
     assert_eq!(database.sql("SELECT count(*) FROM hark_nostr.record_other"), "0");

@@ -1,11 +1,14 @@
 //! Concurrent use of the tables of words: by processes that index other texts, by long searches,
 //! and by servers of a version without words.
 
-use std::time::{Duration, Instant};
+use std::ops::ControlFlow;
+use std::time::Duration;
 
 use hark_archive::{Query, RecordHeader, Store, Write};
 use hark_store_postgres::PostgresStore;
 use hark_testkit::random::encode;
+use hark_testkit::wait::{until, until_ok};
+
 use word_shelf::{NOW, WordShelf, asked, ids, index_all, note, open_with, others, sentences};
 
 mod word_shelf;
@@ -31,18 +34,20 @@ fn article(number: u8, time: u64, kind: u32, text: &str) -> Write {
 }
 
 /// Runs `work` while another session holds this lock of the table `word`. That session executes
-/// `until`, and last `then`.
-fn while_locked(shelf: &WordShelf, lock: &str, until: &str, then: &str, work: impl FnOnce()) {
-    let text = format!("{WRITES} BEGIN; LOCK TABLE word IN {lock} MODE; {until}; {then}; COMMIT");
+/// `first`, and last `then`.
+fn while_locked(shelf: &WordShelf, lock: &str, first: &str, then: &str, work: impl FnOnce()) {
+    let text = format!("{WRITES} BEGIN; LOCK TABLE word IN {lock} MODE; {first}; {then}; COMMIT");
     let is_locked = "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation \
         JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database() \
         AND c.relname = 'word' AND l.granted AND l.pid <> pg_backend_pid()";
     std::thread::scope(|scope| {
         let other = scope.spawn(|| shelf.sql(&text));
-        let until = Instant::now() + Duration::from_secs(30);
-        while shelf.sql(is_locked) == "0" {
-            assert!(Instant::now() < until && !other.is_finished(), "nothing was locked");
-        }
+        until("the table is locked", || {
+            let has_ended = other.is_finished();
+            let is_locked = shelf.sql(is_locked) != "0";
+            assert!(is_locked || !has_ended, "nothing was locked");
+            is_locked
+        });
         work();
     });
 }
@@ -57,11 +62,17 @@ fn what_is_read_while_the_last_words_are_indexed_is_whole() {
     // The statements are prepared, so that they do not wait for the lock before they are executed.
     assert_eq!(find("xyl*"), 20);
     let ways = [(true, "xyl*"), (false, "fox"), (false, "a fox")];
+    // The lock is held until the read waits for the lock, or for half a minute.
+    let until_read = "DO $$ BEGIN FOR n IN 1..600 LOOP \
+        EXIT WHEN EXISTS (SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation \
+            JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database() \
+            AND c.relname LIKE 'word%' AND NOT l.granted); \
+        PERFORM pg_sleep(0.05); END LOOP; END $$";
     for (is_search, text) in ways {
         // Simulates a read of `word` before the words were indexed.
         shelf.sql(&format!("{WRITES} DELETE FROM word; UPDATE state SET words_seq = 0"));
         let then = "UPDATE state SET words_seq = seq";
-        while_locked(&shelf, "ACCESS EXCLUSIVE", "SELECT pg_sleep(1)", then, || {
+        while_locked(&shelf, "ACCESS EXCLUSIVE", until_read, then, || {
             assert_eq!(if is_search { find(text) } else { count(text) }, 20, "{text}");
         });
     }
@@ -150,16 +161,20 @@ fn a_search_that_takes_long_holds_no_commits_while_other_texts_wait_for_it() {
     let other = open_with(&shelf.database, Some(others()));
     // The lock is held until the test has made its commits, or for two minutes. If a commit had to
     // wait for the lock, it would find the words indexed.
-    let until = "DO $$ BEGIN FOR n IN 1..1200 LOOP \
+    let committed = "DO $$ BEGIN FOR n IN 1..1200 LOOP \
                  EXIT WHEN EXISTS (SELECT FROM pg_class WHERE relname = 'committed'); \
                  PERFORM pg_sleep(0.1); END LOOP; END $$";
-    while_locked(&shelf, "ACCESS SHARE", until, "SELECT 1", || {
+    while_locked(&shelf, "ACCESS SHARE", committed, "SELECT 1", || {
         std::thread::scope(|scope| {
-            let indexing = scope.spawn(|| index_all(&other));
+            // One call gives up after some twenty seconds.
+            let indexing = scope.spawn(|| {
+                until_ok(|| other.index_words(&mut |_| ControlFlow::Continue(())));
+                index_all(&other);
+            });
             let writer = open_with(&shelf.database, None);
             for n in 100..110 {
                 put(&writer, std::iter::once((n, "fox".to_owned())));
-                // Indexing tries to take the lock repeatedly, for some twenty seconds.
+                // Indexing tries to take the lock once a second.
                 std::thread::sleep(Duration::from_millis(100));
             }
             assert!(!indexing.is_finished(), "the search still reads the words");

@@ -2,7 +2,6 @@
 //! which texts and when. The words of deleted records are deleted.
 
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
 
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Id, Query, RecordHeader, SearchProgress, Store, Write};
@@ -11,6 +10,9 @@ use hark_store_postgres::{PostgresOptions, PostgresStore, WordProgress};
 use hark_testkit::citus::{CitusCluster, is_installed};
 use hark_testkit::contract::{Size, Subject, large_records_come_best_first, rules, run_with_words};
 use hark_testkit::random::{Flavour, Random, World, encode};
+use hark_testkit::runs::seed_or;
+use hark_testkit::wait::until_ok;
+
 use word_shelf::{
     NOW, WordShelf, asked, ids, index_all, index_some, note, open_with, others, sentences,
 };
@@ -52,8 +54,7 @@ impl Subject for WordShelf {
 
 #[test]
 fn postgres_finds_words_like_the_model() {
-    let seed =
-        std::env::var("HARK_SEED").map_or(20_261_123, |seed| seed.parse().expect("a number"));
+    let seed = seed_or(20_261_123);
     let size = Size { records: 4_000, queries: 5_000, disturbances: 24 };
     let mut shelf = WordShelf::new("words");
     let compared = run_with_words(&mut shelf, seed, size);
@@ -63,8 +64,7 @@ fn postgres_finds_words_like_the_model() {
 
 #[test]
 fn postgres_finds_words_like_the_model_from_the_index_alone() {
-    let seed =
-        std::env::var("HARK_SEED").map_or(20_261_124, |seed| seed.parse().expect("a number"));
+    let seed = seed_or(20_261_124);
     let size = Size { records: 3_000, queries: 6_000, disturbances: 0 };
     let mut shelf = WordShelf::new("words indexed");
     let compared = run_with_words(&mut shelf, seed, size);
@@ -128,18 +128,17 @@ fn a_server_indexes_what_is_stored_while_it_takes_more() {
     let server = open_with(&shelf.database, Some(sentences()));
     server.on_news(Box::new(|| {}));
     let query = Query { words: Some(asked("the relay")), ..Query::default() };
-    let until = Instant::now() + Duration::from_mins(1);
-    loop {
+    until_ok(|| {
         // The answer is complete, regardless of the progress of indexing.
         let found = ids(&server, &query);
         assert_eq!(server.count(&query).expect("counts"), Some(found.len() as u64));
         let at = server.word_progress().expect("reads").expect("is indexed");
         if at.indexed == at.newest {
-            break;
+            return Ok(());
         }
-        assert!(Instant::now() < until, "{at:?}");
         plain.commit(&[Write::Put(world.record())]).expect("commits");
-    }
+        Err(format!("{at:?}"))
+    });
     assert!(!ids(&server, &query).is_empty());
     shelf.assert_sound();
 }

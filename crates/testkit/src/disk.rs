@@ -10,12 +10,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use hark_store_embedded::disk::{Disk, DiskFile, RealDisk};
 use parking_lot::Mutex;
 
 use crate::random::Random;
+
+pub use crate::folder::scratch;
 
 /// "Too many open files", on every system.
 const EMFILE: i32 = 24;
@@ -98,15 +99,6 @@ impl Drop for Inner {
         // Files left behind in the temporary directory do no harm.
         let _ = fs::remove_dir_all(&self.root);
     }
-}
-
-/// Returns a new path for a temporary directory, in memory if the machine has /dev/shm.
-pub fn scratch(name: &str) -> PathBuf {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let memory = Path::new("/dev/shm");
-    let base = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    base.join(format!("hark-{name}-{}-{count}", std::process::id()))
 }
 
 impl FaultyDisk {

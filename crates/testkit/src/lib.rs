@@ -1,22 +1,35 @@
 //! Tools for tests and benches only: random records and queries, the contract of every store, and a
-//! disk that loses unsynced changes. Also a throwaway PostgreSQL and Citus, a runner for Hark's
-//! binary that fails on panics in the log, and an allocator that counts.
+//! disk that loses unsynced changes. Also a throwaway PostgreSQL and Citus, and an allocator that
+//! counts.
+//!
+//! Tests of the binary share one harness: [`program`] runs Hark's binary and fails on panics in the
+//! log, [`server`] starts the binary as a server, [`folder`] has temporary directories, [`http`] and
+//! [`websocket`] are clients, [`nostr`] makes events, and [`wait`] waits.
 
 pub mod allocations;
 pub mod citus;
+pub mod clock;
 pub mod contract;
 pub mod deflate;
+pub mod digits;
 pub mod disk;
 pub mod events;
+pub mod folder;
 pub mod hidden;
+pub mod http;
 #[cfg(feature = "devp2p")]
 pub mod mail;
+pub mod nostr;
 pub mod postgres;
 pub mod program;
 pub mod random;
+pub mod runs;
 pub mod sentences;
+pub mod server;
 pub mod skipped;
 pub mod tombstones;
 #[cfg(feature = "toy")]
 #[allow(missing_docs)] // the file is to show how short a network can be
 pub mod toy;
+pub mod wait;
+pub mod websocket;

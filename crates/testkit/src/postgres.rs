@@ -6,7 +6,7 @@
 //! directory. So nothing is left behind, although the cluster shared by all tests is never dropped.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::server::free_port;
 use crate::skipped::skip;
+use crate::wait::until_ok;
 
 /// The oldest version that Hark works with.
 const VERSION_MIN: u32 = 15;
@@ -274,11 +276,10 @@ impl Cluster {
         command.args(["-c", POOLER, "pooler"]).arg(file).stdin(Stdio::piped()).process_group(0);
         let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a shell");
         let pooler = Pooler { port, dir, process };
-        let until = Instant::now() + Duration::from_secs(10);
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < until, "PgBouncer does not start: {}", pooler.log());
-            std::thread::sleep(LOOK_EVERY);
-        }
+        until_ok(|| match TcpStream::connect(("127.0.0.1", port)) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(format!("PgBouncer does not start: {}", pooler.log())),
+        });
         Some(pooler)
     }
 
@@ -474,11 +475,6 @@ fn unprivileged(ours: &Path) -> Option<(u32, u32)> {
         Some((fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?))
     };
     Some(find("postgres").or_else(|| find("nobody")).expect("somebody who is not root"))
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("a port").port()
 }
 
 fn children(process: u32) -> Vec<u32> {

@@ -6,20 +6,21 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::wait;
 
 /// Text that the standard library writes when a thread panics.
 const PANIC: &str = "panicked at";
-/// The longest wait for a line of a log. No step of a test takes this long.
-const PATIENCE: Duration = Duration::from_mins(2);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Lines of a log that are shown when a test fails.
 const SHOWN: usize = 30;
 
@@ -153,10 +154,64 @@ impl Program {
         self.spawn()?.wait()
     }
 
+    /// Runs the program with this input.
+    #[track_caller]
+    pub fn run_with(&mut self, stdin: &[u8]) -> Finished {
+        self.command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = self.spawn().expect("the binary runs");
+        let (mut input, bytes) = (process.stdin.take().expect("is piped"), stdin.to_vec());
+        // A command that fails early does not read its input to the end.
+        let writer = std::thread::spawn(move || drop(input.write_all(&bytes)));
+        let finished = process.finish();
+        writer.join().expect("no panic");
+        finished
+    }
+
     /// Runs the program, and returns its output and its log.
     pub fn output(&mut self) -> std::io::Result<Output> {
         self.command.stdout(Stdio::piped());
         self.spawn()?.wait_with_output()
+    }
+}
+
+/// The result of a program that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// The exit code. -1 after a signal.
+    pub code: i32,
+    /// The output.
+    pub stdout: String,
+    /// The log.
+    pub stderr: String,
+}
+
+impl Finished {
+    /// Returns the output of a program that succeeded.
+    #[track_caller]
+    pub fn text(self) -> String {
+        assert_eq!(self.code, 0, "{}{}", self.stdout, self.stderr);
+        self.stdout
+    }
+
+    /// Returns the output of a program that succeeded, as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        assert_eq!(self.code, 0, "{}{}", self.stdout, self.stderr);
+        self.json_of_any()
+    }
+
+    /// Returns the error message of a command that was refused.
+    #[track_caller]
+    pub fn refused(self) -> String {
+        assert!([1, 2].contains(&self.code), "{self:?}");
+        assert!(!self.stderr.trim().is_empty(), "it does not say why: {self:?}");
+        self.stderr
+    }
+
+    /// Returns the output as JSON, whatever the exit code.
+    #[track_caller]
+    pub fn json_of_any(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
     }
 }
 
@@ -200,20 +255,31 @@ impl Process {
 
     /// Waits for a line of the log with this text, after the last line returned. Returns the line.
     pub fn wait_for_log(&mut self, said: &str) -> String {
-        let until = Instant::now() + PATIENCE;
-        loop {
+        wait::until_ok(|| {
             // The state is read before the log, so that the last lines count.
             let has_ended = self.child.try_wait().expect("is ours").is_some();
             let log = self.rest_of_log();
-            if let Some(at) = log.find(said) {
-                let from = log[..at].rfind('\n').map_or(0, |end| end + 1);
-                let to = log[at..].find('\n').map_or(log.len(), |end| at + end);
-                self.passed += to;
-                return log[from..to].to_owned();
-            }
-            assert!(!has_ended && Instant::now() < until, "the log is without {said:?}: {log}");
-            std::thread::sleep(LOOK_EVERY);
-        }
+            let Some(at) = log.find(said) else {
+                let why = format!("the log is without {said:?}: {log}");
+                assert!(!has_ended, "{why}");
+                return Err(why);
+            };
+            let from = log[..at].rfind('\n').map_or(0, |end| end + 1);
+            let to = log[at..].find('\n').map_or(log.len(), |end| at + end);
+            self.passed += to;
+            Ok(log[from..to].to_owned())
+        })
+    }
+
+    /// Waits until `holds` returns true, while the process runs.
+    #[track_caller]
+    pub fn until(&mut self, what: &str, mut holds: impl FnMut() -> bool) {
+        wait::until(what, || {
+            let has_ended = self.child.try_wait().expect("is ours").is_some();
+            let holds = holds();
+            assert!(holds || !has_ended, "it ended before: {what}");
+            holds
+        });
     }
 
     /// Sends a signal by name.
@@ -234,16 +300,25 @@ impl Process {
         Ok(Output { status, stdout, stderr: self.log().into_bytes() })
     }
 
+    /// Waits for the end, and returns the result.
+    #[track_caller]
+    pub fn finish(self) -> Finished {
+        let output = self.wait_with_output().expect("it ends");
+        Finished {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).expect("is text"),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
     /// Waits for the end. `None` if the process has not ended by then.
     pub fn wait_for_end(&mut self, patience: Duration) -> Option<ExitStatus> {
-        let until = Instant::now() + patience;
-        loop {
-            let ended = self.child.try_wait().expect("is ours");
-            if ended.is_some() || Instant::now() > until {
-                return ended;
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
+        let mut ended = None;
+        wait::holds_within(patience, || {
+            ended = self.child.try_wait().expect("is ours");
+            ended.is_some()
+        });
+        ended
     }
 }
 

@@ -101,7 +101,7 @@ impl SubscriptionIndex {
         lists: usize,
     ) -> bool {
         self.change_lists(subscription, progress, lists, &mut |list, filter| {
-            list.insert(filter.clone())
+            list.insert(filter.clone());
         })
     }
 

@@ -6,8 +6,6 @@ use std::time::Duration;
 use futures_util::{SinkExt as _, StreamExt as _};
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Query, Record, Store, Write};
-use hark_codec::crypto::KeyPair;
-use hark_codec::nostr::EventDraft;
 use hark_networks::nostr::Nostr;
 use hark_networks::nostr::rules::NostrRules;
 use hark_networks::{Network as _, ReadOptions};
@@ -16,6 +14,7 @@ use hark_peers::{
     PeerClient, PeerError, RelayAddress, RelayStream, StreamEnds, StreamOptions, StreamStatus,
     SyncMeter, SyncOptions, SyncReport, SyncTotals, WriteOutcome, sync,
 };
+use hark_testkit::nostr;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -23,19 +22,12 @@ use tokio_tungstenite::tungstenite::Message;
 
 /// A signed event.
 pub(crate) fn signed(n: u64, created_at: u64, kind: u16) -> Value {
-    signed_with(n, created_at, kind, &[])
+    nostr::event(1 + (n % 5) as u8, created_at, kind, &[], &format!("event {n}"))
 }
 
 /// A signed note that only its author may publish (NIP-70).
 pub(crate) fn protected(n: u64, created_at: u64) -> Value {
-    signed_with(n, created_at, 1, &[&["-"]])
-}
-
-fn signed_with(n: u64, created_at: u64, kind: u16, tags: &[&[&str]]) -> Value {
-    let keys = KeyPair::from_secret([1 + (n % 5) as u8; 32]).unwrap();
-    let (mut json, content) = (Vec::new(), format!("event {n}"));
-    EventDraft { created_at, kind, tags, content: &content }.sign(&keys, &mut json);
-    serde_json::from_slice(&json).unwrap()
+    nostr::event(1 + (n % 5) as u8, created_at, 1, &[&["-"]], &format!("event {n}"))
 }
 
 /// A signed note.

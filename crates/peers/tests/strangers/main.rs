@@ -5,9 +5,9 @@ mod kit;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use hark_peers::{Direction, PeerError};
+use hark_testkit::nostr::keys;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -327,11 +327,10 @@ async fn a_relay_that_asks_for_it_gets_a_proof_of_the_key() {
     let error = here.sync(&url, Direction::Down).await.unwrap_err();
     assert!(error.to_string().contains("--key-file"), "{error}");
     let mut here = Here::with(&[]);
-    here.client.key = hark_codec::crypto::KeyPair::from_secret([9; 32]);
+    here.client.key = Some(keys(9));
     here.sync(&url, Direction::Down).await.unwrap();
     assert_eq!(here.finish().stored, 3);
     assert_eq!(held(&here), 3);
-    tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
 /// A relay may ask for AUTH only when private kinds are compared.
@@ -359,7 +358,7 @@ async fn private_kinds_are_compared_once_the_key_is_proved() {
     })
     .await;
     let mut here = Here::with(&[own]);
-    here.client.key = hark_codec::crypto::KeyPair::from_secret([9; 32]);
+    here.client.key = Some(keys(9));
     let report = here.sync(&url, Direction::Down).await.unwrap();
     assert!(report.paged.is_none(), "{report:?}");
     // First the one event, and then all without a condition on kinds.

@@ -1,5 +1,6 @@
 //! A mail server for the tests to connect to.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +15,9 @@ use hark_networks::whisper::Whisper;
 use hark_server::whisper::peers::{PeerTimes, PeersConfig, RequestRules};
 use hark_server::whisper::{self, MailConfig, MailService, MailSettings, SharedMailSettings};
 use hark_server::{Server, ServerConfig, shelf};
-use hark_testkit::disk::scratch;
+use hark_testkit::folder::Folder;
 use hark_testkit::mail::{MailAnswer, MailClient, envelope, new_key, request};
+use hark_testkit::wait::until_async;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -28,6 +30,10 @@ pub(crate) struct Mail {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
     pub(crate) settings: SharedMailSettings,
+    /// The address of the metrics. `None` if the test has not set an address.
+    pub(crate) metrics: Option<SocketAddr>,
+    /// The directory of the key.
+    _folder: Folder,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<()>,
 }
@@ -47,9 +53,10 @@ impl Mail {
     pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(KeepAll));
         let clock = Clock::fake(NOW_S.into());
+        let folder = Folder::new("mail");
         let peers = PeersConfig {
             listen: "127.0.0.1:0".parse().unwrap(),
-            key: scratch("mail").join("whisper.key"),
+            key: folder.join("whisper.key"),
             rules: RequestRules {
                 password_key: Some(password_key(PASSWORD.as_bytes())),
                 secret_key: None,
@@ -82,12 +89,12 @@ impl Mail {
         };
         let server = Server::bind(server, vec![Box::new(MailService { config, shelf })]);
         let server = server.await.unwrap();
-        let enode = server.addresses()[0].at.clone();
+        let (enode, metrics) = (server.addresses()[0].at.clone(), server.metrics_addr());
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(async move {
             server.run(async { drop(stopped.await) }).await.unwrap();
         });
-        Self { enode, store, clock, settings, stop: Some(stop), running }
+        Self { enode, store, clock, settings, metrics, _folder: folder, stop: Some(stop), running }
     }
 
     pub(crate) async fn stop(mut self) {
@@ -96,15 +103,9 @@ impl Mail {
     }
 }
 
-/// Waits until the store has `count` envelopes. Returns false if this takes too long.
-pub(crate) async fn has_stored(server: &Mail, count: u64) -> bool {
-    for _ in 0..600 {
-        if server.store.stats().records == count {
-            return true;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    false
+/// Waits until the store has `count` envelopes.
+pub(crate) async fn until_stored(server: &Mail, count: u64) {
+    until_async("all are stored", async || server.store.stats().records == count).await;
 }
 
 /// An envelope about a topic, with a text.

@@ -14,7 +14,7 @@ use hark_testkit::mail::{
     MailClient, SHH, WAKU, envelope, list, new_key, number, packet, request, status, string,
 };
 
-use crate::kit::{Mail, NOW_S, PASSWORD, ask, has_stored, mail, of};
+use crate::kit::{Mail, NOW_S, PASSWORD, ask, mail, of, until_stored};
 
 const TOPICS: [Topic; 2] = [[0x5c, 0x6c, 0x9b, 0x56], [1, 2, 3, 4]];
 
@@ -319,7 +319,7 @@ async fn a_flood_is_cut_at_its_rate_and_the_peer_stays() {
     let flood: Vec<_> = (0..50).map(|n| of([5; 4], NOW_S, &format!("flood {n}"))).collect();
     let mut client = MailClient::connect(&server.enode, WAKU).await;
     client.publish(&flood).await;
-    assert!(has_stored(&server, 30).await);
+    until_stored(&server, 30).await;
     // The server reports twenty refused envelopes, and still answers requests.
     let (code, outcomes) = client.receive().await.unwrap();
     let mut items = RlpItems::of_list(&outcomes).unwrap();
@@ -347,10 +347,10 @@ async fn a_flood_of_topics_is_cut_and_known_topics_go_on() {
     let mut client = MailClient::connect(&server.enode, SHH).await;
     let flood: Vec<_> = (0..20).map(|n| of([n, 1, 2, 3], NOW_S, "a new topic")).collect();
     client.publish(&flood).await;
-    assert!(has_stored(&server, 3).await);
+    until_stored(&server, 3).await;
     let known: Vec<_> = (0..20).map(|n| of([n % 3, 1, 2, 3], NOW_S, &format!("{n}"))).collect();
     client.publish(&known).await;
-    assert!(has_stored(&server, 23).await);
+    until_stored(&server, 23).await;
     server.stop().await;
 }
 

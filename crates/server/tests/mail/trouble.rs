@@ -6,9 +6,11 @@ use hark_archive::Query;
 use hark_codec::whisper::rlp::RlpItems;
 use hark_codec::whisper::{Bloom, Envelope, HistoryRequest};
 use hark_server::whisper::rlpx::hello::{DisconnectReason, SubProtocol};
+use hark_testkit::http::{get, metric};
 use hark_testkit::mail::{
     MailClient, SHH, WAKU, envelope, list, new_key, node, number, packet, random, request, string,
 };
+use hark_testkit::wait::until_async;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
@@ -179,14 +181,13 @@ async fn a_thousand_that_say_nothing_keep_nobody_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_does_not_finish_a_handshake_or_says_nothing_is_dropped() {
-    let server = Mail::start(|peers| {
-        peers.times.handshake = Duration::from_millis(100);
-        peers.times.read = Duration::from_millis(300);
-    })
-    .await;
+    let server = Mail::start(|peers| peers.times.handshake = Duration::from_millis(100)).await;
     let (_, at) = node(&server.enode);
     let mut silent = TcpStream::connect(at).await.unwrap();
     assert_eq!(silent.read(&mut [0]).await.unwrap(), 0);
+    server.stop().await;
+    // This server leaves the client enough time for its handshake.
+    let server = Mail::start(|peers| peers.times.read = Duration::from_secs(1)).await;
     let mut client = MailClient::connect(&server.enode, SHH).await;
     assert_eq!(client.disconnected().await, DisconnectReason::Timeout);
     server.stop().await;
@@ -196,6 +197,7 @@ async fn who_does_not_finish_a_handshake_or_says_nothing_is_dropped() {
 async fn who_stops_reading_an_answer_is_dropped_and_others_are_served() {
     let server = Mail::with(|config| {
         config.peers.times.write = Duration::from_secs(3);
+        config.server.metrics.listen = Some("127.0.0.1:0".parse().unwrap());
         config.settings.bounds.pow_min = 0.0;
     })
     .await;
@@ -215,8 +217,14 @@ async fn who_stops_reading_an_answer_is_dropped_and_others_are_served() {
     // Meanwhile another client gets the whole answer.
     let (answer, _) = ask(&mut poster, &mail(&wanted(), &[])).await;
     assert_eq!(answer.envelopes.len(), 60);
-    // The stalling client reads nothing for longer than allowed.
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    // The stalling client reads nothing until the server has dropped its connection.
+    let metrics = server.metrics.expect("is set").to_string();
+    until_async("the stalling client is dropped", async || {
+        let at = metrics.clone();
+        let page = tokio::task::spawn_blocking(move || get(&at, "/metrics").ok()).await.unwrap();
+        metric(&page, "hark_whisper_peers") == Some(1.0)
+    })
+    .await;
     // Packets that were already sent still arrive, but the answer is incomplete and has no end.
     let mut packets = 1;
     while let Ok((code, _)) = stalling.receive().await {

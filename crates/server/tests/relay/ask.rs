@@ -1,9 +1,11 @@
 //! Answers to REQ, COUNT and CLOSE, and answers over HTTP.
 
+use hark_testkit::nostr::client::Client;
+use hark_testkit::nostr::{contents, event, note, pubkey};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::kit::{Client, NOW_S, Relay, contents, event, note, pubkey};
+use crate::kit::{NOW_S, Relay};
 use crate::operators::scrape;
 
 async fn full(relay: &Relay) -> Client {

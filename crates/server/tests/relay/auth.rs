@@ -1,8 +1,10 @@
 //! Keys that a client proves, and events that the client may then publish (NIP-42, NIP-70).
 
+use hark_testkit::nostr::client::Client;
+use hark_testkit::nostr::{event, note, pubkey};
 use serde_json::json;
 
-use crate::kit::{Client, NOW_S, Relay, event, note, pubkey};
+use crate::kit::{NOW_S, Relay};
 
 fn plain(accepted: bool, reason: &str) -> (bool, String) {
     (accepted, reason.to_owned())

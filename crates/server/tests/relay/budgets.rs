@@ -1,6 +1,7 @@
 //! Bounds of the memory that many connections hold together, for questions and for incomplete
 //! messages.
 
+use hark_testkit::websocket::masked;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -8,7 +9,7 @@ use tokio::net::TcpStream;
 use crate::kit::Relay;
 use crate::operators::scrape;
 use crate::outboxes::until;
-use crate::wire::{answer, frame, status, upgrade};
+use crate::wire::{answer, status, upgrade};
 
 /// Maximum number of questions of about fifty bytes that fit into a hundred kilobytes.
 const FIT: usize = 100;
@@ -58,7 +59,7 @@ async fn half(relay: &Relay) -> TcpStream {
     let (head, mut stream) = upgrade(relay, "").await;
     assert_eq!(status(&head), 101);
     assert_eq!(answer(&mut stream).await.0, 0x81, "the challenge");
-    stream.write_all(&frame(0x81, &vec![b' '; 100_000])[..90_000]).await.unwrap();
+    stream.write_all(&masked(0x81, &vec![b' '; 100_000])[..90_000]).await.unwrap();
     stream
 }
 

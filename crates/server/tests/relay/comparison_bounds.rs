@@ -4,11 +4,14 @@ use std::collections::BTreeSet;
 
 use hark_server::Settings;
 use hark_server::limits::{Limits, Rate, RateLimits};
+use hark_testkit::digits::digits;
+use hark_testkit::nostr::client::Client;
+use hark_testkit::nostr::compare::{NOTHING, compare, held};
+use hark_testkit::nostr::note;
 use serde_json::{Value, json};
 
-use crate::compare::{NOTHING, compare, held, text};
 use crate::comparisons::{ids, open, publish_all};
-use crate::kit::{Client, NOW_S, Relay, http, note};
+use crate::kit::{NOW_S, Relay, http};
 use crate::operators::scrape;
 use crate::outboxes::until;
 
@@ -223,7 +226,7 @@ async fn long_messages_are_answered_within_the_bound() {
         message.extend([0, 1]);
         message.extend([7; 16]);
     }
-    client.say(json!(["NEG-OPEN", "n", {}, text(&message)])).await;
+    client.say(json!(["NEG-OPEN", "n", {}, digits(&message)])).await;
     let received = client.receive().await;
     let long = received.to_string().len();
     assert!(received[0] == "NEG-MSG" && long <= 20_000, "{long}: {received}");
@@ -231,7 +234,7 @@ async fn long_messages_are_answered_within_the_bound() {
     for (opens, bytes) in [(true, 256 << 10), (false, Limits::default().message_bytes_max)] {
         let mut message = vec![0x61];
         message.extend([1, 0, 2, 0].iter().cycle().take((bytes / 2 - 100) / 4 * 4));
-        let message = text(&message);
+        let message = digits(&message);
         client
             .say(if opens {
                 json!(["NEG-OPEN", "n", {}, message])

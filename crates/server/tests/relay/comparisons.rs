@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 
 use hark_networks::FilterLimits;
 use hark_server::limits::{Limits, RateLimits};
+use hark_testkit::nostr::client::Client;
+use hark_testkit::nostr::compare::{Compared, NOTHING, compare, held, id};
+use hark_testkit::nostr::{event, note, pubkey};
 use hark_testkit::random::Random;
 use serde_json::{Value, json};
 
-use crate::compare::{Compared, NOTHING, compare, held, id};
-use crate::kit::{Client, NOW_S, Relay, event, note, pubkey};
+use crate::kit::{NOW_S, Relay};
 use crate::operators::scrape;
 use crate::outboxes::until;
 

@@ -2,13 +2,15 @@
 
 use hark_server::limits::RateLimits;
 use hark_testkit::deflate::{Content, deflate, inflate};
+use hark_testkit::nostr::note;
 use hark_testkit::random::Random;
+use hark_testkit::websocket::masked;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::kit::{NOW_S, Relay, note};
-use crate::wire::{answer, frame, status, upgrade};
+use crate::kit::{NOW_S, Relay};
+use crate::wire::{answer, status, upgrade};
 
 async fn agreed(relay: &Relay, offer: &str) -> Option<String> {
     let (head, _) = upgrade(relay, &format!("Sec-WebSocket-Extensions: {offer}\r\n")).await;
@@ -63,7 +65,7 @@ impl Compressing {
         for (at, &to) in ends.iter().enumerate() {
             let fin = if at == cuts { 0x80 } else { 0 };
             let first = if at == 0 { 0x41 } else { 0 };
-            bytes.extend_from_slice(&frame(fin | first, &payload[from..to]));
+            bytes.extend_from_slice(&masked(fin | first, &payload[from..to]));
             from = to;
         }
         self.0.write_all(&bytes).await.unwrap();

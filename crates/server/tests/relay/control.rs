@@ -8,9 +8,11 @@ use hark_archive::{Outcome, Record};
 use hark_codec::nostr::{Event, EventArena, EventEncoder};
 use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
 use hark_server::control::{ControlClient, ControlError, FedRecord, WriteRefusal};
+use hark_testkit::folder::Folder;
+use hark_testkit::nostr::note;
 use serde_json::json;
 
-use crate::kit::{Relay, note};
+use crate::kit::Relay;
 
 fn record(n: u64) -> Vec<u8> {
     let (json, mut arena, mut bytes) = (note(1, n, "x").to_string(), EventArena::new(), Vec::new());
@@ -22,7 +24,8 @@ fn record(n: u64) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_process_writes_through_the_server() {
-    let path = std::env::temp_dir().join(format!("hark-control-{}.sock", std::process::id()));
+    let folder = Folder::new("control");
+    let path = folder.join("control.sock");
     assert!(matches!(ControlClient::connect(&path, "nostr"), Err(ControlError::Absent)));
     // A socket that a dead server left behind.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
@@ -71,7 +74,8 @@ async fn another_process_writes_through_the_server() {
 /// from every sender, until the server ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_process_is_told_of_every_new_record() {
-    let path = std::env::temp_dir().join(format!("hark-follow-{}.sock", std::process::id()));
+    let folder = Folder::new("follow");
+    let path = folder.join("control.sock");
     let relay = Relay::start(|config| config.control = Some(path.clone())).await;
     let mut publisher = relay.client().await;
     publisher.publish(&note(2, 5, "before")).await;

@@ -1,11 +1,13 @@
 //! How connections end.
 
+use hark_testkit::nostr::note;
+use hark_testkit::websocket::upgrade_request;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::kit::{NOW_S, Relay, http, note};
+use crate::kit::{NOW_S, Relay, http};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn going_down_answers_what_was_taken_and_says_goodbye() {
@@ -83,11 +85,7 @@ async fn who_says_nothing_is_closed() {
     let mut half_head = TcpStream::connect(addr).await.unwrap();
     half_head.write_all(b"GET / HTTP/1.1\r\nHost:").await.unwrap();
     let mut half_frame = TcpStream::connect(addr).await.unwrap();
-    let upgrade = format!(
-        "GET / HTTP/1.1\r\nHost: {addr}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    );
-    half_frame.write_all(upgrade.as_bytes()).await.unwrap();
+    half_frame.write_all(upgrade_request(addr, "").as_bytes()).await.unwrap();
     half_frame.write_all(&[0x81, 0xfe, 0x01]).await.unwrap();
     let mut received = Vec::new();
     half_frame.read_to_end(&mut received).await.unwrap();

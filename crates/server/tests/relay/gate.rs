@@ -3,9 +3,11 @@
 
 use hark_server::limits::{Rate, RateLimits};
 use hark_server::nostr::{RelayInfo, SharedIdentity};
+use hark_testkit::nostr::client::Client;
+use hark_testkit::nostr::{contents, event, note, pubkey};
 use serde_json::{Value, json};
 
-use crate::kit::{Client, NOW_S, Relay, contents, event, note, pubkey};
+use crate::kit::{NOW_S, Relay};
 
 /// Publishes a direct message from 1 to 2, a wrap for 2 and a wrap for 3, between two public notes.
 async fn full(relay: &Relay) -> Client {

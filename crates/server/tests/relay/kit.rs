@@ -13,12 +13,12 @@ use hark_networks::nostr::rules::NostrRules;
 use hark_server::nostr::{self, policy};
 use hark_server::ranges::LOOPBACK;
 use hark_server::{Server, SettingsHandle, shelf};
+use hark_testkit::http::HttpReply;
+use hark_testkit::nostr::client::Client;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-
-pub(crate) use crate::client::{Client, contents, event, note, pubkey};
 
 /// The relay's time when a test starts.
 pub(crate) const NOW_S: u64 = 1_800_000_000;
@@ -133,13 +133,12 @@ pub(crate) async fn http_as(
     path: &str,
     header: &str,
 ) -> (u16, String) {
-    let mut stream = TcpStream::connect(addr).await.unwrap();
     let header = if header.is_empty() { String::new() } else { format!("{header}\r\n") };
     let request =
         format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{header}\r\n");
+    let mut stream = TcpStream::connect(addr).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    HttpReply::parse(&answer).unwrap().parts()
 }

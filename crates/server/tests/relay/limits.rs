@@ -3,13 +3,16 @@
 use hark_networks::{EventLimits, FilterLimits};
 use hark_server::limits::{Limits, Rate, RateLimits};
 use hark_server::{Settings, SparedClients};
+use hark_testkit::nostr::client::Client;
+use hark_testkit::nostr::{event, note, pubkey};
+use hark_testkit::websocket::masked;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::kit::{Client, NOW_S, Relay, event, http, note, pubkey};
+use crate::kit::{NOW_S, Relay, http};
 use crate::policy::worked;
-use crate::wire::{frame, upgrade};
+use crate::wire::upgrade;
 
 async fn limitation(relay: &Relay) -> Value {
     let (_, body) = http(&relay.url, "/", "Accept: application/nostr+json").await;
@@ -357,7 +360,7 @@ async fn a_spared_address_is_that_of_the_client_behind_a_proxy() {
         .await;
         let (_, mut stream) = upgrade(&relay, &format!("X-Forwarded-For: {from}\r\n")).await;
         for _ in 0..3 {
-            stream.write_all(&frame(0x81, b"[\"COUNT\",\"n\",{}]")).await.unwrap();
+            stream.write_all(&masked(0x81, b"[\"COUNT\",\"n\",{}]")).await.unwrap();
         }
         let mut got = Vec::new();
         while got.windows(6).filter(|some| some == b"\",\"n\",").count() < 3 {

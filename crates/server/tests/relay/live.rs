@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use hark_testkit::nostr::{note, pubkey};
 use serde_json::json;
 
-use crate::kit::{NOW_S, Relay, note, pubkey};
+use crate::kit::{NOW_S, Relay};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn live_events_come_after_eose_to_whom_they_concern() {

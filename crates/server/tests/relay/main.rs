@@ -3,11 +3,6 @@
 mod ask;
 mod auth;
 mod budgets;
-/// Also used by the tests of the binary, which each use a part of the module.
-#[allow(dead_code)]
-mod client;
-/// Also used by the tests of the binary.
-mod compare;
 mod comparison_bounds;
 mod comparisons;
 mod compression;

@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use hark_testkit::nostr::{event, note};
 use serde_json::{Value, json};
 
-use crate::kit::{NOW_S, Relay, event, http, http_as, note};
+use crate::kit::{NOW_S, Relay, http, http_as};
 use crate::wire;
 
 /// The samples of a page, by name and labels. Fails on anything that Prometheus would refuse.

@@ -3,17 +3,18 @@
 
 use std::time::Duration;
 
+use hark_testkit::nostr::note;
+use hark_testkit::wait::until_async;
+use hark_testkit::websocket::masked;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
-use crate::kit::{NOW_S, Relay, note};
+use crate::kit::{NOW_S, Relay};
 use crate::operators::scrape;
-use crate::wire::{frame, narrow, status, upgrade_on};
+use crate::wire::{narrow, status, upgrade_on};
 
-/// Longer than anything here takes on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(40);
 /// Number of stored notes, and bytes of each note.
 const NOTES: usize = 60;
 const NOTE_BYTES: usize = 90_000;
@@ -32,22 +33,14 @@ async fn deaf(relay: &Relay, questions: usize) -> TcpStream {
     assert_eq!(status(&head), 101);
     for n in 0..questions {
         let question = json!(["REQ", n.to_string(), { "kinds": [1] }]).to_string();
-        stream.write_all(&frame(0x81, question.as_bytes())).await.unwrap();
+        stream.write_all(&masked(0x81, question.as_bytes())).await.unwrap();
     }
     stream
 }
 
-/// Waits until `is` accepts the value of a metric. Fails with the value after [`PATIENCE`].
+/// Waits until `is` accepts the value of a metric.
 pub(crate) async fn until(relay: &Relay, name: &str, mut is: impl FnMut(f64) -> bool) {
-    let begun = Instant::now();
-    loop {
-        let value = scrape(relay).await[name];
-        if is(value) {
-            return;
-        }
-        assert!(begun.elapsed() < PATIENCE, "{name} is {value}");
-        sleep(Duration::from_millis(50)).await;
-    }
+    until_async(name, async || is(scrape(relay).await[name])).await;
 }
 
 /// Tests the bound of all clients and the bound of one address. Other clients are answered
@@ -104,7 +97,7 @@ async fn who_takes_nothing_is_closed_whatever_it_says() {
     fill(&relay).await;
     let mut silent = deaf(&relay, 4).await;
     let speaking = tokio::spawn(async move {
-        while silent.write_all(&frame(0x8a, b"")).await.is_ok() {
+        while silent.write_all(&masked(0x8a, b"")).await.is_ok() {
             sleep(Duration::from_millis(100)).await;
         }
     });

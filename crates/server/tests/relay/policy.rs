@@ -7,10 +7,12 @@ use hark_networks::EventLimits;
 use hark_server::limits::Limits;
 use hark_server::nostr::policy::{ADDRESSED_KINDS, EventPolicy, WordList};
 use hark_server::{AddressLists, Settings};
+use hark_testkit::nostr::client::Client;
+use hark_testkit::nostr::keys;
+use hark_testkit::nostr::{event, note, pubkey};
 use serde_json::{Value, json};
 
-use crate::client::keys;
-use crate::kit::{Client, NOW_S, Relay, event, http, note, pubkey};
+use crate::kit::{NOW_S, Relay, http};
 
 /// An event with a nonce that gives its id exactly `bits` leading zero bits, and commits to this
 /// number.

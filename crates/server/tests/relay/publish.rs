@@ -1,7 +1,6 @@
 //! The answers to EVENT: OK's verdict and reason.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Store, Write};
@@ -9,10 +8,12 @@ use hark_networks::nostr::Nostr;
 use hark_networks::nostr::rules::NostrRules;
 use hark_networks::{Network as _, ReadOptions};
 use hark_server::nostr::{self, RelayInfo, SharedIdentity};
+use hark_testkit::nostr::{event, note, pubkey};
+use hark_testkit::wait::until_async;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::kit::{NOW_S, Relay, event, note, pubkey};
+use crate::kit::{NOW_S, Relay};
 
 fn plain(accepted: bool, reason: &str) -> (bool, String) {
     (accepted, reason.to_owned())
@@ -214,9 +215,7 @@ async fn a_request_to_vanish_that_was_kept_is_carried_out_once_the_relay_knows_i
     assert_eq!(client.count(&[json!({"kinds": [1, 62]})]).await, 5);
     let url = Some("wss://here.example".to_owned());
     identity.set(RelayInfo { url, ..RelayInfo::default() }, nostr::PRIVATE_KINDS.to_vec());
-    while store.stats().records > 3 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until_async("the author's events are deleted", async || store.stats().records <= 3).await;
     for gone in &mine {
         let (accepted, reason) = client.publish(gone).await;
         assert!(!accepted && reason == "blocked: its author asked to vanish", "{reason}");

@@ -1,12 +1,14 @@
 //! The layers below the messages: accepted connections, frames, and the ends of connections.
 
 use hark_server::Proxies;
+use hark_testkit::nostr::note;
+use hark_testkit::websocket::masked;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::kit::{NOW_S, Relay, note};
-use crate::wire::{answer, frame, status, upgrade};
+use crate::kit::{NOW_S, Relay};
+use crate::wire::{answer, status, upgrade};
 
 /// The whole answer, read to the end of the stream.
 async fn rest(mut answer: String, mut stream: TcpStream) -> String {
@@ -129,14 +131,14 @@ async fn a_message_is_the_same_however_it_is_cut() {
     let (one, rest) = long.as_bytes().split_at(30_000);
     let (two, three) = rest.split_at(1);
     let sent = [
-        frame(0x01, one),
-        frame(0x89, b"are you there?"),
-        frame(0x00, two),
-        frame(0x00, b""),
-        frame(0x80, three),
-        frame(0x81, short.as_bytes()),
-        frame(0x8a, b"nobody asked"),
-        frame(0x81, short.replace("\"s\"", "\"t\"").as_bytes()),
+        masked(0x01, one),
+        masked(0x89, b"are you there?"),
+        masked(0x00, two),
+        masked(0x00, b""),
+        masked(0x80, three),
+        masked(0x81, short.as_bytes()),
+        masked(0x8a, b"nobody asked"),
+        masked(0x81, short.replace("\"s\"", "\"t\"").as_bytes()),
     ]
     .concat();
     for piece in [97, 1_000, 33_333, sent.len()] {
@@ -160,21 +162,21 @@ async fn a_message_is_the_same_however_it_is_cut() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_breaks_the_protocol_gets_a_reason_and_is_closed() {
     let relay = Relay::start(|config| config.limits.message_bytes_max = 200_000).await;
-    let begun = frame(0x01, b"one");
+    let begun = masked(0x01, b"one");
     for (what, sent, code) in [
         ("no mask", vec![0x81, 0x01, b'a'], Some(1002)),
-        ("a reserved bit", frame(0xa1, b"x"), Some(1002)),
-        ("compression that was not agreed on", frame(0xc1, b"x"), Some(1002)),
-        ("no opcode", frame(0x83, b"x"), Some(1002)),
-        ("the end of no message", frame(0x80, b"x"), Some(1002)),
-        ("one message within another", [begun.clone(), frame(0x81, b"x")].concat(), Some(1002)),
-        ("a long ping", frame(0x89, &[0; 126]), Some(1002)),
-        ("half a close code", frame(0x88, &[3]), Some(1002)),
-        ("a close code that is none", frame(0x88, &[0, 5]), Some(1002)),
-        ("too long", frame(0x81, &vec![b' '; 200_001]), Some(1009)),
-        ("too long in all", [begun, frame(0x00, &vec![b' '; 199_998])].concat(), Some(1009)),
-        ("a farewell", frame(0x88, &[0x03, 0xe8]), Some(1000)),
-        ("a farewell without a word", frame(0x88, b""), None),
+        ("a reserved bit", masked(0xa1, b"x"), Some(1002)),
+        ("compression that was not agreed on", masked(0xc1, b"x"), Some(1002)),
+        ("no opcode", masked(0x83, b"x"), Some(1002)),
+        ("the end of no message", masked(0x80, b"x"), Some(1002)),
+        ("one message within another", [begun.clone(), masked(0x81, b"x")].concat(), Some(1002)),
+        ("a long ping", masked(0x89, &[0; 126]), Some(1002)),
+        ("half a close code", masked(0x88, &[3]), Some(1002)),
+        ("a close code that is none", masked(0x88, &[0, 5]), Some(1002)),
+        ("too long", masked(0x81, &vec![b' '; 200_001]), Some(1009)),
+        ("too long in all", [begun, masked(0x00, &vec![b' '; 199_998])].concat(), Some(1009)),
+        ("a farewell", masked(0x88, &[0x03, 0xe8]), Some(1000)),
+        ("a farewell without a word", masked(0x88, b""), None),
     ] {
         let (_, mut stream) = upgrade(&relay, "").await;
         stream.write_all(&sent).await.unwrap();
@@ -199,7 +201,7 @@ async fn a_client_that_sends_too_much_and_only_then_reads_gets_a_reason() {
     for len in [200_001, 1_000_000, 8_000_000] {
         for _ in 0..10 {
             let (_, mut stream) = upgrade(&relay, "").await;
-            let sent = stream.write_all(&frame(0x81, &vec![b' '; len])).await;
+            let sent = stream.write_all(&masked(0x81, &vec![b' '; len])).await;
             sent.unwrap_or_else(|error| panic!("{len} bytes: {error}"));
             let mut received = Vec::new();
             let end = stream.read_to_end(&mut received).await;

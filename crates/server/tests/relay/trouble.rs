@@ -11,9 +11,10 @@ use hark_archive::{
     CommitError, CommitResult, Id, Query, Record, Search, SearchError, SearchProgress, Store, Write,
 };
 use hark_networks::nostr::rules::NostrRules;
+use hark_testkit::nostr::{event, note};
 use serde_json::json;
 
-use crate::kit::{NOW_S, Relay, http, note};
+use crate::kit::{NOW_S, Relay, http};
 
 /// Kinds for which searches or writes fail.
 const TIRES: u32 = 1;
@@ -120,7 +121,7 @@ async fn what_the_store_cannot_do_is_said_and_the_relay_goes_on() {
         let text = received[2].as_str().unwrap();
         assert!(text.starts_with("error: ") && text.contains(reason), "{said}: {received}");
     }
-    let lost = crate::kit::event(1, NOW_S, UNWRITABLE as u16, &[], "");
+    let lost = event(1, NOW_S, UNWRITABLE as u16, &[], "");
     let (accepted, reason) = client.publish(&lost).await;
     assert!(!accepted && reason.starts_with("error: ") && reason.contains("full"), "{reason}");
     let (status, reason) = http(&relay.url, "/healthz", "").await;

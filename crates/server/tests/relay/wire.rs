@@ -1,5 +1,6 @@
 //! The bytes of a WebSocket, for frames that no client library sends.
 
+use hark_testkit::websocket::upgrade_request;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -22,10 +23,7 @@ pub(crate) async fn upgrade(relay: &Relay, headers: &str) -> (String, TcpStream)
 /// Does the same as [`upgrade`] on an open connection.
 pub(crate) async fn upgrade_on(mut stream: TcpStream, headers: &str) -> (String, TcpStream) {
     let addr = stream.peer_addr().unwrap();
-    let request = format!(
-        "GET / HTTP/1.1\r\nHost: {addr}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{headers}\r\n"
-    );
+    let request = upgrade_request(addr, headers);
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\n") {
@@ -36,26 +34,6 @@ pub(crate) async fn upgrade_on(mut stream: TcpStream, headers: &str) -> (String,
 
 pub(crate) fn status(head: &str) -> u16 {
     head.split(' ').nth(1).unwrap().parse().unwrap()
-}
-
-/// A client's frame.
-pub(crate) fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
-    let mask = [0x37, 0xfa, 0x21, 0x3d];
-    let mut bytes = vec![first];
-    match payload.len() {
-        len @ 0..126 => bytes.push(0x80 | len as u8),
-        len @ 126..65_536 => {
-            bytes.push(0xfe);
-            bytes.extend_from_slice(&(len as u16).to_be_bytes());
-        }
-        len => {
-            bytes.push(0xff);
-            bytes.extend_from_slice(&(len as u64).to_be_bytes());
-        }
-    }
-    bytes.extend_from_slice(&mask);
-    bytes.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
-    bytes
 }
 
 /// The first byte and the payload of the server's next frame that is no ping.

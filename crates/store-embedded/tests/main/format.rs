@@ -12,7 +12,7 @@ use hark_archive::store::memory::MemoryStore;
 use hark_archive::{LabelSet, Position, Query, RecordHeader, Store, Write};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check, rebuild};
 use hark_testkit::contract::compare_values;
-use hark_testkit::disk::scratch;
+use hark_testkit::folder::{Folder, copy};
 use hark_testkit::random::encode;
 
 /// Applies the records and deletes of the files to the model.
@@ -40,18 +40,6 @@ fn record(number: u8) -> Write {
     Write::Put(encode(&head, &[topic(number), topic(number / 7), (b'p', vec![number; 3])]))
 }
 
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("is made");
-    for entry in fs::read_dir(from).expect("is there") {
-        let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).expect("is there");
-        if path.is_dir() {
-            copy(&path, &to.join(name));
-        } else {
-            fs::copy(&path, to.join(name)).expect("is copied");
-        }
-    }
-}
-
 fn segments(shelf: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(shelf.join("seg")).expect("is there");
     let paths = files.map(|entry| entry.expect("is there").path());
@@ -63,8 +51,8 @@ fn magics(shelf: &Path) -> Vec<Vec<u8>> {
     segments(shelf).into_iter().map(magic).collect()
 }
 
-fn shelf(name: &str) -> PathBuf {
-    let dir = scratch(name);
+fn shelf(name: &str) -> Folder {
+    let dir = Folder::new(name);
     copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/format-1"), &dir);
     dir
 }
@@ -87,7 +75,6 @@ fn segments_of_format_1_are_read_and_made_again() {
         let dir = shelf(name);
         assert_eq!(magics(&dir), [b"HARKseg1"; 2]);
         opened_and_brought_up(&dir, listed);
-        fs::remove_dir_all(dir).expect("is removed");
     }
 }
 
@@ -96,7 +83,6 @@ fn segments_of_format_2_are_read_and_made_again() {
     let dir = shelf("format-2");
     write_in_format(&dir, b"HARKseg2", 11);
     opened_and_brought_up(&dir, b"");
-    fs::remove_dir_all(dir).expect("is removed");
 }
 
 #[test]
@@ -114,7 +100,6 @@ fn segments_of_format_3_are_read_and_kept_until_they_are_merged() {
     assert_same(&store, b"", "merged");
     drop(store);
     assert_eq!(check(&dir, &options, &mut |_| {}).expect("checks").faults, Vec::new());
-    fs::remove_dir_all(dir).expect("is removed");
 }
 
 /// Writes the segments of a shelf in the format of an earlier version, with this many `sections`.
@@ -206,5 +191,4 @@ fn a_damaged_list_of_values_is_found_and_mended() {
         assert_eq!(check(&dir, &options, &mut |_| {}).expect("checks").faults, Vec::new());
         assert_same(&open(), b"pt", "rebuilt");
     }
-    fs::remove_dir_all(dir).expect("is removed");
 }

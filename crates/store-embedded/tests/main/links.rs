@@ -6,7 +6,7 @@ use std::path::Path;
 
 use hark_store_embedded::disk::{Disk as _, RealDisk};
 use hark_store_embedded::{DirectoryLock, permissions};
-use hark_testkit::disk::scratch;
+use hark_testkit::folder::Folder;
 
 const SERVICE: u32 = 65_534;
 
@@ -15,7 +15,7 @@ fn root_follows_its_own_links_and_none_of_a_service_user() {
     if fs::metadata("/proc/self").map_or(1, |about| about.uid()) != 0 {
         return println!("passed over: only root could be led astray");
     }
-    let root = scratch("links");
+    let root = Folder::new("links");
     let (data, victim) = (root.join("data"), root.join("victim"));
     fs::create_dir_all(&data).unwrap();
     fs::create_dir_all(victim.join("log")).unwrap();
@@ -59,5 +59,4 @@ fn root_follows_its_own_links_and_none_of_a_service_user() {
     RealDisk.remove(&other.join("log/two.log")).unwrap();
     RealDisk.create_dir(&other.join("a/b")).unwrap();
     assert!(victim.join("a/b").is_dir());
-    fs::remove_dir_all(root).unwrap();
 }

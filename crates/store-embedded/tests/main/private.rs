@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use hark_archive::{Store, Write};
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_embedded::{DirectoryLock, EmbeddedOptions, EmbeddedStore};
-use hark_testkit::disk::scratch;
+use hark_testkit::folder::Folder;
 use hark_testkit::random::{Flavour, World};
 
 fn all(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -20,7 +20,7 @@ fn all(folder: &Path, found: &mut Vec<PathBuf>) {
 
 #[test]
 fn all_that_is_made_in_a_data_directory_is_for_its_owner_alone() {
-    let data = scratch("private-shelf");
+    let data = Folder::to_be_made("private-shelf");
     let lock = DirectoryLock::acquire(&data).expect("is locked");
     let options = EmbeddedOptions {
         seal_records: 20,
@@ -48,5 +48,4 @@ fn all_that_is_made_in_a_data_directory_is_for_its_owner_alone() {
         let mode = fs::metadata(path).expect("is there").mode() & 0o777;
         assert_eq!(mode, expected, "{} has mode {mode:o}", path.display());
     }
-    fs::remove_dir_all(data).expect("is removed");
 }

@@ -9,6 +9,7 @@ use hark_archive::{Id, LabelSet, Query, SearchError, Store, Write};
 use hark_store_embedded::log::{self, LogFrame};
 use hark_store_embedded::segment::SECTIONS;
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, rebuild};
+use hark_testkit::wait::until;
 
 use crate::support::{Fixture, everything, files, overwrite};
 
@@ -179,9 +180,7 @@ fn the_background_thread_reads_everything_again_and_again() {
     };
     let store = fixture.open(options);
     let passes = || store.stats().scrub.expect("is there").passes;
-    while passes() < 3 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("three passes end", || passes() >= 3);
     let scrubbed = store.stats().scrub.expect("is there");
     assert_eq!((scrubbed.last_faults, scrubbed.repaired), (0, 0));
     assert!(scrubbed.last_pass_age.is_some());

@@ -9,24 +9,26 @@ use hark_codec::nostr::negentropy::{
 use serde_json::{Value, json};
 
 use super::client::Client;
+use crate::digits::digits;
 
 /// The result of a comparison, as event ids.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Compared {
+pub struct Compared {
     /// Only the client has these.
-    pub(crate) have: BTreeSet<String>,
+    pub have: BTreeSet<String>,
     /// Only the relay has these.
-    pub(crate) need: BTreeSet<String>,
+    pub need: BTreeSet<String>,
     /// The messages of the relay.
-    pub(crate) answers: Vec<String>,
+    pub answers: Vec<String>,
 }
 
-pub(crate) fn id(event: &Value) -> String {
+/// The id of an event.
+pub fn id(event: &Value) -> String {
     event["id"].as_str().unwrap().to_owned()
 }
 
 /// The set of a client that has these events.
-pub(crate) fn held<'a>(events: impl IntoIterator<Item = &'a Value>) -> SortedItems {
+pub fn held<'a>(events: impl IntoIterator<Item = &'a Value>) -> SortedItems {
     let item = |event: &Value| NegentropyItem {
         time: event["created_at"].as_u64().unwrap(),
         id: hex::decode_32(event["id"].as_str().unwrap().as_bytes()).unwrap(),
@@ -34,18 +36,12 @@ pub(crate) fn held<'a>(events: impl IntoIterator<Item = &'a Value>) -> SortedIte
     events.into_iter().map(item).collect::<Vec<_>>().into()
 }
 
-pub(crate) fn text(message: &[u8]) -> String {
-    let mut text = Vec::new();
-    hex::encode_into(message, &mut text);
-    String::from_utf8(text).unwrap()
-}
-
 /// The first message of a client that has nothing.
-pub(crate) const NOTHING: &str = "6100000200";
+pub const NOTHING: &str = "6100000200";
 
 /// Compares a client's events with the relay's matching events, and ends the comparison. Messages
 /// of the client have at most `frame_bytes_max` bytes. The error is the relay's refusal.
-pub(crate) async fn compare(
+pub async fn compare(
     client: &mut Client,
     filter: &Value,
     ours: &SortedItems,
@@ -53,7 +49,7 @@ pub(crate) async fn compare(
 ) -> Result<Compared, Value> {
     let mut initiator = NegentropyInitiator::new(ours, frame_bytes_max);
     let mut compared = Compared::default();
-    client.say(json!(["NEG-OPEN", "compare", filter, text(&initiator.open())])).await;
+    client.say(json!(["NEG-OPEN", "compare", filter, digits(&initiator.open())])).await;
     loop {
         let received = client.receive().await;
         assert_eq!(received[1], "compare", "{received}");
@@ -62,13 +58,13 @@ pub(crate) async fn compare(
         }
         let mut answer = Vec::new();
         assert!(hex::decode_into(received[2].as_str().unwrap().as_bytes(), &mut answer));
-        compared.answers.push(text(&answer));
+        compared.answers.push(digits(&answer));
         let next = initiator.answer(&answer, &mut |difference| match difference {
-            NegentropyDifference::Have(id) => drop(compared.have.insert(text(&id))),
-            NegentropyDifference::Need(id) => drop(compared.need.insert(text(&id))),
+            NegentropyDifference::Have(id) => drop(compared.have.insert(digits(&id))),
+            NegentropyDifference::Need(id) => drop(compared.need.insert(digits(&id))),
         });
         let Some(next) = next.unwrap() else { break };
-        client.say(json!(["NEG-MSG", "compare", text(&next)])).await;
+        client.say(json!(["NEG-MSG", "compare", digits(&next)])).await;
     }
     client.say(json!(["NEG-CLOSE", "compare"])).await;
     Ok(compared)

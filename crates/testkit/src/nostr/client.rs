@@ -1,11 +1,6 @@
-//! A client that returns what it receives, and functions that make events for it to send.
-
-use std::time::Duration;
+//! A client of a relay that returns every message, with a WebSocket from another library.
 
 use futures_util::{SinkExt, StreamExt};
-use hark_codec::crypto::KeyPair;
-use hark_codec::hex;
-use hark_codec::nostr::EventDraft;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -14,28 +9,29 @@ use tokio_tungstenite::tungstenite::http::HeaderName;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
-/// Longer than anything here takes on a loaded machine.
-const PATIENCE: Duration = Duration::from_mins(2);
+use super::event;
+use crate::wait::PATIENCE;
 
-pub(crate) struct Client {
+/// A client of a relay, after the relay's challenge.
+pub struct Client {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     url: String,
     /// The time of the client's answers to challenges.
     now_s: u64,
     /// The relay's challenge, which an AUTH must sign.
-    pub(crate) challenge: String,
+    pub challenge: String,
     /// How often the relay has sent the challenge again.
-    pub(crate) challenged_again: usize,
+    pub challenged_again: usize,
 }
 
 impl Client {
     /// Connects, and receives the relay's challenge.
-    pub(crate) async fn connect(url: &str, now_s: u64) -> Self {
+    pub async fn connect(url: &str, now_s: u64) -> Self {
         Self::with_headers(url, now_s, &[]).await
     }
 
     /// Does the same, with additional headers in the request.
-    pub(crate) async fn with_headers(url: &str, now_s: u64, headers: &[(&str, &str)]) -> Self {
+    pub async fn with_headers(url: &str, now_s: u64, headers: &[(&str, &str)]) -> Self {
         let mut request = url.into_client_request().unwrap();
         for (name, value) in headers {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
@@ -55,23 +51,28 @@ impl Client {
         client
     }
 
-    pub(crate) async fn say(&mut self, text: impl ToString) {
+    /// Sends text.
+    pub async fn say(&mut self, text: impl ToString) {
         self.socket.send(Message::text(text.to_string())).await.unwrap();
     }
 
-    pub(crate) async fn send(&mut self, message: Message) {
+    /// Sends a message of any type.
+    pub async fn send(&mut self, message: Message) {
         self.socket.send(message).await.unwrap();
     }
 
-    pub(crate) async fn feed(&mut self, text: impl ToString) {
+    /// Queues text. [`Client::flush`] sends all queued text.
+    pub async fn feed(&mut self, text: impl ToString) {
         self.socket.feed(Message::text(text.to_string())).await.unwrap();
     }
 
-    pub(crate) async fn flush(&mut self) {
+    /// Sends all queued text.
+    pub async fn flush(&mut self) {
         self.socket.flush().await.unwrap();
     }
 
-    pub(crate) async fn receive(&mut self) -> Value {
+    /// Receives the next message that is no repeated challenge.
+    pub async fn receive(&mut self) -> Value {
         loop {
             let next = tokio::time::timeout(PATIENCE, self.socket.next()).await;
             match next.expect("it says something").unwrap().unwrap() {
@@ -90,7 +91,7 @@ impl Client {
     }
 
     /// The code of the close frame. Messages before it are ignored.
-    pub(crate) async fn closed(&mut self) -> Option<CloseCode> {
+    pub async fn closed(&mut self) -> Option<CloseCode> {
         while let Some(Ok(message)) = self.socket.next().await {
             if let Message::Close(frame) = message {
                 return frame.map(|frame| frame.code);
@@ -100,7 +101,7 @@ impl Client {
     }
 
     /// Publishes and returns OK's verdict and reason.
-    pub(crate) async fn publish(&mut self, event: &Value) -> (bool, String) {
+    pub async fn publish(&mut self, event: &Value) -> (bool, String) {
         self.say(json!(["EVENT", event])).await;
         let ok = self.receive().await;
         assert_eq!((&ok[0], &ok[1]), (&json!("OK"), &event["id"]), "{ok}");
@@ -108,13 +109,13 @@ impl Client {
     }
 
     /// An answer to the relay's challenge, signed with the keys of `who`.
-    pub(crate) fn proof(&self, who: u8) -> Value {
+    pub fn proof(&self, who: u8) -> Value {
         let tags: [&[&str]; 2] = [&["relay", &self.url], &["challenge", &self.challenge]];
         event(who, self.now_s, 22_242, &tags, "")
     }
 
     /// Sends AUTH with an event and returns OK's verdict and reason.
-    pub(crate) async fn auth_with(&mut self, event: &Value) -> (bool, String) {
+    pub async fn auth_with(&mut self, event: &Value) -> (bool, String) {
         self.say(json!(["AUTH", event])).await;
         let ok = self.receive().await;
         assert_eq!((&ok[0], &ok[1]), (&json!("OK"), &event["id"]), "{ok}");
@@ -122,18 +123,18 @@ impl Client {
     }
 
     /// Proves the key of `who`.
-    pub(crate) async fn auth(&mut self, who: u8) {
+    pub async fn auth(&mut self, who: u8) {
         let proof = self.proof(who);
         assert_eq!(self.auth_with(&proof).await, (true, String::new()));
     }
 
     /// Publishes an event that must be accepted.
-    pub(crate) async fn keep(&mut self, event: &Value) {
+    pub async fn keep(&mut self, event: &Value) {
         assert_eq!(self.publish(event).await, (true, String::new()), "{event}");
     }
 
     /// Sends a REQ and returns the stored events.
-    pub(crate) async fn ask(&mut self, sub: &str, filters: &[Value]) -> Vec<Value> {
+    pub async fn ask(&mut self, sub: &str, filters: &[Value]) -> Vec<Value> {
         let mut message = vec![json!("REQ"), json!(sub)];
         message.extend_from_slice(filters);
         self.say(json!(message)).await;
@@ -141,19 +142,19 @@ impl Client {
     }
 
     /// Does the same as [`Client::ask`], and closes the subscription.
-    pub(crate) async fn look(&mut self, filters: &[Value]) -> Vec<Value> {
+    pub async fn look(&mut self, filters: &[Value]) -> Vec<Value> {
         let events = self.ask("look", filters).await;
         self.say(json!(["CLOSE", "look"])).await;
         events
     }
 
     /// Events up to EOSE.
-    pub(crate) async fn stored(&mut self, sub: &str) -> Vec<Value> {
+    pub async fn stored(&mut self, sub: &str) -> Vec<Value> {
         self.page(sub).await.0
     }
 
     /// Events up to EOSE, and EOSE's hint about further events.
-    pub(crate) async fn page(&mut self, sub: &str) -> (Vec<Value>, Option<Value>) {
+    pub async fn page(&mut self, sub: &str) -> (Vec<Value>, Option<Value>) {
         let mut events = Vec::new();
         loop {
             let mut received = self.receive().await;
@@ -166,7 +167,8 @@ impl Client {
         }
     }
 
-    pub(crate) async fn count(&mut self, filters: &[Value]) -> u64 {
+    /// Sends a COUNT and returns the number.
+    pub async fn count(&mut self, filters: &[Value]) -> u64 {
         let mut message = vec![json!("COUNT"), json!("n")];
         message.extend_from_slice(filters);
         self.say(json!(message)).await;
@@ -174,28 +176,4 @@ impl Client {
         assert_eq!((&received[0], &received[1]), (&json!("COUNT"), &json!("n")), "{received}");
         received[2]["count"].as_u64().unwrap()
     }
-}
-
-/// The keys of a person, who is named by a number.
-pub(crate) fn keys(who: u8) -> KeyPair {
-    KeyPair::from_secret([who; 32]).unwrap()
-}
-
-pub(crate) fn pubkey(who: u8) -> String {
-    String::from_utf8(hex::encode_32(keys(who).public()).to_vec()).unwrap()
-}
-
-/// An event that is signed with the keys of `who`.
-pub(crate) fn event(who: u8, created_at: u64, kind: u16, tags: &[&[&str]], content: &str) -> Value {
-    let mut json = Vec::new();
-    EventDraft { created_at, kind, tags, content }.sign(&keys(who), &mut json);
-    serde_json::from_slice(&json).unwrap()
-}
-
-pub(crate) fn note(who: u8, created_at: u64, content: &str) -> Value {
-    event(who, created_at, 1, &[], content)
-}
-
-pub(crate) fn contents(events: &[Value]) -> Vec<&str> {
-    events.iter().map(|event| event["content"].as_str().unwrap()).collect()
 }

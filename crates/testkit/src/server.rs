@@ -1,0 +1,148 @@
+//! Hark's binary as a server, and the addresses of its doors.
+
+use std::io::{BufRead as _, BufReader, Lines};
+use std::net::TcpListener;
+use std::ops::{Deref, DerefMut};
+use std::process::{ChildStdout, Stdio};
+
+use crate::program::{Process, Program};
+
+/// The addresses that a server prints at its start, except that of the relay.
+#[derive(Clone, Debug, Default)]
+pub struct Doors {
+    /// Host and port of the REST interface of the Waku node.
+    pub waku_rest: String,
+    /// Addresses of libp2p, by TCP and by WebSocket.
+    pub waku_peers: Vec<String>,
+    /// Host and port of the REST interface of the mail server.
+    pub whisper_rest: String,
+    /// The enode URL of the mail server.
+    pub whisper_peer: String,
+    /// Lines about other doors.
+    pub others: Vec<String>,
+}
+
+/// A running server. Dropping this value kills the server.
+#[derive(Debug)]
+pub struct Server {
+    /// The process.
+    pub process: Process,
+    /// Host and port of the relay.
+    pub address: String,
+    /// The other doors that the server has named at the start.
+    pub doors: Doors,
+    /// The pipe stays open, since a server must not fail when it prints.
+    stdout: Lines<BufReader<ChildStdout>>,
+}
+
+/// Returns an address that nothing listens on now.
+pub fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    listener.local_addr().expect("an address").to_string()
+}
+
+/// Returns a port that is free now.
+pub fn free_port() -> u16 {
+    let address = free_address();
+    address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("a port")
+}
+
+impl Server {
+    /// Starts a program, and returns once its relay listens.
+    #[track_caller]
+    pub fn start(program: &mut Program) -> Self {
+        Self::start_with_doors(program, |_| true)
+    }
+
+    /// Starts a program, and returns once its relay listens and `are_open` accepts the other doors.
+    #[track_caller]
+    pub fn start_with_doors(program: &mut Program, are_open: impl Fn(&Doors) -> bool) -> Self {
+        Self::try_start(program, are_open).unwrap_or_else(|process| {
+            panic!("the server does not start: {}", process.log());
+        })
+    }
+
+    /// The same as [`Server::start_with_doors`]. `Err` is the ended process.
+    pub fn try_start(
+        program: &mut Program,
+        are_open: impl Fn(&Doors) -> bool,
+    ) -> Result<Self, Process> {
+        let mut process = program.stdout(Stdio::piped()).spawn().expect("the binary runs");
+        let stdout = BufReader::new(process.stdout.take().expect("is piped")).lines();
+        let mut server = Self { process, address: String::new(), doors: Doors::default(), stdout };
+        while server.address.is_empty() || !are_open(&server.doors) {
+            let Some(Ok(line)) = server.stdout.next() else {
+                // The server logs the reason last.
+                let _ = server.process.wait();
+                return Err(server.process);
+            };
+            server.listens(&line);
+        }
+        Ok(server)
+    }
+
+    /// Notes the address in a line of a start.
+    fn listens(&mut self, line: &str) {
+        let doors = &mut self.doors;
+        if let Some(at) = line.strip_prefix("listening on ws://") {
+            at.clone_into(&mut self.address);
+        } else if let Some(at) = line.strip_prefix("waku rest on http://") {
+            at.clone_into(&mut doors.waku_rest);
+        } else if let Some(at) = line.strip_prefix("waku peer on ") {
+            doors.waku_peers.push(at.to_owned());
+        } else if let Some(at) = line.strip_prefix("whisper rest on http://") {
+            at.clone_into(&mut doors.whisper_rest);
+        } else if let Some(at) = line.strip_prefix("whisper peer on ") {
+            at.clone_into(&mut doors.whisper_peer);
+        } else {
+            doors.others.push(line.to_owned());
+        }
+    }
+
+    /// Reads the lines that the server prints until its end.
+    pub fn read_to_end(&mut self) {
+        while let Some(Ok(line)) = self.stdout.next() {
+            self.listens(&line);
+        }
+    }
+
+    /// Whether the server runs.
+    pub fn is_running(&mut self) -> bool {
+        self.process.try_wait().expect("is ours").is_none()
+    }
+
+    /// Kills the server. The server may have ended already.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Stops the server as an operator does.
+    #[track_caller]
+    pub fn stop(&mut self) {
+        self.process.signal("TERM");
+        let status = self.process.wait().expect("has ended");
+        assert!(status.success(), "{}", self.process.log());
+    }
+
+    /// Terminates the server. Returns its exit code, and its log after the last line waited for.
+    pub fn terminate(mut self) -> (i32, String) {
+        self.process.signal("TERM");
+        let status = self.process.wait().expect("has ended");
+        (status.code().unwrap_or(-1), self.process.rest_of_log())
+    }
+}
+
+impl Deref for Server {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.process
+    }
+}
+
+impl DerefMut for Server {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
