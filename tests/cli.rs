@@ -2,6 +2,7 @@
 
 mod backup;
 mod beside_server;
+mod brought;
 mod damage;
 mod ends;
 mod erased;
@@ -16,6 +17,7 @@ mod owners;
 mod reload;
 mod settings;
 pub(crate) mod support;
+mod terminal;
 mod units;
 mod watched;
 

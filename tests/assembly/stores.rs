@@ -4,7 +4,8 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hark_testkit::citus::CitusCluster;
-use hark_testkit::postgres::{Cluster, Pooler};
+use hark_testkit::pooler::Pooler;
+use hark_testkit::postgres::Cluster;
 
 /// A store of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

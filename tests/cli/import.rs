@@ -1,14 +1,13 @@
 //! Imports and exports: every form of input, every reason for a refusal, and equal bytes.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 
 use hark_testkit::nostr::event_line;
-use hark_testkit::program::{Finished, Program, assert_no_panic};
+use hark_testkit::program::Finished;
 use hark_testkit::skipped::skip;
-use hark_testkit::wait::{PATIENCE, until, until_ok};
+use hark_testkit::wait::PATIENCE;
 use serde_json::{Value, json};
 
 use super::support::{Place, command, field, notes};
@@ -436,24 +435,6 @@ fn records_of_every_network_come_in_every_form() {
 }
 
 #[test]
-fn an_export_to_a_pipe_shows_on_a_terminal_how_far_it_is() {
-    let place = Place::new("export-meter");
-    place.hark_fed(&["import", "--trusted"], notes(9_000).as_bytes()).text();
-    let file = place.path("out.jsonl");
-    let (hark, data) = (env!("CARGO_BIN_EXE_hark"), place.data());
-    // Three notes share each second, so the export has the last 6,000 of the 9,000 notes.
-    let command =
-        format!("{hark} --data {} export --since 1700001000 > {file}", data.to_str().unwrap());
-    let run = std::process::Command::new("script").args(["-qefc", &command, "/dev/null"]).output();
-    let Ok(run) = run else { return println!("passed over: there is no `script` here") };
-    let shown = String::from_utf8_lossy(&run.stdout);
-    let count = std::fs::read_to_string(&file).unwrap().lines().count();
-    assert!(run.status.success() && count == 6_000, "{count} {shown}");
-    assert_no_panic(&shown);
-    assert!(shown.contains("4,096/6,000"), "{shown}");
-}
-
-#[test]
 fn what_holds_no_records_is_said_and_fails() {
     let place = Place::new("foreign");
     for (bytes, said) in [
@@ -511,146 +492,4 @@ fn a_new_archive_is_told_and_begun_without_a_name_only_where_no_service_has_one(
         assert!(stderr.contains(said), "{args:?}: {stderr}");
         assert_eq!(unnamed.data().exists(), !has_service, "{args:?}: {stderr}");
     }
-}
-
-#[test]
-fn an_import_from_a_terminal_says_that_it_reads_there() {
-    let place = Place::new("terminal");
-    let hark =
-        format!("{} --data {} import", env!("CARGO_BIN_EXE_hark"), place.data().to_str().unwrap());
-    // script(1) gives the command a terminal, and its input acts as key presses.
-    let child = std::process::Command::new("script")
-        .args(["-qefc", &hark, "/dev/null"])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn();
-    let Ok(mut child) = child else { return println!("passed over: there is no `script` here") };
-    let mut keys = child.stdin.take().unwrap();
-    let mut shown = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("reading from the terminal") {
-        line.clear();
-        assert!(shown.read_line(&mut line).unwrap() > 0, "it ends without a word");
-    }
-    keys.write_all(b"\x03").unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    shown.read_to_string(&mut line).unwrap();
-    assert_no_panic(&line);
-}
-
-#[test]
-fn an_interrupted_import_clears_its_meter_and_ends_with_a_whole_line() {
-    let place = Place::new("interrupt-meter");
-    let pipe = place.path("events");
-    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    // The pipe has no end as long as this file is open.
-    let mut pipe = File::options().read(true).write(true).open(&pipe).unwrap();
-    pipe.write_all(notes(10).as_bytes()).unwrap();
-    let (hark, data) = (env!("CARGO_BIN_EXE_hark"), place.data());
-    // The terminal shows only stderr.
-    let import = format!("{hark} --data {} import events > report", data.to_str().unwrap());
-    let mut script = Program::new("script");
-    script.args(["-qefc", &import, "/dev/null"]).current_dir(place.path(""));
-    let child =
-        script.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn();
-    let Ok(mut child) = child else { return skip("there is no `script` here") };
-    let mut keys = child.stdin.take().unwrap();
-    let mut stdout = child.stdout.take().unwrap();
-    let mut shown = Vec::<u8>::new();
-    while !String::from_utf8_lossy(&shown).contains("10 events, ") {
-        let mut part = [0; 4096];
-        let read = stdout.read(&mut part).unwrap();
-        assert!(read > 0, "no meter: {}", String::from_utf8_lossy(&shown));
-        shown.extend_from_slice(&part[..read]);
-    }
-    keys.write_all(b"\x03").unwrap();
-    stdout.read_to_end(&mut shown).unwrap();
-    let shown = String::from_utf8_lossy(&shown);
-    assert_eq!(child.wait().unwrap().code(), Some(130), "{shown}");
-    assert_no_panic(&shown);
-    // The meter is cleared before the last message.
-    let (_, last) = shown.rsplit_once("\x1b[2K").unwrap_or_else(|| panic!("{shown:?}"));
-    let is_whole = last.starts_with("hark: stopped; ") && last.ends_with(" to continue\r\n");
-    assert!(is_whole && last.lines().count() == 1, "{shown:?}");
-}
-
-/// Waits until the health report has these words. Returns the exit code and the report.
-fn healthz(place: &Place, at: &str, words: &[&str]) -> (i32, String) {
-    until_ok(|| {
-        let run = place.hark(&["healthz", "--at", at]);
-        let has_all = words.iter().all(|word| run.stdout.contains(word));
-        if has_all { Ok((run.code, run.stdout)) } else { Err(run.stdout) }
-    })
-}
-
-/// Waits until all records of a network are deleted.
-fn wait_until_deleted(place: &Place, network: &str) {
-    until(network, || place.hark(&["count", "--network", network, "{}"]).text() == "0\n");
-}
-
-#[test]
-fn what_is_imported_is_kept_until_a_person_decides_whatever_retention_says() {
-    let place = Place::new("import-held");
-    let config = |more: &str| {
-        let text = format!(
-            "[retention]\nevery_s = 1\nrules = [{{ older_than = \"1y\" }}]\n{more}\n\
-             [waku]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = []\n\
-             [whisper]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = \"\"\n"
-        );
-        place.file("hark.toml", text.as_bytes())
-    };
-    let path = config("");
-    let message = r#"{"message":{"payload":"AAAA","contentTopic":"/a/1/b/proto","timestamp":1600000000000000000},"pubsubTopic":"/waku/2/rs/1/0"}"#;
-    let envelope = r#"{"expiry":1554076850,"ttl":50,"topic":"0x5c6c9b56","data":"0x01","nonce":1}"#;
-    let note = event_line(1, 1_600_000_000, 1, &[], "old");
-    let networks = ["nostr", "waku", "whisper"];
-    let import = |network: &str, line: &str| {
-        let flags = ["import", "--network", network, "--config", &path];
-        let run = place.hark_fed(&flags, line.as_bytes());
-        assert!(run.code == 0 && run.stderr.contains("retention.delete_brought"), "{}", run.stderr);
-    };
-    import("waku", message);
-    import("whisper", envelope);
-    let server = place.serve_with(&["--config", &path]);
-    // This import goes through the running server.
-    import("nostr", &note);
-    let words = networks.map(|network| format!("{network}: records that were brought are older"));
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let (code, said) = healthz(&place, &server.address, &words);
-    assert!(code == 0 && said.starts_with("ok\n"), "{said}");
-    for network in networks {
-        assert_eq!(place.hark(&["count", "--network", network, "{}"]).text(), "1\n", "{network}");
-    }
-    config("delete_brought = true");
-    assert_eq!(place.hark(&["reload"]).code, 0);
-    for network in networks {
-        wait_until_deleted(&place, network);
-    }
-    let (code, log) = server.terminate();
-    assert!(code == 0 && log.contains("records that were brought are older"), "{log}");
-    assert!(!log.contains("ERROR"), "{log}");
-}
-
-#[test]
-fn a_clock_far_ahead_of_the_archives_history_deletes_nothing_until_a_person_decides() {
-    let place = Place::new("clock-ahead");
-    let config = |more: &str| {
-        let text =
-            format!("[retention]\nevery_s = 1\nrules = [{{ older_than = \"1y\" }}]\n{more}\n");
-        place.file("hark.toml", text.as_bytes())
-    };
-    // The archive's trusted time is from before there was a rule, ten years before the clock.
-    place.hark_fed(&["import"], event_line(1, 1_600_000_000, 1, &[], "old").as_bytes()).text();
-    std::fs::write(place.data().join("nostr/CLOCK_TRUSTED"), "1480000000\n").unwrap();
-    let path = config("");
-    let server = place.serve_with(&["--config", &path]);
-    let (code, said) = healthz(&place, &server.address, &["the clock is far ahead of the time"]);
-    assert_eq!((code, place.hark(&["count", "{}"]).text().as_str()), (1, "1\n"), "{said}");
-    config("clock_ahead_max_s = 0");
-    assert_eq!(place.hark(&["reload"]).code, 0);
-    wait_until_deleted(&place, "nostr");
-    healthz(&place, &server.address, &["ok"]);
-    let (_, log) = server.terminate();
-    assert!(log.contains("WARN") && log.contains("the clock is far ahead of the time"), "{log}");
-    assert!(!log.contains("ERROR"), "{log}");
 }

@@ -20,6 +20,7 @@ pub mod http;
 #[cfg(feature = "devp2p")]
 pub mod mail;
 pub mod nostr;
+pub mod pooler;
 pub mod postgres;
 pub mod program;
 pub mod random;

@@ -6,7 +6,6 @@
 //! directory. So nothing is left behind, although the cluster shared by all tests is never dropped.
 
 use std::fs;
-use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -17,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::pooler::Pooler;
 use crate::server::free_port;
 use crate::skipped::skip;
-use crate::wait::until_ok;
 
 /// The oldest version that Hark works with.
 const VERSION_MIN: u32 = 15;
@@ -56,23 +55,6 @@ pub struct Cluster {
     guard: Child,
     databases: AtomicU32,
 }
-
-/// A PgBouncer before a cluster. PgBouncer ends when the value is dropped, or with the starting
-/// process.
-pub struct Pooler {
-    port: u16,
-    dir: PathBuf,
-    process: Child,
-}
-
-/// The shell script that runs PgBouncer with the settings in $1 until its input ends.
-const POOLER: &str = r#"
-PATH="$PATH:/usr/sbin"
-pgbouncer -q "$1" &
-read -r _
-kill -TERM $! 2>/dev/null
-wait
-"#;
 
 /// A database for one test. Dropping this value removes the database.
 pub struct Database<'a> {
@@ -252,35 +234,7 @@ impl Cluster {
             skip("PgBouncer is not installed here");
             return None;
         }
-        let port = free_port();
-        let dir = self.dir.join(format!("pooler-{port}"));
-        let own = [
-            "[databases]".into(),
-            format!("* = host=127.0.0.1 port={} user=postgres", self.port),
-            "[pgbouncer]".into(),
-            "listen_addr=127.0.0.1".into(),
-            format!("listen_port={port}"),
-            "unix_socket_dir=".into(),
-            "auth_type=any".into(),
-            format!("logfile={}", dir.join("log").display()),
-        ];
-        fs::create_dir(&dir).expect("a directory for a pooler");
-        let file = dir.join("pgbouncer.ini");
-        let text = own.iter().map(String::as_str).chain(settings.iter().copied());
-        fs::write(&file, text.collect::<Vec<_>>().join("\n")).expect("its settings");
-        let mut command = Command::new("sh");
-        if let Some((user, group)) = self.user {
-            chown(&dir, Some(user), Some(group)).expect("gives the directory away");
-            command.uid(user).gid(group);
-        }
-        command.args(["-c", POOLER, "pooler"]).arg(file).stdin(Stdio::piped()).process_group(0);
-        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a shell");
-        let pooler = Pooler { port, dir, process };
-        until_ok(|| match TcpStream::connect(("127.0.0.1", port)) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(format!("PgBouncer does not start: {}", pooler.log())),
-        });
-        Some(pooler)
+        Some(Pooler::start(&self.dir, self.port, self.user, settings))
     }
 
     /// Returns the server's log.
@@ -392,32 +346,6 @@ impl Drop for Cluster {
         // The end of its input makes the guard remove the directory.
         drop(self.guard.stdin.take());
         let _ = self.guard.wait();
-    }
-}
-
-impl Pooler {
-    /// Whether PgBouncer is installed.
-    pub fn is_installed() -> bool {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let mut folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
-        folders.any(|folder| folder.join("pgbouncer").is_file())
-    }
-
-    /// Returns the address of a database behind the pooler.
-    pub fn url(&self, database: &str) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
-    }
-
-    /// Returns the pooler's log.
-    pub fn log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.dir.join("log")).unwrap_or_default()).into_owned()
-    }
-}
-
-impl Drop for Pooler {
-    fn drop(&mut self) {
-        drop(self.process.stdin.take());
-        let _ = self.process.wait();
     }
 }
 
