@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use hark_codec::nostr::{Event, EventArena, EventEncoder};
 use hark_codec::record::{Id, Key};
 
-use crate::random::Random;
+use crate::digits::digits;
+use crate::generator::Random;
 
 /// The number of authors.
 const AUTHORS: usize = 50_000;
@@ -43,14 +44,6 @@ struct Plan {
     kind: u32,
     author: Key,
     content: usize,
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
 }
 
 impl Events {
@@ -107,13 +100,13 @@ impl Events {
         let back = Self::zipf(&mut self.random, from.len().clamp(1, reach));
         let Some(at) = from.len().checked_sub(1 + back) else { return };
         let (id, author) = from[at];
-        self.tag('e', &hex(&id));
-        self.tag('p', &hex(&author));
+        self.tag('e', &digits(&id));
+        self.tag('p', &digits(&author));
     }
 
     fn tag_person(&mut self) {
         let author = self.author();
-        self.tag('p', &hex(&author));
+        self.tag('p', &digits(&author));
     }
 
     fn hashtags(&mut self, count: usize) {
@@ -203,8 +196,8 @@ impl Events {
             self.json,
             "{{\"id\":\"{}\",\"pubkey\":\"{}\",\"created_at\":{time},\"kind\":{kind},\"tags\":[{}],\
              \"content\":\"",
-            hex(&id),
-            hex(&author),
+            digits(&id),
+            digits(&author),
             self.tags
         );
         let text = "the quick brown fox jumps over the lazy dog and back again \\n ";
@@ -213,7 +206,7 @@ impl Events {
             self.json.push_str(&text[..rest.min(text.len() - 4)]);
         }
         let (a, b) = (self.random.bytes(), self.random.bytes());
-        let _ = write!(self.json, "\",\"sig\":\"{}{}\"}}", hex(&a), hex(&b));
+        let _ = write!(self.json, "\",\"sig\":\"{}{}\"}}", digits(&a), digits(&b));
         self.json_bytes += self.json.len() as u64 + 1;
         let event = Event::parse(self.json.as_bytes(), &mut self.arena).expect("well made");
         let d = event.d();

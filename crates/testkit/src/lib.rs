@@ -15,6 +15,7 @@ pub mod digits;
 pub mod disk;
 pub mod events;
 pub mod folder;
+pub mod generator;
 pub mod hidden;
 pub mod http;
 #[cfg(feature = "devp2p")]

@@ -10,53 +10,9 @@ use hark_archive::{
 use hark_networks::nostr::rules::{KindClass, SLOT, VANISH, class};
 use hark_words::SearchText;
 
+use crate::digits::digits;
+pub use crate::generator::Random;
 use crate::sentences::{SENTENCE, SENTENCES, question, sentence};
-
-/// A small, fast generator: the same seed gives the same numbers on every machine.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// Creates a generator from a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1)
-    }
-
-    /// 64 random bits (SplitMix64).
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    /// A number below `bound`.
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.bits() % bound.max(1) as u64) as usize
-    }
-
-    /// True once in `times`.
-    pub fn once_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
-    }
-
-    /// Picks one of these items. Panics if there are none.
-    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        &from[self.below(from.len())]
-    }
-
-    /// A number below `bound`. Low numbers are more frequent.
-    pub fn skewed(&mut self, bound: usize) -> usize {
-        let low = self.below(bound).min(self.below(bound));
-        low.min(self.below(bound))
-    }
-
-    /// 32 random bytes.
-    pub fn bytes(&mut self) -> [u8; 32] {
-        let words: [u64; 4] = std::array::from_fn(|_| self.bits());
-        std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8])
-    }
-}
 
 /// The kind of a network's data that a [`World`] makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,10 +38,6 @@ pub struct World {
     pub now: u64,
     /// Whether records have sentences and queries search for their words.
     has_words: bool,
-}
-
-fn hex(bytes: &[u8; 32]) -> Vec<u8> {
-    bytes.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
 }
 
 impl World {
@@ -150,13 +102,13 @@ impl World {
 
     fn value(&mut self, name: u8) -> Vec<u8> {
         match name {
-            b'e' => hex(&self.earlier().0),
-            b'p' => hex(&self.author()),
+            b'e' => digits(&self.earlier().0).into_bytes(),
+            b'p' => digits(&self.author()).into_bytes(),
             b'a' => {
                 let kind = *self.random.pick(&[0, 3, 10_002, 30_023, 30_000]);
                 let d = if kind < 30_000 { Vec::new() } else { self.odd() };
                 let mut address = format!("{kind}:").into_bytes();
-                address.extend(hex(&self.author()));
+                address.extend(digits(&self.author()).into_bytes());
                 address.push(b':');
                 address.extend(d);
                 address
@@ -192,7 +144,7 @@ impl World {
         }
         if kind == 5 {
             let target = self.earlier();
-            labels.push((b'e', hex(&target.0)));
+            labels.push((b'e', digits(&target.0).into_bytes()));
         }
         if class(kind) == KindClass::Addressable {
             let d = labels.iter().find(|(name, _)| *name == b'd').map(|(_, d)| d.clone());
@@ -208,7 +160,7 @@ impl World {
         // A deletion takes effect more often if its author is the author of the named record.
         let author = match labels.iter().find(|(name, _)| kind == 5 && *name == b'e') {
             Some((_, e)) if !self.random.once_in(4) => {
-                let named = |made: &&(Id, u64, Key)| hex(&made.0) == *e;
+                let named = |made: &&(Id, u64, Key)| digits(&made.0).into_bytes() == *e;
                 self.made.iter().rev().take(400).find(named).map_or(author, |made| made.2)
             }
             _ => author,
@@ -298,7 +250,8 @@ impl World {
         let mut readers: Vec<Key> = (0..self.random.below(4)).map(|_| self.author()).collect();
         readers.sort_unstable();
         readers.dedup();
-        let values: Vec<Box<[u8]>> = readers.iter().map(|reader| hex(reader).into()).collect();
+        let values: Vec<Box<[u8]>> =
+            readers.iter().map(|reader| digits(reader).into_bytes().into()).collect();
         match self.random.below(6) {
             0 => query.authors = Some(readers.clone()),
             1 => query.labels.push(LabelSet { name: b'p', values: values.clone() }),

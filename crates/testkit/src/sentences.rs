@@ -3,7 +3,7 @@
 use hark_archive::{Record, TextSource};
 use hark_words::Part;
 
-use crate::random::Random;
+use crate::generator::Random;
 
 /// The label whose values are searched as the body of a record.
 pub const SENTENCE: u8 = b's';
