@@ -137,7 +137,8 @@ impl<'a> ComparedWindows<'a> {
                     return Err(PeerError::Refused { what: "a comparison", reason });
                 }
                 // Half of the window may be within the relay's rate limit.
-                if !(has_found && self.parts < WINDOWS_MAX && self.divide(range)) {
+                let is_divided = has_found && self.parts < WINDOWS_MAX && self.divide(range);
+                if !is_divided {
                     self.left.push(range);
                 }
                 return Ok(NextStep::WaitFirst(wait));

@@ -20,7 +20,7 @@ use crate::feed::{MissedEvents, SeenIds};
 use crate::intake::{IntakeQueue, Origin, Wanted};
 use crate::meter::SyncMeter;
 use crate::request::RelaySubscription;
-use crate::route::SubscriptionAnswer;
+use crate::route::{RelayEvent, SubscriptionAnswer};
 
 /// Number of events that are requested in a page.
 const PAGE_EVENTS: usize = 500;
@@ -114,6 +114,48 @@ struct PageEnd {
     bytes: u64,
     oldest: u64,
     finish: bool,
+}
+
+impl PageEnd {
+    /// Counts an event of `bytes` bytes. Fails after too many events.
+    fn count_event(&mut self, bytes: u64) -> Result<(), PeerError> {
+        self.events += 1;
+        self.bytes += bytes;
+        if self.events <= PAGE_EVENTS_MAX {
+            return Ok(());
+        }
+        Err(PeerError::Misbehaved(format!(
+            "it sent more than {PAGE_EVENTS_MAX} events for a page of {PAGE_EVENTS}"
+        )))
+    }
+
+    /// Counts an event of the requested time range. `edge` has the ids of the received events with
+    /// the oldest time so far. Returns whether the event is new.
+    fn count_inside(
+        &mut self,
+        id: Id,
+        time: u64,
+        edge: &mut HashSet<Id>,
+    ) -> Result<bool, PeerError> {
+        self.inside += 1;
+        if edge.contains(&id) {
+            return Ok(false);
+        }
+        if time < self.oldest {
+            self.oldest = time;
+            edge.clear();
+        }
+        if time == self.oldest {
+            edge.insert(id);
+            if edge.len() > EDGE_MAX {
+                return Err(PeerError::Misbehaved(format!(
+                    "it sent more than {EDGE_MAX} events of one second"
+                )));
+            }
+        }
+        self.new += 1;
+        Ok(true)
+    }
 }
 
 impl RelayPages<'_> {
@@ -230,11 +272,8 @@ impl RelayPages<'_> {
                 Ok(SubscriptionAnswer::Event(event)) => event,
                 Ok(SubscriptionAnswer::TooLong(bytes)) => {
                     self.meter.refuse_too_long(bytes);
-                    (page.events, page.too_long) = (page.events + 1, page.too_long + 1);
-                    page.bytes += bytes;
-                    if page.events > PAGE_EVENTS_MAX {
-                        return Err(too_many());
-                    }
+                    page.too_long += 1;
+                    page.count_event(bytes)?;
                     continue;
                 }
                 Ok(SubscriptionAnswer::Eose { finish }) => {
@@ -246,44 +285,15 @@ impl RelayPages<'_> {
                 Err(PeerError::Silent { .. }) if page.events > 0 => return Ok((page, None)),
                 Err(error) => return Err(error),
             };
-            page.events += 1;
-            page.bytes += event.json().len() as u64;
-            if page.events > PAGE_EVENTS_MAX {
-                return Err(too_many());
-            }
-            let (id, time) = match Event::parse(event.json().as_bytes(), &mut arena) {
-                // If only ids are wanted, nothing else checks the event's id.
-                Ok(event) if self.intake.is_none() && !event.has_valid_id() => {
-                    self.meter.refuse_here("bad id", "");
-                    continue;
-                }
-                Ok(event) => (*event.id(), event.created_at()),
-                Err(error) => {
-                    self.meter.refuse_here("malformed", &NostrRefusal::from(error).to_string());
-                    continue;
-                }
-            };
+            page.count_event(event.json().len() as u64)?;
+            let Some((id, time)) = self.id_and_time(&event, &mut arena) else { continue };
             if time < window.from || time > window.to {
                 self.meter.add(|meter| &meter.unasked, 1);
                 continue;
             }
-            page.inside += 1;
-            if edge.contains(&id) {
+            if !page.count_inside(id, time, edge)? {
                 continue;
             }
-            if time < page.oldest {
-                page.oldest = time;
-                edge.clear();
-            }
-            if time == page.oldest {
-                edge.insert(id);
-                if edge.len() > EDGE_MAX {
-                    return Err(PeerError::Misbehaved(format!(
-                        "it sent more than {EDGE_MAX} events of one second"
-                    )));
-                }
-            }
-            page.new += 1;
             if let Some(ids) = &mut self.ids {
                 ids.insert(id, time);
             }
@@ -292,12 +302,22 @@ impl RelayPages<'_> {
             }
         }
     }
-}
 
-fn too_many() -> PeerError {
-    PeerError::Misbehaved(format!(
-        "it sent more than {PAGE_EVENTS_MAX} events for a page of {PAGE_EVENTS}"
-    ))
+    /// Parses an event. Returns `None` and counts the refusal if the event is not valid.
+    fn id_and_time(&self, event: &RelayEvent, arena: &mut EventArena) -> Option<(Id, u64)> {
+        match Event::parse(event.json().as_bytes(), arena) {
+            // If only ids are wanted, nothing else checks the event's id.
+            Ok(event) if self.intake.is_none() && !event.has_valid_id() => {
+                self.meter.refuse_here("bad id", "");
+                None
+            }
+            Ok(event) => Some((*event.id(), event.created_at())),
+            Err(error) => {
+                self.meter.refuse_here("malformed", &NostrRefusal::from(error).to_string());
+                None
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ impl UploadQueue {
         self.waiting.is_empty() && self.ids.is_empty()
     }
 
-    /// Returns the next event to send, if the limits allow another one.
+    /// Returns the next event to send, if the limits allow a further event.
     fn next(&mut self, unanswered: usize, now: Instant) -> Option<Upload> {
         let may_send =
             unanswered < self.window && self.bytes < UNANSWERED_BYTES_MAX && now >= self.not_before;
