@@ -1,7 +1,11 @@
 //! The rules of the source tree: allowed dependencies between crates, words and types that only
 //! some files may contain, and existing files for all names in the documents.
 
+mod circles;
+mod names;
 mod sentences;
+mod structure;
+mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

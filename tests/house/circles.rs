@@ -1,0 +1,370 @@
+//! Circles of files within a crate: files that use items of each other, directly or through other
+//! files. Nobody can understand or change one file of a circle alone.
+//!
+//! A file uses the file that defines an item, whether the item is named in a `use` or by its path,
+//! and through which modules the item is re-exported. Methods are not followed, and code for tests
+//! is left out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use super::tokens::{ModulePath, SourceFile, group, is_word, shipped, shipped_sources, tokens};
+
+/// The circles that are there, each as the folder of its files and their names.
+const CIRCLES: [&str; 41] = [
+    "crates/archive/src/: effects/mod.rs query/gate.rs query/mod.rs query/plan.rs query/prepared.rs query/ranked.rs query/words.rs store.rs store/ranges.rs",
+    "crates/archive/src/: retention.rs retention/hold.rs",
+    "crates/archive/src/live/: index.rs list.rs mod.rs newest.rs seam.rs",
+    "crates/bench/src/: html.rs report.rs report/parts.rs",
+    "crates/bench/src/cases/: cluster.rs setup.rs",
+    "crates/bench/src/cases/: mod.rs stages.rs tables.rs",
+    "crates/bench/src/codec/: hark.rs mod.rs owned.rs",
+    "crates/bench/src/waku/: load.rs stored.rs watch.rs",
+    "crates/bench/src/whisper/: args.rs generate.rs",
+    "crates/codec/src/nostr/: canonical.rs event.rs json.rs",
+    "crates/codec/src/nostr/negentropy/: fingerprint.rs set.rs write.rs",
+    "crates/networks/src/waku/: admit.rs lines.rs mod.rs",
+    "crates/server/src/: admin/http.rs admin/prometheus.rs door.rs",
+    "crates/server/src/: clients.rs rate.rs settings.rs",
+    "crates/server/src/admin/: control.rs subscribed.rs",
+    "crates/server/src/nostr/: auth.rs identity.rs intake.rs mod.rs",
+    "crates/server/src/nostr/: listen.rs open.rs",
+    "crates/server/src/nostr/: outbox.rs outboxes.rs readers.rs",
+    "crates/server/src/nostr/comparison/: job.rs mod.rs ranges.rs",
+    "crates/server/src/waku/: mod.rs neighbours.rs p2p/admission.rs p2p/frame.rs p2p/incoming.rs p2p/known.rs p2p/metadata.rs p2p/mod.rs p2p/peers.rs p2p/store.rs p2p/sync.rs",
+    "crates/server/src/waku/rest/: admin.rs mod.rs",
+    "crates/server/src/whisper/: history.rs metrics.rs mod.rs peers/delivery.rs peers/mod.rs peers/session.rs peers/status.rs topics.rs",
+    "crates/server/src/whisper/rest/: envelopes.rs messages.rs mod.rs",
+    "crates/store-embedded/src/: disk.rs room.rs",
+    "crates/store-embedded/src/: divide.rs follow.rs lengths.rs maintenance.rs maintenance/erase.rs maintenance/install.rs maintenance/rewrite.rs maintenance/round.rs open.rs rebuild.rs rule_search.rs scrub/mod.rs shelf.rs space.rs store.rs suspect.rs",
+    "crates/store-embedded/src/: head/ids.rs head/lists.rs head/long.rs head/mod.rs head/table.rs head/word_run.rs head/words.rs options.rs segment/file.rs segment/values.rs sums/head.rs sums/keys.rs term.rs",
+    "crates/store-embedded/src/: segment/view.rs sums/excluded.rs",
+    "crates/store-embedded/src/salvage/: mod.rs sources.rs",
+    "crates/store-embedded/src/segment/: gathered.rs merge.rs seal.rs",
+    "crates/store-postgres/src/: commit/fetch.rs commit/mod.rs commit/placed.rs commit/play.rs label_values.rs",
+    "crates/store-postgres/src/: distribute.rs lib.rs words/index.rs",
+    "crates/store-postgres/src/: line.rs others.rs replica.rs search/asked.rs search/mod.rs search/plan.rs search/walk.rs search/windows.rs search/words.rs state.rs",
+    "crates/store-postgres/src/: session.rs waiting.rs",
+    "crates/store-postgres/src/layout/: citus.rs plain.rs words.rs",
+    "crates/testkit/src/: random.rs sentences.rs",
+    "src/commands/: bench.rs bench/envelopes.rs",
+    "src/commands/adopt/: copy.rs events.rs mailserver/convert.rs mailserver/mod.rs mailserver/progress.rs mailserver/sweep.rs mod.rs nostr_rs_relay/mod.rs nostr_rs_relay/source.rs nostream/late.rs nostream/mod.rs nostream/sweep.rs relay/mod.rs relay/sweep.rs strfry/mod.rs strfry/source.rs",
+    "src/commands/adopt/mailserver/leveldb/: merge.rs mod.rs table.rs",
+    "src/commands/cluster/: mod.rs standby.rs status.rs work.rs",
+    "src/commands/relays/: engine.rs waiting.rs",
+    "src/config/: bounds.rs checks.rs mail_keys.rs mod.rs networks.rs nostr.rs policy.rs reread.rs search.rs settings.rs sizes.rs typed.rs waku.rs whisper.rs",
+];
+/// Maximum number of circles.
+const CIRCLES_MAX: usize = 41;
+/// Maximum number of files in a circle.
+const FILES_MAX: usize = 16;
+
+/// A name in a `use`.
+struct UsedName {
+    /// The path, which ends with `*` for all names of a module.
+    path: Vec<String>,
+    /// The name in this file.
+    name: String,
+    is_public: bool,
+}
+
+/// A source file, as far as other files are concerned.
+struct ModuleFile {
+    file: String,
+    /// The names of the items that the file defines.
+    defined: BTreeSet<String>,
+    used: Vec<UsedName>,
+    /// Paths outside of `use`, each of two names or more.
+    paths: Vec<Vec<String>>,
+}
+
+/// All source files by the paths of their modules.
+struct ModuleTree(BTreeMap<ModulePath, ModuleFile>);
+
+/// The names that a file defines outside of functions and modules.
+fn defined(tokens: &[&str]) -> BTreeSet<String> {
+    let keywords = ["struct", "enum", "union", "type", "trait", "fn", "const", "static"];
+    let (mut found, mut at) = (BTreeSet::new(), 0);
+    while at < tokens.len() {
+        let name = match tokens[at..] {
+            ["macro_rules", "!", name, ..] => Some(name),
+            [keyword, name, ..] if keywords.contains(&keyword) => Some(name),
+            _ => None,
+        };
+        found.extend(name.map(str::to_owned));
+        at = if ["{", "(", "["].contains(&tokens[at]) { group(tokens, at) } else { at + 1 };
+    }
+    found
+}
+
+/// Reads the tree of a `use` after `before`, up to the end of this branch. Returns the end.
+fn read_use(
+    tokens: &[&str],
+    mut at: usize,
+    before: &[String],
+    found: &mut Vec<(Vec<String>, String)>,
+) -> usize {
+    let mut path = before.to_vec();
+    while at < tokens.len() {
+        match tokens[at] {
+            "::" => at += 1,
+            "{" => {
+                let end = group(tokens, at);
+                at += 1;
+                while at < end - 1 {
+                    at = read_use(tokens, at, &path, found);
+                    at += usize::from(tokens[at] == ",");
+                }
+                return end;
+            }
+            "as" => {
+                found.push((path, tokens[at + 1].to_owned()));
+                return at + 2;
+            }
+            "self" if !path.is_empty() => at += 1,
+            "," | "}" | ";" => break,
+            name => {
+                path.push(name.to_owned());
+                at += 1;
+            }
+        }
+    }
+    let name = path.last().cloned().unwrap_or_default();
+    found.push((path, name));
+    at
+}
+
+/// The names in all `use` of a file, and the other paths of the file.
+fn names(tokens: &[&str]) -> (Vec<UsedName>, Vec<Vec<String>>) {
+    let (mut used, mut paths, mut at) = (Vec::new(), Vec::new(), 0);
+    while at < tokens.len() {
+        // `use<'a>` lists the lifetimes of a type.
+        if tokens[at] == "use" && tokens.get(at + 1) != Some(&"<") {
+            let is_public = at > 0 && ["pub", ")"].contains(&tokens[at - 1]);
+            let mut found = Vec::new();
+            at = read_use(tokens, at + 1, &[], &mut found);
+            let name = |(path, name)| UsedName { path, name, is_public };
+            used.extend(found.into_iter().map(name));
+            continue;
+        }
+        let mut path = vec![tokens[at].to_owned()];
+        at += 1;
+        while tokens.get(at) == Some(&"::") {
+            let Some(name) = tokens.get(at + 1).filter(|name| name.starts_with(is_word)) else {
+                break;
+            };
+            path.push((*name).to_owned());
+            at += 2;
+        }
+        if path.len() > 1 {
+            paths.push(path);
+        }
+    }
+    (used, paths)
+}
+
+impl ModuleTree {
+    fn of(sources: impl IntoIterator<Item = SourceFile>) -> Self {
+        let read = |SourceFile { module, file, text }| {
+            let tokens = tokens(&text);
+            let tokens = shipped(&tokens);
+            let (used, paths) = names(&tokens);
+            (module, ModuleFile { file, defined: defined(&tokens), used, paths })
+        };
+        Self(sources.into_iter().map(read).collect())
+    }
+
+    /// Follows a path from `base` through modules of the same crate. Returns the module, and the
+    /// names that are left.
+    fn resolve<'p>(
+        &self,
+        base: &[String],
+        path: &'p [String],
+    ) -> Option<(ModulePath, &'p [String])> {
+        let (mut module, mut path) = (base.to_vec(), path);
+        match path.first()?.as_str() {
+            "crate" => (module, path) = (base[..1].to_vec(), &path[1..]),
+            "self" => path = &path[1..],
+            "super" => {
+                while path.first().is_some_and(|name| name == "super") {
+                    module.pop();
+                    path = &path[1..];
+                }
+            }
+            first if self.has(&module, first) => {}
+            _ => return None,
+        }
+        while path.first().is_some_and(|name| self.has(&module, name)) {
+            module.push(path[0].clone());
+            path = &path[1..];
+        }
+        Some((module, path))
+    }
+
+    fn has(&self, module: &[String], child: &str) -> bool {
+        self.0.contains_key(&[module, &[child.to_owned()]].concat())
+    }
+
+    /// The module that defines a name of `module`, through re-exports.
+    fn definer(
+        &self,
+        module: &[String],
+        name: &str,
+        seen: &mut BTreeSet<ModulePath>,
+    ) -> Option<ModulePath> {
+        let file = self.0.get(module)?;
+        if file.defined.contains(name) {
+            return Some(module.to_vec());
+        }
+        if self.has(module, name) {
+            return Some([module, &[name.to_owned()]].concat());
+        }
+        if !seen.insert(module.to_vec()) {
+            return None;
+        }
+        file.used.iter().find_map(|used| {
+            let is_all = used.path.last().is_some_and(|last| last == "*");
+            if !is_all && used.name != name {
+                return None;
+            }
+            let (target, rest) = self.resolve(module, &used.path)?;
+            match rest.first() {
+                Some(first) if first == "*" => self.definer(&target, name, seen),
+                Some(first) => self.definer(&target, first, seen),
+                None => Some(target),
+            }
+        })
+    }
+
+    /// The modules whose items a module uses.
+    fn uses(&self, module: &[String]) -> BTreeSet<ModulePath> {
+        let file = &self.0[module];
+        let mut found = BTreeSet::new();
+        let mut local = BTreeMap::new();
+        let mut add = |target: &[String], name: &str| {
+            if name == "*" {
+                found.insert(target.to_vec());
+            } else {
+                found.extend(self.definer(target, name, &mut BTreeSet::new()));
+            }
+        };
+        for used in &file.used {
+            let Some((target, rest)) = self.resolve(module, &used.path) else { continue };
+            // A re-export of a child's item is not a use.
+            let is_face = used.is_public && target.starts_with(module);
+            match rest.first() {
+                _ if is_face => {}
+                Some(name) => add(&target, name),
+                None => {
+                    local.insert(&used.name, target);
+                }
+            }
+        }
+        for path in &file.paths {
+            // A module with a name of its own here, or a path from here.
+            let (base, path) = match local.get(&path[0]) {
+                Some(base) => (&base[..], [&["self".to_owned()], &path[1..]].concat()),
+                None => (module, path.clone()),
+            };
+            let resolved = self.resolve(base, &path);
+            if let Some((target, [name, ..])) = resolved {
+                add(&target, name);
+            }
+        }
+        found.remove(module);
+        found
+    }
+}
+
+/// The modules that a module uses, directly or through other modules.
+fn reached<'t>(
+    uses: &'t BTreeMap<&ModulePath, BTreeSet<ModulePath>>,
+    from: &'t ModulePath,
+) -> BTreeSet<&'t ModulePath> {
+    let (mut found, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = next.pop() {
+        next.extend(uses[module].iter().filter(|used| found.insert(*used)));
+    }
+    found
+}
+
+/// The circles of a tree, with the uses that make each circle.
+fn circles(tree: &ModuleTree) -> Vec<(String, String)> {
+    let uses: BTreeMap<&ModulePath, _> =
+        tree.0.keys().map(|module| (module, tree.uses(module))).collect();
+    let reached: BTreeMap<_, _> =
+        uses.keys().map(|module| (*module, reached(&uses, module))).collect();
+    let mut found = Vec::new();
+    let mut placed = BTreeSet::new();
+    for (module, below) in &reached {
+        let circle: Vec<&ModulePath> =
+            below.iter().filter(|other| reached[**other].contains(*module)).copied().collect();
+        if circle.is_empty() || !placed.insert(circle[0]) {
+            continue;
+        }
+        let files: Vec<&str> = circle.iter().map(|module| tree.0[*module].file.as_str()).collect();
+        let mut arrows = String::new();
+        for from in &circle {
+            for to in circle.iter().filter(|to| uses[*from].contains(**to)) {
+                let (from, to) = (&tree.0[*from].file, &tree.0[*to].file);
+                writeln!(arrows, "  {from} uses {to}").expect("a string grows");
+            }
+        }
+        found.push((short(files), arrows));
+    }
+    found.sort();
+    found
+}
+
+/// The common folder of some files, and their names from there.
+fn short(mut files: Vec<&str>) -> String {
+    files.sort_unstable();
+    let (first, last) = (files[0], files[files.len() - 1]);
+    let same = first.bytes().zip(last.bytes()).take_while(|(a, b)| a == b).count();
+    let folder = first[..same].rfind('/').map_or(0, |at| at + 1);
+    let names: Vec<_> = files.iter().map(|file| &file[folder..]).collect();
+    format!("{}: {}", &first[..folder], names.join(" "))
+}
+
+#[test]
+fn files_of_a_crate_use_each_other_one_way() {
+    let found = circles(&ModuleTree::of(shipped_sources()));
+    let mut unknown = String::new();
+    for (circle, arrows) in &found {
+        if !CIRCLES.contains(&circle.as_str()) {
+            writeln!(unknown, "    {circle:?},\n{arrows}").expect("a string grows");
+        }
+    }
+    let is_there = |listed: &&&str| found.iter().any(|(circle, _)| circle == **listed);
+    let gone: Vec<_> = CIRCLES.iter().filter(|listed| !is_there(listed)).collect();
+    assert!(
+        unknown.is_empty() && gone.is_empty(),
+        "circles of files that are not in the table:\n{unknown}no longer there: {gone:#?}"
+    );
+    for listed in CIRCLES {
+        let files = listed.split(' ').count() - 1;
+        assert!(files <= FILES_MAX, "a circle of {files} files: {listed}");
+    }
+    assert!(CIRCLES.len() <= CIRCLES_MAX, "{} circles", CIRCLES.len());
+}
+
+#[test]
+fn circles_are_found_through_re_exports() {
+    let tree = ModuleTree::of(
+        [
+            ("a", "pub use b::One;"),
+            ("a b", "use crate::c; pub struct One(c::Two);"),
+            ("a c", "pub use e::{Two, f as g}; #[cfg(test)] use super::b::One;"),
+            ("a c e", "use crate::One; pub struct Two; pub fn f(_: One) {}"),
+            ("a d", "use crate::{b::One, c::Two}; fn h() -> One { Two.into() }"),
+        ]
+        .map(|(module, text)| SourceFile {
+            module: module.split(' ').map(str::to_owned).collect(),
+            file: format!("src/{}.rs", module.replace(' ', "/")),
+            text: text.to_owned(),
+        }),
+    );
+    let found = circles(&tree);
+    let arrows = "  src/a/b.rs uses src/a/c/e.rs\n  src/a/c/e.rs uses src/a/b.rs\n";
+    assert_eq!(found, [("src/a/: b.rs c/e.rs".to_owned(), arrows.to_owned())]);
+}
